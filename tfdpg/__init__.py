@@ -1,0 +1,58 @@
+"""tfdpg: deterministic-policy-gradient agents for TensorFlow 2 and Keras 3, exported for TensorFlow Serving."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tfdpg import exploration, losses, networks, replay
+    from tfdpg.agents.agent import Agent
+    from tfdpg.agents.td3 import TD3
+    from tfdpg.export import Policy, load
+    from tfdpg.spec import Spec
+    from tfdpg.training import callbacks
+    from tfdpg.agents import load_agent
+    from tfdpg.training.evaluation import evaluate
+
+_NAMES = {
+    "Agent": "tfdpg.agents.agent",
+    "Policy": "tfdpg.export",
+    "Spec": "tfdpg.spec",
+    "TD3": "tfdpg.agents.td3",
+    "evaluate": "tfdpg.training.evaluation",
+    "load": "tfdpg.export",
+    "load_agent": "tfdpg.agents",
+}
+_MODULES = {
+    "callbacks": "tfdpg.training.callbacks",
+    "exploration": "tfdpg.exploration",
+    "losses": "tfdpg.losses",
+    "networks": "tfdpg.networks",
+    "replay": "tfdpg.replay",
+}
+
+__all__ = [
+    "TD3",
+    "Agent",
+    "Policy",
+    "Spec",
+    "callbacks",
+    "evaluate",
+    "exploration",
+    "load",
+    "load_agent",
+    "losses",
+    "networks",
+    "replay",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
+    raise AttributeError(f"module 'tfdpg' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

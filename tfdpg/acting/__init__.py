@@ -1,0 +1,9 @@
+"""Forward passes of the stock actors for a few observations at a time. NumPy only.
+
+A call of a compiled TensorFlow function costs more than the arithmetic of acting on one observation.
+"""
+
+from tfdpg.acting.encoder import encode
+from tfdpg.acting.mlp import ACTIVATIONS, MLPActor
+
+__all__ = ["ACTIVATIONS", "MLPActor", "encode"]

@@ -1,0 +1,52 @@
+"""The stock observation encoder: flatten, scale images to [0, 1], one-hot discrete parts."""
+
+import numpy as np
+from gymnasium import spaces
+
+from tfdpg.spec import Packed, Spec
+
+
+def encode(spec: Spec, packed: Packed) -> np.ndarray:
+    """The features of packed observations, as `tfdpg.networks.encoder` computes them in Keras.
+
+    Args:
+        spec: the spaces.
+        packed: observations `[lanes, ...]` as `Spec.pack` gives them.
+
+    Returns:
+        float32 `[lanes, features]`.
+    """
+    if len(spec.leaves) == 1 and spec.leaves[0].dtype == "float32":
+        return packed[0]
+    features = []
+    for leaf in spec.leaves:
+        values = packed[spec.groups.index(leaf.group)][:, leaf.columns]
+        if leaf.dtype == "int32":
+            starts, counts = discrete_ranges(leaf.space)
+            offsets = np.cumsum(counts) - counts
+            hot = np.zeros((len(values), counts.sum()), np.float32)
+            columns = values.astype(np.int64) - starts + offsets
+            np.put_along_axis(hot, columns, 1, axis=1)
+            features.append(hot)
+        elif leaf.dtype == "uint8":
+            features.append(values.astype(np.float32) / np.float32(255))
+        else:
+            features.append(values)
+    return np.concatenate(features, axis=1)
+
+
+def feature_count(spec: Spec) -> int:
+    """The number of features that `encode` gives."""
+    return sum(
+        int(discrete_ranges(leaf.space)[1].sum()) if leaf.dtype == "int32" else leaf.columns.stop - leaf.columns.start
+        for leaf in spec.leaves
+    )
+
+
+def discrete_ranges(space: spaces.Space) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest value and the number of values of each element of a Discrete or MultiDiscrete space."""
+    if isinstance(space, spaces.Discrete):
+        return np.array([space.start], np.int64), np.array([space.n], np.int64)
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start.ravel().astype(np.int64), space.nvec.ravel().astype(np.int64)
+    raise TypeError(f"{space} is not discrete")

@@ -1,0 +1,445 @@
+"""What every agent does: act, observe, learn, fit, evaluate, save and export."""
+
+import abc
+import copy
+import inspect
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdpg import export
+from tfdpg.arguments import natural, positive_int
+from tfdpg.networks import CompiledActor
+from tfdpg.replay import Ring
+from tfdpg.spec import Packed, Spec
+from tfdpg.training import checkpoint, evaluation, loop
+from tfdpg.training.collector import Collector
+from tfdpg.training.optimizers import Optimizers
+from tfdpg.training.schedule import Schedule
+from tfdpg.training.statistics import Statistics
+from tfdpg.training.updates import LARGEST_CHUNK, CompiledUpdates, flat_weights, wants_xla
+
+OBJECTS = ("env", "pi", "q1", "q2", "encoder")
+"""Constructor arguments that are not plain values: they are saved as files, or not at all."""
+
+
+class Actor(Protocol):
+    """The acting side's copy of the policy."""
+
+    def load(self, weights: np.ndarray) -> None:
+        """Takes the policy's weights, flat."""
+        ...
+
+    def __call__(self, packed: Packed) -> np.ndarray:
+        """Greedy actions `[lanes, act_dim]` for packed observations."""
+        ...
+
+
+class Agent(abc.ABC):
+    """An off-policy actor-critic agent. Algorithms are its final subclasses; they say what they draw and how they update.
+
+    Args:
+        env: the environment, a vector environment, or a `Spec`.
+        networks: by the names of the exported signatures: `pi`, `q1`, ...
+        learning_rates: for each network that of its Adam optimizer.
+        own_networks: the names of those that cannot be rebuilt from the constructor's plain arguments.
+        actor: a NumPy forward pass of `networks["pi"]`, or None to act with a compiled call.
+        schedule: when to act at random and when to learn.
+        replay_size: rows of the replay.
+        batch_size: rows in a minibatch.
+        seed: fixes everything random.
+        jit_compile: whether XLA compiles the updates; "auto" is yes, except with convolutions.
+
+    Attributes:
+        spec: the spaces that the agent serves.
+        networks: the online networks.
+        targets: their target networks, by the same names.
+        optimizers: one for each network, by the same names.
+        replay: the ring of rows.
+        schedule: the learning schedule and its counters.
+        optimizer: all optimizers, as Keras' callbacks want them.
+        epoch: the number of epochs that `fit` has completed.
+        stop_training: set to True by a callback to stop `fit`.
+    """
+
+    metrics: tuple[str, ...]
+    """The names of what `update` measures."""
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        networks: Mapping[str, keras.Model],
+        learning_rates: Mapping[str, float],
+        own_networks: Collection[str],
+        actor: Actor | None,
+        schedule: Schedule,
+        replay_size: int,
+        batch_size: int,
+        seed: int,
+        jit_compile: bool | Literal["auto"],
+    ):
+        self.spec = Spec.of(env)
+        self.environment = _environment_of(env)
+        self.networks = dict(networks)
+        self.own_networks = frozenset(own_networks)
+        self.targets = {name: copy.deepcopy(network) for name, network in networks.items()}
+        self.optimizers = {
+            name: keras.optimizers.Adam(rate, name=f"{name}_adam") for name, rate in learning_rates.items()
+        }
+        for name, optimizer in self.optimizers.items():
+            optimizer.build(self.networks[name].trainable_variables)
+        self.schedule = schedule
+        self.start_steps, self.update_after = schedule.start_steps, schedule.update_after
+        self.update_every, self.gradient_steps = schedule.update_every, schedule.gradient_steps
+        self.replay_size = positive_int("replay_size", replay_size)
+        self.batch_size = positive_int("batch_size", batch_size)
+        self.seed = natural("seed", seed)
+        if jit_compile not in (True, False, "auto"):
+            raise ValueError(f'`jit_compile` must be True, False or "auto". Received: jit_compile={jit_compile!r}')
+        self.jit_compile = jit_compile
+        self.replay = Ring(self.spec, self.replay_size)
+        self.counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
+        self.optimizer = Optimizers(list(self.optimizers.values()), self.counter)
+        self.statistics = Statistics(self.metrics)
+        self.episodes = np.zeros(0, np.int64)
+        self.epoch = 0
+        self.stop_training = False
+        self.history: keras.callbacks.History | None = None
+        self._initial_epoch: int | None = None
+        self._rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, 0])))
+        self._predictor = CompiledActor(self.spec, self.networks["pi"])
+        self._actor: Actor = actor or self._predictor
+        self._updates: CompiledUpdates | None = None
+        self._collector = Collector(self.spec, self.replay, schedule, self._behave, self._rng)
+        self.refresh_actor()
+
+    # What an algorithm says.
+
+    @abc.abstractmethod
+    def draw(self, updates: int) -> Packed:
+        """Draws the minibatches of the next `updates` updates, packed `[updates, batch, ...]`."""
+
+    @abc.abstractmethod
+    def update(self, packed: tuple[tf.Tensor, ...], counter: tf.Tensor) -> dict[str, tf.Tensor]:
+        """One update, inside the compiled call.
+
+        Args:
+            packed: a minibatch as `draw` gives it, `[batch, ...]`.
+            counter: the number of this update, counting from 1.
+
+        Returns:
+            A value for each of `metrics`, `[batch]`; NaN where this update did not measure it.
+        """
+
+    @abc.abstractmethod
+    def explore(self, greedy: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """What to do instead of the greedy actions, `[lanes, act_dim]`, while collecting."""
+
+    @property
+    @abc.abstractmethod
+    def packed_widths(self) -> Sequence[tuple[str, int]]:
+        """The dtype and width of each array that `draw` gives."""
+
+    # The step-wise interface.
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps taken, over all lanes."""
+        return self.schedule.env_steps
+
+    @property
+    def updates(self) -> int:
+        """Updates made."""
+        return int(self.counter)
+
+    def act(self, observation: Any, explore: bool = True) -> np.ndarray:
+        """Chooses actions, and remembers what belongs to this step until `observe`.
+
+        Args:
+            observation: one observation, or a batch with one for each lane (environment).
+            explore: False for the greedy action.
+
+        Returns:
+            Actions in the environment's units and dtype, `[act_dim]` or `[lanes, act_dim]`.
+
+        Raises:
+            ValueError: an observation of another shape, or that is not finite.
+        """
+        return self._collector.act(observation, explore)
+
+    def observe(
+        self, reward: Any, next_observation: Any, terminated: Any, truncated: Any, final_observation: Any = None
+    ) -> None:
+        """Stores the outcome of the last `act`.
+
+        Args:
+            reward: a number, or `[lanes]`.
+            next_observation: what the environment returned, one observation or a batch.
+            terminated: whether the episode ended in a terminal state, a bool or `[lanes]`.
+            truncated: whether it was cut, a bool or `[lanes]`.
+            final_observation: for lanes that ended and were reset already, their last observation: a batch, or
+                `info.get("final_obs")` of gymnasium's SAME_STEP mode. Without it, `next_observation` is the last
+                one, and the next step of that lane of a *vector* environment is taken to be gymnasium's
+                NEXT_STEP reset, which is neither stored nor counted.
+
+        Raises:
+            RuntimeError: there was no `act` before.
+            ValueError: a reward or an observation that is not finite, or of another shape. Nothing is stored.
+        """
+        self._collector.observe(reward, next_observation, terminated, truncated, final_observation)
+
+    def learn(self, updates: int | None = None) -> dict[str, float]:
+        """Makes the updates that the schedule says are due now, or exactly `updates`.
+
+        Returns:
+            The means of the round's metrics and `loss`; empty where nothing was due.
+
+        Raises:
+            ValueError: the replay holds no transition yet.
+        """
+        count = self.schedule.take_round() if updates is None else natural("updates", updates)
+        if count == 0:
+            return {}
+        if self._updates is None:
+            self._updates = self._compile()
+        learnt = self._updates(count, self.draw)
+        self._actor.load(learnt.weights)
+        return self.statistics.add(learnt.metrics)
+
+    # Keras' interface.
+
+    def fit(
+        self,
+        env: Any,
+        *,
+        epochs: int = 100,
+        steps_per_epoch: int = 4000,
+        initial_epoch: int = 0,
+        callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        verbose: Literal["auto", 0, 1, 2] = "auto",
+        validation_env: Any = None,
+        validation_episodes: int = 10,
+        max_ep_len: int | None = 1000,
+    ) -> keras.callbacks.History:
+        """Trains the agent on an environment.
+
+        Args:
+            env: an environment or a vector environment with the agent's spaces.
+            epochs: the epoch to stop at.
+            steps_per_epoch: environment steps in an epoch, over all lanes.
+            initial_epoch: the epoch to start at, to go on with an earlier training.
+            callbacks: Keras callbacks. A batch is a learning round; its index is that of its last step.
+            verbose: 0 is silent, 1 a progress bar, 2 a line for each epoch; "auto" is 1.
+            validation_env: a second environment, evaluated on at the end of each epoch.
+            validation_episodes: episodes of each evaluation.
+            max_ep_len: episodes are cut (truncated) after this many steps; None leaves it to the environment.
+
+        Returns:
+            A `History` with `return`, `loss`, ... for each epoch, and `val_return`, ... with a `validation_env`.
+
+        Raises:
+            ValueError: an environment with other spaces; `validation_env` is `env`; NaN from the environment.
+        """
+        return loop.fit(
+            self,
+            env,
+            epochs=epochs,
+            steps_per_epoch=steps_per_epoch,
+            initial_epoch=initial_epoch,
+            callbacks=callbacks,
+            verbose=verbose,
+            validation_env=validation_env,
+            validation_episodes=validation_episodes,
+            max_ep_len=max_ep_len,
+        )
+
+    def evaluate(
+        self, env: Any, episodes: int = 10, *, seed: int | None = None, max_ep_len: int | None = None
+    ) -> dict[str, float]:
+        """Runs episodes without exploration noise; see `tfdpg.evaluate`. The default seed is the agent's."""
+        seed = self.seed if seed is None else seed
+        return evaluation.evaluate(self.policy(), env, episodes, seed=seed, max_ep_len=max_ep_len)
+
+    def predict(self, observations: Any) -> np.ndarray:
+        """The greedy actions for a batch of observations, float32 `[batch, act_dim]`."""
+        if self.spec.is_single(observations):
+            raise ValueError("`observations` must be a batch, with a leading dimension. Received: one observation")
+        return self._predictor(self.spec.pack(observations))
+
+    def __call__(self, observation: Any) -> np.ndarray:
+        """The greedy actions for one observation `[act_dim]` or a batch `[batch, act_dim]`."""
+        action = self._predictor(self.spec.pack(observation))
+        return action[0] if self.spec.is_single(observation) else action
+
+    def policy(self) -> evaluation.Acts:
+        """The greedy policy with the weights of now, as `tfdpg.evaluate` takes it."""
+        actor = copy.copy(self._actor)
+        actor.load(self._flat_weights())
+        return Greedy(self.spec, actor)
+
+    # Weights and files.
+
+    def get_weights(self) -> list[np.ndarray]:
+        """The weights of all networks and target networks."""
+        return [weight for network in self._all_networks().values() for weight in network.get_weights()]
+
+    def set_weights(self, weights: Sequence[np.ndarray]) -> None:
+        """Sets what `get_weights` gave."""
+        variables = [variable for network in self._all_networks().values() for variable in network.weights]
+        if [v.shape for v in variables] != [w.shape for w in weights]:
+            raise ValueError(
+                f"`weights` must have the shapes {[v.shape for v in variables]}. Received: {[w.shape for w in weights]}"
+            )
+        for variable, weight in zip(variables, weights, strict=True):
+            variable.assign(weight)
+        self.refresh_actor()
+
+    def save_weights(self, filepath: str | Path, overwrite: bool = True) -> None:
+        """Saves the weights of all networks and target networks to a `.weights.h5` file."""
+        checkpoint.save_weights(self._all_networks(), filepath, overwrite)
+
+    def load_weights(self, filepath: str | Path) -> None:
+        """Loads what `save_weights` wrote, for networks of the same shapes."""
+        self.set_weights(checkpoint.load_weights(self._all_networks(), filepath))
+
+    def save(self, filepath: str | Path, overwrite: bool = True) -> None:
+        """Saves everything needed to go on: weights, optimizers, replay, counters, random states.
+
+        Args:
+            filepath: a directory to write. It is replaced as a whole, or not at all.
+            overwrite: False raises `FileExistsError` if it exists.
+        """
+        checkpoint.save(self, filepath, overwrite)
+
+    def export(self, directory: str | Path, scores: Mapping[str, float] | None = None) -> Path:
+        """Exports the policy and the critics as a verified SavedModel for TensorFlow Serving.
+
+        Args:
+            directory: a model directory; the export becomes its next free integer version.
+            scores: numbers to keep in `tfdpg.json`, an evaluation's for example.
+
+        Returns:
+            The version's directory.
+
+        Raises:
+            NotADirectoryError: `directory` is a file.
+            tfdpg.export.ExportError: the written model does not compute what the agent does; nothing is left behind.
+        """
+        critics = {name: self.networks[name] for name in ("q1", "q2") if name in self.networks}
+        return export.write(
+            directory,
+            spec=self.spec,
+            pi=self.networks["pi"],
+            critics=critics,
+            examples=self._example_observations(),
+            metadata={
+                "agent": type(self).__name__,
+                "environment": self.environment,
+                "env_steps": self.env_steps,
+                "updates": self.updates,
+                "scores": dict(scores or {}),
+            },
+        )
+
+    # What the loop, checkpoints and callbacks ask for.
+
+    built = True
+
+    @property
+    def layers(self) -> list[keras.layers.Layer]:
+        """The layers of all online networks (TensorBoard's histograms)."""
+        return [layer for network in self.networks.values() for layer in network.layers]
+
+    @property
+    def train_function(self) -> Any:
+        """The compiled updates, or None before the first (TensorBoard's graph)."""
+        return None if self._updates is None else self._updates.function
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The constructor's plain arguments, by name, with their values of now."""
+        names = inspect.signature(type(self).__init__).parameters
+        return {name: getattr(self, name) for name in names if name not in ("self", *OBJECTS)}
+
+    @property
+    def random_state(self) -> dict[str, Any]:
+        """The state of the generator that draws exploration noise, as plain JSON values."""
+        return self._rng.bit_generator.state
+
+    @random_state.setter
+    def random_state(self, state: dict[str, Any]) -> None:
+        self._rng.bit_generator.state = state
+
+    def close_episodes(self) -> None:
+        """Closes open episodes as truncated; the next `act` begins new ones."""
+        self._collector.close_episodes()
+
+    def next_reset_seed(self, lane: int) -> int:
+        """The seed with which a lane's environment is to be reset for its next training episode."""
+        if lane >= len(self.episodes):
+            self.episodes = np.append(self.episodes, np.zeros(lane + 1 - len(self.episodes), np.int64))
+        self.episodes[lane] += 1
+        return evaluation.reset_seed(self.seed, evaluation.TRAINING, lane, int(self.episodes[lane]) - 1)
+
+    def refresh_actor(self) -> None:
+        """Gives the acting side the weights that the policy has now."""
+        self._actor.load(self._flat_weights())
+
+    def _flat_weights(self) -> np.ndarray:
+        return flat_weights(self.networks["pi"]).numpy()
+
+    def _all_networks(self) -> dict[str, keras.Model]:
+        return self.networks | {f"{name}_target": network for name, network in self.targets.items()}
+
+    def _compile(self) -> CompiledUpdates:
+        usual = self.schedule.usual_updates or LARGEST_CHUNK
+        jit = wants_xla(list(self.networks.values())) if self.jit_compile == "auto" else self.jit_compile
+        return CompiledUpdates(
+            self.update,
+            self.counter,
+            metrics=self.metrics,
+            widths=self.packed_widths,
+            chunk=min(LARGEST_CHUNK, usual * max(1, len(self._collector.lanes))),
+            batch_size=self.batch_size,
+            acting=self.networks["pi"],
+            jit_compile=jit,
+        )
+
+    def _behave(self, packed: Packed, explore: bool) -> np.ndarray:
+        action = self._actor(packed)
+        return self.explore(action, self._rng) if explore else action
+
+    def _example_observations(self) -> dict[str, np.ndarray]:
+        """Seven observations to verify an export on: from the replay where it has some, else from the space."""
+        if self.replay.size:
+            slots = np.linspace(0, self.replay.size - 1, 7).astype(np.int64)
+            return self.spec.unpack(self.replay.observation(slots))
+        space = copy.deepcopy(self.spec.observation_space)
+        space.seed(self.seed)
+        packed = [self.spec.pack(space.sample()) for _ in range(7)]
+        return self.spec.unpack(tuple(np.concatenate(parts) for parts in zip(*packed, strict=True)))
+
+
+class Greedy:
+    """A policy without noise: an actor and the spaces that it serves."""
+
+    def __init__(self, spec: Spec, actor: Actor):
+        self.spec, self._actor = spec, actor
+
+    def __call__(self, observation: Any) -> np.ndarray:
+        """The actions for a batch of observations, `[batch, act_dim]`."""
+        return self._actor(self.spec.pack(observation))
+
+
+def _environment_of(env: Any) -> dict[str, Any] | None:
+    """The registered name and arguments of an environment, where it has them."""
+    spec = None if isinstance(env, Spec) else env.spec
+    if spec is None:
+        return None
+    kwargs = {k: v for k, v in spec.kwargs.items() if k not in ("num_envs", "vectorization_mode", "render_mode")}
+    return {"id": spec.id, "kwargs": kwargs}

@@ -1,0 +1,39 @@
+"""Checks of arguments: each names the argument, what was expected and what came."""
+
+import math
+import numbers
+from typing import Any
+
+
+def reject(name: str, expected: str, received: Any) -> ValueError:
+    """The error for an argument that cannot be used; raise what this returns."""
+    return ValueError(f"`{name}` must be {expected}. Received: {name}={received!r}")
+
+
+def positive_int(name: str, value: Any) -> int:
+    """Returns `value` as an int of at least 1, or raises `ValueError`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise reject(name, "a positive integer", value)
+    return int(value)
+
+
+def natural(name: str, value: Any) -> int:
+    """Returns `value` as an int of at least 0, or raises `ValueError`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
+        raise reject(name, "an integer of at least 0", value)
+    return int(value)
+
+
+def real(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
+    """Returns `value` as a finite float in [low, high], or raises `ValueError`."""
+    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_real or not math.isfinite(value) or not low <= value <= high:
+        raise reject(name, f"a number in [{low:g}, {high:g}]", value)
+    return float(value)
+
+
+def positive(name: str, value: Any) -> float:
+    """Returns `value` as a finite float above 0, or raises `ValueError`."""
+    if real(name, value, low=0.0) == 0.0:
+        raise reject(name, "a number above 0", value)
+    return float(value)

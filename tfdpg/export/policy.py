@@ -1,0 +1,74 @@
+"""An exported policy, loaded without the training code."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdpg.export.versions import latest_version
+from tfdpg.spec import Spec
+
+
+class Policy:
+    """A policy and its critics from a SavedModel.
+
+    Args:
+        directory: a version's directory, with `saved_model.pb` and `tfdpg.json`.
+
+    Attributes:
+        directory: where it was loaded from.
+        metadata: the content of `tfdpg.json`.
+        spec: the spaces that it serves.
+
+    Example:
+        ```python
+        policy = tfdpg.load("exported_models/td3-halfcheetah")
+        action = policy(observation)
+        value = policy.q1(observation, action)
+        ```
+    """
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        metadata = directory / "tfdpg.json"
+        if not metadata.exists():
+            raise FileNotFoundError(f"{metadata} is missing: the SavedModel was not exported by tfdpg")
+        self.metadata: dict[str, Any] = json.loads(metadata.read_text())
+        self.spec = Spec.from_json(self.metadata)
+        self._model = tf.saved_model.load(str(directory))
+
+    def __call__(self, observation: Any) -> np.ndarray:
+        """The actions for one observation `[act_dim]` or a batch `[batch, act_dim]`, in the environment's units."""
+        action = self._model.signatures["pi"](**self._inputs(observation))["pi"].numpy()
+        return action[0] if self.spec.is_single(observation) else action
+
+    def q1(self, observation: Any, action: Any) -> np.ndarray:
+        """The first critic's values of actions in observations: one (a scalar) or a batch `[batch]`."""
+        return self._value("q1", observation, action)
+
+    def q2(self, observation: Any, action: Any) -> np.ndarray:
+        """The second critic's values; the same as `q1`'s where there is only one."""
+        return self._value("q2", observation, action)
+
+    def _value(self, name: str, observation: Any, action: Any) -> np.ndarray:
+        a = tf.constant(np.asarray(action, np.float32).reshape(-1, self.spec.act_dim))
+        value = self._model.signatures[name](a=a, **self._inputs(observation))[name].numpy()
+        return value[0] if self.spec.is_single(observation) else value
+
+    def _inputs(self, observation: Any) -> dict[str, tf.Tensor]:
+        arrays = self.spec.unpack(self.spec.pack(observation))
+        return {name: tf.constant(values) for name, values in arrays.items()}
+
+
+def load(directory: str | Path) -> Policy:
+    """Loads an exported policy; it needs no training code and no agent class.
+
+    Args:
+        directory: a model directory, of which the newest version is taken, or a version's directory.
+
+    Raises:
+        FileNotFoundError: there is no exported model.
+    """
+    return Policy(latest_version(directory))

@@ -1,0 +1,61 @@
+"""Verification of an export with the loader that TensorFlow Serving uses."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+RTOL, ATOL = 1e-4, 1e-5
+BATCHES = (1, 7)
+
+Reference = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+"""From the inputs of a signature, by name, to what it must return."""
+
+
+class ExportError(RuntimeError):
+    """An exported model does not load, or does not compute what the agent does."""
+
+
+def verify(
+    directory: Path, references: Mapping[str, Reference], observations: Mapping[str, np.ndarray], actions: np.ndarray
+) -> None:
+    """Runs every signature in a graph and session, on batches of 1 and 7, and compares.
+
+    The loader of `tf.saved_model.load` resolves variables through Python objects and so proves nothing about
+    serving.
+
+    Args:
+        directory: the SavedModel.
+        references: what each signature must compute.
+        observations: raw observations by input name, `[7, ...]` each.
+        actions: actions for the critics, `[7, act_dim]`.
+
+    Raises:
+        ExportError: names the signature and the largest difference.
+    """
+    cases = []
+    for name in (*references, "serving_default"):
+        output = "pi" if name == "serving_default" else name
+        for batch in BATCHES:
+            inputs = {key: values[:batch] for key, values in observations.items()}
+            if output != "pi":
+                inputs["a"] = actions[:batch]
+            cases.append((name, output, inputs, references[output](inputs)))
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+        try:
+            model = tf.compat.v1.saved_model.load(session, ["serve"], str(directory))
+        except Exception as error:
+            raise ExportError(f"The exported model does not load in a session: {error}") from error
+        for name, output, inputs, expected in cases:
+            signature = model.signature_def[name]
+            feed = {signature.inputs[key].name: values for key, values in inputs.items()}
+            _compare(name, session.run(signature.outputs[output].name, feed), expected)
+
+
+def _compare(name: str, found: np.ndarray, expected: np.ndarray) -> None:
+    if found.shape != expected.shape:
+        raise ExportError(f"The signature {name!r} returns shape {found.shape}; the agent's is {expected.shape}")
+    if not np.allclose(found, expected, RTOL, ATOL):
+        worst = np.max(np.abs(found - expected))
+        raise ExportError(f"The signature {name!r} differs from the agent by up to {worst} (rtol {RTOL}, atol {ATOL})")

@@ -1,0 +1,146 @@
+"""Writing a SavedModel with the signatures `pi`, `q1`, `q2`."""
+
+import importlib.metadata
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdpg.export.verify import verify
+from tfdpg.export.versions import versions
+from tfdpg.export.warmup import write_warmup
+from tfdpg.networks import flat_values, network_inputs
+from tfdpg.spec import Spec
+
+SIGNATURES = ("pi", "q1", "q2")
+METADATA = "tfdpg.json"
+
+
+def write(
+    directory: str | Path,
+    *,
+    spec: Spec,
+    pi: keras.Model,
+    critics: Mapping[str, keras.Model],
+    examples: Mapping[str, np.ndarray],
+    metadata: Mapping[str, Any],
+) -> Path:
+    """Writes a new version of a model, verifies it, and only then moves it into place.
+
+    Args:
+        directory: the model directory; made if need be.
+        spec: the spaces.
+        pi: the policy.
+        critics: `q1`, and `q2` if there is one; without, the signature `q2` is the same estimate as `q1`.
+        examples: raw observations by input name, at least seven, to verify and to warm up with.
+        metadata: what goes into `tfdpg.json` beside spaces, critics and library versions.
+
+    Returns:
+        The directory of the new version.
+
+    Raises:
+        NotADirectoryError: `directory` is a file.
+        ExportError: the model that was written does not compute what the networks do.
+    """
+    directory = Path(directory)
+    if directory.exists() and not directory.is_dir():
+        raise NotADirectoryError(f"`directory` must be a directory to export to. Received a file: {directory}")
+    made = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".tfdpg-export-", dir=directory))
+    try:
+        functions = _functions(spec, pi, critics)
+        _save(functions, _module(pi, critics), scratch)
+        actions = functions["pi"](**_tensors(spec, examples))["pi"].numpy()
+        inputs = {name: values[:7] for name, values in examples.items()}
+        verify(scratch, {name: _reference(name, spec, pi, critics) for name in SIGNATURES}, inputs, actions[:7])
+        write_warmup(scratch, directory.name, inputs, actions[:7])
+        (scratch / METADATA).write_text(json.dumps(_describe(spec, critics, metadata), indent=2) + "\n")
+        scratch.chmod(0o755)
+        return _move_into_place(scratch, directory)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        for path in made:
+            path.rmdir()
+        raise
+
+
+def _functions(spec: Spec, pi: keras.Model, critics: Mapping[str, keras.Model]) -> dict[str, Any]:
+    """The exported functions; each takes raw inputs by name and returns a dict with its output."""
+    observation = {
+        leaf.name: tf.TensorSpec([None, *leaf.shape], leaf.dtype, name=leaf.name) for leaf in spec.leaves
+    }
+    action = tf.TensorSpec([None, spec.act_dim], tf.float32, name="a")
+
+    def policy(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"pi": pi(network_inputs(spec, inputs))}
+
+    def critic(name: str) -> Any:
+        network = critics.get(name, critics["q1"])
+
+        def q(a: tf.Tensor, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {name: flat_values(network([network_inputs(spec, inputs), a]))}
+
+        return tf.function(q, autograph=False).get_concrete_function(a=action, **observation)
+
+    functions = {"pi": tf.function(policy, autograph=False).get_concrete_function(**observation)}
+    return functions | {name: critic(name) for name in ("q1", "q2")}
+
+
+def _module(pi: keras.Model, critics: Mapping[str, keras.Model]) -> tf.Module:
+    """Tracks the raw variables. A tracked Keras model loads in Python and fails in TensorFlow Serving's loader."""
+    module = tf.Module()
+    module.variables_of_networks = [variable.value for network in (pi, *critics.values()) for variable in network.variables]
+    return module
+
+
+def _save(functions: Mapping[str, Any], module: tf.Module, directory: Path) -> None:
+    signatures = {**functions, "serving_default": functions["pi"]}
+    tf.saved_model.save(module, str(directory), signatures=signatures)
+
+
+def _reference(name: str, spec: Spec, pi: keras.Model, critics: Mapping[str, keras.Model]) -> Any:
+    """What a signature must compute, straight from the networks."""
+    network = pi if name == "pi" else critics.get(name, critics["q1"])
+
+    def compute(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        tensors = _tensors(spec, inputs)
+        observation = network_inputs(spec, tensors)
+        if name == "pi":
+            return network(observation).numpy()
+        return flat_values(network([observation, tf.constant(inputs["a"])])).numpy()
+
+    return compute
+
+
+def _tensors(spec: Spec, inputs: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
+    return {leaf.name: tf.constant(inputs[leaf.name], leaf.dtype) for leaf in spec.leaves}
+
+
+def _describe(spec: Spec, critics: Mapping[str, keras.Model], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    libraries = ("tfdpg", "tensorflow", "keras", "gymnasium", "numpy")
+    return {
+        "format": 1,
+        **metadata,
+        **spec.to_json(),
+        "critics": len(critics),
+        "versions": {name: importlib.metadata.version(name) for name in libraries},
+    }
+
+
+def _move_into_place(scratch: Path, directory: Path) -> Path:
+    """Renames to the next free version; a version that someone else took meanwhile is passed over."""
+    number = max(versions(directory), default=0) + 1
+    while True:
+        try:
+            return scratch.rename(directory / str(number))
+        except OSError:
+            if not (directory / str(number)).exists():
+                raise
+            number += 1

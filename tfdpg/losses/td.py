@@ -1,0 +1,79 @@
+"""One-step temporal-difference targets and losses of deterministic policy gradients.
+
+Sources: Silver et al. 2014 and Lillicrap et al. 2016 (DDPG); Fujimoto et al. 2018 (TD3).
+"""
+
+import tensorflow as tf
+
+
+def td_target(r_t: tf.Tensor, discount_t: tf.Tensor, value_t: tf.Tensor) -> tf.Tensor:
+    """The Bellman target `y = r + discount * v`, through which no gradient flows.
+
+    Args:
+        r_t: rewards, [...]; for n steps, their discounted sum.
+        discount_t: [...], gamma^m (1 - terminated); a truncated end keeps its discount and so bootstraps.
+        value_t: the target networks' value of the next observation, [...].
+
+    Returns:
+        The targets, [...].
+
+    Raises:
+        ValueError: the three shapes differ.
+
+    Source: Fujimoto et al. 2018, eq. 10, with `value_t` = min_i Q_i'(s', a').
+    """
+    r_t, discount_t, value_t = _same_shape(r_t=r_t, discount_t=discount_t, value_t=value_t)
+    return tf.stop_gradient(r_t + discount_t * value_t)
+
+
+def td_loss(q_tm1: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    """The squared error `(target - q)^2` of each element, without a factor of one half.
+
+    Args:
+        q_tm1: the critic's values of the actions taken, [...].
+        target: the targets, [...].
+
+    Returns:
+        The losses, [...]; the caller takes the mean.
+
+    Raises:
+        ValueError: the two shapes differ (`[B, 1] - [B]` would silently be `[B, B]`).
+
+    Source: Spinning Up, TD3, L(phi_i, D).
+    """
+    q_tm1, target = _same_shape(q_tm1=q_tm1, target=target)
+    return tf.square(target - q_tm1)
+
+
+def smooth_action(
+    action: tf.Tensor, noise: tf.Tensor, noise_clip: tf.Tensor, low: tf.Tensor, high: tf.Tensor
+) -> tf.Tensor:
+    """Target policy smoothing: `clip(a + clip(noise, -c, c), low, high)`.
+
+    Args:
+        action: the target policy's actions, [..., act_dim].
+        noise: a sample for each action and each dimension, [..., act_dim], in action units.
+        noise_clip: the largest absolute noise, a scalar or [act_dim], in action units, at least 0.
+        low: the lower bounds of the actions, [act_dim].
+        high: the upper bounds of the actions, [act_dim].
+
+    Returns:
+        Actions inside the box, [..., act_dim].
+
+    Raises:
+        ValueError: `action` and `noise` differ in shape (one noise vector for the whole batch is not smoothing).
+
+    Source: Fujimoto et al. 2018, sec. 5.3 and eq. 14.
+    """
+    action, noise = _same_shape(action=action, noise=noise)
+    noise_clip = tf.convert_to_tensor(noise_clip, action.dtype)
+    return tf.clip_by_value(action + tf.clip_by_value(noise, -noise_clip, noise_clip), low, high)
+
+
+def _same_shape(**tensors: tf.Tensor) -> list[tf.Tensor]:
+    values = [tf.convert_to_tensor(value) for value in tensors.values()]
+    for value in values[1:]:
+        if value.shape.rank != values[0].shape.rank or not value.shape.is_compatible_with(values[0].shape):
+            shapes = ", ".join(f"{name}: {v.shape}" for name, v in zip(tensors, values, strict=True))
+            raise ValueError(f"These must have the same shape. Received: {shapes}")
+    return values

@@ -1,0 +1,70 @@
+"""Checks of a user's own networks, by trying them on a batch of zeros."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdpg.networks.tensors import network_inputs
+from tfdpg.spec import Spec
+
+_BATCH = 3
+
+
+def check_actor(spec: Spec, pi: keras.Model) -> None:
+    """Raises `ValueError` unless `pi` maps a batch of observations to `[batch, act_dim]`."""
+    observation, _ = _zeros(spec)
+    shape = _output_shape("pi", pi, observation)
+    if shape != (_BATCH, spec.act_dim):
+        raise ValueError(f"`pi` must return shape (batch, {spec.act_dim}). Received: {_with_batch(shape)}")
+
+
+def check_critics(spec: Spec, critics: dict[str, keras.Model]) -> None:
+    """Raises `ValueError` unless each critic gives one value an element, and no two are the same function.
+
+    Args:
+        spec: the spaces.
+        critics: by name; each is called with `[observation, action]` and returns `[batch]` or `[batch, 1]`.
+    """
+    observation, action = _zeros(spec)
+    for name, q in critics.items():
+        shape = _output_shape(name, q, [observation, action])
+        if shape not in {(_BATCH,), (_BATCH, 1)}:
+            raise ValueError(f"`{name}` must return shape (batch,) or (batch, 1). Received: {_with_batch(shape)}")
+    names = list(critics)
+    for i, first in enumerate(names):
+        for second in names[i + 1 :]:
+            _check_different(first, critics[first], second, critics[second])
+
+
+def _check_different(first: str, q1: keras.Model, second: str, q2: keras.Model) -> None:
+    if {id(v) for v in q1.trainable_variables} & {id(v) for v in q2.trainable_variables}:
+        raise ValueError(f"`{first}` and `{second}` must be separate models; the models received share weights.")
+    weights1, weights2 = q1.get_weights(), q2.get_weights()
+    shapes1, shapes2 = ([w.shape for w in weights] for weights in (weights1, weights2))
+    if shapes1 == shapes2 and all(np.array_equal(a, b) for a, b in zip(weights1, weights2, strict=True)):
+        raise ValueError(
+            f"`{first}` and `{second}` must start from different weights, or their minimum is of no use. "
+            f"Received: equal weights of shapes {shapes1} and {shapes2}"
+        )
+
+
+def _zeros(spec: Spec) -> tuple[object, tf.Tensor]:
+    leaves = {leaf.name: tf.zeros((_BATCH, *leaf.shape), leaf.dtype) for leaf in spec.leaves}
+    return network_inputs(spec, leaves), tf.zeros((_BATCH, spec.act_dim))
+
+
+def _output_shape(name: str, network: keras.Model, inputs: object) -> tuple[int, ...]:
+    if not isinstance(network, keras.Model):
+        raise ValueError(f"`{name}` must be a keras.Model. Received: {name}={network!r}")
+    shapes = keras.tree.map_structure(lambda x: _with_batch(x.shape), inputs)
+    try:
+        output = network(inputs)
+    except Exception as error:
+        raise ValueError(f"`{name}` cannot be called with inputs of shape {shapes}: {error}") from error
+    if not tf.is_tensor(output):
+        raise ValueError(f"`{name}` must return one tensor. Received: {type(output).__name__}")
+    return tuple(output.shape)
+
+
+def _with_batch(shape: tuple[int, ...]) -> str:
+    return "(" + ", ".join(["batch", *map(str, tuple(shape)[1:])]) + ("," if len(shape) == 1 else "") + ")"

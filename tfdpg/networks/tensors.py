@@ -1,0 +1,88 @@
+"""From packed arrays to what networks take, inside the compiled call."""
+
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdpg.replay import Layout
+from tfdpg.spec import Packed, Spec
+
+
+class Transitions(NamedTuple):
+    """A minibatch. Observations are as networks take them: one tensor, or a dict of them.
+
+    Attributes:
+        observation: s, `[batch, ...]`.
+        action: a, `[batch, act_dim]`, in the environment's units.
+        reward: the sum of the discounted rewards of m steps, `[batch]`.
+        discount: gamma^m (1 - terminated), `[batch]`.
+        next_observation: the observation m steps on, `[batch, ...]`.
+    """
+
+    observation: Any
+    action: tf.Tensor
+    reward: tf.Tensor
+    discount: tf.Tensor
+    next_observation: Any
+
+
+def network_inputs(spec: Spec, leaves: dict[str, tf.Tensor]) -> Any:
+    """Tensors by leaf name, in the structure that networks take."""
+    return leaves if spec.is_dict else leaves["x"]
+
+
+def unpack_observation(spec: Spec, packed: tuple[tf.Tensor, ...]) -> Any:
+    """The tensors `[batch, *shape]` of packed observations (see `Spec.pack`), as networks take them."""
+    leaves = {}
+    for leaf in spec.leaves:
+        columns = packed[spec.groups.index(leaf.group)][:, leaf.columns]
+        leaves[leaf.name] = tf.cast(tf.reshape(columns, [-1, *leaf.shape]), leaf.dtype)
+    return network_inputs(spec, leaves)
+
+
+def unpack_transitions(spec: Spec, packed: tuple[tf.Tensor, ...]) -> Transitions:
+    """The minibatch of one row of a packed chunk (see `tfdpg.replay.Layout`)."""
+    layout, real = Layout.of(spec), packed[0]
+
+    def observation(columns: slice, image: slice) -> Any:
+        parts = {"float32": real[:, columns], "uint8": packed[-1][:, image]}
+        return unpack_observation(spec, tuple(parts[group] for group in spec.groups))
+
+    return Transitions(
+        observation(layout.observation, slice(0, layout.image_width)),
+        real[:, layout.action],
+        real[:, layout.reward],
+        real[:, layout.discount],
+        observation(layout.next_observation, slice(layout.image_width, 2 * layout.image_width)),
+    )
+
+
+def flat_values(values: tf.Tensor) -> tf.Tensor:
+    """A critic's output, `[batch]` or `[batch, 1]`, as `[batch]`."""
+    return values if values.shape.rank == 1 else tf.squeeze(values, axis=-1)
+
+
+class CompiledActor:
+    """A deterministic policy's forward pass as one compiled call; it always uses the network's weights of now.
+
+    Args:
+        spec: the spaces.
+        pi: the policy, observation → `[batch, act_dim]`.
+    """
+
+    def __init__(self, spec: Spec, pi: keras.Model):
+        signature = tuple(
+            tf.TensorSpec([None, width], group) for group, width in zip(spec.groups, spec.widths, strict=True)
+        )
+        self._function = tf.function(
+            lambda packed: pi(unpack_observation(spec, packed)), input_signature=[signature], autograph=False
+        )
+
+    def __call__(self, packed: Packed) -> np.ndarray:
+        """Actions in the environment's units, float32 `[lanes, act_dim]`."""
+        return self._function(packed).numpy()
+
+    def load(self, weights: np.ndarray) -> None:
+        """Does nothing: the network has its weights. (The NumPy actors take theirs here.)"""

@@ -1,0 +1,62 @@
+"""How much memory this process may still take, control groups counted."""
+
+from pathlib import Path
+
+UNLIMITED = 1 << 60  # version 1 control groups write a number near 2^63 for "no limit"
+
+
+def available_memory(root: str | Path = "/") -> int | None:
+    """Bytes that this process may still take, or None where the system does not say.
+
+    It is the smallest of the machine's available memory and what each control group on the way to this
+    process leaves free.
+
+    Args:
+        root: the root of the file system, to read `proc` and `sys` below.
+    """
+    root = Path(root)
+    free = [_machine(root)]
+    for group, limit, usage in _control_groups(root):
+        maximum, used = _number(group / limit), _number(group / usage)
+        if maximum is not None and maximum < UNLIMITED:
+            free.append(max(0, maximum - (used or 0)))
+    known = [value for value in free if value is not None]
+    return min(known) if known else None
+
+
+def _machine(root: Path) -> int | None:
+    try:
+        for line in (root / "proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
+def _control_groups(root: Path) -> list[tuple[Path, str, str]]:
+    """The directories of this process' control groups and their parents, with their files' names."""
+    try:
+        entries = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    groups = []
+    for entry in entries:
+        _, controllers, path = entry.split(":", 2)
+        if controllers == "":
+            base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            base, names = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        directory = base / path.lstrip("/")
+        groups += [(d, *names) for d in [directory, *directory.parents] if d == base or base in d.parents]
+    return groups
+
+
+def _number(file: Path) -> int | None:
+    try:
+        text = file.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,173 @@
+"""One global ring of rows, linked by a `successor` index.
+
+A row is an observation and, once it has acted, its action, reward and end. The next observation of a row is
+its successor's: nothing is stored twice. The observation that ends an episode is a row of its own, without
+successor. A lane (one environment) is nothing but its current head row, so lanes may come, go and run at
+unequal speed. Overwriting the oldest row is safe, since a successor is always newer than its row.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from tfdpg.arguments import positive_int
+from tfdpg.replay.memory import available_memory
+from tfdpg.spec import Packed, Spec
+
+NONE = -1
+"""No successor yet; a lane without an open episode."""
+
+
+class Ring:
+    """A replay of at most `replay_size` rows.
+
+    Args:
+        spec: the spaces; they fix the width of a row.
+        replay_size: the number of rows, an observation each.
+
+    Attributes:
+        rows: for each row the real part of the observation, the action and the reward, float32
+            `[replay_size, width + act_dim + 1]`.
+        images: the uint8 parts of the observations, `[replay_size, image_width]`, or None.
+        terminated: whether the row's transition ended in a terminal state, bool `[replay_size]`.
+        successor: the row that followed, int32 `[replay_size]`; -1 where none did yet.
+        added: the number of rows ever added.
+        heads: for each lane the number (counted from the first row ever) of its head row, or -1.
+    """
+
+    def __init__(self, spec: Spec, replay_size: int):
+        self.spec = spec
+        self.replay_size = positive_int("replay_size", replay_size)
+        if self.replay_size < 2 or self.replay_size > np.iinfo(np.int32).max:
+            raise ValueError(
+                f"`replay_size` must be between 2 and 2^31 - 1 rows (a transition takes two). "
+                f"Received: replay_size={replay_size}"
+            )
+        widths = dict(zip(spec.groups, spec.widths, strict=True))
+        self.obs_width = widths.get("float32", 0)
+        self.image_width = widths.get("uint8", 0)
+        self.added = 0
+        self.heads = np.empty(0, np.int64)
+        self._allocated = False
+
+    @property
+    def size(self) -> int:
+        """The number of rows held, at most `replay_size`."""
+        return min(self.added, self.replay_size)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that a full ring takes."""
+        row = 4 * (self.obs_width + self.spec.act_dim + 1) + self.image_width + 1 + 4
+        return row * self.replay_size
+
+    def allocate(self) -> None:
+        """Takes the memory; does nothing the second time.
+
+        Raises:
+            ValueError: the ring needs more memory than the process may still take.
+        """
+        if self._allocated:
+            return
+        available = available_memory()
+        if available is not None and self.nbytes > available:
+            raise ValueError(
+                f"`replay_size` must fit in the memory that this process may still take, {available / 1e9:.2f} GB. "
+                f"Received: replay_size={self.replay_size}, which takes {self.nbytes / 1e9:.2f} GB"
+            )
+        size = self.replay_size
+        self.rows = np.empty((size, self.obs_width + self.spec.act_dim + 1), np.float32)
+        self.images = np.empty((size, self.image_width), np.uint8) if self.image_width else None
+        self.terminated = np.zeros(size, np.bool_)
+        self.successor = np.full(size, NONE, np.int32)
+        self._allocated = True
+
+    def begin(self, lanes: np.ndarray, observation: Packed) -> None:
+        """Opens an episode on each of `lanes` with its first observation, packed `[len(lanes), ...]`."""
+        self.allocate()
+        if len(lanes) and lanes.max() >= len(self.heads):
+            self.heads = np.append(self.heads, np.full(lanes.max() + 1 - len(self.heads), NONE))
+        self.heads[lanes] = self._append(observation)
+
+    def add(
+        self,
+        lanes: np.ndarray,
+        action: np.ndarray,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        next_observation: Packed,
+    ) -> None:
+        """Completes the head row of each lane, and makes its next observation the new head.
+
+        Args:
+            lanes: the lanes that took a step, `[n]`, each with an open episode.
+            action: `[n, act_dim]`.
+            reward: `[n]`.
+            terminated: `[n]`, bool.
+            next_observation: packed, `[n, ...]`; an episode's final observation at its end.
+        """
+        new = self._append(next_observation)
+        heads = self.heads[lanes]
+        kept = heads >= self.added - self.replay_size  # a lane may be so slow that its head was overwritten
+        if not kept.all():
+            heads, action, reward, terminated, followers = (
+                values[kept] for values in (heads, action, reward, terminated, new)
+            )
+        else:
+            followers = new
+        slots = heads % self.replay_size
+        self.rows[slots, self.obs_width : -1] = action
+        self.rows[slots, -1] = reward
+        self.terminated[slots] = terminated
+        self.successor[slots] = followers % self.replay_size
+        self.heads[lanes] = new
+
+    def end(self, lanes: np.ndarray) -> None:
+        """Closes the episode on each of `lanes`: its head is the final observation."""
+        self.heads[lanes] = NONE
+
+    def is_open(self, lanes: np.ndarray) -> np.ndarray:
+        """Whether each of `lanes` has an open episode, bool `[len(lanes)]`."""
+        known = lanes < len(self.heads)
+        return known & (self.heads[np.where(known, lanes, 0)] != NONE if len(self.heads) else known)
+
+    def observation(self, slots: np.ndarray) -> Packed:
+        """The packed observations of rows, `[len(slots), ...]`."""
+        real = self.rows.take(slots, axis=0)[:, : self.obs_width] if self.obs_width else None
+        image = self.images.take(slots, axis=0) if self.images is not None else None
+        return tuple(part for part in (real, image) if part is not None)
+
+    def state(self) -> dict[str, Any]:
+        """All that a later `restore` needs, as arrays; only rows that are held."""
+        self.allocate()
+        held = slice(0, self.size)
+        state = {"added": np.int64(self.added), "heads": self.heads, "rows": self.rows[held]}
+        state |= {"terminated": self.terminated[held], "successor": self.successor[held]}
+        return state if self.images is None else state | {"images": self.images[held]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes the rows of `state`, which a ring of the same spec and `replay_size` gave."""
+        self.allocate()
+        held = len(state["rows"])
+        if held > self.replay_size or state["rows"].shape[1:] != self.rows.shape[1:]:
+            raise ValueError(
+                f"The stored replay has rows of shape {state['rows'].shape}; this one takes {self.rows.shape}"
+            )
+        self.added, self.heads = int(state["added"]), np.array(state["heads"])
+        for name in ("rows", "terminated", "successor") + (("images",) if self.images is not None else ()):
+            getattr(self, name)[:held] = state[name]
+
+    def _append(self, observation: Packed) -> np.ndarray:
+        """Writes observations as new rows without successor, and returns their numbers."""
+        count = len(observation[0])
+        if count > self.replay_size:
+            raise ValueError(f"`replay_size` must be at least the number of lanes, {count}. Received: {self.replay_size}")
+        numbers = np.arange(self.added, self.added + count)
+        slots = numbers % self.replay_size
+        if self.obs_width:
+            self.rows[slots, : self.obs_width] = observation[0]
+        if self.images is not None:
+            self.images[slots] = observation[-1]
+        self.successor[slots] = NONE
+        self.added += count
+        return numbers

@@ -1,0 +1,87 @@
+"""Transitions over n steps, packed so that a whole chunk of minibatches crosses to the device at once."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tfdpg.replay.ring import NONE, Ring
+from tfdpg.spec import Packed, Spec
+
+
+class Layout(NamedTuple):
+    """The columns of a packed chunk: observation, action, reward, discount, next observation.
+
+    All real numbers are in one float32 array `[..., width]`; images, where the observation has any, in one
+    uint8 array `[..., 2 * image_width]`, observation first.
+    """
+
+    observation: slice
+    action: slice
+    reward: int
+    discount: int
+    next_observation: slice
+    width: int
+    image_width: int
+
+    @classmethod
+    def of(cls, spec: Spec) -> "Layout":
+        """The layout for the observations and actions of `spec`."""
+        widths = dict(zip(spec.groups, spec.widths, strict=True))
+        obs, act = widths.get("float32", 0), spec.act_dim
+        after = obs + act + 2
+        return cls(
+            observation=slice(0, obs),
+            action=slice(obs, obs + act),
+            reward=obs + act,
+            discount=obs + act + 1,
+            next_observation=slice(after, after + obs),
+            width=after + obs,
+            image_width=widths.get("uint8", 0),
+        )
+
+    @property
+    def arrays(self) -> list[tuple[str, int]]:
+        """The dtype and width of each packed array."""
+        images = [("uint8", 2 * self.image_width)] if self.image_width else []
+        return [("float32", self.width), *images]
+
+
+def draw_transitions(ring: Ring, slots: np.ndarray, n_step: int, gamma: float) -> Packed:
+    """The transitions over up to `n_step` steps that start at `slots`.
+
+    The rewards of the m <= n steps up to the episode's end, or to its newest row, are summed with powers of
+    gamma; `discount` is gamma^m (1 - terminated), and the next observation is the one m steps on. So a
+    truncated end bootstraps from its final observation.
+
+    Args:
+        ring: the replay.
+        slots: rows with a successor, `[...]`.
+        n_step: n, at least 1.
+        gamma: the discount factor of one step.
+
+    Returns:
+        The packed chunk, `[..., width]` float32 and, if there are images, `[..., 2 * image_width]` uint8.
+    """
+    layout = Layout.of(ring.spec)
+    first = slots.ravel()
+    rows = ring.rows.take(first, axis=0)
+    reward, terminated, last = rows[:, -1], ring.terminated[first], ring.successor[first]
+    discount = np.full(len(first), gamma, np.float32)
+    for _ in range(n_step - 1):
+        follower = ring.successor[last]
+        goes_on = ~terminated & (follower != NONE)
+        reward = reward + np.where(goes_on, discount * ring.rows[last, -1], 0)
+        terminated = np.where(goes_on, ring.terminated[last], terminated)
+        discount = np.where(goes_on, discount * np.float32(gamma), discount)
+        last = np.where(goes_on, follower, last)
+
+    packed = np.empty((len(first), layout.width), np.float32)
+    packed[:, : layout.reward] = rows[:, :-1]
+    packed[:, layout.reward] = reward
+    packed[:, layout.discount] = discount * ~terminated
+    packed[:, layout.next_observation] = ring.rows.take(last, axis=0)[:, : ring.obs_width]
+    chunk = (packed.reshape(*slots.shape, -1),)
+    if ring.images is None:
+        return chunk
+    images = np.concatenate([ring.images.take(first, axis=0), ring.images.take(last, axis=0)], axis=1)
+    return (*chunk, images.reshape(*slots.shape, -1))

@@ -1,0 +1,306 @@
+"""What an agent needs to know of an environment: its two spaces, and how observations travel.
+
+Inside the library a batch of observations is *packed*: one float32 matrix `[lanes, width]` for all
+real and discrete parts and one uint8 matrix for all image parts, so that it is stored with one copy and
+crosses to the device with one transfer. `Spec` packs; networks unpack.
+"""
+
+import dataclasses
+import keyword
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+SUPPORTED = (
+    "Observations: Box of any shape, Discrete, MultiDiscrete, or a flat Dict of these. "
+    "Actions: a one-dimensional float Box with finite bounds, low < high."
+)
+
+Packed = tuple[np.ndarray, ...]
+"""One matrix `[lanes, width]` for each of `Spec.groups`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One array of an observation.
+
+    Attributes:
+        name: the name of the exported input: `x`, or the key of a Dict space.
+        space: the Gymnasium space of this array.
+        dtype: the type that networks and clients see: float32, uint8 or int32.
+        group: which packed matrix holds it, "float32" or "uint8".
+        columns: its columns in that matrix.
+    """
+
+    name: str
+    space: spaces.Space
+    dtype: str
+    group: str
+    columns: slice
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one observation's array; `()` for a Discrete space."""
+        return tuple(self.space.shape or ())
+
+
+class Spec:
+    """The spaces of an environment, checked to be what the agents can serve.
+
+    Args:
+        observation_space: Box, Discrete, MultiDiscrete, or a Dict of these.
+        action_space: a one-dimensional float Box with finite bounds.
+
+    Raises:
+        ValueError: a space that is not supported; the message names it and says what is.
+
+    Example:
+        ```python
+        spec = Spec(env.observation_space, env.action_space)
+        agent = tfdpg.TD3(spec)
+        ```
+    """
+
+    def __init__(self, observation_space: spaces.Space, action_space: spaces.Space):
+        self.observation_space = observation_space
+        self.action_space = _check_action_space(action_space)
+        self.leaves = _leaves(observation_space)
+        self.is_dict = isinstance(observation_space, spaces.Dict)
+        self.groups = tuple(sorted({leaf.group for leaf in self.leaves}))
+        self.widths = tuple(
+            max(leaf.columns.stop for leaf in self.leaves if leaf.group == group) for group in self.groups
+        )
+        self.low = self.action_space.low.astype(np.float32)
+        self.high = self.action_space.high.astype(np.float32)
+        self.act_dim = len(self.low)
+
+    @classmethod
+    def of(cls, env: Any) -> "Spec":
+        """The spec of a `Spec`, an environment or a vector environment."""
+        if isinstance(env, Spec):
+            return env
+        if isinstance(env, gym.vector.VectorEnv):
+            return cls(env.single_observation_space, env.single_action_space)
+        if isinstance(env, gym.Env):
+            return cls(env.observation_space, env.action_space)
+        raise ValueError(
+            f"`env` must be a gymnasium.Env, a gymnasium.vector.VectorEnv or a tfdpg.Spec. Received: env={env!r}"
+        )
+
+    @property
+    def center(self) -> np.ndarray:
+        """The middle of the action box, float32 `[act_dim]`."""
+        return (self.high + self.low) / 2
+
+    @property
+    def half_range(self) -> np.ndarray:
+        """Half the width of the action box in each dimension, float32 `[act_dim]`."""
+        return (self.high - self.low) / 2
+
+    def check(self, env: Any, what: str = "env") -> None:
+        """Raises `ValueError` if the spaces of `env` are not these; `what` names the argument."""
+        other = Spec.of(env)
+        for kind in ("observation_space", "action_space"):
+            if getattr(other, kind) != getattr(self, kind):
+                raise ValueError(
+                    f"The {kind} of `{what}` must be the agent's, {getattr(self, kind)}. "
+                    f"Received: {getattr(other, kind)}"
+                )
+
+    def is_single(self, observation: Any) -> bool:
+        """Whether `observation` is one observation (True) or a batch of them (False)."""
+        leaf = self.leaves[0]
+        return np.ndim(self._parts(observation)[0]) == len(leaf.shape)
+
+    def pack(self, observation: Any) -> Packed:
+        """Packs one observation or a batch of them.
+
+        Args:
+            observation: an element of the observation space, or a batch of them (each array with one more
+                leading dimension).
+
+        Returns:
+            One matrix `[lanes, width]` for each of `groups`; lanes is 1 for a single observation.
+
+        Raises:
+            ValueError: arrays of another shape; the message names both shapes.
+        """
+        parts = [
+            _as_rows(leaf, np.asarray(part))
+            for leaf, part in zip(self.leaves, self._parts(observation), strict=True)
+        ]
+        if len(parts) == 1:
+            return (np.ascontiguousarray(parts[0], self.leaves[0].group),)
+        return tuple(
+            np.concatenate(
+                [
+                    part.astype(group, copy=False)
+                    for leaf, part in zip(self.leaves, parts, strict=True)
+                    if leaf.group == group
+                ],
+                axis=1,
+            )
+            for group in self.groups
+        )
+
+    def pack_final(self, packed: Packed, final_observation: Any, ended: np.ndarray) -> Packed:
+        """Packed observations with the final ones in the rows of the lanes that ended.
+
+        Args:
+            packed: the next observations of all lanes, packed.
+            final_observation: one observation, a batch, or an array of objects with an observation for each
+                lane that ended and None elsewhere (`info["final_obs"]` of gymnasium's SAME_STEP mode).
+            ended: `[lanes]`, bool.
+        """
+        is_objects = isinstance(final_observation, np.ndarray) and final_observation.dtype == object
+        if not is_objects:
+            final = self.pack(final_observation)
+            return tuple(np.where(ended[:, None], b, a) for a, b in zip(packed, final, strict=True))
+        packed = tuple(part.copy() for part in packed)
+        for lane in np.flatnonzero(ended):
+            if final_observation[lane] is not None:
+                for part, final in zip(packed, self.pack(final_observation[lane]), strict=True):
+                    part[lane] = final[0]
+        return packed
+
+    def unpack(self, packed: Packed) -> dict[str, np.ndarray]:
+        """The arrays `[lanes, *shape]` of packed observations, by leaf name, as clients send them."""
+        return {
+            leaf.name: packed[self.groups.index(leaf.group)][:, leaf.columns]
+            .reshape(-1, *leaf.shape)
+            .astype(leaf.dtype)
+            for leaf in self.leaves
+        }
+
+    def to_env(self, action: np.ndarray) -> np.ndarray:
+        """An action in the dtype of the environment, inside its bounds to the last bit."""
+        if action.dtype == self.action_space.dtype:
+            return action
+        converted = action.astype(self.action_space.dtype)
+        return np.clip(converted, self.action_space.low, self.action_space.high)
+
+    def to_json(self) -> dict[str, Any]:
+        """The two spaces as plain JSON values."""
+        return {
+            "observation_space": _space_to_json(self.observation_space),
+            "action_space": _space_to_json(self.action_space),
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Spec":
+        """The inverse of `to_json`."""
+        return cls(
+            _space_from_json(values["observation_space"]),
+            _space_from_json(values["action_space"]),
+        )
+
+    def __repr__(self) -> str:
+        return f"Spec({self.observation_space}, {self.action_space})"
+
+    def _parts(self, observation: Any) -> list[Any]:
+        if not self.is_dict:
+            return [observation]
+        if not isinstance(observation, Mapping) or set(observation) != {leaf.name for leaf in self.leaves}:
+            keys = list(observation) if isinstance(observation, Mapping) else type(observation).__name__
+            raise ValueError(
+                f"`observation` must be a dict with the keys {[leaf.name for leaf in self.leaves]}. Received: {keys}"
+            )
+        return [observation[leaf.name] for leaf in self.leaves]
+
+
+def _as_rows(leaf: Leaf, part: np.ndarray) -> np.ndarray:
+    shape = leaf.shape
+    if part.shape == shape:
+        return part.reshape(1, -1)
+    if part.shape[1:] == shape and part.ndim == len(shape) + 1:
+        return part.reshape(len(part), -1)
+    raise ValueError(
+        f"`{leaf.name}` of an observation must have shape {shape}, or (batch, *{shape}). Received: shape={part.shape}"
+    )
+
+
+def _check_action_space(space: spaces.Space) -> spaces.Box:
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1 or space.dtype.kind != "f":
+        raise ValueError(f"The action space {space} is not supported. {SUPPORTED}")
+    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        raise ValueError(
+            f"The action space {space} has infinite bounds; noise and rescaling need finite ones "
+            f"(gymnasium.wrappers.RescaleAction or ClipAction can give them). {SUPPORTED}"
+        )
+    if not (space.low < space.high).all():
+        raise ValueError(f"The action space {space} has a dimension without width. {SUPPORTED}")
+    return space
+
+
+def _leaves(space: spaces.Space) -> tuple[Leaf, ...]:
+    named = dict(space.spaces) if isinstance(space, spaces.Dict) else {"x": space}
+    if isinstance(space, spaces.Dict):
+        for key in named:
+            if not key.isidentifier() or keyword.iskeyword(key) or key == "a":
+                raise ValueError(
+                    f"The key {key!r} of the observation space cannot name an input of the exported model: "
+                    "keys must be Python identifiers other than `a`, which is the action."
+                )
+    used = {"float32": 0, "uint8": 0}
+    leaves = []
+    for name, part in named.items():
+        if not isinstance(part, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete)):
+            where = f"The observation space {part}" + (f" under the key {name!r}" if name != "x" else "")
+            raise ValueError(f"{where} is not supported. {SUPPORTED}")
+        if isinstance(part, spaces.Box):
+            dtype = "uint8" if part.dtype == np.uint8 else "float32"
+        else:
+            dtype = "int32"
+        group = "uint8" if dtype == "uint8" else "float32"
+        size = int(np.prod(part.shape or (1,)))
+        leaves.append(Leaf(name, part, dtype, group, slice(used[group], used[group] + size)))
+        used[group] += size
+    if not leaves:
+        raise ValueError(f"The observation space {space} is empty. {SUPPORTED}")
+    return tuple(leaves)
+
+
+def _space_to_json(space: spaces.Space) -> dict[str, Any]:
+    match space:
+        case spaces.Dict():
+            return {"type": "Dict", "spaces": {key: _space_to_json(part) for key, part in space.spaces.items()}}
+        case spaces.Discrete():
+            return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+        case spaces.MultiDiscrete():
+            return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        case spaces.Box():
+            bounds = {name: _compact(getattr(space, name)) for name in ("low", "high")}
+            return {"type": "Box", **bounds, "shape": list(space.shape), "dtype": space.dtype.name}
+    raise ValueError(f"The space {space} is not supported. {SUPPORTED}")
+
+
+def _compact(bound: np.ndarray) -> Any:
+    """A bound as a list of numbers, or one number where all are equal; infinities as strings."""
+    values = bound.ravel()
+    if len(values) and (values == values[0]).all():
+        values = values[:1]
+    plain = [value if np.isfinite(value) else str(value) for value in values.tolist()]
+    return plain[0] if len(plain) == 1 else plain
+
+
+def _space_from_json(values: Mapping[str, Any]) -> spaces.Space:
+    match values["type"]:
+        case "Dict":
+            return spaces.Dict({key: _space_from_json(part) for key, part in values["spaces"].items()})
+        case "Discrete":
+            return spaces.Discrete(values["n"], start=values["start"])
+        case "MultiDiscrete":
+            return spaces.MultiDiscrete(values["nvec"], start=values["start"])
+        case "Box":
+            shape, dtype = tuple(values["shape"]), np.dtype(values["dtype"])
+            low, high = (
+                np.broadcast_to(np.array(values[name], np.float64).astype(dtype), shape)
+                if np.ndim(values[name]) == 0
+                else np.array(values[name], np.float64).astype(dtype).reshape(shape)
+                for name in ("low", "high")
+            )
+            return spaces.Box(low, high, shape, dtype.type)
+    raise ValueError(f"Unknown type of space in the file: {values['type']!r}")

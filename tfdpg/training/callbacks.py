@@ -1,0 +1,213 @@
+"""Keras callbacks, where Keras has none.
+
+Keras' own callbacks work with `Agent.fit`; those that cannot are named in `REFUSED`, with what to use.
+"""
+
+import csv
+import logging
+import shutil
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfdpg import export
+from tfdpg.arguments import positive_int
+
+logger = logging.getLogger(__name__)
+
+REFUSED = {
+    "OrbaxCheckpoint": (
+        "it saves one Keras model, and an agent is several with a replay. Use tfdpg.callbacks.Checkpoint, which "
+        "saves everything needed to go on"
+    ),
+}
+"""Keras callbacks that cannot work with an agent: why, and what to use."""
+
+PROGRESS = ("return", "episode_length", "loss_q", "loss_pi", "q1", "env_steps", "val_return")
+"""What the progress bar shows; `History` and `CSVLogger` have everything."""
+
+
+class ProgressBar(keras.callbacks.ProgbarLogger):
+    """Keras' progress bar, in environment steps, with the few numbers that fit on a line."""
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Shows the numbers of the round."""
+        super().on_train_batch_end(batch, _shown(logs))
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Shows the numbers of the epoch."""
+        super().on_epoch_end(epoch, _shown(logs))
+
+
+def _shown(logs: dict[str, Any] | None) -> dict[str, float]:
+    return {key: logs[key] for key in PROGRESS if logs and key in logs and np.isfinite(logs[key])}
+
+
+class Checkpoint(keras.callbacks.Callback):
+    """Saves the whole agent as `directory/<environment steps>`, so that training can go on from there.
+
+    It also saves when training ends, by Ctrl-C too.
+
+    Args:
+        directory: where to save.
+        every: epochs between two saves.
+        keep: how many of the newest to keep; None keeps all.
+    """
+
+    def __init__(self, directory: str | Path, every: int = 1, keep: int | None = 1):
+        super().__init__()
+        self.directory = Path(directory)
+        self.every = positive_int("every", every)
+        self.keep = None if keep is None else positive_int("keep", keep)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Saves, if it is time."""
+        if (epoch + 1) % self.every == 0:
+            self._save()
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Saves what was not saved yet."""
+        self._save()
+
+    def _save(self) -> None:
+        path = self.directory / str(self.model.env_steps)
+        if path.exists():
+            return
+        self.model.save(path)
+        if self.keep is not None:
+            for steps in export.versions(self.directory)[: -self.keep]:
+                shutil.rmtree(self.directory / str(steps))
+
+
+class ExportBest(keras.callbacks.Callback):
+    """Exports the policy whenever it is the best so far, as the next version of a model directory.
+
+    TensorFlow Serving, pointed at the directory, always serves the best one. Training that goes on reads the
+    score to beat from the newest version.
+
+    Args:
+        directory: the model directory.
+        monitor: the log to maximise.
+        keep: how many of the newest versions to keep; None keeps all.
+    """
+
+    def __init__(self, directory: str | Path, monitor: str = "val_return", keep: int | None = 1):
+        super().__init__()
+        self.directory = Path(directory)
+        self.monitor = monitor
+        self.keep = None if keep is None else positive_int("keep", keep)
+        self.best = -np.inf
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Takes the score to beat from the newest version."""
+        if export.versions(self.directory):
+            self.best = export.load(self.directory).metadata["scores"].get(self.monitor, -np.inf)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Exports, if the monitored log is the best so far.
+
+        Raises:
+            ValueError: the log is not there.
+        """
+        logs = logs or {}
+        if self.monitor not in logs:
+            raise ValueError(
+                f"ExportBest monitors {self.monitor!r}, which is not among the logs {sorted(logs)}. "
+                "Give fit a validation_env, or another `monitor`."
+            )
+        score = logs[self.monitor]
+        if not score > self.best:
+            return
+        self.best = score
+        scores = {key: float(value) for key, value in logs.items() if key.startswith("val_") or key == self.monitor}
+        self.model.export(self.directory, scores=scores)
+        if self.keep is not None:
+            for version in export.versions(self.directory)[: -self.keep]:
+                shutil.rmtree(self.directory / str(version))
+
+
+class StopAtReturn(keras.callbacks.Callback):
+    """Stops training once a return is reached.
+
+    Args:
+        target: the return to reach.
+        monitor: the log that is to reach it.
+    """
+
+    def __init__(self, target: float, monitor: str = "val_return"):
+        super().__init__()
+        self.target, self.monitor = target, monitor
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Stops, if the target is reached."""
+        if (logs or {}).get(self.monitor, -np.inf) >= self.target:
+            self.model.stop_training = True
+
+
+class EpochLogger(keras.callbacks.Callback):
+    """Writes Spinning Up's `progress.txt`, column for column, tab separated.
+
+    Args:
+        filename: the file to write.
+        append: go on with the file if it exists, instead of replacing it.
+    """
+
+    COLUMNS = {
+        "Epoch": "epoch",
+        "AverageEpRet": "return",
+        "StdEpRet": "return_std",
+        "MaxEpRet": "return_max",
+        "MinEpRet": "return_min",
+        "AverageTestEpRet": "val_return",
+        "StdTestEpRet": "val_return_std",
+        "MaxTestEpRet": "val_return_max",
+        "MinTestEpRet": "val_return_min",
+        "EpLen": "episode_length",
+        "TestEpLen": "val_episode_length",
+        "TotalEnvInteracts": "env_steps",
+        "AverageQ1Vals": "q1",
+        "StdQ1Vals": "q1_std",
+        "MaxQ1Vals": "q1_max",
+        "MinQ1Vals": "q1_min",
+        "AverageQ2Vals": "q2",
+        "StdQ2Vals": "q2_std",
+        "MaxQ2Vals": "q2_max",
+        "MinQ2Vals": "q2_min",
+        "LossPi": "loss_pi",
+        "LossQ": "loss_q",
+        "Time": "time",
+    }
+    """Spinning Up's columns and our logs; `Epoch` counts from 1, `Time` is in seconds since training began."""
+
+    def __init__(self, filename: str | Path = "progress.txt", append: bool = False):
+        super().__init__()
+        self.filename = Path(filename)
+        self.append = append
+        self._began = 0.0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Writes the header, unless it goes on with a file."""
+        self._began = time.time()
+        if not (self.append and self.filename.exists()):
+            self._write(self.COLUMNS, "w")
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Writes a line; NaN where nothing was measured."""
+        values = {**(logs or {}), "epoch": epoch + 1, "time": time.time() - self._began}
+        self._write([values.get(log, np.nan) for log in self.COLUMNS.values()], "a")
+
+    def _write(self, row: Iterable[Any], mode: str) -> None:
+        with open(self.filename, mode, newline="") as file:
+            csv.writer(file, delimiter="\t", lineterminator="\n").writerow(row)
+
+
+def refuse_unusable(callbacks: Iterable[keras.callbacks.Callback]) -> None:
+    """Raises `ValueError` for a Keras callback that cannot work with an agent, naming what to use."""
+    for callback in callbacks:
+        for base in type(callback).__mro__:
+            if base.__name__ in REFUSED and base.__module__.startswith("keras."):
+                raise ValueError(f"keras.callbacks.{base.__name__} cannot be used: {REFUSED[base.__name__]}.")

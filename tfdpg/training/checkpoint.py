@@ -1,0 +1,207 @@
+"""Saved agents: a directory that is written as a whole, or not at all.
+
+    agent.json      class, arguments, spaces, counters, random states
+    variables.npz   weights of networks and targets, optimizer states
+    replay.npz      the rows held
+    pi.keras, ...   the networks that cannot be rebuilt from the arguments
+
+Weights are read back from `variables.npz`, in order; the `.keras` files only say how the networks are built.
+"""
+
+import json
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import h5py
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdpg.replay import Ring
+from tfdpg.spec import Spec
+from tfdpg.training.schedule import Schedule
+
+FORMAT = 1
+
+
+class CheckpointError(RuntimeError):
+    """A saved agent is damaged, incomplete, or of another version."""
+
+
+class Saveable(Protocol):
+    """What an agent shows of itself to be saved and restored."""
+
+    spec: Spec
+    arguments: dict[str, Any]
+    networks: dict[str, keras.Model]
+    targets: dict[str, keras.Model]
+    optimizers: dict[str, keras.optimizers.Optimizer]
+    own_networks: frozenset[str]
+    replay: Ring
+    schedule: Schedule
+    counter: tf.Variable
+    episodes: np.ndarray
+    epoch: int
+    environment: dict[str, Any] | None
+    random_state: dict[str, Any]
+
+    def refresh_actor(self) -> None:
+        """Gives the acting side the weights that the policy has now."""
+        ...
+
+
+class Saved(NamedTuple):
+    """A saved agent, read and checked, before anything is built from it."""
+
+    agent: str
+    spec: Spec
+    arguments: dict[str, Any]
+    networks: dict[str, keras.Model]
+    state: dict[str, Any]
+    variables: dict[str, np.ndarray]
+    replay: dict[str, np.ndarray]
+
+
+def save(agent: Saveable, directory: str | Path, overwrite: bool = True) -> None:
+    """Writes an agent to a temporary directory beside `directory`, then renames it into place.
+
+    Raises:
+        FileExistsError: `directory` exists and `overwrite` is False, or it is not a saved agent.
+    """
+    directory = Path(directory)
+    if directory.exists():
+        if not overwrite:
+            raise FileExistsError(f"{directory} exists. Pass overwrite=True to replace it.")
+        if not (directory / "agent.json").exists():
+            raise FileExistsError(f"{directory} exists and is not a saved agent, so it is not replaced.")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        _write(agent, scratch)
+        scratch.chmod(0o755)
+        if directory.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{directory.name}-old-", dir=directory.parent))
+            directory.rename(old / "agent")
+            scratch.rename(directory)
+            shutil.rmtree(old)
+        else:
+            scratch.rename(directory)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+
+
+def read(directory: str | Path) -> Saved:
+    """Reads and checks a saved agent.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CheckpointError: a file is damaged or missing.
+    """
+    directory = Path(directory)
+    if not (directory / "agent.json").exists():
+        raise FileNotFoundError(f"No saved agent in {directory}: there is no agent.json")
+    try:
+        state = json.loads((directory / "agent.json").read_text())
+        if state["format"] != FORMAT:
+            raise CheckpointError(f"{directory} has format {state['format']}; this version reads {FORMAT}")
+        networks = {
+            name: keras.saving.load_model(directory / f"{name}.keras", compile=False) for name in state["own_networks"]
+        }
+        variables, replay = (_read_arrays(directory / name) for name in ("variables.npz", "replay.npz"))
+        return Saved(
+            state["agent"], Spec.from_json(state), state["arguments"], networks, state["state"], variables, replay
+        )
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"The saved agent in {directory} is damaged: {error}") from error
+
+
+def restore(agent: Saveable, saved: Saved) -> None:
+    """Gives an agent that was built from `saved` its variables, replay, counters and random states."""
+    for name, variables in _variables(agent).items():
+        for i, variable in enumerate(variables):
+            variable.assign(saved.variables[f"{name}/{i}"])
+    agent.replay.restore(saved.replay)
+    state = saved.state
+    agent.counter.assign(state["updates"])
+    agent.epoch, agent.environment = state["epoch"], state["environment"]
+    agent.episodes = np.array(state["episodes"], np.int64)
+    schedule = agent.schedule
+    schedule.env_steps, schedule.last_round = state["env_steps"], state["last_round"]
+    schedule.episode_ended = state["episode_ended"]
+    agent.random_state = state["random_state"]
+    agent.refresh_actor()
+
+
+def save_weights(networks: Mapping[str, keras.Model], filepath: str | Path, overwrite: bool) -> None:
+    """Writes the weights of networks to a `.weights.h5` file, one group for each network."""
+    path = Path(filepath)
+    if not path.name.endswith(".weights.h5"):
+        raise ValueError(f"`filepath` must end in .weights.h5. Received: filepath={filepath}")
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.part")
+    with h5py.File(scratch, "w") as file:
+        for name, network in networks.items():
+            for i, weight in enumerate(network.get_weights()):
+                file.create_dataset(f"{name}/{i}", data=weight)
+    scratch.replace(path)
+
+
+def load_weights(networks: Mapping[str, keras.Model], filepath: str | Path) -> list[np.ndarray]:
+    """Reads what `save_weights` wrote for the same networks, in the order of their weights."""
+    with h5py.File(filepath, "r") as file:
+        expected = {name: len(network.weights) for name, network in networks.items()}
+        found = {name: len(group) for name, group in file.items()}
+        if found != expected:
+            raise ValueError(f"{filepath} must hold the weights of {expected}. Received: {found}")
+        return [np.asarray(file[f"{name}/{i}"]) for name, count in expected.items() for i in range(count)]
+
+
+def _write(agent: Saveable, directory: Path) -> None:
+    arrays = {
+        f"{name}/{i}": np.asarray(variable)
+        for name, variables in _variables(agent).items()
+        for i, variable in enumerate(variables)
+    }
+    np.savez(directory / "variables.npz", **arrays)
+    np.savez(directory / "replay.npz", **agent.replay.state())
+    for name in agent.own_networks:
+        agent.networks[name].save(directory / f"{name}.keras")
+    schedule = agent.schedule
+    state = {
+        "updates": int(agent.counter),
+        "env_steps": schedule.env_steps,
+        "last_round": schedule.last_round,
+        "episode_ended": schedule.episode_ended,
+        "episodes": agent.episodes.tolist(),
+        "epoch": agent.epoch,
+        "environment": agent.environment,
+        "random_state": agent.random_state,
+    }
+    description = {
+        "format": FORMAT,
+        "agent": type(agent).__name__,
+        "arguments": agent.arguments,
+        **agent.spec.to_json(),
+        "own_networks": sorted(agent.own_networks),
+        "state": state,
+    }
+    (directory / "agent.json").write_text(json.dumps(description, indent=2) + "\n")
+
+
+def _variables(agent: Saveable) -> dict[str, list[Any]]:
+    networks = {name: network.variables for name, network in agent.networks.items()}
+    targets = {f"{name}_target": network.variables for name, network in agent.targets.items()}
+    optimizers = {f"{name}_optimizer": optimizer.variables for name, optimizer in agent.optimizers.items()}
+    return networks | targets | optimizers
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path) as file:
+        return {name: file[name] for name in file.files}

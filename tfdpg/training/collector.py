@@ -1,0 +1,94 @@
+"""Acting and observing: what belongs to each lane's step between the two. NumPy only."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tfdpg.exploration import uniform_actions
+from tfdpg.replay import Ring
+from tfdpg.spec import Packed, Spec
+from tfdpg.training.schedule import Schedule
+
+Behaviour = Callable[[Packed, bool], np.ndarray]
+"""From packed observations, and whether to explore, to actions `[lanes, act_dim]`."""
+
+
+class Collector:
+    """Pairs each action with its outcome and stores both.
+
+    Args:
+        spec: the spaces.
+        replay: where rows go.
+        schedule: counts steps, and says when to act at random.
+        behave: chooses actions.
+        rng: draws the random ones.
+    """
+
+    def __init__(self, spec: Spec, replay: Ring, schedule: Schedule, behave: Behaviour, rng: np.random.Generator):
+        self._spec, self._replay, self._schedule = spec, replay, schedule
+        self._behave, self._rng = behave, rng
+        self.lanes = np.zeros(0, np.int64)
+        self._resetting = np.zeros(0, bool)
+        self._pending: np.ndarray | None = None
+
+    def act(self, observation: Any, explore: bool) -> np.ndarray:
+        """See `Agent.act`."""
+        packed = self._spec.pack(observation)
+        if len(packed[0]) != len(self.lanes):
+            self.close_episodes()
+            self.lanes = np.arange(len(packed[0]))
+            self._resetting = np.zeros(len(self.lanes), bool)
+        opened = ~(self._replay.is_open(self.lanes) | self._resetting)
+        if opened.any():
+            self._check_finite("observation", packed)
+            self._replay.begin(self.lanes[opened], tuple(part[opened] for part in packed))
+        if explore and self._schedule.acts_at_random:
+            action = uniform_actions(self._spec, len(self.lanes), self._rng)
+        else:
+            action = self._behave(packed, explore)
+        self._pending = action
+        action = self._spec.to_env(action)
+        return action[0] if self._spec.is_single(observation) else action
+
+    def observe(
+        self, reward: Any, next_observation: Any, terminated: Any, truncated: Any, final_observation: Any
+    ) -> None:
+        """See `Agent.observe`."""
+        if self._pending is None:
+            raise RuntimeError("observe() must follow act(), once each.")
+        reward = np.asarray(reward, np.float32).reshape(self.lanes.shape)
+        terminated, truncated = (np.asarray(end, bool).reshape(self.lanes.shape) for end in (terminated, truncated))
+        ended = terminated | truncated
+        packed = self._spec.pack(next_observation)
+        if final_observation is not None and final_observation is not next_observation and ended.any():
+            packed = self._spec.pack_final(packed, final_observation, ended)
+        self._check_finite("reward", (reward,))
+        self._check_finite("observation", packed)
+
+        step = (self._pending, reward, terminated)
+        if self._resetting.any():
+            live = ~self._resetting
+            ended = ended & live
+            step, packed = tuple(part[live] for part in step), tuple(part[live] for part in packed)
+            self._replay.add(self.lanes[live], *step, packed)
+        else:
+            self._replay.add(self.lanes, *step, packed)
+        self._replay.end(self.lanes[ended])
+        self._schedule.count(len(step[1]), bool(ended.any()))
+        resets_itself = final_observation is None and not self._spec.is_single(next_observation)
+        self._resetting = ended & resets_itself
+        self._pending = None
+
+    def close_episodes(self) -> None:
+        """Closes open episodes as truncated; the next `act` begins new ones."""
+        self._replay.end(np.arange(len(self._replay.heads)))
+        self._pending, self._resetting = None, np.zeros(len(self.lanes), bool)
+
+    def _check_finite(self, what: str, parts: Packed) -> None:
+        if not all(np.isfinite(part).all() for part in parts if part.dtype != np.uint8):
+            step = self._schedule.env_steps + 1
+            raise ValueError(
+                f"The environment gave a {what} that is not finite at environment step {step}: {what}={parts[0]}. "
+                "Nothing of this step was stored."
+            )

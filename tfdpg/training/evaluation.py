@@ -1,0 +1,93 @@
+"""Episodes without exploration noise, and their returns."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from tfdpg.arguments import positive_int
+from tfdpg.spec import Spec
+from tfdpg.training.lanes import Episode, Lanes
+
+EVALUATION = 1
+TRAINING = 0
+"""The streams of reset seeds: evaluation never replays the training episodes."""
+
+
+class Acts(Protocol):
+    """Anything with a `spec` that maps a batch of observations to actions: a `Policy`, an agent."""
+
+    @property
+    def spec(self) -> Spec:
+        """The spaces that it serves."""
+        ...
+
+    def __call__(self, observation: Any) -> np.ndarray:
+        """The actions for a batch of observations, `[batch, act_dim]`."""
+        ...
+
+
+def reset_seed(seed: int, stream: int, lane: int, episode: int) -> int:
+    """The seed with which an environment is reset for an episode."""
+    return int(np.random.SeedSequence([seed, stream, lane, episode]).generate_state(1)[0])
+
+
+def evaluate(
+    policy: Acts, env: Any, episodes: int = 10, *, seed: int = 0, max_ep_len: int | None = None
+) -> dict[str, float]:
+    """Runs episodes without exploration noise.
+
+    Args:
+        policy: an exported policy or an agent.
+        env: an environment or a vector environment with the policy's spaces.
+        episodes: how many; a vector environment's lanes share them evenly.
+        seed: fixes the episodes' initial states; the same seed gives the same episodes.
+        max_ep_len: cuts episodes after this many steps; None leaves it to the environment.
+
+    Returns:
+        `return` (the mean), `return_std`, `return_min`, `return_max` and `episode_length` (the mean).
+
+    Raises:
+        ValueError: the spaces of `env` are not the policy's.
+    """
+    return summarise(list(run_episodes(policy, env, episodes, seed=seed, max_ep_len=max_ep_len)))
+
+
+def run_episodes(
+    policy: Acts, env: Any, episodes: int, *, seed: int = 0, max_ep_len: int | None = None
+) -> Iterator[Episode]:
+    """Runs episodes as `evaluate` does, and yields each as it ends."""
+    positive_int("episodes", episodes)
+    spec = policy.spec
+    spec.check(env)
+    run = {}
+
+    def next_seed(lane: int) -> int:
+        run[lane] = run.get(lane, -1) + 1
+        return reset_seed(seed, EVALUATION, lane, run[lane])
+
+    lanes = Lanes(env, spec, next_seed, max_ep_len)
+    shares = [len(range(lane, episodes, lanes.num_lanes)) for lane in range(lanes.num_lanes)]
+    observation = lanes.reset()
+    while any(shares):
+        step, ended = lanes.step(spec.to_env(policy(observation)))
+        for episode in ended:
+            if shares[episode.lane]:
+                shares[episode.lane] -= 1
+                yield episode
+        if any(shares):
+            observation = lanes.restart(step)
+
+
+def summarise(episodes: list[Episode]) -> dict[str, float]:
+    """The statistics of finished episodes; NaN where there is none."""
+    if not episodes:
+        return dict.fromkeys(("return", "return_std", "return_min", "return_max", "episode_length"), np.nan)
+    returns = np.array([episode.episode_return for episode in episodes])
+    return {
+        "return": float(returns.mean()),
+        "return_std": float(returns.std()),
+        "return_min": float(returns.min()),
+        "return_max": float(returns.max()),
+        "episode_length": float(np.mean([episode.length for episode in episodes])),
+    }

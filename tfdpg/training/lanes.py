@@ -1,0 +1,123 @@
+"""One face for a single environment and for a vector environment in any autoreset mode.
+
+A lane is one environment. Whatever the mode, `restart` resets the lanes whose episode ended, each with the
+seed of its next episode, so no lane ever runs an episode that was not seeded.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from tfdpg.spec import Spec
+
+ResetSeed = Callable[[int], int]
+"""From a lane to the seed of its next episode."""
+
+
+class Step(NamedTuple):
+    """One step of all lanes, in the order of `Agent.observe`'s arguments.
+
+    Attributes:
+        reward: `[lanes]`.
+        next_observation: batched.
+        terminated: `[lanes]`.
+        truncated: `[lanes]`, cuts by `max_ep_len` included.
+        final_observation: batched, or as SAME_STEP mode has it (see `Spec.pack_final`).
+    """
+
+    reward: np.ndarray
+    next_observation: Any
+    terminated: np.ndarray
+    truncated: np.ndarray
+    final_observation: Any
+
+
+class Episode(NamedTuple):
+    """A finished episode: its lane, its return (undiscounted, as the environment gave it) and its length."""
+
+    lane: int
+    episode_return: float
+    length: int
+
+
+class Lanes:
+    """Steps and resets all lanes of an environment, and keeps count of their episodes.
+
+    Args:
+        env: an environment, or a `SyncVectorEnv` or `AsyncVectorEnv` (wrapped or not).
+        spec: its spaces.
+        reset_seed: gives the seed of each reset.
+        max_ep_len: episodes are cut (truncated) after this many steps; None leaves it to the environment.
+
+    Raises:
+        ValueError: a vector environment that cannot reset some of its lanes.
+    """
+
+    def __init__(self, env: Any, spec: Spec, reset_seed: ResetSeed, max_ep_len: int | None = None):
+        self._env, self._spec, self._reset_seed = env, spec, reset_seed
+        self._is_vector = isinstance(env, gym.vector.VectorEnv)
+        if self._is_vector:
+            _check_partial_reset(env)
+        self.num_lanes: int = env.num_envs if self._is_vector else 1
+        self._max_ep_len = np.inf if max_ep_len is None else max_ep_len
+        self._returns = np.zeros(self.num_lanes)
+        self._lengths = np.zeros(self.num_lanes, np.int64)
+
+    def reset(self) -> Any:
+        """Resets all lanes; returns their first observations, batched."""
+        self._returns[:], self._lengths[:] = 0, 0
+        seeds = [self._reset_seed(lane) for lane in range(self.num_lanes)]
+        if self._is_vector:
+            return self._env.reset(seed=seeds)[0]
+        return self._batched(self._env.reset(seed=seeds[0])[0])
+
+    def step(self, action: np.ndarray) -> tuple[Step, list[Episode]]:
+        """Takes `action` `[lanes, act_dim]` on all lanes; also returns the episodes that ended."""
+        if self._is_vector:
+            observation, reward, terminated, truncated, info = self._env.step(action)
+            final = info.get("final_obs", observation)
+        else:
+            observation, *scalars, _ = self._env.step(action[0])
+            observation = final = self._batched(observation)
+            reward, terminated, truncated = (np.array([value]) for value in scalars)
+        self._returns += reward
+        self._lengths += 1
+        truncated = truncated | (self._lengths >= self._max_ep_len)
+        ended = np.flatnonzero(terminated | truncated)
+        episodes = [Episode(int(lane), float(self._returns[lane]), int(self._lengths[lane])) for lane in ended]
+        self._returns[ended], self._lengths[ended] = 0, 0
+        return Step(reward, observation, terminated, truncated, final), episodes
+
+    def restart(self, step: Step) -> Any:
+        """Resets the lanes whose episode ended in `step`; returns what all lanes see next, batched."""
+        ended = step.terminated | step.truncated
+        if not ended.any():
+            return step.next_observation
+        seeds = [self._reset_seed(lane) if ended[lane] else None for lane in range(self.num_lanes)]
+        if self._is_vector:
+            return self._env.reset(seed=seeds, options={"reset_mask": ended})[0]
+        return self._batched(self._env.reset(seed=seeds[0])[0])
+
+    def _batched(self, observation: Any) -> Any:
+        if self._spec.is_dict:
+            return {key: np.asarray(value)[None] for key, value in observation.items()}
+        return np.asarray(observation)[None]
+
+
+def _check_partial_reset(env: gym.vector.VectorEnv) -> None:
+    base = env.unwrapped
+    if not isinstance(base, (SyncVectorEnv, AsyncVectorEnv)):
+        raise ValueError(
+            "`env` must be able to reset some of its lanes, as SyncVectorEnv and AsyncVectorEnv do. "
+            f"Received: {base}. Make it with gym.make_vec(..., vectorization_mode='sync' or 'async'), "
+            "or drive it yourself with agent.act, agent.observe and agent.learn."
+        )
+    next_step = base.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP
+    if isinstance(base, AsyncVectorEnv) and not base.shared_memory and next_step:
+        raise ValueError(
+            "`env` is an AsyncVectorEnv without shared memory in NEXT_STEP mode, which resets a lane a second time "
+            "after a partial reset. Make it with shared_memory=True or autoreset_mode=AutoresetMode.DISABLED."
+        )

@@ -1,0 +1,192 @@
+"""The training loop: act, step, observe, learn; and Keras' callbacks around it."""
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Protocol
+
+import keras
+import numpy as np
+
+from tfdpg.arguments import natural, positive_int, reject
+from tfdpg.spec import Spec
+from tfdpg.training.callbacks import ProgressBar, refuse_unusable
+from tfdpg.training.evaluation import summarise
+from tfdpg.training.lanes import Episode, Lanes
+from tfdpg.training.schedule import Schedule
+from tfdpg.training.statistics import Statistics
+
+
+class Trains(Protocol):
+    """What the loop asks of an agent."""
+
+    spec: Spec
+    schedule: Schedule
+    statistics: Statistics
+    epoch: int
+    stop_training: bool
+    _initial_epoch: int | None
+
+    def act(self, observation: Any, explore: bool = True) -> np.ndarray: ...
+    def observe(
+        self, reward: Any, next_observation: Any, terminated: Any, truncated: Any, final_observation: Any = None
+    ) -> None: ...
+    def learn(self) -> dict[str, float]: ...
+    def evaluate(self, env: Any, episodes: int, *, max_ep_len: int | None) -> dict[str, float]: ...
+    def close_episodes(self) -> None: ...
+    def next_reset_seed(self, lane: int) -> int: ...
+    def refresh_actor(self) -> None: ...
+
+
+def fit(
+    agent: Trains,
+    env: Any,
+    *,
+    epochs: int,
+    steps_per_epoch: int,
+    initial_epoch: int,
+    callbacks: Sequence[keras.callbacks.Callback] | None,
+    verbose: Literal["auto", 0, 1, 2],
+    validation_env: Any,
+    validation_episodes: int,
+    max_ep_len: int | None,
+) -> keras.callbacks.History:
+    """See `Agent.fit`.
+
+    Ctrl-C ends training between two steps: callbacks see the end of training, so that a checkpoint is
+    written, and `KeyboardInterrupt` is raised.
+    """
+    positive_int("epochs", epochs)
+    positive_int("steps_per_epoch", steps_per_epoch)
+    natural("initial_epoch", initial_epoch)
+    positive_int("validation_episodes", validation_episodes)
+    if max_ep_len is not None:
+        positive_int("max_ep_len", max_ep_len)
+    if verbose not in ("auto", 0, 1, 2):
+        raise reject("verbose", '"auto", 0, 1 or 2', verbose)
+    agent.spec.check(env)
+    if validation_env is not None:
+        agent.spec.check(validation_env, "validation_env")
+        if validation_env is env or validation_env.unwrapped is env.unwrapped:
+            raise ValueError("`validation_env` must be another environment than `env`: evaluating would reset it.")
+
+    lanes = Lanes(env, agent.spec, agent.next_reset_seed, max_ep_len)
+    history = _callback_list(agent, callbacks, verbose, epochs, steps_per_epoch)
+    agent.stop_training, agent._initial_epoch = False, None
+    agent.close_episodes()
+    agent.refresh_actor()
+    with _deferred_interrupt() as interrupted:
+        run = _Run(agent, lanes, history, interrupted)
+        history.on_train_begin()
+        try:
+            for epoch in range(agent._initial_epoch or initial_epoch, epochs):
+                history.on_epoch_begin(epoch)
+                logs = run.epoch(steps_per_epoch)
+                if interrupted.is_set():
+                    break
+                if validation_env is not None:
+                    history.on_test_begin()
+                    scores = agent.evaluate(validation_env, validation_episodes, max_ep_len=max_ep_len)
+                    history.on_test_end(scores)
+                    logs |= {f"val_{name}": value for name, value in scores.items()}
+                agent.epoch = epoch + 1
+                history.on_epoch_end(epoch, logs)
+                if agent.stop_training or interrupted.is_set():
+                    break
+        except Exception:
+            agent.close_episodes()
+            raise
+        history.on_train_end()
+    if interrupted.is_set():
+        raise KeyboardInterrupt("Training was interrupted, and ended between two steps.")
+    return history._history
+
+
+class _Run:
+    """The steps of one `fit`, which go on from epoch to epoch."""
+
+    def __init__(
+        self, agent: Trains, lanes: Lanes, callbacks: keras.callbacks.CallbackList, interrupted: threading.Event
+    ):
+        self._agent, self._lanes, self._callbacks, self._interrupted = agent, lanes, callbacks, interrupted
+        self._observation: Any = None
+
+    def epoch(self, steps: int) -> dict[str, float]:
+        """Takes `steps` environment steps, with the learning that falls due; returns the epoch's logs."""
+        agent, schedule = self._agent, self._agent.schedule
+        if self._observation is None:
+            self._observation = self._lanes.reset()
+        agent.statistics.reset()
+        first, began = schedule.env_steps, time.perf_counter()
+        episodes: list[Episode] = []
+        while schedule.env_steps - first < steps and not (agent.stop_training or self._interrupted.is_set()):
+            begin = schedule.env_steps - first
+            self._callbacks.on_train_batch_begin(begin)
+            ended = self._collect(first + steps)
+            logs = agent.learn()
+            episodes += ended
+            logs |= {"env_steps": schedule.env_steps}
+            if ended:
+                logs |= {"return": float(np.mean([episode.episode_return for episode in ended]))}
+            self._callbacks.on_train_batch_end(schedule.env_steps - first - 1, logs)
+        taken, seconds = schedule.env_steps - first, time.perf_counter() - began
+        return (
+            summarise(episodes)
+            | agent.statistics.summary()
+            | {"env_steps": schedule.env_steps, "steps_per_second": taken / seconds}
+        )
+
+    def _collect(self, until: int) -> list[Episode]:
+        """Steps the lanes until learning is due, the epoch ends or Ctrl-C; returns the episodes that ended."""
+        agent, lanes, schedule, interrupted = self._agent, self._lanes, self._agent.schedule, self._interrupted
+        ended: list[Episode] = []
+        while True:
+            step, finished = lanes.step(agent.act(self._observation))
+            agent.observe(*step)
+            if finished:
+                ended += finished
+                self._observation = lanes.restart(step)
+            else:
+                self._observation = step.next_observation
+            if schedule.is_due or schedule.env_steps >= until or interrupted.is_set():
+                return ended
+
+
+def _callback_list(
+    agent: Any,
+    callbacks: Sequence[keras.callbacks.Callback] | None,
+    verbose: Literal["auto", 0, 1, 2],
+    epochs: int,
+    steps: int,
+) -> keras.callbacks.CallbackList:
+    callbacks = list(callbacks or [])
+    refuse_unusable(callbacks)
+    has_progress_bar = any(isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks)
+    if verbose != 0 and not has_progress_bar:
+        callbacks.append(ProgressBar())
+    verbose = 1 if verbose == "auto" else verbose
+    return keras.callbacks.CallbackList(
+        callbacks, add_history=True, model=agent, verbose=verbose, epochs=epochs, steps=steps
+    )
+
+
+@contextlib.contextmanager
+def _deferred_interrupt() -> Iterator[threading.Event]:
+    """Turns the first Ctrl-C into an event; the second interrupts at once."""
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+
+    def remember(signum: int, frame: Any) -> None:
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        interrupted.set()
+
+    previous = signal.signal(signal.SIGINT, remember)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,70 @@
+"""When to act at random, when to learn, and how much."""
+
+from typing import Literal
+
+from tfdpg.arguments import natural, positive_int, reject
+
+
+class Schedule:
+    """The learning schedule, in environment steps over all lanes.
+
+    Args:
+        start_steps: uniform random actions until this many steps were taken.
+        update_after: steps before this one earn no updates; nothing is caught up.
+        update_every: a learning round every this many steps, or "episode": after each episode.
+        gradient_steps: updates in a round; None is one for each step taken since the last round.
+
+    Attributes:
+        env_steps: the steps taken.
+        last_round: the step of the last round, at first `update_after`.
+        episode_ended: whether an episode ended since the last round.
+    """
+
+    def __init__(
+        self,
+        *,
+        start_steps: int,
+        update_after: int,
+        update_every: int | Literal["episode"],
+        gradient_steps: int | None,
+    ):
+        self.start_steps = natural("start_steps", start_steps)
+        self.update_after = natural("update_after", update_after)
+        if isinstance(update_every, str) and update_every != "episode":
+            raise reject("update_every", 'a positive integer or "episode"', update_every)
+        self.update_every = update_every if update_every == "episode" else positive_int("update_every", update_every)
+        self.gradient_steps = None if gradient_steps is None else positive_int("gradient_steps", gradient_steps)
+        self.env_steps = 0
+        self.last_round = self.update_after
+        self.episode_ended = False
+
+    @property
+    def acts_at_random(self) -> bool:
+        """Whether the next action is drawn uniformly from the action box."""
+        return self.env_steps < self.start_steps
+
+    @property
+    def usual_updates(self) -> int | None:
+        """The number of updates in a round of one lane; None where episodes decide."""
+        return self.gradient_steps or (None if self.update_every == "episode" else self.update_every)
+
+    def count(self, steps: int, episode_ended: bool) -> None:
+        """Counts `steps` environment steps, one for each lane that took one."""
+        self.env_steps += steps
+        self.episode_ended |= episode_ended
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a learning round is due now."""
+        credit = self.env_steps - self.last_round
+        if self.update_every == "episode":
+            return self.episode_ended and credit > 0
+        return credit >= self.update_every
+
+    def take_round(self) -> int:
+        """The number of updates due now, 0 if none; a round that is taken is not due again."""
+        if not self.is_due:
+            return 0
+        updates = self.gradient_steps or self.env_steps - self.last_round
+        self.last_round, self.episode_ended = self.env_steps, False
+        return updates

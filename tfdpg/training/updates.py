@@ -1,0 +1,144 @@
+"""Many updates in one compiled call."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+LARGEST_CHUNK = 50
+"""More updates in one call save nothing measurable, and cost memory."""
+
+Update = Callable[[tuple[tf.Tensor, ...], tf.Tensor], dict[str, tf.Tensor]]
+
+
+class Learnt(NamedTuple):
+    """What a round of updates gives back.
+
+    Attributes:
+        metrics: for each metric its values, `[updates, batch]`; NaN where an update did not measure it.
+        weights: the weights of the acting network after the last update, flat.
+    """
+
+    metrics: dict[str, np.ndarray]
+    weights: np.ndarray
+
+
+class CompiledUpdates:
+    """Runs an update many times in one compiled call that is traced and compiled once.
+
+    XLA compiles again for each new shape, so every call takes a chunk of the same `[chunk, batch, ...]`
+    and a number n of minibatches in it that count.
+
+    Args:
+        update: the algorithm's step, from a packed minibatch and the update's number (from 1, int64) to
+            its metrics, each `[batch]`.
+        counter: the number of updates ever made, which the call advances.
+        metrics: the names of the metrics.
+        widths: for each packed array its dtype and width.
+        chunk: the number of minibatches in a chunk.
+        batch_size: the number of rows in a minibatch.
+        acting: the network whose weights go back to the acting side.
+        jit_compile: whether XLA compiles it.
+    """
+
+    def __init__(
+        self,
+        update: Update,
+        counter: tf.Variable,
+        *,
+        metrics: Sequence[str],
+        widths: Sequence[tuple[str, int]],
+        chunk: int,
+        batch_size: int,
+        acting: keras.Model,
+        jit_compile: bool,
+    ):
+        self._metrics = tuple(metrics)
+        self._chunk = chunk
+
+        def run(packed: tuple[tf.Tensor, ...], n: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            def step(i: tf.Tensor, measured: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+                values = update(tuple(part[i] for part in packed), counter.assign_add(1))
+                return i + 1, measured.write(i, tf.stack([values[name] for name in self._metrics]))
+
+            measured = tf.TensorArray(tf.float32, chunk, element_shape=[len(self._metrics), batch_size])
+            _, measured = tf.while_loop(lambda i, _: i < n, step, [0, measured], parallel_iterations=1)
+            return measured.stack(), flat_weights(acting)
+
+        signature = tuple(tf.TensorSpec([chunk, batch_size, width], dtype) for dtype, width in widths)
+        self.function = tf.function(
+            run,
+            input_signature=[signature, tf.TensorSpec([], tf.int32)],
+            jit_compile=jit_compile,
+            autograph=False,
+        )
+
+    def __call__(self, updates: int, draw: Callable[[int], tuple[np.ndarray, ...]]) -> Learnt:
+        """Makes `updates` updates, at least one.
+
+        Args:
+            updates: how many.
+            draw: gives the next k minibatches, packed, each array `[k, batch, width]`.
+        """
+        measured, weights = [], None
+        while updates:
+            n = min(updates, self._chunk)
+            values, weights = self.function(tuple(self._padded(part) for part in draw(n)), n)
+            measured.append(values.numpy()[:n])
+            updates -= n
+        by_name = np.concatenate(measured).swapaxes(0, 1)
+        return Learnt(dict(zip(self._metrics, by_name, strict=True)), weights.numpy())
+
+    def _padded(self, part: np.ndarray) -> np.ndarray:
+        if len(part) == self._chunk:
+            return part
+        padded = np.zeros((self._chunk, *part.shape[1:]), part.dtype)
+        padded[: len(part)] = part
+        return padded
+
+
+def flat_weights(network: keras.Model) -> tf.Tensor:
+    """All weights of a network in Keras' order, flattened and concatenated, `[n]`."""
+    return tf.concat([tf.reshape(w.value, [-1]) for w in network.weights], axis=0)
+
+
+def minimize(
+    loss: Callable[[], tuple[tf.Tensor, Any]], network: keras.Model, optimizer: keras.optimizers.Optimizer
+) -> Any:
+    """One optimizer step on a network's trainable weights, and on nothing else.
+
+    Args:
+        loss: gives the scalar loss, and whatever is to be returned.
+        network: the network that learns.
+        optimizer: an optimizer built for its trainable weights.
+
+    Returns:
+        The second thing that `loss` gave.
+    """
+    weights = [weight.value for weight in network.trainable_variables]
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(weights)
+        value, rest = loss()
+    optimizer.apply(tape.gradient(value, weights), network.trainable_variables)
+    return rest
+
+
+def polyak_average(target: keras.Model, online: keras.Model, polyak: float) -> None:
+    """target ← polyak * target + (1 - polyak) * online, for every trainable weight."""
+    for old, new in zip(target.trainable_variables, online.trainable_variables, strict=True):
+        old.assign(polyak * old + (1 - polyak) * new)
+
+
+def wants_xla(networks: Sequence[keras.Model]) -> bool:
+    """Whether XLA makes updates of these networks faster: on unless there are convolutions."""
+    layers = [layer for network in networks for layer in network._flatten_layers()]
+    return not any(isinstance(layer, CONVOLUTIONS) for layer in layers)
+
+
+CONVOLUTIONS = tuple(
+    getattr(keras.layers, name)
+    for name in dir(keras.layers)
+    if "Conv" in name and isinstance(getattr(keras.layers, name), type)
+)
