@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfdpg.acting import ACTIVATIONS, MLPActor
 from tfdpg.agents.agent import Agent
-from tfdpg.arguments import positive, positive_int, real
+from tfdpg.arguments import natural, positive, positive_int, real
 from tfdpg.exploration import Gaussian
 from tfdpg.losses import smooth_action, td_loss, td_target
 from tfdpg.networks import (
@@ -119,6 +119,7 @@ class TD3(Agent):
         self.policy_delay = positive_int("policy_delay", policy_delay)
         self.n_step = positive_int("n_step", n_step)
 
+        seed = natural("seed", seed)
         if (q1 is None) != (q2 is None):
             raise ValueError(f"`q1` and `q2` go together. Received: q1={q1!r}, q2={q2!r}")
         stock = {"hidden_units": self.hidden_units, "activation": activation, "encoder": encoder}

@@ -1,8 +1,8 @@
 """Policies and critics as SavedModels: write, verify, load, warm up."""
 
-from tfdpg.export.policy import Policy, load
+from tfdpg.export.policy import Policy, describe, load
 from tfdpg.export.verify import ExportError
-from tfdpg.export.versions import latest_version, versions
+from tfdpg.export.versions import copy, latest_version, versions
 from tfdpg.export.write import write
 
-__all__ = ["ExportError", "Policy", "latest_version", "load", "versions", "write"]
+__all__ = ["ExportError", "Policy", "copy", "describe", "latest_version", "load", "versions", "write"]

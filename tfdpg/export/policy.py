@@ -72,3 +72,23 @@ def load(directory: str | Path) -> Policy:
         FileNotFoundError: there is no exported model.
     """
     return Policy(latest_version(directory))
+
+
+def describe(directory: str | Path) -> str:
+    """What an exported model holds, for people: its signatures with shapes and types, and `tfdpg.json`."""
+    policy = load(directory)
+    lines = [str(policy.directory), "signatures:"]
+    for name, signature in policy._model.signatures.items():
+        _, inputs = signature.structured_input_signature
+        taken = ", ".join(_describe_tensor(key, inputs[key]) for key in sorted(inputs, key=lambda key: key == "a"))
+        given = ", ".join(_describe_tensor(key, spec) for key, spec in signature.structured_outputs.items())
+        lines.append(f"  {name}({taken}) -> {given}")
+    lines += [f"observation space: {policy.spec.observation_space}", f"action space: {policy.spec.action_space}"]
+    skipped = ("observation_space", "action_space", "format")
+    lines += [f"{key}: {json.dumps(value)}" for key, value in policy.metadata.items() if key not in skipped]
+    return "\n".join(lines)
+
+
+def _describe_tensor(name: str, spec: tf.TensorSpec) -> str:
+    shape = ", ".join("batch" if size is None else str(size) for size in spec.shape)
+    return f"{name}: {spec.dtype.name}[{shape}]"

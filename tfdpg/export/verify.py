@@ -1,6 +1,8 @@
 """Verification of an export with the loader that TensorFlow Serving uses."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +44,7 @@ def verify(
             if output != "pi":
                 inputs["a"] = actions[:batch]
             cases.append((name, output, inputs, references[output](inputs)))
-    with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+    with _quiet(), tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
         try:
             model = tf.compat.v1.saved_model.load(session, ["serve"], str(directory))
         except Exception as error:
@@ -51,6 +53,18 @@ def verify(
             signature = model.signature_def[name]
             feed = {signature.inputs[key].name: values for key, values in inputs.items()}
             _compare(name, session.run(signature.outputs[output].name, feed), expected)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Holds back TensorFlow's advice to use the other loader."""
+    logger = logging.getLogger("tensorflow")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _compare(name: str, found: np.ndarray, expected: np.ndarray) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg.export.verify import verify
-from tfdpg.export.versions import versions
+from tfdpg.export.versions import check_directory, move_to_next_version
 from tfdpg.export.warmup import write_warmup
 from tfdpg.networks import flat_values, network_inputs
 from tfdpg.spec import Spec
@@ -49,8 +49,7 @@ def write(
         ExportError: the model that was written does not compute what the networks do.
     """
     directory = Path(directory)
-    if directory.exists() and not directory.is_dir():
-        raise NotADirectoryError(f"`directory` must be a directory to export to. Received a file: {directory}")
+    check_directory(directory)
     made = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".tfdpg-export-", dir=directory))
@@ -63,7 +62,7 @@ def write(
         write_warmup(scratch, directory.name, inputs, actions[:7])
         (scratch / METADATA).write_text(json.dumps(_describe(spec, critics, metadata), indent=2) + "\n")
         scratch.chmod(0o755)
-        return _move_into_place(scratch, directory)
+        return move_to_next_version(scratch, directory)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         for path in made:
@@ -133,14 +132,3 @@ def _describe(spec: Spec, critics: Mapping[str, keras.Model], metadata: Mapping[
         "versions": {name: importlib.metadata.version(name) for name in libraries},
     }
 
-
-def _move_into_place(scratch: Path, directory: Path) -> Path:
-    """Renames to the next free version; a version that someone else took meanwhile is passed over."""
-    number = max(versions(directory), default=0) + 1
-    while True:
-        try:
-            return scratch.rename(directory / str(number))
-        except OSError:
-            if not (directory / str(number)).exists():
-                raise
-            number += 1

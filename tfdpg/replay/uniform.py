@@ -29,7 +29,7 @@ def uniform_rows(ring: Ring, seed: int, update: int, minibatches: int, batch_siz
     wanted = np.ones(slots.shape, bool)
     attempt = 0
     while wanted.any():
-        if attempt == 2 and not (ring.successor[: ring.size] != NONE).any():
+        if ring.size < 2 or (attempt == 2 and not (ring.successor[: ring.size] != NONE).any()):
             raise ValueError("The replay holds no transition yet, so nothing can be drawn from it.")
         drawn = _uniform_integers(ring.size, (seed, attempt), update, slots.shape)
         slots[wanted] = drawn[wanted]

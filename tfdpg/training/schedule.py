@@ -51,7 +51,7 @@ class Schedule:
     def count(self, steps: int, episode_ended: bool) -> None:
         """Counts `steps` environment steps, one for each lane that took one."""
         self.env_steps += steps
-        self.episode_ended |= episode_ended
+        self.episode_ended |= episode_ended and self.env_steps > self.last_round
 
     @property
     def is_due(self) -> bool:

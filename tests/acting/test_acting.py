@@ -1,0 +1,68 @@
+"""The NumPy forward pass equals Keras'."""
+
+import numpy as np
+import pytest
+
+from tests.test_spec import ACTION, OBSERVATIONS
+from tfdpg import Spec, networks
+from tfdpg.acting import ACTIVATIONS, MLPActor, encode
+from tfdpg.networks import CompiledActor
+from tfdpg.training.updates import flat_weights
+
+
+def packed_samples(spec, count):
+    spec.observation_space.seed(1)
+    rows = [spec.pack(spec.observation_space.sample()) for _ in range(count)]
+    return tuple(np.concatenate(parts) for parts in zip(*rows, strict=True))
+
+
+@pytest.mark.parametrize("space", OBSERVATIONS.values(), ids=OBSERVATIONS)
+def test_actions_equal_keras(space):
+    spec = Spec(space, ACTION)
+    pi = networks.mlp_actor(spec, hidden_units=(16, 8), seed=3)
+    actor = MLPActor(spec, (16, 8), "relu")
+    actor.load(flat_weights(pi).numpy())
+    for lanes in (1, 5):
+        packed = packed_samples(spec, lanes)
+        expected = CompiledActor(spec, pi)(packed)
+        assert expected.shape == (lanes, 2)
+        np.testing.assert_allclose(actor(packed), expected, rtol=1e-5, atol=1e-6)
+        assert (actor(packed) >= spec.low).all() and (actor(packed) <= spec.high).all()
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_equal_keras(activation):
+    spec = Spec(OBSERVATIONS["matrix"], ACTION)
+    pi = networks.mlp_actor(spec, hidden_units=(32, 32), activation=activation, seed=1)
+    actor = MLPActor(spec, (32, 32), activation)
+    actor.load(flat_weights(pi).numpy())
+    packed = packed_samples(spec, 9)
+    np.testing.assert_allclose(actor(packed), CompiledActor(spec, pi)(packed), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("space", OBSERVATIONS.values(), ids=OBSERVATIONS)
+def test_features_equal_the_keras_encoder(space):
+    spec = Spec(space, ACTION)
+    model = networks.encoder(spec)
+    packed = packed_samples(spec, 4)
+    observation = networks.unpack_observation(spec, packed)
+    np.testing.assert_allclose(encode(spec, packed), model(observation), rtol=1e-6)
+
+
+def test_one_hot_by_hand():
+    spec = Spec(OBSERVATIONS["multi"], ACTION)
+    np.testing.assert_array_equal(encode(spec, spec.pack(np.array([3, 1]))), [[0, 0, 1, 0, 1, 0, 0]])
+
+
+def test_wrong_number_of_weights():
+    spec = Spec(OBSERVATIONS["box"], ACTION)
+    with pytest.raises(ValueError, match="must have 26 elements. Received: 27"):
+        MLPActor(spec, (4,), "relu").load(np.zeros(27, np.float32))
+
+
+def test_a_worker_that_acts_never_imports_tensorflow():
+    import subprocess
+    import sys
+
+    code = "import sys, tfdpg.spec, tfdpg.acting, tfdpg.exploration, tfdpg.replay; print('tensorflow' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"

@@ -1,0 +1,208 @@
+"""What every agent promises."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import tfdpg
+from tests.agents.roster import AGENTS
+from tests.environments import Counter
+
+pytestmark = pytest.mark.parametrize("make", AGENTS.values(), ids=AGENTS)
+
+
+def pendulum():
+    return gym.make("Pendulum-v1")
+
+
+def fitted(make, env=None, epochs=2, steps=40, **changes):
+    env = env or pendulum()
+    agent = make(env, **changes)
+    agent.fit(env, epochs=epochs, steps_per_epoch=steps, verbose=0)
+    return agent
+
+
+def assert_same_weights(a, b):
+    for x, y in zip(a.get_weights(), b.get_weights(), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_same_seed_gives_the_same_weights_to_the_bit(make):
+    first, second, other = fitted(make), fitted(make), fitted(make, seed=1)
+    assert_same_weights(first, second)
+    assert not np.array_equal(first.get_weights()[0], other.get_weights()[0])
+
+
+def test_many_updates_at_once_equal_one_by_one(make):
+    one, many = (fitted(make, update_after=1000) for _ in range(2))
+    assert one.updates == 0
+    for _ in range(13):
+        one.learn(1)
+    many.learn(13)
+    assert one.updates == many.updates == 13
+    assert_same_weights(one, many)
+
+
+def test_xla_computes_the_same_updates(make):
+    plain, compiled = (fitted(make, update_after=1000, jit_compile=jit) for jit in (False, True))
+    for agent in (plain, compiled):
+        agent.learn(6)
+    for x, y in zip(plain.get_weights(), compiled.get_weights(), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5)
+
+
+def test_save_and_load_go_on_identically(make, tmp_path):
+    agent = fitted(make)
+    agent.save(tmp_path / "agent")
+    again = tfdpg.load_agent(tmp_path / "agent", pendulum())
+    assert type(again) is type(agent)
+    assert again.arguments == agent.arguments
+    assert (again.env_steps, again.updates, again.epoch) == (agent.env_steps, agent.updates, 2)
+    assert_same_weights(agent, again)
+    for each in (agent, again):
+        each.fit(pendulum(), epochs=4, initial_epoch=2, steps_per_epoch=40, verbose=0)
+    assert_same_weights(agent, again)
+
+
+def test_weights_files_and_lists_round_trip(make, tmp_path):
+    agent, other = fitted(make), make(pendulum(), seed=5)
+    agent.save_weights(tmp_path / "a.weights.h5")
+    other.load_weights(tmp_path / "a.weights.h5")
+    assert_same_weights(agent, other)
+    observation = pendulum().reset(seed=0)[0]
+    np.testing.assert_allclose(agent.act(observation, explore=False), other.act(observation, explore=False))
+    with pytest.raises(FileExistsError):
+        agent.save_weights(tmp_path / "a.weights.h5", overwrite=False)
+    with pytest.raises(ValueError, match="shapes"):
+        other.set_weights(agent.get_weights()[1:])
+
+
+def test_acting_predicting_and_policy_agree(make):
+    agent = fitted(make)
+    observations = np.stack([pendulum().reset(seed=seed)[0] for seed in range(4)])
+    predicted = agent.predict(observations)
+    assert predicted.shape == (4, 1)
+    np.testing.assert_allclose(agent.policy()(observations), predicted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(agent(observations[0]), predicted[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(agent.act(observations, explore=False), predicted, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="batch"):
+        agent.predict(observations[0])
+
+
+def test_predict_and_evaluate_leave_training_alone(make):
+    def train(between):
+        env = pendulum()
+        agent = make(env)
+        observation, _ = env.reset(seed=0)
+        for _ in range(30):
+            action = agent.act(observation)
+            between(agent)
+            observation, reward, terminated, truncated, _ = env.step(action)
+            agent.observe(reward, observation, terminated, truncated)
+            agent.learn()
+        return agent
+
+    def disturb(agent):
+        agent.predict(np.zeros((2, 3), np.float32))
+        agent.evaluate(gym.make("Pendulum-v1", max_episode_steps=3), episodes=1)
+
+    assert_same_weights(train(lambda agent: None), train(disturb))
+
+
+def test_fit_equals_the_loop_that_one_writes(make):
+    fitted_agent = fitted(make, epochs=1, steps=60, env=Counter(length=7))
+    env = Counter(length=7)
+    agent = make(env)
+    observation, _ = env.reset(seed=agent.next_reset_seed(0))
+    for _ in range(60):
+        observation, reward, terminated, truncated, _ = env.step(agent.act(observation))
+        agent.observe(reward, observation, terminated, truncated)
+        agent.learn()
+        if terminated or truncated:
+            observation, _ = env.reset(seed=agent.next_reset_seed(0))
+    assert agent.updates == 50
+    assert_same_weights(fitted_agent, agent)
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_own_loop_over_a_vector_environment_in_each_mode(make, mode):
+    envs = SyncVectorEnv([lambda: Counter(length=3, ends="truncated")] * 2, autoreset_mode=mode)
+    agent = make(envs)
+    observations, _ = envs.reset(seed=0)
+    for _ in range(12):
+        observations, reward, terminated, truncated, info = envs.step(agent.act(observations))
+        final = info.get("final_obs")
+        if mode == AutoresetMode.DISABLED:
+            final = observations
+        agent.observe(reward, observations, terminated, truncated, final)
+        if mode == AutoresetMode.DISABLED and truncated.any():
+            observations, _ = envs.reset(options={"reset_mask": truncated})
+    assert agent.env_steps == (2 * 9 if mode == AutoresetMode.NEXT_STEP else 2 * 12)
+    for row, follower in enumerate(agent.replay.successor[: agent.replay.size]):
+        if follower >= 0:
+            episode, t = agent.replay.rows[row, :2]
+            np.testing.assert_array_equal(agent.replay.rows[follower, :2], [episode, t + 1])
+            assert agent.replay.rows[row, -1] == t + 1
+
+
+def test_what_a_lane_misuses_is_refused(make):
+    agent = make(Counter())
+    with pytest.raises(RuntimeError, match="must follow act"):
+        agent.observe(0.0, np.zeros(2), False, False)
+    agent.act(np.zeros(2, np.float32))
+    with pytest.raises(ValueError, match="reward that is not finite at environment step 1"):
+        agent.observe(np.nan, np.zeros(2), False, False)
+    assert agent.env_steps == 0 and agent.replay.size == 1
+    agent.observe(1.0, np.zeros(2), False, False)
+    assert agent.env_steps == 1
+    with pytest.raises(ValueError, match="no transition"):
+        make(Counter()).learn(1)
+
+
+@pytest.mark.parametrize(
+    "argument, value",
+    [
+        ("gamma", 1.5),
+        ("gamma", float("nan")),
+        ("polyak", 2),
+        ("batch_size", 0),
+        ("policy_delay", 0),
+        ("pi_lr", 0.0),
+        ("q_lr", -1e-3),
+        ("act_noise", -0.1),
+        ("start_steps", -1),
+        ("update_every", 0),
+        ("update_every", "epoch"),
+        ("gradient_steps", 0),
+        ("n_step", 0),
+        ("replay_size", 1),
+        ("hidden_units", (64, 0)),
+        ("seed", -1),
+        ("jit_compile", "yes"),
+    ],
+)
+def test_arguments_out_of_range_are_named_with_what_came(make, argument, value):
+    with pytest.raises(ValueError, match=rf"`{argument}` must .*Received: {argument}="):
+        make(pendulum(), **{argument: value})
+
+
+def test_an_image_agent_learns_on_raw_bytes_through_an_encoder(make):
+    import keras
+    from gymnasium import spaces
+
+    space = spaces.Dict(picture=spaces.Box(0, 255, (6, 6, 1), np.uint8), speed=spaces.Box(-1, 1, (2,)))
+    spec = tfdpg.Spec(space, spaces.Box(-1, 1, (2,)))
+    inputs = {"picture": keras.Input((6, 6, 1), name="picture"), "speed": keras.Input((2,), name="speed")}
+    seen = keras.layers.Flatten()(keras.layers.Conv2D(2, 3)(keras.layers.Rescaling(1 / 255)(inputs["picture"])))
+    encoder = keras.Model(inputs, keras.layers.Concatenate()([seen, inputs["speed"]]))
+    agent = make(spec, encoder=encoder, jit_compile="auto")
+    space.seed(0)
+    for _ in range(12):
+        agent.act(space.sample())
+        agent.observe(1.0, space.sample(), False, False)
+    before = agent.networks["q1"].get_weights()[0]
+    logs = agent.learn(3)
+    assert np.isfinite(logs["loss_q"]) and not np.array_equal(before, agent.networks["q1"].get_weights()[0])
+    assert agent.replay.images.dtype == np.uint8
+    assert agent.train_function._jit_compile is False  # "auto": convolutions

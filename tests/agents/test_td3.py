@@ -1,0 +1,192 @@
+"""TD3's update against arithmetic done by hand, on networks small enough for it."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from gymnasium import spaces
+
+import tfdpg
+from tests.environments import Identity
+from tfdpg.networks import unpack_transitions
+from tfdpg.replay import Layout
+
+ACTION = spaces.Box(np.array([-1.0], np.float32), np.array([3.0], np.float32))
+SPEC = tfdpg.Spec(spaces.Box(-9, 9, (1,)), ACTION)
+LAYOUT = Layout.of(SPEC)
+PI, Q1, Q2 = 0.4, (0.5, -0.3), (0.2, 0.7)
+
+
+def linear(inputs, weights):
+    x = inputs if not isinstance(inputs, list) else keras.layers.Concatenate()(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1, use_bias=False)(x))
+    model.set_weights([np.array(weights, np.float32).reshape(-1, 1)])
+    return model
+
+
+def linear_agent(**changes):
+    def inputs():
+        return [keras.Input((1,)), keras.Input((1,))]
+
+    arguments = {"batch_size": 2, "policy_delay": 2, "polyak": 0.9, "pi_lr": 0.01, "q_lr": 0.1, "jit_compile": False}
+    return tfdpg.TD3(
+        SPEC, pi=linear(keras.Input((1,)), [PI]), q1=linear(inputs(), Q1), q2=linear(inputs(), Q2), **arguments | changes
+    )
+
+
+def minibatch(observation, action, reward, discount, next_observation):
+    packed = np.zeros((len(observation), LAYOUT.width), np.float32)
+    columns = (LAYOUT.observation, LAYOUT.action, LAYOUT.next_observation)
+    for column, values in zip(columns, (observation, action, next_observation), strict=True):
+        packed[:, column] = np.reshape(values, (-1, 1))
+    packed[:, LAYOUT.reward], packed[:, LAYOUT.discount] = reward, discount
+    return (tf.constant(packed),)
+
+
+S, A, R, D, S2 = np.array([1.0, 2.0]), np.array([0.5, -0.5]), np.array([1.0, -1.0]), np.array([0.99, 0.0]), np.array([2.0, -1.0])
+BATCH = minibatch(S, A, R, D, S2)
+
+
+def adam_first_step(gradient, rate):
+    """Adam's first step: m̂ = g and v̂ = g², up to Keras' epsilon."""
+    m, v = 0.1 * gradient, 0.001 * gradient**2
+    return rate * np.sqrt(0.001) / 0.1 * m / (np.sqrt(v) + 1e-7)
+
+
+def expected_target(agent, counter):
+    noise = agent.smoothing_noise(tf.constant(counter, tf.int64)).numpy()[:, 0]
+    action = np.clip(PI * S2 + np.clip(noise, -0.5 * 2, 0.5 * 2), -1, 3)
+    q = np.minimum(Q1[0] * S2 + Q1[1] * action, Q2[0] * S2 + Q2[1] * action)
+    return R + D * q
+
+
+def test_a_critic_update_is_the_paper_s():
+    agent = linear_agent()
+    measured = agent.update(BATCH, tf.constant(1, tf.int64))
+    target = expected_target(agent, 1)
+    assert target[1] == -1.0  # terminated: y = R
+    for name, weights in (("q1", Q1), ("q2", Q2)):
+        q = weights[0] * S + weights[1] * A
+        gradient = np.array([np.mean(2 * (q - target) * S), np.mean(2 * (q - target) * A)])
+        moved = np.array(weights) - adam_first_step(gradient, 0.1)
+        np.testing.assert_allclose(agent.networks[name].get_weights()[0][:, 0], moved, rtol=1e-4)
+        np.testing.assert_allclose(measured[name], q, rtol=1e-5)
+    losses = sum((w[0] * S + w[1] * A - target) ** 2 for w in (Q1, Q2))
+    np.testing.assert_allclose(measured["loss_q"], losses, rtol=1e-5)
+
+
+def test_the_policy_and_targets_wait_for_the_delay():
+    agent = linear_agent()
+    before = [w for network in (agent.networks["pi"], *agent.targets.values()) for w in network.get_weights()]
+    measured = agent.update(BATCH, tf.constant(1, tf.int64))
+    after = [w for network in (agent.networks["pi"], *agent.targets.values()) for w in network.get_weights()]
+    assert np.isnan(measured["loss_pi"]).all()
+    for x, y in zip(before, after, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_a_policy_update_climbs_q1_and_then_targets_move():
+    agent = linear_agent()
+    measured = agent.update(BATCH, tf.constant(2, tf.int64))
+    q1 = agent.networks["q1"].get_weights()[0][:, 0]  # the critic moves first
+    np.testing.assert_allclose(measured["loss_pi"], -(q1[0] * S + q1[1] * PI * S), rtol=1e-5)
+    moved = PI - adam_first_step(np.mean(-q1[1] * S), 0.01)
+    np.testing.assert_allclose(agent.networks["pi"].get_weights()[0], [[moved]], rtol=1e-5)
+    for name, old in (("pi", PI), ("q1", Q1), ("q2", Q2)):
+        online = agent.networks[name].get_weights()[0][:, 0]
+        np.testing.assert_allclose(
+            agent.targets[name].get_weights()[0][:, 0], 0.9 * np.array(old) + 0.1 * online, rtol=1e-5
+        )
+
+
+def test_only_its_own_weights_move():
+    agent = linear_agent()
+    batch = unpack_transitions(SPEC, BATCH)
+    before = {name: network.get_weights()[0] for name, network in agent.networks.items()}
+    agent.update_critic("q1", batch, tf.constant([1.0, 2.0]))
+    moved = {name for name, network in agent.networks.items() if not np.array_equal(before[name], network.get_weights()[0])}
+    assert moved == {"q1"}
+    before = {name: network.get_weights()[0] for name, network in agent.networks.items()}
+    agent.update_policy_and_targets(batch)
+    moved = {name for name, network in agent.networks.items() if not np.array_equal(before[name], network.get_weights()[0])}
+    assert moved == {"pi"}
+
+
+def test_smoothing_noise_is_drawn_for_each_sample_and_dimension():
+    spec = tfdpg.Spec(spaces.Box(-1, 1, (1,)), spaces.Box(np.array([-1.0, -5.0]), np.array([1.0, 5.0]), dtype=np.float64))
+    agent = tfdpg.TD3(spec, hidden_units=(4,), batch_size=20_000, target_noise=0.2)
+    noise = agent.smoothing_noise(tf.constant(3, tf.int64)).numpy()
+    np.testing.assert_allclose(noise.std(axis=0), [0.2, 1.0], rtol=0.03)
+    assert abs(np.corrcoef(noise.T)[0, 1]) < 0.03
+    assert not np.array_equal(noise, agent.smoothing_noise(tf.constant(4, tf.int64)).numpy())
+    np.testing.assert_array_equal(noise, agent.smoothing_noise(tf.constant(3, tf.int64)).numpy())
+
+
+def test_the_delay_counts_over_rounds_of_one_update():
+    agent = linear_agent(update_every=1, start_steps=0, update_after=0, batch_size=2)
+    moves = []
+    for step in range(6):
+        agent.act(np.array([1.0 + step], np.float32))
+        agent.observe(1.0, np.array([2.0 + step], np.float32), False, False)
+        before = agent.networks["pi"].get_weights()[0]
+        agent.learn()
+        moves.append(not np.array_equal(before, agent.networks["pi"].get_weights()[0]))
+    assert agent.updates == 6
+    assert moves == [False, True] * 3
+
+
+def test_the_delay_goes_on_after_loading(tmp_path):
+    agent = linear_agent(update_every=1, start_steps=0, update_after=0)
+    agent.act(np.zeros(1, np.float32))
+    agent.observe(1.0, np.ones(1, np.float32), False, False)
+    assert "loss_pi" not in agent.learn()
+    agent.save(tmp_path / "agent")
+    assert "loss_pi" in tfdpg.load_agent(tmp_path / "agent").learn(1)
+
+
+def test_exploration_noise_stays_in_the_box_and_scales_with_it():
+    spec = tfdpg.Spec(spaces.Box(-1, 1, (1,)), spaces.Box(np.array([-1.0, -10.0]), np.array([1.0, 10.0]), dtype=np.float64))
+    agent = tfdpg.TD3(spec, hidden_units=(4,), start_steps=0, act_noise=0.1)
+    observations = np.zeros((20_000, 1), np.float32)
+    actions = agent.explore(np.zeros((20_000, 2), np.float32), np.random.default_rng(0))
+    np.testing.assert_allclose(actions.std(axis=0), [0.1, 1.0], rtol=0.03)
+    loud = tfdpg.TD3(spec, hidden_units=(4,), start_steps=0, act_noise=5.0, replay_size=50_000)
+    assert all(spec.action_space.contains(row) for row in loud.act(observations))
+
+
+def test_start_steps_are_uniform_and_then_the_policy_acts():
+    agent = tfdpg.TD3(SPEC, hidden_units=(4,), start_steps=100, act_noise=0.0)
+    actions = []
+    for _ in range(150):
+        actions.append(agent.act(np.zeros(1, np.float32))[0])
+        agent.observe(0.0, np.zeros(1, np.float32), False, False)
+    assert np.std(actions[:100]) > 0.8
+    np.testing.assert_allclose(actions[100:], np.repeat(agent.predict(np.zeros((1, 1)))[0], 50), rtol=1e-5)
+
+
+def test_q_may_return_a_column():
+    agent = linear_agent()  # its Dense(1) critics return [batch, 1]
+    assert agent.networks["q1"]([np.zeros((3, 1)), np.zeros((3, 1))]).shape == (3, 1)
+
+
+def test_own_networks_keep_their_weights_and_are_saved(tmp_path):
+    agent = linear_agent()
+    np.testing.assert_allclose(agent.networks["pi"].get_weights()[0], [[PI]], rtol=1e-6)
+    agent.save(tmp_path / "agent")
+    again = tfdpg.load_agent(tmp_path / "agent")
+    assert again.own_networks == {"pi", "q1", "q2"}
+    np.testing.assert_array_equal(again.networks["q2"].get_weights()[0], agent.networks["q2"].get_weights()[0])
+
+
+def test_a_missing_critic_is_named():
+    with pytest.raises(ValueError, match="`q1` and `q2` go together"):
+        tfdpg.TD3(SPEC, q1=linear([keras.Input((1,)), keras.Input((1,))], Q1))
+
+
+def test_identity_is_learnt():
+    env = Identity()
+    agent = tfdpg.TD3(
+        env, hidden_units=(32, 32), batch_size=64, start_steps=200, update_after=100, pi_lr=3e-3, q_lr=3e-3, jit_compile=False
+    )
+    agent.fit(env, epochs=1, steps_per_epoch=1000, verbose=0)
+    assert agent.evaluate(Identity(), episodes=20)["return"] > -0.02

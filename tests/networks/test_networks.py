@@ -1,0 +1,73 @@
+import keras
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tests.test_spec import ACTION, OBSERVATIONS
+from tfdpg import Spec, networks
+
+SPEC = Spec(spaces.Box(-1, 1, (3,)), ACTION)
+
+
+def critic(units=1, seed=0, **kwargs):
+    inputs = [keras.Input((3,)), keras.Input((2,))]
+    x = keras.layers.Concatenate()(inputs)
+    output = keras.layers.Dense(units, kernel_initializer=keras.initializers.GlorotUniform(seed), **kwargs)(x)
+    return keras.Model(inputs, output)
+
+
+@pytest.mark.parametrize("space", OBSERVATIONS.values(), ids=OBSERVATIONS)
+def test_stock_networks_fit_every_space(space):
+    spec = Spec(space, ACTION)
+    networks.check_actor(spec, networks.mlp_actor(spec, hidden_units=(8,)))
+    networks.check_critics(
+        spec, {name: networks.mlp_critic(spec, hidden_units=(8,), seed=i) for i, name in enumerate(("q1", "q2"))}
+    )
+
+
+def test_the_actor_reaches_both_bounds_of_an_asymmetric_box():
+    pi = networks.mlp_actor(SPEC, hidden_units=())
+    for sign, bound in ((1e3, SPEC.high), (-1e3, SPEC.low)):
+        pi.set_weights([np.zeros((3, 2)), np.full(2, sign)])
+        np.testing.assert_allclose(pi(np.zeros((1, 3)))[0], bound, atol=1e-6)
+
+
+def test_the_critic_sees_actions_scaled_to_one():
+    q = networks.mlp_critic(SPEC, hidden_units=())
+    q.set_weights([np.array([[0], [0], [0], [1], [10]]), np.zeros(1)])
+    values = q([np.zeros((3, 3)), np.stack([SPEC.low, SPEC.center, SPEC.high])])
+    np.testing.assert_allclose(values, [-11, 0, 11], atol=1e-5)
+
+
+def test_seeds_fix_the_weights():
+    a, b, c = (networks.mlp_actor(SPEC, hidden_units=(8, 8), seed=seed).get_weights() for seed in (1, 1, 2))
+    assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+    assert not np.array_equal(a[0], c[0])
+    assert not np.array_equal(a[2][:3], a[0][:3, :8])
+
+
+def test_an_encoder_is_copied_with_its_weights():
+    encoder = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4)])
+    pi = networks.mlp_actor(SPEC, hidden_units=(8,), encoder=encoder)
+    np.testing.assert_array_equal(pi.weights[0], encoder.weights[0])
+    assert pi.weights[0] is not encoder.weights[0]
+
+
+def test_wrong_shapes_name_both():
+    with pytest.raises(ValueError, match=r"`pi` must return shape \(batch, 2\). Received: \(batch, 5\)"):
+        networks.check_actor(SPEC, keras.Sequential([keras.Input((3,)), keras.layers.Dense(5)]))
+    with pytest.raises(ValueError, match=r"`q1` must return shape .*\(batch, 1\). Received: \(batch, 4\)"):
+        networks.check_critics(SPEC, {"q1": critic(4)})
+    with pytest.raises(ValueError, match=r"`pi` cannot be called with inputs of shape \(batch, 3\)"):
+        networks.check_actor(SPEC, keras.Sequential([keras.Input((7,)), keras.layers.Dense(2)]))
+    with pytest.raises(ValueError, match="`pi` must be a keras.Model"):
+        networks.check_actor(SPEC, lambda x: x)
+
+
+def test_equal_or_shared_critics_are_refused():
+    with pytest.raises(ValueError, match=r"different weights.*\(5, 1\)"):
+        networks.check_critics(SPEC, {"q1": critic(seed=1), "q2": critic(seed=1)})
+    q = critic()
+    with pytest.raises(ValueError, match="share weights"):
+        networks.check_critics(SPEC, {"q1": q, "q2": q})
+    networks.check_critics(SPEC, {"q1": critic(seed=1), "q2": critic(seed=2)})

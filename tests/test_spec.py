@@ -1,0 +1,111 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tfdpg import Spec
+from tfdpg.spec import Spec as SpecClass
+
+BOX = spaces.Box(-1, 1, (2,), np.float32)
+ACTION = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
+OBSERVATIONS = {
+    "box": spaces.Box(-np.inf, np.array([1.0, np.inf, 3.0], np.float32)),
+    "scalar": spaces.Box(0, 1, (), np.float64),
+    "matrix": spaces.Box(-1, 1, (2, 3), np.float64),
+    "integers": spaces.Box(0, 9, (3,), np.int64),
+    "image": spaces.Box(0, 255, (4, 4, 3), np.uint8),
+    "discrete": spaces.Discrete(4, start=-1),
+    "multi": spaces.MultiDiscrete([3, 4], start=[1, 0]),
+    "dict": spaces.Dict(position=BOX, picture=spaces.Box(0, 255, (3, 3), np.uint8), phase=spaces.Discrete(3)),
+}
+
+
+@pytest.mark.parametrize("space", OBSERVATIONS.values(), ids=OBSERVATIONS)
+def test_packing_keeps_every_value(space):
+    spec = Spec(space, ACTION)
+    space.seed(0)
+    samples = [space.sample() for _ in range(3)]
+    rows = [spec.pack(sample) for sample in samples]
+    if isinstance(space, spaces.Dict):
+        batch = {key: np.stack([sample[key] for sample in samples]) for key in space.spaces}
+    else:
+        batch = np.stack(samples)
+    assert spec.is_single(samples[0]) and not spec.is_single(batch)
+    packed = spec.pack(batch)
+    for i, part in enumerate(packed):
+        np.testing.assert_array_equal(part, np.concatenate([row[i] for row in rows]))
+    arrays = spec.unpack(packed)
+    for name, values in arrays.items():
+        original = batch[name] if isinstance(space, spaces.Dict) else batch
+        np.testing.assert_allclose(values, original, rtol=1e-6)
+
+
+@pytest.mark.parametrize("space", OBSERVATIONS.values(), ids=OBSERVATIONS)
+def test_json_round_trip(space):
+    import json
+
+    spec = Spec(space, ACTION)
+    again = SpecClass.from_json(json.loads(json.dumps(spec.to_json())))
+    assert again.observation_space == space
+    assert again.action_space == ACTION
+
+
+@pytest.mark.parametrize(
+    "action_space",
+    [
+        spaces.Discrete(3),
+        spaces.MultiDiscrete([2, 2]),
+        spaces.Box(-np.inf, np.inf, (2,)),
+        spaces.Box(-1, 1, (2, 2)),
+        spaces.Box(0, 5, (2,), np.int64),
+        spaces.Box(np.array([0.0, 1.0], np.float32), np.array([1.0, 1.0], np.float32)),
+    ],
+)
+def test_action_spaces_that_are_refused_by_name(action_space):
+    with pytest.raises(ValueError) as error:
+        Spec(BOX, action_space)
+    assert str(action_space) in str(error.value)
+    assert "Box with finite bounds" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "space, named",
+    [
+        (spaces.Tuple([BOX]), "Tuple"),
+        (spaces.Dict(inner=spaces.Dict(x=BOX)), "'inner'"),
+        (spaces.Dict(a=BOX), "'a'"),
+        (spaces.Dict({"not a name": BOX}), "'not a name'"),
+        (spaces.Dict({"class": BOX}), "'class'"),
+        (spaces.Dict(), "empty"),
+        (spaces.MultiBinary(3), "MultiBinary"),
+    ],
+)
+def test_observation_spaces_that_are_refused_by_name(space, named):
+    with pytest.raises(ValueError, match=named):
+        Spec(space, ACTION)
+
+
+def test_wrong_shapes_and_keys_name_both():
+    with pytest.raises(ValueError, match=r"\(2,\).*Received: shape=\(3,\)"):
+        Spec(BOX, ACTION).pack(np.zeros(3))
+    with pytest.raises(ValueError, match=r"\['position', 'phase'\].*\['position'\]"):
+        Spec(spaces.Dict(position=BOX, phase=spaces.Discrete(2)), ACTION).pack({"position": np.zeros(2)})
+
+
+def test_of_environments():
+    env = gym.make("Pendulum-v1")
+    assert Spec.of(env).act_dim == 1
+    vector = gym.make_vec("Pendulum-v1", num_envs=2, vectorization_mode="sync")
+    assert Spec.of(vector).observation_space == env.observation_space
+    vector.close()
+    with pytest.raises(ValueError, match="`env`"):
+        Spec.of("Pendulum-v1")
+
+
+def test_to_env_never_leaves_a_float64_box():
+    space = spaces.Box(np.array([-0.1, -1 / 3]), np.array([0.1, 1 / 3]), dtype=np.float64)
+    spec = Spec(BOX, space)
+    assert np.float64(np.float32(0.1)) > 0.1
+    action = spec.to_env(np.stack([spec.low, spec.high]))
+    assert action.dtype == np.float64
+    assert all(space.contains(row) for row in action)

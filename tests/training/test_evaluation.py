@@ -1,0 +1,71 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+import tfdpg
+from tests.environments import Counter
+from tfdpg.training.evaluation import reset_seed
+
+
+class Fixed:
+    """Always the same action."""
+
+    def __init__(self, env):
+        self.spec = tfdpg.Spec.of(env)
+
+    def __call__(self, observation):
+        return np.zeros((len(observation), self.spec.act_dim), np.float32)
+
+
+def test_counts_by_hand():
+    env = Counter(length=4)
+    scores = tfdpg.evaluate(Fixed(env), env, episodes=3)
+    assert scores == {"return": 10, "return_std": 0, "return_min": 10, "return_max": 10, "episode_length": 4}
+    assert env.episode == 2  # three episodes, and no reset more
+    assert tfdpg.evaluate(Fixed(env), env, episodes=2, max_ep_len=2)["return"] == 3
+
+
+def test_the_seed_fixes_the_episodes():
+    env = gym.make("Pendulum-v1")
+    first, again, other = (tfdpg.evaluate(Fixed(env), env, 3, seed=seed) for seed in (7, 7, 8))
+    assert first == again != other
+    assert first["return_min"] < first["return"] < first["return_max"] and first["return_std"] > 0
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_lanes_share_the_episodes(kind, mode):
+    envs = kind([lambda: Counter(length=2), lambda: Counter(length=5)], autoreset_mode=mode)
+    scores = tfdpg.evaluate(Fixed(envs), envs, episodes=5)
+    envs.close()
+    assert scores["episode_length"] == (3 * 2 + 2 * 5) / 5  # a short lane does not crowd out the long one
+    assert scores["return"] == (3 * 3 + 2 * 15) / 5
+
+
+def test_wrong_spaces_and_counts():
+    env = Counter()
+    with pytest.raises(ValueError, match="`env`"):
+        tfdpg.evaluate(Fixed(env), gym.make("Pendulum-v1"))
+    with pytest.raises(ValueError, match="`episodes`"):
+        tfdpg.evaluate(Fixed(env), env, episodes=0)
+
+
+def test_reset_seeds_differ_between_everything():
+    seeds = {reset_seed(s, stream, lane, e) for s in range(3) for stream in range(2) for lane in range(3) for e in range(9)}
+    assert len(seeds) == 3 * 2 * 3 * 9
+
+
+def test_float64_actions_reach_the_environment_in_its_type():
+    class Double(Counter):
+        action_space = spaces.Box(-0.1, 0.1, (1,), np.float64)
+
+        def step(self, action):
+            assert self.action_space.contains(action)
+            return super().step(action)
+
+    env = Double()
+    agent = tfdpg.TD3(env, hidden_units=(4,), start_steps=0, act_noise=9.0, update_after=100, jit_compile=False)
+    agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0)
+    agent.evaluate(env, 1)

@@ -1,0 +1,248 @@
+import os
+import signal
+import threading
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+import tfdpg
+from tests.agents.roster import SMALL
+from tests.environments import Counter
+from tfdpg.replay.ring import NONE
+
+LOGS = {
+    *("return", "return_std", "return_min", "return_max", "episode_length", "loss", "loss_q", "loss_pi", "q1", "q2"),
+    *("env_steps", "steps_per_second", "q1_std", "q1_min", "q1_max", "q2_std", "q2_min", "q2_max"),
+}
+
+
+def agent_for(env, **changes):
+    return tfdpg.TD3(env, **SMALL | changes)
+
+
+def transitions(agent):
+    """(episode, step, reward, terminated, next episode, next step) of every stored transition."""
+    ring = agent.replay
+    rows = np.flatnonzero(ring.successor[: ring.size] != NONE)
+    following = ring.rows[ring.successor[rows], :2]
+    return np.column_stack([ring.rows[rows, :2], ring.rows[rows, -1], ring.terminated[rows], following])
+
+
+def final_rows(agent):
+    """The observations of rows without successor, heads of open episodes left out."""
+    ring = agent.replay
+    rows = np.flatnonzero(ring.successor[: ring.size] == NONE)
+    heads = set(ring.heads[ring.heads != NONE] % ring.replay_size)
+    return ring.rows[[row for row in rows if row not in heads], :2]
+
+
+VECTORS = [(kind, mode) for kind in (SyncVectorEnv, AsyncVectorEnv) for mode in AutoresetMode]
+
+
+@pytest.mark.parametrize("kind, mode", VECTORS, ids=[f"{kind.__name__}-{mode.name}" for kind, mode in VECTORS])
+@pytest.mark.parametrize("ends", ["terminated", "truncated"])
+@pytest.mark.parametrize("as_dict", [False, True], ids=["box", "dict"])
+def test_ends_are_right_in_every_autoreset_mode(kind, mode, ends, as_dict):
+    envs = kind([lambda: Counter(length=3, ends=ends, as_dict=as_dict)] * 2, autoreset_mode=mode)
+    agent = agent_for(envs, update_after=1000)
+    agent.fit(envs, epochs=1, steps_per_epoch=20, verbose=0)
+    envs.close()
+    assert agent.env_steps == 20
+    found = transitions(agent)
+    assert len(found) == 20  # no reset row is stored, and no step is lost
+    for episode, t, reward, terminated, next_episode, next_t in found:
+        assert (next_episode, next_t) == (episode, t + 1)  # the real final observation, never the reset one
+        assert reward == t + 1
+        assert terminated == (ends == "terminated" and t + 1 == 3)
+    assert {tuple(row) for row in final_rows(agent) if row[1]} >= {(0, 3)}
+    assert all(t == 3 for _, t in final_rows(agent))
+
+
+def test_single_and_vector_environments_see_the_same_episodes():
+    single, vector = Counter(length=4), SyncVectorEnv([lambda: Counter(length=4)])
+    logs = []
+    for env in (single, vector):
+        agent = agent_for(env, update_after=1000)
+        logs.append(agent.fit(env, epochs=2, steps_per_epoch=16, verbose=0).history)
+    for key in ("return", "episode_length"):
+        assert logs[0][key] == logs[1][key]
+    assert logs[0]["return"] == [10.0, 10.0] and logs[0]["episode_length"] == [4.0, 4.0]
+    assert single.seeds == vector.envs[0].seeds and None not in single.seeds
+
+
+@pytest.mark.parametrize("kind", [None, SyncVectorEnv])
+def test_max_ep_len_truncates(kind):
+    env = Counter(length=100) if kind is None else kind([lambda: Counter(length=100)] * 2)
+    agent = agent_for(env, update_after=1000)
+    history = agent.fit(env, epochs=1, steps_per_epoch=20, max_ep_len=5, verbose=0)
+    assert history.history["episode_length"] == [5.0]
+    assert not agent.replay.terminated.any()
+    assert len(transitions(agent)) == 20
+    assert (final_rows(agent)[:, 1] == 5).all()
+
+
+def test_logs_of_each_epoch_are_complete():
+    env = gym.make("Pendulum-v1")
+    history = agent_for(env).fit(
+        env, epochs=2, steps_per_epoch=210, validation_env=gym.make("Pendulum-v1"), validation_episodes=2, verbose=0
+    )
+    assert isinstance(history, keras.callbacks.History)
+    returns = ("return", "return_std", "return_min", "return_max", "episode_length")
+    assert set(history.history) == LOGS | {f"val_{name}" for name in returns}
+    assert all(len(values) == 2 and np.isfinite(values).all() for values in history.history.values())
+    assert history.history["env_steps"] == [210, 420]
+    np.testing.assert_allclose(
+        history.history["loss"], np.add(history.history["loss_q"], history.history["loss_pi"]), rtol=1e-9
+    )
+    assert history.history["q1_min"][0] <= history.history["q1"][0] <= history.history["q1_max"][0]
+
+
+def test_the_schedule_earns_one_update_a_step_after_update_after():
+    env = Counter()
+    agent = agent_for(env, update_after=20, update_every=10)
+    agent.fit(env, epochs=1, steps_per_epoch=29, verbose=0)
+    assert agent.updates == 0
+    agent.fit(env, epochs=1, steps_per_epoch=1, verbose=0)
+    assert agent.updates == 10  # nothing is caught up
+    agent.fit(env, epochs=1, steps_per_epoch=35, verbose=0)
+    assert agent.updates == 40
+
+
+def test_the_schedule_by_episodes_and_with_gradient_steps():
+    env = Counter(length=7)
+    agent = agent_for(env, update_after=10, update_every="episode")
+    agent.fit(env, epochs=1, steps_per_epoch=28, verbose=0)
+    assert agent.updates == 18  # after steps 14, 21 and 28: 4 + 7 + 7
+    agent = agent_for(env, update_after=10, update_every="episode", gradient_steps=2)
+    agent.fit(env, epochs=1, steps_per_epoch=28, verbose=0)
+    assert agent.updates == 6
+
+
+class Rounds(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.ends = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.ends.append((batch, logs["env_steps"]))
+
+
+def test_a_batch_is_a_round():
+    rounds, env = Rounds(), Counter()
+    agent_for(env, update_after=0, update_every=10).fit(env, epochs=2, steps_per_epoch=25, callbacks=[rounds], verbose=0)
+    assert rounds.ends == [(9, 10), (19, 20), (24, 25), (4, 30), (14, 40), (24, 50)]
+
+
+def test_a_second_fit_closes_the_open_episode_as_truncated():
+    env = Counter(length=10)
+    agent = agent_for(env, update_after=1000)
+    agent.fit(env, epochs=1, steps_per_epoch=4, verbose=0)
+    agent.fit(env, epochs=1, steps_per_epoch=4, verbose=0)
+    found = transitions(agent)
+    assert found[:, :2].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 0], [1, 1], [1, 2], [1, 3]]
+    assert not found[:, 3].any()
+    assert final_rows(agent).tolist() == [[0, 4]]
+    assert agent.env_steps == 8
+
+
+@pytest.mark.parametrize("bad", ["reward", "observation"])
+def test_nan_from_the_environment_stops_and_names_the_step(bad, tmp_path):
+    env = Counter(bad=bad, bad_at=23)
+    agent = agent_for(env)
+    checkpoint = tfdpg.callbacks.Checkpoint(tmp_path)
+    with pytest.raises(ValueError, match=f"a {bad} that is not finite at environment step 23"):
+        agent.fit(env, epochs=3, steps_per_epoch=20, callbacks=[checkpoint], verbose=0)
+    again = tfdpg.load_agent(tmp_path / "20")
+    assert again.env_steps == 20 and np.isfinite(again.replay.rows[: again.replay.size, 0]).all()
+    agent.fit(Counter(), epochs=1, steps_per_epoch=10, verbose=0)  # the agent is as good as before
+    assert agent.env_steps == 22 + 10
+
+
+def test_environments_that_do_not_fit_are_refused():
+    agent = agent_for(gym.make("Pendulum-v1"))
+    with pytest.raises(ValueError, match="observation_space of `env` must be the agent's"):
+        agent.fit(gym.make("MountainCarContinuous-v0"), verbose=0)
+    with pytest.raises(ValueError, match="observation_space of `validation_env`"):
+        agent.fit(gym.make("Pendulum-v1"), validation_env=gym.make("MountainCarContinuous-v0"), verbose=0)
+    env = gym.make("Pendulum-v1")
+    for same in (env, env.unwrapped):
+        with pytest.raises(ValueError, match="`validation_env` must be another environment"):
+            agent.fit(env, validation_env=same, verbose=0)
+    with pytest.raises(ValueError, match="`env` must be the agent's"):
+        agent.evaluate(gym.make("MountainCarContinuous-v0"))
+
+
+@pytest.mark.parametrize(
+    "argument, value",
+    [("epochs", 0), ("steps_per_epoch", 0), ("validation_episodes", 0), ("max_ep_len", 0), ("verbose", 3), ("initial_epoch", -1)],
+)
+def test_fit_arguments_out_of_range(argument, value):
+    env = Counter()
+    with pytest.raises(ValueError, match=f"`{argument}`"):
+        agent_for(env).fit(env, **{"verbose": 0, argument: value})
+
+
+def test_a_vector_environment_that_cannot_reset_a_lane_is_refused():
+    class Own(gym.vector.VectorEnv):
+        num_envs = 2
+        single_observation_space = Counter().observation_space
+        single_action_space = Counter.action_space
+
+    with pytest.raises(ValueError, match="reset some of its lanes"):
+        agent_for(Counter()).fit(Own(), verbose=0)
+    envs = AsyncVectorEnv([Counter], shared_memory=False)
+    with pytest.raises(ValueError, match="shared_memory=True"):
+        agent_for(Counter()).fit(envs, verbose=0)
+    envs.close()
+
+
+class InterruptAt(keras.callbacks.Callback):
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+
+    def on_train_batch_end(self, batch, logs=None):
+        if logs["env_steps"] == self.steps:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_leaves_a_usable_checkpoint(tmp_path):
+    env = Counter()
+    agent = agent_for(env)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        agent.fit(
+            env,
+            epochs=9,
+            steps_per_epoch=100,
+            callbacks=[InterruptAt(135), tfdpg.callbacks.Checkpoint(tmp_path)],
+            verbose=0,
+        )
+    assert signal.getsignal(signal.SIGINT) is before
+    again = tfdpg.load_agent(tmp_path / "135")
+    assert (again.env_steps, again.updates, again.epoch) == (135, 125, 1)
+    again.fit(Counter(), epochs=2, initial_epoch=again.epoch, steps_per_epoch=100, verbose=0)
+    assert again.env_steps == 235
+
+
+def test_fit_in_another_thread():
+    env, results = Counter(), []
+    agent = agent_for(env)
+    thread = threading.Thread(target=lambda: results.append(agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0)))
+    thread.start()
+    thread.join()
+    assert results[0].history["env_steps"] == [20]
+
+
+def test_verbosity(capsys):
+    env = Counter()
+    agent_for(env).fit(env, epochs=2, steps_per_epoch=20, verbose=0)
+    assert capsys.readouterr().out == ""
+    agent_for(env).fit(env, epochs=2, steps_per_epoch=20, verbose=2)
+    shown = capsys.readouterr().out
+    assert "Epoch 2/2" in shown and "20/20" in shown and "return: 15" in shown and "loss_q" in shown
+    agent_for(env).fit(env, epochs=2, steps_per_epoch=20)
+    assert "━" in capsys.readouterr().out

@@ -1,0 +1,7 @@
+"""`python -m tfdpg`."""
+
+import sys
+
+from tfdpg.cli import main
+
+sys.exit(main())

@@ -1,0 +1,296 @@
+"""The command line. Flags come from the signatures and docstrings of what they set.
+
+Nothing heavy is imported before it is known which command runs, so that `tfdpg --help` answers at once.
+"""
+
+import ast
+import dataclasses
+import inspect
+import os
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import docstring_parser
+import tyro
+
+USAGE = """\
+usage: tfdpg COMMAND [OPTIONS]
+
+Train continuous-control policies, evaluate them, and export them for TensorFlow Serving.
+
+commands:
+  train {agents}  train an agent on an environment, in a run directory
+  train --resume RUN   go on with a run
+  evaluate             run episodes with a trained or an exported policy
+  export               export the policy of a run
+  inspect              show what an exported model holds
+  plot                 plot the learning curves of runs
+
+`tfdpg COMMAND --help` and `tfdpg train AGENT --help` show the options.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit status. Errors of use are one line on standard error."""
+    command, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    commands: dict[str, Callable[[list[str]], None]] = {
+        "train": _train,
+        "evaluate": lambda args: tyro.cli(evaluate, args=args, prog="tfdpg evaluate"),
+        "export": lambda args: tyro.cli(export, args=args, prog="tfdpg export"),
+        "inspect": lambda args: tyro.cli(inspect_export, args=args, prog="tfdpg inspect"),
+        "plot": lambda args: tyro.cli(plot, args=args, prog="tfdpg plot"),
+    }
+    if command in ("-h", "--help"):
+        print(_usage(), end="")
+        return 0
+    if command not in commands:
+        print(f"tfdpg: there is no command {command!r}\n\n{_usage()}", end="", file=sys.stderr)
+        return 2
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        commands[command](rest)
+    except KeyboardInterrupt as interrupt:
+        print(f"\ntfdpg: {interrupt or 'interrupted'}", file=sys.stderr)
+        return 130
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
+        print(f"tfdpg: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _usage() -> str:
+    from tfdpg.agents import AGENTS
+
+    return USAGE.format(agents="{" + ",".join(name.lower() for name in AGENTS) + "}")
+
+
+def _train(argv: list[str]) -> None:
+    from tfdpg.agents import AGENTS
+
+    known = {name.lower() for name in AGENTS}
+    if argv[:1] == ["--resume"]:
+        tyro.cli(resume, args=argv[1:], prog="tfdpg train --resume")
+    elif argv and argv[0].lower() in known:
+        options = tyro.cli(training_options(argv[0]), args=argv[1:], prog=f"tfdpg train {argv[0]}")
+        train(argv[0], options)
+    elif argv in (["-h"], ["--help"], []):
+        print(_usage(), end="")
+    else:
+        raise ValueError(f"There is no agent {argv[0]!r} to train. Known: {', '.join(sorted(known))}, or --resume RUN")
+
+
+@dataclasses.dataclass
+class RunOptions:
+    """What a training run needs beside the options of the agent and of `fit`.
+
+    Attributes:
+        env: id of a registered Gymnasium environment.
+        env_kwargs: arguments of the environment, as name=value with Python literals.
+        num_envs: environments to step together; more than one makes a vector environment.
+        vectorization: whether these are stepped one after the other, or each in a process of its own.
+        seeds: one run for each, one after the other.
+        run_dir: where the runs go, as <run_dir>/seed-<seed>; the default is runs/<agent>-<env>.
+        networks: module:function that takes the Spec and returns a dict with any of pi, q1, q2, encoder.
+        target_return: stop as soon as an evaluation returns this much.
+        save_every: epochs between two checkpoints.
+        keep_checkpoints: how many of the newest checkpoints are kept.
+    """
+
+    env: str
+    env_kwargs: tuple[str, ...] = ()
+    num_envs: int = 1
+    vectorization: Literal["sync", "async"] = "sync"
+    seeds: tuple[int, ...] = (0,)
+    run_dir: Path | None = None
+    networks: str | None = None
+    target_return: float | None = None
+    save_every: int = 1
+    keep_checkpoints: int = 1
+
+
+NOT_FLAGS = ("self", "env", "pi", "q1", "q2", "encoder", "seed", "callbacks", "validation_env")
+"""Objects, which `--networks` and the run itself provide; and `seed`, which is `--seeds`."""
+
+
+def training_options(agent: str) -> type:
+    """A dataclass with every option of a run, of an agent's constructor and of `fit`, each with its help."""
+    from tfdpg.agents import agent_class
+
+    cls = agent_class(agent)
+    fields = [
+        (field.name, field.type, field.default, help)
+        for field, help in zip(dataclasses.fields(RunOptions), _helps(RunOptions).values(), strict=True)
+    ]
+    for function, documented in ((cls.__init__, cls), (cls.fit, cls.fit)):
+        hints, helps = typing.get_type_hints(function), _helps(documented)
+        for name, parameter in inspect.signature(function).parameters.items():
+            if name not in NOT_FLAGS:
+                fields.append((name, hints[name], parameter.default, helps[name]))
+    return dataclasses.make_dataclass(
+        "TrainingOptions",
+        [
+            (name, Annotated[kind, tyro.conf.arg(help=help)])
+            if default is dataclasses.MISSING
+            else (name, Annotated[kind, tyro.conf.arg(help=help)], default)
+            for name, kind, default, help in fields
+        ],
+        namespace={"__doc__": f"Train {cls.__name__} on an environment."},
+    )
+
+
+def _helps(documented: Any) -> dict[str, str]:
+    parsed = docstring_parser.parse(inspect.getdoc(documented) or "")
+    return {p.arg_name: " ".join((p.description or "").split()) for p in parsed.params}
+
+
+def train(agent: str, options: Any) -> None:
+    """Trains one run for each seed."""
+    from tfdpg import runs
+
+    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    own = {field.name: values.pop(field.name) for field in dataclasses.fields(RunOptions)}
+    parent = own["run_dir"] or Path("runs") / f"{agent.lower()}-{own['env'].replace('/', '-')}"
+    directories = [parent / f"seed-{seed}" for seed in own["seeds"]]
+    for directory in directories:
+        runs.check_free(directory)
+    for seed, directory in zip(own["seeds"], directories, strict=True):
+        config = runs.RunConfig(
+            agent=agent.lower(),
+            seed=seed,
+            env=own["env"],
+            env_kwargs=_parse_kwargs(own["env_kwargs"]),
+            options=values,
+            **{name: own[name] for name in ("num_envs", "vectorization", "networks", "target_return")},
+            **{name: own[name] for name in ("save_every", "keep_checkpoints")},
+        )
+        runs.start(directory, config)
+
+
+def _parse_kwargs(pairs: Sequence[str]) -> dict[str, Any]:
+    kwargs = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not (name.isidentifier() and equals):
+            raise ValueError(f"`--env-kwargs` takes name=value pairs. Received: {pair!r}")
+        try:
+            kwargs[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            kwargs[name] = text
+    return kwargs
+
+
+def resume(run: Annotated[Path, tyro.conf.Positional], /, epochs: int | None = None) -> None:
+    """Go on with a run from its latest checkpoint.
+
+    Args:
+        run: the run directory.
+        epochs: the epoch to stop at; the default is the run's own.
+    """
+    from tfdpg import runs
+
+    runs.resume(run, epochs)
+
+
+def evaluate(
+    path: Annotated[Path, tyro.conf.Positional],
+    /,
+    env: str | None = None,
+    episodes: int = 10,
+    checkpoint: str = "latest",
+    render: bool = False,
+    video: Path | None = None,
+    max_ep_len: int | None = None,
+    seed: int = 0,
+) -> None:
+    """Run episodes without exploration noise, and print each return and length, then mean, std, max and min.
+
+    Args:
+        path: a run directory, or an exported model.
+        env: id of the environment; the default is the run's own.
+        episodes: how many.
+        checkpoint: of a run: latest, best, or the environment steps of a checkpoint.
+        render: show the environment in a window.
+        video: write all episodes to this file.
+        max_ep_len: cut episodes after this many steps; the default is the environment's own limit.
+        seed: fixes the initial states.
+    """
+    from tfdpg import runs
+    from tfdpg.training.evaluation import run_episodes, summarise
+
+    policy, environment = runs.load_policy(path, checkpoint)
+    with runs.evaluation_env(environment, env, render=render, video=video) as environment:
+        ended = []
+        for episode in run_episodes(policy, environment, episodes, seed=seed, max_ep_len=max_ep_len):
+            ended.append(episode)
+            print(f"episode {len(ended)}: return {episode.episode_return:.3f}, length {episode.length}", flush=True)
+    scores = summarise(ended)
+    print(
+        f"return: mean {scores['return']:.3f}, std {scores['return_std']:.3f}, "
+        f"max {scores['return_max']:.3f}, min {scores['return_min']:.3f}; "
+        f"length: mean {scores['episode_length']:.1f}"
+    )
+
+
+def export(
+    run: Annotated[Path, tyro.conf.Positional],
+    directory: Annotated[Path, tyro.conf.Positional],
+    /,
+    checkpoint: str = "best",
+) -> None:
+    """Export the policy of a run as the next version of a model directory.
+
+    Args:
+        run: the run directory.
+        directory: the model directory, as TensorFlow Serving takes it.
+        checkpoint: best, latest, or the environment steps of a checkpoint.
+    """
+    from tfdpg import runs
+
+    print(f"exported {runs.export_policy(run, directory, checkpoint)}")
+
+
+def inspect_export(path: Annotated[Path, tyro.conf.Positional], /) -> None:
+    """Show what an exported model holds: its signatures, spaces, scores and versions.
+
+    Args:
+        path: a model directory, of which the newest version is shown, or a version's directory.
+    """
+    from tfdpg.export import describe
+
+    print(describe(path))
+
+
+def plot(
+    run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    /,
+    out: Path = Path("curves.png"),
+    x: str = "env_steps",
+    y: str = "val_return",
+    smooth: int = 1,
+    select: tuple[str, ...] = (),
+    exclude: tuple[str, ...] = (),
+    separate: bool = False,
+) -> None:
+    """Plot learning curves; runs of one configuration together, as mean and 95 % bootstrap interval.
+
+    Args:
+        run_dirs: run directories, or directories of run directories.
+        out: the image to write.
+        x: the column of progress.csv on the x axis.
+        y: the column of progress.csv on the y axis.
+        smooth: average over this many points.
+        select: take only runs whose path contains one of these.
+        exclude: leave out runs whose path contains one of these.
+        separate: a curve for each run.
+    """
+    from tfdpg import plotting
+
+    plotting.plot(run_dirs, out, x=x, y=y, smooth=smooth, select=select, exclude=exclude, separate=separate)
+    print(f"wrote {out}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

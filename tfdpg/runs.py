@@ -1,0 +1,220 @@
+"""Run directories: what `tfdpg train` leaves behind, and how it is read again.
+
+    run.json        the configuration
+    checkpoints/    the newest saved agents, by environment steps
+    progress.csv    an epoch a line; progress.txt has Spinning Up's columns
+    tensorboard/    events
+    best/           the export with the best evaluation return
+    export/         the export of the final policy
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium as gym
+import keras
+
+from tfdpg import export
+from tfdpg.agents import agent_class, load_agent
+from tfdpg.agents.agent import Agent
+from tfdpg.spec import Spec
+from tfdpg.training.callbacks import Checkpoint, EpochLogger, ExportBest, StopAtReturn
+from tfdpg.training.evaluation import Acts
+
+FIT_OPTIONS = ("epochs", "steps_per_epoch", "initial_epoch", "verbose", "validation_episodes", "max_ep_len")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """Everything that a run was started with; `options` are the agent's and `fit`'s."""
+
+    agent: str
+    seed: int
+    env: str
+    env_kwargs: dict[str, Any]
+    num_envs: int
+    vectorization: Literal["sync", "async"]
+    networks: str | None
+    target_return: float | None
+    save_every: int
+    keep_checkpoints: int
+    options: dict[str, Any]
+
+
+def check_free(directory: Path) -> None:
+    """Raises `FileExistsError` if there is anything where a new run is to go."""
+    if (directory / "run.json").exists():
+        raise FileExistsError(
+            f"{directory} already holds a run. Go on with it: tfdpg train --resume {directory}; "
+            "or choose another --run-dir."
+        )
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise FileExistsError(f"{directory} exists and is not empty. Choose another --run-dir.")
+
+
+def start(directory: Path, config: RunConfig) -> None:
+    """Trains a new agent in a new run directory."""
+    check_free(directory)
+    env = _make_env(config)
+    arguments = {name: value for name, value in config.options.items() if name not in FIT_OPTIONS}
+    networks = _own_networks(config.networks, Spec.of(env)) if config.networks else {}
+    agent = agent_class(config.agent)(env, **arguments, **networks, seed=config.seed)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "run.json").write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n")
+    _train(directory, config, agent, env)
+
+
+def resume(directory: Path, epochs: int | None = None) -> None:
+    """Goes on with a run from its latest checkpoint, up to `epochs` or the run's own number."""
+    config = read_config(directory)
+    if epochs is not None:
+        config = dataclasses.replace(config, options={**config.options, "epochs": epochs})
+    env = _make_env(config)
+    agent = load_agent(_checkpoint(directory, "latest"), env)
+    if agent.epoch >= config.options["epochs"]:
+        print(f"{directory} is complete: {agent.epoch} epochs. Pass --epochs to train longer.")
+        return
+    config = dataclasses.replace(config, options={**config.options, "initial_epoch": agent.epoch})
+    _train(directory, config, agent, env)
+
+
+def read_config(directory: Path) -> RunConfig:
+    """The configuration of a run.
+
+    Raises:
+        FileNotFoundError: there is no run in `directory`.
+    """
+    if not (directory / "run.json").exists():
+        raise FileNotFoundError(f"No run in {directory}: there is no run.json")
+    return RunConfig(**json.loads((directory / "run.json").read_text()))
+
+
+def load_policy(path: Path, checkpoint: str) -> tuple[Acts, dict[str, Any] | None]:
+    """The policy of a run or of an exported model, and the id and arguments of its environment."""
+    if not (path / "run.json").exists():
+        policy = export.load(path)
+        return policy, policy.metadata["environment"]
+    config = read_config(path)
+    environment = {"id": config.env, "kwargs": config.env_kwargs}
+    if checkpoint == "best":
+        return export.load(path / "best"), environment
+    return load_agent(_checkpoint(path, checkpoint)).policy(), environment
+
+
+def export_policy(run: Path, directory: Path, checkpoint: str) -> Path:
+    """Exports a checkpoint of a run, or copies its best export, as the next version of `directory`."""
+    read_config(run)
+    if checkpoint == "best":
+        return export.copy(export.latest_version(run / "best"), directory)
+    return load_agent(_checkpoint(run, checkpoint)).export(directory)
+
+
+@contextlib.contextmanager
+def evaluation_env(
+    environment: dict[str, Any] | None, env_id: str | None, *, render: bool, video: Path | None
+) -> Iterator[gym.Env]:
+    """Makes the environment of an evaluation, shown in a window or filmed if so asked, and closes it."""
+    if render and video:
+        raise ValueError("`--render` and `--video` exclude each other: an environment renders in one way.")
+    if env_id is None and environment is None:
+        raise ValueError("It is not known what environment this policy was trained on. Pass --env ID.")
+    made = {"id": env_id, "kwargs": {}} if env_id is not None else environment
+    mode = "human" if render else "rgb_array" if video else None
+    env = gym.make(made["id"], **made["kwargs"], render_mode=mode)
+    try:
+        with _film(env, video) if video else contextlib.nullcontext(env) as env:
+            yield env
+    finally:
+        env.close()
+
+
+@contextlib.contextmanager
+def _film(env: gym.Env, file: Path) -> Iterator[gym.Env]:
+    try:
+        import imageio.v2 as imageio
+    except ImportError as error:
+        raise ImportError("`--video` needs imageio: pip install 'tfdpg[video]'") from error
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with imageio.get_writer(file, fps=env.metadata.get("render_fps", 30), macro_block_size=1) as writer:
+        yield Filmed(env, writer)
+
+
+class Filmed(gym.Wrapper):
+    """Appends a frame to a video after each reset and step."""
+
+    def __init__(self, env: gym.Env, writer: Any):
+        super().__init__(env)
+        self._writer = writer
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Resets, and films the first frame."""
+        result = super().reset(**kwargs)
+        self._writer.append_data(self.env.render())
+        return result
+
+    def step(self, action: Any) -> Any:
+        """Steps, and films."""
+        result = super().step(action)
+        self._writer.append_data(self.env.render())
+        return result
+
+
+def _make_env(config: RunConfig) -> Any:
+    if config.num_envs == 1:
+        return gym.make(config.env, **config.env_kwargs)
+    return gym.make_vec(
+        config.env, num_envs=config.num_envs, vectorization_mode=config.vectorization, **config.env_kwargs
+    )
+
+
+def _own_networks(reference: str, spec: Spec) -> dict[str, keras.Model]:
+    module, _, function = reference.partition(":")
+    if not function:
+        raise ValueError(f"`--networks` must be module:function. Received: {reference!r}")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` does: the user's modules are where the command is run
+    networks = getattr(importlib.import_module(module), function)(spec)
+    unknown = set(networks) - {"pi", "q1", "q2", "encoder"}
+    if unknown:
+        raise ValueError(f"`--networks` must give a dict with any of pi, q1, q2, encoder. Received: {sorted(unknown)}")
+    return networks
+
+
+def _train(directory: Path, config: RunConfig, agent: Agent, env: Any) -> None:
+    fit_options = {name: config.options[name] for name in FIT_OPTIONS}
+    callbacks = [
+        keras.callbacks.CSVLogger(str(directory / "progress.csv"), append=True),
+        EpochLogger(directory / "progress.txt", append=True),
+        keras.callbacks.TensorBoard(str(directory / "tensorboard"), write_graph=False),
+        Checkpoint(directory / "checkpoints", every=config.save_every, keep=config.keep_checkpoints),
+        ExportBest(directory / "best"),
+    ]
+    if config.target_return is not None:
+        callbacks.append(StopAtReturn(config.target_return))
+    validation_env = gym.make(config.env, **config.env_kwargs)
+    try:
+        agent.fit(env, validation_env=validation_env, callbacks=callbacks, **fit_options)
+        print(f"exported {agent.export(directory / 'export')}; the best policy is in {directory / 'best'}")
+    except KeyboardInterrupt as interrupt:
+        raise KeyboardInterrupt(f"{interrupt} Go on with: tfdpg train --resume {directory}") from None
+    finally:
+        env.close()
+        validation_env.close()
+
+
+def _checkpoint(run: Path, which: str) -> Path:
+    """The directory of a checkpoint: `latest`, or its environment steps."""
+    saved = export.versions(run / "checkpoints")
+    if not saved:
+        raise FileNotFoundError(f"{run} holds no checkpoint yet")
+    if which == "latest":
+        return run / "checkpoints" / str(saved[-1])
+    if not which.isdigit() or int(which) not in saved:
+        raise ValueError(f"`--checkpoint` must be latest, best or one of {saved}. Received: {which!r}")
+    return run / "checkpoints" / which
