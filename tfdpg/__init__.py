@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tfdpg import exploration, losses, networks, replay
+    from tfdpg.agents import load_agent
     from tfdpg.agents.agent import Agent
     from tfdpg.agents.td3 import TD3
     from tfdpg.export import Policy, load
     from tfdpg.spec import Spec
     from tfdpg.training import callbacks
-    from tfdpg.agents import load_agent
     from tfdpg.training.evaluation import evaluate
 
 _NAMES = {

@@ -1,11 +1,11 @@
 """Run directories: what `tfdpg train` leaves behind, and how it is read again.
 
-    run.json        the configuration
-    checkpoints/    the newest saved agents, by environment steps
-    progress.csv    an epoch a line; progress.txt has Spinning Up's columns
-    tensorboard/    events
-    best/           the export with the best evaluation return
-    export/         the export of the final policy
+run.json        the configuration
+checkpoints/    the newest saved agents, by environment steps
+progress.csv    an epoch a line; progress.txt has Spinning Up's columns
+tensorboard/    events
+best/           the export with the best evaluation return
+export/         the export of the final policy
 """
 
 import contextlib

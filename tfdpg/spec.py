@@ -129,8 +129,7 @@ class Spec:
             ValueError: arrays of another shape; the message names both shapes.
         """
         parts = [
-            _as_rows(leaf, np.asarray(part))
-            for leaf, part in zip(self.leaves, self._parts(observation), strict=True)
+            _as_rows(leaf, np.asarray(part)) for leaf, part in zip(self.leaves, self._parts(observation), strict=True)
         ]
         if len(parts) == 1:
             return (np.ascontiguousarray(parts[0], self.leaves[0].group),)

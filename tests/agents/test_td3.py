@@ -30,7 +30,11 @@ def linear_agent(**changes):
 
     arguments = {"batch_size": 2, "policy_delay": 2, "polyak": 0.9, "pi_lr": 0.01, "q_lr": 0.1, "jit_compile": False}
     return tfdpg.TD3(
-        SPEC, pi=linear(keras.Input((1,)), [PI]), q1=linear(inputs(), Q1), q2=linear(inputs(), Q2), **arguments | changes
+        SPEC,
+        pi=linear(keras.Input((1,)), [PI]),
+        q1=linear(inputs(), Q1),
+        q2=linear(inputs(), Q2),
+        **arguments | changes,
     )
 
 
@@ -43,7 +47,13 @@ def minibatch(observation, action, reward, discount, next_observation):
     return (tf.constant(packed),)
 
 
-S, A, R, D, S2 = np.array([1.0, 2.0]), np.array([0.5, -0.5]), np.array([1.0, -1.0]), np.array([0.99, 0.0]), np.array([2.0, -1.0])
+S, A, R, D, S2 = (
+    np.array([1.0, 2.0]),
+    np.array([0.5, -0.5]),
+    np.array([1.0, -1.0]),
+    np.array([0.99, 0.0]),
+    np.array([2.0, -1.0]),
+)
 BATCH = minibatch(S, A, R, D, S2)
 
 
@@ -104,16 +114,22 @@ def test_only_its_own_weights_move():
     batch = unpack_transitions(SPEC, BATCH)
     before = {name: network.get_weights()[0] for name, network in agent.networks.items()}
     agent.update_critic("q1", batch, tf.constant([1.0, 2.0]))
-    moved = {name for name, network in agent.networks.items() if not np.array_equal(before[name], network.get_weights()[0])}
+    moved = {
+        name for name, network in agent.networks.items() if not np.array_equal(before[name], network.get_weights()[0])
+    }
     assert moved == {"q1"}
     before = {name: network.get_weights()[0] for name, network in agent.networks.items()}
     agent.update_policy_and_targets(batch)
-    moved = {name for name, network in agent.networks.items() if not np.array_equal(before[name], network.get_weights()[0])}
+    moved = {
+        name for name, network in agent.networks.items() if not np.array_equal(before[name], network.get_weights()[0])
+    }
     assert moved == {"pi"}
 
 
 def test_smoothing_noise_is_drawn_for_each_sample_and_dimension():
-    spec = tfdpg.Spec(spaces.Box(-1, 1, (1,)), spaces.Box(np.array([-1.0, -5.0]), np.array([1.0, 5.0]), dtype=np.float64))
+    spec = tfdpg.Spec(
+        spaces.Box(-1, 1, (1,)), spaces.Box(np.array([-1.0, -5.0]), np.array([1.0, 5.0]), dtype=np.float64)
+    )
     agent = tfdpg.TD3(spec, hidden_units=(4,), batch_size=20_000, target_noise=0.2)
     noise = agent.smoothing_noise(tf.constant(3, tf.int64)).numpy()
     np.testing.assert_allclose(noise.std(axis=0), [0.2, 1.0], rtol=0.03)
@@ -145,7 +161,9 @@ def test_the_delay_goes_on_after_loading(tmp_path):
 
 
 def test_exploration_noise_stays_in_the_box_and_scales_with_it():
-    spec = tfdpg.Spec(spaces.Box(-1, 1, (1,)), spaces.Box(np.array([-1.0, -10.0]), np.array([1.0, 10.0]), dtype=np.float64))
+    spec = tfdpg.Spec(
+        spaces.Box(-1, 1, (1,)), spaces.Box(np.array([-1.0, -10.0]), np.array([1.0, 10.0]), dtype=np.float64)
+    )
     agent = tfdpg.TD3(spec, hidden_units=(4,), start_steps=0, act_noise=0.1)
     observations = np.zeros((20_000, 1), np.float32)
     actions = agent.explore(np.zeros((20_000, 2), np.float32), np.random.default_rng(0))
@@ -183,10 +201,27 @@ def test_a_missing_critic_is_named():
         tfdpg.TD3(SPEC, q1=linear([keras.Input((1,)), keras.Input((1,))], Q1))
 
 
+def test_a_network_that_keras_cannot_copy_is_named():
+    class Unregistered(keras.layers.Layer):
+        def call(self, x):
+            return x
+
+    x = keras.Input((1,))
+    with pytest.raises(ValueError, match="`pi` cannot be copied.*register_keras_serializable"):
+        tfdpg.TD3(SPEC, pi=keras.Model(x, Unregistered()(keras.layers.Dense(1)(x))))
+
+
 def test_identity_is_learnt():
     env = Identity()
     agent = tfdpg.TD3(
-        env, hidden_units=(32, 32), batch_size=64, start_steps=200, update_after=100, pi_lr=3e-3, q_lr=3e-3, jit_compile=False
+        env,
+        hidden_units=(32, 32),
+        batch_size=64,
+        start_steps=200,
+        update_after=100,
+        pi_lr=3e-3,
+        q_lr=3e-3,
+        jit_compile=False,
     )
     agent.fit(env, epochs=1, steps_per_epoch=1000, verbose=0)
     assert agent.evaluate(Identity(), episodes=20)["return"] > -0.02

@@ -6,7 +6,9 @@ from tfdpg import losses
 
 
 def test_td_target_by_hand():
-    target = losses.td_target(tf.constant([1.0, 2.0, 3.0]), tf.constant([0.9, 0.0, 0.81]), tf.constant([10.0, 10.0, -2.0]))
+    target = losses.td_target(
+        tf.constant([1.0, 2.0, 3.0]), tf.constant([0.9, 0.0, 0.81]), tf.constant([10.0, 10.0, -2.0])
+    )
     np.testing.assert_allclose(target, [10.0, 2.0, 1.38], rtol=1e-6)
 
 
@@ -38,7 +40,11 @@ def test_smooth_action_by_hand():
 
 def test_smooth_action_clips_noise_per_dimension():
     smoothed = losses.smooth_action(
-        tf.zeros((1, 2)), tf.constant([[5.0, -5.0]]), tf.constant([0.5, 2.0]), tf.constant([-9.0, -9.0]), tf.constant([9.0, 9.0])
+        tf.zeros((1, 2)),
+        tf.constant([[5.0, -5.0]]),
+        tf.constant([0.5, 2.0]),
+        tf.constant([-9.0, -9.0]),
+        tf.constant([9.0, 9.0]),
     )
     np.testing.assert_allclose(smoothed, [[0.5, -2.0]])
 

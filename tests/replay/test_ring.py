@@ -105,13 +105,22 @@ def fill(ring, steps, lanes=1, length=5, rng=None):
             count = closed.sum()
             ring.begin(all_lanes[closed], tuple(part[:count] for part in sample(ring.spec, lanes, rng)))
         ends = np.full(lanes, (t + 1) % length == 0)
-        ring.add(all_lanes, rng.normal(size=(lanes, ring.spec.act_dim)), rng.normal(size=lanes), ends, sample(ring.spec, lanes, rng))
+        ring.add(
+            all_lanes,
+            rng.normal(size=(lanes, ring.spec.act_dim)),
+            rng.normal(size=lanes),
+            ends,
+            sample(ring.spec, lanes, rng),
+        )
         ring.end(all_lanes[ends])
     return ring
 
 
 def sample(spec, count, rng):
-    return tuple(rng.integers(0, 255, (count, width)).astype(group) for group, width in zip(spec.groups, spec.widths, strict=True))
+    return tuple(
+        rng.integers(0, 255, (count, width)).astype(group)
+        for group, width in zip(spec.groups, spec.widths, strict=True)
+    )
 
 
 def test_images_are_stored_as_bytes_and_drawn_in_place():

@@ -6,7 +6,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import tfdpg
 from tests.environments import Counter
-from tfdpg.training.evaluation import reset_seed
+from tfdpg.training.lanes import reset_seed
 
 
 class Fixed:
@@ -53,7 +53,9 @@ def test_wrong_spaces_and_counts():
 
 
 def test_reset_seeds_differ_between_everything():
-    seeds = {reset_seed(s, stream, lane, e) for s in range(3) for stream in range(2) for lane in range(3) for e in range(9)}
+    seeds = {
+        reset_seed(s, stream, lane, e) for s in range(3) for stream in range(2) for lane in range(3) for e in range(9)
+    }
     assert len(seeds) == 3 * 2 * 3 * 9
 
 

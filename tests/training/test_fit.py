@@ -132,7 +132,9 @@ class Rounds(keras.callbacks.Callback):
 
 def test_a_batch_is_a_round():
     rounds, env = Rounds(), Counter()
-    agent_for(env, update_after=0, update_every=10).fit(env, epochs=2, steps_per_epoch=25, callbacks=[rounds], verbose=0)
+    agent_for(env, update_after=0, update_every=10).fit(
+        env, epochs=2, steps_per_epoch=25, callbacks=[rounds], verbose=0
+    )
     assert rounds.ends == [(9, 10), (19, 20), (24, 25), (4, 30), (14, 40), (24, 50)]
 
 
@@ -177,7 +179,14 @@ def test_environments_that_do_not_fit_are_refused():
 
 @pytest.mark.parametrize(
     "argument, value",
-    [("epochs", 0), ("steps_per_epoch", 0), ("validation_episodes", 0), ("max_ep_len", 0), ("verbose", 3), ("initial_epoch", -1)],
+    [
+        ("epochs", 0),
+        ("steps_per_epoch", 0),
+        ("validation_episodes", 0),
+        ("max_ep_len", 0),
+        ("verbose", 3),
+        ("initial_epoch", -1),
+    ],
 )
 def test_fit_arguments_out_of_range(argument, value):
     env = Counter()

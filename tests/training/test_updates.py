@@ -17,23 +17,22 @@ agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
 for updates in (1, 7, 50, 51):
     agent.learn(updates)
 agent.fit(env, epochs=1, steps_per_epoch=210, validation_env=gym.make("Pendulum-v1"), validation_episodes=1, verbose=0)
-assert agent.updates == 50 + 109 + 200, agent.updates
+assert agent.updates == 40 + 109 + 200, agent.updates
 print(agent.train_function.experimental_get_tracing_count())
 """
 
 
 def test_rounds_of_any_length_trace_and_compile_once(tmp_path):
     environment = os.environ | {"XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"}
-    result = subprocess.run(
-        [sys.executable, "-c", ROUNDS], env=environment, capture_output=True, text=True, check=True
-    )
+    result = subprocess.run([sys.executable, "-c", ROUNDS], env=environment, capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["1"]
     compiled = list(tmp_path.glob("*cpu_after_optimizations.txt"))
     assert len(compiled) == 1, [path.name for path in compiled]
 
 
 @pytest.mark.parametrize(
-    "layer, wanted", [(keras.layers.Conv2D(2, 3), False), (keras.layers.DepthwiseConv2D(3), False), (keras.layers.Flatten(), True)]
+    "layer, wanted",
+    [(keras.layers.Conv2D(2, 3), False), (keras.layers.DepthwiseConv2D(3), False), (keras.layers.Flatten(), True)],
 )
 def test_xla_is_for_networks_without_convolutions(layer, wanted):
     inner = keras.Sequential([keras.Input((8, 8, 1)), layer])

@@ -5,7 +5,7 @@ import copy
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -13,11 +13,12 @@ import tensorflow as tf
 
 from tfdpg import export
 from tfdpg.arguments import natural, positive_int
-from tfdpg.networks import CompiledActor
+from tfdpg.networks import CompiledActor, copy_network
 from tfdpg.replay import Ring
 from tfdpg.spec import Packed, Spec
 from tfdpg.training import checkpoint, evaluation, loop
 from tfdpg.training.collector import Collector
+from tfdpg.training.lanes import environment_of
 from tfdpg.training.optimizers import Optimizers
 from tfdpg.training.schedule import Schedule
 from tfdpg.training.statistics import Statistics
@@ -27,20 +28,8 @@ OBJECTS = ("env", "pi", "q1", "q2", "encoder")
 """Constructor arguments that are not plain values: they are saved as files, or not at all."""
 
 
-class Actor(Protocol):
-    """The acting side's copy of the policy."""
-
-    def load(self, weights: np.ndarray) -> None:
-        """Takes the policy's weights, flat."""
-        ...
-
-    def __call__(self, packed: Packed) -> np.ndarray:
-        """Greedy actions `[lanes, act_dim]` for packed observations."""
-        ...
-
-
 class Agent(abc.ABC):
-    """An off-policy actor-critic agent. Algorithms are its final subclasses; they say what they draw and how they update.
+    """An off-policy actor-critic agent; its final subclasses say what they draw and how they update.
 
     Args:
         env: the environment, a vector environment, or a `Spec`.
@@ -61,6 +50,7 @@ class Agent(abc.ABC):
         optimizers: one for each network, by the same names.
         replay: the ring of rows.
         schedule: the learning schedule and its counters.
+        collector: pairs actions with their outcomes.
         optimizer: all optimizers, as Keras' callbacks want them.
         epoch: the number of epochs that `fit` has completed.
         stop_training: set to True by a callback to stop `fit`.
@@ -76,7 +66,7 @@ class Agent(abc.ABC):
         networks: Mapping[str, keras.Model],
         learning_rates: Mapping[str, float],
         own_networks: Collection[str],
-        actor: Actor | None,
+        actor: evaluation.Actor | None,
         schedule: Schedule,
         replay_size: int,
         batch_size: int,
@@ -84,10 +74,10 @@ class Agent(abc.ABC):
         jit_compile: bool | Literal["auto"],
     ):
         self.spec = Spec.of(env)
-        self.environment = _environment_of(env)
+        self.environment = environment_of(env)
         self.networks = dict(networks)
         self.own_networks = frozenset(own_networks)
-        self.targets = {name: copy.deepcopy(network) for name, network in networks.items()}
+        self.targets = {name: copy_network(name, network) for name, network in networks.items()}
         self.optimizers = {
             name: keras.optimizers.Adam(rate, name=f"{name}_adam") for name, rate in learning_rates.items()
         }
@@ -106,16 +96,14 @@ class Agent(abc.ABC):
         self.counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
         self.optimizer = Optimizers(list(self.optimizers.values()), self.counter)
         self.statistics = Statistics(self.metrics)
-        self.episodes = np.zeros(0, np.int64)
         self.epoch = 0
         self.stop_training = False
         self.history: keras.callbacks.History | None = None
         self._initial_epoch: int | None = None
-        self._rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, 0])))
         self._predictor = CompiledActor(self.spec, self.networks["pi"])
-        self._actor: Actor = actor or self._predictor
+        self._actor: evaluation.Actor = actor or self._predictor
         self._updates: CompiledUpdates | None = None
-        self._collector = Collector(self.spec, self.replay, schedule, self._behave, self._rng)
+        self.collector = Collector(self.spec, self.replay, schedule, self._behave, self.seed)
         self.refresh_actor()
 
     # What an algorithm says.
@@ -170,7 +158,7 @@ class Agent(abc.ABC):
         Raises:
             ValueError: an observation of another shape, or that is not finite.
         """
-        return self._collector.act(observation, explore)
+        return self.collector.act(observation, explore)
 
     def observe(
         self, reward: Any, next_observation: Any, terminated: Any, truncated: Any, final_observation: Any = None
@@ -191,7 +179,11 @@ class Agent(abc.ABC):
             RuntimeError: there was no `act` before.
             ValueError: a reward or an observation that is not finite, or of another shape. Nothing is stored.
         """
-        self._collector.observe(reward, next_observation, terminated, truncated, final_observation)
+        self.collector.observe(reward, next_observation, terminated, truncated, final_observation)
+
+    def next_reset_seed(self, lane: int) -> int:
+        """The seed with which `fit` resets a lane's environment for its next training episode."""
+        return self.collector.next_reset_seed(lane)
 
     def learn(self, updates: int | None = None) -> dict[str, float]:
         """Makes the updates that the schedule says are due now, or exactly `updates`.
@@ -280,7 +272,7 @@ class Agent(abc.ABC):
         """The greedy policy with the weights of now, as `tfdpg.evaluate` takes it."""
         actor = copy.copy(self._actor)
         actor.load(self._flat_weights())
-        return Greedy(self.spec, actor)
+        return evaluation.Greedy(self.spec, actor)
 
     # Weights and files.
 
@@ -336,7 +328,7 @@ class Agent(abc.ABC):
             spec=self.spec,
             pi=self.networks["pi"],
             critics=critics,
-            examples=self._example_observations(),
+            examples=export.example_observations(self.spec, self.replay, self.seed),
             metadata={
                 "agent": type(self).__name__,
                 "environment": self.environment,
@@ -366,26 +358,6 @@ class Agent(abc.ABC):
         names = inspect.signature(type(self).__init__).parameters
         return {name: getattr(self, name) for name in names if name not in ("self", *OBJECTS)}
 
-    @property
-    def random_state(self) -> dict[str, Any]:
-        """The state of the generator that draws exploration noise, as plain JSON values."""
-        return self._rng.bit_generator.state
-
-    @random_state.setter
-    def random_state(self, state: dict[str, Any]) -> None:
-        self._rng.bit_generator.state = state
-
-    def close_episodes(self) -> None:
-        """Closes open episodes as truncated; the next `act` begins new ones."""
-        self._collector.close_episodes()
-
-    def next_reset_seed(self, lane: int) -> int:
-        """The seed with which a lane's environment is to be reset for its next training episode."""
-        if lane >= len(self.episodes):
-            self.episodes = np.append(self.episodes, np.zeros(lane + 1 - len(self.episodes), np.int64))
-        self.episodes[lane] += 1
-        return evaluation.reset_seed(self.seed, evaluation.TRAINING, lane, int(self.episodes[lane]) - 1)
-
     def refresh_actor(self) -> None:
         """Gives the acting side the weights that the policy has now."""
         self._actor.load(self._flat_weights())
@@ -404,7 +376,7 @@ class Agent(abc.ABC):
             self.counter,
             metrics=self.metrics,
             widths=self.packed_widths,
-            chunk=min(LARGEST_CHUNK, usual * max(1, len(self._collector.lanes))),
+            chunk=min(LARGEST_CHUNK, usual * max(1, len(self.collector.lanes))),
             batch_size=self.batch_size,
             acting=self.networks["pi"],
             jit_compile=jit,
@@ -412,34 +384,4 @@ class Agent(abc.ABC):
 
     def _behave(self, packed: Packed, explore: bool) -> np.ndarray:
         action = self._actor(packed)
-        return self.explore(action, self._rng) if explore else action
-
-    def _example_observations(self) -> dict[str, np.ndarray]:
-        """Seven observations to verify an export on: from the replay where it has some, else from the space."""
-        if self.replay.size:
-            slots = np.linspace(0, self.replay.size - 1, 7).astype(np.int64)
-            return self.spec.unpack(self.replay.observation(slots))
-        space = copy.deepcopy(self.spec.observation_space)
-        space.seed(self.seed)
-        packed = [self.spec.pack(space.sample()) for _ in range(7)]
-        return self.spec.unpack(tuple(np.concatenate(parts) for parts in zip(*packed, strict=True)))
-
-
-class Greedy:
-    """A policy without noise: an actor and the spaces that it serves."""
-
-    def __init__(self, spec: Spec, actor: Actor):
-        self.spec, self._actor = spec, actor
-
-    def __call__(self, observation: Any) -> np.ndarray:
-        """The actions for a batch of observations, `[batch, act_dim]`."""
-        return self._actor(self.spec.pack(observation))
-
-
-def _environment_of(env: Any) -> dict[str, Any] | None:
-    """The registered name and arguments of an environment, where it has them."""
-    spec = None if isinstance(env, Spec) else env.spec
-    if spec is None:
-        return None
-    kwargs = {k: v for k, v in spec.kwargs.items() if k not in ("num_envs", "vectorization_mode", "render_mode")}
-    return {"id": spec.id, "kwargs": kwargs}
+        return self.explore(action, self.collector.rng) if explore else action

@@ -151,6 +151,8 @@ class TD3(Agent):
             seed=seed,
             jit_compile=jit_compile,
         )
+        self.pi, self.q1, self.q2 = (self.networks[name] for name in ("pi", "q1", "q2"))
+        self.pi_target, self.q1_target, self.q2_target = (self.targets[name] for name in ("pi", "q1", "q2"))
         self._noise = Gaussian(spec, self.act_noise)
 
     def explore(self, greedy: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -169,7 +171,7 @@ class TD3(Agent):
         return Layout.of(self.spec).arrays
 
     def update(self, packed: tuple[tf.Tensor, ...], counter: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Clipped double Q-learning with smoothed targets; then, every `policy_delay` updates, the policy."""
+        """Clipped double Q-learning on smoothed targets; every `policy_delay` updates, the policy and the targets."""
         batch = unpack_transitions(self.spec, packed)
         target = self.target(batch, self.smoothing_noise(counter))
         loss_q1, q1 = self.update_critic("q1", batch, target)
@@ -177,46 +179,47 @@ class TD3(Agent):
         loss_pi = tf.cond(
             counter % self.policy_delay == 0,
             lambda: self.update_policy_and_targets(batch),
-            lambda: tf.fill(tf.shape(q1), math.nan),
+            lambda: tf.fill([self.batch_size], math.nan),
         )
         return {"loss_q": loss_q1 + loss_q2, "loss_pi": loss_pi, "q1": q1, "q2": q2}
 
     def target(self, batch: Transitions, noise: tf.Tensor) -> tf.Tensor:
-        """y = r + γ (1 − d) min_i Q_i,targ(s', clip(π_targ(s') + clip(ε, −c, c), a_low, a_high))."""
+        """y = r + γ (1 − d) min_i Q_i,targ(s', a'), with a' = clip(π_targ(s') + clip(ε, −c, c), a_low, a_high)."""
         noise_clip = self.noise_clip * self.spec.half_range
         action_t = smooth_action(
-            self.targets["pi"](batch.next_observation), noise, noise_clip, self.spec.low, self.spec.high
+            self.pi_target(batch.next_observation), noise, noise_clip, self.spec.low, self.spec.high
         )
-        q1_t, q2_t = (flat_values(self.targets[name]([batch.next_observation, action_t])) for name in ("q1", "q2"))
+        q1_t = flat_values(self.q1_target([batch.next_observation, action_t]))
+        q2_t = flat_values(self.q2_target([batch.next_observation, action_t]))
         return td_target(batch.reward, batch.discount, tf.minimum(q1_t, q2_t))
 
-    def update_critic(self, name: str, batch: Transitions, target: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """One step on mean (Q(s, a) − y)²; returns each element's loss and value."""
-        network = self.networks[name]
+    def update_critic(
+        self, name: Literal["q1", "q2"], batch: Transitions, target: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """One step down mean (y − Q(s, a))²; returns each element's loss and value."""
+        critic = self.networks[name]
 
         def loss() -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
-            q = flat_values(network([batch.observation, batch.action], training=True))
+            q = flat_values(critic([batch.observation, batch.action], training=True))
             losses = td_loss(q, target)
             return tf.reduce_mean(losses), (losses, q)
 
-        return minimize(loss, network, self.optimizers[name])
+        return minimize(loss, critic, self.optimizers[name])
 
     def update_policy_and_targets(self, batch: Transitions) -> tf.Tensor:
-        """One step up on mean Q1(s, π(s)), then polyak averaging; returns each element's −Q1(s, π(s))."""
-        pi, q1 = self.networks["pi"], self.networks["q1"]
+        """One step up mean Q1(s, π(s)), then polyak averaging; returns each element's −Q1(s, π(s))."""
 
         def loss() -> tuple[tf.Tensor, tf.Tensor]:
-            losses = -flat_values(q1([batch.observation, pi(batch.observation, training=True)]))
+            losses = -flat_values(self.q1([batch.observation, self.pi(batch.observation, training=True)]))
             return tf.reduce_mean(losses), losses
 
-        losses = minimize(loss, pi, self.optimizers["pi"])
+        losses = minimize(loss, self.pi, self.optimizers["pi"])
         for name, target in self.targets.items():
             polyak_average(target, self.networks[name], self.polyak)
         return losses
 
     def smoothing_noise(self, counter: tf.Tensor) -> tf.Tensor:
-        """ε ~ N(0, σ), a sample for each action and dimension, a function of (seed, counter) alone."""
+        """ε ~ N(0, σ) `[batch, act_dim]`, a sample for each action and dimension; a function of (seed, counter)."""
         key = tf.stack([tf.constant(self.seed, tf.int64), counter])
-        shape = (self.batch_size, self.spec.act_dim)
-        noise = tf.random.stateless_normal(shape, key, alg="philox")
+        noise = tf.random.stateless_normal((self.batch_size, self.spec.act_dim), key, alg="philox")
         return noise * (self.target_noise * self.spec.half_range)

@@ -32,7 +32,5 @@ def write_warmup(directory: Path, model: str, observations: Mapping[str, np.ndar
                 request.model_spec.signature_name = signature
                 for key, values in inputs.items():
                     request.inputs[key].CopyFrom(tf.make_tensor_proto(values))
-                log = prediction_log_pb2.PredictionLog(
-                    predict_log=prediction_log_pb2.PredictLog(request=request)
-                )
+                log = prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
                 writer.write(log.SerializeToString())

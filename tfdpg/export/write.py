@@ -72,9 +72,7 @@ def write(
 
 def _functions(spec: Spec, pi: keras.Model, critics: Mapping[str, keras.Model]) -> dict[str, Any]:
     """The exported functions; each takes raw inputs by name and returns a dict with its output."""
-    observation = {
-        leaf.name: tf.TensorSpec([None, *leaf.shape], leaf.dtype, name=leaf.name) for leaf in spec.leaves
-    }
+    observation = {leaf.name: tf.TensorSpec([None, *leaf.shape], leaf.dtype, name=leaf.name) for leaf in spec.leaves}
     action = tf.TensorSpec([None, spec.act_dim], tf.float32, name="a")
 
     def policy(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -95,7 +93,9 @@ def _functions(spec: Spec, pi: keras.Model, critics: Mapping[str, keras.Model]) 
 def _module(pi: keras.Model, critics: Mapping[str, keras.Model]) -> tf.Module:
     """Tracks the raw variables. A tracked Keras model loads in Python and fails in TensorFlow Serving's loader."""
     module = tf.Module()
-    module.variables_of_networks = [variable.value for network in (pi, *critics.values()) for variable in network.variables]
+    module.variables_of_networks = [
+        variable.value for network in (pi, *critics.values()) for variable in network.variables
+    ]
     return module
 
 
@@ -131,4 +131,3 @@ def _describe(spec: Spec, critics: Mapping[str, keras.Model], metadata: Mapping[
         "critics": len(critics),
         "versions": {name: importlib.metadata.version(name) for name in libraries},
     }
-

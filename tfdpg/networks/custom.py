@@ -1,5 +1,7 @@
 """Checks of a user's own networks, by trying them on a batch of zeros."""
 
+import copy
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -34,6 +36,21 @@ def check_critics(spec: Spec, critics: dict[str, keras.Model]) -> None:
     for i, first in enumerate(names):
         for second in names[i + 1 :]:
             _check_different(first, critics[first], second, critics[second])
+
+
+def copy_network(name: str, network: keras.Model) -> keras.Model:
+    """A copy of a network with its weights, for its target network.
+
+    Raises:
+        ValueError: Keras cannot copy it; the message names the network and says why.
+    """
+    try:
+        return copy.deepcopy(network)
+    except TypeError as error:
+        raise ValueError(
+            f"`{name}` cannot be copied for its target network. Own layers need "
+            f"@keras.saving.register_keras_serializable(). Keras says: {error}"
+        ) from error
 
 
 def _check_different(first: str, q1: keras.Model, second: str, q2: keras.Model) -> None:

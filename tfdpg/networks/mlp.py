@@ -1,11 +1,11 @@
 """The stock networks: fully connected actor and critic."""
 
-import copy
 from collections.abc import Sequence
 
 import keras
 import numpy as np
 
+from tfdpg.networks.custom import copy_network
 from tfdpg.networks.encoder import encoder as stock_encoder
 from tfdpg.networks.encoder import observation_inputs
 from tfdpg.spec import Spec
@@ -72,12 +72,10 @@ def mlp_critic(
 
 
 def _features(spec: Spec, encoder: keras.Model | None) -> keras.Model:
-    return stock_encoder(spec) if encoder is None else copy.deepcopy(encoder)
+    return stock_encoder(spec) if encoder is None else copy_network("encoder", encoder)
 
 
-def _hidden_layers(
-    x: keras.KerasTensor, hidden_units: Sequence[int], activation: str, seed: int
-) -> keras.KerasTensor:
+def _hidden_layers(x: keras.KerasTensor, hidden_units: Sequence[int], activation: str, seed: int) -> keras.KerasTensor:
     for depth, units in enumerate(hidden_units):
         x = _dense(units, activation, seed, depth)(x)
     return x

@@ -85,4 +85,4 @@ class CompiledActor:
         return self._function(packed).numpy()
 
     def load(self, weights: np.ndarray) -> None:
-        """Does nothing: the network has its weights. (The NumPy actors take theirs here.)"""
+        """Does nothing, since the network has its weights; the NumPy actors take theirs here."""

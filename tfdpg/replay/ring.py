@@ -161,7 +161,9 @@ class Ring:
         """Writes observations as new rows without successor, and returns their numbers."""
         count = len(observation[0])
         if count > self.replay_size:
-            raise ValueError(f"`replay_size` must be at least the number of lanes, {count}. Received: {self.replay_size}")
+            raise ValueError(
+                f"`replay_size` must be at least the number of lanes, {count}. Received: {self.replay_size}"
+            )
         numbers = np.arange(self.added, self.added + count)
         slots = numbers % self.replay_size
         if self.obs_width:

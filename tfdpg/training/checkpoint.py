@@ -14,44 +14,20 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import h5py
 import keras
 import numpy as np
-import tensorflow as tf
 
-from tfdpg.replay import Ring
 from tfdpg.spec import Spec
-from tfdpg.training.schedule import Schedule
+from tfdpg.training.protocols import Saves
 
 FORMAT = 1
 
 
 class CheckpointError(RuntimeError):
     """A saved agent is damaged, incomplete, or of another version."""
-
-
-class Saveable(Protocol):
-    """What an agent shows of itself to be saved and restored."""
-
-    spec: Spec
-    arguments: dict[str, Any]
-    networks: dict[str, keras.Model]
-    targets: dict[str, keras.Model]
-    optimizers: dict[str, keras.optimizers.Optimizer]
-    own_networks: frozenset[str]
-    replay: Ring
-    schedule: Schedule
-    counter: tf.Variable
-    episodes: np.ndarray
-    epoch: int
-    environment: dict[str, Any] | None
-    random_state: dict[str, Any]
-
-    def refresh_actor(self) -> None:
-        """Gives the acting side the weights that the policy has now."""
-        ...
 
 
 class Saved(NamedTuple):
@@ -66,7 +42,7 @@ class Saved(NamedTuple):
     replay: dict[str, np.ndarray]
 
 
-def save(agent: Saveable, directory: str | Path, overwrite: bool = True) -> None:
+def save(agent: Saves, directory: str | Path, overwrite: bool = True) -> None:
     """Writes an agent to a temporary directory beside `directory`, then renames it into place.
 
     Raises:
@@ -120,7 +96,7 @@ def read(directory: str | Path) -> Saved:
         raise CheckpointError(f"The saved agent in {directory} is damaged: {error}") from error
 
 
-def restore(agent: Saveable, saved: Saved) -> None:
+def restore(agent: Saves, saved: Saved) -> None:
     """Gives an agent that was built from `saved` its variables, replay, counters and random states."""
     for name, variables in _variables(agent).items():
         for i, variable in enumerate(variables):
@@ -129,11 +105,10 @@ def restore(agent: Saveable, saved: Saved) -> None:
     state = saved.state
     agent.counter.assign(state["updates"])
     agent.epoch, agent.environment = state["epoch"], state["environment"]
-    agent.episodes = np.array(state["episodes"], np.int64)
     schedule = agent.schedule
     schedule.env_steps, schedule.last_round = state["env_steps"], state["last_round"]
     schedule.episode_ended = state["episode_ended"]
-    agent.random_state = state["random_state"]
+    agent.collector.restore(state["collector"])
     agent.refresh_actor()
 
 
@@ -163,7 +138,7 @@ def load_weights(networks: Mapping[str, keras.Model], filepath: str | Path) -> l
         return [np.asarray(file[f"{name}/{i}"]) for name, count in expected.items() for i in range(count)]
 
 
-def _write(agent: Saveable, directory: Path) -> None:
+def _write(agent: Saves, directory: Path) -> None:
     arrays = {
         f"{name}/{i}": np.asarray(variable)
         for name, variables in _variables(agent).items()
@@ -179,10 +154,9 @@ def _write(agent: Saveable, directory: Path) -> None:
         "env_steps": schedule.env_steps,
         "last_round": schedule.last_round,
         "episode_ended": schedule.episode_ended,
-        "episodes": agent.episodes.tolist(),
         "epoch": agent.epoch,
         "environment": agent.environment,
-        "random_state": agent.random_state,
+        "collector": agent.collector.state(),
     }
     description = {
         "format": FORMAT,
@@ -195,7 +169,7 @@ def _write(agent: Saveable, directory: Path) -> None:
     (directory / "agent.json").write_text(json.dumps(description, indent=2) + "\n")
 
 
-def _variables(agent: Saveable) -> dict[str, list[Any]]:
+def _variables(agent: Saves) -> dict[str, list[Any]]:
     networks = {name: network.variables for name, network in agent.networks.items()}
     targets = {f"{name}_target": network.variables for name, network in agent.targets.items()}
     optimizers = {f"{name}_optimizer": optimizer.variables for name, optimizer in agent.optimizers.items()}
@@ -203,5 +177,5 @@ def _variables(agent: Saveable) -> dict[str, list[Any]]:
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path) as file:
+    with open(path, "rb") as stream, np.load(stream) as file:
         return {name: file[name] for name in file.files}

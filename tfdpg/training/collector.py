@@ -8,6 +8,7 @@ import numpy as np
 from tfdpg.exploration import uniform_actions
 from tfdpg.replay import Ring
 from tfdpg.spec import Packed, Spec
+from tfdpg.training.lanes import TRAINING, reset_seed
 from tfdpg.training.schedule import Schedule
 
 Behaviour = Callable[[Packed, bool], np.ndarray]
@@ -22,12 +23,19 @@ class Collector:
         replay: where rows go.
         schedule: counts steps, and says when to act at random.
         behave: chooses actions.
-        rng: draws the random ones.
+        seed: fixes the exploration and the seeds of resets.
+
+    Attributes:
+        rng: draws everything random in acting.
+        lanes: the lanes that acted last, `[lanes]`.
+        episodes: the episodes begun on each lane with a seed from `next_reset_seed`.
     """
 
-    def __init__(self, spec: Spec, replay: Ring, schedule: Schedule, behave: Behaviour, rng: np.random.Generator):
-        self._spec, self._replay, self._schedule = spec, replay, schedule
-        self._behave, self._rng = behave, rng
+    def __init__(self, spec: Spec, replay: Ring, schedule: Schedule, behave: Behaviour, seed: int):
+        self._spec, self._replay, self._schedule, self._behave = spec, replay, schedule, behave
+        self._seed = seed
+        self.rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, 0])))
+        self.episodes = np.zeros(0, np.int64)
         self.lanes = np.zeros(0, np.int64)
         self._resetting = np.zeros(0, bool)
         self._pending: np.ndarray | None = None
@@ -44,7 +52,7 @@ class Collector:
             self._check_finite("observation", packed)
             self._replay.begin(self.lanes[opened], tuple(part[opened] for part in packed))
         if explore and self._schedule.acts_at_random:
-            action = uniform_actions(self._spec, len(self.lanes), self._rng)
+            action = uniform_actions(self._spec, len(self.lanes), self.rng)
         else:
             action = self._behave(packed, explore)
         self._pending = action
@@ -84,6 +92,22 @@ class Collector:
         """Closes open episodes as truncated; the next `act` begins new ones."""
         self._replay.end(np.arange(len(self._replay.heads)))
         self._pending, self._resetting = None, np.zeros(len(self.lanes), bool)
+
+    def next_reset_seed(self, lane: int) -> int:
+        """See `Agent.next_reset_seed`."""
+        if lane >= len(self.episodes):
+            self.episodes = np.append(self.episodes, np.zeros(lane + 1 - len(self.episodes), np.int64))
+        self.episodes[lane] += 1
+        return reset_seed(self._seed, TRAINING, lane, int(self.episodes[lane]) - 1)
+
+    def state(self) -> dict[str, Any]:
+        """The random state and the episodes begun, as plain JSON values."""
+        return {"random_state": self.rng.bit_generator.state, "episodes": self.episodes.tolist()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes what `state` gave."""
+        self.rng.bit_generator.state = state["random_state"]
+        self.episodes = np.array(state["episodes"], np.int64)
 
     def _check_finite(self, what: str, parts: Packed) -> None:
         if not all(np.isfinite(part).all() for part in parts if part.dtype != np.uint8):

@@ -6,12 +6,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from tfdpg.arguments import positive_int
-from tfdpg.spec import Spec
-from tfdpg.training.lanes import Episode, Lanes
-
-EVALUATION = 1
-TRAINING = 0
-"""The streams of reset seeds: evaluation never replays the training episodes."""
+from tfdpg.spec import Packed, Spec
+from tfdpg.training.lanes import EVALUATION, Episode, Lanes, reset_seed
 
 
 class Acts(Protocol):
@@ -27,9 +23,27 @@ class Acts(Protocol):
         ...
 
 
-def reset_seed(seed: int, stream: int, lane: int, episode: int) -> int:
-    """The seed with which an environment is reset for an episode."""
-    return int(np.random.SeedSequence([seed, stream, lane, episode]).generate_state(1)[0])
+class Actor(Protocol):
+    """The acting side's copy of the policy."""
+
+    def load(self, weights: np.ndarray) -> None:
+        """Takes the policy's weights, flat."""
+        ...
+
+    def __call__(self, packed: Packed) -> np.ndarray:
+        """Greedy actions `[lanes, act_dim]` for packed observations."""
+        ...
+
+
+class Greedy:
+    """A policy without noise: an actor and the spaces that it serves."""
+
+    def __init__(self, spec: Spec, actor: Actor):
+        self.spec, self._actor = spec, actor
+
+    def __call__(self, observation: Any) -> np.ndarray:
+        """The actions for a batch of observations, `[batch, act_dim]`."""
+        return self._actor(self.spec.pack(observation))
 
 
 def evaluate(

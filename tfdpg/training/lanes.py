@@ -17,6 +17,15 @@ ResetSeed = Callable[[int], int]
 """From a lane to the seed of its next episode."""
 
 
+TRAINING, EVALUATION = 0, 1
+"""The streams of reset seeds: evaluation never replays the training episodes."""
+
+
+def reset_seed(seed: int, stream: int, lane: int, episode: int) -> int:
+    """The seed with which an environment is reset for an episode."""
+    return int(np.random.SeedSequence([seed, stream, lane, episode]).generate_state(1)[0])
+
+
 class Step(NamedTuple):
     """One step of all lanes, in the order of `Agent.observe`'s arguments.
 
@@ -121,3 +130,12 @@ def _check_partial_reset(env: gym.vector.VectorEnv) -> None:
             "`env` is an AsyncVectorEnv without shared memory in NEXT_STEP mode, which resets a lane a second time "
             "after a partial reset. Make it with shared_memory=True or autoreset_mode=AutoresetMode.DISABLED."
         )
+
+
+def environment_of(env: Any) -> dict[str, Any] | None:
+    """The registered name and arguments of an environment, where it has them; None for a `Spec`."""
+    spec = None if isinstance(env, Spec) else env.spec
+    if spec is None:
+        return None
+    kwargs = {k: v for k, v in spec.kwargs.items() if k not in ("num_envs", "vectorization_mode", "render_mode")}
+    return {"id": spec.id, "kwargs": kwargs}

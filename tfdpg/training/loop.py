@@ -5,39 +5,16 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import keras
 import numpy as np
 
 from tfdpg.arguments import natural, positive_int, reject
-from tfdpg.spec import Spec
 from tfdpg.training.callbacks import ProgressBar, refuse_unusable
 from tfdpg.training.evaluation import summarise
 from tfdpg.training.lanes import Episode, Lanes
-from tfdpg.training.schedule import Schedule
-from tfdpg.training.statistics import Statistics
-
-
-class Trains(Protocol):
-    """What the loop asks of an agent."""
-
-    spec: Spec
-    schedule: Schedule
-    statistics: Statistics
-    epoch: int
-    stop_training: bool
-    _initial_epoch: int | None
-
-    def act(self, observation: Any, explore: bool = True) -> np.ndarray: ...
-    def observe(
-        self, reward: Any, next_observation: Any, terminated: Any, truncated: Any, final_observation: Any = None
-    ) -> None: ...
-    def learn(self) -> dict[str, float]: ...
-    def evaluate(self, env: Any, episodes: int, *, max_ep_len: int | None) -> dict[str, float]: ...
-    def close_episodes(self) -> None: ...
-    def next_reset_seed(self, lane: int) -> int: ...
-    def refresh_actor(self) -> None: ...
+from tfdpg.training.protocols import Trains
 
 
 def fit(
@@ -58,24 +35,12 @@ def fit(
     Ctrl-C ends training between two steps: callbacks see the end of training, so that a checkpoint is
     written, and `KeyboardInterrupt` is raised.
     """
-    positive_int("epochs", epochs)
-    positive_int("steps_per_epoch", steps_per_epoch)
-    natural("initial_epoch", initial_epoch)
-    positive_int("validation_episodes", validation_episodes)
-    if max_ep_len is not None:
-        positive_int("max_ep_len", max_ep_len)
-    if verbose not in ("auto", 0, 1, 2):
-        raise reject("verbose", '"auto", 0, 1 or 2', verbose)
-    agent.spec.check(env)
-    if validation_env is not None:
-        agent.spec.check(validation_env, "validation_env")
-        if validation_env is env or validation_env.unwrapped is env.unwrapped:
-            raise ValueError("`validation_env` must be another environment than `env`: evaluating would reset it.")
-
-    lanes = Lanes(env, agent.spec, agent.next_reset_seed, max_ep_len)
+    _check_counts(epochs, steps_per_epoch, initial_epoch, validation_episodes, max_ep_len, verbose)
+    _check_environments(agent, env, validation_env)
+    lanes = Lanes(env, agent.spec, agent.collector.next_reset_seed, max_ep_len)
     history = _callback_list(agent, callbacks, verbose, epochs, steps_per_epoch)
     agent.stop_training, agent._initial_epoch = False, None
-    agent.close_episodes()
+    agent.collector.close_episodes()
     agent.refresh_actor()
     with _deferred_interrupt() as interrupted:
         run = _Run(agent, lanes, history, interrupted)
@@ -96,12 +61,38 @@ def fit(
                 if agent.stop_training or interrupted.is_set():
                     break
         except Exception:
-            agent.close_episodes()
+            agent.collector.close_episodes()
             raise
         history.on_train_end()
     if interrupted.is_set():
         raise KeyboardInterrupt("Training was interrupted, and ended between two steps.")
     return history._history
+
+
+def _check_counts(
+    epochs: int,
+    steps_per_epoch: int,
+    initial_epoch: int,
+    validation_episodes: int,
+    max_ep_len: int | None,
+    verbose: Any,
+) -> None:
+    positive_int("epochs", epochs)
+    positive_int("steps_per_epoch", steps_per_epoch)
+    natural("initial_epoch", initial_epoch)
+    positive_int("validation_episodes", validation_episodes)
+    if max_ep_len is not None:
+        positive_int("max_ep_len", max_ep_len)
+    if verbose not in ("auto", 0, 1, 2):
+        raise reject("verbose", '"auto", 0, 1 or 2', verbose)
+
+
+def _check_environments(agent: Trains, env: Any, validation_env: Any) -> None:
+    agent.spec.check(env)
+    if validation_env is not None:
+        agent.spec.check(validation_env, "validation_env")
+        if validation_env is env or validation_env.unwrapped is env.unwrapped:
+            raise ValueError("`validation_env` must be another environment than `env`: evaluating would reset it.")
 
 
 class _Run:

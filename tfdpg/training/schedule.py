@@ -16,7 +16,7 @@ class Schedule:
 
     Attributes:
         env_steps: the steps taken.
-        last_round: the step of the last round, at first `update_after`.
+        last_round: the step of the last round.
         episode_ended: whether an episode ended since the last round.
     """
 
@@ -35,7 +35,7 @@ class Schedule:
         self.update_every = update_every if update_every == "episode" else positive_int("update_every", update_every)
         self.gradient_steps = None if gradient_steps is None else positive_int("gradient_steps", gradient_steps)
         self.env_steps = 0
-        self.last_round = self.update_after
+        self.last_round = 0
         self.episode_ended = False
 
     @property
@@ -51,20 +51,19 @@ class Schedule:
     def count(self, steps: int, episode_ended: bool) -> None:
         """Counts `steps` environment steps, one for each lane that took one."""
         self.env_steps += steps
-        self.episode_ended |= episode_ended and self.env_steps > self.last_round
+        self.episode_ended |= episode_ended
 
     @property
     def is_due(self) -> bool:
-        """Whether a learning round is due now."""
-        credit = self.env_steps - self.last_round
+        """Whether a learning round is due now; before `update_after` it will have no updates."""
         if self.update_every == "episode":
-            return self.episode_ended and credit > 0
-        return credit >= self.update_every
+            return self.episode_ended
+        return self.env_steps - self.last_round >= self.update_every
 
     def take_round(self) -> int:
         """The number of updates due now, 0 if none; a round that is taken is not due again."""
         if not self.is_due:
             return 0
-        updates = self.gradient_steps or self.env_steps - self.last_round
+        credit = self.env_steps - max(self.last_round, self.update_after)
         self.last_round, self.episode_ended = self.env_steps, False
-        return updates
+        return max(0, credit) if self.gradient_steps is None else self.gradient_steps * (credit > 0)

@@ -126,7 +126,7 @@ def minimize(
 
 
 def polyak_average(target: keras.Model, online: keras.Model, polyak: float) -> None:
-    """target ← polyak * target + (1 - polyak) * online, for every trainable weight."""
+    """Moves every trainable weight: target ← polyak * target + (1 - polyak) * online."""
     for old, new in zip(target.trainable_variables, online.trainable_variables, strict=True):
         old.assign(polyak * old + (1 - polyak) * new)
 

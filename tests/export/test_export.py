@@ -1,0 +1,246 @@
+"""Exports, run by loaders that know nothing of tfdpg or Keras."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from gymnasium import spaces
+from tensorflow_serving.apis import prediction_log_pb2
+
+import tfdpg
+from tests.agents.roster import AGENTS, SMALL
+from tests.test_spec import ACTION, OBSERVATIONS
+from tfdpg import export, networks
+from tfdpg.export import verify as verification
+
+SESSION = """
+    import json, sys
+    sys.modules["keras"] = sys.modules["tf_keras"] = sys.modules["tfdpg"] = None  # importing them fails
+    import numpy as np
+    import tensorflow as tf
+
+    directory, inputs = sys.argv[1], dict(np.load(sys.argv[2]))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        model = tf.compat.v1.saved_model.load(session, ["serve"], directory)
+        out = {}
+        for name, signature in model.signature_def.items():
+            if name.startswith("__"):
+                continue
+            feed = {tensor.name: inputs[key] for key, tensor in signature.inputs.items()}
+            for key, tensor in signature.outputs.items():
+                out[f"{name}/{key}"] = session.run(tensor.name, feed).tolist()
+    assert not any(name.startswith(("keras.", "tfdpg.")) for name in sys.modules)
+    print(json.dumps(out))
+"""
+
+
+def trained(make, env):
+    agent = make(env)
+    agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
+    return agent
+
+
+def batch(spec, count):
+    spec.observation_space.seed(2)
+    rows = [spec.pack(spec.observation_space.sample()) for _ in range(count)]
+    return tuple(np.concatenate(parts) for parts in zip(*rows, strict=True))
+
+
+@pytest.mark.parametrize("make", AGENTS.values(), ids=AGENTS)
+def test_a_fresh_process_without_tfdpg_computes_what_the_agent_does(make, tmp_path):
+    env = gym.make("Pendulum-v1")
+    agent = trained(make, env)
+    directory = agent.export(tmp_path / "model")
+    observations = np.stack([env.reset(seed=seed)[0] for seed in range(5)])
+    actions = np.linspace(-2, 2, 5, dtype=np.float32)[:, None]
+    np.savez(tmp_path / "inputs.npz", x=observations, a=actions)
+    command = [sys.executable, "-c", textwrap.dedent(SESSION), str(directory), str(tmp_path / "inputs.npz")]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout)
+    assert set(found) == {"pi/pi", "serving_default/pi", "q1/q1", "q2/q2"}
+    for name in ("pi/pi", "serving_default/pi"):
+        np.testing.assert_allclose(found[name], agent.predict(observations), rtol=1e-4, atol=1e-5)
+    for name in ("q1", "q2"):
+        expected = agent.networks[name]([observations, actions]).numpy()
+        assert np.shape(found[f"{name}/{name}"]) == (5,)
+        np.testing.assert_allclose(found[f"{name}/{name}"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_saved_model_cli_runs_every_signature(tmp_path):
+    env = gym.make("Pendulum-v1")
+    agent = trained(AGENTS["TD3"], env)
+    directory = agent.export(tmp_path / "model")
+    x, a = np.ones((2, 3), np.float32), np.ones((2, 1), np.float32)
+    tool = [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", "run", "--dir", str(directory)]
+    for signature, output in (("pi", "pi"), ("serving_default", "pi"), ("q1", "q1"), ("q2", "q2")):
+        expressions = f"x={x.tolist()}" + (f";a={a.tolist()}" if output != "pi" else "")
+        out = tmp_path / signature
+        arguments = [
+            "--tag_set",
+            "serve",
+            "--signature_def",
+            signature,
+            "--input_exprs",
+            expressions,
+            "--outdir",
+            str(out),
+        ]
+        subprocess.run(tool + arguments, capture_output=True, check=True)
+        expected = agent.predict(x) if output == "pi" else agent.networks[output]([x, a]).numpy()
+        np.testing.assert_allclose(np.load(out / f"{output}.npy"), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("space", OBSERVATIONS.values(), ids=OBSERVATIONS)
+def test_every_observation_space_is_served_raw(space, tmp_path):
+    spec = tfdpg.Spec(space, ACTION)
+    agent = tfdpg.TD3(spec, **SMALL)
+    agent.export(tmp_path / "model", scores={"return": 1.5})
+    policy = tfdpg.load(tmp_path / "model")
+    assert policy.spec.observation_space == space and policy.spec.action_space == ACTION
+    observation = space.sample()
+    action = policy(observation)
+    assert action.shape == (2,)
+    np.testing.assert_allclose(action, agent(observation), rtol=1e-4, atol=1e-5)
+    packed = batch(spec, 6)
+    arrays = spec.unpack(packed)
+    observations = arrays if spec.is_dict else arrays["x"]
+    actions = policy(observations)
+    np.testing.assert_allclose(actions, agent.predict(observations), rtol=1e-4, atol=1e-5)
+    tensors = networks.unpack_observation(spec, packed)
+    for name in ("q1", "q2"):
+        values = getattr(policy, name)(observations, actions)
+        np.testing.assert_allclose(values, agent.networks[name]([tensors, tf.constant(actions)]), rtol=1e-4, atol=1e-5)
+    assert np.shape(policy.q1(observation, action)) == ()
+    assert policy.metadata["scores"] == {"return": 1.5}
+
+
+def test_versions_count_up_and_the_newest_is_loaded(tmp_path):
+    agent = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL)
+    (tmp_path / "model/7").mkdir(parents=True)
+    assert agent.export(tmp_path / "model").name == "8"
+    agent.set_weights([weight * 0 for weight in agent.get_weights()])
+    assert agent.export(tmp_path / "model").name == "9"
+    assert tfdpg.load(tmp_path / "model").directory.name == "9"
+    np.testing.assert_array_equal(tfdpg.load(tmp_path / "model")(np.ones(3)), [0.0])
+    assert tfdpg.load(tmp_path / "model/8")(np.ones(3)) != 0
+    assert [path.name for path in (tmp_path / "model").iterdir() if path.name.startswith(".")] == []
+
+
+def test_metadata_names_everything(tmp_path):
+    env = gym.make("Pendulum-v1", g=9.0)
+    agent = trained(AGENTS["TD3"], env)
+    metadata = json.loads((agent.export(tmp_path / "model") / "tfdpg.json").read_text())
+    assert metadata["agent"] == "TD3" and metadata["critics"] == 2
+    assert metadata["environment"] == {"id": "Pendulum-v1", "kwargs": {"g": 9.0}}
+    assert metadata["env_steps"] == 40 and metadata["updates"] == 30
+    assert metadata["versions"]["tensorflow"] == tf.__version__ and metadata["versions"]["keras"] == keras.__version__
+
+
+def test_an_export_that_does_not_verify_leaves_nothing_behind(tmp_path, monkeypatch):
+    """A network whose output is random cannot be exported; neither can one that the loader would not get right."""
+
+    @keras.saving.register_keras_serializable("tfdpg-test")
+    class Random(keras.layers.Layer):
+        def call(self, x):
+            return x + tf.random.normal(tf.shape(x))
+
+    x = keras.Input((3,))
+    pi = keras.Model(x, Random()(keras.layers.Dense(1)(x)))
+    agent = tfdpg.TD3(gym.make("Pendulum-v1"), pi=pi, **SMALL)
+    with pytest.raises(export.ExportError, match="'pi' differs from the agent by up to"):
+        agent.export(tmp_path / "a/b/model")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "model").mkdir()
+    with pytest.raises(export.ExportError):
+        agent.export(tmp_path / "model")
+    assert list((tmp_path / "model").iterdir()) == []
+
+
+def test_verification_sees_the_export_trap(tmp_path):
+    """A tracked Keras model loads in Python and fails where it is served (keras#20095)."""
+    pi = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    module = tf.Module()
+    module.net = pi
+    signature = tf.function(lambda x: {"pi": pi(x)}, input_signature=[tf.TensorSpec([None, 3], name="x")])
+    tf.saved_model.save(module, str(tmp_path), signatures={"pi": signature, "serving_default": signature})
+    observations = {"x": np.ones((7, 3), np.float32)}
+    assert tf.saved_model.load(str(tmp_path)).signatures["pi"](x=tf.ones((1, 3)))["pi"].shape == (1, 1)
+    with pytest.raises(Exception, match="(?i)could not find variable|does not load|uninitialized"):
+        verification.verify(tmp_path, {"pi": lambda inputs: pi(inputs["x"]).numpy()}, observations, np.ones((7, 1)))
+
+
+def test_verification_compares_every_signature(tmp_path):
+    agent = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL)
+    directory = agent.export(tmp_path / "model")
+    observations, actions = {"x": np.ones((7, 3), np.float32)}, np.ones((7, 1), np.float32)
+
+    def reference(name, offset=0.0):
+        network = agent.networks[name]
+        if name == "pi":
+            return lambda inputs: network(inputs["x"]).numpy() + offset
+        return lambda inputs: network([inputs["x"], inputs["a"]]).numpy() + offset
+
+    right = {name: reference(name) for name in ("pi", "q1", "q2")}
+    verification.verify(directory, right, observations, actions)
+    for name in right:
+        with pytest.raises(export.ExportError, match=repr(name)):
+            verification.verify(directory, {**right, name: reference(name, 0.01)}, observations, actions)
+
+
+def test_warm_up_requests_fit_the_signatures(tmp_path):
+    agent = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL)
+    directory = agent.export(tmp_path / "pendulum")
+    records = tf.data.TFRecordDataset(str(directory / "assets.extra/tf_serving_warmup_requests"))
+    logs = [prediction_log_pb2.PredictionLog.FromString(record.numpy()) for record in records]
+    signatures = tf.saved_model.load(str(directory)).signatures
+    asked = []
+    for log in logs:
+        request = log.predict_log.request
+        assert request.model_spec.name == "pendulum"
+        inputs = {key: tf.constant(tf.make_ndarray(value)) for key, value in request.inputs.items()}
+        signatures[request.model_spec.signature_name](**inputs)
+        asked.append((request.model_spec.signature_name, len(inputs["x"])))
+    assert sorted(asked) == sorted((name, n) for name in ("serving_default", "pi", "q1", "q2") for n in (1, 7))
+
+
+def test_directories_that_cannot_be_used(tmp_path):
+    agent = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL)
+    file = tmp_path / "file"
+    file.write_text("precious")
+    with pytest.raises(NotADirectoryError, match="Received a file"):
+        agent.export(file)
+    assert file.read_text() == "precious"
+    with pytest.raises(FileNotFoundError, match="No exported model"):
+        tfdpg.load(tmp_path)
+    tf.saved_model.save(tf.Module(), str(tmp_path / "foreign/1"))
+    with pytest.raises(FileNotFoundError, match="not exported by tfdpg"):
+        tfdpg.load(tmp_path / "foreign")
+
+
+def test_a_wide_box_verifies_on_samples_of_the_space(tmp_path):
+    spec = tfdpg.Spec(spaces.Box(-np.inf, np.inf, (4,), np.float64), ACTION)
+    tfdpg.TD3(spec, **SMALL).export(tmp_path / "model")
+
+
+def test_evaluate_is_the_same_for_agent_and_export(tmp_path):
+    env = gym.make("Pendulum-v1")
+    agent = trained(AGENTS["TD3"], env)
+    agent.export(tmp_path / "model")
+    policy = tfdpg.load(tmp_path / "model")
+    expected = agent.evaluate(gym.make("Pendulum-v1"), episodes=2)
+    found = tfdpg.evaluate(policy, gym.make("Pendulum-v1"), episodes=2)
+    assert found == pytest.approx(expected, rel=1e-3)
+    assert tfdpg.evaluate(agent, gym.make("Pendulum-v1"), episodes=2) == pytest.approx(expected, rel=1e-3)
+
+
+def test_describe_shows_signatures(tmp_path):
+    tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL).export(tmp_path / "model")
+    text = export.describe(tmp_path / "model")
+    assert "pi(x: float32[batch, 3]) -> pi: float32[batch, 1]" in text
+    assert "q2(x: float32[batch, 3], a: float32[batch, 1]) -> q2: float32[batch]" in text
+    assert '"id": "Pendulum-v1"' in text
