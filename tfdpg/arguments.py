@@ -27,13 +27,15 @@ def natural(name: str, value: Any) -> int:
 def real(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
     """Returns `value` as a finite float in [low, high], or raises `ValueError`."""
     is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not is_real or not math.isfinite(value) or not low <= value <= high:
+    number = float(value) if is_real else math.nan
+    if not math.isfinite(number) or not low <= number <= high:
         raise reject(name, f"a number in [{low:g}, {high:g}]", value)
-    return float(value)
+    return number
 
 
 def positive(name: str, value: Any) -> float:
     """Returns `value` as a finite float above 0, or raises `ValueError`."""
-    if real(name, value, low=0.0) == 0.0:
+    number = real(name, value)
+    if number <= 0:
         raise reject(name, "a number above 0", value)
-    return float(value)
+    return number

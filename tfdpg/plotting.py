@@ -44,7 +44,7 @@ def plot(
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     sns.lineplot(curves, x=x, y=y, hue="curve", estimator="mean", errorbar=("ci", 95), seed=0, ax=axes)
     axes.grid(alpha=0.3)
-    axes.get_legend().set_title(None)
+    axes.legend(title="")
     figure.savefig(out, dpi=150)
     plt.close(figure)
 

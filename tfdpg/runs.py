@@ -122,9 +122,9 @@ def evaluation_env(
     """Makes the environment of an evaluation, shown in a window or filmed if so asked, and closes it."""
     if render and video:
         raise ValueError("`--render` and `--video` exclude each other: an environment renders in one way.")
-    if env_id is None and environment is None:
+    made = environment if env_id is None else {"id": env_id, "kwargs": {}}
+    if made is None:
         raise ValueError("It is not known what environment this policy was trained on. Pass --env ID.")
-    made = {"id": env_id, "kwargs": {}} if env_id is not None else environment
     mode = "human" if render else "rgb_array" if video else None
     env = gym.make(made["id"], **made["kwargs"], render_mode=mode)
     try:

@@ -78,7 +78,7 @@ class Agent(abc.ABC):
         self.networks = dict(networks)
         self.own_networks = frozenset(own_networks)
         self.targets = {name: copy_network(name, network) for name, network in networks.items()}
-        self.optimizers = {
+        self.optimizers: dict[str, keras.optimizers.Optimizer] = {
             name: keras.optimizers.Adam(rate, name=f"{name}_adam") for name, rate in learning_rates.items()
         }
         for name, optimizer in self.optimizers.items():
@@ -93,7 +93,7 @@ class Agent(abc.ABC):
             raise ValueError(f'`jit_compile` must be True, False or "auto". Received: jit_compile={jit_compile!r}')
         self.jit_compile = jit_compile
         self.replay = Ring(self.spec, self.replay_size)
-        self.counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
+        self.counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="updates")
         self.optimizer = Optimizers(list(self.optimizers.values()), self.counter)
         self.statistics = Statistics(self.metrics)
         self.epoch = 0
@@ -113,12 +113,12 @@ class Agent(abc.ABC):
         """Draws the minibatches of the next `updates` updates, packed `[updates, batch, ...]`."""
 
     @abc.abstractmethod
-    def update(self, packed: tuple[tf.Tensor, ...], counter: tf.Tensor) -> dict[str, tf.Tensor]:
+    def update(self, packed: tuple[tf.Tensor, ...], counter: Any) -> dict[str, tf.Tensor]:
         """One update, inside the compiled call.
 
         Args:
             packed: a minibatch as `draw` gives it, `[batch, ...]`.
-            counter: the number of this update, counting from 1.
+            counter: the number of this update, an int64 tensor, counting from 1.
 
         Returns:
             A value for each of `metrics`, `[batch]`; NaN where this update did not measure it.
@@ -127,11 +127,6 @@ class Agent(abc.ABC):
     @abc.abstractmethod
     def explore(self, greedy: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """What to do instead of the greedy actions, `[lanes, act_dim]`, while collecting."""
-
-    @property
-    @abc.abstractmethod
-    def packed_widths(self) -> Sequence[tuple[str, int]]:
-        """The dtype and width of each array that `draw` gives."""
 
     # The step-wise interface.
 
@@ -154,9 +149,6 @@ class Agent(abc.ABC):
 
         Returns:
             Actions in the environment's units and dtype, `[act_dim]` or `[lanes, act_dim]`.
-
-        Raises:
-            ValueError: an observation of another shape, or that is not finite.
         """
         return self.collector.act(observation, explore)
 
@@ -370,12 +362,11 @@ class Agent(abc.ABC):
 
     def _compile(self) -> CompiledUpdates:
         usual = self.schedule.usual_updates or LARGEST_CHUNK
-        jit = wants_xla(list(self.networks.values())) if self.jit_compile == "auto" else self.jit_compile
+        jit = wants_xla(list(self.networks.values())) if self.jit_compile == "auto" else bool(self.jit_compile)
         return CompiledUpdates(
             self.update,
             self.counter,
             metrics=self.metrics,
-            widths=self.packed_widths,
             chunk=min(LARGEST_CHUNK, usual * max(1, len(self.collector.lanes))),
             batch_size=self.batch_size,
             acting=self.networks["pi"],

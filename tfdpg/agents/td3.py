@@ -26,7 +26,7 @@ from tfdpg.networks import (
     mlp_critic,
     unpack_transitions,
 )
-from tfdpg.replay import Layout, draw_transitions, uniform_rows
+from tfdpg.replay import draw_transitions, uniform_rows
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.schedule import Schedule
 from tfdpg.training.updates import minimize, polyak_average
@@ -165,12 +165,7 @@ class TD3(Agent):
         rows = uniform_rows(self.replay, self.seed, self.updates, updates, self.batch_size)
         return draw_transitions(self.replay, rows, self.n_step, self.gamma)
 
-    @property
-    def packed_widths(self) -> Sequence[tuple[str, int]]:
-        """The dtype and width of each array that `draw` gives."""
-        return Layout.of(self.spec).arrays
-
-    def update(self, packed: tuple[tf.Tensor, ...], counter: tf.Tensor) -> dict[str, tf.Tensor]:
+    def update(self, packed: tuple[tf.Tensor, ...], counter: Any) -> dict[str, tf.Tensor]:
         """Clipped double Q-learning on smoothed targets; every `policy_delay` updates, the policy and the targets."""
         batch = unpack_transitions(self.spec, packed)
         target = self.target(batch, self.smoothing_noise(counter))
@@ -184,7 +179,10 @@ class TD3(Agent):
         return {"loss_q": loss_q1 + loss_q2, "loss_pi": loss_pi, "q1": q1, "q2": q2}
 
     def target(self, batch: Transitions, noise: tf.Tensor) -> tf.Tensor:
-        """y = r + γ (1 − d) min_i Q_i,targ(s', a'), with a' = clip(π_targ(s') + clip(ε, −c, c), a_low, a_high)."""
+        """The targets `[batch]`.
+
+        y = r + γ (1 − d) min_i Q_i,targ(s', a'), with a' = clip(π_targ(s') + clip(ε, −c, c), a_low, a_high).
+        """
         noise_clip = self.noise_clip * self.spec.half_range
         action_t = smooth_action(
             self.pi_target(batch.next_observation), noise, noise_clip, self.spec.low, self.spec.high

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+from tensorflow_serving.apis import prediction_log_pb2
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 
@@ -27,10 +27,10 @@ def write_warmup(directory: Path, model: str, observations: Mapping[str, np.ndar
                 inputs = {key: values[:batch] for key, values in observations.items()}
                 if signature.startswith("q"):
                     inputs["a"] = actions[:batch]
-                request = predict_pb2.PredictRequest()
+                log = prediction_log_pb2.PredictionLog()  # pyright: ignore[reportAttributeAccessIssue]
+                request = log.predict_log.request
                 request.model_spec.name = model
                 request.model_spec.signature_name = signature
                 for key, values in inputs.items():
                     request.inputs[key].CopyFrom(tf.make_tensor_proto(values))
-                log = prediction_log_pb2.PredictionLog(predict_log=prediction_log_pb2.PredictLog(request=request))
                 writer.write(log.SerializeToString())

@@ -4,7 +4,7 @@ import importlib.metadata
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,8 @@ def write(
     scratch = Path(tempfile.mkdtemp(prefix=".tfdpg-export-", dir=directory))
     try:
         functions = _functions(spec, pi, critics)
-        _save(functions, _module(pi, critics), scratch)
+        signatures = {**functions, "serving_default": functions["pi"]}
+        tf.saved_model.save(_RawVariables([pi, *critics.values()]), str(scratch), signatures=signatures)
         actions = functions["pi"](**_tensors(spec, examples))["pi"].numpy()
         inputs = {name: values[:7] for name, values in examples.items()}
         verify(scratch, {name: _reference(name, spec, pi, critics) for name in SIGNATURES}, inputs, actions[:7])
@@ -90,18 +91,12 @@ def _functions(spec: Spec, pi: keras.Model, critics: Mapping[str, keras.Model]) 
     return functions | {name: critic(name) for name in ("q1", "q2")}
 
 
-def _module(pi: keras.Model, critics: Mapping[str, keras.Model]) -> tf.Module:
-    """Tracks the raw variables. A tracked Keras model loads in Python and fails in TensorFlow Serving's loader."""
-    module = tf.Module()
-    module.variables_of_networks = [
-        variable.value for network in (pi, *critics.values()) for variable in network.variables
-    ]
-    return module
+class _RawVariables(tf.Module):
+    """Tracks raw variables. A tracked Keras model loads in Python and fails in TensorFlow Serving's loader."""
 
-
-def _save(functions: Mapping[str, Any], module: tf.Module, directory: Path) -> None:
-    signatures = {**functions, "serving_default": functions["pi"]}
-    tf.saved_model.save(module, str(directory), signatures=signatures)
+    def __init__(self, networks: Iterable[keras.Model]):
+        super().__init__()
+        self.raw = [variable.value for network in networks for variable in network.variables]
 
 
 def _reference(name: str, spec: Spec, pi: keras.Model, critics: Mapping[str, keras.Model]) -> Any:

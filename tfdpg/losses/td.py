@@ -4,9 +4,10 @@ Sources: Silver et al. 2014 and Lillicrap et al. 2016 (DDPG); Fujimoto et al. 20
 """
 
 import tensorflow as tf
+from tensorflow.types.experimental import TensorLike
 
 
-def td_target(r_t: tf.Tensor, discount_t: tf.Tensor, value_t: tf.Tensor) -> tf.Tensor:
+def td_target(r_t: TensorLike, discount_t: TensorLike, value_t: TensorLike) -> tf.Tensor:
     """The Bellman target `y = r + discount * v`, through which no gradient flows.
 
     Args:
@@ -26,7 +27,7 @@ def td_target(r_t: tf.Tensor, discount_t: tf.Tensor, value_t: tf.Tensor) -> tf.T
     return tf.stop_gradient(r_t + discount_t * value_t)
 
 
-def td_loss(q_tm1: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+def td_loss(q_tm1: TensorLike, target: TensorLike) -> tf.Tensor:
     """The squared error `(target - q)^2` of each element, without a factor of one half.
 
     Args:
@@ -46,7 +47,7 @@ def td_loss(q_tm1: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
 
 
 def smooth_action(
-    action: tf.Tensor, noise: tf.Tensor, noise_clip: tf.Tensor, low: tf.Tensor, high: tf.Tensor
+    action: TensorLike, noise: TensorLike, noise_clip: TensorLike, low: TensorLike, high: TensorLike
 ) -> tf.Tensor:
     """Target policy smoothing: `clip(a + clip(noise, -c, c), low, high)`.
 
@@ -66,11 +67,11 @@ def smooth_action(
     Source: Fujimoto et al. 2018, sec. 5.3 and eq. 14.
     """
     action, noise = _same_shape(action=action, noise=noise)
-    noise_clip = tf.convert_to_tensor(noise_clip, action.dtype)
+    noise_clip, low, high = (tf.convert_to_tensor(bound, action.dtype) for bound in (noise_clip, low, high))
     return tf.clip_by_value(action + tf.clip_by_value(noise, -noise_clip, noise_clip), low, high)
 
 
-def _same_shape(**tensors: tf.Tensor) -> list[tf.Tensor]:
+def _same_shape(**tensors: TensorLike) -> list[tf.Tensor]:
     values = [tf.convert_to_tensor(value) for value in tensors.values()]
     for value in values[1:]:
         if value.shape.rank != values[0].shape.rank or not value.shape.is_compatible_with(values[0].shape):

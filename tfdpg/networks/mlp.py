@@ -1,6 +1,7 @@
 """The stock networks: fully connected actor and critic."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -83,6 +84,5 @@ def _hidden_layers(x: keras.KerasTensor, hidden_units: Sequence[int], activation
 
 def _dense(units: int, activation: str | None, seed: int, depth: int) -> keras.layers.Dense:
     layer_seed = int(np.random.SeedSequence([seed, depth]).generate_state(1)[0])
-    return keras.layers.Dense(
-        units, activation=activation, kernel_initializer=keras.initializers.GlorotUniform(layer_seed)
-    )
+    initializer: Any = keras.initializers.GlorotUniform(layer_seed)
+    return keras.layers.Dense(units, activation=activation, kernel_initializer=initializer)

@@ -39,12 +39,6 @@ class Layout(NamedTuple):
             image_width=widths.get("uint8", 0),
         )
 
-    @property
-    def arrays(self) -> list[tuple[str, int]]:
-        """The dtype and width of each packed array."""
-        images = [("uint8", 2 * self.image_width)] if self.image_width else []
-        return [("float32", self.width), *images]
-
 
 def draw_transitions(ring: Ring, slots: np.ndarray, n_step: int, gamma: float) -> Packed:
     """The transitions over up to `n_step` steps that start at `slots`.

@@ -47,7 +47,15 @@ def _shown(logs: dict[str, Any] | None) -> dict[str, float]:
     return {key: logs[key] for key in PROGRESS if logs and key in logs and np.isfinite(logs[key])}
 
 
-class Checkpoint(keras.callbacks.Callback):
+class _AgentCallback(keras.callbacks.Callback):
+    """A callback of an agent, which Keras calls the model."""
+
+    @property
+    def agent(self) -> Any:
+        return self.model
+
+
+class Checkpoint(_AgentCallback):
     """Saves the whole agent as `directory/<environment steps>`, so that training can go on from there.
 
     It also saves when training ends, by Ctrl-C too.
@@ -74,16 +82,16 @@ class Checkpoint(keras.callbacks.Callback):
         self._save()
 
     def _save(self) -> None:
-        path = self.directory / str(self.model.env_steps)
+        path = self.directory / str(self.agent.env_steps)
         if path.exists():
             return
-        self.model.save(path)
+        self.agent.save(path)
         if self.keep is not None:
             for steps in export.versions(self.directory)[: -self.keep]:
                 shutil.rmtree(self.directory / str(steps))
 
 
-class ExportBest(keras.callbacks.Callback):
+class ExportBest(_AgentCallback):
     """Exports the policy whenever it is the best so far, as the next version of a model directory.
 
     TensorFlow Serving, pointed at the directory, always serves the best one. Training that goes on reads the
@@ -124,13 +132,13 @@ class ExportBest(keras.callbacks.Callback):
             return
         self.best = score
         scores = {key: float(value) for key, value in logs.items() if key.startswith("val_") or key == self.monitor}
-        self.model.export(self.directory, scores=scores)
+        self.agent.export(self.directory, scores=scores)
         if self.keep is not None:
             for version in export.versions(self.directory)[: -self.keep]:
                 shutil.rmtree(self.directory / str(version))
 
 
-class StopAtReturn(keras.callbacks.Callback):
+class StopAtReturn(_AgentCallback):
     """Stops training once a return is reached.
 
     Args:
@@ -145,7 +153,7 @@ class StopAtReturn(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Stops, if the target is reached."""
         if (logs or {}).get(self.monitor, -np.inf) >= self.target:
-            self.model.stop_training = True
+            self.agent.stop_training = True
 
 
 class EpochLogger(keras.callbacks.Callback):

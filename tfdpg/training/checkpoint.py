@@ -36,7 +36,7 @@ class Saved(NamedTuple):
     agent: str
     spec: Spec
     arguments: dict[str, Any]
-    networks: dict[str, keras.Model]
+    networks: Mapping[str, Any]
     state: dict[str, Any]
     variables: dict[str, np.ndarray]
     replay: dict[str, np.ndarray]
@@ -139,7 +139,7 @@ def load_weights(networks: Mapping[str, keras.Model], filepath: str | Path) -> l
 
 
 def _write(agent: Saves, directory: Path) -> None:
-    arrays = {
+    arrays: dict[str, Any] = {
         f"{name}/{i}": np.asarray(variable)
         for name, variables in _variables(agent).items()
         for i, variable in enumerate(variables)

@@ -74,19 +74,22 @@ class Collector:
         self._check_finite("reward", (reward,))
         self._check_finite("observation", packed)
 
-        step = (self._pending, reward, terminated)
         if self._resetting.any():
             live = ~self._resetting
             ended = ended & live
-            step, packed = tuple(part[live] for part in step), tuple(part[live] for part in packed)
-            self._replay.add(self.lanes[live], *step, packed)
+            self._store(live, reward, terminated, packed)
         else:
-            self._replay.add(self.lanes, *step, packed)
+            self._store(slice(None), reward, terminated, packed)
         self._replay.end(self.lanes[ended])
-        self._schedule.count(len(step[1]), bool(ended.any()))
+        self._schedule.count(len(self.lanes) - int(self._resetting.sum()), bool(ended.any()))
         resets_itself = final_observation is None and not self._spec.is_single(next_observation)
         self._resetting = ended & resets_itself
         self._pending = None
+
+    def _store(self, live: np.ndarray | slice, reward: np.ndarray, terminated: np.ndarray, packed: Packed) -> None:
+        assert self._pending is not None
+        observation = tuple(part[live] for part in packed)
+        self._replay.add(self.lanes[live], self._pending[live], reward[live], terminated[live], observation)
 
     def close_episodes(self) -> None:
         """Closes open episodes as truncated; the next `act` begins new ones."""

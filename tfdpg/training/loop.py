@@ -38,35 +38,31 @@ def fit(
     _check_counts(epochs, steps_per_epoch, initial_epoch, validation_episodes, max_ep_len, verbose)
     _check_environments(agent, env, validation_env)
     lanes = Lanes(env, agent.spec, agent.collector.next_reset_seed, max_ep_len)
-    history = _callback_list(agent, callbacks, verbose, epochs, steps_per_epoch)
+    hooks, history = _callback_list(agent, callbacks, verbose, epochs, steps_per_epoch)
     agent.stop_training, agent._initial_epoch = False, None
     agent.collector.close_episodes()
     agent.refresh_actor()
     with _deferred_interrupt() as interrupted:
-        run = _Run(agent, lanes, history, interrupted)
-        history.on_train_begin()
-        try:
-            for epoch in range(agent._initial_epoch or initial_epoch, epochs):
-                history.on_epoch_begin(epoch)
-                logs = run.epoch(steps_per_epoch)
-                if interrupted.is_set():
-                    break
-                if validation_env is not None:
-                    history.on_test_begin()
-                    scores = agent.evaluate(validation_env, validation_episodes, max_ep_len=max_ep_len)
-                    history.on_test_end(scores)
-                    logs |= {f"val_{name}": value for name, value in scores.items()}
-                agent.epoch = epoch + 1
-                history.on_epoch_end(epoch, logs)
-                if agent.stop_training or interrupted.is_set():
-                    break
-        except Exception:
-            agent.collector.close_episodes()
-            raise
-        history.on_train_end()
+        run = _Run(agent, lanes, hooks, interrupted)
+        hooks.on_train_begin()
+        for epoch in range(agent._initial_epoch or initial_epoch, epochs):
+            hooks.on_epoch_begin(epoch)
+            logs = run.epoch(steps_per_epoch)
+            if interrupted.is_set():
+                break
+            if validation_env is not None:
+                hooks.on_test_begin()
+                scores = agent.evaluate(validation_env, validation_episodes, max_ep_len=max_ep_len)
+                hooks.on_test_end(scores)
+                logs |= {f"val_{name}": value for name, value in scores.items()}
+            agent.epoch = epoch + 1
+            hooks.on_epoch_end(epoch, logs)
+            if agent.stop_training or interrupted.is_set():
+                break
+        hooks.on_train_end()
     if interrupted.is_set():
         raise KeyboardInterrupt("Training was interrupted, and ended between two steps.")
-    return history._history
+    return history
 
 
 def _check_counts(
@@ -151,16 +147,18 @@ def _callback_list(
     verbose: Literal["auto", 0, 1, 2],
     epochs: int,
     steps: int,
-) -> keras.callbacks.CallbackList:
+) -> tuple[keras.callbacks.CallbackList, keras.callbacks.History]:
     callbacks = list(callbacks or [])
     refuse_unusable(callbacks)
-    has_progress_bar = any(isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks)
-    if verbose != 0 and not has_progress_bar:
+    histories = [callback for callback in callbacks if isinstance(callback, keras.callbacks.History)]
+    history = histories[0] if histories else keras.callbacks.History()
+    if not histories:
+        callbacks.append(history)
+    if verbose != 0 and not any(isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks):
         callbacks.append(ProgressBar())
     verbose = 1 if verbose == "auto" else verbose
-    return keras.callbacks.CallbackList(
-        callbacks, add_history=True, model=agent, verbose=verbose, epochs=epochs, steps=steps
-    )
+    hooks = keras.callbacks.CallbackList(callbacks, model=agent, verbose=verbose, epochs=epochs, steps=steps)
+    return hooks, history
 
 
 @contextlib.contextmanager

@@ -32,7 +32,9 @@ class Schedule:
         self.update_after = natural("update_after", update_after)
         if isinstance(update_every, str) and update_every != "episode":
             raise reject("update_every", 'a positive integer or "episode"', update_every)
-        self.update_every = update_every if update_every == "episode" else positive_int("update_every", update_every)
+        self.update_every: int | Literal["episode"] = (
+            "episode" if update_every == "episode" else positive_int("update_every", update_every)
+        )
         self.gradient_steps = None if gradient_steps is None else positive_int("gradient_steps", gradient_steps)
         self.env_steps = 0
         self.last_round = 0
@@ -46,7 +48,9 @@ class Schedule:
     @property
     def usual_updates(self) -> int | None:
         """The number of updates in a round of one lane; None where episodes decide."""
-        return self.gradient_steps or (None if self.update_every == "episode" else self.update_every)
+        if self.gradient_steps is None and self.update_every != "episode":
+            return self.update_every
+        return self.gradient_steps
 
     def count(self, steps: int, episode_ended: bool) -> None:
         """Counts `steps` environment steps, one for each lane that took one."""

@@ -10,7 +10,7 @@ import tensorflow as tf
 LARGEST_CHUNK = 50
 """More updates in one call save nothing measurable, and cost memory."""
 
-Update = Callable[[tuple[tf.Tensor, ...], tf.Tensor], dict[str, tf.Tensor]]
+Update = Callable[[tuple[tf.Tensor, ...], Any], dict[str, tf.Tensor]]
 
 
 class Learnt(NamedTuple):
@@ -36,7 +36,6 @@ class CompiledUpdates:
             its metrics, each `[batch]`.
         counter: the number of updates ever made, which the call advances.
         metrics: the names of the metrics.
-        widths: for each packed array its dtype and width.
         chunk: the number of minibatches in a chunk.
         batch_size: the number of rows in a minibatch.
         acting: the network whose weights go back to the acting side.
@@ -49,7 +48,6 @@ class CompiledUpdates:
         counter: tf.Variable,
         *,
         metrics: Sequence[str],
-        widths: Sequence[tuple[str, int]],
         chunk: int,
         batch_size: int,
         acting: keras.Model,
@@ -67,13 +65,7 @@ class CompiledUpdates:
             _, measured = tf.while_loop(lambda i, _: i < n, step, [0, measured], parallel_iterations=1)
             return measured.stack(), flat_weights(acting)
 
-        signature = tuple(tf.TensorSpec([chunk, batch_size, width], dtype) for dtype, width in widths)
-        self.function = tf.function(
-            run,
-            input_signature=[signature, tf.TensorSpec([], tf.int32)],
-            jit_compile=jit_compile,
-            autograph=False,
-        )
+        self.function = tf.function(run, jit_compile=jit_compile, autograph=False)
 
     def __call__(self, updates: int, draw: Callable[[int], tuple[np.ndarray, ...]]) -> Learnt:
         """Makes `updates` updates, at least one.
@@ -82,14 +74,15 @@ class CompiledUpdates:
             updates: how many.
             draw: gives the next k minibatches, packed, each array `[k, batch, width]`.
         """
-        measured, weights = [], None
-        while updates:
+        measured = []
+        while True:
             n = min(updates, self._chunk)
-            values, weights = self.function(tuple(self._padded(part) for part in draw(n)), n)
+            values, weights = self.function(tuple(self._padded(part) for part in draw(n)), tf.constant(n))
             measured.append(values.numpy()[:n])
             updates -= n
-        by_name = np.concatenate(measured).swapaxes(0, 1)
-        return Learnt(dict(zip(self._metrics, by_name, strict=True)), weights.numpy())
+            if updates == 0:
+                by_name = np.concatenate(measured).swapaxes(0, 1)
+                return Learnt(dict(zip(self._metrics, by_name, strict=True)), weights.numpy())
 
     def _padded(self, part: np.ndarray) -> np.ndarray:
         if len(part) == self._chunk:
