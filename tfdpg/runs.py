@@ -125,8 +125,8 @@ def evaluation_env(
     made = environment if env_id is None else {"id": env_id, "kwargs": {}}
     if made is None:
         raise ValueError("It is not known what environment this policy was trained on. Pass --env ID.")
-    mode = "human" if render else "rgb_array" if video else None
-    env = gym.make(made["id"], **made["kwargs"], render_mode=mode)
+    rendering = {"render_mode": "human"} if render else {"render_mode": "rgb_array"} if video else {}
+    env = gym.make(made["id"], **made["kwargs"], **rendering)
     try:
         with _film(env, video) if video else contextlib.nullcontext(env) as env:
             yield env

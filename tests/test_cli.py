@@ -1,0 +1,224 @@
+"""The command line, on real runs."""
+
+import csv
+import dataclasses
+import inspect
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import gymnasium as gym
+import imageio.v3 as imageio
+import numpy as np
+import pytest
+
+import tests.environments  # noqa: F401 (registers an environment)
+import tfdpg
+from tfdpg import cli
+from tfdpg.agents import AGENTS, agent_class
+
+TINY = (
+    "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --update-every 5 "
+    "--replay-size 500 --jit-compile False"
+).split()
+SHORT = ["--epochs", "2", "--steps-per-epoch", "30", "--validation-episodes", "2", "--verbose", "0"]
+
+
+def train(*arguments, env="tfdpg-test/Counter-v0"):
+    return cli.main(["train", "td3", "--env", env, *TINY, *SHORT, *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs") / "counter"
+    assert train("--run-dir", directory, "--seeds", "0", "1", "--env-kwargs", "length=3", "ends=truncated") == 0
+    return directory / "seed-0"
+
+
+def test_a_run_directory_holds_everything(run):
+    config = json.loads((run / "run.json").read_text())
+    assert config["env_kwargs"] == {"length": 3, "ends": "truncated"} and config["options"]["hidden_units"] == [8]
+    assert (run.parent / "seed-1/run.json").exists()
+    with open(run / "progress.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["env_steps"]) for row in rows] == [30, 60] and float(rows[0]["val_return"]) == 6
+    assert (run / "progress.txt").read_text().startswith("Epoch\tAverageEpRet")
+    assert list((run / "tensorboard/train").glob("events*")) and list((run / "tensorboard/validation").glob("events*"))
+    agent = tfdpg.load_agent(run / "checkpoints/60")
+    assert (agent.env_steps, agent.epoch, agent.seed) == (60, 2, 0)
+    assert tfdpg.load(run / "export").metadata["env_steps"] == 60
+    assert tfdpg.load(run / "best").metadata["scores"]["val_return"] == 6
+
+
+def test_evaluate_prints_each_episode_and_the_summary(run, capsys):
+    assert cli.main(["evaluate", str(run), "--episodes", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "episode 1: return 6.000, length 3" and len(lines) == 3
+    assert lines[2] == "return: mean 6.000, std 0.000, max 6.000, min 6.000; length: mean 3.0"
+    for source, options in ((run, ["--checkpoint", "best"]), (run, ["--checkpoint", "60"]), (run / "export", [])):
+        assert cli.main(["evaluate", str(source), "--episodes", "1", "--max-ep-len", "2", *options]) == 0
+        assert "return 3.000, length 2" in capsys.readouterr().out
+    assert cli.main(["evaluate", str(run), "--episodes", "1", "--env", "tfdpg-test/Counter-v0"]) == 0
+    assert "return 15.000, length 5" in capsys.readouterr().out
+
+
+def test_export_and_inspect(run, tmp_path, capsys):
+    for checkpoint in ("best", "latest", "60"):
+        assert cli.main(["export", str(run), str(tmp_path / "model"), "--checkpoint", checkpoint]) == 0
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["1", "2", "3"]
+    assert "exported" in capsys.readouterr().out
+    observation = np.ones(2, np.float32)
+    assert tfdpg.load(tmp_path / "model/2")(observation) == pytest.approx(tfdpg.load(tmp_path / "model/3")(observation))
+    assert cli.main(["inspect", str(tmp_path / "model")]) == 0
+    assert "q1(x: float32[batch, 2], a: float32[batch, 1]) -> q1: float32[batch]" in capsys.readouterr().out
+
+
+def test_plot(run, tmp_path, capsys):
+    out = tmp_path / "curves.png"
+    assert cli.main(["plot", str(run.parent), "--out", str(out), "--smooth", "2"]) == 0
+    assert out.read_bytes().startswith(b"\x89PNG")
+    assert (
+        cli.main(["plot", str(run.parent), "--out", str(out), "--y", "loss_q", "--separate", "--select", "seed-1"]) == 0
+    )
+    assert cli.main(["plot", str(run.parent), "--select", "nothing"]) == 1
+    assert cli.main(["plot", str(run.parent), "--y", "reward"]) == 1
+    errors = capsys.readouterr().err
+    assert "matches" in errors and "has no column 'reward'. It has: " in errors
+
+
+def test_resume_goes_on_where_it_was(tmp_path, capsys):
+    assert train("--run-dir", tmp_path / "twice") == 0
+    before = tfdpg.load_agent(tmp_path / "twice/seed-0/checkpoints/60")
+    assert cli.main(["train", "--resume", str(tmp_path / "twice/seed-0"), "--epochs", "4"]) == 0
+    after = tfdpg.load_agent(tmp_path / "twice/seed-0/checkpoints/120")
+    assert (after.epoch, after.updates) == (4, before.updates + 60)
+    np.testing.assert_array_equal(after.replay.rows[: before.replay.size], before.replay.rows[: before.replay.size])
+    assert len((tmp_path / "twice/seed-0/progress.csv").read_text().splitlines()) == 5
+    assert len((tmp_path / "twice/seed-0/progress.txt").read_text().splitlines()) == 5
+    assert cli.main(["train", "--resume", str(tmp_path / "twice/seed-0")]) == 0
+    assert "is complete" in capsys.readouterr().out
+
+
+def test_errors_are_one_line_that_says_what_to_do(run, tmp_path, capsys):
+    def error(*arguments):
+        assert cli.main([str(a) for a in arguments]) == 1
+        text = capsys.readouterr().err
+        assert text.startswith("tfdpg: ") and text.count("\n") == 1
+        return text
+
+    assert train("--run-dir", run.parent) == 1
+    assert "already holds a run" in capsys.readouterr().err
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/seed-0").write_text("precious")
+    assert train("--run-dir", tmp_path / "full") == 1
+    assert "is not empty" in capsys.readouterr().err
+    assert train("--run-dir", tmp_path / "bad", "--gamma", "1.5") == 1
+    assert "`gamma` must be a number in [0, 1]. Received: gamma=1.5" in capsys.readouterr().err
+    assert not (tmp_path / "bad").exists()
+    assert train("--run-dir", tmp_path / "bad", env="CartPole-v1") == 1
+    assert "Discrete(2) is not supported" in capsys.readouterr().err
+    assert train("--run-dir", tmp_path / "bad", "--env-kwargs", "length") == 1
+    assert "name=value" in capsys.readouterr().err
+    assert "There is no agent 'ppo'" in error("train", "ppo")
+    assert "No run in" in error("train", "--resume", tmp_path)
+    assert "latest, best or one of [60]" in error("evaluate", run, "--checkpoint", "61")
+    assert "No exported model" in error("evaluate", tmp_path)
+    assert "exclude each other" in error("evaluate", run, "--render", "--video", tmp_path / "film.mp4")
+    assert cli.main(["fly"]) == 2
+    assert "no command 'fly'" in capsys.readouterr().err
+
+
+def test_vector_environments_and_own_networks(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_networks.py").write_text(
+        "import keras\n"
+        "def build(spec):\n"
+        "    x = keras.Input((2,))\n"
+        "    h = keras.layers.Dense(5, activation='tanh')(x)\n"
+        "    return {'pi': keras.Model(x, keras.layers.Dense(spec.act_dim, activation='tanh')(h))}\n"
+        "def wrong(spec):\n"
+        "    return {'actor': None}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert train("--run-dir", "r", "--num-envs", "3", "--networks", "my_networks:build") == 0
+    agent = tfdpg.load_agent(tmp_path / "r/seed-0/checkpoints/60")
+    assert agent.own_networks == {"pi"} and agent.pi.layers[1].units == 5
+    assert len(agent.replay.heads) == 3
+    assert train("--run-dir", "s", "--networks", "my_networks:wrong") == 1
+    assert "['actor']" in capsys.readouterr().err
+
+
+def test_target_return_stops_early(tmp_path):
+    assert train("--run-dir", tmp_path / "r", "--target-return", "15") == 0
+    assert tfdpg.load_agent(tmp_path / "r/seed-0/checkpoints/30").epoch == 1
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    code = "import sys, tests.environments; from tfdpg.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "train", "td3", "--env", "tfdpg-test/Counter-v0", *TINY]
+    command += ["--steps-per-epoch", "100", "--epochs", "100000", "--verbose", "0", "--run-dir", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while not (tmp_path / "seed-0/checkpoints").exists():
+        time.sleep(0.2)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"Go on with: tfdpg train --resume {tmp_path}/seed-0" in errors and "Traceback" not in errors
+    checkpoint = max((tmp_path / "seed-0/checkpoints").iterdir(), key=lambda path: int(path.name))
+    assert tfdpg.load_agent(checkpoint).env_steps == int(checkpoint.name)
+
+
+def test_help_is_quick_and_imports_nothing_heavy():
+    code = "import sys; from tfdpg.cli import main; main(['--help']); assert 'tensorflow' not in sys.modules"
+    started = time.perf_counter()
+    shown = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert time.perf_counter() - started < 1
+    assert all(command in shown for command in ("train {td3}", "evaluate", "export", "inspect", "plot"))
+
+
+COMMANDS = [["train", name.lower()] for name in AGENTS] + [["evaluate"], ["export"], ["inspect"], ["plot"]]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS)
+def test_no_help_has_a_fixed_option(arguments, capsys):
+    with pytest.raises(SystemExit) as exit:
+        cli.main([*arguments, "--help"])
+    shown = capsys.readouterr().out
+    assert exit.value.code == 0
+    assert "{fixed}" not in shown and "usage: tfdpg" in shown
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_option_is_a_flag_with_its_help_and_default(name, capsys):
+    cls = agent_class(name)
+    objects = {"self", "env", "pi", "q1", "q2", "encoder", "callbacks", "validation_env"}
+    with pytest.raises(SystemExit):
+        cli.main(["train", name, "--help"])
+    shown = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+    fields = {field.name: field for field in dataclasses.fields(cli.training_options(name))}
+    for function in (cls.__init__, cls.fit):
+        for option, parameter in inspect.signature(function).parameters.items():
+            if option not in objects | {"seed"}:
+                assert f"--{option.replace('_', '-')} " in shown
+                assert fields[option].default == parameter.default
+    assert all(field.type.__metadata__[0].help for field in fields.values())
+
+
+def test_video_has_every_frame(tmp_path):
+    agent = tfdpg.TD3(gym.make("Pendulum-v1"), hidden_units=(4,), jit_compile=False)
+    agent.export(tmp_path / "model")
+    film = tmp_path / "films/pendulum.mp4"
+    command = [sys.executable, "-W", "ignore", "-m", "tfdpg", "evaluate", str(tmp_path / "model"), "--episodes", "2"]
+    environment = os.environ | {"SDL_VIDEODRIVER": "dummy"}
+    subprocess.run(
+        [*command, "--max-ep-len", "10", "--video", str(film)], env=environment, check=True, capture_output=True
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        frames = list(imageio.imiter(film))
+    assert len(frames) == 2 * 11 and frames[0].shape == (500, 500, 3)
