@@ -121,6 +121,14 @@ def test_the_schedule_by_episodes_and_with_gradient_steps():
     assert agent.updates == 6
 
 
+def test_a_replay_that_does_not_fit_in_memory_fails_before_training():
+    env = Counter()
+    agent = agent_for(env, replay_size=2**31 - 1)
+    with pytest.raises(ValueError, match=r"`replay_size` must fit in the memory .* Received: replay_size=2147483647"):
+        agent.fit(env, verbose=0)
+    assert agent.env_steps == 0 and env.total == 0
+
+
 class Rounds(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
