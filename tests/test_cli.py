@@ -128,6 +128,9 @@ def test_errors_are_one_line_that_says_what_to_do(run, tmp_path, capsys):
     assert "No run in" in error("train", "--resume", tmp_path)
     assert "latest, best or one of [60]" in error("evaluate", run, "--checkpoint", "61")
     assert "No exported model" in error("evaluate", tmp_path)
+    assert "`--checkpoint` is for run directories" in error("evaluate", run / "export", "--checkpoint", "best")
+    assert train("--run-dir", tmp_path / "bad", "--vectorization", "async") == 1
+    assert "--num-envs" in capsys.readouterr().err
     assert "exclude each other" in error("evaluate", run, "--render", "--video", tmp_path / "film.mp4")
     assert cli.main(["fly"]) == 2
     assert "no command 'fly'" in capsys.readouterr().err

@@ -199,7 +199,7 @@ def evaluate(
     /,
     env: str | None = None,
     episodes: int = 10,
-    checkpoint: str = "latest",
+    checkpoint: str | None = None,
     render: bool = False,
     video: Path | None = None,
     max_ep_len: int | None = None,
@@ -211,7 +211,7 @@ def evaluate(
         path: a run directory, or an exported model.
         env: id of the environment; the default is the run's own.
         episodes: how many.
-        checkpoint: of a run: latest, best, or the environment steps of a checkpoint.
+        checkpoint: of a run: latest (the default), best, or the environment steps of a checkpoint.
         render: show the environment in a window.
         video: write all episodes to this file.
         max_ep_len: cut episodes after this many steps; the default is the environment's own limit.

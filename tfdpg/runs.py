@@ -95,16 +95,18 @@ def read_config(directory: Path) -> RunConfig:
     return RunConfig(**json.loads((directory / "run.json").read_text()))
 
 
-def load_policy(path: Path, checkpoint: str) -> tuple[Acts, dict[str, Any] | None]:
+def load_policy(path: Path, checkpoint: str | None) -> tuple[Acts, dict[str, Any] | None]:
     """The policy of a run or of an exported model, and the id and arguments of its environment."""
     if not (path / "run.json").exists():
+        if checkpoint is not None:
+            raise ValueError(f"`--checkpoint` is for run directories, and {path} is none: there is no run.json")
         policy = export.load(path)
         return policy, policy.metadata["environment"]
     config = read_config(path)
     environment = {"id": config.env, "kwargs": config.env_kwargs}
     if checkpoint == "best":
         return export.load(path / "best"), environment
-    return load_agent(_checkpoint(path, checkpoint)).policy(), environment
+    return load_agent(_checkpoint(path, checkpoint or "latest")).policy(), environment
 
 
 def export_policy(run: Path, directory: Path, checkpoint: str) -> Path:
@@ -167,6 +169,8 @@ class Filmed(gym.Wrapper):
 
 def _make_env(config: RunConfig) -> Any:
     if config.num_envs == 1:
+        if config.vectorization != "sync":
+            raise ValueError("`--vectorization` needs several environments: pass --num-envs.")
         return gym.make(config.env, **config.env_kwargs)
     return gym.make_vec(
         config.env, num_envs=config.num_envs, vectorization_mode=config.vectorization, **config.env_kwargs

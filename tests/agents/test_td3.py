@@ -201,6 +201,12 @@ def test_a_missing_critic_is_named():
         tfdpg.TD3(SPEC, q1=linear([keras.Input((1,)), keras.Input((1,))], Q1))
 
 
+def test_an_encoder_that_nothing_would_use_is_refused():
+    encoder = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
+    with pytest.raises(ValueError, match="`encoder` is for the stock networks"):
+        linear_agent(encoder=encoder)
+
+
 def test_a_network_that_keras_cannot_copy_is_named():
     class Unregistered(keras.layers.Layer):
         def call(self, x):

@@ -122,6 +122,10 @@ class TD3(Agent):
         seed = natural("seed", seed)
         if (q1 is None) != (q2 is None):
             raise ValueError(f"`q1` and `q2` go together. Received: q1={q1!r}, q2={q2!r}")
+        if encoder is not None and pi is not None and q1 is not None:
+            raise ValueError(
+                "`encoder` is for the stock networks, and `pi`, `q1` and `q2` leave none. Pass one or other."
+            )
         stock = {"hidden_units": self.hidden_units, "activation": activation, "encoder": encoder}
         pi_seed, q1_seed, q2_seed = (int(s) for s in np.random.SeedSequence([seed, 1]).generate_state(3))
         own_networks = {name for name, network in {"pi": pi, "q1": q1, "q2": q2}.items() if network or encoder}

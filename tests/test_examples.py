@@ -1,0 +1,28 @@
+"""Each example does what it says."""
+
+import gymnasium as gym
+import numpy as np
+
+import tfdpg
+from examples import own_loop, own_networks
+from tests.agents.roster import SMALL
+
+
+def test_own_loop(capsys):
+    env = gym.make("Pendulum-v1")
+    agent = tfdpg.TD3(env, **SMALL)
+    own_loop.train(env, agent, 400)
+    assert agent.env_steps == 400 and agent.updates == 390
+    assert capsys.readouterr().out.count("return") == 2
+
+
+def test_own_networks(tmp_path):
+    env = gym.make("Pendulum-v1")
+    agent = tfdpg.TD3(env, **own_networks.build(tfdpg.Spec.of(env)), **SMALL)
+    agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
+    agent.save(tmp_path / "agent")
+    agent.export(tmp_path / "model")
+    observation = np.array([1.0, 0.0, 2.0], np.float32)
+    expected = agent(observation)
+    np.testing.assert_allclose(tfdpg.load(tmp_path / "model")(observation), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(tfdpg.load_agent(tmp_path / "agent")(observation), expected, rtol=1e-4, atol=1e-5)
