@@ -16,6 +16,7 @@ OBSERVATIONS = {
     "image": spaces.Box(0, 255, (4, 4, 3), np.uint8),
     "discrete": spaces.Discrete(4, start=-1),
     "multi": spaces.MultiDiscrete([3, 4], start=[1, 0]),
+    "types": spaces.Dict(small=spaces.Discrete(3, dtype=np.int32), big=spaces.Box(0, 2**31, (2,), np.int64)),
     "dict": spaces.Dict(position=BOX, picture=spaces.Box(0, 255, (3, 3), np.uint8), phase=spaces.Discrete(3)),
 }
 
@@ -48,6 +49,7 @@ def test_json_round_trip(space):
     again = SpecClass.from_json(json.loads(json.dumps(spec.to_json())))
     assert again.observation_space == space
     assert again.action_space == ACTION
+    assert [leaf.name for leaf in again.leaves] == [leaf.name for leaf in spec.leaves]
 
 
 @pytest.mark.parametrize(
@@ -109,3 +111,20 @@ def test_to_env_never_leaves_a_float64_box():
     action = spec.to_env(np.stack([spec.low, spec.high]))
     assert action.dtype == np.float64
     assert all(space.contains(row) for row in action)
+
+
+def test_to_env_is_a_copy():
+    spec = Spec(BOX, ACTION)
+    action = np.zeros((1, 2), np.float32)
+    spec.to_env(action)[:] = 1
+    assert not action.any()
+
+
+def test_a_saturated_actor_never_leaves_the_box():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        low = rng.uniform(-10, 10, 3).astype(np.float32)
+        high = (low + rng.uniform(0.01, 10, 3)).astype(np.float32)
+        spec = Spec(BOX, spaces.Box(low, high))
+        assert (spec.center + spec.half_range <= high).all() and (spec.center - spec.half_range >= low).all()
+        np.testing.assert_allclose(spec.center + spec.half_range, high, rtol=1e-5, atol=1e-5)

@@ -127,7 +127,7 @@ def evaluation_env(
     made = environment if env_id is None else {"id": env_id, "kwargs": {}}
     if made is None:
         raise ValueError("It is not known what environment this policy was trained on. Pass --env ID.")
-    rendering = {"render_mode": "human"} if render else {"render_mode": "rgb_array"} if video else {}
+    rendering: dict[str, Any] = {"render_mode": "human"} if render else {"render_mode": "rgb_array"} if video else {}
     env = gym.make(made["id"], **made["kwargs"], **rendering)
     try:
         with _film(env, video) if video else contextlib.nullcontext(env) as env:

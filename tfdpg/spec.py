@@ -54,6 +54,15 @@ class Spec:
         observation_space: Box, Discrete, MultiDiscrete, or a Dict of these.
         action_space: a one-dimensional float Box with finite bounds.
 
+    Attributes:
+        leaves: the arrays of an observation.
+        groups: the packed matrices, "float32" and "uint8" as they occur.
+        widths: the width of each.
+        low: the lower bounds of the actions, float32 `[act_dim]`.
+        high: the upper bounds.
+        center: the middle of the action box.
+        half_range: half its width, rounded so that `center ± half_range` never leaves it.
+
     Raises:
         ValueError: a space that is not supported; the message names it and says what is.
 
@@ -76,6 +85,8 @@ class Spec:
         self.low = self.action_space.low.astype(np.float32)
         self.high = self.action_space.high.astype(np.float32)
         self.act_dim = len(self.low)
+        self.center = (self.high + self.low) / 2
+        self.half_range = _inner_half_range(self.low, self.high, self.center)
 
     @classmethod
     def of(cls, env: Any) -> "Spec":
@@ -89,16 +100,6 @@ class Spec:
         raise ValueError(
             f"`env` must be a gymnasium.Env, a gymnasium.vector.VectorEnv or a tfdpg.Spec. Received: env={env!r}"
         )
-
-    @property
-    def center(self) -> np.ndarray:
-        """The middle of the action box, float32 `[act_dim]`."""
-        return (self.high + self.low) / 2
-
-    @property
-    def half_range(self) -> np.ndarray:
-        """Half the width of the action box in each dimension, float32 `[act_dim]`."""
-        return (self.high - self.low) / 2
 
     def check(self, env: Any, what: str = "env") -> None:
         """Raises `ValueError` if the spaces of `env` are not these; `what` names the argument."""
@@ -175,11 +176,9 @@ class Spec:
         }
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
-        """An action in the dtype of the environment, inside its bounds to the last bit."""
-        if action.dtype == self.action_space.dtype:
-            return action
-        converted = action.astype(self.action_space.dtype)
-        return np.clip(converted, self.action_space.low, self.action_space.high)
+        """A copy of actions in the dtype of the environment, inside its bounds to the last bit."""
+        converted = np.maximum(action, self.action_space.low, dtype=self.action_space.dtype)
+        return np.minimum(converted, self.action_space.high, out=converted)
 
     def to_json(self) -> dict[str, Any]:
         """The two spaces as plain JSON values."""
@@ -208,6 +207,13 @@ class Spec:
                 f"`observation` must be a dict with the keys {[leaf.name for leaf in self.leaves]}. Received: {keys}"
             )
         return [observation[leaf.name] for leaf in self.leaves]
+
+
+def _inner_half_range(low: np.ndarray, high: np.ndarray, center: np.ndarray) -> np.ndarray:
+    half_range = (high - low) / 2
+    while (outside := (center + half_range > high) | (center - half_range < low)).any():
+        half_range = np.where(outside, np.nextafter(half_range, np.float32(0)), half_range)
+    return half_range
 
 
 def _as_rows(leaf: Leaf, part: np.ndarray) -> np.ndarray:
@@ -267,9 +273,10 @@ def _space_to_json(space: spaces.Space) -> dict[str, Any]:
         case spaces.Dict():
             return {"type": "Dict", "spaces": {key: _space_to_json(part) for key, part in space.spaces.items()}}
         case spaces.Discrete():
-            return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+            return {"type": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": space.dtype.name}
         case spaces.MultiDiscrete():
-            return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+            ranges = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+            return {"type": "MultiDiscrete", **ranges, "dtype": space.dtype.name}
         case spaces.Box():
             bounds = {name: _compact(getattr(space, name)) for name in ("low", "high")}
             return {"type": "Box", **bounds, "shape": list(space.shape), "dtype": space.dtype.name}
@@ -288,18 +295,17 @@ def _compact(bound: np.ndarray) -> Any:
 def _space_from_json(values: Mapping[str, Any]) -> spaces.Space:
     match values["type"]:
         case "Dict":
-            return spaces.Dict({key: _space_from_json(part) for key, part in values["spaces"].items()})
+            # pairs, because a plain dict would be sorted
+            return spaces.Dict([(key, _space_from_json(part)) for key, part in values["spaces"].items()])
         case "Discrete":
-            return spaces.Discrete(values["n"], start=values["start"])
+            return spaces.Discrete(values["n"], start=values["start"], dtype=np.dtype(values["dtype"]).type)
         case "MultiDiscrete":
-            return spaces.MultiDiscrete(values["nvec"], start=values["start"])
+            dtype = np.dtype(values["dtype"]).type
+            return spaces.MultiDiscrete(values["nvec"], start=values["start"], dtype=dtype)
         case "Box":
             shape, dtype = tuple(values["shape"]), np.dtype(values["dtype"])
-            low, high = (
-                np.broadcast_to(np.array(values[name], np.float64).astype(dtype), shape)
-                if np.ndim(values[name]) == 0
-                else np.array(values[name], np.float64).astype(dtype).reshape(shape)
-                for name in ("low", "high")
-            )
+            exact = dtype if dtype.kind in "iub" else np.dtype(np.float64)
+            low, high = (np.array(values[name], exact).astype(dtype) for name in ("low", "high"))
+            low, high = (np.full(shape, bound) if bound.ndim == 0 else bound.reshape(shape) for bound in (low, high))
             return spaces.Box(low, high, shape, dtype.type)
     raise ValueError(f"Unknown type of space in the file: {values['type']!r}")

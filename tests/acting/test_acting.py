@@ -6,8 +6,7 @@ import pytest
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
 from tfdpg.acting import ACTIVATIONS, MLPActor, encode
-from tfdpg.networks import CompiledActor
-from tfdpg.training.updates import flat_weights
+from tfdpg.networks import compiled_actor, flat_weights
 
 
 def packed_samples(spec, count):
@@ -24,7 +23,7 @@ def test_actions_equal_keras(space):
     actor.load(flat_weights(pi).numpy())
     for lanes in (1, 5):
         packed = packed_samples(spec, lanes)
-        expected = CompiledActor(spec, pi)(packed)
+        expected = compiled_actor(spec, pi)(packed)
         assert expected.shape == (lanes, 2)
         np.testing.assert_allclose(actor(packed), expected, rtol=1e-5, atol=1e-6)
         assert (actor(packed) >= spec.low).all() and (actor(packed) <= spec.high).all()
@@ -37,7 +36,7 @@ def test_activations_equal_keras(activation):
     actor = MLPActor(spec, (32, 32), activation)
     actor.load(flat_weights(pi).numpy())
     packed = packed_samples(spec, 9)
-    np.testing.assert_allclose(actor(packed), CompiledActor(spec, pi)(packed), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(actor(packed), compiled_actor(spec, pi)(packed), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("space", OBSERVATIONS.values(), ids=OBSERVATIONS)

@@ -201,6 +201,21 @@ def test_a_missing_critic_is_named():
         tfdpg.TD3(SPEC, q1=linear([keras.Input((1,)), keras.Input((1,))], Q1))
 
 
+def test_an_adapted_normalization_layer_learns_acts_and_is_exported(tmp_path):
+    normalization = keras.layers.Normalization()
+    normalization.adapt(np.array([[1.0], [3.0], [5.0]]))
+    encoder = keras.Sequential([keras.Input((1,)), normalization])
+    agent = tfdpg.TD3(SPEC, encoder=encoder, hidden_units=(4,), batch_size=4, jit_compile=False)
+    agent.act(np.ones(1, np.float32))
+    agent.observe(1.0, np.zeros(1, np.float32), True, False)
+    agent.learn(2)
+    agent.export(tmp_path / "model")
+    agent.save(tmp_path / "agent")
+    observation = np.array([2.0], np.float32)
+    np.testing.assert_allclose(tfdpg.load(tmp_path / "model")(observation), agent(observation), rtol=1e-4)
+    np.testing.assert_array_equal(tfdpg.load_agent(tmp_path / "agent")(observation), agent(observation))
+
+
 def test_an_encoder_that_nothing_would_use_is_refused():
     encoder = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
     with pytest.raises(ValueError, match="`encoder` is for the stock networks"):

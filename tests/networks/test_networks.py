@@ -69,5 +69,10 @@ def test_equal_or_shared_critics_are_refused():
         networks.check_critics(SPEC, {"q1": critic(seed=1), "q2": critic(seed=1)})
     q = critic()
     with pytest.raises(ValueError, match="share weights"):
-        networks.check_critics(SPEC, {"q1": q, "q2": q})
+        networks.check_separate({"q1": q, "q2": q})
+    body = keras.layers.Dense(4)
+    x = keras.Input((3,))
+    pi, other = (keras.Model(x, keras.layers.Dense(2)(body(x))) for _ in range(2))
+    with pytest.raises(ValueError, match="`pi` and `q1` .* share weights"):
+        networks.check_separate({"pi": pi, "q1": other})
     networks.check_critics(SPEC, {"q1": critic(seed=1), "q2": critic(seed=2)})

@@ -60,6 +60,10 @@ def histories(draw):
     return lanes, steps, draw(st.integers(2 * lanes, 30)), draw(st.integers(1, 4))
 
 
+def is_open(ring, lanes):
+    return np.array([lane < len(ring.heads) and ring.heads[lane] != NONE for lane in lanes])
+
+
 @settings(max_examples=300, deadline=None)
 @given(histories())
 def test_transitions_are_the_reference_s(history):
@@ -69,7 +73,7 @@ def test_transitions_are_the_reference_s(history):
     ends = np.random.default_rng(len(steps))
     for moving, code in steps:  # lanes at unequal speed; some end, some terminated and some truncated
         moving = np.array(sorted(moving))
-        for lane in moving[~ring.is_open(moving)]:
+        for lane in moving[~is_open(ring, moving)]:
             observation = next(value)
             ring.begin(np.array([lane]), (np.array([[observation]], np.float32),))
             reference.begin(lane, observation)
@@ -100,7 +104,7 @@ def fill(ring, steps, lanes=1, length=5, rng=None):
     rng = rng or np.random.default_rng(0)
     all_lanes = np.arange(lanes)
     for t in range(steps):
-        closed = ~ring.is_open(all_lanes)
+        closed = ~is_open(ring, all_lanes)
         if closed.any():
             count = closed.sum()
             ring.begin(all_lanes[closed], tuple(part[:count] for part in sample(ring.spec, lanes, rng)))
@@ -168,6 +172,23 @@ def test_drawing_from_nothing_says_so():
     ring.begin(np.array([0]), (np.zeros((1, 1), np.float32),))
     with pytest.raises(ValueError, match="no transition"):
         uniform_rows(ring, 0, 0, 1, 4)
+
+
+def test_an_observation_that_is_not_the_head_does_not_continue_its_episode():
+    ring, lanes = Ring(SPEC, 20), np.arange(2)
+    first, second = (np.array([[1.0], [2.0]], np.float32),), (np.array([[3.0], [4.0]], np.float32),)
+    assert ring.continues(lanes, first).tolist() == [False, False]
+    ring.begin(lanes, first)
+    assert ring.continues(lanes, first).tolist() == [True, True]
+    ring.add(lanes, np.zeros((2, 1)), np.zeros(2), np.zeros(2, bool), second)
+    assert ring.continues(lanes, (np.array([[3.0], [9.0]], np.float32),)).tolist() == [True, False]
+    ring.end(lanes[:1])
+    assert ring.continues(lanes, second).tolist() == [False, True]
+
+
+def test_a_ring_takes_two_rows_for_each_lane():
+    with pytest.raises(ValueError, match="two rows for each of the 3 lanes"):
+        Ring(SPEC, 5).begin(np.arange(3), (np.zeros((3, 1), np.float32),))
 
 
 def test_state_round_trip_moves_to_a_new_ring():

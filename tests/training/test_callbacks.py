@@ -250,6 +250,14 @@ def test_checkpoint_every_and_keep(tmp_path):
     assert tfdpg.load_agent(tmp_path / "one/60").epoch == 3
 
 
+def test_checkpoint_refuses_the_directory_of_another_training(tmp_path):
+    agent, _ = fit([tfdpg.callbacks.Checkpoint(tmp_path)])
+    fit([tfdpg.callbacks.Checkpoint(tmp_path)], agent=agent, epochs=1)
+    with pytest.raises(ValueError, match=r"another training.*\[80\].* 0 environment steps"):
+        fit([tfdpg.callbacks.Checkpoint(tmp_path)])
+    assert tfdpg.load_agent(tmp_path / "80").env_steps == 80
+
+
 def test_export_best_exports_improvements_only(tmp_path):
     class Score(keras.callbacks.Callback):
         def __init__(self, scores):

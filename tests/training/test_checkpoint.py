@@ -1,6 +1,9 @@
+from pathlib import Path
+
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import tfdpg
 from tests.agents.roster import SMALL
@@ -62,6 +65,41 @@ def test_a_failed_save_keeps_the_old_one(agent, tmp_path, monkeypatch):
     monkeypatch.undo()
     assert tfdpg.load_agent(tmp_path / "agent").env_steps == steps
     assert [path.name for path in tmp_path.iterdir()] == ["agent"]
+
+
+def test_an_interrupted_replacement_puts_the_old_one_back(agent, tmp_path, monkeypatch):
+    agent.save(tmp_path / "agent")
+    steps = agent.env_steps
+    agent.fit(Counter(), epochs=1, steps_per_epoch=10, verbose=0)
+    rename = Path.rename
+
+    def interrupted(self, target):
+        if Path(target) == tmp_path / "agent" and self.name != "agent":
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        agent.save(tmp_path / "agent")
+    monkeypatch.undo()
+    assert tfdpg.load_agent(tmp_path / "agent").env_steps == steps
+    assert [path.name for path in tmp_path.iterdir()] == ["agent"]
+
+
+def test_arguments_that_json_cannot_hold(tmp_path):
+    agent = tfdpg.TD3(gym.make("tfdpg-test/Counter-v0", length=np.int64(3)), **SMALL)
+    agent.save(tmp_path / "agent")
+    assert tfdpg.load_agent(tmp_path / "agent").environment is None
+    with pytest.raises(ValueError, match="`activation`"):
+        tfdpg.TD3(Counter(), activation=np.tanh)
+
+
+def test_a_dict_observation_keeps_its_order(tmp_path):
+    space = spaces.Dict(velocity=spaces.Box(-1, 1, (2,)), angle=spaces.Box(-1, 1, (3,)))
+    agent = tfdpg.TD3(tfdpg.Spec(space, Counter.action_space), **SMALL)
+    agent.save(tmp_path / "agent")
+    observation = space.sample()
+    np.testing.assert_array_equal(agent(observation), tfdpg.load_agent(tmp_path / "agent")(observation))
 
 
 def test_overwriting(agent, tmp_path):

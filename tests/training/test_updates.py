@@ -5,9 +5,11 @@ import subprocess
 import sys
 
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
-from tfdpg.training.updates import wants_xla
+from tfdpg.training.updates import minimize, polyak_average, stateless_normal, wants_xla
 
 ROUNDS = """
 import gymnasium as gym, keras, sys, tfdpg
@@ -28,6 +30,39 @@ def test_rounds_of_any_length_trace_and_compile_once(tmp_path):
     assert result.stdout.split() == ["1"]
     compiled = list(tmp_path.glob("*cpu_after_optimizations.txt"))
     assert len(compiled) == 1, [path.name for path in compiled]
+
+
+def test_normal_numbers_are_normal_and_the_same_under_xla():
+    key = tf.constant([7, 3], tf.int64)
+    functions = [tf.function(lambda key: stateless_normal((50_000, 2), key), jit_compile=jit) for jit in (False, True)]
+    plain, compiled = (function(key).numpy() for function in functions)
+    np.testing.assert_allclose(plain, compiled, rtol=1e-4, atol=1e-5)
+    assert np.isfinite(plain).all() and abs(plain.mean()) < 0.01
+    assert plain.std() == pytest.approx(1, abs=0.01)
+    assert (plain**4).mean() == pytest.approx(3, abs=0.1)
+    assert abs(np.corrcoef(plain.T)[0, 1]) < 0.01
+    assert not np.array_equal(plain, functions[0](key + 1).numpy())
+
+
+def test_own_losses_of_a_network_count():
+    kernels = []
+    for factor in (0.0, 10.0):
+        network = keras.Sequential(
+            [keras.Input((1,)), keras.layers.Dense(1, kernel_regularizer=keras.regularizers.L2(factor))]
+        )
+        network.set_weights([np.ones((1, 1)), np.zeros(1)])
+        optimizer = keras.optimizers.SGD(0.01)
+        optimizer.build(network.trainable_variables)
+        minimize(lambda network=network: (tf.reduce_mean(network(tf.ones((1, 1)))), None), network, optimizer)
+        kernels.append(float(network.get_weights()[0][0, 0]))
+    np.testing.assert_allclose(kernels, [1 - 0.01, 1 - 0.01 * (1 + 2 * 10)], rtol=1e-5)
+
+
+def test_polyak_moves_weights_and_copies_statistics():
+    online, target = (keras.Sequential([keras.Input((2,)), keras.layers.BatchNormalization()]) for _ in range(2))
+    online.set_weights([np.full(2, 3.0), np.full(2, 4.0), np.full(2, 5.0), np.full(2, 6.0)])
+    polyak_average(target, online, 0.9)
+    np.testing.assert_allclose(target.get_weights(), [[1.2, 1.2], [0.4, 0.4], [5, 5], [6, 6]], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """What every agent does: act, observe, learn, fit, evaluate, save and export."""
 
 import abc
-import copy
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -12,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import export
-from tfdpg.arguments import natural, positive_int
-from tfdpg.networks import CompiledActor, copy_network
+from tfdpg.acting import MLPActor
+from tfdpg.arguments import natural, positive_int, reject
+from tfdpg.networks import Actor, copy_network
 from tfdpg.replay import Ring
 from tfdpg.spec import Packed, Spec
 from tfdpg.training import checkpoint, evaluation, loop
@@ -22,7 +22,7 @@ from tfdpg.training.lanes import environment_of
 from tfdpg.training.optimizers import Optimizers
 from tfdpg.training.schedule import Schedule
 from tfdpg.training.statistics import Statistics
-from tfdpg.training.updates import LARGEST_CHUNK, CompiledUpdates, flat_weights, wants_xla
+from tfdpg.training.updates import LARGEST_CHUNK, CompiledUpdates, wants_xla
 
 OBJECTS = ("env", "pi", "q1", "q2", "encoder")
 """Constructor arguments that are not plain values: they are saved as files, or not at all."""
@@ -36,7 +36,7 @@ class Agent(abc.ABC):
         networks: by the names of the exported signatures: `pi`, `q1`, ...
         learning_rates: for each network that of its Adam optimizer.
         own_networks: the names of those that cannot be rebuilt from the constructor's plain arguments.
-        actor: a NumPy forward pass of `networks["pi"]`, or None to act with a compiled call.
+        numpy_actor: a NumPy forward pass of `networks["pi"]`, or None to act with a compiled call.
         schedule: when to act at random and when to learn.
         replay_size: rows of the replay.
         batch_size: rows in a minibatch.
@@ -50,6 +50,7 @@ class Agent(abc.ABC):
         optimizers: one for each network, by the same names.
         replay: the ring of rows.
         schedule: the learning schedule and its counters.
+        actor: the policy's copy for acting.
         collector: pairs actions with their outcomes.
         optimizer: all optimizers, as Keras' callbacks want them.
         epoch: the number of epochs that `fit` has completed.
@@ -66,7 +67,7 @@ class Agent(abc.ABC):
         networks: Mapping[str, keras.Model],
         learning_rates: Mapping[str, float],
         own_networks: Collection[str],
-        actor: evaluation.Actor | None,
+        numpy_actor: MLPActor | None,
         schedule: Schedule,
         replay_size: int,
         batch_size: int,
@@ -90,7 +91,7 @@ class Agent(abc.ABC):
         self.batch_size = positive_int("batch_size", batch_size)
         self.seed = natural("seed", seed)
         if jit_compile not in (True, False, "auto"):
-            raise ValueError(f'`jit_compile` must be True, False or "auto". Received: jit_compile={jit_compile!r}')
+            raise reject("jit_compile", 'True, False or "auto"', jit_compile)
         self.jit_compile = jit_compile
         self.replay = Ring(self.spec, self.replay_size)
         self.counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="updates")
@@ -100,11 +101,9 @@ class Agent(abc.ABC):
         self.stop_training = False
         self.history: keras.callbacks.History | None = None
         self._initial_epoch: int | None = None
-        self._predictor = CompiledActor(self.spec, self.networks["pi"])
-        self._actor: evaluation.Actor = actor or self._predictor
+        self.actor = Actor(self.spec, self.networks["pi"], numpy_actor)
         self._updates: CompiledUpdates | None = None
         self.collector = Collector(self.spec, self.replay, schedule, self._behave, self.seed)
-        self.refresh_actor()
 
     # What an algorithm says.
 
@@ -192,7 +191,7 @@ class Agent(abc.ABC):
         if self._updates is None:
             self._updates = self._compile()
         learnt = self._updates(count, self.draw)
-        self._actor.load(learnt.weights)
+        self.actor.load(learnt.weights)
         return self.statistics.add(learnt.metrics)
 
     # Keras' interface.
@@ -253,18 +252,16 @@ class Agent(abc.ABC):
         """The greedy actions for a batch of observations, float32 `[batch, act_dim]`."""
         if self.spec.is_single(observations):
             raise ValueError("`observations` must be a batch, with a leading dimension. Received: one observation")
-        return self._predictor(self.spec.pack(observations))
+        return self.actor.predict(self.spec.pack(observations))
 
     def __call__(self, observation: Any) -> np.ndarray:
         """The greedy actions for one observation `[act_dim]` or a batch `[batch, act_dim]`."""
-        action = self._predictor(self.spec.pack(observation))
+        action = self.actor.predict(self.spec.pack(observation))
         return action[0] if self.spec.is_single(observation) else action
 
     def policy(self) -> evaluation.Acts:
-        """The greedy policy with the weights of now, as `tfdpg.evaluate` takes it."""
-        actor = copy.copy(self._actor)
-        actor.load(self._flat_weights())
-        return evaluation.Greedy(self.spec, actor)
+        """The greedy policy, as `tfdpg.evaluate` takes it."""
+        return evaluation.Greedy(self.spec, self.actor.snapshot())
 
     # Weights and files.
 
@@ -274,14 +271,8 @@ class Agent(abc.ABC):
 
     def set_weights(self, weights: Sequence[np.ndarray]) -> None:
         """Sets what `get_weights` gave."""
-        variables = [variable for network in self._all_networks().values() for variable in network.weights]
-        if [v.shape for v in variables] != [w.shape for w in weights]:
-            raise ValueError(
-                f"`weights` must have the shapes {[v.shape for v in variables]}. Received: {[w.shape for w in weights]}"
-            )
-        for variable, weight in zip(variables, weights, strict=True):
-            variable.assign(weight)
-        self.refresh_actor()
+        checkpoint.set_weights(self._all_networks(), weights)
+        self.actor.refresh()
 
     def save_weights(self, filepath: str | Path, overwrite: bool = True) -> None:
         """Saves the weights of all networks and target networks to a `.weights.h5` file."""
@@ -294,9 +285,7 @@ class Agent(abc.ABC):
     def save(self, filepath: str | Path, overwrite: bool = True) -> None:
         """Saves everything needed to go on: weights, optimizers, replay, counters, random states.
 
-        Args:
-            filepath: a directory to write. It is replaced as a whole, or not at all.
-            overwrite: False raises `FileExistsError` if it exists.
+        The directory `filepath` is replaced as a whole, or not at all; with `overwrite=False` never.
         """
         checkpoint.save(self, filepath, overwrite)
 
@@ -350,13 +339,6 @@ class Agent(abc.ABC):
         names = inspect.signature(type(self).__init__).parameters
         return {name: getattr(self, name) for name in names if name not in ("self", *OBJECTS)}
 
-    def refresh_actor(self) -> None:
-        """Gives the acting side the weights that the policy has now."""
-        self._actor.load(self._flat_weights())
-
-    def _flat_weights(self) -> np.ndarray:
-        return flat_weights(self.networks["pi"]).numpy()
-
     def _all_networks(self) -> dict[str, keras.Model]:
         return self.networks | {f"{name}_target": network for name, network in self.targets.items()}
 
@@ -369,10 +351,10 @@ class Agent(abc.ABC):
             metrics=self.metrics,
             chunk=min(LARGEST_CHUNK, usual * max(1, len(self.collector.lanes))),
             batch_size=self.batch_size,
-            acting=self.networks["pi"],
+            acting=self.actor.source,
             jit_compile=jit,
         )
 
     def _behave(self, packed: Packed, explore: bool) -> np.ndarray:
-        action = self._actor(packed)
+        action = self.actor(packed)
         return self.explore(action, self.collector.rng) if explore else action

@@ -14,13 +14,14 @@ import tensorflow as tf
 
 from tfdpg.acting import ACTIVATIONS, MLPActor
 from tfdpg.agents.agent import Agent
-from tfdpg.arguments import natural, positive, positive_int, real
+from tfdpg.arguments import natural, positive, positive_int, real, reject
 from tfdpg.exploration import Gaussian
 from tfdpg.losses import smooth_action, td_loss, td_target
 from tfdpg.networks import (
     Transitions,
     check_actor,
     check_critics,
+    check_separate,
     flat_values,
     mlp_actor,
     mlp_critic,
@@ -29,7 +30,7 @@ from tfdpg.networks import (
 from tfdpg.replay import draw_transitions, uniform_rows
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.schedule import Schedule
-from tfdpg.training.updates import minimize, polyak_average
+from tfdpg.training.updates import minimize, polyak_average, stateless_normal
 
 
 @final
@@ -108,6 +109,8 @@ class TD3(Agent):
     ):
         spec = Spec.of(env)
         self.hidden_units = tuple(positive_int("hidden_units", units) for units in hidden_units)
+        if not isinstance(activation, str):
+            raise reject("activation", "the name of a Keras activation", activation)
         self.activation = activation
         self.gamma = real("gamma", gamma, 0, 1)
         self.polyak = real("polyak", polyak, 0, 1)
@@ -137,13 +140,14 @@ class TD3(Agent):
             q2 = mlp_critic(spec, **stock, seed=q2_seed, name="q2")
         check_actor(spec, pi)
         check_critics(spec, {"q1": q1, "q2": q2})
+        check_separate({"pi": pi, "q1": q1, "q2": q2})
 
         super().__init__(
             env,
             networks={"pi": pi, "q1": q1, "q2": q2},
             learning_rates={"pi": self.pi_lr, "q1": self.q_lr, "q2": self.q_lr},
             own_networks=own_networks,
-            actor=MLPActor(spec, self.hidden_units, activation) if has_stock_actor else None,
+            numpy_actor=MLPActor(spec, self.hidden_units, activation) if has_stock_actor else None,
             schedule=Schedule(
                 start_steps=start_steps,
                 update_after=update_after,
@@ -223,5 +227,5 @@ class TD3(Agent):
     def smoothing_noise(self, counter: tf.Tensor) -> tf.Tensor:
         """ε ~ N(0, σ) `[batch, act_dim]`, a sample for each action and dimension; a function of (seed, counter)."""
         key = tf.stack([tf.constant(self.seed, tf.int64), counter])
-        noise = tf.random.stateless_normal((self.batch_size, self.spec.act_dim), key, alg="philox")
+        noise = stateless_normal((self.batch_size, self.spec.act_dim), key)
         return noise * (self.target_noise * self.spec.half_range)

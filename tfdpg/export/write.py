@@ -1,5 +1,6 @@
 """Writing a SavedModel with the signatures `pi`, `q1`, `q2`."""
 
+import contextlib
 import importlib.metadata
 import json
 import shutil
@@ -60,14 +61,15 @@ def write(
         actions = functions["pi"](**_tensors(spec, examples))["pi"].numpy()
         inputs = {name: values[:7] for name, values in examples.items()}
         verify(scratch, {name: _reference(name, spec, pi, critics) for name in SIGNATURES}, inputs, actions[:7])
-        write_warmup(scratch, directory.name, inputs, actions[:7])
+        write_warmup(scratch, directory.resolve().name, inputs, actions[:7])
         (scratch / METADATA).write_text(json.dumps(_describe(spec, critics, metadata), indent=2) + "\n")
         scratch.chmod(0o755)
         return move_to_next_version(scratch, directory)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
-        for path in made:
-            path.rmdir()
+        with contextlib.suppress(OSError):  # someone else uses the directory by now
+            for path in made:
+                path.rmdir()
         raise
 
 

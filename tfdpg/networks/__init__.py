@@ -3,11 +3,11 @@
 Networks take raw observations and actions in the environment's units, and rescale inside.
 """
 
-from tfdpg.networks.custom import check_actor, check_critics, copy_network
+from tfdpg.networks.actor import Actor, compiled_actor, flat_weights
+from tfdpg.networks.custom import check_actor, check_critics, check_separate, copy_network
 from tfdpg.networks.encoder import encoder, observation_inputs
 from tfdpg.networks.mlp import mlp_actor, mlp_critic
 from tfdpg.networks.tensors import (
-    CompiledActor,
     Transitions,
     flat_values,
     network_inputs,
@@ -16,13 +16,16 @@ from tfdpg.networks.tensors import (
 )
 
 __all__ = [
-    "CompiledActor",
+    "Actor",
     "Transitions",
     "check_actor",
     "check_critics",
+    "check_separate",
+    "compiled_actor",
     "copy_network",
     "encoder",
     "flat_values",
+    "flat_weights",
     "mlp_actor",
     "mlp_critic",
     "network_inputs",

@@ -1,6 +1,7 @@
 """Checks of a user's own networks, by trying them on a batch of zeros."""
 
 import copy
+import itertools
 
 import keras
 import numpy as np
@@ -21,7 +22,7 @@ def check_actor(spec: Spec, pi: keras.Model) -> None:
 
 
 def check_critics(spec: Spec, critics: dict[str, keras.Model]) -> None:
-    """Raises `ValueError` unless each critic gives one value an element, and no two are the same function.
+    """Raises `ValueError` unless each critic gives one value an element, and no two have equal weights.
 
     Args:
         spec: the spaces.
@@ -32,10 +33,21 @@ def check_critics(spec: Spec, critics: dict[str, keras.Model]) -> None:
         shape = _output_shape(name, q, [observation, action])
         if shape not in {(_BATCH,), (_BATCH, 1)}:
             raise ValueError(f"`{name}` must return shape (batch,) or (batch, 1). Received: {_with_batch(shape)}")
-    names = list(critics)
-    for i, first in enumerate(names):
-        for second in names[i + 1 :]:
-            _check_different(first, critics[first], second, critics[second])
+    for (first, q1), (second, q2) in itertools.combinations(critics.items(), 2):
+        weights1, weights2 = q1.get_weights(), q2.get_weights()
+        shapes1, shapes2 = ([w.shape for w in weights] for weights in (weights1, weights2))
+        if shapes1 == shapes2 and all(np.array_equal(a, b) for a, b in zip(weights1, weights2, strict=True)):
+            raise ValueError(
+                f"`{first}` and `{second}` must start from different weights, or their minimum is of no use. "
+                f"Received: equal weights of shapes {shapes1} and {shapes2}"
+            )
+
+
+def check_separate(networks: dict[str, keras.Model]) -> None:
+    """Raises `ValueError` if two of the networks, by name, share weights: each has an optimizer of its own."""
+    for (first, network1), (second, network2) in itertools.combinations(networks.items(), 2):
+        if {id(v) for v in network1.trainable_variables} & {id(v) for v in network2.trainable_variables}:
+            raise ValueError(f"`{first}` and `{second}` must be separate models; the models received share weights.")
 
 
 def copy_network(name: str, network: keras.Model) -> keras.Model:
@@ -51,18 +63,6 @@ def copy_network(name: str, network: keras.Model) -> keras.Model:
             f"`{name}` cannot be copied for its target network. Own layers need "
             f"@keras.saving.register_keras_serializable(). Keras says: {error}"
         ) from error
-
-
-def _check_different(first: str, q1: keras.Model, second: str, q2: keras.Model) -> None:
-    if {id(v) for v in q1.trainable_variables} & {id(v) for v in q2.trainable_variables}:
-        raise ValueError(f"`{first}` and `{second}` must be separate models; the models received share weights.")
-    weights1, weights2 = q1.get_weights(), q2.get_weights()
-    shapes1, shapes2 = ([w.shape for w in weights] for weights in (weights1, weights2))
-    if shapes1 == shapes2 and all(np.array_equal(a, b) for a, b in zip(weights1, weights2, strict=True)):
-        raise ValueError(
-            f"`{first}` and `{second}` must start from different weights, or their minimum is of no use. "
-            f"Received: equal weights of shapes {shapes1} and {shapes2}"
-        )
 
 
 def _zeros(spec: Spec) -> tuple[object, tf.Tensor]:

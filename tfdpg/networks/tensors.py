@@ -2,12 +2,10 @@
 
 from typing import Any, NamedTuple
 
-import keras
-import numpy as np
 import tensorflow as tf
 
 from tfdpg.replay import Layout
-from tfdpg.spec import Packed, Spec
+from tfdpg.spec import Spec
 
 
 class Transitions(NamedTuple):
@@ -62,27 +60,3 @@ def unpack_transitions(spec: Spec, packed: tuple[tf.Tensor, ...]) -> Transitions
 def flat_values(values: tf.Tensor) -> tf.Tensor:
     """A critic's output, `[batch]` or `[batch, 1]`, as `[batch]`."""
     return values if values.shape.rank == 1 else tf.squeeze(values, axis=-1)
-
-
-class CompiledActor:
-    """A deterministic policy's forward pass as one compiled call; it always uses the network's weights of now.
-
-    Args:
-        spec: the spaces.
-        pi: the policy, observation → `[batch, act_dim]`.
-    """
-
-    def __init__(self, spec: Spec, pi: keras.Model):
-        signature = tuple(
-            tf.TensorSpec([None, width], group) for group, width in zip(spec.groups, spec.widths, strict=True)
-        )
-        self._function = tf.function(
-            lambda packed: pi(unpack_observation(spec, packed)), input_signature=[signature], autograph=False
-        )
-
-    def __call__(self, packed: Packed) -> np.ndarray:
-        """Actions in the environment's units, float32 `[lanes, act_dim]`."""
-        return self._function(packed).numpy()
-
-    def load(self, weights: np.ndarray) -> None:
-        """Does nothing, since the network has its weights; the NumPy actors take theirs here."""

@@ -126,10 +126,15 @@ class Ring:
         """Closes the episode on each of `lanes`: its head is the final observation."""
         self.heads[lanes] = NONE
 
-    def is_open(self, lanes: np.ndarray) -> np.ndarray:
-        """Whether each of `lanes` has an open episode, bool `[len(lanes)]`."""
-        known = lanes < len(self.heads)
-        return known & (self.heads[np.where(known, lanes, 0)] != NONE if len(self.heads) else known)
+    def continues(self, lanes: np.ndarray, observation: Packed) -> np.ndarray:
+        """Whether each of `lanes` has an open episode whose head is this observation, bool `[len(lanes)]`."""
+        if len(lanes) == 0 or lanes[-1] >= len(self.heads):
+            return np.zeros(len(lanes), bool)
+        heads = self.heads[lanes]
+        same = heads >= max(0, self.added - self.replay_size)
+        for held, given in zip(self.observation(heads % self.replay_size), observation, strict=True):
+            same &= (held == given).all(axis=1)
+        return same
 
     def observation(self, slots: np.ndarray) -> Packed:
         """The packed observations of rows, `[len(slots), ...]`."""
@@ -160,9 +165,10 @@ class Ring:
     def _append(self, observation: Packed) -> np.ndarray:
         """Writes observations as new rows without successor, and returns their numbers."""
         count = len(observation[0])
-        if count > self.replay_size:
+        if 2 * count > self.replay_size:
             raise ValueError(
-                f"`replay_size` must be at least the number of lanes, {count}. Received: {self.replay_size}"
+                f"`replay_size` must be at least two rows for each of the {count} lanes. "
+                f"Received: replay_size={self.replay_size}"
             )
         numbers = np.arange(self.added, self.added + count)
         slots = numbers % self.replay_size

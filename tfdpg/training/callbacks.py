@@ -61,7 +61,7 @@ class Checkpoint(_AgentCallback):
     It also saves when training ends, by Ctrl-C too.
 
     Args:
-        directory: where to save.
+        directory: where to save; it may hold checkpoints of this agent's own past, and of nothing else.
         every: epochs between two saves.
         keep: how many of the newest to keep; None keeps all.
     """
@@ -71,6 +71,19 @@ class Checkpoint(_AgentCallback):
         self.directory = Path(directory)
         self.every = positive_int("every", every)
         self.keep = None if keep is None else positive_int("keep", keep)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Checks the directory.
+
+        Raises:
+            ValueError: it holds checkpoints that cannot be of this agent's past.
+        """
+        saved = export.versions(self.directory)
+        if saved and (saved[-1] > self.agent.env_steps or self.agent.env_steps == 0):
+            raise ValueError(
+                f"`directory` must not hold checkpoints of another training. Received: {self.directory}, with the "
+                f"checkpoints {saved}; this agent has taken {self.agent.env_steps} environment steps."
+            )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves, if it is time."""

@@ -12,7 +12,7 @@ import json
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,13 +59,7 @@ def save(agent: Saves, directory: str | Path, overwrite: bool = True) -> None:
     try:
         _write(agent, scratch)
         scratch.chmod(0o755)
-        if directory.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{directory.name}-old-", dir=directory.parent))
-            directory.rename(old / "agent")
-            scratch.rename(directory)
-            shutil.rmtree(old)
-        else:
-            scratch.rename(directory)
+        _replace(directory, scratch)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
@@ -93,7 +87,7 @@ def read(directory: str | Path) -> Saved:
             state["agent"], Spec.from_json(state), state["arguments"], networks, state["state"], variables, replay
         )
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"The saved agent in {directory} is damaged: {error}") from error
+        raise CheckpointError(f"The saved agent in {directory} is damaged, or cannot be loaded: {error}") from error
 
 
 def restore(agent: Saves, saved: Saved) -> None:
@@ -109,7 +103,7 @@ def restore(agent: Saves, saved: Saved) -> None:
     schedule.env_steps, schedule.last_round = state["env_steps"], state["last_round"]
     schedule.episode_ended = state["episode_ended"]
     agent.collector.restore(state["collector"])
-    agent.refresh_actor()
+    agent.actor.refresh()
 
 
 def save_weights(networks: Mapping[str, keras.Model], filepath: str | Path, overwrite: bool) -> None:
@@ -136,6 +130,36 @@ def load_weights(networks: Mapping[str, keras.Model], filepath: str | Path) -> l
         if found != expected:
             raise ValueError(f"{filepath} must hold the weights of {expected}. Received: {found}")
         return [np.asarray(file[f"{name}/{i}"]) for name, count in expected.items() for i in range(count)]
+
+
+def set_weights(networks: Mapping[str, keras.Model], weights: Sequence[np.ndarray]) -> None:
+    """Sets the weights of networks, in their order.
+
+    Raises:
+        ValueError: other shapes; nothing is set.
+    """
+    variables = [variable for network in networks.values() for variable in network.weights]
+    wanted, given = [tuple(v.shape) for v in variables], [np.shape(w) for w in weights]
+    if wanted != given:
+        raise ValueError(f"`weights` must have the shapes {wanted}. Received: {given}")
+    for variable, weight in zip(variables, weights, strict=True):
+        variable.assign(weight)
+
+
+def _replace(directory: Path, scratch: Path) -> None:
+    """Renames `scratch` to `directory`; what was there is put back if that fails, and removed if it succeeds."""
+    if not directory.exists():
+        scratch.rename(directory)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{directory.name}-old-", dir=directory.parent))
+    directory.rename(old / "agent")
+    try:
+        scratch.rename(directory)
+    except BaseException:
+        (old / "agent").rename(directory)
+        raise
+    finally:
+        shutil.rmtree(old)
 
 
 def _write(agent: Saves, directory: Path) -> None:

@@ -47,7 +47,7 @@ class Collector:
             self.close_episodes()
             self.lanes = np.arange(len(packed[0]))
             self._resetting = np.zeros(len(self.lanes), bool)
-        opened = ~(self._replay.is_open(self.lanes) | self._resetting)
+        opened = ~(self._replay.continues(self.lanes, packed) | self._resetting)
         if opened.any():
             self._check_finite("observation", packed)
             self._replay.begin(self.lanes[opened], tuple(part[opened] for part in packed))

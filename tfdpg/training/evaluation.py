@@ -1,6 +1,6 @@
 """Episodes without exploration noise, and their returns."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,22 +23,10 @@ class Acts(Protocol):
         ...
 
 
-class Actor(Protocol):
-    """The acting side's copy of the policy."""
-
-    def load(self, weights: np.ndarray) -> None:
-        """Takes the policy's weights, flat."""
-        ...
-
-    def __call__(self, packed: Packed) -> np.ndarray:
-        """Greedy actions `[lanes, act_dim]` for packed observations."""
-        ...
-
-
 class Greedy:
-    """A policy without noise: an actor and the spaces that it serves."""
+    """A policy without noise: the spaces that it serves, and an actor from packed observations to actions."""
 
-    def __init__(self, spec: Spec, actor: Actor):
+    def __init__(self, spec: Spec, actor: Callable[[Packed], np.ndarray]):
         self.spec, self._actor = spec, actor
 
     def __call__(self, observation: Any) -> np.ndarray:

@@ -4,6 +4,7 @@ A lane is one environment. Whatever the mode, `restart` resets the lanes whose e
 seed of its next episode, so no lane ever runs an episode that was not seeded.
 """
 
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -133,9 +134,13 @@ def _check_partial_reset(env: gym.vector.VectorEnv) -> None:
 
 
 def environment_of(env: Any) -> dict[str, Any] | None:
-    """The registered name and arguments of an environment, where it has them; None for a `Spec`."""
+    """The registered name and arguments of an environment; None where JSON cannot hold them, or for a `Spec`."""
     spec = None if isinstance(env, Spec) else env.spec
     if spec is None:
         return None
     kwargs = {k: v for k, v in spec.kwargs.items() if k not in ("num_envs", "vectorization_mode", "render_mode")}
+    try:
+        json.dumps(kwargs)
+    except TypeError:
+        return None
     return {"id": spec.id, "kwargs": kwargs}

@@ -41,7 +41,7 @@ def fit(
     hooks, history = _callback_list(agent, callbacks, verbose, epochs, steps_per_epoch)
     agent.stop_training, agent._initial_epoch = False, None
     agent.collector.close_episodes()
-    agent.refresh_actor()
+    agent.actor.refresh()
     with _deferred_interrupt() as interrupted:
         run = _Run(agent, lanes, hooks, interrupted)
         hooks.on_train_begin()

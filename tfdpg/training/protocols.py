@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdpg.networks import Actor
 from tfdpg.replay import Ring
 from tfdpg.spec import Spec
 from tfdpg.training.collector import Collector
@@ -18,6 +19,7 @@ class Trains(Protocol):
 
     spec: Spec
     schedule: Schedule
+    actor: Actor
     collector: Collector
     statistics: Statistics
     epoch: int
@@ -30,7 +32,6 @@ class Trains(Protocol):
     ) -> None: ...
     def learn(self) -> dict[str, float]: ...
     def evaluate(self, env: Any, episodes: int, *, max_ep_len: int | None) -> dict[str, float]: ...
-    def refresh_actor(self) -> None: ...
 
 
 class Saves(Protocol):
@@ -43,6 +44,7 @@ class Saves(Protocol):
     own_networks: frozenset[str]
     replay: Ring
     schedule: Schedule
+    actor: Actor
     collector: Collector
     counter: tf.Variable
     epoch: int
@@ -50,4 +52,3 @@ class Saves(Protocol):
 
     @property
     def arguments(self) -> dict[str, Any]: ...
-    def refresh_actor(self) -> None: ...

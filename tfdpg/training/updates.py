@@ -1,11 +1,14 @@
 """Many updates in one compiled call."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from tfdpg.networks import flat_weights
 
 LARGEST_CHUNK = 50
 """More updates in one call save nothing measurable, and cost memory."""
@@ -38,7 +41,7 @@ class CompiledUpdates:
         metrics: the names of the metrics.
         chunk: the number of minibatches in a chunk.
         batch_size: the number of rows in a minibatch.
-        acting: the network whose weights go back to the acting side.
+        acting: the network whose weights go back to the acting side; None sends none.
         jit_compile: whether XLA compiles it.
     """
 
@@ -50,7 +53,7 @@ class CompiledUpdates:
         metrics: Sequence[str],
         chunk: int,
         batch_size: int,
-        acting: keras.Model,
+        acting: keras.Model | None,
         jit_compile: bool,
     ):
         self._metrics = tuple(metrics)
@@ -63,7 +66,7 @@ class CompiledUpdates:
 
             measured = tf.TensorArray(tf.float32, chunk, element_shape=[len(self._metrics), batch_size])
             _, measured = tf.while_loop(lambda i, _: i < n, step, [0, measured], parallel_iterations=1)
-            return measured.stack(), flat_weights(acting)
+            return measured.stack(), tf.zeros(0) if acting is None else flat_weights(acting)
 
         self.function = tf.function(run, jit_compile=jit_compile, autograph=False)
 
@@ -92,15 +95,28 @@ class CompiledUpdates:
         return padded
 
 
-def flat_weights(network: keras.Model) -> tf.Tensor:
-    """All weights of a network in Keras' order, flattened and concatenated, `[n]`."""
-    return tf.concat([tf.reshape(w.value, [-1]) for w in network.weights], axis=0)
+def stateless_normal(shape: tuple[int, ...], key: tf.Tensor) -> tf.Tensor:
+    """Standard normal numbers, a function of `key` alone, the same with and without XLA up to rounding.
+
+    TensorFlow's own stateless normal numbers differ under XLA even with the Philox generator; its bits do not.
+    From two uniform numbers of 24 bits each in (0, 1), Box and Muller's transform makes one normal number.
+
+    Args:
+        shape: the shape of the result.
+        key: two integers, int64 `[2]`.
+    """
+    all_bits: Any = {"minval": None, "maxval": None, "dtype": tf.uint32}
+    bits = tf.random.stateless_uniform((2, *shape), key, alg="philox", **all_bits)
+    uniform = (tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32) + 0.5) * 2.0**-24
+    return tf.sqrt(-2.0 * tf.math.log(uniform[0])) * tf.cos(2 * math.pi * uniform[1])
 
 
 def minimize(
     loss: Callable[[], tuple[tf.Tensor, Any]], network: keras.Model, optimizer: keras.optimizers.Optimizer
 ) -> Any:
     """One optimizer step on a network's trainable weights, and on nothing else.
+
+    The network's own losses (regularizers, `add_loss`) are added.
 
     Args:
         loss: gives the scalar loss, and whatever is to be returned.
@@ -114,14 +130,20 @@ def minimize(
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(weights)
         value, rest = loss()
+        value += sum(network.losses)
     optimizer.apply(tape.gradient(value, weights), network.trainable_variables)
     return rest
 
 
 def polyak_average(target: keras.Model, online: keras.Model, polyak: float) -> None:
-    """Moves every trainable weight: target ← polyak * target + (1 - polyak) * online."""
-    for old, new in zip(target.trainable_variables, online.trainable_variables, strict=True):
+    """Moves every trainable weight: target ← polyak * target + (1 - polyak) * online.
+
+    The others, statistics of normalisation layers, are copied.
+    """
+    for old, new in zip(target.trainable_weights, online.trainable_weights, strict=True):
         old.assign(polyak * old + (1 - polyak) * new)
+    for old, new in zip(target.non_trainable_weights, online.non_trainable_weights, strict=True):
+        old.assign(new)
 
 
 def wants_xla(networks: Sequence[keras.Model]) -> bool:

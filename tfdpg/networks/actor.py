@@ -1,0 +1,74 @@
+"""The policy in the hands of those who act."""
+
+import copy
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdpg.acting import MLPActor
+from tfdpg.networks.tensors import unpack_observation
+from tfdpg.spec import Packed, Spec
+
+
+class Actor:
+    """A deterministic policy for acting: in NumPy where there is a forward pass, else as a compiled call.
+
+    Args:
+        spec: the spaces.
+        pi: the policy, observation → `[batch, act_dim]`.
+        numpy_actor: its forward pass in NumPy, which takes copies of the weights; None for a network that has none.
+    """
+
+    def __init__(self, spec: Spec, pi: keras.Model, numpy_actor: MLPActor | None):
+        self._pi, self._numpy_actor = pi, numpy_actor
+        self._compiled = compiled_actor(spec, pi)
+        self.refresh()
+
+    def __call__(self, packed: Packed) -> np.ndarray:
+        """Actions `[lanes, act_dim]`, with the weights last given to `load` or taken by `refresh`."""
+        return self._compiled(packed) if self._numpy_actor is None else self._numpy_actor(packed)
+
+    def predict(self, packed: Packed) -> np.ndarray:
+        """Actions `[batch, act_dim]`, with the weights that the policy has now."""
+        return self._compiled(packed)
+
+    @property
+    def source(self) -> keras.Model | None:
+        """The network whose weights `load` wants; None if it wants none."""
+        return None if self._numpy_actor is None else self._pi
+
+    def load(self, weights: np.ndarray) -> None:
+        """Takes the weights of `source`, flat (see `flat_weights`)."""
+        if self._numpy_actor is not None:
+            self._numpy_actor.load(weights)
+
+    def refresh(self) -> None:
+        """Takes the weights that the policy has now."""
+        if self._numpy_actor is not None:
+            self.load(flat_weights(self._pi).numpy())
+
+    def snapshot(self) -> Callable[[Packed], np.ndarray]:
+        """An actor with the weights of now, which later `load`s leave alone."""
+        if self._numpy_actor is None:
+            return self._compiled
+        actor = copy.copy(self._numpy_actor)
+        actor.load(flat_weights(self._pi).numpy())
+        return actor
+
+
+def compiled_actor(spec: Spec, pi: keras.Model) -> Callable[[Packed], np.ndarray]:
+    """From packed observations to actions, as one compiled call for any number of lanes."""
+    signature = tuple(
+        tf.TensorSpec([None, width], group) for group, width in zip(spec.groups, spec.widths, strict=True)
+    )
+    function = tf.function(
+        lambda packed: pi(unpack_observation(spec, packed)), input_signature=[signature], autograph=False
+    )
+    return lambda packed: function(packed).numpy()
+
+
+def flat_weights(network: keras.Model) -> tf.Tensor:
+    """All weights of a network in Keras' order, flattened and concatenated, `[n]`."""
+    return tf.concat([tf.reshape(weight.value, [-1]) for weight in network.weights], axis=0)
