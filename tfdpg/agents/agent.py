@@ -38,10 +38,7 @@ class Agent(abc.ABC):
         own_networks: the names of those that cannot be rebuilt from the constructor's plain arguments.
         numpy_actor: a NumPy forward pass of `networks["pi"]`, or None to act with a compiled call.
         schedule: when to act at random and when to learn.
-        replay_size: rows of the replay.
-        batch_size: rows in a minibatch.
-        seed: fixes everything random.
-        jit_compile: whether XLA compiles the updates; "auto" is yes, except with convolutions.
+        replay_size, batch_size, seed, jit_compile: as the algorithms have them.
 
     Attributes:
         spec: the spaces that the agent serves.
@@ -103,7 +100,7 @@ class Agent(abc.ABC):
         self._initial_epoch: int | None = None
         self.actor = Actor(self.spec, self.networks["pi"], numpy_actor)
         self._updates: CompiledUpdates | None = None
-        self.collector = Collector(self.spec, self.replay, schedule, self._behave, self.seed)
+        self.collector = Collector(self.spec, self.replay, schedule, self.actor, self.explore, self.seed)
 
     # What an algorithm says.
 
@@ -168,7 +165,7 @@ class Agent(abc.ABC):
 
         Raises:
             RuntimeError: there was no `act` before.
-            ValueError: a reward or an observation that is not finite, or of another shape. Nothing is stored.
+            ValueError: what came is not finite, or of another shape. Nothing is stored.
         """
         self.collector.observe(reward, next_observation, terminated, truncated, final_observation)
 
@@ -245,8 +242,8 @@ class Agent(abc.ABC):
         self, env: Any, episodes: int = 10, *, seed: int | None = None, max_ep_len: int | None = None
     ) -> dict[str, float]:
         """Runs episodes without exploration noise; see `tfdpg.evaluate`. The default seed is the agent's."""
-        seed = self.seed if seed is None else seed
-        return evaluation.evaluate(self.policy(), env, episodes, seed=seed, max_ep_len=max_ep_len)
+        chosen = self.seed if seed is None else seed
+        return evaluation.evaluate(self.policy(), env, episodes, seed=chosen, max_ep_len=max_ep_len)
 
     def predict(self, observations: Any) -> np.ndarray:
         """The greedy actions for a batch of observations, float32 `[batch, act_dim]`."""
@@ -293,15 +290,12 @@ class Agent(abc.ABC):
         """Exports the policy and the critics as a verified SavedModel for TensorFlow Serving.
 
         Args:
-            directory: a model directory; the export becomes its next free integer version.
+            directory: a model directory; the export becomes its next free integer version, which is returned.
             scores: numbers to keep in `tfdpg.json`, an evaluation's for example.
-
-        Returns:
-            The version's directory.
 
         Raises:
             NotADirectoryError: `directory` is a file.
-            tfdpg.export.ExportError: the written model does not compute what the agent does; nothing is left behind.
+            tfdpg.export.ExportError: the model does not compute what the agent does; nothing is left behind.
         """
         critics = {name: self.networks[name] for name in ("q1", "q2") if name in self.networks}
         return export.write(
@@ -354,7 +348,3 @@ class Agent(abc.ABC):
             acting=self.actor.source,
             jit_compile=jit,
         )
-
-    def _behave(self, packed: Packed, explore: bool) -> np.ndarray:
-        action = self.actor(packed)
-        return self.explore(action, self.collector.rng) if explore else action

@@ -11,8 +11,8 @@ from tfdpg.spec import Packed, Spec
 from tfdpg.training.lanes import TRAINING, reset_seed
 from tfdpg.training.schedule import Schedule
 
-Behaviour = Callable[[Packed, bool], np.ndarray]
-"""From packed observations, and whether to explore, to actions `[lanes, act_dim]`."""
+Explore = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+"""From greedy actions `[lanes, act_dim]` to what is done instead."""
 
 
 class Collector:
@@ -22,7 +22,8 @@ class Collector:
         spec: the spaces.
         replay: where rows go.
         schedule: counts steps, and says when to act at random.
-        behave: chooses actions.
+        actor: gives the greedy actions.
+        explore: what is done instead, while collecting.
         seed: fixes the exploration and the seeds of resets.
 
     Attributes:
@@ -31,9 +32,17 @@ class Collector:
         episodes: the episodes begun on each lane with a seed from `next_reset_seed`.
     """
 
-    def __init__(self, spec: Spec, replay: Ring, schedule: Schedule, behave: Behaviour, seed: int):
-        self._spec, self._replay, self._schedule, self._behave = spec, replay, schedule, behave
-        self._seed = seed
+    def __init__(
+        self,
+        spec: Spec,
+        replay: Ring,
+        schedule: Schedule,
+        actor: Callable[[Packed], np.ndarray],
+        explore: Explore,
+        seed: int,
+    ):
+        self._spec, self._replay, self._schedule = spec, replay, schedule
+        self._actor, self._explore, self._seed = actor, explore, seed
         self.rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, 0])))
         self.episodes = np.zeros(0, np.int64)
         self.lanes = np.zeros(0, np.int64)
@@ -54,7 +63,9 @@ class Collector:
         if explore and self._schedule.acts_at_random:
             action = uniform_actions(self._spec, len(self.lanes), self.rng)
         else:
-            action = self._behave(packed, explore)
+            action = self._actor(packed)
+            if explore:
+                action = self._explore(action, self.rng)
         self._pending = action
         action = self._spec.to_env(action)
         return action[0] if self._spec.is_single(observation) else action
