@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,6 +105,20 @@ def test_resume_goes_on_where_it_was(tmp_path, capsys):
     assert "is complete" in capsys.readouterr().out
 
 
+def test_a_run_without_a_checkpoint_begins_again(run, tmp_path):
+    (tmp_path / "seed-0").mkdir()
+    shutil.copy(run / "run.json", tmp_path / "seed-0")
+    assert cli.main(["train", "--resume", str(tmp_path / "seed-0")]) == 0
+    assert tfdpg.load_agent(tmp_path / "seed-0/checkpoints/60").epoch == 2
+    with pytest.raises(FileNotFoundError, match="It is a run: load .*/checkpoints/<steps>"):
+        tfdpg.load_agent(tmp_path / "seed-0")
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"tfdpg {tfdpg.__version__}\n"
+
+
 def test_errors_are_one_line_that_says_what_to_do(run, tmp_path, capsys):
     def error(*arguments):
         assert cli.main([str(a) for a in arguments]) == 1
@@ -118,12 +133,31 @@ def test_errors_are_one_line_that_says_what_to_do(run, tmp_path, capsys):
     assert train("--run-dir", tmp_path / "full") == 1
     assert "is not empty" in capsys.readouterr().err
     assert train("--run-dir", tmp_path / "bad", "--gamma", "1.5") == 1
-    assert "`gamma` must be a number in [0, 1]. Received: gamma=1.5" in capsys.readouterr().err
+    assert "`gamma` must be a finite number in [0, 1]. Received: gamma=1.5" in capsys.readouterr().err
     assert not (tmp_path / "bad").exists()
     assert train("--run-dir", tmp_path / "bad", env="CartPole-v1") == 1
     assert "Discrete(2) is not supported" in capsys.readouterr().err
     assert train("--run-dir", tmp_path / "bad", "--env-kwargs", "length") == 1
     assert "name=value" in capsys.readouterr().err
+    for options, message in (
+        (["--env", "NoSuch-v0"], "'NoSuch-v0' cannot be made"),
+        (["--env-kwargs", "wings=2"], "unexpected keyword argument 'wings'"),
+        (["--num-envs", "0"], "`num_envs` must be a positive integer"),
+        (["--networks", "tests.environments:nope"], "has no function 'nope'"),
+        (["--steps-per-epoch", "0"], "`steps_per_epoch`"),
+        (["--save-every", "0"], "`every`"),
+        (["--seeds"], "`--seeds` must be"),
+        (["--seeds", "3", "3"], "`--seeds` must be"),
+        (["--initial-epoch", "2"], "`initial_epoch` must be less than epochs=2"),
+    ):
+        assert train("--run-dir", tmp_path / "bad", *options) == 1
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "bad").exists()
+    damaged = shutil.copytree(run / "export/1", tmp_path / "damaged")
+    for file in ("variables/variables.data-00000-of-00001", "tfdpg.json"):
+        (damaged / file).write_bytes((damaged / file).read_bytes()[:100])
+        assert f"The exported model in {damaged} is damaged" in error("inspect", damaged)
+    assert "comes first" in error("train", "--epochs", "3", "--resume", run)
     assert "There is no agent 'ppo'" in error("train", "ppo")
     assert "No run in" in error("train", "--resume", tmp_path)
     assert "latest, best or one of [60]" in error("evaluate", run, "--checkpoint", "61")
@@ -212,16 +246,17 @@ def test_every_option_is_a_flag_with_its_help_and_default(name, capsys):
     assert all(field.type.__metadata__[0].help for field in fields.values())
 
 
-def test_video_has_every_frame(tmp_path):
-    agent = tfdpg.TD3(gym.make("Pendulum-v1"), hidden_units=(4,), jit_compile=False)
+@pytest.mark.parametrize("env, size", [("Pendulum-v1", 500), ("InvertedPendulum-v5", 480)])
+def test_video_has_every_frame(tmp_path, env, size):
+    agent = tfdpg.TD3(gym.make(env), hidden_units=(4,), jit_compile=False)
     agent.export(tmp_path / "model")
     film = tmp_path / "films/pendulum.mp4"
     command = [sys.executable, "-W", "ignore", "-m", "tfdpg", "evaluate", str(tmp_path / "model"), "--episodes", "2"]
     environment = os.environ | {"SDL_VIDEODRIVER": "dummy"}
     subprocess.run(
-        [*command, "--max-ep-len", "10", "--video", str(film)], env=environment, check=True, capture_output=True
+        [*command, "--max-ep-len", "3", "--video", str(film)], env=environment, check=True, capture_output=True
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         frames = list(imageio.imiter(film))
-    assert len(frames) == 2 * 11 and frames[0].shape == (500, 500, 3)
+    assert len(frames) == 2 * 4 and frames[0].shape == (size, size, 3)

@@ -47,6 +47,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("tfdpg")
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
     if name in _NAMES:

@@ -29,7 +29,8 @@ def real(name: str, value: Any, low: float = -math.inf, high: float = math.inf) 
     is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     number = float(value) if is_real else math.nan
     if not math.isfinite(number) or not low <= number <= high:
-        raise reject(name, f"a number in [{low:g}, {high:g}]", value)
+        within = "" if low == -math.inf else f" in [{low:g}, {high:g}]"
+        raise reject(name, f"a finite number{within}", value)
     return number
 
 

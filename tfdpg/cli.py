@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal
 import docstring_parser
 import tyro
 
+import tfdpg
+
 USAGE = """\
 usage: tfdpg COMMAND [OPTIONS]
 
@@ -29,7 +31,7 @@ commands:
   inspect              show what an exported model holds
   plot                 plot the learning curves of runs
 
-`tfdpg COMMAND --help` and `tfdpg train AGENT --help` show the options.
+`tfdpg --version` prints the version; `tfdpg COMMAND --help` and `tfdpg train AGENT --help` show the options.
 """
 
 
@@ -46,14 +48,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command in ("-h", "--help"):
         print(_usage(), end="")
         return 0
+    if command == "--version":
+        print(f"tfdpg {tfdpg.__version__}")
+        return 0
     if command not in commands:
         print(f"tfdpg: there is no command {command!r}\n\n{_usage()}", end="", file=sys.stderr)
         return 2
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` does: the user's modules are where the command is run
     try:
         commands[command](rest)
     except KeyboardInterrupt as interrupt:
-        print(f"\ntfdpg: {interrupt or 'interrupted'}", file=sys.stderr)
+        print(f"\ntfdpg: {str(interrupt) or 'interrupted'}", file=sys.stderr)
         return 130
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         print(f"tfdpg: {error}", file=sys.stderr)
@@ -78,6 +85,8 @@ def _train(argv: list[str]) -> None:
         train(argv[0], options)
     elif argv in (["-h"], ["--help"], []):
         print(_usage(), end="")
+    elif "--resume" in argv:
+        raise ValueError("`--resume RUN` comes first: tfdpg train --resume RUN [--epochs N]")
     else:
         raise ValueError(f"There is no agent {argv[0]!r} to train. Known: {', '.join(sorted(known))}, or --resume RUN")
 
@@ -153,6 +162,8 @@ def train(agent: str, options: Any) -> None:
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     own = {field.name: values.pop(field.name) for field in dataclasses.fields(RunOptions)}
     parent = own["run_dir"] or Path("runs") / f"{agent.lower()}-{own['env'].replace('/', '-')}"
+    if not own["seeds"] or len(set(own["seeds"])) < len(own["seeds"]):
+        raise ValueError(f"`--seeds` must be one or more different integers. Received: {list(own['seeds'])}")
     directories = [parent / f"seed-{seed}" for seed in own["seeds"]]
     for directory in directories:
         runs.check_free(directory)

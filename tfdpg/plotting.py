@@ -45,6 +45,7 @@ def plot(
     sns.lineplot(curves, x=x, y=y, hue="curve", estimator="mean", errorbar=("ci", 95), seed=0, ax=axes)
     axes.grid(alpha=0.3)
     axes.legend(title="")
+    out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=150)
     plt.close(figure)
 

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import importlib
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -20,12 +19,14 @@ from typing import Any, Literal
 import gymnasium as gym
 import keras
 
-from tfdpg import export
+from tfdpg import export, filming
 from tfdpg.agents import agent_class, load_agent
 from tfdpg.agents.agent import Agent
+from tfdpg.arguments import positive_int
 from tfdpg.spec import Spec
 from tfdpg.training.callbacks import Checkpoint, EpochLogger, ExportBest, StopAtReturn
 from tfdpg.training.evaluation import Acts
+from tfdpg.training.loop import check_counts
 
 FIT_OPTIONS = ("epochs", "steps_per_epoch", "initial_epoch", "verbose", "validation_episodes", "max_ep_len")
 
@@ -59,29 +60,41 @@ def check_free(directory: Path) -> None:
 
 
 def start(directory: Path, config: RunConfig) -> None:
-    """Trains a new agent in a new run directory."""
+    """Trains a new agent in a new run directory, which is made once everything has been checked."""
     check_free(directory)
     env = _make_env(config)
-    arguments = {name: value for name, value in config.options.items() if name not in FIT_OPTIONS}
-    networks = _own_networks(config.networks, Spec.of(env)) if config.networks else {}
-    agent = agent_class(config.agent)(env, **arguments, **networks, seed=config.seed)
+    agent = _new_agent(config, env)
+    check_counts(**{name: config.options[name] for name in FIT_OPTIONS})
+    callbacks = _callbacks(directory, config)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "run.json").write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n")
-    _train(directory, config, agent, env)
+    _train(directory, config, agent, env, callbacks)
+
+
+def _new_agent(config: RunConfig, env: Any) -> Agent:
+    arguments = {name: value for name, value in config.options.items() if name not in FIT_OPTIONS}
+    networks = _own_networks(config.networks, Spec.of(env)) if config.networks else {}
+    return agent_class(config.agent)(env, **arguments, **networks, seed=config.seed)
 
 
 def resume(directory: Path, epochs: int | None = None) -> None:
-    """Goes on with a run from its latest checkpoint, up to `epochs` or the run's own number."""
+    """Goes on with a run from its latest checkpoint, up to `epochs` or the run's own number.
+
+    A run that ended before its first checkpoint begins again.
+    """
     config = read_config(directory)
     if epochs is not None:
         config = dataclasses.replace(config, options={**config.options, "epochs": epochs})
     env = _make_env(config)
-    agent = load_agent(_checkpoint(directory, "latest"), env)
+    if export.versions(directory / "checkpoints"):
+        agent = load_agent(_checkpoint(directory, "latest"), env)
+    else:
+        agent = _new_agent(config, env)
     if agent.epoch >= config.options["epochs"]:
         print(f"{directory} is complete: {agent.epoch} epochs. Pass --epochs to train longer.")
         return
     config = dataclasses.replace(config, options={**config.options, "initial_epoch": agent.epoch})
-    _train(directory, config, agent, env)
+    _train(directory, config, agent, env, _callbacks(directory, config))
 
 
 def read_config(directory: Path) -> RunConfig:
@@ -92,7 +105,10 @@ def read_config(directory: Path) -> RunConfig:
     """
     if not (directory / "run.json").exists():
         raise FileNotFoundError(f"No run in {directory}: there is no run.json")
-    return RunConfig(**json.loads((directory / "run.json").read_text()))
+    try:
+        return RunConfig(**json.loads((directory / "run.json").read_text()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{directory}/run.json is damaged: {error}") from error
 
 
 def load_policy(path: Path, checkpoint: str | None) -> tuple[Acts, dict[str, Any] | None]:
@@ -120,58 +136,38 @@ def export_policy(run: Path, directory: Path, checkpoint: str) -> Path:
 @contextlib.contextmanager
 def evaluation_env(
     environment: dict[str, Any] | None, env_id: str | None, *, render: bool, video: Path | None
-) -> Iterator[gym.Env]:
+) -> Iterator[Any]:
     """Makes the environment of an evaluation, shown in a window or filmed if so asked, and closes it."""
     if render and video:
         raise ValueError("`--render` and `--video` exclude each other: an environment renders in one way.")
     made = environment if env_id is None else {"id": env_id, "kwargs": {}}
     if made is None:
         raise ValueError("It is not known what environment this policy was trained on. Pass --env ID.")
-    rendering: dict[str, Any] = {"render_mode": "human"} if render else {"render_mode": "rgb_array"} if video else {}
-    env = gym.make(made["id"], **made["kwargs"], **rendering)
+    if video is not None:
+        env = filming.make(made["id"], made["kwargs"], video)
+    else:
+        env = _make(made["id"], **made["kwargs"], **({"render_mode": "human"} if render else {}))
     try:
-        with _film(env, video) if video else contextlib.nullcontext(env) as env:
-            yield env
+        yield env
     finally:
         env.close()
 
 
-@contextlib.contextmanager
-def _film(env: gym.Env, file: Path) -> Iterator[gym.Env]:
+def _make(env_id: str, **kwargs: Any) -> gym.Env:
     try:
-        import imageio.v2 as imageio
-    except ImportError as error:
-        raise ImportError("`--video` needs imageio: pip install 'tfdpg[video]'") from error
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with imageio.get_writer(file, fps=env.metadata.get("render_fps", 30), macro_block_size=1) as writer:
-        yield Filmed(env, writer)
-
-
-class Filmed(gym.Wrapper):
-    """Appends a frame to a video after each reset and step."""
-
-    def __init__(self, env: gym.Env, writer: Any):
-        super().__init__(env)
-        self._writer = writer
-
-    def reset(self, **kwargs: Any) -> Any:
-        """Resets, and films the first frame."""
-        result = super().reset(**kwargs)
-        self._writer.append_data(self.env.render())
-        return result
-
-    def step(self, action: Any) -> Any:
-        """Steps, and films."""
-        result = super().step(action)
-        self._writer.append_data(self.env.render())
-        return result
+        return gym.make(env_id, **kwargs)
+    except (gym.error.Error, ImportError, TypeError) as error:
+        message = " ".join(str(error).split())
+        raise ValueError(f"The environment {env_id!r} cannot be made with {kwargs}: {message}") from error
 
 
 def _make_env(config: RunConfig) -> Any:
+    positive_int("num_envs", config.num_envs)
     if config.num_envs == 1:
         if config.vectorization != "sync":
             raise ValueError("`--vectorization` needs several environments: pass --num-envs.")
-        return gym.make(config.env, **config.env_kwargs)
+        return _make(config.env, **config.env_kwargs)
+    _make(config.env, **config.env_kwargs).close()
     return gym.make_vec(
         config.env, num_envs=config.num_envs, vectorization_mode=config.vectorization, **config.env_kwargs
     )
@@ -181,17 +177,17 @@ def _own_networks(reference: str, spec: Spec) -> dict[str, keras.Model]:
     module, _, function = reference.partition(":")
     if not function:
         raise ValueError(f"`--networks` must be module:function. Received: {reference!r}")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` does: the user's modules are where the command is run
-    networks = getattr(importlib.import_module(module), function)(spec)
+    build = getattr(importlib.import_module(module), function, None)
+    if not callable(build):
+        raise ValueError(f"`--networks` must be module:function, and {module} has no function {function!r}.")
+    networks: Any = build(spec)
     unknown = set(networks) - {"pi", "q1", "q2", "encoder"}
     if unknown:
         raise ValueError(f"`--networks` must give a dict with any of pi, q1, q2, encoder. Received: {sorted(unknown)}")
     return networks
 
 
-def _train(directory: Path, config: RunConfig, agent: Agent, env: Any) -> None:
-    fit_options = {name: config.options[name] for name in FIT_OPTIONS}
+def _callbacks(directory: Path, config: RunConfig) -> list[keras.callbacks.Callback]:
     callbacks = [
         keras.callbacks.CSVLogger(str(directory / "progress.csv"), append=True),
         EpochLogger(directory / "progress.txt", append=True),
@@ -201,7 +197,14 @@ def _train(directory: Path, config: RunConfig, agent: Agent, env: Any) -> None:
     ]
     if config.target_return is not None:
         callbacks.append(StopAtReturn(config.target_return))
-    validation_env = gym.make(config.env, **config.env_kwargs)
+    return callbacks
+
+
+def _train(
+    directory: Path, config: RunConfig, agent: Agent, env: Any, callbacks: list[keras.callbacks.Callback]
+) -> None:
+    fit_options = {name: config.options[name] for name in FIT_OPTIONS}
+    validation_env = _make(config.env, **config.env_kwargs)
     try:
         agent.fit(env, validation_env=validation_env, callbacks=callbacks, **fit_options)
         print(f"exported {agent.export(directory / 'export')}; the best policy is in {directory / 'best'}")

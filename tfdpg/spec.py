@@ -180,6 +180,13 @@ class Spec:
         converted = np.maximum(action, self.action_space.low, dtype=self.action_space.dtype)
         return np.minimum(converted, self.action_space.high, out=converted)
 
+    def check_finite(self, observation: Packed, reward: np.ndarray, where: str) -> None:
+        """Raises `ValueError` if packed observations or rewards are not finite; `where` says when they came."""
+        given = {"reward": (reward,), "observation": tuple(part for part in observation if part.dtype != np.uint8)}
+        for what, parts in given.items():
+            if not all(np.isfinite(part).all() for part in parts):
+                raise ValueError(f"The environment's {what} is not finite at {where}: {what}={parts[0]}")
+
     def to_json(self) -> dict[str, Any]:
         """The two spaces as plain JSON values."""
         return {
@@ -230,10 +237,10 @@ def _as_rows(leaf: Leaf, part: np.ndarray) -> np.ndarray:
 def _check_action_space(space: spaces.Space) -> spaces.Box:
     if not isinstance(space, spaces.Box) or len(space.shape) != 1 or space.dtype.kind != "f":
         raise ValueError(f"The action space {space} is not supported. {SUPPORTED}")
-    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+    if (space.high.astype(np.float64) - space.low > np.finfo(np.float32).max).any():
         raise ValueError(
-            f"The action space {space} has infinite bounds; noise and rescaling need finite ones "
-            f"(gymnasium.wrappers.RescaleAction or ClipAction can give them). {SUPPORTED}"
+            f"The action space {space} has infinite bounds; noise and rescaling need finite ones. Give the environment "
+            f"a finite action space, with gymnasium.wrappers.TransformAction for example. {SUPPORTED}"
         )
     if not (space.low < space.high).all():
         raise ValueError(f"The action space {space} has a dimension without width. {SUPPORTED}")
@@ -244,10 +251,10 @@ def _leaves(space: spaces.Space) -> tuple[Leaf, ...]:
     named = dict(space.spaces) if isinstance(space, spaces.Dict) else {"x": space}
     if isinstance(space, spaces.Dict):
         for key in named:
-            if not key.isidentifier() or keyword.iskeyword(key) or key == "a":
+            if not key.isidentifier() or keyword.iskeyword(key) or key in ("a", "self"):
                 raise ValueError(
                     f"The key {key!r} of the observation space cannot name an input of the exported model: "
-                    "keys must be Python identifiers other than `a`, which is the action."
+                    "keys must be Python identifiers other than `self` and `a`, which is the action."
                 )
     used = {"float32": 0, "uint8": 0}
     leaves = []

@@ -222,14 +222,27 @@ def test_an_encoder_that_nothing_would_use_is_refused():
         linear_agent(encoder=encoder)
 
 
-def test_a_network_that_keras_cannot_copy_is_named():
+def test_networks_that_could_not_be_loaded_again_are_named():
     class Unregistered(keras.layers.Layer):
         def call(self, x):
             return x
 
     x = keras.Input((1,))
-    with pytest.raises(ValueError, match="`pi` cannot be copied.*register_keras_serializable"):
-        tfdpg.TD3(SPEC, pi=keras.Model(x, Unregistered()(keras.layers.Dense(1)(x))))
+    for layer in (Unregistered(), keras.layers.Lambda(lambda x: 2 * x)):
+        with pytest.raises(ValueError, match="`pi` cannot be saved and loaded again.*register_keras_serializable"):
+            tfdpg.TD3(SPEC, pi=keras.Model(x, layer(keras.layers.Dense(1)(x))))
+    with pytest.raises(ValueError, match="`encoder` must be a keras.Model"):
+        tfdpg.TD3(SPEC, encoder="cnn")
+
+
+def test_an_own_policy_acts_inside_the_box(tmp_path):
+    agent = linear_agent()  # linear: leaves the box [-1, 3] for large observations
+    observations = np.array([[100.0], [-100.0], [1.0]], np.float32)
+    expected = [[3.0], [-1.0], [PI]]
+    agent.export(tmp_path / "model")
+    policy = tfdpg.load(tmp_path / "model")
+    for act in (agent, agent.predict, agent.policy(), policy, lambda x: agent.act(x, explore=False)):
+        np.testing.assert_allclose(act(observations), expected, rtol=1e-6)
 
 
 def test_identity_is_learnt():

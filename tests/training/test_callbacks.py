@@ -288,6 +288,8 @@ def test_export_best_without_its_log():
 def test_stop_at_return():
     assert len(fit([StopAtReturn(15)])[1].epoch) == 1
     assert len(fit([StopAtReturn(15.1)])[1].epoch) == 3
+    with pytest.raises(ValueError, match="StopAtReturn monitors 'test_return'"):
+        fit([StopAtReturn(15, monitor="test_return")])
 
 
 SPINNING_UP = (

@@ -44,6 +44,13 @@ def test_lanes_share_the_episodes(kind, mode):
     assert scores["return"] == (3 * 3 + 2 * 15) / 5
 
 
+@pytest.mark.parametrize("bad", ["reward", "observation"])
+def test_nan_stops_an_evaluation(bad):
+    env = Counter(bad=bad, bad_at=7)
+    with pytest.raises(ValueError, match=f"{bad} is not finite at step 7 of an evaluation"):
+        tfdpg.evaluate(Fixed(env), env, episodes=3)
+
+
 def test_wrong_spaces_and_counts():
     env = Counter()
     with pytest.raises(ValueError, match="`env`"):

@@ -163,7 +163,7 @@ def test_nan_from_the_environment_stops_and_names_the_step(bad, tmp_path):
     env = Counter(bad=bad, bad_at=23)
     agent = agent_for(env)
     checkpoint = tfdpg.callbacks.Checkpoint(tmp_path)
-    with pytest.raises(ValueError, match=f"a {bad} that is not finite at environment step 23"):
+    with pytest.raises(ValueError, match=f"environment's {bad} is not finite at environment step 23"):
         agent.fit(env, epochs=3, steps_per_epoch=20, callbacks=[checkpoint], verbose=0)
     again = tfdpg.load_agent(tmp_path / "20")
     assert again.env_steps == 20 and np.isfinite(again.replay.rows[: again.replay.size, 0]).all()
@@ -194,6 +194,7 @@ def test_environments_that_do_not_fit_are_refused():
         ("max_ep_len", 0),
         ("verbose", 3),
         ("initial_epoch", -1),
+        ("initial_epoch", 100),
     ],
 )
 def test_fit_arguments_out_of_range(argument, value):

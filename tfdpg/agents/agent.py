@@ -1,6 +1,7 @@
 """What every agent does: act, observe, learn, fit, evaluate, save and export."""
 
 import abc
+import copy
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import tensorflow as tf
 from tfdpg import export
 from tfdpg.acting import MLPActor
 from tfdpg.arguments import natural, positive_int, reject
-from tfdpg.networks import Actor, copy_network
+from tfdpg.networks import Actor
 from tfdpg.replay import Ring
 from tfdpg.spec import Packed, Spec
 from tfdpg.training import checkpoint, evaluation, loop
@@ -75,7 +76,7 @@ class Agent(abc.ABC):
         self.environment = environment_of(env)
         self.networks = dict(networks)
         self.own_networks = frozenset(own_networks)
-        self.targets = {name: copy_network(name, network) for name, network in networks.items()}
+        self.targets = {name: copy.deepcopy(network) for name, network in networks.items()}
         self.optimizers: dict[str, keras.optimizers.Optimizer] = {
             name: keras.optimizers.Adam(rate, name=f"{name}_adam") for name, rate in learning_rates.items()
         }
@@ -241,9 +242,12 @@ class Agent(abc.ABC):
     def evaluate(
         self, env: Any, episodes: int = 10, *, seed: int | None = None, max_ep_len: int | None = None
     ) -> dict[str, float]:
-        """Runs episodes without exploration noise; see `tfdpg.evaluate`. The default seed is the agent's."""
-        chosen = self.seed if seed is None else seed
-        return evaluation.evaluate(self.policy(), env, episodes, seed=chosen, max_ep_len=max_ep_len)
+        """Runs episodes without exploration noise; see `tfdpg.evaluate`. The default seed is the agent's.
+
+        Acting is in NumPy where it can be: equal to the export up to rounding, which chaotic dynamics amplify.
+        """
+        options = {"seed": self.seed if seed is None else seed, "max_ep_len": max_ep_len}
+        return evaluation.evaluate(self.policy(), env, episodes, **options)
 
     def predict(self, observations: Any) -> np.ndarray:
         """The greedy actions for a batch of observations, float32 `[batch, act_dim]`."""
@@ -297,20 +301,15 @@ class Agent(abc.ABC):
             NotADirectoryError: `directory` is a file.
             tfdpg.export.ExportError: the model does not compute what the agent does; nothing is left behind.
         """
-        critics = {name: self.networks[name] for name in ("q1", "q2") if name in self.networks}
+        facts = {"agent": type(self).__name__, "environment": self.environment}
+        facts |= {"env_steps": self.env_steps, "updates": self.updates, "scores": dict(scores or {})}
         return export.write(
             directory,
             spec=self.spec,
             pi=self.networks["pi"],
-            critics=critics,
+            critics={name: self.networks[name] for name in ("q1", "q2") if name in self.networks},
             examples=export.example_observations(self.spec, self.replay, self.seed),
-            metadata={
-                "agent": type(self).__name__,
-                "environment": self.environment,
-                "env_steps": self.env_steps,
-                "updates": self.updates,
-                "scores": dict(scores or {}),
-            },
+            metadata=facts,
         )
 
     # What the loop, checkpoints and callbacks ask for.

@@ -21,6 +21,7 @@ from tfdpg.networks import (
     Transitions,
     check_actor,
     check_critics,
+    check_loadable,
     check_separate,
     flat_values,
     mlp_actor,
@@ -108,6 +109,8 @@ class TD3(Agent):
         jit_compile: bool | Literal["auto"] = "auto",
     ):
         spec = Spec.of(env)
+        if not isinstance(hidden_units, Sequence) or isinstance(hidden_units, str):
+            raise reject("hidden_units", "a sequence of positive integers", hidden_units)
         self.hidden_units = tuple(positive_int("hidden_units", units) for units in hidden_units)
         if not isinstance(activation, str):
             raise reject("activation", "the name of a Keras activation", activation)
@@ -131,6 +134,9 @@ class TD3(Agent):
             )
         stock = {"hidden_units": self.hidden_units, "activation": activation, "encoder": encoder}
         pi_seed, q1_seed, q2_seed = (int(s) for s in np.random.SeedSequence([seed, 1]).generate_state(3))
+        for name, network in {"pi": pi, "q1": q1, "q2": q2, "encoder": encoder}.items():
+            if network is not None:
+                check_loadable(name, network)
         own_networks = {name for name, network in {"pi": pi, "q1": q1, "q2": q2}.items() if network or encoder}
         has_stock_actor = pi is None and encoder is None and activation in ACTIVATIONS
         if pi is None:

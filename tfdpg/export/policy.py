@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdpg.export.verify import ExportError
 from tfdpg.export.versions import latest_version
 from tfdpg.spec import Spec
 
@@ -35,9 +36,12 @@ class Policy:
         metadata = directory / "tfdpg.json"
         if not metadata.exists():
             raise FileNotFoundError(f"{metadata} is missing: the SavedModel was not exported by tfdpg")
-        self.metadata: dict[str, Any] = json.loads(metadata.read_text())
-        self.spec = Spec.from_json(self.metadata)
-        self._model = tf.saved_model.load(str(directory))
+        try:
+            self.metadata: dict[str, Any] = json.loads(metadata.read_text())
+            self.spec = Spec.from_json(self.metadata)
+            self._model = tf.saved_model.load(str(directory))
+        except Exception as error:
+            raise ExportError(f"The exported model in {directory} is damaged: {error}") from error
 
     def __call__(self, observation: Any) -> np.ndarray:
         """The actions for one observation `[act_dim]` or a batch `[batch, act_dim]`, in the environment's units."""
@@ -70,6 +74,7 @@ def load(directory: str | Path) -> Policy:
 
     Raises:
         FileNotFoundError: there is no exported model.
+        ExportError: it is damaged.
     """
     return Policy(latest_version(directory))
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfdpg.export.verify import verify
 from tfdpg.export.versions import check_directory, move_to_next_version
 from tfdpg.export.warmup import write_warmup
-from tfdpg.networks import flat_values, network_inputs
+from tfdpg.networks import bounded, flat_values, network_inputs
 from tfdpg.spec import Spec
 
 SIGNATURES = ("pi", "q1", "q2")
@@ -79,7 +79,7 @@ def _functions(spec: Spec, pi: keras.Model, critics: Mapping[str, keras.Model]) 
     action = tf.TensorSpec([None, spec.act_dim], tf.float32, name="a")
 
     def policy(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"pi": pi(network_inputs(spec, inputs))}
+        return {"pi": bounded(spec, pi(network_inputs(spec, inputs)))}
 
     def critic(name: str) -> Any:
         network = critics.get(name, critics["q1"])
@@ -109,7 +109,7 @@ def _reference(name: str, spec: Spec, pi: keras.Model, critics: Mapping[str, ker
         tensors = _tensors(spec, inputs)
         observation = network_inputs(spec, tensors)
         if name == "pi":
-            return network(observation).numpy()
+            return bounded(spec, network(observation)).numpy()
         return flat_values(network([observation, tf.constant(inputs["a"])])).numpy()
 
     return compute

@@ -4,11 +4,12 @@ Networks take raw observations and actions in the environment's units, and resca
 """
 
 from tfdpg.networks.actor import Actor, compiled_actor, flat_weights
-from tfdpg.networks.custom import check_actor, check_critics, check_separate, copy_network
+from tfdpg.networks.custom import check_actor, check_critics, check_loadable, check_separate
 from tfdpg.networks.encoder import encoder, observation_inputs
 from tfdpg.networks.mlp import mlp_actor, mlp_critic
 from tfdpg.networks.tensors import (
     Transitions,
+    bounded,
     flat_values,
     network_inputs,
     unpack_observation,
@@ -18,11 +19,12 @@ from tfdpg.networks.tensors import (
 __all__ = [
     "Actor",
     "Transitions",
+    "bounded",
     "check_actor",
     "check_critics",
+    "check_loadable",
     "check_separate",
     "compiled_actor",
-    "copy_network",
     "encoder",
     "flat_values",
     "flat_weights",

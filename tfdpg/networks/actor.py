@@ -1,14 +1,16 @@
 """The policy in the hands of those who act."""
 
 import copy
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tfdpg.acting import MLPActor
-from tfdpg.networks.tensors import unpack_observation
+from tfdpg.networks.tensors import bounded, unpack_observation
 from tfdpg.spec import Packed, Spec
 
 
@@ -63,10 +65,15 @@ def compiled_actor(spec: Spec, pi: keras.Model) -> Callable[[Packed], np.ndarray
     signature = tuple(
         tf.TensorSpec([None, width], group) for group, width in zip(spec.groups, spec.widths, strict=True)
     )
-    function = tf.function(
-        lambda packed: pi(unpack_observation(spec, packed)), input_signature=[signature], autograph=False
-    )
-    return lambda packed: function(packed).numpy()
+
+    def act(packed: tuple[tf.Tensor, ...]) -> tf.Tensor:
+        return bounded(spec, pi(unpack_observation(spec, packed)))
+
+    @functools.cache
+    def concrete() -> Any:
+        return tf.function(act, input_signature=[signature], autograph=False).get_concrete_function()
+
+    return lambda packed: concrete()(tuple(map(tf.constant, packed))).numpy()
 
 
 def flat_weights(network: keras.Model) -> tf.Tensor:

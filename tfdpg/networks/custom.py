@@ -1,12 +1,13 @@
 """Checks of a user's own networks, by trying them on a batch of zeros."""
 
-import copy
 import itertools
+import tempfile
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdpg.arguments import reject
 from tfdpg.networks.tensors import network_inputs
 from tfdpg.spec import Spec
 
@@ -50,19 +51,20 @@ def check_separate(networks: dict[str, keras.Model]) -> None:
             raise ValueError(f"`{first}` and `{second}` must be separate models; the models received share weights.")
 
 
-def copy_network(name: str, network: keras.Model) -> keras.Model:
-    """A copy of a network with its weights, for its target network.
-
-    Raises:
-        ValueError: Keras cannot copy it; the message names the network and says why.
-    """
-    try:
-        return copy.deepcopy(network)
-    except TypeError as error:
-        raise ValueError(
-            f"`{name}` cannot be copied for its target network. Own layers need "
-            f"@keras.saving.register_keras_serializable(). Keras says: {error}"
-        ) from error
+def check_loadable(name: str, network: keras.Model) -> None:
+    """Raises `ValueError` unless a network can be loaded again once saved, as a checkpoint needs."""
+    if not isinstance(network, keras.Model):
+        raise reject(name, "a keras.Model", network)
+    with tempfile.TemporaryDirectory() as directory:
+        path = f"{directory}/{name}.keras"
+        try:
+            network.save(path)
+            keras.saving.load_model(path, compile=False)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise ValueError(
+                f"`{name}` cannot be saved and loaded again. Own layers need "
+                f"@keras.saving.register_keras_serializable(), and Lambda layers do not load. Keras says: {error}"
+            ) from error
 
 
 def _zeros(spec: Spec) -> tuple[object, tf.Tensor]:
@@ -72,7 +74,7 @@ def _zeros(spec: Spec) -> tuple[object, tf.Tensor]:
 
 def _output_shape(name: str, network: keras.Model, inputs: object) -> tuple[int, ...]:
     if not isinstance(network, keras.Model):
-        raise ValueError(f"`{name}` must be a keras.Model. Received: {name}={network!r}")
+        raise reject(name, "a keras.Model", network)
     shapes = keras.tree.map_structure(lambda x: _with_batch(x.shape), inputs)
     try:
         output = network(inputs)

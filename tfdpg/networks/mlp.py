@@ -1,12 +1,12 @@
 """The stock networks: fully connected actor and critic."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from tfdpg.networks.custom import copy_network
 from tfdpg.networks.encoder import encoder as stock_encoder
 from tfdpg.networks.encoder import observation_inputs
 from tfdpg.spec import Spec
@@ -73,7 +73,7 @@ def mlp_critic(
 
 
 def _features(spec: Spec, encoder: keras.Model | None) -> keras.Model:
-    return stock_encoder(spec) if encoder is None else copy_network("encoder", encoder)
+    return stock_encoder(spec) if encoder is None else copy.deepcopy(encoder)
 
 
 def _hidden_layers(x: keras.KerasTensor, hidden_units: Sequence[int], activation: str, seed: int) -> keras.KerasTensor:

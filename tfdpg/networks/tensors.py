@@ -57,6 +57,11 @@ def unpack_transitions(spec: Spec, packed: tuple[tf.Tensor, ...]) -> Transitions
     )
 
 
+def bounded(spec: Spec, action: tf.Tensor) -> tf.Tensor:
+    """A policy's output, `[batch, act_dim]`, inside the action box; the stock policy's is already."""
+    return tf.clip_by_value(action, spec.low, spec.high)
+
+
 def flat_values(values: tf.Tensor) -> tf.Tensor:
     """A critic's output, `[batch]` or `[batch, 1]`, as `[batch]`."""
     return values if values.shape.rank == 1 else tf.squeeze(values, axis=-1)

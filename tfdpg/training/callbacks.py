@@ -134,17 +134,12 @@ class ExportBest(_AgentCallback):
         Raises:
             ValueError: the log is not there.
         """
-        logs = logs or {}
-        if self.monitor not in logs:
-            raise ValueError(
-                f"ExportBest monitors {self.monitor!r}, which is not among the logs {sorted(logs)}. "
-                "Give fit a validation_env, or another `monitor`."
-            )
-        score = logs[self.monitor]
+        score = _monitored(self, logs)
         if not score > self.best:
             return
         self.best = score
-        scores = {key: float(value) for key, value in logs.items() if key.startswith("val_") or key == self.monitor}
+        kept = {key: value for key, value in (logs or {}).items() if key.startswith("val_")}
+        scores = {key: float(value) for key, value in {**kept, self.monitor: score}.items()}
         self.agent.export(self.directory, scores=scores)
         if self.keep is not None:
             for version in export.versions(self.directory)[: -self.keep]:
@@ -164,9 +159,23 @@ class StopAtReturn(_AgentCallback):
         self.target, self.monitor = target, monitor
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Stops, if the target is reached."""
-        if (logs or {}).get(self.monitor, -np.inf) >= self.target:
+        """Stops, if the target is reached.
+
+        Raises:
+            ValueError: the log is not there.
+        """
+        if _monitored(self, logs) >= self.target:
             self.agent.stop_training = True
+
+
+def _monitored(callback: ExportBest | StopAtReturn, logs: dict[str, Any] | None) -> float:
+    logs = logs or {}
+    if callback.monitor not in logs:
+        raise ValueError(
+            f"{type(callback).__name__} monitors {callback.monitor!r}, which is not among the logs {sorted(logs)}. "
+            "Give fit a validation_env, or the callback another `monitor`."
+        )
+    return logs[callback.monitor]
 
 
 class EpochLogger(keras.callbacks.Callback):

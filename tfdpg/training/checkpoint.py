@@ -74,7 +74,8 @@ def read(directory: str | Path) -> Saved:
     """
     directory = Path(directory)
     if not (directory / "agent.json").exists():
-        raise FileNotFoundError(f"No saved agent in {directory}: there is no agent.json")
+        hint = f". It is a run: load {directory}/checkpoints/<steps>" if (directory / "checkpoints").exists() else ""
+        raise FileNotFoundError(f"No saved agent in {directory}: there is no agent.json{hint}")
     try:
         state = json.loads((directory / "agent.json").read_text())
         if state["format"] != FORMAT:

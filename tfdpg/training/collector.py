@@ -11,6 +11,9 @@ from tfdpg.spec import Packed, Spec
 from tfdpg.training.lanes import TRAINING, reset_seed
 from tfdpg.training.schedule import Schedule
 
+NO_REWARD = np.zeros(1, np.float32)
+"""Where an observation comes without one, at a reset."""
+
 Explore = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 """From greedy actions `[lanes, act_dim]` to what is done instead."""
 
@@ -58,7 +61,7 @@ class Collector:
             self._resetting = np.zeros(len(self.lanes), bool)
         opened = ~(self._replay.continues(self.lanes, packed) | self._resetting)
         if opened.any():
-            self._check_finite("observation", packed)
+            self._spec.check_finite(packed, NO_REWARD, self._this_step)
             self._replay.begin(self.lanes[opened], tuple(part[opened] for part in packed))
         if explore and self._schedule.acts_at_random:
             action = uniform_actions(self._spec, len(self.lanes), self.rng)
@@ -82,8 +85,7 @@ class Collector:
         packed = self._spec.pack(next_observation)
         if final_observation is not None and final_observation is not next_observation and ended.any():
             packed = self._spec.pack_final(packed, final_observation, ended)
-        self._check_finite("reward", (reward,))
-        self._check_finite("observation", packed)
+        self._spec.check_finite(packed, reward, self._this_step)
 
         if self._resetting.any():
             live = ~self._resetting
@@ -123,10 +125,6 @@ class Collector:
         self.rng.bit_generator.state = state["random_state"]
         self.episodes = np.array(state["episodes"], np.int64)
 
-    def _check_finite(self, what: str, parts: Packed) -> None:
-        if not all(np.isfinite(part).all() for part in parts if part.dtype != np.uint8):
-            step = self._schedule.env_steps + 1
-            raise ValueError(
-                f"The environment gave a {what} that is not finite at environment step {step}: {what}={parts[0]}. "
-                "Nothing of this step was stored."
-            )
+    @property
+    def _this_step(self) -> str:
+        return f"environment step {self._schedule.env_steps + 1}; nothing of this step was stored"

@@ -62,7 +62,7 @@ def run_episodes(
     positive_int("episodes", episodes)
     spec = policy.spec
     spec.check(env)
-    run = {}
+    run, steps = {}, 0
 
     def next_seed(lane: int) -> int:
         run[lane] = run.get(lane, -1) + 1
@@ -73,6 +73,8 @@ def run_episodes(
     observation = lanes.reset()
     while any(shares):
         step, ended = lanes.step(spec.to_env(policy(observation)))
+        steps += 1
+        spec.check_finite(spec.pack(step.next_observation), step.reward, f"step {steps} of an evaluation")
         for episode in ended:
             if shares[episode.lane]:
                 shares[episode.lane] -= 1

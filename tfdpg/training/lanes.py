@@ -92,7 +92,7 @@ class Lanes:
         else:
             observation, *scalars, _ = self._env.step(action[0])
             observation = final = self._batched(observation)
-            reward, terminated, truncated = (np.array([value]) for value in scalars)
+            reward, terminated, truncated = (np.asarray(value).reshape(1) for value in scalars)
         self._returns += reward
         self._lengths += 1
         truncated = truncated | (self._lengths >= self._max_ep_len)

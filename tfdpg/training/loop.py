@@ -35,7 +35,7 @@ def fit(
     Ctrl-C ends training between two steps: callbacks see the end of training, so that a checkpoint is
     written, and `KeyboardInterrupt` is raised.
     """
-    _check_counts(epochs, steps_per_epoch, initial_epoch, validation_episodes, max_ep_len, verbose)
+    check_counts(epochs, steps_per_epoch, initial_epoch, validation_episodes, max_ep_len, verbose)
     _check_environments(agent, env, validation_env)
     lanes = Lanes(env, agent.spec, agent.collector.next_reset_seed, max_ep_len)
     hooks, history = _callback_list(agent, callbacks, verbose, epochs, steps_per_epoch)
@@ -65,7 +65,7 @@ def fit(
     return history
 
 
-def _check_counts(
+def check_counts(
     epochs: int,
     steps_per_epoch: int,
     initial_epoch: int,
@@ -73,9 +73,11 @@ def _check_counts(
     max_ep_len: int | None,
     verbose: Any,
 ) -> None:
+    """Raises `ValueError` for an argument of `fit` that is out of its range."""
     positive_int("epochs", epochs)
     positive_int("steps_per_epoch", steps_per_epoch)
-    natural("initial_epoch", initial_epoch)
+    if natural("initial_epoch", initial_epoch) >= epochs:
+        raise reject("initial_epoch", f"less than epochs={epochs}", initial_epoch)
     positive_int("validation_episodes", validation_episodes)
     if max_ep_len is not None:
         positive_int("max_ep_len", max_ep_len)
