@@ -5,6 +5,7 @@ Nothing heavy is imported before it is known which command runs, so that `tfdpg 
 
 import ast
 import dataclasses
+import importlib
 import inspect
 import os
 import sys
@@ -54,7 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command not in commands:
         print(f"tfdpg: there is no command {command!r}\n\n{_usage()}", end="", file=sys.stderr)
         return 2
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does: the user's modules are where the command is run
     try:
@@ -66,6 +66,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tfdpg: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _import_tensorflow() -> None:
+    """Imports TensorFlow without the lines that it writes to standard error before its log level counts."""
+    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        return
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        importlib.import_module("keras")
+        importlib.import_module("tensorflow")
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def _usage() -> str:
@@ -126,6 +143,7 @@ NOT_FLAGS = ("self", "env", "pi", "q1", "q2", "encoder", "seed", "callbacks", "v
 
 def training_options(agent: str) -> type:
     """A dataclass with every option of a run, of an agent's constructor and of `fit`, each with its help."""
+    _import_tensorflow()
     from tfdpg.agents import agent_class
 
     cls = agent_class(agent)
@@ -200,6 +218,7 @@ def resume(run: Annotated[Path, tyro.conf.Positional], /, epochs: int | None = N
         run: the run directory.
         epochs: the epoch to stop at; the default is the run's own.
     """
+    _import_tensorflow()
     from tfdpg import runs
 
     runs.resume(run, epochs)
@@ -228,6 +247,7 @@ def evaluate(
         max_ep_len: cut episodes after this many steps; the default is the environment's own limit.
         seed: fixes the initial states.
     """
+    _import_tensorflow()
     from tfdpg import runs
     from tfdpg.training.evaluation import run_episodes, summarise
 
@@ -258,6 +278,7 @@ def export(
         directory: the model directory, as TensorFlow Serving takes it.
         checkpoint: best, latest, or the environment steps of a checkpoint.
     """
+    _import_tensorflow()
     from tfdpg import runs
 
     print(f"exported {runs.export_policy(run, directory, checkpoint)}")
@@ -269,6 +290,7 @@ def inspect_export(path: Annotated[Path, tyro.conf.Positional], /) -> None:
     Args:
         path: a model directory, of which the newest version is shown, or a version's directory.
     """
+    _import_tensorflow()
     from tfdpg.export import describe
 
     print(describe(path))
