@@ -18,7 +18,8 @@ def test_own_loop(capsys):
 
 def test_own_networks(tmp_path):
     env = gym.make("Pendulum-v1")
-    agent = tfdpg.TD3(env, **own_networks.build(tfdpg.Spec.of(env)), **SMALL)
+    options = {name: value for name, value in SMALL.items() if name != "hidden_units"}
+    agent = tfdpg.TD3(env, **own_networks.build(tfdpg.Spec.of(env)), **options)
     agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
     agent.save(tmp_path / "agent")
     agent.export(tmp_path / "model")

@@ -216,10 +216,11 @@ def test_an_adapted_normalization_layer_learns_acts_and_is_exported(tmp_path):
     np.testing.assert_array_equal(tfdpg.load_agent(tmp_path / "agent")(observation), agent(observation))
 
 
-def test_an_encoder_that_nothing_would_use_is_refused():
+def test_options_that_nothing_would_use_are_refused():
     encoder = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
-    with pytest.raises(ValueError, match="`encoder` is for the stock networks"):
-        linear_agent(encoder=encoder)
+    for name, value in (("encoder", encoder), ("hidden_units", (64, 64)), ("activation", "tanh")):
+        with pytest.raises(ValueError, match=f"`{name}` is for the stock networks"):
+            linear_agent(**{name: value})
 
 
 def test_networks_that_could_not_be_loaded_again_are_named():

@@ -27,6 +27,7 @@ from tfdpg.training.updates import LARGEST_CHUNK, CompiledUpdates, wants_xla
 
 OBJECTS = ("env", "pi", "q1", "q2", "encoder")
 """Constructor arguments that are not plain values: they are saved as files, or not at all."""
+STOCK = ("hidden_units", "activation")
 
 
 class Agent(abc.ABC):
@@ -95,8 +96,7 @@ class Agent(abc.ABC):
         self.counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="updates")
         self.optimizer = Optimizers(list(self.optimizers.values()), self.counter)
         self.statistics = Statistics(self.metrics)
-        self.epoch = 0
-        self.stop_training = False
+        self.epoch, self.stop_training = 0, False
         self.history: keras.callbacks.History | None = None
         self._initial_epoch: int | None = None
         self.actor = Actor(self.spec, self.networks["pi"], numpy_actor)
@@ -328,9 +328,10 @@ class Agent(abc.ABC):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The constructor's plain arguments, by name, with their values of now."""
+        """The constructor's plain arguments, by name; without those of stock networks if there are none."""
+        skipped = {"self", *OBJECTS, *(STOCK if self.own_networks == set(self.networks) else ())}
         names = inspect.signature(type(self).__init__).parameters
-        return {name: getattr(self, name) for name in names if name not in ("self", *OBJECTS)}
+        return {name: getattr(self, name) for name in names if name not in skipped}
 
     def _all_networks(self) -> dict[str, keras.Model]:
         return self.networks | {f"{name}_target": network for name, network in self.targets.items()}

@@ -128,10 +128,8 @@ class TD3(Agent):
         seed = natural("seed", seed)
         if (q1 is None) != (q2 is None):
             raise ValueError(f"`q1` and `q2` go together. Received: q1={q1!r}, q2={q2!r}")
-        if encoder is not None and pi is not None and q1 is not None:
-            raise ValueError(
-                "`encoder` is for the stock networks, and `pi`, `q1` and `q2` leave none. Pass one or other."
-            )
+        if pi is not None and q1 is not None:
+            _check_unused(hidden_units=self.hidden_units, activation=activation, encoder=encoder)
         stock = {"hidden_units": self.hidden_units, "activation": activation, "encoder": encoder}
         pi_seed, q1_seed, q2_seed = (int(s) for s in np.random.SeedSequence([seed, 1]).generate_state(3))
         for name, network in {"pi": pi, "q1": q1, "q2": q2, "encoder": encoder}.items():
@@ -235,3 +233,12 @@ class TD3(Agent):
         key = tf.stack([tf.constant(self.seed, tf.int64), counter])
         noise = stateless_normal((self.batch_size, self.spec.act_dim), key)
         return noise * (self.target_noise * self.spec.half_range)
+
+
+def _check_unused(**arguments: Any) -> None:
+    """Raises `ValueError` for arguments of the stock networks that differ from their defaults."""
+    for name, value in arguments.items():
+        if value != (TD3.__init__.__kwdefaults__ or {})[name]:
+            raise ValueError(
+                f"`{name}` is for the stock networks, and `pi`, `q1` and `q2` leave none. Pass one or other."
+            )
