@@ -223,6 +223,27 @@ def test_options_that_nothing_would_use_are_refused():
             linear_agent(**{name: value})
 
 
+def test_a_subclassed_policy_is_built_saved_and_loaded(tmp_path):
+    @keras.saving.register_keras_serializable("tfdpg-test")
+    class Policy(keras.Model):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.dense = keras.layers.Dense(1, activation="tanh")
+
+        def call(self, x):
+            return self.dense(x)
+
+    agent = tfdpg.TD3(SPEC, pi=Policy(), hidden_units=(4,), batch_size=4, jit_compile=False)
+    agent.act(np.ones(1, np.float32))
+    agent.observe(1.0, np.zeros(1, np.float32), True, False)
+    agent.learn(2)
+    agent.save(tmp_path / "agent")
+    agent.export(tmp_path / "model")
+    observation = np.array([2.0], np.float32)
+    np.testing.assert_array_equal(tfdpg.load_agent(tmp_path / "agent")(observation), agent(observation))
+    np.testing.assert_allclose(tfdpg.load(tmp_path / "model")(observation), agent(observation), rtol=1e-5)
+
+
 def test_networks_that_could_not_be_loaded_again_are_named():
     class Unregistered(keras.layers.Layer):
         def call(self, x):

@@ -132,10 +132,9 @@ class TD3(Agent):
             _check_unused(hidden_units=self.hidden_units, activation=activation, encoder=encoder)
         stock = {"hidden_units": self.hidden_units, "activation": activation, "encoder": encoder}
         pi_seed, q1_seed, q2_seed = (int(s) for s in np.random.SeedSequence([seed, 1]).generate_state(3))
-        for name, network in {"pi": pi, "q1": q1, "q2": q2, "encoder": encoder}.items():
-            if network is not None:
-                check_loadable(name, network)
-        own_networks = {name for name, network in {"pi": pi, "q1": q1, "q2": q2}.items() if network or encoder}
+        given = {name: network for name, network in {"pi": pi, "q1": q1, "q2": q2}.items() if network is not None}
+        if encoder is not None:
+            check_loadable("encoder", encoder)
         has_stock_actor = pi is None and encoder is None and activation in ACTIVATIONS
         if pi is None:
             pi = mlp_actor(spec, **stock, seed=pi_seed)
@@ -145,12 +144,14 @@ class TD3(Agent):
         check_actor(spec, pi)
         check_critics(spec, {"q1": q1, "q2": q2})
         check_separate({"pi": pi, "q1": q1, "q2": q2})
+        for name, network in given.items():  # built by now: the checks before have called them
+            check_loadable(name, network)
 
         super().__init__(
             env,
             networks={"pi": pi, "q1": q1, "q2": q2},
             learning_rates={"pi": self.pi_lr, "q1": self.q_lr, "q2": self.q_lr},
-            own_networks=own_networks,
+            own_networks=given if encoder is None else ("pi", "q1", "q2"),
             numpy_actor=MLPActor(spec, self.hidden_units, activation) if has_stock_actor else None,
             schedule=Schedule(
                 start_steps=start_steps,
