@@ -11,6 +11,7 @@ export/         the export of the final policy
 import contextlib
 import dataclasses
 import importlib
+import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +29,8 @@ from tfdpg.training.callbacks import Checkpoint, EpochLogger, ExportBest, StopAt
 from tfdpg.training.evaluation import Acts
 from tfdpg.training.loop import check_counts
 
-FIT_OPTIONS = ("epochs", "steps_per_epoch", "initial_epoch", "verbose", "validation_episodes", "max_ep_len")
+FIT_OPTIONS = tuple(inspect.signature(check_counts).parameters)
+"""The plain arguments of `fit`: those that are checked before a run directory is made."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,6 @@ Keras' own callbacks work with `Agent.fit`; those that cannot are named in `REFU
 """
 
 import csv
-import logging
 import shutil
 import time
 from collections.abc import Iterable
@@ -16,8 +15,6 @@ import numpy as np
 
 from tfdpg import export
 from tfdpg.arguments import positive_int
-
-logger = logging.getLogger(__name__)
 
 REFUSED = {
     "OrbaxCheckpoint": (
