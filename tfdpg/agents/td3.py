@@ -4,7 +4,6 @@ Source: Fujimoto, van Hoof, Meger 2018, "Addressing Function Approximation Error
 options and defaults are Spinning Up's.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any, Literal, final
 
@@ -31,7 +30,7 @@ from tfdpg.networks import (
 from tfdpg.replay import draw_transitions, uniform_rows
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.schedule import Schedule
-from tfdpg.training.updates import minimize, polyak_average, stateless_normal
+from tfdpg.training.updates import minimize, polyak_average, stateless_normal, where_due
 
 
 @final
@@ -171,7 +170,7 @@ class TD3(Agent):
     def explore(self, greedy: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """The greedy actions with noise, clipped to the action box."""
         noisy = greedy + self._noise.sample(len(greedy), rng)
-        return np.clip(noisy, self.spec.low, self.spec.high, out=noisy)
+        return np.minimum(np.maximum(noisy, self.spec.low), self.spec.high)
 
     def draw(self, updates: int) -> Packed:
         """Uniformly drawn transitions, packed `[updates, batch, ...]`."""
@@ -184,11 +183,8 @@ class TD3(Agent):
         target = self.target(batch, self.smoothing_noise(counter))
         loss_q1, q1 = self.update_critic("q1", batch, target)
         loss_q2, q2 = self.update_critic("q2", batch, target)
-        loss_pi = tf.cond(
-            counter % self.policy_delay == 0,
-            lambda: self.update_policy_and_targets(batch),
-            lambda: tf.fill([self.batch_size], math.nan),
-        )
+        is_due = counter % self.policy_delay == 0
+        loss_pi = where_due(is_due, lambda: self.update_policy_and_targets(batch), self.batch_size)
         return {"loss_q": loss_q1 + loss_q2, "loss_pi": loss_pi, "q1": q1, "q2": q2}
 
     def target(self, batch: Transitions, noise: tf.Tensor) -> tf.Tensor:

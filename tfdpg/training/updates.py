@@ -1,6 +1,7 @@
 """Many updates in one compiled call."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -68,6 +69,8 @@ class CompiledUpdates:
             _, measured = tf.while_loop(lambda i, _: i < n, step, [0, measured], parallel_iterations=1)
             return measured.stack(), tf.zeros(0) if acting is None else flat_weights(acting)
 
+        # On one core, XLA's pool and a caller that has just been busy would take turns on every operation.
+        self._thread = ThreadPoolExecutor(1, "updates")
         self.function = tf.function(run, jit_compile=jit_compile, autograph=False)
 
     def __call__(self, updates: int, draw: Callable[[int], tuple[np.ndarray, ...]]) -> Learnt:
@@ -80,7 +83,8 @@ class CompiledUpdates:
         measured = []
         while True:
             n = min(updates, self._chunk)
-            values, weights = self.function(tuple(self._padded(part) for part in draw(n)), tf.constant(n))
+            packed = tuple(self._padded(part) for part in draw(n))
+            values, weights = self._thread.submit(self.function, packed, tf.constant(n)).result()
             measured.append(values.numpy()[:n])
             updates -= n
             if updates == 0:
@@ -99,16 +103,16 @@ def stateless_normal(shape: tuple[int, ...], key: tf.Tensor) -> tf.Tensor:
     """Standard normal numbers, a function of `key` alone, the same with and without XLA up to rounding.
 
     TensorFlow's own stateless normal numbers differ under XLA even with the Philox generator; its bits do not.
-    From two uniform numbers of 24 bits each in (0, 1), Box and Muller's transform makes one normal number.
+    A uniform number of 24 bits in (0, 1) goes through the inverse of the normal distribution function.
 
     Args:
         shape: the shape of the result.
         key: two integers, int64 `[2]`.
     """
     all_bits: Any = {"minval": None, "maxval": None, "dtype": tf.uint32}
-    bits = tf.random.stateless_uniform((2, *shape), key, alg="philox", **all_bits)
+    bits = tf.random.stateless_uniform(shape, key, alg="philox", **all_bits)
     uniform = (tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32) + 0.5) * 2.0**-24
-    return tf.sqrt(-2.0 * tf.math.log(uniform[0])) * tf.cos(2 * math.pi * uniform[1])
+    return math.sqrt(2) * tf.math.erfinv(2 * uniform - 1)
 
 
 def minimize(
@@ -133,6 +137,27 @@ def minimize(
         value += sum(network.losses)
     optimizer.apply(tape.gradient(value, weights), network.trainable_variables)
     return rest
+
+
+def where_due(is_due: tf.Tensor, update: Callable[[], tf.Tensor], size: int) -> tf.Tensor:
+    """Runs `update` if `is_due`, as a loop of one pass or none, which XLA runs in place.
+
+    Out of a conditional, XLA copies every weight that one of its branches changes, twice, whichever branch runs.
+
+    Args:
+        is_due: a bool, `[]`.
+        update: changes weights, and gives a metric `[size]`.
+        size: the number of elements in the metric.
+
+    Returns:
+        The metric, NaN if `update` was not due.
+    """
+    passes = tf.cast(is_due, tf.int32)
+    nothing = tf.fill([size], math.nan)
+    _, metric = tf.while_loop(
+        lambda i, _: i < passes, lambda i, _: (i + 1, update()), [0, nothing], parallel_iterations=1
+    )
+    return metric
 
 
 def polyak_average(target: keras.Model, online: keras.Model, polyak: float) -> None:
