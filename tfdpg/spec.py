@@ -33,6 +33,7 @@ class Leaf:
         dtype: the type that networks and clients see: float32, uint8 or int32.
         group: which packed matrix holds it, "float32" or "uint8".
         columns: its columns in that matrix.
+        shape: the shape of one observation's array; `()` for a Discrete space.
     """
 
     name: str
@@ -40,11 +41,7 @@ class Leaf:
     dtype: str
     group: str
     columns: slice
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one observation's array; `()` for a Discrete space."""
-        return tuple(self.space.shape or ())
+    shape: tuple[int, ...]
 
 
 class Spec:
@@ -113,8 +110,8 @@ class Spec:
 
     def is_single(self, observation: Any) -> bool:
         """Whether `observation` is one observation (True) or a batch of them (False)."""
-        leaf = self.leaves[0]
-        return np.ndim(self._parts(observation)[0]) == len(leaf.shape)
+        part = self._parts(observation)[0] if self.is_dict else observation
+        return np.ndim(part) == len(self.leaves[0].shape)
 
     def pack(self, observation: Any) -> Packed:
         """Packs one observation or a batch of them.
@@ -129,11 +126,12 @@ class Spec:
         Raises:
             ValueError: arrays of another shape; the message names both shapes.
         """
+        if not self.is_dict:
+            leaf = self.leaves[0]
+            return (np.ascontiguousarray(_as_rows(leaf, np.asarray(observation)), leaf.group),)
         parts = [
             _as_rows(leaf, np.asarray(part)) for leaf, part in zip(self.leaves, self._parts(observation), strict=True)
         ]
-        if len(parts) == 1:
-            return (np.ascontiguousarray(parts[0], self.leaves[0].group),)
         return tuple(
             np.concatenate(
                 [
@@ -182,10 +180,9 @@ class Spec:
 
     def check_finite(self, observation: Packed, reward: np.ndarray, where: str) -> None:
         """Raises `ValueError` if packed observations or rewards are not finite; `where` says when they came."""
-        given = {"reward": (reward,), "observation": tuple(part for part in observation if part.dtype != np.uint8)}
-        for what, parts in given.items():
-            if not all(np.isfinite(part).all() for part in parts):
-                raise ValueError(f"The environment's {what} is not finite at {where}: {what}={parts[0]}")
+        for what, values in (("reward", reward), ("observation", observation[0])):
+            if values.dtype != np.uint8 and not np.logical_and.reduce(np.isfinite(values), axis=None):
+                raise ValueError(f"The environment's {what} is not finite at {where}: {what}={values}")
 
     def to_json(self) -> dict[str, Any]:
         """The two spaces as plain JSON values."""
@@ -206,8 +203,7 @@ class Spec:
         return f"Spec({self.observation_space}, {self.action_space})"
 
     def _parts(self, observation: Any) -> list[Any]:
-        if not self.is_dict:
-            return [observation]
+        """The arrays of an observation of a Dict space."""
         if not isinstance(observation, Mapping) or set(observation) != {leaf.name for leaf in self.leaves}:
             keys = list(observation) if isinstance(observation, Mapping) else type(observation).__name__
             raise ValueError(
@@ -225,10 +221,10 @@ def _inner_half_range(low: np.ndarray, high: np.ndarray, center: np.ndarray) -> 
 
 def _as_rows(leaf: Leaf, part: np.ndarray) -> np.ndarray:
     shape = leaf.shape
+    if part.shape[1:] == shape and part.ndim == len(shape) + 1:
+        return part if part.ndim == 2 else part.reshape(len(part), -1)
     if part.shape == shape:
         return part.reshape(1, -1)
-    if part.shape[1:] == shape and part.ndim == len(shape) + 1:
-        return part.reshape(len(part), -1)
     raise ValueError(
         f"`{leaf.name}` of an observation must have shape {shape}, or (batch, *{shape}). Received: shape={part.shape}"
     )
@@ -268,7 +264,8 @@ def _leaves(space: spaces.Space) -> tuple[Leaf, ...]:
             dtype = "int32"
         group = "uint8" if dtype == "uint8" else "float32"
         size = int(np.prod(part.shape or (1,)))
-        leaves.append(Leaf(name, part, dtype, group, slice(used[group], used[group] + size)))
+        columns = slice(used[group], used[group] + size)
+        leaves.append(Leaf(name, part, dtype, group, columns, tuple(part.shape or ())))
         used[group] += size
     if not leaves:
         raise ValueError(f"The observation space {space} is empty. {SUPPORTED}")

@@ -115,7 +115,7 @@ class Ring:
             )
         else:
             followers = new
-        slots = heads % self.replay_size
+        slots = self._slots(heads)
         self.rows[slots, self.obs_width : -1] = action
         self.rows[slots, -1] = reward
         self.terminated[slots] = terminated
@@ -133,7 +133,8 @@ class Ring:
         heads = self.heads[lanes]
         same = heads >= max(0, self.added - self.replay_size)
         for held, given in zip(self.observation(heads % self.replay_size), observation, strict=True):
-            same &= (held == given).all(axis=1)
+            if held.tobytes() != given.tobytes():  # several times as fast as comparing numbers
+                same &= (held == given).all(axis=1)
         return same
 
     def observation(self, slots: np.ndarray) -> Packed:
@@ -171,7 +172,7 @@ class Ring:
                 f"Received: replay_size={self.replay_size}"
             )
         numbers = np.arange(self.added, self.added + count)
-        slots = numbers % self.replay_size
+        slots = self._slots(numbers)
         if self.obs_width:
             self.rows[slots, : self.obs_width] = observation[0]
         if self.images is not None:
@@ -179,3 +180,8 @@ class Ring:
         self.successor[slots] = NONE
         self.added += count
         return numbers
+
+    def _slots(self, numbers: np.ndarray) -> np.ndarray | slice:
+        """Where rows lie; a slice for one row, which NumPy indexes several times as fast."""
+        slots = numbers % self.replay_size
+        return slots if len(slots) != 1 else slice(slots[0], slots[0] + 1)

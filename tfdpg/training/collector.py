@@ -49,7 +49,7 @@ class Collector:
         self.rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, 0])))
         self.episodes = np.zeros(0, np.int64)
         self.lanes = np.zeros(0, np.int64)
-        self._resetting = np.zeros(0, bool)
+        self._resetting: np.ndarray | None = None  # lanes whose next step is a reset; None where there is none
         self._pending: np.ndarray | None = None
 
     def act(self, observation: Any, explore: bool) -> np.ndarray:
@@ -58,9 +58,11 @@ class Collector:
         if len(packed[0]) != len(self.lanes):
             self.close_episodes()
             self.lanes = np.arange(len(packed[0]))
-            self._resetting = np.zeros(len(self.lanes), bool)
-        opened = ~(self._replay.continues(self.lanes, packed) | self._resetting)
-        if opened.any():
+        goes_on = self._replay.continues(self.lanes, packed)
+        if self._resetting is not None:
+            goes_on |= self._resetting
+        if not goes_on.all():
+            opened = ~goes_on
             self._spec.check_finite(packed, NO_REWARD, self._this_step)
             self._replay.begin(self.lanes[opened], tuple(part[opened] for part in packed))
         if explore and self._schedule.acts_at_random:
@@ -82,32 +84,31 @@ class Collector:
         reward = np.asarray(reward, np.float32).reshape(self.lanes.shape)
         terminated, truncated = (np.asarray(end, bool).reshape(self.lanes.shape) for end in (terminated, truncated))
         ended = terminated | truncated
+        any_ended = bool(ended.any())
         packed = self._spec.pack(next_observation)
-        if final_observation is not None and final_observation is not next_observation and ended.any():
+        if final_observation is not None and final_observation is not next_observation and any_ended:
             packed = self._spec.pack_final(packed, final_observation, ended)
         self._spec.check_finite(packed, reward, self._this_step)
 
-        if self._resetting.any():
+        action, lanes = self._pending, self.lanes
+        if self._resetting is not None:
             live = ~self._resetting
             ended = ended & live
-            self._store(live, reward, terminated, packed)
-        else:
-            self._store(slice(None), reward, terminated, packed)
-        self._replay.end(self.lanes[ended])
-        self._schedule.count(len(self.lanes) - int(self._resetting.sum()), bool(ended.any()))
-        resets_itself = final_observation is None and not self._spec.is_single(next_observation)
-        self._resetting = ended & resets_itself
-        self._pending = None
-
-    def _store(self, live: np.ndarray | slice, reward: np.ndarray, terminated: np.ndarray, packed: Packed) -> None:
-        assert self._pending is not None
-        observation = tuple(part[live] for part in packed)
-        self._replay.add(self.lanes[live], self._pending[live], reward[live], terminated[live], observation)
+            any_ended = bool(ended.any())
+            lanes, action, reward, terminated = (values[live] for values in (lanes, action, reward, terminated))
+            packed = tuple(part[live] for part in packed)
+        self._replay.add(lanes, action, reward, terminated, packed)
+        self._schedule.count(len(lanes), any_ended)
+        self._pending, self._resetting = None, None
+        if any_ended:
+            self._replay.end(self.lanes[ended])
+            if final_observation is None and not self._spec.is_single(next_observation):
+                self._resetting = ended
 
     def close_episodes(self) -> None:
         """Closes open episodes as truncated; the next `act` begins new ones."""
         self._replay.end(np.arange(len(self._replay.heads)))
-        self._pending, self._resetting = None, np.zeros(len(self.lanes), bool)
+        self._pending, self._resetting = None, None
 
     def next_reset_seed(self, lane: int) -> int:
         """See `Agent.next_reset_seed`."""

@@ -96,10 +96,16 @@ class Lanes:
         self._returns += reward
         self._lengths += 1
         truncated = truncated | (self._lengths >= self._max_ep_len)
-        ended = np.flatnonzero(terminated | truncated)
-        episodes = [Episode(int(lane), float(self._returns[lane]), int(self._lengths[lane])) for lane in ended]
+        step = Step(reward, observation, terminated, truncated, final)
+        ended = terminated | truncated
+        return step, self._finish(ended) if ended.any() else []
+
+    def _finish(self, ended: np.ndarray) -> list[Episode]:
+        """The episodes of the lanes that ended, whose counts begin anew."""
+        lanes = np.flatnonzero(ended)
+        episodes = [Episode(int(lane), float(self._returns[lane]), int(self._lengths[lane])) for lane in lanes]
         self._returns[ended], self._lengths[ended] = 0, 0
-        return Step(reward, observation, terminated, truncated, final), episodes
+        return episodes
 
     def restart(self, step: Step) -> Any:
         """Resets the lanes whose episode ended in `step`; returns what all lanes see next, batched."""
