@@ -1,10 +1,12 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from gymnasium import spaces
 
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
+from tfdpg.networks.mlp import Value
 
 SPEC = Spec(spaces.Box(-1, 1, (3,)), ACTION)
 
@@ -76,3 +78,23 @@ def test_equal_or_shared_critics_are_refused():
     with pytest.raises(ValueError, match="`pi` and `q1` .* share weights"):
         networks.check_separate({"pi": pi, "q1": other})
     networks.check_critics(SPEC, {"q1": critic(seed=1), "q2": critic(seed=2)})
+
+
+def test_the_value_layer_is_a_dense_layer_of_one_unit(rng, tmp_path):
+    features = tf.constant(rng.normal(size=(7, 5)), tf.float32)
+    dense, value = keras.layers.Dense(1), Value()
+    results = []
+    for layer in (dense, value):
+        layer.build((None, 5))
+        layer.set_weights([np.arange(5, dtype=np.float32)[:, None], np.ones(1)])
+        with tf.GradientTape() as tape:
+            tape.watch(features)
+            output = layer(features)
+            loss = tf.reduce_sum(tf.reshape(output, [-1]) ** 2)
+        results.append([tf.reshape(output, [-1]), *tape.gradient(loss, [features, *layer.trainable_weights])])
+    for expected, got in zip(*results, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5)
+    q = networks.mlp_critic(SPEC, hidden_units=(4,))
+    q.save(tmp_path / "q.keras")
+    inputs = [rng.normal(size=(3, 3)), rng.normal(size=(3, 2))]
+    np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "q.keras")(inputs), q(inputs))

@@ -1,5 +1,7 @@
 """The ring against a slow obvious reference: any sequence of episodes, any n, any number of lanes."""
 
+import gc
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -208,3 +210,34 @@ def test_a_ring_larger_than_memory_is_refused_with_the_figure():
     with pytest.raises(ValueError, match=r"`replay_size`.*takes 4194\d+\.\d+ GB"):
         huge.allocate()
     assert ring.nbytes == (2**31 - 1) * (4 * 3 + 1 + 4)
+
+
+def test_a_ring_in_files_holds_the_same_and_leaves_nothing(tmp_path):
+    spec = Spec(spaces.Dict(a_=SPEC.observation_space, b=spaces.Box(0, 255, (2, 2), np.uint8)), SPEC.action_space)
+    rings = Ring(spec, 32), Ring(spec, 32, tmp_path / "new" / "place")
+    for ring in rings:
+        ring.begin(np.array([0]), (np.zeros((1, 1)), np.zeros((1, 4))))
+        for i in range(50):
+            ring.add(np.array([0]), [[0.5]], [i], [False], (np.full((1, 1), i), np.full((1, 4), i)))
+    slots = uniform_rows(rings[0], 0, 0, 4, 16)
+    for plain, mapped in zip(*(draw_transitions(ring, slots, 3, 0.9) for ring in rings), strict=True):
+        np.testing.assert_array_equal(plain, mapped)
+    files = list((tmp_path / "new" / "place").iterdir())
+    assert sorted(file.stat().st_size for file in files) == [32 * 4, 32 * 4 * 3]
+    del ring, rings
+    gc.collect()
+    assert not any(file.exists() for file in files)
+
+
+def test_a_ring_larger_than_the_disk_is_refused_with_the_figure(tmp_path):
+    wide = Spec(spaces.Box(0, 255, (256, 256, 64), np.uint8), spaces.Box(-1, 1, (1,)))
+    with pytest.raises(ValueError, match=r"`replay_size` must fit in what the disk .* takes 4194\d+\.\d+ GB"):
+        Ring(wide, 10_000_000, tmp_path).allocate()
+
+
+def test_a_million_halfcheetah_rows_take_at_most_105_mb():
+    spec = Spec(spaces.Box(-np.inf, np.inf, (17,), np.float64), spaces.Box(-1, 1, (6,)))
+    ring = Ring(spec, 1_000_000)
+    ring.allocate()
+    arrays = (ring.rows, ring.terminated, ring.successor)
+    assert sum(array.nbytes for array in arrays) == ring.nbytes == 101_000_000

@@ -20,7 +20,7 @@ from tfdpg.spec import Packed, Spec
 from tfdpg.training import checkpoint, evaluation, loop
 from tfdpg.training.collector import Collector
 from tfdpg.training.lanes import environment_of
-from tfdpg.training.optimizers import Optimizers
+from tfdpg.training.optimizers import Optimizers, adam
 from tfdpg.training.schedule import Schedule
 from tfdpg.training.statistics import Statistics
 from tfdpg.training.updates import LARGEST_CHUNK, CompiledUpdates, wants_xla
@@ -40,7 +40,7 @@ class Agent(abc.ABC):
         own_networks: the names of those that cannot be rebuilt from the constructor's plain arguments.
         numpy_actor: a NumPy forward pass of `networks["pi"]`, or None to act with a compiled call.
         schedule: when to act at random and when to learn.
-        replay_size, batch_size, seed, jit_compile: as the algorithms have them.
+        replay_size, replay_dir, batch_size, seed, jit_compile, device: as the algorithms have them.
 
     Attributes:
         spec: the spaces that the agent serves.
@@ -69,9 +69,11 @@ class Agent(abc.ABC):
         numpy_actor: MLPActor | None,
         schedule: Schedule,
         replay_size: int,
+        replay_dir: str | Path | None,
         batch_size: int,
         seed: int,
         jit_compile: bool | Literal["auto"],
+        device: str | None,
     ):
         self.spec = Spec.of(env)
         self.environment = environment_of(env)
@@ -79,7 +81,7 @@ class Agent(abc.ABC):
         self.own_networks = frozenset(own_networks)
         self.targets = {name: copy.deepcopy(network) for name, network in networks.items()}
         self.optimizers: dict[str, keras.optimizers.Optimizer] = {
-            name: keras.optimizers.Adam(rate, name=f"{name}_adam") for name, rate in learning_rates.items()
+            name: adam(rate, f"{name}_adam") for name, rate in learning_rates.items()
         }
         for name, optimizer in self.optimizers.items():
             optimizer.build(self.networks[name].trainable_variables)
@@ -92,14 +94,16 @@ class Agent(abc.ABC):
         if jit_compile not in (True, False, "auto"):
             raise reject("jit_compile", 'True, False or "auto"', jit_compile)
         self.jit_compile = jit_compile
-        self.replay = Ring(self.spec, self.replay_size)
+        self.device = device
+        self.replay_dir = None if replay_dir is None else str(replay_dir)
+        self.replay = Ring(self.spec, self.replay_size, replay_dir)
         self.counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="updates")
         self.optimizer = Optimizers(list(self.optimizers.values()), self.counter)
         self.statistics = Statistics(self.metrics)
         self.epoch, self.stop_training = 0, False
         self.history: keras.callbacks.History | None = None
         self._initial_epoch: int | None = None
-        self.actor = Actor(self.spec, self.networks["pi"], numpy_actor)
+        self.actor = Actor(self.spec, self.networks["pi"], numpy_actor, device)
         self._updates: CompiledUpdates | None = None
         self.collector = Collector(self.spec, self.replay, schedule, self.actor, self.explore, self.seed)
 
@@ -190,7 +194,7 @@ class Agent(abc.ABC):
             self._updates = self._compile()
         learnt = self._updates(count, self.draw)
         self.actor.load(learnt.weights)
-        return self.statistics.add(learnt.metrics)
+        return self.statistics.add(learnt.measured)
 
     # Keras' interface.
 
@@ -347,4 +351,5 @@ class Agent(abc.ABC):
             batch_size=self.batch_size,
             acting=self.actor.source,
             jit_compile=jit,
+            device=self.device,
         )

@@ -5,6 +5,7 @@ options and defaults are Spinning Up's.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, final
 
 import keras
@@ -20,6 +21,7 @@ from tfdpg.networks import (
     Transitions,
     check_actor,
     check_critics,
+    check_device,
     check_loadable,
     check_separate,
     flat_values,
@@ -62,8 +64,12 @@ class TD3(Agent):
         policy_delay: critic updates for each update of the policy and of the targets.
         n_step: steps whose rewards are summed before bootstrapping.
         replay_size: observations that the replay holds.
+        replay_dir: a directory for the replay, as memory-mapped files that live as long as the agent; None keeps
+            it in memory.
         seed: fixes everything random.
         jit_compile: compile updates with XLA; "auto" does, except with convolutions.
+        device: where networks live and everything compiled runs, "cpu" or "gpu:0" for example; None is
+            TensorFlow's choice, a GPU where there is one.
 
     Raises:
         ValueError: an argument out of its range, spaces that are not supported, or networks of wrong shapes.
@@ -104,8 +110,10 @@ class TD3(Agent):
         policy_delay: int = 2,
         n_step: int = 1,
         replay_size: int = 1_000_000,
+        replay_dir: str | Path | None = None,
         seed: int = 0,
         jit_compile: bool | Literal["auto"] = "auto",
+        device: str | None = None,
     ):
         spec = Spec.of(env)
         if not isinstance(hidden_units, Sequence) or isinstance(hidden_units, str):
@@ -134,35 +142,39 @@ class TD3(Agent):
         given = {name: network for name, network in {"pi": pi, "q1": q1, "q2": q2}.items() if network is not None}
         if encoder is not None:
             check_loadable("encoder", encoder)
-        has_stock_actor = pi is None and encoder is None and activation in ACTIVATIONS
-        if pi is None:
-            pi = mlp_actor(spec, **stock, seed=pi_seed)
-        if q1 is None or q2 is None:
-            q1 = mlp_critic(spec, **stock, seed=q1_seed, name="q1")
-            q2 = mlp_critic(spec, **stock, seed=q2_seed, name="q2")
-        check_actor(spec, pi)
-        check_critics(spec, {"q1": q1, "q2": q2})
-        check_separate({"pi": pi, "q1": q1, "q2": q2})
-        for name, network in given.items():  # built by now: the checks before have called them
-            check_loadable(name, network)
+        with tf.device(check_device(device, given)):
+            is_float32 = keras.config.dtype_policy().name == "float32"
+            has_stock_actor = pi is None and encoder is None and activation in ACTIVATIONS and is_float32
+            if pi is None:
+                pi = mlp_actor(spec, **stock, seed=pi_seed)
+            if q1 is None or q2 is None:
+                q1 = mlp_critic(spec, **stock, seed=q1_seed, name="q1")
+                q2 = mlp_critic(spec, **stock, seed=q2_seed, name="q2")
+            check_actor(spec, pi)
+            check_critics(spec, {"q1": q1, "q2": q2})
+            check_separate({"pi": pi, "q1": q1, "q2": q2})
+            for name, network in given.items():  # built by now: the checks before have called them
+                check_loadable(name, network)
 
-        super().__init__(
-            env,
-            networks={"pi": pi, "q1": q1, "q2": q2},
-            learning_rates={"pi": self.pi_lr, "q1": self.q_lr, "q2": self.q_lr},
-            own_networks=given if encoder is None else ("pi", "q1", "q2"),
-            numpy_actor=MLPActor(spec, self.hidden_units, activation) if has_stock_actor else None,
-            schedule=Schedule(
-                start_steps=start_steps,
-                update_after=update_after,
-                update_every=update_every,
-                gradient_steps=gradient_steps,
-            ),
-            replay_size=replay_size,
-            batch_size=batch_size,
-            seed=seed,
-            jit_compile=jit_compile,
-        )
+            super().__init__(
+                env,
+                networks={"pi": pi, "q1": q1, "q2": q2},
+                learning_rates={"pi": self.pi_lr, "q1": self.q_lr, "q2": self.q_lr},
+                own_networks=given if encoder is None else ("pi", "q1", "q2"),
+                numpy_actor=MLPActor(spec, self.hidden_units, activation) if has_stock_actor else None,
+                schedule=Schedule(
+                    start_steps=start_steps,
+                    update_after=update_after,
+                    update_every=update_every,
+                    gradient_steps=gradient_steps,
+                ),
+                replay_size=replay_size,
+                replay_dir=replay_dir,
+                batch_size=batch_size,
+                seed=seed,
+                jit_compile=jit_compile,
+                device=device,
+            )
         self.pi, self.q1, self.q2 = (self.networks[name] for name in ("pi", "q1", "q2"))
         self.pi_target, self.q1_target, self.q2_target = (self.targets[name] for name in ("pi", "q1", "q2"))
         self._noise = Gaussian(spec, self.act_noise)

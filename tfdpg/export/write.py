@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfdpg.export.verify import verify
 from tfdpg.export.versions import check_directory, move_to_next_version
 from tfdpg.export.warmup import write_warmup
-from tfdpg.networks import bounded, flat_values, network_inputs
+from tfdpg.networks import bounded, flat_values, in_half_precision, network_inputs
 from tfdpg.spec import Spec
 
 SIGNATURES = ("pi", "q1", "q2")
@@ -60,7 +60,8 @@ def write(
         tf.saved_model.save(_RawVariables([pi, *critics.values()]), str(scratch), signatures=signatures)
         actions = functions["pi"](**_tensors(spec, examples))["pi"].numpy()
         inputs = {name: values[:7] for name, values in examples.items()}
-        verify(scratch, {name: _reference(name, spec, pi, critics) for name in SIGNATURES}, inputs, actions[:7])
+        references = {name: _reference(name, spec, pi, critics) for name in SIGNATURES}
+        verify(scratch, references, inputs, actions[:7], any(map(in_half_precision, [pi, *critics.values()])))
         write_warmup(scratch, directory.resolve().name, inputs, actions[:7])
         (scratch / METADATA).write_text(json.dumps(_describe(spec, critics, metadata), indent=2) + "\n")
         scratch.chmod(0o755)

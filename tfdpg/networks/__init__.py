@@ -5,12 +5,14 @@ Networks take raw observations and actions in the environment's units, and resca
 
 from tfdpg.networks.actor import Actor, compiled_actor, flat_weights
 from tfdpg.networks.custom import check_actor, check_critics, check_loadable, check_separate
+from tfdpg.networks.device import check_device
 from tfdpg.networks.encoder import encoder, observation_inputs
 from tfdpg.networks.mlp import mlp_actor, mlp_critic
 from tfdpg.networks.tensors import (
     Transitions,
     bounded,
     flat_values,
+    in_half_precision,
     network_inputs,
     unpack_observation,
     unpack_transitions,
@@ -22,12 +24,14 @@ __all__ = [
     "bounded",
     "check_actor",
     "check_critics",
+    "check_device",
     "check_loadable",
     "check_separate",
     "compiled_actor",
     "encoder",
     "flat_values",
     "flat_weights",
+    "in_half_precision",
     "mlp_actor",
     "mlp_critic",
     "network_inputs",

@@ -21,11 +21,12 @@ class Actor:
         spec: the spaces.
         pi: the policy, observation → `[batch, act_dim]`.
         numpy_actor: its forward pass in NumPy, which takes copies of the weights; None for a network that has none.
+        device: where the compiled call runs.
     """
 
-    def __init__(self, spec: Spec, pi: keras.Model, numpy_actor: MLPActor | None):
+    def __init__(self, spec: Spec, pi: keras.Model, numpy_actor: MLPActor | None, device: str | None = None):
         self._pi, self._numpy_actor = pi, numpy_actor
-        self._compiled = compiled_actor(spec, pi)
+        self._compiled = compiled_actor(spec, pi, device)
         self.refresh()
 
     def __call__(self, packed: Packed) -> np.ndarray:
@@ -60,8 +61,8 @@ class Actor:
         return actor
 
 
-def compiled_actor(spec: Spec, pi: keras.Model) -> Callable[[Packed], np.ndarray]:
-    """From packed observations to actions, as one compiled call for any number of lanes."""
+def compiled_actor(spec: Spec, pi: keras.Model, device: str | None = None) -> Callable[[Packed], np.ndarray]:
+    """From packed observations to actions, as one compiled call for any number of lanes, on `device`."""
     signature = tuple(
         tf.TensorSpec([None, width], group) for group, width in zip(spec.groups, spec.widths, strict=True)
     )
@@ -73,7 +74,11 @@ def compiled_actor(spec: Spec, pi: keras.Model) -> Callable[[Packed], np.ndarray
     def concrete() -> Any:
         return tf.function(act, input_signature=[signature], autograph=False).get_concrete_function()
 
-    return lambda packed: concrete()(tuple(map(tf.constant, packed))).numpy()
+    def call(packed: Packed) -> np.ndarray:
+        with tf.device(device):
+            return concrete()(tuple(map(tf.constant, packed))).numpy()
+
+    return call
 
 
 def flat_weights(network: keras.Model) -> tf.Tensor:

@@ -82,6 +82,10 @@ def _output_shape(name: str, network: keras.Model, inputs: object) -> tuple[int,
         raise ValueError(f"`{name}` cannot be called with inputs of shape {shapes}: {error}") from error
     if not tf.is_tensor(output):
         raise ValueError(f"`{name}` must return one tensor. Received: {type(output).__name__}")
+    if output.dtype != tf.float32:
+        raise ValueError(
+            f"`{name}` must return float32; give its last layer dtype='float32'. Received: {output.dtype.name}"
+        )
     return tuple(output.shape)
 
 

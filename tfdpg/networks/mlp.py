@@ -32,13 +32,14 @@ def mlp_actor(
         seed: fixes the initial weights (Glorot uniform kernels, zero biases).
 
     Returns:
-        A functional model, observation → action `[batch, act_dim]` in the environment's units.
+        A functional model, observation → action `[batch, act_dim]` in the environment's units, float32 whatever
+        Keras' dtype policy.
     """
     observation = observation_inputs(spec)
     x = _features(spec, encoder)(observation)
     x = _hidden_layers(x, hidden_units, activation, seed)
-    x = _dense(spec.act_dim, "tanh", seed, len(hidden_units))(x)
-    action = keras.layers.Rescaling(spec.half_range.tolist(), spec.center.tolist())(x)
+    x = _dense(spec.act_dim, "tanh", seed, len(hidden_units), dtype="float32")(x)
+    action = keras.layers.Rescaling(spec.half_range.tolist(), spec.center.tolist(), dtype="float32")(x)
     return keras.Model(observation, action, name="pi")
 
 
@@ -62,14 +63,14 @@ def mlp_critic(
         name: the name of the model.
 
     Returns:
-        A functional model, `[observation, action]` → values `[batch]`.
+        A functional model, `[observation, action]` → values `[batch]`, float32 whatever Keras' dtype policy.
     """
     observation = observation_inputs(spec)
     action = keras.Input((spec.act_dim,), name="a")
     scaled = keras.layers.Rescaling((1 / spec.half_range).tolist(), (-spec.center / spec.half_range).tolist())(action)
     x = keras.layers.Concatenate()([_features(spec, encoder)(observation), scaled])
     x = _hidden_layers(x, hidden_units, activation, seed)
-    value = Value(_glorot(seed, len(hidden_units)))(x)
+    value = Value(_glorot(seed, len(hidden_units)), dtype="float32")(x)
     return keras.Model([observation, action], value, name=name)
 
 
@@ -119,8 +120,8 @@ def _hidden_layers(x: keras.KerasTensor, hidden_units: Sequence[int], activation
     return x
 
 
-def _dense(units: int, activation: str | None, seed: int, depth: int) -> keras.layers.Dense:
-    return keras.layers.Dense(units, activation=activation, kernel_initializer=_glorot(seed, depth))
+def _dense(units: int, activation: str, seed: int, depth: int, dtype: str | None = None) -> keras.layers.Dense:
+    return keras.layers.Dense(units, activation=activation, kernel_initializer=_glorot(seed, depth), dtype=dtype)
 
 
 def _glorot(seed: int, depth: int) -> Any:

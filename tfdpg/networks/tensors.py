@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import keras
 import tensorflow as tf
 
 from tfdpg.replay import Layout
@@ -65,3 +66,8 @@ def bounded(spec: Spec, action: tf.Tensor) -> tf.Tensor:
 def flat_values(values: tf.Tensor) -> tf.Tensor:
     """A critic's output, `[batch]` or `[batch, 1]`, as `[batch]`."""
     return values if values.shape.rank == 1 else tf.squeeze(values, axis=-1)
+
+
+def in_half_precision(network: keras.Model) -> bool:
+    """Whether a layer of the network computes in float16 or bfloat16."""
+    return any(layer.compute_dtype in ("float16", "bfloat16") for layer in network._flatten_layers())

@@ -1,8 +1,48 @@
-"""How much memory this process may still take, control groups counted."""
+"""Memory for large arrays: how much this process may still take, control groups counted, or files in its place."""
 
+import math
+import mmap
+import shutil
+import tempfile
+import weakref
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 UNLIMITED = 1 << 60  # version 1 control groups write a number near 2^63 for "no limit"
+
+
+def check_room(nbytes: int, directory: Path | None, argument: str) -> None:
+    """Raises `ValueError` if `nbytes` are more than this process may still take, or than the disk has free.
+
+    Args:
+        nbytes: what is to be taken.
+        directory: where files are to be made, and is made if missing; None is for memory.
+        argument: what the caller asked for, for the message.
+    """
+    if directory is None:
+        room, place = available_memory(), "the memory that this process may still take"
+        hint = " Give `replay_dir` to keep it in files."
+    else:
+        directory.mkdir(parents=True, exist_ok=True)
+        room, place, hint = shutil.disk_usage(directory).free, f"what the disk of `replay_dir`={directory} has free", ""
+    if room is not None and nbytes > room:
+        raise ValueError(
+            f"`replay_size` must fit in {place}, {room / 1e9:.2f} GB. "
+            f"Received: {argument}, which takes {nbytes / 1e9:.2f} GB.{hint}"
+        )
+
+
+def take(shape: tuple[int, ...], dtype: Any, directory: Path | None) -> np.ndarray:
+    """An array that is not filled: in memory, or mapped to a file in `directory` that lives as long as the array."""
+    if directory is None:
+        return np.empty(shape, dtype)
+    file = tempfile.NamedTemporaryFile(prefix="tfdpg-replay-", dir=directory)
+    file.truncate(math.prod(shape) * np.dtype(dtype).itemsize)
+    memory = mmap.mmap(file.fileno(), 0)
+    weakref.finalize(memory, file.close)
+    return np.frombuffer(memory, dtype).reshape(shape)
 
 
 def available_memory(root: str | Path = "/") -> int | None:

@@ -6,12 +6,13 @@ successor. A lane (one environment) is nothing but its current head row, so lane
 unequal speed. Overwriting the oldest row is safe, since a successor is always newer than its row.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tfdpg.arguments import positive_int
-from tfdpg.replay.memory import available_memory
+from tfdpg.replay.memory import check_room, take
 from tfdpg.spec import Packed, Spec
 
 NONE = -1
@@ -24,6 +25,8 @@ class Ring:
     Args:
         spec: the spaces; they fix the width of a row.
         replay_size: the number of rows, an observation each.
+        directory: where to put rows and images in memory-mapped files, which vanish with the ring; None keeps
+            them in memory.
 
     Attributes:
         rows: for each row the real part of the observation, the action and the reward, float32
@@ -35,8 +38,8 @@ class Ring:
         heads: for each lane the number (counted from the first row ever) of its head row, or -1.
     """
 
-    def __init__(self, spec: Spec, replay_size: int):
-        self.spec = spec
+    def __init__(self, spec: Spec, replay_size: int, directory: str | Path | None = None):
+        self.spec, self._directory = spec, None if directory is None else Path(directory)
         self.replay_size = positive_int("replay_size", replay_size)
         if self.replay_size < 2 or self.replay_size > np.iinfo(np.int32).max:
             raise ValueError(
@@ -57,27 +60,23 @@ class Ring:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that a full ring takes."""
+        """The bytes that a full ring takes, in memory and files."""
         row = 4 * (self.obs_width + self.spec.act_dim + 1) + self.image_width + 1 + 4
         return row * self.replay_size
 
     def allocate(self) -> None:
-        """Takes the memory; does nothing the second time.
+        """Takes the memory, or the files; does nothing the second time.
 
         Raises:
-            ValueError: the ring needs more memory than the process may still take.
+            ValueError: the ring needs more memory than the process may still take, or more than its disk has free.
+            OSError: the directory cannot be written to.
         """
         if self._allocated:
             return
-        available = available_memory()
-        if available is not None and self.nbytes > available:
-            raise ValueError(
-                f"`replay_size` must fit in the memory that this process may still take, {available / 1e9:.2f} GB. "
-                f"Received: replay_size={self.replay_size}, which takes {self.nbytes / 1e9:.2f} GB"
-            )
+        check_room(self.nbytes, self._directory, f"replay_size={self.replay_size}")
         size = self.replay_size
-        self.rows = np.empty((size, self.obs_width + self.spec.act_dim + 1), np.float32)
-        self.images = np.empty((size, self.image_width), np.uint8) if self.image_width else None
+        self.rows = take((size, self.obs_width + self.spec.act_dim + 1), np.float32, self._directory)
+        self.images = take((size, self.image_width), np.uint8, self._directory) if self.image_width else None
         self.terminated = np.zeros(size, np.bool_)
         self.successor = np.full(size, NONE, np.int32)
         self._allocated = True

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import h5py
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tfdpg.spec import Spec
 from tfdpg.training.protocols import Saves
@@ -80,9 +81,9 @@ def read(directory: str | Path) -> Saved:
         state = json.loads((directory / "agent.json").read_text())
         if state["format"] != FORMAT:
             raise CheckpointError(f"{directory} has format {state['format']}; this version reads {FORMAT}")
-        networks = {
-            name: keras.saving.load_model(directory / f"{name}.keras", compile=False) for name in state["own_networks"]
-        }
+        with tf.device(state["arguments"]["device"]):
+            files = {name: directory / f"{name}.keras" for name in state["own_networks"]}
+            networks = {name: keras.saving.load_model(file, compile=False) for name, file in files.items()}
         variables, replay = (_read_arrays(directory / name) for name in ("variables.npz", "replay.npz"))
         return Saved(
             state["agent"], Spec.from_json(state), state["arguments"], networks, state["state"], variables, replay

@@ -6,6 +6,14 @@ import keras
 import tensorflow as tf
 
 
+def adam(learning_rate: float, name: str) -> keras.optimizers.Optimizer:
+    """Adam, with its loss scaled where Keras' dtype policy is mixed_float16."""
+    optimizer = keras.optimizers.Adam(learning_rate, name=name)
+    if keras.config.dtype_policy().name != "mixed_float16":
+        return optimizer
+    return keras.optimizers.LossScaleOptimizer(optimizer, name=f"{name}_scaled")
+
+
 class Optimizers:
     """Several optimizers, as `keras.optimizers.MultiOptimizer` shows them to callbacks.
 

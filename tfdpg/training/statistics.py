@@ -20,49 +20,48 @@ class Statistics:
 
     def __init__(self, metrics: Sequence[str]):
         self._metrics = tuple(metrics)
+        self._delayed = [i for i, name in enumerate(metrics) if name in DELAYED]
+        self._spread = [i for i, name in enumerate(metrics) if name in SPREAD]
         self.reset()
 
     def reset(self) -> None:
         """Forgets everything; an epoch begins."""
-        self._count = dict.fromkeys(self._metrics, 0)
-        self._sum = dict.fromkeys(self._metrics, 0.0)
-        self._square_sum = dict.fromkeys(self._metrics, 0.0)
-        self._min = dict.fromkeys(self._metrics, np.inf)
-        self._max = dict.fromkeys(self._metrics, -np.inf)
+        self._count = np.zeros(len(self._metrics), np.int64)
+        self._sum = np.zeros(len(self._metrics))
+        self._square_sum = np.zeros(len(self._spread))
+        self._min = np.full(len(self._spread), np.inf)
+        self._max = np.full(len(self._spread), -np.inf)
 
-    def add(self, metrics: dict[str, np.ndarray]) -> dict[str, float]:
-        """Takes the values of a round, `[updates, batch]` each.
+    def add(self, measured: np.ndarray) -> dict[str, float]:
+        """Takes the values of a round, `[updates, metrics, batch]`.
 
         Unmeasured rows of delayed metrics do not count.
 
         Returns:
             The round's means, and `loss`, the sum of all `loss_*`.
         """
-        means = {}
-        for name, values in metrics.items():
-            measured = values[~np.isnan(values).all(axis=1)] if name in DELAYED else values
-            if not len(measured):
-                continue
-            means[name] = float(measured.mean(dtype=np.float64))
-            self._count[name] += measured.size
-            self._sum[name] += float(measured.sum(dtype=np.float64))
-            if name in SPREAD:
-                self._square_sum[name] += float(np.square(measured, dtype=np.float64).sum())
-                self._min[name] = min(self._min[name], float(measured.min()))
-                self._max[name] = max(self._max[name], float(measured.max()))
-        return _with_loss(means)
+        counts = np.ones(measured.shape[:2], bool)
+        counts[:, self._delayed] = ~np.isnan(measured[:, self._delayed]).all(axis=2)
+        count = counts.sum(axis=0) * measured.shape[2]
+        total = np.where(counts, measured.sum(axis=2, dtype=np.float64), 0).sum(axis=0)
+        self._count += count
+        self._sum += total
+        spread = measured[:, self._spread]
+        self._square_sum += np.square(spread, dtype=np.float64).sum(axis=(0, 2))
+        self._min = np.minimum(self._min, spread.min(axis=(0, 2)))
+        self._max = np.maximum(self._max, spread.max(axis=(0, 2)))
+        return _with_loss({name: float(total[i] / count[i]) for i, name in enumerate(self._metrics) if count[i]})
 
     def summary(self) -> dict[str, float]:
         """The means of the epoch, `loss`, and the spread of the critics' values; NaN where nothing was measured."""
-        means = {name: self._sum[name] / (self._count[name] or np.nan) for name in self._metrics}
-        logs = _with_loss(means)
-        for name in SPREAD:
-            if name in self._metrics:
-                mean_square = self._square_sum[name] / (self._count[name] or np.nan)
-                measured = self._count[name] > 0
-                logs[f"{name}_std"] = float(np.sqrt(max(mean_square - means[name] ** 2, 0.0))) if measured else np.nan
-                logs[f"{name}_min"] = self._min[name] if measured else np.nan
-                logs[f"{name}_max"] = self._max[name] if measured else np.nan
+        count = np.where(self._count, self._count, np.nan)
+        logs = _with_loss(dict(zip(self._metrics, (self._sum / count).tolist(), strict=True)))
+        for k, i in enumerate(self._spread):
+            name, measured = self._metrics[i], self._count[i] > 0
+            variance = self._square_sum[k] / count[i] - logs[name] ** 2
+            logs[f"{name}_std"] = float(np.sqrt(np.maximum(variance, 0)))
+            logs[f"{name}_min"] = float(self._min[k]) if measured else np.nan
+            logs[f"{name}_max"] = float(self._max[k]) if measured else np.nan
         return logs
 
 

@@ -1,8 +1,9 @@
 """Many updates in one compiled call."""
 
+import functools
 import math
-from concurrent.futures import ThreadPoolExecutor
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import keras
@@ -21,11 +22,11 @@ class Learnt(NamedTuple):
     """What a round of updates gives back.
 
     Attributes:
-        metrics: for each metric its values, `[updates, batch]`; NaN where an update did not measure it.
+        measured: the values of the metrics, `[updates, metrics, batch]`; NaN where an update did not measure one.
         weights: the weights of the acting network after the last update, flat.
     """
 
-    metrics: dict[str, np.ndarray]
+    measured: np.ndarray
     weights: np.ndarray
 
 
@@ -44,6 +45,7 @@ class CompiledUpdates:
         batch_size: the number of rows in a minibatch.
         acting: the network whose weights go back to the acting side; None sends none.
         jit_compile: whether XLA compiles it.
+        device: where it runs.
     """
 
     def __init__(
@@ -56,9 +58,10 @@ class CompiledUpdates:
         batch_size: int,
         acting: keras.Model | None,
         jit_compile: bool,
+        device: str | None = None,
     ):
         self._metrics = tuple(metrics)
-        self._chunk = chunk
+        self._chunk, self._device = chunk, device
 
         def run(packed: tuple[tf.Tensor, ...], n: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             def step(i: tf.Tensor, measured: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
@@ -69,9 +72,10 @@ class CompiledUpdates:
             _, measured = tf.while_loop(lambda i, _: i < n, step, [0, measured], parallel_iterations=1)
             return measured.stack(), tf.zeros(0) if acting is None else flat_weights(acting)
 
-        # On one core, XLA's pool and a caller that has just been busy would take turns on every operation.
-        self._thread = ThreadPoolExecutor(1, "updates")
         self.function = tf.function(run, jit_compile=jit_compile, autograph=False)
+        self._concrete: Callable[..., Any] | None = None
+        self._counts = functools.cache(tf.constant)
+        self._run = _in_a_thread() if chunk > 1 else _here
 
     def __call__(self, updates: int, draw: Callable[[int], tuple[np.ndarray, ...]]) -> Learnt:
         """Makes `updates` updates, at least one.
@@ -84,12 +88,19 @@ class CompiledUpdates:
         while True:
             n = min(updates, self._chunk)
             packed = tuple(self._padded(part) for part in draw(n))
-            values, weights = self._thread.submit(self.function, packed, tf.constant(n)).result()
-            measured.append(values.numpy()[:n])
+            values, weights = self._run(self._call, packed, n)
+            measured.append(values[:n])
             updates -= n
             if updates == 0:
-                by_name = np.concatenate(measured).swapaxes(0, 1)
-                return Learnt(dict(zip(self._metrics, by_name, strict=True)), weights.numpy())
+                return Learnt(np.concatenate(measured), weights)
+
+    def _call(self, packed: tuple[np.ndarray, ...], n: int) -> tuple[np.ndarray, np.ndarray]:
+        with tf.device(self._device):
+            arguments = tuple(map(tf.constant, packed)), self._counts(n)
+            if self._concrete is None:
+                self._concrete = self.function.get_concrete_function(*arguments)
+            values, weights = self._concrete(*arguments)
+            return values.numpy(), weights.numpy()
 
     def _padded(self, part: np.ndarray) -> np.ndarray:
         if len(part) == self._chunk:
@@ -97,6 +108,20 @@ class CompiledUpdates:
         padded = np.zeros((self._chunk, *part.shape[1:]), part.dtype)
         padded[: len(part)] = part
         return padded
+
+
+def _here(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def _in_a_thread() -> Callable[..., Any]:
+    """Runs a function in a thread of its own, and waits for it.
+
+    On one core, XLA's pool and a caller that has just been busy take turns at every operation, which costs a third
+    of a long call; a caller that has slept and XLA's pool do not. Waking the thread costs half of a short call.
+    """
+    thread = ThreadPoolExecutor(1, "updates")
+    return lambda function, *arguments: thread.submit(function, *arguments).result()
 
 
 def stateless_normal(shape: tuple[int, ...], key: tf.Tensor) -> tf.Tensor:
@@ -134,7 +159,7 @@ def minimize(
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(weights)
         value, rest = loss()
-        value += sum(network.losses)
+        value = optimizer.scale_loss(value + sum(network.losses))  # scales in mixed float16 precision only
     optimizer.apply(tape.gradient(value, weights), network.trainable_variables)
     return rest
 

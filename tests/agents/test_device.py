@@ -1,0 +1,115 @@
+"""`device` and Keras' dtype policy. Two CPUs stand for two devices; a GPU is tried where there is one."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdpg
+from tests.agents.roster import AGENTS
+from tests.environments import Counter
+
+SESSION = """
+import sys, warnings
+import numpy as np, tensorflow as tf
+cpus = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+import tfdpg
+from tests.agents.roster import AGENTS
+from tests.environments import Counter
+
+name, device, directory = sys.argv[1:]
+env = Counter()
+agent = AGENTS[name](env, device=device, jit_compile=True, update_every=5)
+agent.fit(env, epochs=1, steps_per_epoch=40, validation_env=Counter(), validation_episodes=1, verbose=0)
+assert agent.updates == 30
+agent.save(f"{directory}/agent")
+for agent in (agent, tfdpg.load_agent(f"{directory}/agent")):
+    places = {variable.value.device for network in agent._all_networks().values() for variable in network.variables}
+    places |= {variable.value.device for optimizer in agent.optimizers.values() for variable in optimizer.variables}
+    places |= {agent.counter.device}
+    assert len(places) == 1 and places.pop().lower().endswith(device), places
+    agent.learn(2)
+actions = agent.predict(np.ones((3, 2), np.float32))
+policy = tfdpg.load(agent.export(f"{directory}/model"))
+np.testing.assert_allclose(policy(np.ones((3, 2), np.float32)), actions, rtol=1e-4, atol=1e-5)
+print("done")
+"""
+
+
+def session(name, device, directory, hidden="-1"):
+    environment = dict(os.environ, CUDA_VISIBLE_DEVICES=hidden)
+    command = [sys.executable, "-c", SESSION, name, device, str(directory)]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert result.stdout.split() == ["done"], result.stderr
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_all_lives_and_runs_on_the_second_cpu(name, tmp_path):
+    session(name, "cpu:1", tmp_path)
+
+
+def gpus():
+    return shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "-L"], capture_output=True).stdout.strip()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not gpus(), reason="there is no GPU")
+@pytest.mark.parametrize("name", AGENTS)
+def test_all_lives_and_runs_on_a_gpu(name, tmp_path):
+    session(name, "gpu:0", tmp_path, hidden="0")
+
+
+@pytest.mark.parametrize("make", AGENTS.values(), ids=AGENTS)
+def test_a_device_that_is_not_there_is_refused(make):
+    with pytest.raises(ValueError, match=r"`device` must be None or one of \['cpu:0'\]. Received: device='gpu:0'"):
+        make(Counter(), device="gpu:0")
+
+
+@pytest.mark.parametrize("make", AGENTS.values(), ids=AGENTS)
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_learns_acts_and_exports(make, policy, tmp_path):
+    env = Counter()
+    keras.config.set_dtype_policy(policy)
+    try:
+        agent = make(env, jit_compile=True)
+        agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
+        assert agent.pi.layers[2].compute_dtype == policy.removeprefix("mixed_")
+        assert {variable.dtype for variable in agent.pi.variables} == {"float32"}
+        before = agent.get_weights()
+        logs = agent.learn(10)
+        assert np.isfinite(list(logs.values())).all()
+        moved = [not np.array_equal(a, b) for a, b in zip(before, agent.get_weights(), strict=True)]
+        assert sum(moved) > len(moved) / 2
+        agent.save(tmp_path / "agent")
+        again = tfdpg.load_agent(tmp_path / "agent")
+        agent.learn(3), again.learn(3)
+        for x, y in zip(agent.get_weights(), again.get_weights(), strict=True):
+            np.testing.assert_array_equal(x, y)
+        seen = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
+        exported = tfdpg.load(agent.export(tmp_path / "model"))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    np.testing.assert_allclose(exported(seen), agent.predict(seen), rtol=0, atol=2e-2)
+
+
+def test_half_precision_outputs_of_own_networks_are_refused():
+    half = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "tanh", dtype="mixed_float16")])
+    with pytest.raises(ValueError, match=r"`pi` must return float32; give its last layer dtype='float32'. .* float16"):
+        tfdpg.TD3(Counter(), pi=half)
+
+
+def test_float16_losses_are_scaled_and_their_gradients_are_not():
+    from tfdpg.training.updates import minimize
+
+    network = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    network.set_weights([np.ones((1, 1)), np.zeros(1)])
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=1024.0)
+    optimizer.build(network.trainable_variables)
+    minimize(lambda: (1e-6 * tf.reduce_sum(network(tf.ones((1, 1)))), None), network, optimizer)
+    np.testing.assert_allclose(network.get_weights()[0], 1 - 0.5e-6, rtol=0, atol=6e-8)

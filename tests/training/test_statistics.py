@@ -1,0 +1,26 @@
+import numpy as np
+import pytest
+
+from tfdpg.training.statistics import Statistics
+
+NAN = np.nan
+
+
+def test_means_and_spread_over_rounds_without_what_was_not_measured():
+    statistics = Statistics(("loss_q", "loss_pi", "q1"))
+    first = np.array([[[1, 3], [NAN, NAN], [0, 4]], [[5, 7], [2, 4], [1, 1]]], np.float32)
+    assert statistics.add(first) == {"loss_q": 4, "loss_pi": 3, "q1": 1.5, "loss": 7}
+    assert statistics.add(np.array([[[9, 9], [NAN, NAN], [2, 2]]], np.float32)) == {"loss_q": 9, "q1": 2, "loss": 9}
+    q1 = np.array([0, 4, 1, 1, 2, 2])
+    assert statistics.summary() == pytest.approx(
+        {"loss_q": 34 / 6, "loss_pi": 3, "q1": q1.mean(), "loss": 34 / 6 + 3}
+        | {"q1_std": q1.std(), "q1_min": 0, "q1_max": 4}
+    )
+    statistics.reset()
+    assert all(np.isnan(value) for value in statistics.summary().values())
+
+
+def test_a_loss_that_is_not_a_number_shows():
+    statistics = Statistics(("loss_q", "loss_pi"))
+    logs = statistics.add(np.array([[[NAN, NAN], [1, NAN]]], np.float32))
+    assert np.isnan(logs["loss_q"]) and np.isnan(logs["loss_pi"]) and np.isnan(logs["loss"])

@@ -1,0 +1,37 @@
+"""Where networks live and compiled functions run."""
+
+from collections.abc import Mapping
+
+import keras
+import tensorflow as tf
+
+from tfdpg.arguments import reject
+
+
+def check_device(device: str | None, networks: Mapping[str, keras.Model]) -> str | None:
+    """Returns `device` if this process has it, and if all weights of `networks` are on it; None is always fine.
+
+    Raises:
+        ValueError: there is no such device, or a network was built on another one.
+    """
+    if device is None:
+        return None
+    available = {_short(logical.name) for logical in tf.config.list_logical_devices()}
+    if not isinstance(device, str) or _short(device) not in available:
+        raise reject("device", f"None or one of {sorted(available)}", device)
+    for name, network in networks.items():
+        if not isinstance(network, keras.Model):
+            continue  # the checks of networks say so
+        places = {_short(variable.value.device) for variable in network.variables}
+        if places - {_short(device)}:
+            raise ValueError(
+                f"`{name}` must be on `device`: build it inside `with tf.device({device!r})`. "
+                f"Received: device={device!r}, and weights on {sorted(places)}"
+            )
+    return device
+
+
+def _short(device: str) -> str:
+    """Such as "gpu:0", from "gpu", "/device:GPU:0" or TensorFlow's full name of a device."""
+    name = device.rsplit("device:", 1)[-1].lower()
+    return name if ":" in name else f"{name}:0"
