@@ -1,144 +1,206 @@
-"""Training speed of TD3 in tfdpg, SBX (JAX) and Stable-Baselines3 (torch), on one core, in one run.
+"""Training speed and memory of TD3 in tfdpg, SBX (JAX), Stable-Baselines3 and skrl (both torch), in one run.
 
     pip install -e '.[benchmark]'
     python examples/benchmarks/throughput.py --rounds 3
 
-Each library trains in a process of its own, pinned to the same core, with the same networks and batch size and one
-update for each environment step: tfdpg makes 50 after every 50 steps, as is its default; SBX and Stable-Baselines3
-make one after each step, as is theirs, and once more 50 after 50. Rounds are interleaved. Importing and compiling are
-not counted: the clock starts after a warm-up that includes learning. Prints environment steps per second, and the
-ratio of tfdpg's to each in the same round.
+Each library trains in a process of its own, pinned to the same core or cores, with the same networks, batch size and
+one update for each environment step. tfdpg makes 50 updates after every 50 steps, as is its default, and once more
+one after each step, as is the default of the others; SBX and Stable-Baselines3 also make 50 after 50. Rounds are
+interleaved. The clock starts after a warm-up that includes learning. Prints environment steps per second, how many
+times as fast the two forms of tfdpg are in the same round, the peak memory of the process, and the seconds from its
+start to the end of the first learning (imports and compilation included).
+
+It also times the products of matrices that the update is made of, at the fastest of what NumPy and TensorFlow reach
+with the hidden layers' shapes: the time that they take is the arithmetic limit of the update.
 """
 
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 
+import contestants
+
 TASKS = {
-    "Pendulum-v1": {"hidden": 64, "batch": 64, "warm_up": 2000, "steps": 10_000},
-    "HalfCheetah-v5": {"hidden": 256, "batch": 256, "warm_up": 1500, "steps": 3000},
+    "Pendulum-v1": {"hidden": 64, "batch": 64, "warm_up": 1500, "steps": 10_000},
+    "HalfCheetah-v5": {"hidden": 256, "batch": 256, "warm_up": 1000, "steps": 3000},
 }
-
-
-def train_tfdpg(env_id: str, hidden: int, batch: int, update_every: int) -> Callable[[int], None]:
-    """A function that trains for some steps, with the progress bar on."""
-    import gymnasium as gym
-
-    import tfdpg
-
-    env = gym.make(env_id)
-    schedule = {"start_steps": 500, "update_after": 500, "update_every": update_every}
-    agent = tfdpg.TD3(env, hidden_units=(hidden, hidden), batch_size=batch, **schedule)
-    return lambda steps: agent.fit(env, epochs=1, steps_per_epoch=steps)
-
-
-def train_sbx(env_id: str, hidden: int, batch: int, update_every: int) -> Callable[[int], None]:
-    """The same with SBX."""
-    import sbx
-
-    return _train_baselines(sbx.TD3, env_id, hidden, batch, update_every, {})
-
-
-def train_sb3(env_id: str, hidden: int, batch: int, update_every: int) -> Callable[[int], None]:
-    """The same with Stable-Baselines3."""
-    import stable_baselines3
-    import torch
-
-    torch.set_num_threads(1)
-    return _train_baselines(stable_baselines3.TD3, env_id, hidden, batch, update_every, {"device": "cpu"})
-
-
-def _train_baselines(
-    algorithm: type, env_id: str, hidden: int, batch: int, update_every: int, options: dict
-) -> Callable[[int], None]:
-    import gymnasium as gym
-    import numpy as np
-    from stable_baselines3.common.noise import NormalActionNoise
-
-    env = gym.make(env_id)
-    size = env.action_space.shape[0]
-    model = algorithm(
-        "MlpPolicy",
-        env,
-        batch_size=batch,
-        learning_starts=500,
-        train_freq=update_every,
-        gradient_steps=update_every,
-        action_noise=NormalActionNoise(np.zeros(size), 0.1 * np.ones(size)),
-        policy_kwargs={"net_arch": [hidden, hidden]},
-        **options,
-    )
-    return lambda steps: model.learn(steps, reset_num_timesteps=False)
-
-
 CONTESTANTS = {
-    "tfdpg": (train_tfdpg, 50),
-    "sbx": (train_sbx, 1),
-    "sbx, 50 after 50": (train_sbx, 50),
-    "sb3": (train_sb3, 1),
-    "sb3, 50 after 50": (train_sb3, 50),
+    "tfdpg, 50 after 50": (contestants.tfdpg, 50),
+    "tfdpg, 1 after 1": (contestants.tfdpg, 1),
+    "sbx, 1 after 1": (contestants.sbx, 1),
+    "sbx, 50 after 50": (contestants.sbx, 50),
+    "sb3, 1 after 1": (contestants.sb3, 1),
+    "sb3, 50 after 50": (contestants.sb3, 50),
+    "skrl, 1 after 1": (contestants.skrl, 1),
 }
+OURS = ("tfdpg, 50 after 50", "tfdpg, 1 after 1")
 
 
-def measure(contestant: str, env_id: str) -> float:
-    """Environment steps per second after a warm-up, in this process."""
+def measure(contestant: str, env_id: str, launched: float, threads: int) -> dict[str, float]:
+    """Steps per second after a warm-up, seconds to the first learning and peak megabytes, of this process."""
+    if contestant.startswith(("sb3", "skrl")):
+        import torch
+
+        torch.set_num_threads(threads)
     task = TASKS[env_id]
     build, update_every = CONTESTANTS[contestant]
     train = build(env_id, task["hidden"], task["batch"], update_every)
+    train(contestants.RANDOM_STEPS + 50)
+    learnt = time.time() - launched
     train(task["warm_up"])
     began = time.perf_counter()
     train(task["steps"])
-    return task["steps"] / (time.perf_counter() - began)
+    speed = task["steps"] / (time.perf_counter() - began)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"steps_per_second": speed, "seconds_to_first_learning": learnt, "peak_megabytes": peak}
 
 
-def measure_pinned(contestant: str, env_id: str, core: int) -> float:
-    """`measure` in a process of its own, pinned to one core."""
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+def measure_limit(env_id: str) -> dict[str, float]:
+    """The update's arithmetic, the rate at which this machine multiplies matrices, and what the update takes."""
+    import gymnasium as gym
+    import numpy as np
+    import tensorflow as tf
+
+    import tfdpg
+
+    hidden, batch = TASKS[env_id]["hidden"], TASKS[env_id]["batch"]
+    agent = tfdpg.TD3(gym.make(env_id), hidden_units=(hidden, hidden), batch_size=batch, update_after=0)
+    agent.fit(gym.make(env_id), epochs=1, steps_per_epoch=1000, verbose=0)
+    update = _best(lambda: agent.learn(50), 10) / 50
+
+    x, y = (
+        np.random.default_rng(i).normal(size=(size, hidden)).astype(np.float32) for i, size in ((0, batch), (1, hidden))
+    )
+    repeats = int(1e9 // (2 * batch * hidden * hidden))
+
+    def products(z: tf.Tensor) -> tf.Tensor:
+        count = tf.constant(repeats)
+        loop = tf.while_loop(
+            lambda i, _: i < count, lambda i, z: (i + 1, z @ (y * 0.01)), [0, z], parallel_iterations=1
+        )
+        return loop[1]
+
+    def in_numpy() -> None:
+        for _ in range(repeats):
+            np.matmul(x, y)
+
+    def in_tensorflow(jit_compile: bool) -> Callable[[], object]:
+        function = tf.function(products, jit_compile=jit_compile)
+        return lambda: function(tf.constant(x)).numpy()
+
+    forms = (in_numpy, in_tensorflow(False), in_tensorflow(True))
+    rate = max(repeats * 2 * batch * hidden * hidden / _best(form, 10) for form in forms)
+    arithmetic = update_flops(agent.replay.obs_width, agent.spec.act_dim, hidden, batch)
+    return {
+        "flops": arithmetic,
+        "flops_per_second": rate,
+        "update_seconds": update,
+        "share": arithmetic / rate / update,
+    }
+
+
+def update_flops(obs: int, act: int, hidden: int, batch: int) -> float:
+    """The multiplications and additions in the matrix products of one update, on average over the policy's delay.
+
+    A layer's product with its inputs, that with its gradients for its weights, and that for its inputs are equally
+    large; nobody needs the last one for a first layer, but for the action's part of it in the policy's update.
+    """
+    inner = hidden * hidden
+    pi, q = obs * hidden + inner + hidden * act, (obs + act) * hidden + inner + hidden
+    critics = pi + 2 * q + 2 * (3 * q - (obs + act) * hidden)
+    policy = pi + q + (q - obs * hidden) + 2 * pi - obs * hidden
+    return 2 * batch * (critics + policy / 2)
+
+
+def _best(action: Callable[[], object], times: int) -> float:
+    """The seconds that the fastest of some runs takes, after one that does not count."""
+    action()
+    seconds = []
+    for _ in range(times):
+        began = time.perf_counter()
+        action()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
+
+
+def in_pinned_process(child: str, env_id: str, cores: list[int]) -> dict[str, float]:
+    """What `measure` or `measure_limit` gives, in a process of its own, pinned to some cores."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    launched = time.time()
     process = subprocess.run(
-        [sys.executable, __file__, "--child", contestant, "--env", env_id],
-        env={**os.environ, **threads, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+        [sys.executable, __file__, "--child", child, "--launched", str(launched), "--env", env_id],
+        env={**os.environ, **dict.fromkeys(names, str(len(cores))), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
         capture_output=True,
         text=True,
     )
     if process.returncode:
-        raise RuntimeError(f"{contestant} failed:\n{process.stderr}")
+        raise RuntimeError(f"{child} failed:\n{process.stderr}")
     return json.loads(process.stdout.splitlines()[-1])
 
 
 def main() -> None:
-    """Measures all libraries on all tasks, and prints a table."""
+    """Measures all libraries on all tasks, and prints a table of each task."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", choices=TASKS, action="append", help="a task; the default is all")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds")
-    parser.add_argument("--core", type=int, default=0, help="the core that every process is pinned to")
+    parser.add_argument("--cores", default="0", help="what every process is pinned to, such as 0 or 0,1")
+    parser.add_argument("--only", action="append", choices=CONTESTANTS, help="beside tfdpg's; the default is all")
     parser.add_argument("--json", help="write all numbers to this file")
-    parser.add_argument("--child", choices=CONTESTANTS, help=argparse.SUPPRESS)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--launched", type=float, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.child:
-        print("\n" + json.dumps(measure(arguments.child, arguments.env[0])))
+    if arguments.child == "limit":
+        print("\n" + json.dumps(measure_limit(arguments.env[0])))
         return
+    if arguments.child:
+        threads = len(os.sched_getaffinity(0))
+        print("\n" + json.dumps(measure(arguments.child, arguments.env[0], arguments.launched, threads)))
+        return
+    cores = [int(core) for core in arguments.cores.split(",")]
+    names = [name for name in CONTESTANTS if not arguments.only or name in (*OURS, *arguments.only)]
     results = {}
     for env_id in arguments.env or TASKS:
-        rounds = [
-            {name: measure_pinned(name, env_id, arguments.core) for name in CONTESTANTS}
-            for _ in range(arguments.rounds)
-        ]
-        results[env_id] = rounds
-        print(f"\n{env_id}: environment steps per second, median (lowest to highest) of {arguments.rounds}")
-        for name in CONTESTANTS:
-            speeds = [speed[name] for speed in rounds]
-            ratio = statistics.median(speed["tfdpg"] / speed[name] for speed in rounds)
-            spread = f"({min(speeds):.0f} to {max(speeds):.0f})"
-            print(f"  {name:16} {statistics.median(speeds):7.0f} {spread:18} tfdpg is {ratio:.2f} times as fast")
+        rounds = [{name: in_pinned_process(name, env_id, cores) for name in names} for _ in range(arguments.rounds)]
+        results[env_id] = {"rounds": rounds, "limit": in_pinned_process("limit", env_id, cores)}
+        report(env_id, cores, results[env_id])
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(results, file, indent=2)
+
+
+def report(env_id: str, cores: list[int], result: dict) -> None:
+    """Prints the table of a task."""
+    rounds, limit = result["rounds"], result["limit"]
+    task = TASKS[env_id]
+    print(f"\n{env_id}, {task['hidden']}x{task['hidden']}, batch {task['batch']}, cores {cores}, {len(rounds)} rounds")
+    print(
+        f"{'':20}{'steps/s, median (range)':>26}{'tfdpg 50/50 is':>16}{'tfdpg 1/1 is':>14}{'peak MB':>9}{'first s':>9}"
+    )
+    for name in rounds[0]:
+        speeds = [measured[name]["steps_per_second"] for measured in rounds]
+        ratios = [
+            statistics.median(
+                measured[our]["steps_per_second"] / measured[name]["steps_per_second"] for measured in rounds
+            )
+            for our in OURS
+        ]
+        peak, first = (
+            statistics.median(measured[name][key] for measured in rounds)
+            for key in ("peak_megabytes", "seconds_to_first_learning")
+        )
+        spread = f"{statistics.median(speeds):.0f} ({min(speeds):.0f} to {max(speeds):.0f})"
+        print(f"{name:20}{spread:>26}{ratios[0]:15.2f}x{ratios[1]:13.2f}x{peak:9.0f}{first:9.1f}")
+    print(
+        f"update of tfdpg: {limit['update_seconds'] * 1e3:.3f} ms; its {limit['flops'] / 1e6:.0f} million operations "
+        f"at {limit['flops_per_second'] / 1e9:.0f} GFLOP/s: {limit['share']:.0%} of the arithmetic limit"
+    )
 
 
 if __name__ == "__main__":
