@@ -97,9 +97,8 @@ class CompiledUpdates:
     def _call(self, packed: tuple[np.ndarray, ...], n: int) -> tuple[np.ndarray, np.ndarray]:
         with tf.device(self._device):
             arguments = tuple(map(tf.constant, packed)), self._counts(n)
-            if self._concrete is None:
-                self._concrete = self.function.get_concrete_function(*arguments)
-            values, weights = self._concrete(*arguments)
+            concrete = self._concrete = self._concrete or self.function.get_concrete_function(*arguments)
+            values, weights = concrete(*arguments)
             return values.numpy(), weights.numpy()
 
     def _padded(self, part: np.ndarray) -> np.ndarray:
