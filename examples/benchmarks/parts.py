@@ -1,0 +1,159 @@
+"""What the parts of tfdpg cost: importing, starting, acting, storing, drawing, and several environments at once.
+
+    OMP_NUM_THREADS=1 taskset -c 0 python examples/benchmarks/parts.py
+    OMP_NUM_THREADS=1 python examples/benchmarks/parts.py --part start --part lanes    # these want two cores
+
+Times are medians, in microseconds unless it says otherwise, on HalfCheetah-v5 with 256x256 networks.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+FIRST_UPDATE = """
+import time; began = time.perf_counter()
+import tfdpg; imported = time.perf_counter() - began
+import gymnasium
+agent = tfdpg.TD3(env := gymnasium.make("HalfCheetah-v5"), start_steps=0, update_after=0)
+agent.fit(env, epochs=1, steps_per_epoch=50, verbose=0)
+print(imported, time.perf_counter() - began)
+"""
+
+
+def start() -> dict[str, float]:
+    """Seconds to import the package, and to have made the first 50 updates, in fresh processes."""
+    command = [sys.executable, "-c", FIRST_UPDATE]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(3)]
+    imported, updated = (statistics.median(float(run[i]) for run in runs) for i in (0, 1))
+    return {"seconds to import tfdpg": imported, "seconds to the first 50 updates": updated}
+
+
+def act() -> dict[str, float]:
+    """Acting on one observation and storing its outcome; `predict` on 1,024 beside the bare compiled call."""
+    import gymnasium as gym
+    import numpy as np
+    import tensorflow as tf
+
+    import tfdpg
+
+    env = gym.make("HalfCheetah-v5")
+    agent = tfdpg.TD3(env, start_steps=0)
+    seen = np.random.default_rng(0).normal(size=(1024, 17)).astype(np.float32)
+
+    def step(i: int) -> tuple[float, float]:
+        began = time.perf_counter()
+        agent.act(seen[i])
+        acted = time.perf_counter()
+        agent.observe(0.0, seen[i + 1], False, False)
+        return acted - began, time.perf_counter() - acted
+
+    acting, observing = (statistics.median(times) for times in zip(*map(step, range(1000)), strict=True))
+    bare = tf.function(agent.pi, autograph=False)
+    return {
+        "act on one observation": acting * 1e6,
+        "observe": observing * 1e6,
+        "predict a batch of 1,024": microseconds(lambda: agent.predict(seen)),
+        "a compiled call of the policy on it": microseconds(lambda: bare(tf.constant(seen)).numpy()),
+    }
+
+
+def replay() -> dict[str, float]:
+    """A million rows: their bytes, and drawing 50 minibatches of 256 from them."""
+    import gymnasium as gym
+    import numpy as np
+
+    import tfdpg
+
+    agent = tfdpg.TD3(gym.make("HalfCheetah-v5"), batch_size=256)
+    rng, lanes = np.random.default_rng(0), np.arange(1000)
+    agent.replay.begin(lanes, (rng.normal(size=(1000, 17)),))
+    for _ in range(999):
+        zeros = np.zeros(1000)
+        agent.replay.add(lanes, rng.uniform(-1, 1, (1000, 6)), zeros, zeros, (rng.normal(size=(1000, 17)),))
+    return {
+        "megabytes of a million rows": agent.replay.nbytes / 1e6,
+        "draw 50 minibatches of 256 from a million": microseconds(lambda: agent.draw(50), 50),
+    }
+
+
+def share() -> dict[str, float]:
+    """Adding and drawing as a share of the time that training takes (batch 256, a round every 50 steps)."""
+    import gymnasium as gym
+
+    import tfdpg
+
+    env = gym.make("HalfCheetah-v5")
+    agent = tfdpg.TD3(env, batch_size=256, start_steps=0, update_after=0)
+    agent.fit(env, epochs=1, steps_per_epoch=1000, verbose=0)
+    spent = [0.0]
+
+    def timed(function: Callable) -> Callable:
+        def call(*arguments: object) -> object:
+            began = time.perf_counter()
+            result = function(*arguments)
+            spent[0] += time.perf_counter() - began
+            return result
+
+        return call
+
+    agent.replay.add, agent.draw = timed(agent.replay.add), timed(agent.draw)
+    began = time.perf_counter()
+    agent.fit(env, epochs=1, steps_per_epoch=2000, verbose=0)
+    return {"percent of training spent adding and drawing": 100 * spent[0] / (time.perf_counter() - began)}
+
+
+def lanes() -> dict[str, float]:
+    """Environment steps per second on Ant-v5 without updates: one environment, and eight in processes."""
+    import gymnasium as gym
+
+    import tfdpg
+
+    speeds: dict[str, list[float]] = {"one Ant-v5, steps/s": [], "eight, async, steps/s": []}
+    for _ in range(3):
+        for name, measured in speeds.items():
+            env = gym.make("Ant-v5") if name.startswith("one") else gym.make_vec("Ant-v5", 8, "async")
+            agent = tfdpg.TD3(env, start_steps=0, update_after=10**9, replay_size=100_000)
+            agent.fit(env, epochs=1, steps_per_epoch=1000, verbose=0)
+            logs = agent.fit(env, epochs=1, steps_per_epoch=8000, verbose=0).history
+            measured.append(logs["steps_per_second"][0])
+            env.close()
+    one, eight = (statistics.median(measured) for measured in speeds.values())
+    return dict(zip(speeds, (one, eight), strict=True)) | {"times as fast": eight / one}
+
+
+def microseconds(action: Callable[[], object], times: int = 300) -> float:
+    """The median time of an action, in microseconds."""
+    action()
+    seconds = []
+    for _ in range(times):
+        began = time.perf_counter()
+        action()
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds) * 1e6
+
+
+PARTS = {"start": start, "act": act, "replay": replay, "share": share, "lanes": lanes}
+
+
+def main() -> None:
+    """Measures the parts, each by itself, and prints their numbers."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=PARTS, action="append", help="what to measure; the default is all")
+    parser.add_argument("--json", help="write all numbers to this file")
+    arguments = parser.parse_args()
+    numbers = {}
+    for part in arguments.part or PARTS:
+        for name, value in PARTS[part]().items():
+            print(f"{name:48}{value:12,.2f}", flush=True)
+            numbers[name] = value
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(numbers, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()
