@@ -26,3 +26,42 @@ def test_uniform_actions_fill_the_box(rng):
     assert (actions >= SPEC.low).all() and (actions <= SPEC.high).all()
     np.testing.assert_allclose(actions.mean(axis=0), SPEC.center, atol=0.05)
     np.testing.assert_allclose(actions.std(axis=0), 2 * SPEC.half_range / np.sqrt(12), rtol=0.03)
+
+
+def test_ornstein_uhlenbeck_by_hand_forgets_at_the_end_of_an_episode():
+    noise = exploration.OrnsteinUhlenbeck(SPEC, (0.3, 0.1), theta=0.25)
+    rng, again = np.random.default_rng(1), np.random.default_rng(1)
+    std, x = np.array([0.3 * 2, 0.1 * 0.5], np.float32), np.zeros((2, 2), np.float32)
+    for ended in ([False, False], [False, True], [False, False]):
+        x = 0.75 * x + std * again.standard_normal((2, 2), np.float32)
+        np.testing.assert_allclose(noise.sample(2, rng), x, rtol=1e-6)
+        noise.end(np.array(ended))
+        x[ended] = 0
+    assert noise.sample(3, rng).shape == (3, 2)
+
+
+def test_ornstein_uhlenbeck_is_correlated_in_time():
+    noise, rng = exploration.OrnsteinUhlenbeck(SPEC, 0.2, theta=0.1), np.random.default_rng(0)
+    x = np.array([noise.sample(1, rng)[0, 0] for _ in range(20_000)])
+    assert np.corrcoef(x[:-1], x[1:])[0, 1] == pytest.approx(0.9, abs=0.01)
+    assert x.std() == pytest.approx(0.4 / np.sqrt(1 - 0.9**2), rel=0.05)
+
+
+def test_schedules_by_hand():
+    linear = exploration.Linear(1.0, 0.2, steps=100)
+    assert [linear(step) for step in (0, 50, 100, 101)] == pytest.approx([1.0, 0.6, 0.2, 0.0])
+    decay = exploration.Decay(0.1, minimum=0.5)
+    assert [decay(step) for step in (0, 1, 2, 100)] == pytest.approx([1.0, 0.9, 0.81, 0.5])
+    with pytest.raises(ValueError, match="`rate`"):
+        exploration.Decay(1.5)
+
+
+def test_the_schedule_scales_the_noise_and_is_checked():
+    noisy = exploration.NoisyActions(SPEC, exploration.Gaussian(SPEC, 0.1), lambda step: 1.0 if step < 10 else 0.0)
+    greedy, rng = np.tile(SPEC.center, (1000, 1)), np.random.default_rng(0)
+    np.testing.assert_allclose(noisy(greedy, 9, rng).std(axis=0), [0.2, 0.05], rtol=0.1)
+    np.testing.assert_array_equal(noisy(greedy, 10, rng), greedy)
+    with pytest.raises(ValueError, match="`act_noise_schedule` must be a finite number"):
+        exploration.NoisyActions(SPEC, exploration.Gaussian(SPEC, 0.1), lambda step: float("nan"))(greedy, 0, rng)
+    with pytest.raises(ValueError, match=r"`act_noise` must be a number, or 2 of them"):
+        exploration.noisy_actions(SPEC, "gaussian", (0.1, 0.1, 0.1), 0.15, None)

@@ -1,8 +1,13 @@
 """Checks of arguments: each names the argument, what was expected and what came."""
 
+import functools
+import inspect
 import math
 import numbers
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+Init = TypeVar("Init", bound=Callable[..., None])
 
 
 def reject(name: str, expected: str, received: Any) -> ValueError:
@@ -40,3 +45,21 @@ def positive(name: str, value: Any) -> float:
     if number <= 0:
         raise reject(name, "a number above 0", value)
     return number
+
+
+def keeps_arguments(init: Init) -> Init:
+    """Makes a constructor keep its arguments, defaults too, as the dict `self.given`."""
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def keeping(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            bound = signature.bind(self, *args, **kwargs)
+        except TypeError:
+            init(self, *args, **kwargs)  # whose own message names the constructor
+            raise
+        bound.apply_defaults()
+        self.given = {name: value for name, value in bound.arguments.items() if name != "self"}
+        init(self, *args, **kwargs)
+
+    return cast(Init, keeping)

@@ -72,3 +72,14 @@ def test_shapes_that_would_broadcast_are_refused():
         losses.td_target(row, column, row)
     with pytest.raises(ValueError, match="noise"):
         losses.smooth_action(tf.zeros((4, 2)), tf.zeros((1, 2)), 0.5, tf.zeros(2), tf.ones(2))
+
+
+def test_bc_loss_by_hand_and_without_gradient_through_its_scale():
+    q = tf.Variable([1.0, -3.0])
+    action, data = tf.constant([[0.5, 0.0], [1.0, 1.0]]), tf.constant([[0.0, 0.0], [1.0, -1.0]])
+    with tf.GradientTape() as tape:
+        loss = losses.bc_loss(q, action, data, 0.4)
+    np.testing.assert_allclose(loss, [0.4 * 0.125 - 1 / 2, 0.4 * 2 + 3 / 2], rtol=1e-6)
+    np.testing.assert_allclose(tape.gradient(loss, q), [-0.5, -0.5])
+    with pytest.raises(ValueError, match="same shape"):
+        losses.bc_loss(q, action, data[:, :1], 0.4)

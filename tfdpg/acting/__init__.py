@@ -5,5 +5,6 @@ A call of a compiled TensorFlow function costs more than the arithmetic of actin
 
 from tfdpg.acting.encoder import encode
 from tfdpg.acting.mlp import ACTIVATIONS, MLPActor
+from tfdpg.acting.moments import Moments
 
-__all__ = ["ACTIVATIONS", "MLPActor", "encode"]
+__all__ = ["ACTIVATIONS", "MLPActor", "Moments", "encode"]

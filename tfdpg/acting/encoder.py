@@ -35,12 +35,15 @@ def encode(spec: Spec, packed: Packed) -> np.ndarray:
     return np.concatenate(features, axis=1)
 
 
-def feature_count(spec: Spec) -> int:
-    """The number of features that `encode` gives."""
-    return sum(
-        int(discrete_ranges(leaf.space)[1].sum()) if leaf.dtype == "int32" else leaf.columns.stop - leaf.columns.start
-        for leaf in spec.leaves
-    )
+def real_features(spec: Spec) -> np.ndarray:
+    """Which features are the numbers of a Box of floats or integers, bool `[features]`; images are none."""
+    kinds = []
+    for leaf in spec.leaves:
+        size = leaf.columns.stop - leaf.columns.start
+        kinds += [leaf.dtype == "float32"] * (
+            int(discrete_ranges(leaf.space)[1].sum()) if leaf.dtype == "int32" else size
+        )
+    return np.array(kinds)
 
 
 def discrete_ranges(space: spaces.Space) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tfdpg.acting.encoder import encode, feature_count
+from tfdpg.acting.encoder import encode, real_features
 from tfdpg.spec import Packed, Spec
 
 
@@ -37,19 +37,31 @@ class MLPActor:
         spec: the spaces.
         hidden_units: the units of each hidden layer.
         activation: a name in `ACTIVATIONS`.
+        normalizer: epsilon and clip of the features' normaliser, None where there is none.
     """
 
-    def __init__(self, spec: Spec, hidden_units: tuple[int, ...], activation: str):
-        self.spec = spec
+    def __init__(
+        self,
+        spec: Spec,
+        hidden_units: tuple[int, ...],
+        activation: str,
+        normalizer: tuple[float, float] | None = None,
+    ):
+        self.spec, self._normalizer = spec, normalizer
         self._activation = ACTIVATIONS[activation]
         self._center, self._half_range = spec.center, spec.half_range
         self._units = (*hidden_units, spec.act_dim)
-        self._features = feature_count(spec)
+        self._features = len(real_features(spec))
+        self._mean = self._std = np.zeros(self._features, np.float32)
         self._layers: list[tuple[np.ndarray, np.ndarray]] = []
 
     def load(self, weights: np.ndarray) -> None:
         """Takes all weights, flattened and concatenated in the order of the Keras actor's, float32 `[n]`."""
         layers, start, width = [], 0, self._features
+        if self._normalizer is not None:
+            start = 2 * width
+            self._mean, variance = weights[:width], weights[width:start]
+            self._std = np.sqrt(variance) + np.float32(self._normalizer[0])
         for units in self._units:
             stop = start + width * units
             layers.append((weights[start:stop].reshape(width, units), weights[stop : stop + units]))
@@ -61,6 +73,9 @@ class MLPActor:
     def __call__(self, packed: Packed) -> np.ndarray:
         """Actions in the environment's units, float32 `[lanes, act_dim]`."""
         x = encode(self.spec, packed)
+        if self._normalizer is not None:
+            clip = np.float32(self._normalizer[1])
+            x = np.clip((x - self._mean) / self._std, -clip, clip)
         *hidden, (kernel, bias) = self._layers
         for w, b in hidden:
             x = self._activation(x @ w + b)

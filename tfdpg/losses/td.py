@@ -46,6 +46,32 @@ def td_loss(q_tm1: TensorLike, target: TensorLike) -> tf.Tensor:
     return tf.square(target - q_tm1)
 
 
+def bc_loss(q_t: TensorLike, action: TensorLike, data_action: TensorLike, bc_weight: float) -> tf.Tensor:
+    """The policy's loss with behaviour cloning: `-q / mean |q| + w * mean_dim (a - b)^2`, no gradient through mean |q|.
+
+    TD3+BC's loss, `-lambda q + (a - b)^2` with lambda = alpha / mean |q|, divided by alpha: w = 1 / alpha, so its
+    alpha of 2.5 is a weight of 0.4.
+
+    Args:
+        q_t: the critic's values of the policy's actions, [B].
+        action: the policy's actions, scaled to [-1, 1], [B, act_dim].
+        data_action: the actions in the data, scaled alike, [B, act_dim].
+        bc_weight: w, at least 0.
+
+    Returns:
+        The losses, [B]; the caller takes the mean.
+
+    Raises:
+        ValueError: the two actions differ in shape.
+
+    Source: Fujimoto, Gu 2021, "A Minimalist Approach to Offline Reinforcement Learning", eq. 3 and 5.
+    """
+    q_t = tf.convert_to_tensor(q_t)
+    action, data_action = _same_shape(action=action, data_action=data_action)
+    size = tf.stop_gradient(tf.reduce_mean(tf.abs(q_t)))
+    return bc_weight * tf.reduce_mean(tf.square(action - data_action), axis=-1) - tf.math.divide_no_nan(q_t, size)
+
+
 def smooth_action(
     action: TensorLike, noise: TensorLike, noise_clip: TensorLike, low: TensorLike, high: TensorLike
 ) -> tf.Tensor:

@@ -123,7 +123,7 @@ class Ring:
 
     def end(self, lanes: np.ndarray) -> None:
         """Closes the episode on each of `lanes`: its head is the final observation."""
-        self.heads[lanes] = NONE
+        self.heads[lanes[lanes < len(self.heads)]] = NONE
 
     def continues(self, lanes: np.ndarray, observation: Packed) -> np.ndarray:
         """Whether each of `lanes` has an open episode whose head is this observation, bool `[len(lanes)]`."""
@@ -151,16 +151,34 @@ class Ring:
         return state if self.images is None else state | {"images": self.images[held]}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes the rows of `state`, which a ring of the same spec and `replay_size` gave."""
+        """Becomes what a ring of the same spec and of any size was when it gave `state`; too many rows: the newest."""
+        self.added = int(state["added"]) - min(len(state["rows"]), self.replay_size)
+        self.append(state)
+        self.heads = np.array(state["heads"])
+
+    def append(self, state: dict[str, Any]) -> None:
+        """Adds the rows of another ring's `state` as the newest; none of its episodes goes on."""
         self.allocate()
-        held = len(state["rows"])
-        if held > self.replay_size or state["rows"].shape[1:] != self.rows.shape[1:]:
+        held, size = len(state["rows"]), self.replay_size
+        if state["rows"].shape[1:] != self.rows.shape[1:] or ("images" in state) != (self.images is not None):
             raise ValueError(
                 f"The stored replay has rows of shape {state['rows'].shape}; this one takes {self.rows.shape}"
             )
-        self.added, self.heads = int(state["added"]), np.array(state["heads"])
-        for name in ("rows", "terminated", "successor") + (("images",) if self.images is not None else ()):
-            getattr(self, name)[:held] = state[name]
+        if held == 0:
+            return
+        kept = min(held, size)
+        by_age = np.arange(int(state["added"]) - held, int(state["added"])) % held
+        age = np.empty(held, np.int64)
+        age[by_age] = np.arange(held)
+        by_age = by_age[held - kept :]
+        first = self.added - (held - kept)  # the number that the oldest row, kept or not, would have
+        successor = state["successor"][by_age]
+        slots = np.arange(self.added, self.added + kept) % size
+        self.rows[slots], self.terminated[slots] = state["rows"][by_age], state["terminated"][by_age]
+        self.successor[slots] = np.where(successor == NONE, NONE, (first + age[successor]) % size)
+        if self.images is not None:
+            self.images[slots] = state["images"][by_age]
+        self.added += kept
 
     def _append(self, observation: Packed) -> np.ndarray:
         """Writes observations as new rows without successor, and returns their numbers."""

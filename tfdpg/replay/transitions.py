@@ -9,7 +9,7 @@ from tfdpg.spec import Packed, Spec
 
 
 class Layout(NamedTuple):
-    """The columns of a packed chunk: observation, action, reward, discount, next observation.
+    """The columns of a packed chunk: observation, action, reward, discount, weight, next observation.
 
     All real numbers are in one float32 array `[..., width]`; images, where the observation has any, in one
     uint8 array `[..., 2 * image_width]`, observation first.
@@ -19,6 +19,7 @@ class Layout(NamedTuple):
     action: slice
     reward: int
     discount: int
+    weight: int
     next_observation: slice
     width: int
     image_width: int
@@ -28,19 +29,22 @@ class Layout(NamedTuple):
         """The layout for the observations and actions of `spec`."""
         widths = dict(zip(spec.groups, spec.widths, strict=True))
         obs, act = widths.get("float32", 0), spec.act_dim
-        after = obs + act + 2
+        after = obs + act + 3
         return cls(
             observation=slice(0, obs),
             action=slice(obs, obs + act),
             reward=obs + act,
             discount=obs + act + 1,
+            weight=obs + act + 2,
             next_observation=slice(after, after + obs),
             width=after + obs,
             image_width=widths.get("uint8", 0),
         )
 
 
-def draw_transitions(ring: Ring, slots: np.ndarray, n_step: int, gamma: float) -> Packed:
+def draw_transitions(
+    ring: Ring, slots: np.ndarray, n_step: int, gamma: float, weights: np.ndarray | None = None
+) -> Packed:
     """The transitions over up to `n_step` steps that start at `slots`.
 
     The rewards of the m <= n steps up to the episode's end, or to its newest row, are summed with powers of
@@ -52,6 +56,7 @@ def draw_transitions(ring: Ring, slots: np.ndarray, n_step: int, gamma: float) -
         slots: rows with a successor, `[...]`.
         n_step: n, at least 1.
         gamma: the discount factor of one step.
+        weights: how much each counts in the critic's loss, `[...]`; None is 1.
 
     Returns:
         The packed chunk, `[..., width]` float32 and, if there are images, `[..., 2 * image_width]` uint8.
@@ -73,6 +78,7 @@ def draw_transitions(ring: Ring, slots: np.ndarray, n_step: int, gamma: float) -
     packed[:, : layout.reward] = rows[:, :-1]
     packed[:, layout.reward] = reward
     packed[:, layout.discount] = discount * ~terminated
+    packed[:, layout.weight] = 1.0 if weights is None else weights.ravel()
     packed[:, layout.next_observation] = ring.rows.take(last, axis=0)[:, : ring.obs_width]
     chunk = (packed.reshape(*slots.shape, -1),)
     if ring.images is None:

@@ -4,6 +4,43 @@ import numpy as np
 
 from tfdpg.replay.ring import NONE, Ring
 
+NOTHING_TO_DRAW = "The replay holds no transition yet, so nothing can be drawn from it."
+
+
+class Uniform:
+    """Draws rows uniformly and with replacement (see `uniform_rows`).
+
+    Args:
+        ring: where to draw from.
+        seed: the seed of the agent.
+        batch_size: rows in a minibatch.
+    """
+
+    def __init__(self, ring: Ring, seed: int, batch_size: int):
+        self.ring, self._seed, self._batch_size = ring, seed, batch_size
+
+    def updates_due(self, credit: int) -> int:
+        """The updates of a learning round: what the schedule says."""
+        return credit
+
+    def draw(self, update: int, minibatches: int) -> tuple[np.ndarray, None]:
+        """Draws the minibatches of updates `update`, `update` + 1, ...; the weights are all 1, which None says.
+
+        Raises:
+            ValueError: no row of the ring has a successor.
+        """
+        return uniform_rows(self.ring, self._seed, update, minibatches, self._batch_size), None
+
+    def refresh(self, slots: np.ndarray, errors: np.ndarray) -> None:
+        """Takes TD errors, which change nothing."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Nothing: a draw depends on the update counter alone."""
+        return {}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Takes what `state` gave."""
+
 
 def uniform_rows(ring: Ring, seed: int, update: int, minibatches: int, batch_size: int) -> np.ndarray:
     """Draws rows that have a successor, uniformly and with replacement.
@@ -29,18 +66,23 @@ def uniform_rows(ring: Ring, seed: int, update: int, minibatches: int, batch_siz
     wanted = np.ones(slots.shape, bool)
     attempt = 0
     while wanted.any():
-        if ring.size < 2 or (attempt == 2 and not (ring.successor[: ring.size] != NONE).any()):
-            raise ValueError("The replay holds no transition yet, so nothing can be drawn from it.")
-        drawn = _uniform_integers(ring.size, (seed, attempt), update, slots.shape)
+        if ring.size < 2 or (attempt == 2 and not drawable(ring)):
+            raise ValueError(NOTHING_TO_DRAW)
+        words = random_words((seed, attempt), update, slots.shape)
+        drawn = ((words >> np.uint64(32)) * np.uint64(ring.size) >> np.uint64(32)).astype(np.int64)
         slots[wanted] = drawn[wanted]
         wanted = ring.successor[slots] == NONE
         attempt += 1
     return slots
 
 
-def _uniform_integers(high: int, key: tuple[int, int], update: int, shape: tuple[int, int]) -> np.ndarray:
-    """Integers in [0, high), `shape`; row `i` is the stretch of the stream `key` that update + i owns."""
+def drawable(ring: Ring) -> int:
+    """The number of rows that have a successor."""
+    return int(np.count_nonzero(ring.successor[: ring.size] != NONE)) if ring.size else 0
+
+
+def random_words(key: tuple[int, int], update: int, shape: tuple[int, int]) -> np.ndarray:
+    """Random uint64 words, `shape`; row `i` is the stretch of the stream `key` that update + i owns."""
     blocks = -(-shape[1] // 4)  # Philox gives four words a block
     stream = np.random.Philox(key=np.array(key, np.uint64), counter=[update * blocks, 0, 0, 0])
-    words = stream.random_raw(shape[0] * blocks * 4).reshape(shape[0], -1)[:, : shape[1]]
-    return ((words >> np.uint64(32)) * np.uint64(high) >> np.uint64(32)).astype(np.int64)
+    return stream.random_raw(shape[0] * blocks * 4).reshape(shape[0], -1)[:, : shape[1]]

@@ -1,0 +1,126 @@
+"""Prioritised draws of rows, stratified within each minibatch.
+
+Source: Schaul, Quan, Antonoglou, Silver 2015, "Prioritized Experience Replay", sections 3.3 and 3.4.
+"""
+
+import numpy as np
+
+from tfdpg.arguments import positive_int, real
+from tfdpg.replay.ring import NONE, Ring
+from tfdpg.replay.uniform import NOTHING_TO_DRAW, random_words
+
+BLOCK = 1024
+EPSILON = 1e-6
+"""Added to an error, so that a row without one can be drawn again."""
+
+
+class Prioritized:
+    """Draws rows with probability P(i) = p_i / Σ p, where p_i = (|TD error| + ε)^α; new rows get the largest p so far.
+
+    The weight of a row in the critic's loss is (R P(i))^−β, divided by the largest of its minibatch; R is the number
+    of rows that can be drawn. β goes linearly to 1 over `beta_steps` updates.
+
+    The sums form a tree of two levels, wide enough for NumPy: the priorities in blocks, and the sum of each block.
+
+    Args:
+        ring: where to draw from.
+        seed: the seed of the agent.
+        batch_size: rows in a minibatch.
+        alpha: how much priorities count, in [0, 1]; 0 draws uniformly.
+        beta: how much of the bias is corrected at first, in [0, 1].
+        beta_steps: updates until β is 1; None leaves it.
+    """
+
+    def __init__(self, ring: Ring, seed: int, batch_size: int, *, alpha: float, beta: float, beta_steps: int | None):
+        self.ring, self._seed, self._batch_size = ring, seed, batch_size
+        self._alpha = real("alpha", alpha, 0, 1)
+        self._beta = real("beta", beta, 0, 1)
+        self._beta_steps = None if beta_steps is None else positive_int("beta_steps", beta_steps)
+        blocks = -(-ring.replay_size // BLOCK)
+        self._priorities = np.zeros((blocks, BLOCK), np.float32)
+        self._sums = np.zeros(blocks)
+        self._largest, self._seen, self._waiting = 1.0, 0, np.empty(0, np.int64)
+
+    def updates_due(self, credit: int) -> int:
+        """The updates of a learning round: what the schedule says."""
+        return credit
+
+    def draw(self, update: int, minibatches: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draws the minibatches of updates `update`, `update` + 1, ...
+
+        Returns:
+            Slots in the ring, int64, and weights, float32, `[minibatches, batch_size]` each.
+
+        Raises:
+            ValueError: no row of the ring has a successor.
+        """
+        self._take_in_new_rows()
+        total = self._sums.sum()
+        if total <= 0:
+            raise ValueError(NOTHING_TO_DRAW)
+        shape = minibatches, self._batch_size
+        uniform = (random_words((self._seed, 0), update, shape) >> np.uint64(11)) * 2.0**-53
+        slots = self._locate(((np.arange(shape[1]) + uniform) * (total / shape[1])).ravel())
+        probability = self._priorities.ravel()[slots].reshape(shape) / total
+        beta = np.array([self.beta(update + i) for i in range(minibatches)])[:, None]
+        weights = (np.count_nonzero(self._priorities) * probability) ** -beta
+        weights /= weights.max(axis=1, keepdims=True)
+        return slots.reshape(shape), weights.astype(np.float32)
+
+    def beta(self, update: int) -> float:
+        """β at an update."""
+        done = 0.0 if self._beta_steps is None else min(1.0, update / self._beta_steps)
+        return self._beta + (1 - self._beta) * done
+
+    def refresh(self, slots: np.ndarray, errors: np.ndarray) -> None:
+        """Takes the TD errors that updates measured for the rows that were drawn; of a row drawn twice the last."""
+        priorities = (np.abs(errors.ravel()) + EPSILON) ** self._alpha
+        self._set(slots.ravel(), priorities)
+        self._largest = max(self._largest, float(priorities.max()))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All that a later `restore` needs, as arrays."""
+        self._take_in_new_rows()
+        held = self._priorities.ravel()[: self.ring.size]
+        return {"priorities": held, "largest_priority": np.array(self._largest)}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Takes what `state` gave, for a ring that was restored to what it was then; without, all rows are new."""
+        self._seen, self._waiting = 0, np.empty(0, np.int64)
+        self._priorities[:], self._sums[:] = 0, 0
+        if "priorities" in state:
+            self._largest = float(state["largest_priority"])
+            self._set(np.arange(len(state["priorities"])), state["priorities"])
+            self._seen, self._waiting = self.ring.added, self._heads()
+
+    def _take_in_new_rows(self) -> None:
+        """Gives rows that were added, or got a successor, since the last time the largest priority."""
+        added, size = self.ring.added, self.ring.replay_size
+        if added == self._seen:
+            return
+        new = np.arange(max(self._seen, added - size), added) % size
+        slots = np.concatenate([self._waiting, new])
+        follows = self.ring.successor[slots] != NONE
+        self._set(slots, np.where(follows, self._largest, 0.0))
+        self._seen, self._waiting = added, self._heads()
+
+    def _heads(self) -> np.ndarray:
+        """Rows that have no successor yet."""
+        heads = self.ring.heads
+        return heads[heads >= max(0, self.ring.added - self.ring.replay_size)] % self.ring.replay_size
+
+    def _set(self, slots: np.ndarray, priorities: np.ndarray) -> None:
+        self._priorities.ravel()[slots] = priorities
+        blocks = np.unique(slots // BLOCK)
+        self._sums[blocks] = self._priorities[blocks].sum(axis=1, dtype=np.float64)
+
+    def _locate(self, points: np.ndarray) -> np.ndarray:
+        """The slots in whose stretch of the cumulative sum some points lie."""
+        ends = np.cumsum(self._sums)
+        blocks = np.minimum(np.searchsorted(ends, points, side="right"), np.flatnonzero(self._sums)[-1])
+        used, place = np.unique(blocks, return_inverse=True)
+        inner = np.cumsum(self._priorities[used], axis=1, dtype=np.float64)
+        rest = np.clip(points - (ends[blocks] - self._sums[blocks]), 0, inner[place, -1] * (1 - 1e-12))
+        offsets = np.arange(len(used)) * (2 * self._sums.max() + 1)  # every block's stretch beyond the last one's
+        flat = np.searchsorted((inner + offsets[:, None]).ravel(), rest + offsets[place], side="right")
+        return used[place] * BLOCK + np.minimum(flat - place * BLOCK, BLOCK - 1)
