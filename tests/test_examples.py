@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 
 import tfdpg
-from examples import own_loop, own_networks
+from examples import offline, own_loop, own_networks
 from tests.agents.roster import SMALL
 
 
@@ -27,3 +27,8 @@ def test_own_networks(tmp_path):
     expected = agent(observation)
     np.testing.assert_allclose(tfdpg.load(tmp_path / "model")(observation), expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(tfdpg.load_agent(tmp_path / "agent")(observation), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_offline(tmp_path):
+    returns = offline.compare("Pendulum-v1", tmp_path / "recording", steps=300, updates=20, **SMALL)
+    assert set(returns) == {"online", "offline"} and all(-2000 < value < 0 for value in returns.values())

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from tfdpg import exploration, losses, networks, replay
     from tfdpg.agents import load_agent
     from tfdpg.agents.agent import Agent
+    from tfdpg.agents.ddpg import DDPG
     from tfdpg.agents.td3 import TD3
     from tfdpg.export import Policy, load
     from tfdpg.spec import Spec
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from tfdpg.training.evaluation import evaluate
 
 _NAMES = {
+    "DDPG": "tfdpg.agents.ddpg",
     "Agent": "tfdpg.agents.agent",
     "Policy": "tfdpg.export",
     "Spec": "tfdpg.spec",
@@ -31,6 +33,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "DDPG",
     "TD3",
     "Agent",
     "Policy",

@@ -119,10 +119,12 @@ class RunOptions:
         vectorization: whether these are stepped one after the other, or each in a process of its own.
         seeds: one run for each, one after the other.
         run_dir: where the runs go, as <run_dir>/seed-<seed>; the default is runs/<agent>-<env>.
-        networks: module:function that takes the Spec and returns a dict with any of pi, q1, q2, encoder.
+        networks: module:function that takes the Spec and returns a dict with any of pi, q1, q2, encoder and the
+            agent's other objects (pi_optimizer, act_noise_schedule, ...).
         target_return: stop as soon as an evaluation returns this much.
         save_every: epochs between two checkpoints.
         keep_checkpoints: how many of the newest checkpoints are kept.
+        write_interval: environment steps between two writes of the rounds' logs to TensorBoard.
     """
 
     env: str
@@ -135,9 +137,13 @@ class RunOptions:
     target_return: float | None = None
     save_every: int = 1
     keep_checkpoints: int = 1
+    write_interval: int = 250
 
 
-NOT_FLAGS = ("self", "env", "pi", "q1", "q2", "encoder", "seed", "callbacks", "validation_env")
+NOT_FLAGS = (
+    *("self", "env", "pi", "q1", "q2", "encoder", "seed", "callbacks", "validation_env"),
+    *("pi_optimizer", "q_optimizer", "act_noise_schedule", "reward_shaper", "recorders"),
+)
 """Objects, which `--networks` and the run itself provide; and `seed`, which is `--seeds`."""
 
 
@@ -193,7 +199,7 @@ def train(agent: str, options: Any) -> None:
             env_kwargs=_parse_kwargs(own["env_kwargs"]),
             options=values,
             **{name: own[name] for name in ("num_envs", "vectorization", "networks", "target_return")},
-            **{name: own[name] for name in ("save_every", "keep_checkpoints")},
+            **{name: own[name] for name in ("save_every", "keep_checkpoints", "write_interval")},
         )
         runs.start(directory, config)
 

@@ -25,10 +25,15 @@ from tfdpg.agents import agent_class, load_agent
 from tfdpg.agents.agent import Agent
 from tfdpg.arguments import positive_int
 from tfdpg.spec import Spec
-from tfdpg.training.callbacks import Checkpoint, EpochLogger, ExportBest, StopAtReturn
+from tfdpg.training.callbacks import Checkpoint, EpochLogger, ExportBest, ScalarWriter, StopAtReturn
 from tfdpg.training.evaluation import Acts
 from tfdpg.training.loop import check_counts
 
+OBJECTS = (
+    *("pi", "q1", "q2", "encoder", "pi_optimizer", "q_optimizer"),
+    *("act_noise_schedule", "reward_shaper", "recorders"),
+)
+"""Arguments of agents that no flag can give."""
 FIT_OPTIONS = tuple(inspect.signature(check_counts).parameters)
 """The plain arguments of `fit`: those that are checked before a run directory is made."""
 
@@ -47,6 +52,7 @@ class RunConfig:
     target_return: float | None
     save_every: int
     keep_checkpoints: int
+    write_interval: int
     options: dict[str, Any]
 
 
@@ -74,9 +80,10 @@ def start(directory: Path, config: RunConfig) -> None:
 
 
 def _new_agent(config: RunConfig, env: Any) -> Agent:
-    arguments = {name: value for name, value in config.options.items() if name not in FIT_OPTIONS}
-    networks = _own_networks(config.networks, Spec.of(env)) if config.networks else {}
-    return agent_class(config.agent)(env, **arguments, **networks, seed=config.seed)
+    arguments: dict[str, Any] = {name: value for name, value in config.options.items() if name not in FIT_OPTIONS}
+    objects = _own_objects(config.networks, Spec.of(env)) if config.networks else {}
+    agent: Any = agent_class(config.agent)
+    return agent(env, **arguments, **objects, seed=config.seed)
 
 
 def resume(directory: Path, epochs: int | None = None) -> None:
@@ -175,18 +182,17 @@ def _make_env(config: RunConfig) -> Any:
     )
 
 
-def _own_networks(reference: str, spec: Spec) -> dict[str, keras.Model]:
+def _own_objects(reference: str, spec: Spec) -> dict[str, Any]:
     module, _, function = reference.partition(":")
     if not function:
         raise ValueError(f"`--networks` must be module:function. Received: {reference!r}")
     build = getattr(importlib.import_module(module), function, None)
     if not callable(build):
         raise ValueError(f"`--networks` must be module:function, and {module} has no function {function!r}.")
-    networks: Any = build(spec)
-    unknown = set(networks) - {"pi", "q1", "q2", "encoder"}
-    if unknown:
-        raise ValueError(f"`--networks` must give a dict with any of pi, q1, q2, encoder. Received: {sorted(unknown)}")
-    return networks
+    objects: Any = build(spec)
+    if unknown := set(objects) - set(OBJECTS):
+        raise ValueError(f"`--networks` must give a dict with any of {', '.join(OBJECTS)}. Received: {sorted(unknown)}")
+    return objects
 
 
 def _callbacks(directory: Path, config: RunConfig) -> list[keras.callbacks.Callback]:
@@ -194,6 +200,7 @@ def _callbacks(directory: Path, config: RunConfig) -> list[keras.callbacks.Callb
         keras.callbacks.CSVLogger(str(directory / "progress.csv"), append=True),
         EpochLogger(directory / "progress.txt", append=True),
         keras.callbacks.TensorBoard(str(directory / "tensorboard"), write_graph=False),
+        ScalarWriter(directory / "tensorboard" / "rounds", config.write_interval),
         Checkpoint(directory / "checkpoints", every=config.save_every, keep=config.keep_checkpoints),
         ExportBest(directory / "best"),
     ]

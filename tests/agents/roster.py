@@ -12,4 +12,7 @@ SMALL = {
     "jit_compile": False,
 }
 
-AGENTS = {"TD3": lambda env, **changes: tfdpg.TD3(env, **SMALL | changes)}
+AGENTS = {
+    "DDPG": lambda env, **changes: tfdpg.DDPG(env, **SMALL | changes),
+    "TD3": lambda env, **changes: tfdpg.TD3(env, **SMALL | changes),
+}

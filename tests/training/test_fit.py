@@ -16,6 +16,7 @@ from tfdpg.replay.ring import NONE
 LOGS = {
     *("return", "return_std", "return_min", "return_max", "episode_length", "loss", "loss_q", "loss_pi", "q1", "q2"),
     *("env_steps", "steps_per_second", "q1_std", "q1_min", "q1_max", "q2_std", "q2_min", "q2_max"),
+    "td_error",
 }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
 
-AGENTS = {"TD3": "tfdpg.agents.td3"}
+AGENTS = {"DDPG": "tfdpg.agents.ddpg", "TD3": "tfdpg.agents.td3"}
 """The algorithms, and where they live."""
 
 
@@ -23,12 +23,18 @@ def agent_class(name: str) -> "type[Agent]":
     raise ValueError(f"There is no agent {name!r}. Known: {', '.join(AGENTS)}")
 
 
-def load_agent(directory: str | Path, env: Any = None) -> "Agent":
+STRUCTURAL = ("pi", "q1", "q2", "encoder", "hidden_units", "activation", "critics", "normalize_observations", "seed")
+"""Arguments that a saved agent keeps."""
+
+
+def load_agent(directory: str | Path, env: Any = None, **changes: Any) -> "Agent":
     """Loads what `Agent.save` wrote, ready to go on.
 
     Args:
         directory: the saved agent.
         env: the environment to go on with, if its spaces are to be checked now.
+        **changes: constructor arguments that are to be others from now on: all but `STRUCTURAL`. A new optimizer
+            starts without the old one's moments.
 
     Returns:
         An agent of the class that was saved, with its weights, optimizers, replay, counters and random states.
@@ -36,13 +42,25 @@ def load_agent(directory: str | Path, env: Any = None) -> "Agent":
     Raises:
         FileNotFoundError: there is no saved agent.
         tfdpg.training.checkpoint.CheckpointError: a file is damaged or missing.
-        ValueError: the spaces of `env` are not the agent's.
+        ValueError: the spaces of `env` are not the agent's; a change that is structural or no argument; or a
+            callable that could not be saved is not given again.
     """
     from tfdpg.training import checkpoint
+    from tfdpg.training.objects import is_lost
 
-    saved = checkpoint.read(directory)
+    saved = checkpoint.read(directory, changes.get("device"))
     if env is not None:
         saved.spec.check(env)
-    agent = agent_class(saved.agent)(saved.spec, **saved.arguments, **saved.networks)
-    checkpoint.restore(agent, saved)
+    known = agent_class(saved.agent)
+    for name in changes:
+        if name in STRUCTURAL:
+            raise ValueError(f"`{name}` cannot change: a saved agent keeps it. Received: {name}={changes[name]!r}")
+        if name not in saved.arguments and name != "recorders":
+            raise ValueError(f"`{name}` is no argument of {saved.agent}. Received: {name}={changes[name]!r}")
+    arguments = saved.arguments | changes
+    lost = [name for name, value in arguments.items() if is_lost(value)]
+    if lost:
+        raise ValueError(f"`{lost[0]}` could not be saved, having no import path: load_agent(..., {lost[0]}=...)")
+    agent = known(saved.spec, **arguments, **saved.networks)
+    checkpoint.restore(agent, saved, changes)
     return agent

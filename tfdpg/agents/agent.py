@@ -2,8 +2,7 @@
 
 import abc
 import copy
-import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,22 +11,22 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import export
-from tfdpg.acting import MLPActor
-from tfdpg.arguments import natural, positive_int, reject
+from tfdpg.acting import Moments
+from tfdpg.agents.parts import Parts
+from tfdpg.arguments import natural, reject
 from tfdpg.networks import Actor
-from tfdpg.replay import Ring
+from tfdpg.replay import Recorder, Ring
 from tfdpg.spec import Packed, Spec
-from tfdpg.training import checkpoint, evaluation, loop
+from tfdpg.training import checkpoint, evaluation, learning, loop, offline
 from tfdpg.training.collector import Collector
 from tfdpg.training.lanes import environment_of
-from tfdpg.training.optimizers import Optimizers, adam
-from tfdpg.training.schedule import Schedule
+from tfdpg.training.optimizers import Optimizers
 from tfdpg.training.statistics import Statistics
-from tfdpg.training.updates import LARGEST_CHUNK, CompiledUpdates, wants_xla
+from tfdpg.training.updates import CompiledUpdates
 
-OBJECTS = ("env", "pi", "q1", "q2", "encoder")
+OBJECTS = ("env", "pi", "q1", "q2", "encoder", "recorders")
 """Constructor arguments that are not plain values: they are saved as files, or not at all."""
-STOCK = ("hidden_units", "activation")
+STOCK = ("hidden_units", "activation", "l2")
 
 
 class Agent(abc.ABC):
@@ -35,20 +34,18 @@ class Agent(abc.ABC):
 
     Args:
         env: the environment, a vector environment, or a `Spec`.
-        networks: by the names of the exported signatures: `pi`, `q1`, ...
-        learning_rates: for each network that of its Adam optimizer.
-        own_networks: the names of those that cannot be rebuilt from the constructor's plain arguments.
-        numpy_actor: a NumPy forward pass of `networks["pi"]`, or None to act with a compiled call.
-        schedule: when to act at random and when to learn.
-        replay_size, replay_dir, batch_size, seed, jit_compile, device: as the algorithms have them.
+        parts: what the agent is made of.
 
     Attributes:
         spec: the spaces that the agent serves.
-        networks: the online networks.
+        given: the constructor's arguments.
+        networks: the online networks, by the names of the exported signatures: `pi`, `q1`, ...
         targets: their target networks, by the same names.
         optimizers: one for each network, by the same names.
         replay: the ring of rows.
+        sampler: draws rows of it.
         schedule: the learning schedule and its counters.
+        exploration: what is done instead of greedy actions while collecting.
         actor: the policy's copy for acting.
         collector: pairs actions with their outcomes.
         optimizer: all optimizers, as Keras' callbacks want them.
@@ -57,61 +54,52 @@ class Agent(abc.ABC):
     """
 
     metrics: tuple[str, ...]
-    """The names of what `update` measures."""
+    """The names of what `update` measures; `td_error` is among them."""
+    given: dict[str, Any]
 
-    def __init__(
-        self,
-        env: Any,
-        *,
-        networks: Mapping[str, keras.Model],
-        learning_rates: Mapping[str, float],
-        own_networks: Collection[str],
-        numpy_actor: MLPActor | None,
-        schedule: Schedule,
-        replay_size: int,
-        replay_dir: str | Path | None,
-        batch_size: int,
-        seed: int,
-        jit_compile: bool | Literal["auto"],
-        device: str | None,
-    ):
+    def __init__(self, env: Any, parts: Parts):
         self.spec = Spec.of(env)
         self.environment = environment_of(env)
-        self.networks = dict(networks)
-        self.own_networks = frozenset(own_networks)
-        self.targets = {name: copy.deepcopy(network) for name, network in networks.items()}
-        self.optimizers: dict[str, keras.optimizers.Optimizer] = {
-            name: adam(rate, f"{name}_adam") for name, rate in learning_rates.items()
-        }
-        for name, optimizer in self.optimizers.items():
-            optimizer.build(self.networks[name].trainable_variables)
-        self.schedule = schedule
-        self.start_steps, self.update_after = schedule.start_steps, schedule.update_after
-        self.update_every, self.gradient_steps = schedule.update_every, schedule.gradient_steps
-        self.replay_size = positive_int("replay_size", replay_size)
-        self.batch_size = positive_int("batch_size", batch_size)
-        self.seed = natural("seed", seed)
-        if jit_compile not in (True, False, "auto"):
-            raise reject("jit_compile", 'True, False or "auto"', jit_compile)
-        self.jit_compile = jit_compile
-        self.device = device
-        self.replay_dir = None if replay_dir is None else str(replay_dir)
-        self.replay = Ring(self.spec, self.replay_size, replay_dir)
-        self.counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="updates")
+        self.networks, self.own_networks = parts.networks.networks, parts.networks.own
+        self.device, self.jit_compile = self.given["device"], self.given["jit_compile"]
+        self.seed, self.batch_size = int(self.given["seed"]), int(self.given["batch_size"])
+        if self.jit_compile not in (True, False, "auto"):
+            raise reject("jit_compile", 'True, False or "auto"', self.jit_compile)
+        with tf.device(self.device):
+            shared = {} if parts.normalizer is None else {id(parts.normalizer): parts.normalizer}
+            self.targets = {name: copy.deepcopy(network, dict(shared)) for name, network in self.networks.items()}
+            self.counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="updates")
+        self.normalizer, self.optimizers, self.schedule, self.sampler, self.exploration = parts[1:]
+        self.moments = None if self.normalizer is None else Moments(self.spec)
+        self.replay = self.sampler.ring
         self.optimizer = Optimizers(list(self.optimizers.values()), self.counter)
         self.statistics = Statistics(self.metrics)
         self.epoch, self.stop_training = 0, False
         self.history: keras.callbacks.History | None = None
         self._initial_epoch: int | None = None
-        self.actor = Actor(self.spec, self.networks["pi"], numpy_actor, device)
+        self.actor = Actor(self.spec, self.networks["pi"], parts.networks.numpy_actor, self.device)
         self._updates: CompiledUpdates | None = None
-        self.collector = Collector(self.spec, self.replay, schedule, self.actor, self.explore, self.seed)
+        self.collector = Collector(
+            self.spec,
+            self.replay,
+            self.schedule,
+            self.actor,
+            self.exploration,
+            self.seed,
+            self.given["reward_shaper"],
+            [r if isinstance(r, Ring | Recorder) else Recorder(r, self.spec) for r in self.given["recorders"]],
+        )
 
     # What an algorithm says.
 
     @abc.abstractmethod
-    def draw(self, updates: int) -> Packed:
-        """Draws the minibatches of the next `updates` updates, packed `[updates, batch, ...]`."""
+    def draw(self, rows: np.ndarray, weights: np.ndarray | None) -> Packed:
+        """What the next updates take, packed `[updates, batch, ...]`.
+
+        Args:
+            rows: the rows that the sampler drew, `[updates, batch]`.
+            weights: their weights in the critic's loss; None is 1.
+        """
 
     @abc.abstractmethod
     def update(self, packed: tuple[tf.Tensor, ...], counter: Any) -> dict[str, tf.Tensor]:
@@ -124,10 +112,6 @@ class Agent(abc.ABC):
         Returns:
             A value for each of `metrics`, `[batch]`; NaN where this update did not measure it.
         """
-
-    @abc.abstractmethod
-    def explore(self, greedy: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """What to do instead of the greedy actions, `[lanes, act_dim]`, while collecting."""
 
     # The step-wise interface.
 
@@ -187,14 +171,12 @@ class Agent(abc.ABC):
         Raises:
             ValueError: the replay holds no transition yet.
         """
-        count = self.schedule.take_round() if updates is None else natural("updates", updates)
+        due = None if updates is not None else self.sampler.updates_due(self.schedule.take_round())
+        count = natural("updates", updates) if due is None else due
         if count == 0:
             return {}
-        if self._updates is None:
-            self._updates = self._compile()
-        learnt = self._updates(count, self.draw)
-        self.actor.load(learnt.weights)
-        return self.statistics.add(learnt.measured)
+        self._updates = self._updates or learning.compile_updates(self)
+        return learning.learn(self, count, self._updates)
 
     # Keras' interface.
 
@@ -230,18 +212,42 @@ class Agent(abc.ABC):
         Raises:
             ValueError: an environment with other spaces; `validation_env` is `env`; NaN from the environment.
         """
-        return loop.fit(
-            self,
-            env,
-            epochs=epochs,
-            steps_per_epoch=steps_per_epoch,
-            initial_epoch=initial_epoch,
-            callbacks=callbacks,
-            verbose=verbose,
-            validation_env=validation_env,
-            validation_episodes=validation_episodes,
-            max_ep_len=max_ep_len,
-        )
+        validation = validation_env, validation_episodes, max_ep_len
+        return loop.fit(self, env, epochs, steps_per_epoch, initial_epoch, callbacks, verbose, *validation)
+
+    def fit_offline(
+        self,
+        data: Any,
+        *,
+        epochs: int = 100,
+        steps_per_epoch: int = 4000,
+        callbacks: Sequence[keras.callbacks.Callback] | None = None,
+        verbose: Literal["auto", 0, 1, 2] = "auto",
+        validation_env: Any = None,
+        validation_episodes: int = 10,
+        max_ep_len: int | None = 1000,
+    ) -> keras.callbacks.History:
+        """Trains the agent on stored transitions, which go into its replay; `fit` can go on from there.
+
+        Args:
+            data: a dict of arrays, an `.npz`, a directory that a recorder wrote, a saved agent or a Minari data set
+                (see `tfdpg.training.datasets.load_into`); None trains on what the replay holds.
+            epochs: how many.
+            steps_per_epoch: updates in an epoch.
+            callbacks: as for `fit`, and so are the others; the index of a batch is that of its last update.
+            verbose: see `fit`.
+            validation_env: see `fit`.
+            validation_episodes: see `fit`.
+            max_ep_len: see `fit`.
+
+        Returns:
+            A `History` with `loss`, ..., `updates_per_second` and, with a `validation_env`, `val_return`, ...
+
+        Raises:
+            ValueError: data of other shapes than the agent's spaces, or not finite.
+        """
+        validation = validation_env, validation_episodes, max_ep_len
+        return offline.fit_offline(self, data, epochs, steps_per_epoch, callbacks, verbose, *validation)
 
     def evaluate(
         self, env: Any, episodes: int = 10, *, seed: int | None = None, max_ep_len: int | None = None
@@ -332,24 +338,9 @@ class Agent(abc.ABC):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The constructor's plain arguments, by name; without those of stock networks if there are none."""
-        skipped = {"self", *OBJECTS, *(STOCK if self.own_networks == set(self.networks) else ())}
-        names = inspect.signature(type(self).__init__).parameters
-        return {name: getattr(self, name) for name in names if name not in skipped}
+        """The constructor's arguments, by name, without the environment and networks, and what only stock ones have."""
+        skipped = {*OBJECTS, *(STOCK if self.own_networks == set(self.networks) else ())}
+        return {name: value for name, value in self.given.items() if name not in skipped}
 
     def _all_networks(self) -> dict[str, keras.Model]:
         return self.networks | {f"{name}_target": network for name, network in self.targets.items()}
-
-    def _compile(self) -> CompiledUpdates:
-        usual = self.schedule.usual_updates or LARGEST_CHUNK
-        jit = wants_xla(list(self.networks.values())) if self.jit_compile == "auto" else bool(self.jit_compile)
-        return CompiledUpdates(
-            self.update,
-            self.counter,
-            metrics=self.metrics,
-            chunk=min(LARGEST_CHUNK, usual * max(1, len(self.collector.lanes))),
-            batch_size=self.batch_size,
-            acting=self.actor.source,
-            jit_compile=jit,
-            device=self.device,
-        )

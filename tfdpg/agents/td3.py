@@ -1,10 +1,10 @@
-"""Twin delayed deep deterministic policy gradient (TD3).
+"""Twin delayed deep deterministic policy gradient (TD3), and delayed DDPG, its form with one critic.
 
 Source: Fujimoto, van Hoof, Meger 2018, "Addressing Function Approximation Error in Actor-Critic Methods";
-options and defaults are Spinning Up's.
+options and defaults are Spinning Up's, and further options those of MATLAB's rlTD3Agent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -12,27 +12,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.acting import ACTIVATIONS, MLPActor
 from tfdpg.agents.agent import Agent
-from tfdpg.arguments import natural, positive, positive_int, real, reject
-from tfdpg.exploration import Gaussian
-from tfdpg.losses import smooth_action, td_loss, td_target
-from tfdpg.networks import (
-    Transitions,
-    check_actor,
-    check_critics,
-    check_device,
-    check_loadable,
-    check_separate,
-    flat_values,
-    mlp_actor,
-    mlp_critic,
-    unpack_transitions,
-)
-from tfdpg.replay import draw_transitions, uniform_rows
+from tfdpg.agents.parts import make_parts
+from tfdpg.arguments import keeps_arguments, positive_int, real, reject
+from tfdpg.exploration import per_dimension
+from tfdpg.losses import smooth_action, td_target
+from tfdpg.networks import Transitions, flat_values, unpack_transitions
+from tfdpg.replay import Ring, draw_transitions
 from tfdpg.spec import Packed, Spec
-from tfdpg.training.schedule import Schedule
-from tfdpg.training.updates import minimize, polyak_average, stateless_normal, where_due
+from tfdpg.training.steps import critic_step, policy_loss, policy_step, target_step
+from tfdpg.training.updates import stateless_normal, where_due
 
 
 @final
@@ -47,22 +36,54 @@ class TD3(Agent):
         q2: your own second critic; goes with `q1`, and starts from other weights.
         encoder: a Keras model from raw observations to features `[batch, features]`, for the stock networks;
             each gets a copy.
+        critics: 2, or 1 for delayed DDPG (smoothing and delay without clipped double Q).
         hidden_units: units of each hidden layer of the stock networks.
         activation: Keras activation of their hidden layers.
         gamma: discount factor, in [0, 1].
         polyak: fraction of the old target that is kept at each target update, in [0, 1].
+        target_update_every: critic updates between target updates; None is `policy_delay`.
         pi_lr: learning rate of the policy's Adam.
         q_lr: learning rate of the critics' Adams.
+        pi_optimizer: a Keras optimizer for the policy, in place of Adam; it may have a learning-rate schedule.
+        q_optimizer: likewise for each critic.
+        clip_norm: largest global norm of a network's gradient; None does not clip.
+        clip_value: largest absolute value of an element of a gradient; None does not clip.
+        l2: L2 regularisation: l2 · Σ w² over the stock networks' kernels is added to their losses.
         batch_size: transitions in a minibatch.
         start_steps: environment steps with uniformly random actions at the start.
         update_after: environment steps before the first one that earns updates.
         update_every: environment steps between learning rounds, or "episode".
         gradient_steps: updates in a round; None is one for each environment step since the last round.
-        act_noise: standard deviation of the exploration noise, as a fraction of the action's half-range.
-        target_noise: standard deviation of the smoothing noise, as a fraction of the action's half-range.
+        epochs_per_round: passes over the whole replay in a round, in place of updates for steps; in a pass a
+            transition is in one minibatch at most.
+        max_minibatches_per_round: minibatches in a round at most, shared out evenly among its passes.
+        noise: exploration noise, "gaussian" or "ou" (Ornstein-Uhlenbeck, which has a memory).
+        act_noise: standard deviation of the exploration noise, as a fraction of the action's half-range; a
+            number, or one for each dimension.
+        ou_theta: attraction of Ornstein-Uhlenbeck noise to 0 in a step, in [0, 1].
+        act_noise_schedule: a factor of the exploration noise, a callable of environment steps such as
+            `tfdpg.exploration.Linear` or `Decay`.
+        target_noise: standard deviation of the smoothing noise, as a fraction of the action's half-range; a
+            number, or one for each dimension.
+        target_noise_decay: part of it that is lost at each update, in [0, 1].
+        target_noise_min: fraction of it that decay leaves.
         noise_clip: largest absolute smoothing noise, as a fraction of the action's half-range.
-        policy_delay: critic updates for each update of the policy and of the targets.
+        policy_delay: critic updates for each update of the policy.
+        policy_gradient: what the policy climbs, "q1" or "min", the smaller of the critics.
         n_step: steps whose rewards are summed before bootstrapping.
+        bc_weight: weight of behaviour cloning in the policy's loss, for training offline: TD3+BC's alpha is
+            1 / bc_weight; 0 is without.
+        normalize_observations: subtract the running mean of observations and divide by their standard deviation.
+        normalize_epsilon: what is added to that standard deviation.
+        normalize_clip: largest absolute value of a normalised feature.
+        reward_shaper: a callable of (rewards, environment step, steps in all or None) that changes the rewards
+            which are stored; logged returns stay as they were.
+        recorders: further `tfdpg.replay.Ring`s, or directories for files that `fit_offline` reads, which receive
+            every transition.
+        replay: how rows are drawn, "uniform" or "prioritized" by their TD errors.
+        alpha: how much priorities count, in [0, 1]; None is 0.6.
+        beta: how much of their bias is corrected at first, in [0, 1]; None is 0.4.
+        beta_steps: updates over which beta goes to 1; None leaves it.
         replay_size: observations that the replay holds.
         replay_dir: a directory for the replay, as memory-mapped files that live as long as the agent; None keeps
             it in memory.
@@ -72,7 +93,8 @@ class TD3(Agent):
             TensorFlow's choice, a GPU where there is one.
 
     Raises:
-        ValueError: an argument out of its range, spaces that are not supported, or networks of wrong shapes.
+        ValueError: an argument out of its range or without effect, spaces that are not supported, or networks of
+            wrong shapes.
 
     Example:
         ```python
@@ -83,8 +105,9 @@ class TD3(Agent):
         ```
     """
 
-    metrics = ("loss_q", "loss_pi", "q1", "q2")
+    metrics = ("loss_q", "loss_pi", "q1", "q2", "td_error")
 
+    @keeps_arguments
     def __init__(
         self,
         env: Any,
@@ -93,22 +116,47 @@ class TD3(Agent):
         q1: keras.Model | None = None,
         q2: keras.Model | None = None,
         encoder: keras.Model | None = None,
+        critics: int = 2,
         hidden_units: Sequence[int] = (256, 256),
         activation: str = "relu",
         gamma: float = 0.99,
         polyak: float = 0.995,
+        target_update_every: int | None = None,
         pi_lr: float = 1e-3,
         q_lr: float = 1e-3,
+        pi_optimizer: keras.optimizers.Optimizer | None = None,
+        q_optimizer: keras.optimizers.Optimizer | None = None,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        l2: float = 0.0,
         batch_size: int = 100,
         start_steps: int = 10_000,
         update_after: int = 1000,
         update_every: int | Literal["episode"] = 50,
         gradient_steps: int | None = None,
-        act_noise: float = 0.1,
-        target_noise: float = 0.2,
+        epochs_per_round: int | None = None,
+        max_minibatches_per_round: int | None = None,
+        noise: Literal["gaussian", "ou"] = "gaussian",
+        act_noise: float | Sequence[float] = 0.1,
+        ou_theta: float = 0.15,
+        act_noise_schedule: Callable[[int], float] | None = None,
+        target_noise: float | Sequence[float] = 0.2,
+        target_noise_decay: float = 0.0,
+        target_noise_min: float = 0.0,
         noise_clip: float = 0.5,
         policy_delay: int = 2,
+        policy_gradient: Literal["q1", "min"] = "q1",
         n_step: int = 1,
+        bc_weight: float = 0.0,
+        normalize_observations: bool = False,
+        normalize_epsilon: float = 1e-8,
+        normalize_clip: float = 5.0,
+        reward_shaper: Callable[[np.ndarray, int, int | None], Any] | None = None,
+        recorders: Sequence[Ring | str | Path] = (),
+        replay: Literal["uniform", "prioritized"] = "uniform",
+        alpha: float | None = None,
+        beta: float | None = None,
+        beta_steps: int | None = None,
         replay_size: int = 1_000_000,
         replay_dir: str | Path | None = None,
         seed: int = 0,
@@ -116,88 +164,50 @@ class TD3(Agent):
         device: str | None = None,
     ):
         spec = Spec.of(env)
-        if not isinstance(hidden_units, Sequence) or isinstance(hidden_units, str):
-            raise reject("hidden_units", "a sequence of positive integers", hidden_units)
-        self.hidden_units = tuple(positive_int("hidden_units", units) for units in hidden_units)
-        if not isinstance(activation, str):
-            raise reject("activation", "the name of a Keras activation", activation)
-        self.activation = activation
         self.gamma = real("gamma", gamma, 0, 1)
         self.polyak = real("polyak", polyak, 0, 1)
-        self.pi_lr = positive("pi_lr", pi_lr)
-        self.q_lr = positive("q_lr", q_lr)
-        self.act_noise = real("act_noise", act_noise, low=0)
-        self.target_noise = real("target_noise", target_noise, low=0)
+        self.target_noise = per_dimension("target_noise", target_noise, spec)
+        self.target_noise_decay = real("target_noise_decay", target_noise_decay, 0, 1)
+        self.target_noise_min = real("target_noise_min", target_noise_min, 0, 1)
         self.noise_clip = real("noise_clip", noise_clip, low=0)
         self.policy_delay = positive_int("policy_delay", policy_delay)
+        every = target_update_every
+        self.target_update_every = self.policy_delay if every is None else positive_int("target_update_every", every)
+        if policy_gradient not in ("q1", "min"):
+            raise reject("policy_gradient", '"q1" or "min"', policy_gradient)
+        self.policy_gradient = policy_gradient
         self.n_step = positive_int("n_step", n_step)
-
-        seed = natural("seed", seed)
-        if (q1 is None) != (q2 is None):
+        self.bc_weight = real("bc_weight", bc_weight, low=0)
+        if critics not in (1, 2):
+            raise reject("critics", "1 or 2", critics)
+        own = {"q1": q1, "q2": q2}
+        if critics == 1 and (q2 is not None or policy_gradient == "min"):
+            raise ValueError("`q2` and `policy_gradient='min'` need two critics. Received: critics=1")
+        if critics == 2 and (q1 is None) != (q2 is None):
             raise ValueError(f"`q1` and `q2` go together. Received: q1={q1!r}, q2={q2!r}")
-        if pi is not None and q1 is not None:
-            _check_unused(hidden_units=self.hidden_units, activation=activation, encoder=encoder)
-        stock = {"hidden_units": self.hidden_units, "activation": activation, "encoder": encoder}
-        pi_seed, q1_seed, q2_seed = (int(s) for s in np.random.SeedSequence([seed, 1]).generate_state(3))
-        given = {name: network for name, network in {"pi": pi, "q1": q1, "q2": q2}.items() if network is not None}
-        if encoder is not None:
-            check_loadable("encoder", encoder)
-        with tf.device(check_device(device, given)):
-            is_float32 = keras.config.dtype_policy().name == "float32"
-            has_stock_actor = pi is None and encoder is None and activation in ACTIVATIONS and is_float32
-            if pi is None:
-                pi = mlp_actor(spec, **stock, seed=pi_seed)
-            if q1 is None or q2 is None:
-                q1 = mlp_critic(spec, **stock, seed=q1_seed, name="q1")
-                q2 = mlp_critic(spec, **stock, seed=q2_seed, name="q2")
-            check_actor(spec, pi)
-            check_critics(spec, {"q1": q1, "q2": q2})
-            check_separate({"pi": pi, "q1": q1, "q2": q2})
-            for name, network in given.items():  # built by now: the checks before have called them
-                check_loadable(name, network)
+        self.critics = tuple(own)[:critics]
+        super().__init__(env, make_parts(spec, self.given, {"pi": pi} | {name: own[name] for name in self.critics}))
+        self.pi, self.q1, self.q2 = self.networks["pi"], self.networks["q1"], self.networks.get("q2")
 
-            super().__init__(
-                env,
-                networks={"pi": pi, "q1": q1, "q2": q2},
-                learning_rates={"pi": self.pi_lr, "q1": self.q_lr, "q2": self.q_lr},
-                own_networks=given if encoder is None else ("pi", "q1", "q2"),
-                numpy_actor=MLPActor(spec, self.hidden_units, activation) if has_stock_actor else None,
-                schedule=Schedule(
-                    start_steps=start_steps,
-                    update_after=update_after,
-                    update_every=update_every,
-                    gradient_steps=gradient_steps,
-                ),
-                replay_size=replay_size,
-                replay_dir=replay_dir,
-                batch_size=batch_size,
-                seed=seed,
-                jit_compile=jit_compile,
-                device=device,
-            )
-        self.pi, self.q1, self.q2 = (self.networks[name] for name in ("pi", "q1", "q2"))
-        self.pi_target, self.q1_target, self.q2_target = (self.targets[name] for name in ("pi", "q1", "q2"))
-        self._noise = Gaussian(spec, self.act_noise)
-
-    def explore(self, greedy: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """The greedy actions with noise, clipped to the action box."""
-        noisy = greedy + self._noise.sample(len(greedy), rng)
-        return np.minimum(np.maximum(noisy, self.spec.low), self.spec.high)
-
-    def draw(self, updates: int) -> Packed:
-        """Uniformly drawn transitions, packed `[updates, batch, ...]`."""
-        rows = uniform_rows(self.replay, self.seed, self.updates, updates, self.batch_size)
-        return draw_transitions(self.replay, rows, self.n_step, self.gamma)
+    def draw(self, rows: np.ndarray, weights: np.ndarray | None) -> Packed:
+        """Transitions over `n_step` steps."""
+        return draw_transitions(self.replay, rows, self.n_step, self.gamma, weights)
 
     def update(self, packed: tuple[tf.Tensor, ...], counter: Any) -> dict[str, tf.Tensor]:
-        """Clipped double Q-learning on smoothed targets; every `policy_delay` updates, the policy and the targets."""
+        """Clipped double Q-learning on smoothed targets; every `policy_delay` updates the policy; then the targets."""
         batch = unpack_transitions(self.spec, packed)
         target = self.target(batch, self.smoothing_noise(counter))
-        loss_q1, q1 = self.update_critic("q1", batch, target)
-        loss_q2, q2 = self.update_critic("q2", batch, target)
+        losses, values = zip(*[self.update_critic(name, batch, target) for name in self.critics], strict=True)
         is_due = counter % self.policy_delay == 0
-        loss_pi = where_due(is_due, lambda: self.update_policy_and_targets(batch), self.batch_size)
-        return {"loss_q": loss_q1 + loss_q2, "loss_pi": loss_pi, "q1": q1, "q2": q2}
+        loss_pi = where_due(is_due, lambda: self.update_policy(batch), self.batch_size)
+        where_due(counter % self.target_update_every == 0, self.update_targets)
+        return {
+            "loss_q": tf.add_n(losses),
+            "loss_pi": loss_pi,
+            "q1": values[0],
+            "q2": values[-1],
+            "td_error": tf.add_n([tf.abs(target - q) for q in values]) / len(values),
+        }
 
     def target(self, batch: Transitions, noise: tf.Tensor) -> tf.Tensor:
         """The targets `[batch]`.
@@ -206,48 +216,38 @@ class TD3(Agent):
         """
         noise_clip = self.noise_clip * self.spec.half_range
         action_t = smooth_action(
-            self.pi_target(batch.next_observation), noise, noise_clip, self.spec.low, self.spec.high
+            self.targets["pi"](batch.next_observation), noise, noise_clip, self.spec.low, self.spec.high
         )
-        q1_t = flat_values(self.q1_target([batch.next_observation, action_t]))
-        q2_t = flat_values(self.q2_target([batch.next_observation, action_t]))
-        return td_target(batch.reward, batch.discount, tf.minimum(q1_t, q2_t))
+        value_t = self.smallest([self.targets[name] for name in self.critics], batch.next_observation, action_t)
+        return td_target(batch.reward, batch.discount, value_t)
 
-    def update_critic(
-        self, name: Literal["q1", "q2"], batch: Transitions, target: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """One step down mean (y − Q(s, a))²; returns each element's loss and value."""
-        critic = self.networks[name]
+    def update_critic(self, name: str, batch: Transitions, target: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """One step down mean w (y − Q(s, a))²; returns each element's loss and value."""
+        return critic_step(self.networks[name], self.optimizers[name], batch, target)
 
-        def loss() -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
-            q = flat_values(critic([batch.observation, batch.action], training=True))
-            losses = td_loss(q, target)
-            return tf.reduce_mean(losses), (losses, q)
+    def update_policy(self, batch: Transitions) -> tf.Tensor:
+        """One step up mean Q(s, π(s)), or min_i Q_i; returns each element's loss."""
+        climbed = self.critics if self.policy_gradient == "min" else self.critics[:1]
 
-        return minimize(loss, critic, self.optimizers[name])
+        def loss(action: tf.Tensor) -> tf.Tensor:
+            q = self.smallest([self.networks[name] for name in climbed], batch.observation, action)
+            return policy_loss(self.spec, q, action, batch.action, self.bc_weight)
 
-    def update_policy_and_targets(self, batch: Transitions) -> tf.Tensor:
-        """One step up mean Q1(s, π(s)), then polyak averaging; returns each element's −Q1(s, π(s))."""
+        return policy_step(self.pi, self.optimizers["pi"], batch, loss)
 
-        def loss() -> tuple[tf.Tensor, tf.Tensor]:
-            losses = -flat_values(self.q1([batch.observation, self.pi(batch.observation, training=True)]))
-            return tf.reduce_mean(losses), losses
+    def update_targets(self) -> None:
+        """Polyak averaging of all target networks."""
+        target_step(self.targets, self.networks, self.polyak)
 
-        losses = minimize(loss, self.pi, self.optimizers["pi"])
-        for name, target in self.targets.items():
-            polyak_average(target, self.networks[name], self.polyak)
-        return losses
+    def smallest(self, critics: Sequence[keras.Model], observation: Any, action: tf.Tensor) -> tf.Tensor:
+        """min_i Q_i(s, a), `[batch]`."""
+        return tf.reduce_min([flat_values(q([observation, action])) for q in critics], axis=0)
 
     def smoothing_noise(self, counter: tf.Tensor) -> tf.Tensor:
         """ε ~ N(0, σ) `[batch, act_dim]`, a sample for each action and dimension; a function of (seed, counter)."""
         key = tf.stack([tf.constant(self.seed, tf.int64), counter])
         noise = stateless_normal((self.batch_size, self.spec.act_dim), key)
+        if self.target_noise_decay > 0:
+            left = tf.pow(1.0 - self.target_noise_decay, tf.cast(counter - 1, tf.float32))
+            noise *= tf.maximum(left, self.target_noise_min)
         return noise * (self.target_noise * self.spec.half_range)
-
-
-def _check_unused(**arguments: Any) -> None:
-    """Raises `ValueError` for arguments of the stock networks that differ from their defaults."""
-    for name, value in arguments.items():
-        if value != (TD3.__init__.__kwdefaults__ or {})[name]:
-            raise ValueError(
-                f"`{name}` is for the stock networks, and `pi`, `q1` and `q2` leave none. Pass one or other."
-            )

@@ -4,9 +4,10 @@ Networks take raw observations and actions in the environment's units, and resca
 """
 
 from tfdpg.networks.actor import Actor, compiled_actor, flat_weights
+from tfdpg.networks.actor_critic import ActorCritic, actor_critic, check_hidden
 from tfdpg.networks.custom import check_actor, check_critics, check_loadable, check_separate
 from tfdpg.networks.device import check_device
-from tfdpg.networks.encoder import encoder, observation_inputs
+from tfdpg.networks.encoder import Normalizer, encoder, observation_inputs
 from tfdpg.networks.mlp import mlp_actor, mlp_critic
 from tfdpg.networks.tensors import (
     Transitions,
@@ -20,11 +21,15 @@ from tfdpg.networks.tensors import (
 
 __all__ = [
     "Actor",
+    "ActorCritic",
+    "Normalizer",
     "Transitions",
+    "actor_critic",
     "bounded",
     "check_actor",
     "check_critics",
     "check_device",
+    "check_hidden",
     "check_loadable",
     "check_separate",
     "compiled_actor",

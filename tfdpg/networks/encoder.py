@@ -14,21 +14,24 @@ def observation_inputs(spec: Spec) -> Any:
     return inputs if spec.is_dict else inputs["x"]
 
 
-def encoder(spec: Spec) -> keras.Model:
-    """The stock encoder, without weights.
+def encoder(spec: Spec, normalizer: "Normalizer | None" = None) -> keras.Model:
+    """The stock encoder; its only weights are the normaliser's, if there is one.
 
     Box observations are flattened; uint8 ones are first scaled from 0..255 to [0, 1]; Discrete and
     MultiDiscrete ones become one-hot. The parts of a Dict are concatenated in the order of its keys.
 
     Args:
         spec: the spaces.
+        normalizer: a layer for the features, which networks may share.
 
     Returns:
         A functional model from raw observations (see `observation_inputs`) to features `[batch, features]`.
     """
     inputs = observation_inputs(spec)
     parts = [_encode(leaf, inputs[leaf.name] if spec.is_dict else inputs) for leaf in spec.leaves]
-    features = parts[0] if len(parts) == 1 else keras.layers.Concatenate()(parts)
+    features: Any = parts[0] if len(parts) == 1 else keras.layers.Concatenate()(parts)
+    if normalizer is not None:
+        features = normalizer(features)
     return keras.Model(inputs, features, name="encoder")
 
 
@@ -45,3 +48,34 @@ def _encode(leaf: Leaf, x: Any) -> Any:
         for i, (start, count) in enumerate(zip(starts, counts, strict=True))
     ]
     return parts[0] if len(parts) == 1 else keras.layers.Concatenate()(parts)
+
+
+@keras.saving.register_keras_serializable("tfdpg")
+class Normalizer(keras.layers.Layer):
+    """clip((x − mean) / (√variance + epsilon), −clip, clip), feature by feature.
+
+    Its weights are not trained: the agent writes the statistics of what it has seen before each learning round.
+
+    Args:
+        epsilon: added to the standard deviation.
+        clip: the largest absolute value that comes out.
+    """
+
+    def __init__(self, epsilon: float = 1e-8, clip: float = 5.0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.epsilon, self.clip = epsilon, clip
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Makes the weights."""
+        shape = (input_shape[-1],)
+        self.mean = self.add_weight(name="mean", shape=shape, initializer="zeros", trainable=False)
+        self.variance = self.add_weight(name="variance", shape=shape, initializer="ones", trainable=False)
+
+    def call(self, features: Any) -> Any:
+        """The normalised features."""
+        std: Any = keras.ops.sqrt(self.variance)
+        return keras.ops.clip((features - self.mean) / (std + self.epsilon), -self.clip, self.clip)
+
+    def get_config(self) -> dict[str, Any]:
+        """Epsilon and clip."""
+        return super().get_config() | {"epsilon": self.epsilon, "clip": self.clip}

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdpg.networks.encoder import Normalizer, observation_inputs
 from tfdpg.networks.encoder import encoder as stock_encoder
-from tfdpg.networks.encoder import observation_inputs
 from tfdpg.spec import Spec
 
 
@@ -19,6 +19,8 @@ def mlp_actor(
     hidden_units: Sequence[int] = (256, 256),
     activation: str = "relu",
     encoder: keras.Model | None = None,
+    normalizer: Normalizer | None = None,
+    l2: float = 0.0,
     seed: int = 0,
 ) -> keras.Model:
     """A deterministic policy: features, hidden layers, tanh, then each dimension stretched to its bounds.
@@ -29,6 +31,8 @@ def mlp_actor(
         activation: a Keras activation for the hidden layers.
         encoder: a model from raw observations to features `[batch, features]`; a copy is used, with its
             weights. The default is the stock encoder.
+        normalizer: a layer for the stock encoder's features, which networks may share.
+        l2: each kernel adds l2 · Σ w² to the loss.
         seed: fixes the initial weights (Glorot uniform kernels, zero biases).
 
     Returns:
@@ -36,9 +40,9 @@ def mlp_actor(
         Keras' dtype policy.
     """
     observation = observation_inputs(spec)
-    x = _features(spec, encoder)(observation)
-    x = _hidden_layers(x, hidden_units, activation, seed)
-    x = _dense(spec.act_dim, "tanh", seed, len(hidden_units), dtype="float32")(x)
+    x = _features(spec, encoder, normalizer)(observation)
+    x = _hidden_layers(x, hidden_units, activation, seed, l2)
+    x = _dense(spec.act_dim, "tanh", seed, len(hidden_units), l2, dtype="float32")(x)
     action = keras.layers.Rescaling(spec.half_range.tolist(), spec.center.tolist(), dtype="float32")(x)
     return keras.Model(observation, action, name="pi")
 
@@ -49,6 +53,8 @@ def mlp_critic(
     hidden_units: Sequence[int] = (256, 256),
     activation: str = "relu",
     encoder: keras.Model | None = None,
+    normalizer: Normalizer | None = None,
+    l2: float = 0.0,
     seed: int = 0,
     name: str = "q1",
 ) -> keras.Model:
@@ -59,6 +65,8 @@ def mlp_critic(
         hidden_units: the units of each hidden layer.
         activation: a Keras activation for the hidden layers.
         encoder: as for `mlp_actor`.
+        normalizer: as for `mlp_actor`.
+        l2: as for `mlp_actor`.
         seed: fixes the initial weights.
         name: the name of the model.
 
@@ -68,9 +76,9 @@ def mlp_critic(
     observation = observation_inputs(spec)
     action = keras.Input((spec.act_dim,), name="a")
     scaled = keras.layers.Rescaling((1 / spec.half_range).tolist(), (-spec.center / spec.half_range).tolist())(action)
-    x = keras.layers.Concatenate()([_features(spec, encoder)(observation), scaled])
-    x = _hidden_layers(x, hidden_units, activation, seed)
-    value = Value(_glorot(seed, len(hidden_units)), dtype="float32")(x)
+    x = keras.layers.Concatenate()([_features(spec, encoder, normalizer)(observation), scaled])
+    x = _hidden_layers(x, hidden_units, activation, seed, l2)
+    value = Value(_glorot(seed, len(hidden_units)), l2, dtype="float32")(x)
     return keras.Model([observation, action], value, name=name)
 
 
@@ -82,13 +90,18 @@ class Value(keras.layers.Layer):
     with the activation before it into a loop over columns, which takes ten times as long.
     """
 
-    def __init__(self, kernel_initializer: Any = "glorot_uniform", **kwargs: Any):
+    def __init__(self, kernel_initializer: Any = "glorot_uniform", l2: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.kernel_initializer, self.l2 = keras.initializers.get(kernel_initializer), l2
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Makes the weights."""
-        self.kernel = self.add_weight(name="kernel", shape=(input_shape[-1], 1), initializer=self.kernel_initializer)
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(input_shape[-1], 1),
+            initializer=self.kernel_initializer,
+            regularizer=keras.regularizers.L2(self.l2) if self.l2 else None,
+        )
         self.bias = self.add_weight(name="bias", shape=(1,), initializer="zeros")
 
     def call(self, features: Any) -> Any:
@@ -96,9 +109,9 @@ class Value(keras.layers.Layer):
         return _product(features, self.kernel[:, 0]) + self.bias[0]
 
     def get_config(self) -> dict[str, Any]:
-        """The initializer."""
+        """The initializer and the regularization."""
         initializer = keras.initializers.serialize(self.kernel_initializer)
-        return super().get_config() | {"kernel_initializer": initializer}
+        return super().get_config() | {"kernel_initializer": initializer, "l2": self.l2}
 
 
 @tf.custom_gradient
@@ -110,18 +123,28 @@ def _product(features: tf.Tensor, kernel: tf.Tensor) -> Any:
     return tf.linalg.matvec(features, kernel), gradient
 
 
-def _features(spec: Spec, encoder: keras.Model | None) -> keras.Model:
-    return stock_encoder(spec) if encoder is None else copy.deepcopy(encoder)
+def _features(spec: Spec, encoder: keras.Model | None, normalizer: Normalizer | None) -> keras.Model:
+    return stock_encoder(spec, normalizer) if encoder is None else copy.deepcopy(encoder)
 
 
-def _hidden_layers(x: keras.KerasTensor, hidden_units: Sequence[int], activation: str, seed: int) -> keras.KerasTensor:
+def _hidden_layers(
+    x: keras.KerasTensor, hidden_units: Sequence[int], activation: str, seed: int, l2: float
+) -> keras.KerasTensor:
     for depth, units in enumerate(hidden_units):
-        x = _dense(units, activation, seed, depth)(x)
+        x = _dense(units, activation, seed, depth, l2)(x)
     return x
 
 
-def _dense(units: int, activation: str, seed: int, depth: int, dtype: str | None = None) -> keras.layers.Dense:
-    return keras.layers.Dense(units, activation=activation, kernel_initializer=_glorot(seed, depth), dtype=dtype)
+def _dense(
+    units: int, activation: str, seed: int, depth: int, l2: float, dtype: str | None = None
+) -> keras.layers.Dense:
+    return keras.layers.Dense(
+        units,
+        activation=activation,
+        kernel_initializer=_glorot(seed, depth),
+        kernel_regularizer=keras.regularizers.L2(l2) if l2 else None,
+        dtype=dtype,
+    )
 
 
 def _glorot(seed: int, depth: int) -> Any:

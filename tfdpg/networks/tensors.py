@@ -17,6 +17,7 @@ class Transitions(NamedTuple):
         action: a, `[batch, act_dim]`, in the environment's units.
         reward: the sum of the discounted rewards of m steps, `[batch]`.
         discount: gamma^m (1 - terminated), `[batch]`.
+        weight: how much it counts in the critic's loss, `[batch]`.
         next_observation: the observation m steps on, `[batch, ...]`.
     """
 
@@ -24,6 +25,7 @@ class Transitions(NamedTuple):
     action: tf.Tensor
     reward: tf.Tensor
     discount: tf.Tensor
+    weight: tf.Tensor
     next_observation: Any
 
 
@@ -54,6 +56,7 @@ def unpack_transitions(spec: Spec, packed: tuple[tf.Tensor, ...]) -> Transitions
         real[:, layout.action],
         real[:, layout.reward],
         real[:, layout.discount],
+        real[:, layout.weight],
         observation(layout.next_observation, slice(layout.image_width, 2 * layout.image_width)),
     )
 

@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg.spec import Spec
+from tfdpg.training.objects import from_json, to_json
 from tfdpg.training.protocols import Saves
 
 FORMAT = 1
@@ -66,8 +67,8 @@ def save(agent: Saves, directory: str | Path, overwrite: bool = True) -> None:
         raise
 
 
-def read(directory: str | Path) -> Saved:
-    """Reads and checks a saved agent.
+def read(directory: str | Path, device: str | None = None) -> Saved:
+    """Reads and checks a saved agent, and builds its own networks on `device`, or else where they were.
 
     Raises:
         FileNotFoundError: there is none.
@@ -81,23 +82,37 @@ def read(directory: str | Path) -> Saved:
         state = json.loads((directory / "agent.json").read_text())
         if state["format"] != FORMAT:
             raise CheckpointError(f"{directory} has format {state['format']}; this version reads {FORMAT}")
-        with tf.device(state["arguments"]["device"]):
+        arguments = {name: from_json(value) for name, value in state["arguments"].items()}
+        with tf.device(device or arguments["device"]):
             files = {name: directory / f"{name}.keras" for name in state["own_networks"]}
             networks = {name: keras.saving.load_model(file, compile=False) for name, file in files.items()}
         variables, replay = (_read_arrays(directory / name) for name in ("variables.npz", "replay.npz"))
-        return Saved(
-            state["agent"], Spec.from_json(state), state["arguments"], networks, state["state"], variables, replay
-        )
+        return Saved(state["agent"], Spec.from_json(state), arguments, networks, state["state"], variables, replay)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise CheckpointError(f"The saved agent in {directory} is damaged, or cannot be loaded: {error}") from error
 
 
-def restore(agent: Saves, saved: Saved) -> None:
-    """Gives an agent that was built from `saved` its variables, replay, counters and random states."""
+def restore(agent: Saves, saved: Saved, changes: Mapping[str, Any]) -> None:
+    """Gives an agent that was built from `saved` its variables, replay, counters and random states.
+
+    Args:
+        agent: the new agent.
+        saved: the old one.
+        changes: the arguments that are not the old ones.
+    """
     for name, variables in _variables(agent).items():
+        kind = ("pi" if name.startswith("pi") else "q") if name.endswith("_optimizer") else ""
+        if f"{kind}_optimizer" in changes:
+            continue
+        rate = None if not kind else float(agent.optimizers[name.removesuffix("_optimizer")].learning_rate)
         for i, variable in enumerate(variables):
             variable.assign(saved.variables[f"{name}/{i}"])
+        if f"{kind}_lr" in changes:
+            agent.optimizers[name.removesuffix("_optimizer")].learning_rate = rate
     agent.replay.restore(saved.replay)
+    agent.sampler.restore(saved.replay)
+    if agent.moments is not None:
+        agent.moments.restore(saved.replay)
     state = saved.state
     agent.counter.assign(state["updates"])
     agent.epoch, agent.environment = state["epoch"], state["environment"]
@@ -171,7 +186,10 @@ def _write(agent: Saves, directory: Path) -> None:
         for i, variable in enumerate(variables)
     }
     np.savez(directory / "variables.npz", **arrays)
-    np.savez(directory / "replay.npz", **agent.replay.state())
+    replay: dict[str, Any] = agent.replay.state() | agent.sampler.state()
+    if agent.moments is not None:
+        replay |= agent.moments.state()
+    np.savez(directory / "replay.npz", **replay)
     for name in agent.own_networks:
         agent.networks[name].save(directory / f"{name}.keras")
     schedule = agent.schedule
@@ -187,7 +205,7 @@ def _write(agent: Saves, directory: Path) -> None:
     description = {
         "format": FORMAT,
         "agent": type(agent).__name__,
-        "arguments": agent.arguments,
+        "arguments": {name: to_json(value) for name, value in agent.arguments.items()},
         **agent.spec.to_json(),
         "own_networks": sorted(agent.own_networks),
         "state": state,

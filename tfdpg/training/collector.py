@@ -1,12 +1,13 @@
 """Acting and observing: what belongs to each lane's step between the two. NumPy only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from tfdpg.exploration import uniform_actions
-from tfdpg.replay import Ring
+from tfdpg.arguments import reject
+from tfdpg.exploration import NoisyActions, uniform_actions
+from tfdpg.replay import Recorder, Ring
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.lanes import TRAINING, reset_seed
 from tfdpg.training.schedule import Schedule
@@ -14,8 +15,8 @@ from tfdpg.training.schedule import Schedule
 NO_REWARD = np.zeros(1, np.float32)
 """Where an observation comes without one, at a reset."""
 
-Explore = Callable[[np.ndarray, np.random.Generator], np.ndarray]
-"""From greedy actions `[lanes, act_dim]` to what is done instead."""
+RewardShaper = Callable[[np.ndarray, int, int | None], Any]
+"""From rewards `[lanes]`, the environment step and the number of steps in all (None if unknown) to what is stored."""
 
 
 class Collector:
@@ -26,8 +27,10 @@ class Collector:
         replay: where rows go.
         schedule: counts steps, and says when to act at random.
         actor: gives the greedy actions.
-        explore: what is done instead, while collecting.
+        exploration: what is done instead, while collecting.
         seed: fixes the exploration and the seeds of resets.
+        reward_shaper: changes the rewards that are stored; None leaves them.
+        recorders: take every row that `replay` takes.
 
     Attributes:
         rng: draws everything random in acting.
@@ -41,11 +44,17 @@ class Collector:
         replay: Ring,
         schedule: Schedule,
         actor: Callable[[Packed], np.ndarray],
-        explore: Explore,
+        exploration: NoisyActions,
         seed: int,
+        reward_shaper: RewardShaper | None,
+        recorders: Sequence[Ring | Recorder] = (),
     ):
         self._spec, self._replay, self._schedule = spec, replay, schedule
-        self._actor, self._explore, self._seed = actor, explore, seed
+        self._stores = (replay, *recorders)
+        self._actor, self._exploration, self._seed = actor, exploration, seed
+        if reward_shaper is not None and not callable(reward_shaper):
+            raise reject("reward_shaper", "a callable of (reward, step, steps)", reward_shaper)
+        self._shaper = reward_shaper
         self.rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, 0])))
         self.episodes = np.zeros(0, np.int64)
         self.lanes = np.zeros(0, np.int64)
@@ -64,13 +73,14 @@ class Collector:
         if not goes_on.all():
             opened = ~goes_on
             self._spec.check_finite(packed, NO_REWARD, self._this_step)
-            self._replay.begin(self.lanes[opened], tuple(part[opened] for part in packed))
+            for store in self._stores:
+                store.begin(self.lanes[opened], tuple(part[opened] for part in packed))
         if explore and self._schedule.acts_at_random:
             action = uniform_actions(self._spec, len(self.lanes), self.rng)
         else:
             action = self._actor(packed)
             if explore:
-                action = self._explore(action, self.rng)
+                action = self._exploration(action, self._schedule.env_steps, self.rng)
         self._pending = action
         action = self._spec.to_env(action)
         return action[0] if self._spec.is_single(observation) else action
@@ -89,6 +99,8 @@ class Collector:
         if final_observation is not None and final_observation is not next_observation and any_ended:
             packed = self._spec.pack_final(packed, final_observation, ended)
         self._spec.check_finite(packed, reward, self._this_step)
+        if self._shaper is not None:
+            reward = self._shaped(self._shaper, reward)
 
         action, lanes = self._pending, self.lanes
         if self._resetting is not None:
@@ -97,18 +109,40 @@ class Collector:
             any_ended = bool(ended.any())
             lanes, action, reward, terminated = (values[live] for values in (lanes, action, reward, terminated))
             packed = tuple(part[live] for part in packed)
-        self._replay.add(lanes, action, reward, terminated, packed)
+        for store in self._stores:
+            store.add(lanes, action, reward, terminated, packed)
         self._schedule.count(len(lanes), any_ended)
         self._pending, self._resetting = None, None
         if any_ended:
-            self._replay.end(self.lanes[ended])
+            self._end(self.lanes[ended])
+            self._exploration.noise.end(ended)
             if final_observation is None and not self._spec.is_single(next_observation):
                 self._resetting = ended
 
+    def _shaped(self, shaper: RewardShaper, reward: np.ndarray) -> np.ndarray:
+        shaped = np.asarray(shaper(reward.copy(), self._schedule.env_steps, self._schedule.total_steps), np.float32)
+        if shaped.shape != reward.shape or not np.isfinite(shaped).all():
+            raise ValueError(
+                f"`reward_shaper` must return finite rewards of shape {reward.shape}. "
+                f"Received: {shaped} at {self._this_step}"
+            )
+        return shaped
+
     def close_episodes(self) -> None:
         """Closes open episodes as truncated; the next `act` begins new ones."""
-        self._replay.end(np.arange(len(self._replay.heads)))
+        self._exploration.noise.end(np.ones(len(self.lanes), bool))
+        self._end(np.arange(len(self._replay.heads)))
         self._pending, self._resetting = None, None
+
+    def _end(self, lanes: np.ndarray) -> None:
+        for store in self._stores:
+            store.end(lanes)
+
+    def flush(self) -> None:
+        """Writes what recorders have not written yet."""
+        for store in self._stores:
+            if isinstance(store, Recorder):
+                store.flush()
 
     def next_reset_seed(self, lane: int) -> int:
         """See `Agent.next_reset_seed`."""
@@ -119,12 +153,16 @@ class Collector:
 
     def state(self) -> dict[str, Any]:
         """The random state and the episodes begun, as plain JSON values."""
-        return {"random_state": self.rng.bit_generator.state, "episodes": self.episodes.tolist()}
+        noise = self._exploration.noise.state.tolist()
+        return {"random_state": self.rng.bit_generator.state, "episodes": self.episodes.tolist(), "noise": noise}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Takes what `state` gave."""
         self.rng.bit_generator.state = state["random_state"]
         self.episodes = np.array(state["episodes"], np.int64)
+        self._exploration.noise.state = np.array(state["noise"], np.float32).reshape(-1, self._spec.act_dim)
+        if len(self._stores) > 1:
+            self.close_episodes()  # recorders did not see them begin
 
     @property
     def _this_step(self) -> str:

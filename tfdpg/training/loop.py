@@ -20,7 +20,6 @@ from tfdpg.training.protocols import Trains
 def fit(
     agent: Trains,
     env: Any,
-    *,
     epochs: int,
     steps_per_epoch: int,
     initial_epoch: int,
@@ -38,14 +37,17 @@ def fit(
     check_counts(epochs, steps_per_epoch, initial_epoch, validation_episodes, max_ep_len, verbose)
     _check_environments(agent, env, validation_env)
     lanes = Lanes(env, agent.spec, agent.collector.next_reset_seed, max_ep_len)
-    hooks, history = _callback_list(agent, callbacks, verbose, epochs, steps_per_epoch)
+    hooks, history = callback_list(agent, callbacks, verbose, epochs, steps_per_epoch)
     agent.stop_training, agent._initial_epoch = False, None
     agent.collector.close_episodes()
     agent.actor.refresh()
-    with _deferred_interrupt() as interrupted:
+    schedule = agent.schedule
+    with deferred_interrupt() as interrupted:
         run = _Run(agent, lanes, hooks, interrupted)
         hooks.on_train_begin()
-        for epoch in range(agent._initial_epoch or initial_epoch, epochs):
+        first = agent._initial_epoch or initial_epoch
+        schedule.total_steps = schedule.env_steps + (epochs - first) * steps_per_epoch
+        for epoch in range(first, epochs):
             hooks.on_epoch_begin(epoch)
             logs = run.epoch(steps_per_epoch)
             if interrupted.is_set():
@@ -60,6 +62,8 @@ def fit(
             if agent.stop_training or interrupted.is_set():
                 break
         hooks.on_train_end()
+    schedule.total_steps = None
+    agent.collector.flush()
     if interrupted.is_set():
         raise KeyboardInterrupt("Training was interrupted, and ended between two steps.")
     return history
@@ -143,13 +147,14 @@ class _Run:
                 return ended
 
 
-def _callback_list(
+def callback_list(
     agent: Any,
     callbacks: Sequence[keras.callbacks.Callback] | None,
     verbose: Literal["auto", 0, 1, 2],
     epochs: int,
     steps: int,
 ) -> tuple[keras.callbacks.CallbackList, keras.callbacks.History]:
+    """Keras' list of a training's callbacks, with a progress bar and a `History`, which is also given by itself."""
     callbacks = list(callbacks or [])
     refuse_unusable(callbacks)
     histories = [callback for callback in callbacks if isinstance(callback, keras.callbacks.History)]
@@ -164,7 +169,7 @@ def _callback_list(
 
 
 @contextlib.contextmanager
-def _deferred_interrupt() -> Iterator[threading.Event]:
+def deferred_interrupt() -> Iterator[threading.Event]:
     """Turns the first Ctrl-C into an event; the second interrupts at once."""
     interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -6,8 +6,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdpg.acting import Moments
 from tfdpg.networks import Actor
-from tfdpg.replay import Ring
+from tfdpg.replay import Ring, Sampler
 from tfdpg.spec import Spec
 from tfdpg.training.collector import Collector
 from tfdpg.training.schedule import Schedule
@@ -18,6 +19,7 @@ class Trains(Protocol):
     """What the loop asks of an agent; see `Agent` for the meaning."""
 
     spec: Spec
+    replay: Ring
     schedule: Schedule
     actor: Actor
     collector: Collector
@@ -30,7 +32,7 @@ class Trains(Protocol):
     def observe(
         self, reward: Any, next_observation: Any, terminated: Any, truncated: Any, final_observation: Any = None
     ) -> None: ...
-    def learn(self) -> dict[str, float]: ...
+    def learn(self, updates: int | None = None) -> dict[str, float]: ...
     def evaluate(self, env: Any, episodes: int, *, max_ep_len: int | None) -> dict[str, float]: ...
 
 
@@ -43,6 +45,8 @@ class Saves(Protocol):
     optimizers: dict[str, keras.optimizers.Optimizer]
     own_networks: frozenset[str]
     replay: Ring
+    sampler: Sampler
+    moments: Moments | None
     schedule: Schedule
     actor: Actor
     collector: Collector

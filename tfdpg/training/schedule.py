@@ -16,6 +16,7 @@ class Schedule:
 
     Attributes:
         env_steps: the steps taken.
+        total_steps: the steps at which `fit` will be done; None outside of it.
         last_round: the step of the last round.
         episode_ended: whether an episode ended since the last round.
     """
@@ -37,6 +38,7 @@ class Schedule:
         )
         self.gradient_steps = None if gradient_steps is None else positive_int("gradient_steps", gradient_steps)
         self.env_steps = 0
+        self.total_steps: int | None = None
         self.last_round = 0
         self.episode_ended = False
 

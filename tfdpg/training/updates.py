@@ -75,21 +75,30 @@ class CompiledUpdates:
         self.function = tf.function(run, jit_compile=jit_compile, autograph=False)
         self._concrete: Callable[..., Any] | None = None
         self._counts = functools.cache(tf.constant)
-        self._run = _in_a_thread() if chunk > 1 else _here
+        # On one core, XLA's pool and a caller that has just been busy take turns at every operation, which costs up to
+        # a third of a call; XLA's pool and a thread that has slept do not.
+        self._thread = ThreadPoolExecutor(1, "updates")
 
-    def __call__(self, updates: int, draw: Callable[[int], tuple[np.ndarray, ...]]) -> Learnt:
+    def __call__(
+        self,
+        updates: int,
+        draw: Callable[[int], tuple[np.ndarray, ...]],
+        refresh: Callable[[np.ndarray], None],
+    ) -> Learnt:
         """Makes `updates` updates, at least one.
 
         Args:
             updates: how many.
             draw: gives the next k minibatches, packed, each array `[k, batch, width]`.
+            refresh: takes what was measured on them, `[k, metrics, batch]`, before the next are drawn.
         """
         measured = []
         while True:
             n = min(updates, self._chunk)
             packed = tuple(self._padded(part) for part in draw(n))
-            values, weights = self._run(self._call, packed, n)
+            values, weights = self._thread.submit(self._call, packed, n).result()
             measured.append(values[:n])
+            refresh(values[:n])
             updates -= n
             if updates == 0:
                 return Learnt(np.concatenate(measured), weights)
@@ -107,20 +116,6 @@ class CompiledUpdates:
         padded = np.zeros((self._chunk, *part.shape[1:]), part.dtype)
         padded[: len(part)] = part
         return padded
-
-
-def _here(function: Callable[..., Any], *arguments: Any) -> Any:
-    return function(*arguments)
-
-
-def _in_a_thread() -> Callable[..., Any]:
-    """Runs a function in a thread of its own, and waits for it.
-
-    On one core, XLA's pool and a caller that has just been busy take turns at every operation, which costs a third
-    of a long call; a caller that has slept and XLA's pool do not. Waking the thread costs half of a short call.
-    """
-    thread = ThreadPoolExecutor(1, "updates")
-    return lambda function, *arguments: thread.submit(function, *arguments).result()
 
 
 def stateless_normal(shape: tuple[int, ...], key: tf.Tensor) -> tf.Tensor:
@@ -163,25 +158,26 @@ def minimize(
     return rest
 
 
-def where_due(is_due: tf.Tensor, update: Callable[[], tf.Tensor], size: int) -> tf.Tensor:
+def where_due(is_due: tf.Tensor, update: Callable[[], Any], size: int = 0) -> tf.Tensor:
     """Runs `update` if `is_due`, as a loop of one pass or none, which XLA runs in place.
 
     Out of a conditional, XLA copies every weight that one of its branches changes, twice, whichever branch runs.
 
     Args:
         is_due: a bool, `[]`.
-        update: changes weights, and gives a metric `[size]`.
+        update: changes weights, and gives a metric `[size]` if `size` is not 0.
         size: the number of elements in the metric.
 
     Returns:
         The metric, NaN if `update` was not due.
     """
-    passes = tf.cast(is_due, tf.int32)
-    nothing = tf.fill([size], math.nan)
-    _, metric = tf.while_loop(
-        lambda i, _: i < passes, lambda i, _: (i + 1, update()), [0, nothing], parallel_iterations=1
-    )
-    return metric
+    passes, nothing = tf.cast(is_due, tf.int32), tf.fill([size], math.nan)
+
+    def run(i: tf.Tensor, metric: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        result = update()
+        return i + 1, result if size else metric
+
+    return tf.while_loop(lambda i, _: i < passes, run, [0, nothing], parallel_iterations=1)[1]
 
 
 def polyak_average(target: keras.Model, online: keras.Model, polyak: float) -> None:

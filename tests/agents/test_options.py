@@ -1,0 +1,274 @@
+"""Each option of the agents does what it says; what contradicts another is refused."""
+
+import keras
+import numpy as np
+import pytest
+
+import tfdpg
+from tests.agents.roster import AGENTS
+from tests.environments import Counter
+from tfdpg.replay import Recorder, Ring
+
+pytestmark = pytest.mark.parametrize("make", AGENTS.values(), ids=AGENTS)
+
+
+def fitted(make, env=None, steps=40, **changes):
+    env = env or Counter()
+    agent = make(env, **changes)
+    agent.fit(env, epochs=1, steps_per_epoch=steps, verbose=0)
+    return agent
+
+
+def doubled(reward, step, steps):
+    return 2 * reward
+
+
+def first_step(make, **changes):
+    """How far the first update moves the critic's kernels, with an optimizer whose step is the gradient."""
+    agent = make(
+        Counter(), update_after=1000, q_optimizer=keras.optimizers.SGD(1.0, **changes.pop("sgd", {})), **changes
+    )
+    agent.fit(Counter(), epochs=1, steps_per_epoch=40, verbose=0)
+    before = [w.copy() for w in agent.networks["q1"].get_weights()]
+    agent.learn(1)
+    return [b - a for b, a in zip(before, agent.networks["q1"].get_weights(), strict=True)]
+
+
+def test_own_optimizers_are_copied_for_each_network(make):
+    pi, q = (
+        keras.optimizers.RMSprop(0.01),
+        keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5)),
+    )
+    agent = fitted(make, pi_optimizer=pi, q_optimizer=q)
+    assert isinstance(agent.optimizers["pi"], keras.optimizers.RMSprop) and agent.optimizers["pi"] is not pi
+    assert isinstance(agent.optimizers["q1"], keras.optimizers.SGD)
+    assert float(agent.optimizers["q1"].learning_rate) == pytest.approx(0.1 * 0.5 ** (agent.updates / 5), rel=1e-4)
+    assert len({optimizer.name for optimizer in agent.optimizers.values()}) == len(agent.optimizers)
+    with pytest.raises(ValueError, match="`pi_optimizer` must be a Keras optimizer"):
+        make(Counter(), pi_optimizer="adam")
+
+
+@pytest.mark.parametrize("option", ["clip_norm", "clip_value"])
+def test_gradients_are_clipped(make, option):
+    agent = make(Counter(), **{option: 0.25})
+    key = {"clip_norm": "global_clipnorm", "clip_value": "clipvalue"}[option]
+    assert all(getattr(optimizer, key) == 0.25 for optimizer in agent.optimizers.values())
+    free, clipped = first_step(make), first_step(make, sgd={key: 0.25})
+    norm = np.sqrt(sum((g**2).sum() for g in free))
+    assert norm > 1
+    if option == "clip_norm":
+        expected = [g * 0.25 / norm for g in free]
+    else:
+        expected = [np.clip(g, -0.25, 0.25) for g in free]
+    for x, y in zip(clipped, expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-6)
+    with pytest.raises(ValueError, match="not both"):
+        make(Counter(), clip_norm=1.0, clip_value=1.0)
+    with pytest.raises(ValueError, match="do nothing beside optimizers of your own"):
+        optimizer = keras.optimizers.SGD(0.1)
+        make(Counter(), pi_optimizer=optimizer, q_optimizer=optimizer, **{option: 1.0})
+
+
+def test_l2_pulls_kernels_to_zero(make):
+    kernels = [w for w in make(Counter()).networks["q1"].get_weights() if w.ndim == 2]
+    plain, pulled = first_step(make), first_step(make, l2=0.5)
+    differences = [b - a for a, b in zip(plain, pulled, strict=True)]
+    for difference, kernel in zip([d for d in differences if d.ndim == 2], kernels, strict=True):
+        np.testing.assert_allclose(difference, 2 * 0.5 * kernel, rtol=1e-3, atol=1e-4)
+    assert all(np.abs(d).max() < 1e-4 for d in differences if d.ndim == 1)
+
+
+def test_ornstein_uhlenbeck_noise_explores_and_resumes(make, tmp_path):
+    agent = fitted(make, Counter(length=50), noise="ou", ou_theta=0.1, start_steps=0)
+    assert np.abs(agent.exploration.noise.state).max() > 0
+    agent.act(np.zeros(2, np.float32))
+    agent.observe(0.0, np.ones(2, np.float32), False, False)
+    agent.save(tmp_path / "agent")
+    again = tfdpg.load_agent(tmp_path / "agent")
+    np.testing.assert_array_equal(agent.exploration.noise.state, again.exploration.noise.state)
+    np.testing.assert_array_equal(agent.act(np.ones(2, np.float32)), again.act(np.ones(2, np.float32)))
+
+
+def test_the_noise_schedule_counts_environment_steps(make):
+    env = Counter(length=50)
+    agent = make(env, start_steps=0, update_after=1000, act_noise_schedule=tfdpg.exploration.Linear(steps=20))
+    observation, _ = env.reset()
+    noisy = []
+    for _ in range(40):
+        action = agent.act(observation)
+        noisy.append(not np.allclose(action, agent(observation), rtol=1e-5, atol=1e-6))
+        observation, reward, terminated, truncated, _ = env.step(action)
+        agent.observe(reward, observation, terminated, truncated)
+    assert sum(noisy[:15]) == 15 and not any(noisy[21:])
+
+
+def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
+    env, seen = Counter(), []
+
+    def shaper(reward, step, steps):
+        seen.append((step, steps))
+        return reward - 10
+
+    agent = make(env, reward_shaper=shaper)
+    history = agent.fit(env, epochs=2, steps_per_epoch=20, verbose=0)
+    assert history.history["return"] == [15, 15]
+    drawable = agent.replay.successor[: agent.replay.size] >= 0
+    assert sorted(set(agent.replay.rows[: agent.replay.size, -1][drawable])) == [-9, -8, -7, -6, -5]
+    assert seen[0] == (0, 40) and seen[-1] == (39, 40)
+    with pytest.raises(ValueError, match="`reward_shaper` must return finite rewards"):
+        fitted(make, reward_shaper=lambda reward, step, steps: reward * np.nan)
+    agent.save(tmp_path / "agent")
+    with pytest.raises(ValueError, match=r"`reward_shaper` could not be saved.*load_agent\(..., reward_shaper="):
+        tfdpg.load_agent(tmp_path / "agent")
+    assert tfdpg.load_agent(tmp_path / "agent", reward_shaper=doubled).given["reward_shaper"] is doubled
+
+
+def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_path):
+    env = Counter(length=9)
+    agent = fitted(make, env, steps=60, normalize_observations=True)
+    held = agent.replay.rows[: agent.moments.rows, :2]
+    np.testing.assert_allclose(agent.normalizer.mean, held.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(agent.normalizer.variance, held.var(axis=0), rtol=1e-4)
+    seen = np.array([[3.0, 4.0], [90.0, -90.0]], np.float32)
+    shifted = agent.predict(seen)
+    np.testing.assert_allclose(agent.act(seen, explore=False), shifted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(tfdpg.load(agent.export(tmp_path / "model"))(seen), shifted, rtol=1e-4, atol=1e-5)
+    normal = (seen - held.mean(axis=0)) / (held.std(axis=0) + 1e-8)
+    raw = make(env, normalize_observations=True)
+    raw.set_weights(agent.get_weights())
+    raw.normalizer.mean.assign(np.zeros(2)), raw.normalizer.variance.assign(np.ones(2))
+    np.testing.assert_allclose(raw.predict(np.clip(normal, -5, 5).astype(np.float32)), shifted, rtol=1e-4, atol=1e-5)
+    agent.save(tmp_path / "agent")
+    again = tfdpg.load_agent(tmp_path / "agent")
+    assert again.moments.count == agent.moments.count
+    np.testing.assert_array_equal(again.predict(seen), shifted)
+    with pytest.raises(ValueError, match="`normalize_observations` is for stock networks"):
+        make(env, normalize_observations=True, encoder=keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)]))
+
+
+def test_dict_observations_are_normalised_but_for_one_hot_features(make):
+    env = Counter(length=9, as_dict=True)
+    agent = fitted(make, env, steps=60, normalize_observations=True)
+    held = agent.replay.rows[: agent.moments.rows, :3]
+    mean, variance = agent.normalizer.mean.numpy(), agent.normalizer.variance.numpy()
+    np.testing.assert_allclose(mean, [*held[:, :2].mean(axis=0), 0, 0, 0], rtol=1e-5)
+    np.testing.assert_allclose(variance, [*held[:, :2].var(axis=0), 1, 1, 1], rtol=1e-4)
+
+
+def test_priorities_follow_the_td_errors(make, tmp_path):
+    agent = fitted(make, replay="prioritized", alpha=0.7, beta=0.5, beta_steps=100, batch_size=16)
+    rows, weights = agent.sampler.draw(agent.updates, 1)
+    assert weights.shape == (1, 16) and weights.max() == 1 and weights.min() < 1
+    agent.save(tmp_path / "agent")
+    again = tfdpg.load_agent(tmp_path / "agent")
+    np.testing.assert_array_equal(again.sampler.draw(agent.updates, 3)[0], agent.sampler.draw(agent.updates, 3)[0])
+    agent.learn(3), again.learn(3)
+    for x, y in zip(agent.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(x, y)
+    changed = tfdpg.load_agent(tmp_path / "agent", replay="uniform", alpha=None, beta=None, beta_steps=None)
+    assert changed.learn(1)
+    for name, value in (("alpha", 0.5), ("beta", 0.5), ("beta_steps", 10)):
+        with pytest.raises(ValueError, match=f"`{name}` does nothing where `replay` is 'uniform'"):
+            make(Counter(), **{name: value})
+
+
+def test_a_round_of_passes_takes_each_row_once(make):
+    agent = make(Counter(), update_every=40, epochs_per_round=2, batch_size=8, update_after=0)
+    drawn, draw = [], agent.sampler.draw
+    agent.sampler.draw = lambda *args: drawn.append(draw(*args)) or drawn[-1]
+    agent.fit(Counter(), epochs=1, steps_per_epoch=40, verbose=0)
+    rows = np.concatenate([slots for slots, _ in drawn])
+    assert agent.updates == 10 == len(rows)
+    for one_pass in (rows[:5].ravel(), rows[5:].ravel()):
+        assert len(set(one_pass.tolist())) == 40
+    assert not np.array_equal(rows[:5], rows[5:])
+    few = make(Counter(), update_every=40, epochs_per_round=2, max_minibatches_per_round=6, update_after=0)
+    few.fit(Counter(), epochs=1, steps_per_epoch=40, verbose=0)
+    assert few.updates == 6
+    with pytest.raises(ValueError, match="both say how many updates"):
+        make(Counter(), epochs_per_round=1, gradient_steps=1)
+    with pytest.raises(ValueError, match="`max_minibatches_per_round` does nothing"):
+        make(Counter(), max_minibatches_per_round=1)
+    with pytest.raises(ValueError, match="no place for priorities"):
+        make(Counter(), epochs_per_round=1, replay="prioritized")
+
+
+def test_recorders_receive_every_transition_and_train_another_agent(make, tmp_path):
+    env = Counter(ends="truncated")
+    spec = tfdpg.Spec.of(env)
+    ring = Ring(spec, 500)
+    agent = fitted(make, env, steps=43, recorders=[ring, tmp_path / "run", Recorder(tmp_path / "small", spec, rows=10)])
+    for name in ("successor", "terminated"):
+        np.testing.assert_array_equal(getattr(ring, name), getattr(agent.replay, name))
+    acted = ring.successor >= 0
+    np.testing.assert_array_equal(ring.rows[acted], agent.replay.rows[acted])
+    assert [file.name for file in sorted((tmp_path / "small").iterdir())] == [f"{i:06}.npz" for i in range(5)]
+    with np.load(tmp_path / "run/000000.npz") as file:
+        assert file["rewards"].tolist() == ([1, 2, 3, 4, 5] * 9)[:43]
+        assert np.flatnonzero(file["truncations"]).tolist() == [*range(4, 43, 5)]
+        np.testing.assert_array_equal(file["next_observations"][:4], file["observations"][1:5])
+    other = make(spec)
+    other.fit_offline(tmp_path / "run", epochs=1, steps_per_epoch=3, verbose=0)
+    drawable = other.replay.successor[: other.replay.size] >= 0
+    assert drawable.sum() == 43 and other.updates == 3
+    np.testing.assert_array_equal(other.replay.rows[:5], agent.replay.rows[:5])
+
+
+def test_load_agent_changes_what_it_is_told(make, tmp_path):
+    agent = fitted(make, clip_norm=1.0)
+    agent.save(tmp_path / "agent")
+    changes = {
+        "pi_lr": 0.5,
+        "gamma": 0.5,
+        "batch_size": 4,
+        "act_noise": 0.3,
+        "replay_size": 30,
+        "n_step": 2,
+        "device": "cpu",
+    }
+    again = tfdpg.load_agent(tmp_path / "agent", **changes)
+    assert {name: again.given[name] for name in changes} == changes and again.given["clip_norm"] == 1.0
+    assert float(again.optimizers["pi"].learning_rate) == 0.5
+    assert float(again.optimizers["q1"].learning_rate) == pytest.approx(1e-3)
+    assert again.gamma == 0.5 and again.replay.size == 30
+    newest = agent.replay.rows[agent.replay.size - 30 : agent.replay.size]
+    np.testing.assert_array_equal(
+        again.replay.rows[np.arange(again.replay.added - 30, again.replay.added) % 30], newest
+    )
+    assert again.learn(2) and again.updates == agent.updates + 2
+    fresh = tfdpg.load_agent(tmp_path / "agent", q_optimizer=keras.optimizers.SGD(0.1))
+    assert isinstance(fresh.optimizers["q1"], keras.optimizers.SGD) and fresh.learn(1)
+    for name, value in (("hidden_units", (4,)), ("seed", 3), ("normalize_observations", True)):
+        with pytest.raises(ValueError, match=f"`{name}` cannot change"):
+            tfdpg.load_agent(tmp_path / "agent", **{name: value})
+    with pytest.raises(ValueError, match="`gama` is no argument of"):
+        tfdpg.load_agent(tmp_path / "agent", gama=0.9)
+
+
+def test_objects_are_saved_with_the_agent(make, tmp_path):
+    schedule = tfdpg.exploration.Decay(0.01, minimum=0.1)
+    agent = make(
+        Counter(), pi_optimizer=keras.optimizers.RMSprop(0.02), act_noise_schedule=schedule, reward_shaper=doubled
+    )
+    agent.save(tmp_path / "agent")
+    again = tfdpg.load_agent(tmp_path / "agent")
+    assert again.given["act_noise_schedule"] == schedule and again.given["reward_shaper"] is doubled
+    assert isinstance(again.optimizers["pi"], keras.optimizers.RMSprop)
+    assert float(again.optimizers["pi"].learning_rate) == pytest.approx(0.02)
+
+
+def test_an_own_loop_gives_the_weights_that_fit_gives(make):
+    options = {"noise": "ou", "normalize_observations": True, "replay": "prioritized", "n_step": 3}
+    by_fit = fitted(make, Counter(length=7), steps=40, **options)
+    env = Counter(length=7)
+    agent = make(env, **options)
+    observation, _ = env.reset(seed=agent.next_reset_seed(0))
+    for _ in range(40):
+        action = agent.act(observation)
+        observation, reward, terminated, truncated, _ = env.step(action)
+        agent.observe(reward, observation, terminated, truncated)
+        agent.learn()
+        if terminated or truncated:
+            observation, _ = env.reset(seed=agent.next_reset_seed(0))
+    for x, y in zip(by_fit.get_weights(), agent.get_weights(), strict=True):
+        np.testing.assert_array_equal(x, y)

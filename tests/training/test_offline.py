@@ -1,0 +1,158 @@
+"""Training on stored transitions."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import tfdpg
+from tests.agents.roster import SMALL
+from tests.environments import Counter
+from tfdpg.replay import Ring, draw_transitions
+from tfdpg.replay.ring import NONE
+from tfdpg.training.datasets import load_into
+
+SPEC = tfdpg.Spec.of(Counter())
+
+
+def data(with_next=True):
+    """Two episodes of three and two steps, terminated and truncated, and an open one of two."""
+    observations = np.array([[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [2, 0], [2, 1]], np.float32)
+    arrays = {"observations": observations, "actions": np.linspace(-1, 1, 7)[:, None], "rewards": np.arange(7.0)}
+    arrays |= {"terminations": np.eye(7, dtype=bool)[2], "truncations": np.eye(7, dtype=bool)[4]}
+    return arrays | ({"next_observations": observations + [0, 1]} if with_next else {})
+
+
+def transitions(ring, n_step=1):
+    slots = np.flatnonzero(ring.successor[: ring.size] != NONE)
+    return draw_transitions(ring, slots, n_step, 0.5)[0]
+
+
+def test_rows_by_hand():
+    ring = Ring(SPEC, 50)
+    load_into(ring, data())
+    assert ring.size == 10 and (ring.successor[:10] != NONE).sum() == 7
+    packed = transitions(ring, n_step=2)
+    expected_reward = [0 + 0.5, 1 + 1, 2, 3 + 2, 4, 5 + 3, 6]
+    expected_discount = [0.25, 0, 0, 0.25, 0.5, 0.25, 0.5]
+    np.testing.assert_allclose(packed[:, 3], expected_reward)
+    np.testing.assert_allclose(packed[:, 4], expected_discount)
+    np.testing.assert_array_equal(packed[:, -2:], [[0, 2], [0, 3], [0, 3], [1, 2], [1, 2], [2, 2], [2, 2]])
+
+
+def test_without_next_observations_cut_transitions_only_bootstrap():
+    ring = Ring(SPEC, 50)
+    load_into(ring, data(with_next=False))
+    packed = transitions(ring)
+    np.testing.assert_array_equal(packed[:, 3], [0, 1, 2, 3, 5])
+    np.testing.assert_array_equal(packed[:, 4], [0.5, 0.5, 0, 0.5, 0.5])
+
+
+def test_appending_keeps_the_newest():
+    ring = Ring(SPEC, 12)
+    load_into(ring, data())
+    load_into(ring, data())
+    packed = transitions(ring)
+    assert ring.added == 20 and ring.size == 12
+    np.testing.assert_array_equal(packed[np.argsort(packed[:, 3], kind="stable"), 3], [0, 1, 2, 3, 4, 5, 6, 6])
+
+
+@pytest.mark.parametrize("form", ["dict", "npz", "saved agent", "replay.npz"])
+def test_every_form_of_data_trains(form, tmp_path):
+    given = data()
+    if form == "npz":
+        np.savez(tmp_path / "data.npz", **given)
+        given = tmp_path / "data.npz"
+    elif form != "dict":
+        source = tfdpg.TD3(SPEC, **SMALL)
+        source.fit_offline(given, epochs=1, steps_per_epoch=1, verbose=0)
+        source.save(tmp_path / "agent")
+        given = tmp_path / ("agent" if form == "saved agent" else "agent/replay.npz")
+    agent = tfdpg.DDPG(SPEC, **SMALL | {"replay_size": 12})
+    history = agent.fit_offline(
+        given, epochs=2, steps_per_epoch=60, validation_env=Counter(), validation_episodes=1, verbose=0
+    )
+    assert agent.updates == 120 and agent.env_steps == 0
+    assert history.history["val_return"] == [15, 15] and np.isfinite(history.history["loss"]).all()
+    agent.fit(Counter(), epochs=1, steps_per_epoch=20, verbose=0)
+    assert agent.env_steps == 20 and agent.updates == 130
+
+
+def test_a_dict_space(tmp_path):
+    env = Counter(as_dict=True)
+    spec = tfdpg.Spec.of(env)
+    agent = tfdpg.TD3(env, **SMALL, recorders=[tmp_path / "run"])
+    agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0)
+    ring = Ring(spec, 100)
+    load_into(ring, tmp_path / "run")
+    acted = agent.replay.successor[:24] >= 0
+    np.testing.assert_array_equal(ring.successor[:24], agent.replay.successor[:24])
+    np.testing.assert_array_equal(ring.rows[:24][acted], agent.replay.rows[:24][acted])
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"actions": np.zeros((7, 2))}, r"actions of shape \(n, 1\)"),
+        ({"rewards": np.zeros(6)}, "a row for each transition"),
+        ({"rewards": np.full(7, np.nan)}, "reward is not finite at a row of `data`"),
+        ({"observations": np.zeros((7, 3))}, "must have shape"),
+    ],
+)
+def test_data_of_other_shapes_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        load_into(Ring(SPEC, 50), data() | change)
+
+
+def test_missing_and_unknown_data(tmp_path):
+    agent = tfdpg.TD3(SPEC, **SMALL)
+    with pytest.raises(ValueError, match="must have the array 'rewards'"):
+        agent.fit_offline({name: values for name, values in data().items() if name != "rewards"}, verbose=0)
+    with pytest.raises(ValueError, match="`data` must be a dict of arrays, a path or a Minari data set"):
+        agent.fit_offline(3, verbose=0)
+    with pytest.raises(FileNotFoundError):
+        agent.fit_offline(tmp_path, verbose=0)
+    with pytest.raises(ValueError, match="no transition"):
+        agent.fit_offline(None, verbose=0)
+
+
+def test_behaviour_cloning_pulls_the_policy_to_the_data():
+    rng = np.random.default_rng(0)
+    spec = tfdpg.Spec(spaces.Box(-1, 1, (1,)), spaces.Box(np.array([-1.0], np.float32), np.array([3.0], np.float32)))
+    observations = rng.uniform(-1, 1, (500, 1))
+    wanted = 1 + observations
+    given = {"observations": observations, "actions": wanted, "rewards": -observations[:, 0]}
+    given |= {"terminations": np.ones(500, bool), "next_observations": observations}
+    errors = {}
+    for bc_weight in (0.0, 10.0):
+        agent = tfdpg.TD3(spec, hidden_units=(32,), batch_size=64, pi_lr=3e-3, bc_weight=bc_weight, jit_compile=False)
+        agent.fit_offline(given, epochs=1, steps_per_epoch=500, verbose=0)
+        errors[bc_weight] = np.abs(agent.predict(observations) - wanted).mean()
+    assert errors[10.0] < 0.1 < errors[0.0] / 2
+
+
+@pytest.mark.filterwarnings("ignore:.*is set to None", "ignore:.*eval_env")
+def test_a_minari_data_set(tmp_path, monkeypatch):
+    import gymnasium as gym
+    import minari
+    from minari.data_collector import EpisodeBuffer
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    env = gym.make("Pendulum-v1", max_episode_steps=10)
+    buffers = []
+    for seed in range(3):
+        observations, steps = [env.reset(seed=seed)[0]], []
+        for _ in range(10):
+            action = env.action_space.sample()
+            observation, reward, terminated, truncated, _ = env.step(action)
+            observations.append(observation)
+            steps.append((action, reward, terminated, truncated))
+        actions, rewards, terminations, truncations = zip(*steps, strict=True)
+        parts = {"observations": np.array(observations), "actions": np.array(actions), "rewards": list(rewards)}
+        buffers.append(EpisodeBuffer(seed, **parts, terminations=list(terminations), truncations=list(truncations)))
+    data_set = minari.create_dataset_from_buffers("tfdpg-test/pendulum-v0", buffer=buffers, env=env)
+    agent = tfdpg.TD3(env, **SMALL)
+    agent.fit_offline(data_set, epochs=1, steps_per_epoch=2, verbose=0)
+    acted = np.flatnonzero(agent.replay.successor[: agent.replay.size] != NONE)
+    assert agent.replay.size == 33 and len(acted) == 30
+    np.testing.assert_allclose(agent.replay.rows[acted, -1], np.concatenate([b.rewards for b in buffers]), rtol=1e-6)
+    assert not agent.replay.terminated[acted].any()

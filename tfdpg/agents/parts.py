@@ -1,0 +1,80 @@
+"""What the deterministic actor-critics are made of, from their constructors' arguments."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from tfdpg.arguments import natural, positive, positive_int, real
+from tfdpg.exploration import NoisyActions, noisy_actions
+from tfdpg.networks import ActorCritic, Normalizer, actor_critic, check_device, check_hidden
+from tfdpg.replay import Ring, Sampler, sampler
+from tfdpg.spec import Spec
+from tfdpg.training.optimizers import make_optimizers
+from tfdpg.training.schedule import Schedule
+
+
+class Parts(NamedTuple):
+    """The parts of an agent; see their classes."""
+
+    networks: ActorCritic
+    normalizer: Normalizer | None
+    optimizers: dict[str, keras.optimizers.Optimizer]
+    schedule: Schedule
+    sampler: Sampler
+    exploration: NoisyActions
+
+
+def make_parts(spec: Spec, options: Mapping[str, Any], networks: Mapping[str, keras.Model | None]) -> Parts:
+    """Builds and checks the parts that `options`, a constructor's arguments by name, describe.
+
+    Args:
+        spec: the spaces.
+        options: those that all deterministic actor-critics have.
+        networks: `pi` and the critics that the agent has, one's own or None for a stock one.
+
+    Raises:
+        ValueError: an option out of its range, or one that another leaves without effect.
+    """
+    hidden_units, activation = check_hidden(options["hidden_units"], options["activation"])
+    seed = natural("seed", options["seed"])
+    rates = {kind: positive(f"{kind}_lr", options[f"{kind}_lr"]) for kind in ("pi", "q")}
+    with tf.device(check_device(options["device"], {k: v for k, v in networks.items() if v is not None})):
+        normalizer = _normalizer(options)
+        built = actor_critic(
+            spec,
+            networks,
+            hidden_units=hidden_units,
+            activation=activation,
+            encoder=options["encoder"],
+            normalizer=normalizer,
+            l2=real("l2", options["l2"], low=0),
+            seed=seed,
+        )
+        own = {kind: options[f"{kind}_optimizer"] for kind in ("pi", "q")}
+        clipping = options["clip_norm"], options["clip_value"]
+        optimizers = make_optimizers(built.networks, own, rates, *clipping)
+    schedule = Schedule(
+        start_steps=options["start_steps"],
+        update_after=options["update_after"],
+        update_every=options["update_every"],
+        gradient_steps=options["gradient_steps"],
+    )
+    if options["epochs_per_round"] is not None and options["gradient_steps"] is not None:
+        raise ValueError(
+            "`gradient_steps` and `epochs_per_round` both say how many updates a round has. Received: "
+            f"gradient_steps={options['gradient_steps']}, epochs_per_round={options['epochs_per_round']}"
+        )
+    ring = Ring(spec, positive_int("replay_size", options["replay_size"]), options["replay_dir"])
+    names = ("batch_size", "replay", "alpha", "beta", "beta_steps", "epochs_per_round", "max_minibatches_per_round")
+    rows = sampler(ring, seed=seed, **{name: options[name] for name in names})
+    noise = (options[name] for name in ("noise", "act_noise", "ou_theta", "act_noise_schedule"))
+    return Parts(built, normalizer, optimizers, schedule, rows, noisy_actions(spec, *noise))
+
+
+def _normalizer(options: Mapping[str, Any]) -> Normalizer | None:
+    if not options["normalize_observations"]:
+        return None
+    epsilon = real("normalize_epsilon", options["normalize_epsilon"], low=0)
+    return Normalizer(epsilon, positive("normalize_clip", options["normalize_clip"]), dtype="float32")

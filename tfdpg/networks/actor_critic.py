@@ -1,0 +1,107 @@
+"""The networks of a deterministic actor-critic: one's own or stock ones, checked."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from tfdpg.acting import ACTIVATIONS, MLPActor
+from tfdpg.arguments import positive_int, reject
+from tfdpg.networks.custom import check_actor, check_critics, check_loadable, check_separate
+from tfdpg.networks.encoder import Normalizer
+from tfdpg.networks.mlp import mlp_actor, mlp_critic
+from tfdpg.spec import Spec
+
+
+class ActorCritic(NamedTuple):
+    """Networks, and how they can be had again.
+
+    Attributes:
+        networks: by the names of the exported signatures, `pi` first.
+        own: the names of those that plain arguments cannot rebuild.
+        numpy_actor: the policy's forward pass in NumPy, or None where there is none.
+    """
+
+    networks: dict[str, keras.Model]
+    own: frozenset[str]
+    numpy_actor: MLPActor | None
+
+
+def actor_critic(
+    spec: Spec,
+    given: Mapping[str, keras.Model | None],
+    *,
+    hidden_units: Sequence[int],
+    activation: str,
+    encoder: keras.Model | None,
+    normalizer: Normalizer | None,
+    l2: float,
+    seed: int,
+) -> ActorCritic:
+    """Builds the networks that were not given, and checks all.
+
+    Args:
+        spec: the spaces.
+        given: `pi` and the critics by name, None for a stock network.
+        hidden_units: of the stock networks, as the four that follow.
+        activation: a Keras activation.
+        encoder: see `mlp_actor`.
+        normalizer: shared by all networks.
+        l2: see `mlp_actor`.
+        seed: fixes their initial weights.
+
+    Raises:
+        ValueError: networks of wrong shapes, ones that share weights or cannot be saved and loaded, critics that
+            are equal, or options of stock networks where there are none.
+    """
+    stock = {"hidden_units": hidden_units, "activation": activation, "encoder": encoder, "l2": l2}
+    own = frozenset(name for name, network in given.items() if network is not None)
+    if own == set(given):
+        _check_unused(given, stock)
+    if normalizer is not None and (own or encoder is not None):
+        raise ValueError("`normalize_observations` is for stock networks with the stock encoder; put it into your own.")
+    if encoder is not None:
+        check_loadable("encoder", encoder)
+    stock |= {"normalizer": normalizer}
+    seeds = np.random.SeedSequence([seed, 1]).generate_state(len(given))
+    networks = {}
+    for (name, network), network_seed in zip(given.items(), map(int, seeds), strict=True):
+        if network is not None:
+            networks[name] = network
+        elif name == "pi":
+            networks[name] = mlp_actor(spec, **stock, seed=network_seed)
+        else:
+            networks[name] = mlp_critic(spec, **stock, seed=network_seed, name=name)
+    check_actor(spec, networks["pi"])
+    check_critics(spec, {name: network for name, network in networks.items() if name != "pi"})
+    check_separate(networks)
+    for name in own:  # built by now: the checks before have called them
+        check_loadable(name, networks[name])
+    is_stock = given["pi"] is None and encoder is None and activation in ACTIVATIONS
+    numpy_actor = is_stock and keras.config.dtype_policy().name == "float32"
+    statistics = None if normalizer is None else (normalizer.epsilon, normalizer.clip)
+    return ActorCritic(
+        networks,
+        own if encoder is None else frozenset(networks),
+        MLPActor(spec, tuple(hidden_units), activation, statistics) if numpy_actor else None,
+    )
+
+
+def check_hidden(hidden_units: Any, activation: Any) -> tuple[tuple[int, ...], str]:
+    """Returns the units and the activation of hidden layers, or raises `ValueError`."""
+    if not isinstance(hidden_units, Sequence) or isinstance(hidden_units, str):
+        raise reject("hidden_units", "a sequence of positive integers", hidden_units)
+    if not isinstance(activation, str):
+        raise reject("activation", "the name of a Keras activation", activation)
+    return tuple(positive_int("hidden_units", units) for units in hidden_units), activation
+
+
+def _check_unused(given: Mapping[str, Any], stock: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for an option of the stock networks that differs from its default."""
+    for name, value in stock.items():
+        if value != (mlp_actor.__kwdefaults__ or {})[name]:
+            *names, last = (f"`{network}`" for network in given)
+            raise ValueError(
+                f"`{name}` is for the stock networks, and {', '.join(names)} and {last} leave none. Pass one or other."
+            )

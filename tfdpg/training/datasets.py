@@ -1,0 +1,143 @@
+"""Stored transitions, from wherever they are, as rows of a replay."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfdpg.arguments import reject
+from tfdpg.replay import Ring
+from tfdpg.replay.ring import NONE
+from tfdpg.spec import Spec
+
+OTHER_NAMES = {
+    "terminations": ("terminations", "terminated", "terminals"),
+    "truncations": ("truncations", "truncated", "timeouts"),
+}
+
+
+def load_into(ring: Ring, data: Any) -> None:
+    """Appends stored transitions to a ring.
+
+    Args:
+        ring: the replay.
+        data: a dict of arrays or an `.npz` with `observations`, `actions`, `rewards`, `terminations` and, where there
+            are, `truncations` and `next_observations`, a row for each transition in the order of time (a Dict
+            observation has `observations/<key>`, or is a dict); a directory of such files; a saved agent, or its
+            `replay.npz`; or a `minari.MinariDataset`.
+
+    Raises:
+        ValueError: arrays are missing, of other shapes or not finite, or there is no transition.
+        FileNotFoundError: there is no such file.
+    """
+    before = ring.added
+    for state in _states(ring.spec, data):
+        ring.append(state)
+    if ring.added == before:
+        raise ValueError(f"`data` must hold at least one transition. Received: data={data!r}")
+
+
+def _states(spec: Spec, data: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(data, str | Path):
+        path = Path(data)
+        if path.is_dir():
+            replay = path / "replay.npz"
+            files = [replay] if replay.exists() else sorted(path.glob("[0-9]*.npz"))
+            if not files:
+                raise FileNotFoundError(f"`data` must be a saved agent or hold .npz files. Received: data={data}")
+        else:
+            files = [path]
+        for file in files:
+            with np.load(file) as arrays:
+                yield from _states(spec, dict(arrays))
+    elif isinstance(data, Mapping) and "successor" in data:
+        yield dict(data)
+    elif isinstance(data, Mapping):
+        yield _rows(spec, data)
+    elif hasattr(data, "iterate_episodes"):
+        for episode in data.iterate_episodes():
+            whole = {"actions": episode.actions, "rewards": episode.rewards, "observations": _part(episode, slice(-1))}
+            whole |= {"terminations": episode.terminations, "truncations": episode.truncations}
+            yield _rows(spec, whole | {"next_observations": _part(episode, slice(1, None))})
+    else:
+        raise reject("data", "a dict of arrays, a path or a Minari data set", data)
+
+
+def _part(episode: Any, steps: slice) -> Any:
+    observations = episode.observations
+    if isinstance(observations, Mapping):
+        return {key: values[steps] for key, values in observations.items()}
+    return observations[steps]
+
+
+def _rows(spec: Spec, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a ring that holds these transitions, each episode's end with its final observation."""
+    arrays = {name: _array(data, name) for name in ("actions", "rewards", "terminations")}
+    count = len(arrays["rewards"])
+    truncated = _array(data, "truncations", np.zeros(count, bool)).astype(bool)
+    terminated = arrays["terminations"].astype(bool)
+    observation = spec.pack(_observations(spec, data, "observations"))
+    has_next = any(name.split("/")[0] == "next_observations" for name in data)
+    if has_next:
+        following = spec.pack(_observations(spec, data, "next_observations"))
+    else:  # the last transition, and one that was cut, have nothing to bootstrap from
+        following = tuple(np.concatenate([part[1:], part[-1:]]) for part in observation)
+    sizes = {name: len(values) for name, values in arrays.items()} | {"observations": len(observation[0])}
+    if len(set(sizes.values())) != 1 or arrays["actions"].shape != (count, spec.act_dim):
+        raise ValueError(
+            f"`data` must have a row for each transition in every array, and actions of shape (n, {spec.act_dim}). "
+            f"Received: rows {sizes}, actions of shape {arrays['actions'].shape}"
+        )
+    spec.check_finite(observation, arrays["rewards"], "a row of `data`")
+    spec.check_finite(following, arrays["actions"], "a row of `data`")
+    apart = np.zeros(count, bool)
+    apart[:-1] = np.any([(a[:-1] != b[1:]).any(axis=1) for a, b in zip(following, observation, strict=True)], axis=0)
+    ends = terminated | truncated | apart
+    if count:
+        ends[-1] = True
+    return _interleave(spec, observation, following, arrays, terminated, ends, drop_cuts=not has_next)
+
+
+def _interleave(
+    spec: Spec, observation: Any, following: Any, arrays: Any, terminated: np.ndarray, ends: np.ndarray, drop_cuts: bool
+) -> dict[str, Any]:
+    """Puts a final observation after each end; with `drop_cuts`, a cut transition becomes the final observation."""
+    count = len(ends)
+    place = np.arange(count) + np.concatenate([[0], np.cumsum(ends)[:-1]]).astype(np.int64) if count else np.arange(0)
+    final = place[ends] + 1
+    total = count + len(final)
+    groups = dict(zip(spec.groups, observation, strict=True)), dict(zip(spec.groups, following, strict=True))
+    width = sum(part.shape[1] for name, part in groups[0].items() if name == "float32")
+    rows = np.zeros((total, width + spec.act_dim + 1), np.float32)
+    successor = np.full(total, NONE, np.int32)
+    has_outcome = np.ones(count, bool) if not drop_cuts else ~ends | terminated
+    successor[place[has_outcome]] = place[has_outcome] + 1
+    ended = np.zeros(total, bool)
+    ended[place] = terminated
+    rows[place, width:-1], rows[place, -1] = arrays["actions"], arrays["rewards"]
+    state: dict[str, Any] = {"rows": rows, "terminated": ended, "successor": successor, "added": np.int64(total)}
+    if width:
+        rows[place, :width], rows[final, :width] = groups[0]["float32"], groups[1]["float32"][ends]
+    if "uint8" in groups[0]:
+        state["images"] = np.zeros((total, groups[0]["uint8"].shape[1]), np.uint8)
+        state["images"][place], state["images"][final] = groups[0]["uint8"], groups[1]["uint8"][ends]
+    return state | {"heads": np.empty(0, np.int64)}
+
+
+def _array(data: Mapping[str, Any], name: str, default: np.ndarray | None = None) -> np.ndarray:
+    for known in OTHER_NAMES.get(name, (name,)):
+        if known in data:
+            return np.asarray(data[known])
+    if default is None:
+        raise ValueError(f"`data` must have the array {name!r}. Received: {sorted(data)}")
+    return default
+
+
+def _observations(spec: Spec, data: Mapping[str, Any], name: str) -> Any:
+    if not spec.is_dict:
+        return _array(data, name)
+    given = data.get(name)
+    if isinstance(given, Mapping):
+        return given
+    return {leaf.name: _array(data, f"{name}/{leaf.name}") for leaf in spec.leaves}
