@@ -68,16 +68,26 @@ def replay() -> dict[str, float]:
 
     import tfdpg
 
-    agent = tfdpg.TD3(gym.make("HalfCheetah-v5"), batch_size=256)
-    rng, lanes = np.random.default_rng(0), np.arange(1000)
-    agent.replay.begin(lanes, (rng.normal(size=(1000, 17)),))
-    for _ in range(999):
-        zeros = np.zeros(1000)
-        agent.replay.add(lanes, rng.uniform(-1, 1, (1000, 6)), zeros, zeros, (rng.normal(size=(1000, 17)),))
-    return {
-        "megabytes of a million rows": agent.replay.nbytes / 1e6,
-        "draw 50 minibatches of 256 from a million": microseconds(lambda: agent.draw(50), 50),
-    }
+    numbers = {}
+    for kind in ("uniform", "prioritized"):
+        agent = tfdpg.TD3(gym.make("HalfCheetah-v5"), batch_size=256, replay=kind)
+        rng, lanes = np.random.default_rng(0), np.arange(1000)
+        agent.replay.begin(lanes, (rng.normal(size=(1000, 17)),))
+        for _ in range(999):
+            zeros = np.zeros(1000)
+            agent.replay.add(lanes, rng.uniform(-1, 1, (1000, 6)), zeros, zeros, (rng.normal(size=(1000, 17)),))
+        errors = rng.exponential(size=(50, 256))
+
+        def draw(agent: tfdpg.TD3 = agent, errors: np.ndarray = errors) -> None:
+            rows, weights = agent.sampler.draw(0, 50)
+            agent.draw(rows, weights)
+            agent.sampler.refresh(rows, errors)
+
+        numbers |= {
+            "megabytes of a million rows": agent.replay.nbytes / 1e6,
+            f"draw 50 minibatches of 256, {kind}": microseconds(draw, 50),
+        }
+    return numbers
 
 
 def share() -> dict[str, float]:
@@ -101,6 +111,7 @@ def share() -> dict[str, float]:
         return call
 
     agent.replay.add, agent.draw = timed(agent.replay.add), timed(agent.draw)
+    agent.sampler.draw = timed(agent.sampler.draw)
     began = time.perf_counter()
     agent.fit(env, epochs=1, steps_per_epoch=2000, verbose=0)
     return {"percent of training spent adding and drawing": 100 * spent[0] / (time.perf_counter() - began)}
