@@ -1,8 +1,11 @@
 """Each option of the agents does what it says; what contradicts another is refused."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tfdpg
 from tests.agents.roster import AGENTS
@@ -122,13 +125,27 @@ def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
         tfdpg.load_agent(tmp_path / "agent")
     assert tfdpg.load_agent(tmp_path / "agent", reward_shaper=doubled).given["reward_shaper"] is doubled
 
+    @dataclasses.dataclass
+    class Local:
+        factor: float = 0.5
+
+        def __call__(self, step):
+            return self.factor
+
+    make(env, act_noise_schedule=Local()).save(tmp_path / "local")
+    with pytest.raises(ValueError, match="`act_noise_schedule` could not be saved"):
+        tfdpg.load_agent(tmp_path / "local")
+    assert tfdpg.load_agent(tmp_path / "local", act_noise_schedule=Local(0.25)).exploration.factor(0) == 0.25
+
 
 def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_path):
     env = Counter(length=9)
     agent = fitted(make, env, steps=60, normalize_observations=True)
     held = agent.replay.rows[: agent.moments.rows, :2]
-    np.testing.assert_allclose(agent.normalizer.mean, held.mean(axis=0), rtol=1e-5)
-    np.testing.assert_allclose(agent.normalizer.variance, held.var(axis=0), rtol=1e-4)
+    assert len(agent.normalizers) == 1 + len(agent.targets)
+    for normalizer in agent.normalizers:  # target networks see the same
+        np.testing.assert_allclose(normalizer.mean, held.mean(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(normalizer.variance, held.var(axis=0), rtol=1e-4)
     seen = np.array([[3.0, 4.0], [90.0, -90.0]], np.float32)
     shifted = agent.predict(seen)
     np.testing.assert_allclose(agent.act(seen, explore=False), shifted, rtol=1e-4, atol=1e-5)
@@ -136,7 +153,7 @@ def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_pat
     normal = (seen - held.mean(axis=0)) / (held.std(axis=0) + 1e-8)
     raw = make(env, normalize_observations=True)
     raw.set_weights(agent.get_weights())
-    raw.normalizer.mean.assign(np.zeros(2)), raw.normalizer.variance.assign(np.ones(2))
+    raw.normalizers[0].mean.assign(np.zeros(2)), raw.normalizers[0].variance.assign(np.ones(2))
     np.testing.assert_allclose(raw.predict(np.clip(normal, -5, 5).astype(np.float32)), shifted, rtol=1e-4, atol=1e-5)
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")
@@ -146,11 +163,60 @@ def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_pat
         make(env, normalize_observations=True, encoder=keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)]))
 
 
+def test_loaded_statistics_are_not_forgotten(make, tmp_path):
+    agent = fitted(make, Counter(length=9), steps=60, normalize_observations=True)
+    agent.save_weights(tmp_path / "a.weights.h5")
+    other = make(Counter(), normalize_observations=True)
+    other.load_weights(tmp_path / "a.weights.h5")
+    other.act(np.zeros(2, np.float32))
+    other.observe(0.0, np.full(2, 100.0, np.float32), True, False)
+    other.learn(1)
+    assert np.abs(other.normalizers[0].mean.numpy() - agent.normalizers[0].mean.numpy()).max() < 1
+
+
+@pytest.mark.parametrize("size", [30, 1000])
+@pytest.mark.parametrize("options", [{"replay": "prioritized"}, {"epochs_per_round": 1}], ids=["prioritized", "passes"])
+def test_a_replay_moves_into_one_of_another_size(make, options, size, tmp_path):
+    agent = fitted(make, Counter(length=9), steps=120, replay_size=100, normalize_observations=True, **options)
+    agent.learn(3)
+    agent.save(tmp_path / "agent")
+    changes = {"batch_size": 4} if "epochs_per_round" in options else {}
+    again = tfdpg.load_agent(tmp_path / "agent", replay_size=size, **changes)
+    kept = min(size, 100)
+    slots = [np.arange(a.replay.added - kept, a.replay.added) % a.replay.replay_size for a in (agent, again)]
+    acted = agent.replay.successor[slots[0]] >= 0
+    np.testing.assert_array_equal(agent.replay.rows[slots[0]][acted], again.replay.rows[slots[1]][acted])
+    assert again.replay.size == kept
+    if "replay" in options:
+        held = [a.sampler._priorities.ravel()[s] for a, s in zip((agent, again), slots, strict=True)]
+        np.testing.assert_array_equal(*held)
+    assert np.isfinite(list(again.learn(5).values())).all()
+
+
+def test_an_open_episode_goes_on_after_loading_in_every_lane(make, tmp_path):
+    makers = [lambda: Counter(length=7), lambda: Counter(length=4)]
+    env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+    agent = make(env, start_steps=0)
+    observation, _ = env.reset(seed=[1, 2])
+    for _ in range(4):
+        action = agent.act(observation)
+        observation, *outcome, info = env.step(action)
+        agent.observe(outcome[0], observation, *outcome[1:], info.get("final_obs"))
+    agent.save(tmp_path / "agent")  # lane 1 has ended, and its reset comes next
+    again = tfdpg.load_agent(tmp_path / "agent")
+    following, *outcome, info = env.step(agent.act(observation))
+    again.act(observation)
+    for one in (agent, again):
+        one.observe(outcome[0], following, *outcome[1:], info.get("final_obs"))
+        one.act(following)
+    assert again.replay.added == agent.replay.added == 12 and again.env_steps == agent.env_steps == 9
+
+
 def test_dict_observations_are_normalised_but_for_one_hot_features(make):
     env = Counter(length=9, as_dict=True)
     agent = fitted(make, env, steps=60, normalize_observations=True)
     held = agent.replay.rows[: agent.moments.rows, :3]
-    mean, variance = agent.normalizer.mean.numpy(), agent.normalizer.variance.numpy()
+    mean, variance = agent.normalizers[0].mean.numpy(), agent.normalizers[0].variance.numpy()
     np.testing.assert_allclose(mean, [*held[:, :2].mean(axis=0), 0, 0, 0], rtol=1e-5)
     np.testing.assert_allclose(variance, [*held[:, :2].var(axis=0), 1, 1, 1], rtol=1e-4)
 
@@ -207,6 +273,9 @@ def test_recorders_receive_every_transition_and_train_another_agent(make, tmp_pa
         assert file["rewards"].tolist() == ([1, 2, 3, 4, 5] * 9)[:43]
         assert np.flatnonzero(file["truncations"]).tolist() == [*range(4, 43, 5)]
         np.testing.assert_array_equal(file["next_observations"][:4], file["observations"][1:5])
+    (tmp_path / "small/000001.npz").unlink()
+    again = fitted(make, env, steps=3, recorders=str(tmp_path / "small"))
+    assert again.env_steps == 3 and (tmp_path / "small/000005.npz").exists()
     other = make(spec)
     other.fit_offline(tmp_path / "run", epochs=1, steps_per_epoch=3, verbose=0)
     drawable = other.replay.successor[: other.replay.size] >= 0
@@ -241,6 +310,9 @@ def test_load_agent_changes_what_it_is_told(make, tmp_path):
     for name, value in (("hidden_units", (4,)), ("seed", 3), ("normalize_observations", True)):
         with pytest.raises(ValueError, match=f"`{name}` cannot change"):
             tfdpg.load_agent(tmp_path / "agent", **{name: value})
+    fresh.save(tmp_path / "own")
+    with pytest.raises(ValueError, match="`q_lr` does nothing beside your own optimizer"):
+        tfdpg.load_agent(tmp_path / "own", q_lr=0.1)
     with pytest.raises(ValueError, match="`gama` is no argument of"):
         tfdpg.load_agent(tmp_path / "agent", gama=0.9)
 
@@ -272,3 +344,37 @@ def test_an_own_loop_gives_the_weights_that_fit_gives(make):
             observation, _ = env.reset(seed=agent.next_reset_seed(0))
     for x, y in zip(by_fit.get_weights(), agent.get_weights(), strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+def test_an_own_loop_over_a_vector_environment_gives_the_weights_that_fit_gives(make):
+    def lanes():
+        return SyncVectorEnv(
+            [lambda: Counter(length=7), lambda: Counter(length=4)], autoreset_mode=AutoresetMode.DISABLED
+        )
+
+    options = {"noise": "ou", "start_steps": 0, "update_every": 6}
+    by_fit = fitted(make, lanes(), steps=60, **options)
+    env = lanes()
+    agent = make(env, **options)
+    observation, _ = env.reset(seed=[agent.next_reset_seed(lane) for lane in range(2)])
+    for _ in range(30):
+        action = agent.act(observation)
+        observation, reward, terminated, truncated, _ = env.step(action)
+        agent.observe(reward, observation, terminated, truncated, observation)
+        agent.learn()
+        ended = terminated | truncated
+        if ended.any():
+            seeds = [agent.next_reset_seed(lane) if ended[lane] else None for lane in range(2)]
+            observation, _ = env.reset(seed=seeds, options={"reset_mask": ended})
+    assert agent.updates == by_fit.updates > 0
+    for x, y in zip(by_fit.get_weights(), agent.get_weights(), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_n_step_and_discount_reach_the_minibatch(make):
+    env = Counter(length=9)
+    agent = make(env, n_step=3, gamma=0.5, start_steps=100, update_after=1000)
+    agent.fit(env, epochs=1, steps_per_epoch=9, verbose=0)
+    packed = agent.draw(np.arange(9)[None], None)[0][0]
+    np.testing.assert_allclose(packed[0, 3:5], [1 + 0.5 * 2 + 0.25 * 3, 0.125])
+    np.testing.assert_allclose(packed[7, 3:5], [8 + 0.5 * 9, 0.0])

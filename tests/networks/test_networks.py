@@ -6,6 +6,7 @@ from gymnasium import spaces
 
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
+from tfdpg.acting import MLPActor
 from tfdpg.networks.mlp import Value
 
 SPEC = Spec(spaces.Box(-1, 1, (3,)), ACTION)
@@ -98,3 +99,20 @@ def test_the_value_layer_is_a_dense_layer_of_one_unit(rng, tmp_path):
     q.save(tmp_path / "q.keras")
     inputs = [rng.normal(size=(3, 3)), rng.normal(size=(3, 2))]
     np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "q.keras")(inputs), q(inputs))
+
+
+def test_the_normaliser_by_hand():
+    layer = networks.Normalizer(epsilon=0.5, clip=2.0)
+    layer.build((None, 2))
+    layer.mean.assign([1.0, -1.0]), layer.variance.assign([4.0, 0.25])
+    np.testing.assert_allclose(layer(np.array([[3.5, -1.5], [100.0, -100.0]])), [[1.0, -0.5], [2.0, -2.0]])
+
+
+def test_the_numpy_actor_normalises_as_keras_does():
+    normalizer = networks.Normalizer(epsilon=0.1, clip=1.5)
+    pi = networks.mlp_actor(SPEC, hidden_units=(8,), normalizer=normalizer, seed=2)
+    normalizer.mean.assign([0.2, -0.3, 0.5]), normalizer.variance.assign([0.04, 0.5, 2.0])
+    actor = MLPActor(SPEC, (8,), "relu", (0.1, 1.5))
+    actor.load(networks.flat_weights(pi).numpy())
+    seen = np.array([[0.1, 0.9, -0.7], [-1.0, 1.0, 0.3]], np.float32)
+    np.testing.assert_allclose(actor((seen,)), pi(seen), rtol=1e-5, atol=1e-6)

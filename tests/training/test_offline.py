@@ -1,5 +1,9 @@
 """Training on stored transitions."""
 
+import os
+import signal
+
+import keras
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -77,6 +81,16 @@ def test_every_form_of_data_trains(form, tmp_path):
     assert agent.env_steps == 20 and agent.updates == 130
 
 
+def test_checkpoints_follow_the_updates(tmp_path):
+    agent = tfdpg.TD3(SPEC, **SMALL)
+    options = {"steps_per_epoch": 5, "callbacks": [tfdpg.callbacks.Checkpoint(tmp_path)], "verbose": 0}
+    agent.fit_offline(data(), epochs=3, **options)
+    agent.fit_offline(None, epochs=1, **options)
+    assert tfdpg.load_agent(tmp_path / "0").updates == 20
+    with pytest.raises(ValueError, match="of another training"):
+        tfdpg.TD3(SPEC, **SMALL).fit_offline(data(), epochs=1, **options)
+
+
 def test_a_dict_space(tmp_path):
     env = Counter(as_dict=True)
     spec = tfdpg.Spec.of(env)
@@ -113,6 +127,25 @@ def test_missing_and_unknown_data(tmp_path):
         agent.fit_offline(tmp_path, verbose=0)
     with pytest.raises(ValueError, match="no transition"):
         agent.fit_offline(None, verbose=0)
+
+
+def test_ctrl_c_ends_between_two_rounds():
+    agent = tfdpg.TD3(SPEC, **SMALL)
+
+    class Interrupt(keras.callbacks.Callback):
+        ended = False
+
+        def on_train_batch_end(self, batch, logs=None):
+            if batch >= 99:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        def on_train_end(self, logs=None):
+            self.ended = True
+
+    callback = Interrupt()
+    with pytest.raises(KeyboardInterrupt):
+        agent.fit_offline(data(), epochs=1, steps_per_epoch=1000, callbacks=[callback], verbose=0)
+    assert agent.updates == 100 and callback.ended
 
 
 def test_behaviour_cloning_pulls_the_policy_to_the_data():

@@ -39,6 +39,11 @@ class Moments:
         self.mean = self.mean + apart * count / total
         self.count = total
 
+    def adopt(self, mean: np.ndarray, variance: np.ndarray, count: int = 1000) -> None:
+        """Starts from known statistics `[features]`, as if they were of `count` observations."""
+        self.count, self.mean = count, np.where(self._real, mean, 0.0)
+        self._squares = np.where(self._real, variance * count, 0.0)
+
     def state(self) -> dict[str, np.ndarray]:
         """All that a later `restore` needs, as arrays."""
         return {

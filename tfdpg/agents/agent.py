@@ -12,14 +12,14 @@ import tensorflow as tf
 
 from tfdpg import export
 from tfdpg.acting import Moments
-from tfdpg.agents.parts import Parts
+from tfdpg.agents.parts import Parts, recorders
 from tfdpg.arguments import natural, reject
 from tfdpg.networks import Actor
-from tfdpg.replay import Recorder, Ring
 from tfdpg.spec import Packed, Spec
 from tfdpg.training import checkpoint, evaluation, learning, loop, offline
 from tfdpg.training.collector import Collector
 from tfdpg.training.lanes import environment_of
+from tfdpg.training.normalization import find_normalizers
 from tfdpg.training.optimizers import Optimizers
 from tfdpg.training.statistics import Statistics
 from tfdpg.training.updates import CompiledUpdates
@@ -66,11 +66,11 @@ class Agent(abc.ABC):
         if self.jit_compile not in (True, False, "auto"):
             raise reject("jit_compile", 'True, False or "auto"', self.jit_compile)
         with tf.device(self.device):
-            shared = {} if parts.normalizer is None else {id(parts.normalizer): parts.normalizer}
-            self.targets = {name: copy.deepcopy(network, dict(shared)) for name, network in self.networks.items()}
+            self.targets = {name: copy.deepcopy(network) for name, network in self.networks.items()}
             self.counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="updates")
-        self.normalizer, self.optimizers, self.schedule, self.sampler, self.exploration = parts[1:]
-        self.moments = None if self.normalizer is None else Moments(self.spec)
+        self.optimizers, self.schedule, self.sampler, self.exploration = parts[1:]
+        self.normalizers = find_normalizers(self._all_networks().values())
+        self.moments = Moments(self.spec) if self.given["normalize_observations"] else None
         self.replay = self.sampler.ring
         self.optimizer = Optimizers(list(self.optimizers.values()), self.counter)
         self.statistics = Statistics(self.metrics)
@@ -87,7 +87,7 @@ class Agent(abc.ABC):
             self.exploration,
             self.seed,
             self.given["reward_shaper"],
-            [r if isinstance(r, Ring | Recorder) else Recorder(r, self.spec) for r in self.given["recorders"]],
+            recorders(self.given["recorders"], self.spec),
         )
 
     # What an algorithm says.
@@ -283,6 +283,8 @@ class Agent(abc.ABC):
     def set_weights(self, weights: Sequence[np.ndarray]) -> None:
         """Sets what `get_weights` gave."""
         checkpoint.set_weights(self._all_networks(), weights)
+        if self.moments is not None and self.moments.count == 0:
+            self.moments.adopt(self.normalizers[0].mean.numpy(), self.normalizers[0].variance.numpy())
         self.actor.refresh()
 
     def save_weights(self, filepath: str | Path, overwrite: bool = True) -> None:

@@ -1,6 +1,7 @@
 """What the deterministic actor-critics are made of, from their constructors' arguments."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
@@ -9,7 +10,7 @@ import tensorflow as tf
 from tfdpg.arguments import natural, positive, positive_int, real
 from tfdpg.exploration import NoisyActions, noisy_actions
 from tfdpg.networks import ActorCritic, Normalizer, actor_critic, check_device, check_hidden
-from tfdpg.replay import Ring, Sampler, sampler
+from tfdpg.replay import Recorder, Ring, Sampler, sampler
 from tfdpg.spec import Spec
 from tfdpg.training.optimizers import make_optimizers
 from tfdpg.training.schedule import Schedule
@@ -19,7 +20,6 @@ class Parts(NamedTuple):
     """The parts of an agent; see their classes."""
 
     networks: ActorCritic
-    normalizer: Normalizer | None
     optimizers: dict[str, keras.optimizers.Optimizer]
     schedule: Schedule
     sampler: Sampler
@@ -70,11 +70,17 @@ def make_parts(spec: Spec, options: Mapping[str, Any], networks: Mapping[str, ke
     names = ("batch_size", "replay", "alpha", "beta", "beta_steps", "epochs_per_round", "max_minibatches_per_round")
     rows = sampler(ring, seed=seed, **{name: options[name] for name in names})
     noise = (options[name] for name in ("noise", "act_noise", "ou_theta", "act_noise_schedule"))
-    return Parts(built, normalizer, optimizers, schedule, rows, noisy_actions(spec, *noise))
+    return Parts(built, optimizers, schedule, rows, noisy_actions(spec, *noise))
 
 
 def _normalizer(options: Mapping[str, Any]) -> Normalizer | None:
     if not options["normalize_observations"]:
         return None
-    epsilon = real("normalize_epsilon", options["normalize_epsilon"], low=0)
+    epsilon = positive("normalize_epsilon", options["normalize_epsilon"])
     return Normalizer(epsilon, positive("normalize_clip", options["normalize_clip"]), dtype="float32")
+
+
+def recorders(given: Any, spec: Spec) -> list[Ring | Recorder]:
+    """Rings as they are, and a `Recorder` for each directory; one directory may come by itself."""
+    several = [given] if isinstance(given, str | Path) else given
+    return [one if isinstance(one, Ring | Recorder) else Recorder(one, spec) for one in several]

@@ -53,11 +53,13 @@ class Passes:
 
     def state(self) -> dict[str, np.ndarray]:
         """What is left of the pass."""
-        return {"rest_of_pass": self._rest}
+        return {"rest_of_pass": self._rest, "rest_of_size": np.array(self.ring.replay_size)}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Takes what `state` gave."""
-        self._rest = state.get("rest_of_pass", self._rest)
+        """Takes what `state` gave; with another batch or replay size a new pass begins."""
+        rest = state.get("rest_of_pass", self._rest)
+        if rest.shape[1] == self._batch_size and state.get("rest_of_size") == self.ring.replay_size:
+            self._rest = rest
 
     def _new_pass(self, update: int) -> np.ndarray:
         rows = np.flatnonzero(self.ring.successor[: self.ring.size] != NONE) if self.ring.size else np.empty(0, int)

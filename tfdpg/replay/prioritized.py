@@ -81,16 +81,20 @@ class Prioritized:
     def state(self) -> dict[str, np.ndarray]:
         """All that a later `restore` needs, as arrays."""
         self._take_in_new_rows()
-        held = self._priorities.ravel()[: self.ring.size]
-        return {"priorities": held, "largest_priority": np.array(self._largest)}
+        return {
+            "priorities": self._priorities.ravel()[self._newest(self.ring.size)],
+            "largest_priority": np.array(self._largest),
+        }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Takes what `state` gave, for a ring that was restored to what it was then; without, all rows are new."""
+        """Takes what `state` gave, for a ring that was restored too; without priorities, all rows are new."""
         self._seen, self._waiting = 0, np.empty(0, np.int64)
         self._priorities[:], self._sums[:] = 0, 0
         if "priorities" in state:
             self._largest = float(state["largest_priority"])
-            self._set(np.arange(len(state["priorities"])), state["priorities"])
+            slots = self._newest(self.ring.size)
+            priorities = state["priorities"][len(state["priorities"]) - len(slots) :]
+            self._set(slots, np.where(self.ring.successor[slots] != NONE, priorities, 0.0))
             self._seen, self._waiting = self.ring.added, self._heads()
 
     def _take_in_new_rows(self) -> None:
@@ -103,6 +107,10 @@ class Prioritized:
         follows = self.ring.successor[slots] != NONE
         self._set(slots, np.where(follows, self._largest, 0.0))
         self._seen, self._waiting = added, self._heads()
+
+    def _newest(self, count: int) -> np.ndarray:
+        """The slots of the newest rows, the oldest of them first."""
+        return np.arange(self.ring.added - count, self.ring.added) % self.ring.replay_size
 
     def _heads(self) -> np.ndarray:
         """Rows that have no successor yet."""

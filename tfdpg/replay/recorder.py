@@ -82,5 +82,6 @@ def _write(directory: Path, spec: Spec, rows: list[dict]) -> None:
     names = {"actions": "action", "rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
     arrays |= {name: np.stack([row[key] for row in rows]) for name, key in names.items()}
     directory.mkdir(parents=True, exist_ok=True)
-    number = len(list(directory.glob("[0-9]*.npz")))
-    np.savez(directory / f"{number:06}.npz", **arrays)
+    numbers = [int(file.stem) for file in directory.glob("*.npz") if file.stem.isdigit()]
+    with open(directory / f"{max(numbers, default=-1) + 1:06}.npz", "xb") as file:
+        np.savez(file, **arrays)

@@ -152,9 +152,12 @@ class Ring:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Becomes what a ring of the same spec and of any size was when it gave `state`; too many rows: the newest."""
-        self.added = int(state["added"]) - min(len(state["rows"]), self.replay_size)
+        held, added = len(state["rows"]), int(state["added"])
+        self.added = added - min(held, self.replay_size)
+        forgotten = self.added if held < self.replay_size else 0  # slots that no row was ever put into come last
+        self.added -= forgotten
         self.append(state)
-        self.heads = np.array(state["heads"])
+        self.heads = np.where(state["heads"] >= forgotten, state["heads"] - forgotten, NONE)
 
     def append(self, state: dict[str, Any]) -> None:
         """Adds the rows of another ring's `state` as the newest; none of its episodes goes on."""

@@ -76,8 +76,8 @@ class Checkpoint(_AgentCallback):
         Raises:
             ValueError: it holds checkpoints that cannot be of this agent's past.
         """
-        saved = export.versions(self.directory)
-        if saved and (saved[-1] > self.agent.env_steps or self.agent.env_steps == 0):
+        saved, self._saved = export.versions(self.directory), None
+        if saved and (saved[-1] > self.agent.env_steps or (self.agent.env_steps, self.agent.updates) == (0, 0)):
             raise ValueError(
                 f"`directory` must not hold checkpoints of another training. Received: {self.directory}, with the "
                 f"checkpoints {saved}; this agent has taken {self.agent.env_steps} environment steps."
@@ -93,10 +93,11 @@ class Checkpoint(_AgentCallback):
         self._save()
 
     def _save(self) -> None:
-        path = self.directory / str(self.agent.env_steps)
-        if path.exists():
+        now = self.agent.env_steps, self.agent.updates
+        if now == self._saved:
             return
-        self.agent.save(path)
+        self._saved = now
+        self.agent.save(self.directory / str(self.agent.env_steps))
         if self.keep is not None:
             for steps in export.versions(self.directory)[: -self.keep]:
                 shutil.rmtree(self.directory / str(steps))
@@ -234,7 +235,7 @@ class EpochLogger(keras.callbacks.Callback):
 
 
 class ScalarWriter(_AgentCallback):
-    """Writes the logs of learning rounds to TensorBoard, by environment steps, and not only those of epochs.
+    """Writes the logs of `fit`'s learning rounds to TensorBoard, by environment steps, and not only those of epochs.
 
     Beside the logs (returns, losses, values, TD errors) it writes `noise_factor` (of the exploration noise),
     `learning_rate/<optimizer>` and `steps_per_second`.

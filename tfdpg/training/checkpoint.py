@@ -113,6 +113,7 @@ def restore(agent: Saves, saved: Saved, changes: Mapping[str, Any]) -> None:
     agent.sampler.restore(saved.replay)
     if agent.moments is not None:
         agent.moments.restore(saved.replay)
+        agent.moments.rows = min(agent.moments.rows, agent.replay.added)
     state = saved.state
     agent.counter.assign(state["updates"])
     agent.epoch, agent.environment = state["epoch"], state["environment"]

@@ -105,6 +105,7 @@ class Collector:
         action, lanes = self._pending, self.lanes
         if self._resetting is not None:
             live = ~self._resetting
+            self._exploration.noise.end(self._resetting)
             ended = ended & live
             any_ended = bool(ended.any())
             lanes, action, reward, terminated = (values[live] for values in (lanes, action, reward, terminated))
@@ -153,16 +154,23 @@ class Collector:
 
     def state(self) -> dict[str, Any]:
         """The random state and the episodes begun, as plain JSON values."""
-        noise = self._exploration.noise.state.tolist()
-        return {"random_state": self.rng.bit_generator.state, "episodes": self.episodes.tolist(), "noise": noise}
+        return {
+            "random_state": self.rng.bit_generator.state,
+            "episodes": self.episodes.tolist(),
+            "noise": self._exploration.noise.state.tolist(),
+            "lanes": len(self.lanes),
+            "resetting": None if self._resetting is None else self._resetting.tolist(),
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Takes what `state` gave."""
         self.rng.bit_generator.state = state["random_state"]
         self.episodes = np.array(state["episodes"], np.int64)
         self._exploration.noise.state = np.array(state["noise"], np.float32).reshape(-1, self._spec.act_dim)
+        self.lanes = np.arange(state["lanes"])
         if len(self._stores) > 1:
             self.close_episodes()  # recorders did not see them begin
+        self._resetting = None if state["resetting"] is None else np.array(state["resetting"])
 
     @property
     def _this_step(self) -> str:

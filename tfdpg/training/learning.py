@@ -32,7 +32,7 @@ class Learns(Protocol):
     collector: Collector
     actor: Actor
     statistics: Statistics
-    normalizer: Normalizer | None
+    normalizers: list[Normalizer]
     moments: Moments | None
 
     @property
@@ -43,8 +43,8 @@ class Learns(Protocol):
 
 def learn(agent: Learns, updates: int, compiled: CompiledUpdates) -> dict[str, float]:
     """Makes `updates` updates, at least one; returns the means of their metrics and `loss`."""
-    if agent.moments is not None and agent.normalizer is not None:
-        take_in(agent.replay, agent.moments, agent.normalizer)
+    if agent.moments is not None:
+        take_in(agent.replay, agent.moments, agent.normalizers)
     td_error = agent.metrics.index("td_error")
     rows = np.empty((0, agent.batch_size), np.int64)
 

@@ -1,5 +1,8 @@
 """The statistics of observations on their way from the replay into the networks."""
 
+from collections.abc import Iterable, Sequence
+
+import keras
 import numpy as np
 
 from tfdpg.acting import Moments
@@ -7,12 +10,19 @@ from tfdpg.networks import Normalizer
 from tfdpg.replay import Ring
 
 
-def take_in(ring: Ring, moments: Moments, normalizer: Normalizer) -> None:
+def take_in(ring: Ring, moments: Moments, normalizers: Sequence[Normalizer]) -> None:
     """Adds the observations of the rows that are new since the last time, and writes mean and variance."""
     first = max(moments.rows, ring.added - ring.replay_size)
     if first == ring.added:
         return
     moments.update(ring.observation(np.arange(first, ring.added) % ring.replay_size))
     moments.rows = ring.added
-    normalizer.mean.assign(moments.mean)
-    normalizer.variance.assign(moments.variance)
+    for normalizer in normalizers:
+        normalizer.mean.assign(moments.mean)
+        normalizer.variance.assign(moments.variance)
+
+
+def find_normalizers(networks: Iterable[keras.Model]) -> list[Normalizer]:
+    """The normalisers in some networks, each once."""
+    layers = [layer for network in networks for layer in network._flatten_layers()]
+    return list({id(layer): layer for layer in layers if isinstance(layer, Normalizer)}.values())

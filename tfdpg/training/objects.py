@@ -21,22 +21,24 @@ def to_json(value: Any) -> Any:
         return [to_json(part) for part in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and _path(type(value)):
+        fields = {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {"object": _path(type(value)), "fields": fields}
     path = _path(value)
     return {"callable": path} if path else {"lost": repr(value)}
 
 
 def from_json(value: Any) -> Any:
-    """The argument that `to_json` was given, lists as tuples."""
+    """The argument that `to_json` was given, lists as tuples; what cannot be imported any more is `{"lost": ...}`."""
     match value:
         case {"optimizer": config}:
             return keras.optimizers.deserialize(config)
-        case {"object": path, "fields": fields}:
-            return _imported(path)(**fields)
-        case {"callable": path}:
-            return _imported(path)
+        case {"object": path} | {"callable": path}:
+            try:
+                thing = _imported(path)
+            except (ImportError, AttributeError):
+                return {"lost": path}
+            return thing(**{k: from_json(v) for k, v in value["fields"].items()}) if "fields" in value else thing
         case list():
             return tuple(from_json(part) for part in value)
     return value
