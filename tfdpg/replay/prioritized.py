@@ -9,7 +9,8 @@ from tfdpg.arguments import positive_int, real
 from tfdpg.replay.ring import NONE, Ring
 from tfdpg.replay.uniform import NOTHING_TO_DRAW, random_words
 
-BLOCK = 1024
+BLOCK = 32
+"""Small enough that a draw copies few priorities that it does not need."""
 EPSILON = 1e-6
 """Added to an error, so that a row without one can be drawn again."""
 
@@ -40,6 +41,7 @@ class Prioritized:
         self._priorities = np.zeros((blocks, BLOCK), np.float32)
         self._sums = np.zeros(blocks)
         self._largest, self._seen, self._waiting = 1.0, 0, np.empty(0, np.int64)
+        self._drawable = 0
 
     def updates_due(self, credit: int) -> int:
         """The updates of a learning round: what the schedule says."""
@@ -63,7 +65,7 @@ class Prioritized:
         slots = self._locate(((np.arange(shape[1]) + uniform) * (total / shape[1])).ravel())
         probability = self._priorities.ravel()[slots].reshape(shape) / total
         beta = np.array([self.beta(update + i) for i in range(minibatches)])[:, None]
-        weights = (np.count_nonzero(self._priorities) * probability) ** -beta
+        weights = (self._drawable * probability) ** -beta
         weights /= weights.max(axis=1, keepdims=True)
         return slots.reshape(shape), weights.astype(np.float32)
 
@@ -96,6 +98,7 @@ class Prioritized:
             priorities = state["priorities"][len(state["priorities"]) - len(slots) :]
             self._set(slots, np.where(self.ring.successor[slots] != NONE, priorities, 0.0))
             self._seen, self._waiting = self.ring.added, self._heads()
+            self._drawable = np.count_nonzero(self._priorities)
 
     def _take_in_new_rows(self) -> None:
         """Gives rows that were added, or got a successor, since the last time the largest priority."""
@@ -107,6 +110,7 @@ class Prioritized:
         follows = self.ring.successor[slots] != NONE
         self._set(slots, np.where(follows, self._largest, 0.0))
         self._seen, self._waiting = added, self._heads()
+        self._drawable = np.count_nonzero(self._priorities)
 
     def _newest(self, count: int) -> np.ndarray:
         """The slots of the newest rows, the oldest of them first."""
@@ -119,16 +123,15 @@ class Prioritized:
 
     def _set(self, slots: np.ndarray, priorities: np.ndarray) -> None:
         self._priorities.ravel()[slots] = priorities
-        blocks = np.unique(slots // BLOCK)
+        blocks = slots // BLOCK
         self._sums[blocks] = self._priorities[blocks].sum(axis=1, dtype=np.float64)
 
     def _locate(self, points: np.ndarray) -> np.ndarray:
         """The slots in whose stretch of the cumulative sum some points lie."""
         ends = np.cumsum(self._sums)
         blocks = np.minimum(np.searchsorted(ends, points, side="right"), np.flatnonzero(self._sums)[-1])
-        used, place = np.unique(blocks, return_inverse=True)
-        inner = np.cumsum(self._priorities[used], axis=1, dtype=np.float64)
-        rest = np.clip(points - (ends[blocks] - self._sums[blocks]), 0, inner[place, -1] * (1 - 1e-12))
-        offsets = np.arange(len(used)) * (2 * self._sums.max() + 1)  # every block's stretch beyond the last one's
-        flat = np.searchsorted((inner + offsets[:, None]).ravel(), rest + offsets[place], side="right")
-        return used[place] * BLOCK + np.minimum(flat - place * BLOCK, BLOCK - 1)
+        inner = self._priorities[blocks].T.astype(np.float64)
+        for place in range(1, BLOCK):  # np.cumsum takes three times as long
+            inner[place] += inner[place - 1]
+        rest = np.clip(points - (ends[blocks] - self._sums[blocks]), 0, inner[-1] * (1 - 1e-12))
+        return blocks * BLOCK + np.count_nonzero(inner <= rest, axis=0)
