@@ -65,3 +65,8 @@ def test_the_schedule_scales_the_noise_and_is_checked():
         exploration.NoisyActions(SPEC, exploration.Gaussian(SPEC, 0.1), lambda step: float("nan"))(greedy, 0, rng)
     with pytest.raises(ValueError, match=r"`act_noise` must be a number, or 2 of them"):
         exploration.noisy_actions(SPEC, "gaussian", (0.1, 0.1, 0.1), 0.15, None)
+
+
+def test_theta_is_checked():
+    with pytest.raises(ValueError, match="`ou_theta` must be a finite number in"):
+        exploration.noisy_actions(SPEC, "ou", 0.1, 2.0, None)

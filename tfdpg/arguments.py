@@ -4,7 +4,7 @@ import functools
 import inspect
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar, cast
 
 Init = TypeVar("Init", bound=Callable[..., None])
@@ -48,7 +48,7 @@ def positive(name: str, value: Any) -> float:
 
 
 def keeps_arguments(init: Init) -> Init:
-    """Makes a constructor keep its arguments, defaults too, as the dict `self.given`."""
+    """Makes a constructor keep its arguments: all in `self.given`; in `self.changed` who are not at their defaults."""
     signature = inspect.signature(init)
 
     @functools.wraps(init)
@@ -60,6 +60,20 @@ def keeps_arguments(init: Init) -> Init:
             raise
         bound.apply_defaults()
         self.given = {name: value for name, value in bound.arguments.items() if name != "self"}
+        defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
+        self.changed = {name for name, value in self.given.items() if _differs(value, defaults[name])}
         init(self, *args, **kwargs)
 
     return cast(Init, keeping)
+
+
+def _differs(value: Any, default: Any) -> bool:
+    plain = (bool, int, float, str, tuple)
+    return value is not default and not (isinstance(value, plain) and isinstance(default, plain) and value == default)
+
+
+def refuse_unused(changed: Collection[str], names: Collection[str], why: str) -> None:
+    """Raises `ValueError` if one of `names` was changed, where `why` says that it has no effect."""
+    for name in names:
+        if name in changed:
+            raise ValueError(f"`{name}` does nothing where {why}.")

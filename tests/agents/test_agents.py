@@ -199,7 +199,6 @@ def test_what_a_lane_misuses_is_refused(make):
         ("l2", -1.0),
         ("noise", "pink"),
         ("act_noise", (0.1, 0.1, 0.1)),
-        ("ou_theta", 2.0),
         ("replay", "fifo"),
         ("bc_weight", -1.0),
         ("pi_lr", 0.0),

@@ -311,7 +311,7 @@ def test_load_agent_changes_what_it_is_told(make, tmp_path):
         with pytest.raises(ValueError, match=f"`{name}` cannot change"):
             tfdpg.load_agent(tmp_path / "agent", **{name: value})
     fresh.save(tmp_path / "own")
-    with pytest.raises(ValueError, match="`q_lr` does nothing beside your own optimizer"):
+    with pytest.raises(ValueError, match="`q_lr` does nothing where `q_optimizer` is your own"):
         tfdpg.load_agent(tmp_path / "own", q_lr=0.1)
     with pytest.raises(ValueError, match="`gama` is no argument of"):
         tfdpg.load_agent(tmp_path / "agent", gama=0.9)
@@ -378,3 +378,18 @@ def test_n_step_and_discount_reach_the_minibatch(make):
     packed = agent.draw(np.arange(9)[None], None)[0][0]
     np.testing.assert_allclose(packed[0, 3:5], [1 + 0.5 * 2 + 0.25 * 3, 0.125])
     np.testing.assert_allclose(packed[7, 3:5], [8 + 0.5 * 9, 0.0])
+
+
+@pytest.mark.parametrize(
+    "options, named",
+    [
+        ({"pi_optimizer": keras.optimizers.SGD(0.1), "pi_lr": 0.1}, "pi_lr"),
+        ({"ou_theta": 0.2}, "ou_theta"),
+        ({"normalize_clip": 3.0}, "normalize_clip"),
+        ({"normalize_epsilon": 0.1}, "normalize_epsilon"),
+    ],
+)
+def test_an_option_without_effect_is_refused(make, options, named):
+    with pytest.raises(ValueError, match=f"`{named}` does nothing where"):
+        make(Counter(), **options)
+    make(Counter(), ou_theta=0.15, normalize_clip=5)  # at their defaults they say nothing

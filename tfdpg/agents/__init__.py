@@ -58,9 +58,6 @@ def load_agent(directory: str | Path, env: Any = None, **changes: Any) -> "Agent
         if name not in saved.arguments and name != "recorders":
             raise ValueError(f"`{name}` is no argument of {saved.agent}. Received: {name}={changes[name]!r}")
     arguments = saved.arguments | changes
-    for kind in ("pi", "q"):
-        if f"{kind}_lr" in changes and arguments[f"{kind}_optimizer"] is not None:
-            raise ValueError(f"`{kind}_lr` does nothing beside your own optimizer: give a new `{kind}_optimizer`.")
     lost = [name for name, value in arguments.items() if is_lost(value)]
     if lost:
         raise ValueError(f"`{lost[0]}` could not be saved, having no import path: load_agent(..., {lost[0]}=...)")

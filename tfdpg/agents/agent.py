@@ -39,6 +39,7 @@ class Agent(abc.ABC):
     Attributes:
         spec: the spaces that the agent serves.
         given: the constructor's arguments.
+        changed: the names of those that are not at their defaults.
         networks: the online networks, by the names of the exported signatures: `pi`, `q1`, ...
         targets: their target networks, by the same names.
         optimizers: one for each network, by the same names.
@@ -56,6 +57,7 @@ class Agent(abc.ABC):
     metrics: tuple[str, ...]
     """The names of what `update` measures; `td_error` is among them."""
     given: dict[str, Any]
+    changed: set[str]
 
     def __init__(self, env: Any, parts: Parts):
         self.spec = Spec.of(env)

@@ -149,7 +149,7 @@ class DDPG(Agent):
         self.target_update_every = positive_int("target_update_every", target_update_every)
         self.n_step = positive_int("n_step", n_step)
         self.bc_weight = real("bc_weight", bc_weight, low=0)
-        super().__init__(env, make_parts(spec, self.given, {"pi": pi, "q1": q1}))
+        super().__init__(env, make_parts(spec, self.given, self.changed, {"pi": pi, "q1": q1}))
         self.pi, self.q1 = self.networks["pi"], self.networks["q1"]
         self.pi_target, self.q1_target = self.targets["pi"], self.targets["q1"]
 

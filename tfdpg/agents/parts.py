@@ -1,13 +1,13 @@
 """What the deterministic actor-critics are made of, from their constructors' arguments."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from tfdpg.arguments import natural, positive, positive_int, real
+from tfdpg.arguments import natural, positive, positive_int, real, refuse_unused
 from tfdpg.exploration import NoisyActions, noisy_actions
 from tfdpg.networks import ActorCritic, Normalizer, actor_critic, check_device, check_hidden
 from tfdpg.replay import Recorder, Ring, Sampler, sampler
@@ -26,17 +26,28 @@ class Parts(NamedTuple):
     exploration: NoisyActions
 
 
-def make_parts(spec: Spec, options: Mapping[str, Any], networks: Mapping[str, keras.Model | None]) -> Parts:
+def make_parts(
+    spec: Spec, options: Mapping[str, Any], changed: Collection[str], networks: Mapping[str, keras.Model | None]
+) -> Parts:
     """Builds and checks the parts that `options`, a constructor's arguments by name, describe.
 
     Args:
         spec: the spaces.
         options: those that all deterministic actor-critics have.
+        changed: the names of those that are not at their defaults.
         networks: `pi` and the critics that the agent has, one's own or None for a stock one.
 
     Raises:
         ValueError: an option out of its range, or one that another leaves without effect.
     """
+    for kind in ("pi", "q"):
+        if options[f"{kind}_optimizer"] is not None:
+            refuse_unused(changed, [f"{kind}_lr"], f"`{kind}_optimizer` is your own")
+    if options["noise"] == "gaussian":
+        refuse_unused(changed, ["ou_theta"], "`noise` is 'gaussian'")
+    if not options["normalize_observations"]:
+        names = ["normalize_epsilon", "normalize_clip"]
+        refuse_unused(changed, names, "`normalize_observations` is False")
     hidden_units, activation = check_hidden(options["hidden_units"], options["activation"])
     seed = natural("seed", options["seed"])
     rates = {kind: positive(f"{kind}_lr", options[f"{kind}_lr"]) for kind in ("pi", "q")}

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.parts import make_parts
-from tfdpg.arguments import keeps_arguments, positive_int, real, reject
+from tfdpg.arguments import keeps_arguments, positive_int, real, refuse_unused, reject
 from tfdpg.exploration import per_dimension
 from tfdpg.losses import smooth_action, td_target
 from tfdpg.networks import Transitions, flat_values, unpack_transitions
@@ -186,7 +186,10 @@ class TD3(Agent):
         if critics == 2 and (q1 is None) != (q2 is None):
             raise ValueError(f"`q1` and `q2` go together. Received: q1={q1!r}, q2={q2!r}")
         self.critics = tuple(own)[:critics]
-        super().__init__(env, make_parts(spec, self.given, {"pi": pi} | {name: own[name] for name in self.critics}))
+        if self.target_noise_decay == 0:
+            refuse_unused(self.changed, ["target_noise_min"], "`target_noise_decay` is 0")
+        networks = {"pi": pi} | {name: own[name] for name in self.critics}
+        super().__init__(env, make_parts(spec, self.given, self.changed, networks))
         self.pi, self.q1, self.q2 = self.networks["pi"], self.networks["q1"], self.networks.get("q2")
 
     def draw(self, rows: np.ndarray, weights: np.ndarray | None) -> Packed:
