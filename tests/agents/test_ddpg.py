@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdpg
-from tests.agents.test_td3 import BATCH, PI, Q1, S2, SPEC, A, D, R, S, adam_first_step, linear
+from tests.agents.by_hand import BATCH, PI, Q1, S2, SPEC, A, D, R, S, adam_first_step, linear
 from tests.environments import Identity
 
 

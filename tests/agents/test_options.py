@@ -163,55 +163,6 @@ def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_pat
         make(env, normalize_observations=True, encoder=keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)]))
 
 
-def test_loaded_statistics_are_not_forgotten(make, tmp_path):
-    agent = fitted(make, Counter(length=9), steps=60, normalize_observations=True)
-    agent.save_weights(tmp_path / "a.weights.h5")
-    other = make(Counter(), normalize_observations=True)
-    other.load_weights(tmp_path / "a.weights.h5")
-    other.act(np.zeros(2, np.float32))
-    other.observe(0.0, np.full(2, 100.0, np.float32), True, False)
-    other.learn(1)
-    assert np.abs(other.normalizers[0].mean.numpy() - agent.normalizers[0].mean.numpy()).max() < 1
-
-
-@pytest.mark.parametrize("size", [30, 1000])
-@pytest.mark.parametrize("options", [{"replay": "prioritized"}, {"epochs_per_round": 1}], ids=["prioritized", "passes"])
-def test_a_replay_moves_into_one_of_another_size(make, options, size, tmp_path):
-    agent = fitted(make, Counter(length=9), steps=120, replay_size=100, normalize_observations=True, **options)
-    agent.learn(3)
-    agent.save(tmp_path / "agent")
-    changes = {"batch_size": 4} if "epochs_per_round" in options else {}
-    again = tfdpg.load_agent(tmp_path / "agent", replay_size=size, **changes)
-    kept = min(size, 100)
-    slots = [np.arange(a.replay.added - kept, a.replay.added) % a.replay.replay_size for a in (agent, again)]
-    acted = agent.replay.successor[slots[0]] >= 0
-    np.testing.assert_array_equal(agent.replay.rows[slots[0]][acted], again.replay.rows[slots[1]][acted])
-    assert again.replay.size == kept
-    if "replay" in options:
-        held = [a.sampler._priorities.ravel()[s] for a, s in zip((agent, again), slots, strict=True)]
-        np.testing.assert_array_equal(*held)
-    assert np.isfinite(list(again.learn(5).values())).all()
-
-
-def test_an_open_episode_goes_on_after_loading_in_every_lane(make, tmp_path):
-    makers = [lambda: Counter(length=7), lambda: Counter(length=4)]
-    env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
-    agent = make(env, start_steps=0)
-    observation, _ = env.reset(seed=[1, 2])
-    for _ in range(4):
-        action = agent.act(observation)
-        observation, *outcome, info = env.step(action)
-        agent.observe(outcome[0], observation, *outcome[1:], info.get("final_obs"))
-    agent.save(tmp_path / "agent")  # lane 1 has ended, and its reset comes next
-    again = tfdpg.load_agent(tmp_path / "agent")
-    following, *outcome, info = env.step(agent.act(observation))
-    again.act(observation)
-    for one in (agent, again):
-        one.observe(outcome[0], following, *outcome[1:], info.get("final_obs"))
-        one.act(following)
-    assert again.replay.added == agent.replay.added == 12 and again.env_steps == agent.env_steps == 9
-
-
 def test_dict_observations_are_normalised_but_for_one_hot_features(make):
     env = Counter(length=9, as_dict=True)
     agent = fitted(make, env, steps=60, normalize_observations=True)
@@ -281,52 +232,6 @@ def test_recorders_receive_every_transition_and_train_another_agent(make, tmp_pa
     drawable = other.replay.successor[: other.replay.size] >= 0
     assert drawable.sum() == 43 and other.updates == 3
     np.testing.assert_array_equal(other.replay.rows[:5], agent.replay.rows[:5])
-
-
-def test_load_agent_changes_what_it_is_told(make, tmp_path):
-    agent = fitted(make, clip_norm=1.0)
-    agent.save(tmp_path / "agent")
-    changes = {
-        "pi_lr": 0.5,
-        "gamma": 0.5,
-        "batch_size": 4,
-        "act_noise": 0.3,
-        "replay_size": 30,
-        "n_step": 2,
-        "device": "cpu",
-    }
-    again = tfdpg.load_agent(tmp_path / "agent", **changes)
-    assert {name: again.given[name] for name in changes} == changes and again.given["clip_norm"] == 1.0
-    assert float(again.optimizers["pi"].learning_rate) == 0.5
-    assert float(again.optimizers["q1"].learning_rate) == pytest.approx(1e-3)
-    assert again.gamma == 0.5 and again.replay.size == 30
-    newest = agent.replay.rows[agent.replay.size - 30 : agent.replay.size]
-    np.testing.assert_array_equal(
-        again.replay.rows[np.arange(again.replay.added - 30, again.replay.added) % 30], newest
-    )
-    assert again.learn(2) and again.updates == agent.updates + 2
-    fresh = tfdpg.load_agent(tmp_path / "agent", q_optimizer=keras.optimizers.SGD(0.1))
-    assert isinstance(fresh.optimizers["q1"], keras.optimizers.SGD) and fresh.learn(1)
-    for name, value in (("hidden_units", (4,)), ("seed", 3), ("normalize_observations", True)):
-        with pytest.raises(ValueError, match=f"`{name}` cannot change"):
-            tfdpg.load_agent(tmp_path / "agent", **{name: value})
-    fresh.save(tmp_path / "own")
-    with pytest.raises(ValueError, match="`q_lr` does nothing where `q_optimizer` is your own"):
-        tfdpg.load_agent(tmp_path / "own", q_lr=0.1)
-    with pytest.raises(ValueError, match="`gama` is no argument of"):
-        tfdpg.load_agent(tmp_path / "agent", gama=0.9)
-
-
-def test_objects_are_saved_with_the_agent(make, tmp_path):
-    schedule = tfdpg.exploration.Decay(0.01, minimum=0.1)
-    agent = make(
-        Counter(), pi_optimizer=keras.optimizers.RMSprop(0.02), act_noise_schedule=schedule, reward_shaper=doubled
-    )
-    agent.save(tmp_path / "agent")
-    again = tfdpg.load_agent(tmp_path / "agent")
-    assert again.given["act_noise_schedule"] == schedule and again.given["reward_shaper"] is doubled
-    assert isinstance(again.optimizers["pi"], keras.optimizers.RMSprop)
-    assert float(again.optimizers["pi"].learning_rate) == pytest.approx(0.02)
 
 
 def test_an_own_loop_gives_the_weights_that_fit_gives(make):

@@ -4,7 +4,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import keras
@@ -37,6 +37,7 @@ def fit(
     check_counts(epochs, steps_per_epoch, initial_epoch, validation_episodes, max_ep_len, verbose)
     _check_environments(agent, env, validation_env)
     lanes = Lanes(env, agent.spec, agent.collector.next_reset_seed, max_ep_len)
+    validate = validation(agent, validation_env, validation_episodes, max_ep_len)
     hooks, history = callback_list(agent, callbacks, verbose, epochs, steps_per_epoch)
     agent.stop_training, agent._initial_epoch = False, None
     agent.collector.close_episodes()
@@ -44,29 +45,65 @@ def fit(
     schedule = agent.schedule
     with deferred_interrupt() as interrupted:
         run = _Run(agent, lanes, hooks, interrupted)
-        hooks.on_train_begin()
-        first = agent._initial_epoch or initial_epoch
-        schedule.total_steps = schedule.env_steps + (epochs - first) * steps_per_epoch
-        for epoch in range(first, epochs):
-            hooks.on_epoch_begin(epoch)
-            logs = run.epoch(steps_per_epoch)
-            if interrupted.is_set():
-                break
-            if validation_env is not None:
-                hooks.on_test_begin()
-                scores = agent.evaluate(validation_env, validation_episodes, max_ep_len=max_ep_len)
-                hooks.on_test_end(scores)
-                logs |= {f"val_{name}": value for name, value in scores.items()}
-            agent.epoch = epoch + 1
-            hooks.on_epoch_end(epoch, logs)
-            if agent.stop_training or interrupted.is_set():
-                break
-        hooks.on_train_end()
-    schedule.total_steps = None
-    agent.collector.flush()
+
+        def train_epoch(epoch: int) -> dict[str, float]:
+            schedule.total_steps = schedule.env_steps + (epochs - epoch) * steps_per_epoch
+            return run.epoch(steps_per_epoch)
+
+        try:
+            run_epochs(agent, hooks, interrupted, initial_epoch, epochs, train_epoch, validate)
+        finally:
+            schedule.total_steps = None
+            agent.collector.flush()
+    return history
+
+
+def run_epochs(
+    agent: Trains,
+    hooks: keras.callbacks.CallbackList,
+    interrupted: threading.Event,
+    first: int,
+    stop: int,
+    train_epoch: Callable[[int], dict[str, float]],
+    validate: Callable[[], dict[str, float]] | None,
+) -> None:
+    """Trains and validates, epoch for epoch, with the callbacks around it.
+
+    Args:
+        agent: the agent.
+        hooks: the callbacks.
+        interrupted: set by Ctrl-C.
+        first: the epoch to begin with, unless a callback knows better.
+        stop: the epoch to stop at.
+        train_epoch: trains the epoch of a number, and gives its logs.
+        validate: gives the scores of an evaluation; None does not validate.
+
+    Raises:
+        KeyboardInterrupt: after the end of training, if there was a Ctrl-C.
+    """
+    hooks.on_train_begin()
+    for epoch in range(agent._initial_epoch or first, stop):
+        hooks.on_epoch_begin(epoch)
+        logs = train_epoch(epoch)
+        if interrupted.is_set():
+            break
+        if validate is not None:
+            hooks.on_test_begin()
+            scores = validate()
+            hooks.on_test_end(scores)
+            logs |= {f"val_{name}": value for name, value in scores.items()}
+        agent.epoch = epoch + 1
+        hooks.on_epoch_end(epoch, logs)
+        if agent.stop_training or interrupted.is_set():
+            break
+    hooks.on_train_end()
     if interrupted.is_set():
         raise KeyboardInterrupt("Training was interrupted, and ended between two steps.")
-    return history
+
+
+def validation(agent: Trains, env: Any, episodes: int, max_ep_len: int | None) -> Callable[[], dict[str, float]] | None:
+    """What `run_epochs` validates with; None without an environment."""
+    return None if env is None else lambda: agent.evaluate(env, episodes, max_ep_len=max_ep_len)
 
 
 def check_counts(

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import keras
 
 from tfdpg.training.datasets import load_into
-from tfdpg.training.loop import callback_list, check_counts, deferred_interrupt
+from tfdpg.training.loop import callback_list, check_counts, deferred_interrupt, run_epochs, validation
 from tfdpg.training.protocols import Trains
 from tfdpg.training.updates import LARGEST_CHUNK
 
@@ -23,19 +23,20 @@ def fit_offline(
     validation_episodes: int,
     max_ep_len: int | None,
 ) -> keras.callbacks.History:
-    """See `Agent.fit_offline`. Ctrl-C ends training between two rounds, as in `fit`."""
+    """See `Agent.fit_offline`. Ctrl-C ends training between two rounds, as in `fit`, whose count of epochs goes on."""
     check_counts(epochs, steps_per_epoch, 0, validation_episodes, max_ep_len, verbose)
     if validation_env is not None:
         agent.spec.check(validation_env, "validation_env")
     agent.collector.close_episodes()
     if data is not None:
         load_into(agent.replay, data)
-    hooks, history = callback_list(agent, callbacks, verbose, epochs, steps_per_epoch)
-    agent.stop_training = False
+    validate = validation(agent, validation_env, validation_episodes, max_ep_len)
+    first, stop = agent.epoch, agent.epoch + epochs
+    hooks, history = callback_list(agent, callbacks, verbose, stop, steps_per_epoch)
+    agent.stop_training, agent._initial_epoch = False, None
     with deferred_interrupt() as interrupted:
-        hooks.on_train_begin()
-        for epoch in range(epochs):
-            hooks.on_epoch_begin(epoch)
+
+        def train_epoch(epoch: int) -> dict[str, float]:
             agent.statistics.reset()
             began, done = time.perf_counter(), 0
             while done < steps_per_epoch and not (agent.stop_training or interrupted.is_set()):
@@ -44,19 +45,7 @@ def fit_offline(
                 logs = agent.learn(count)
                 done += count
                 hooks.on_train_batch_end(done - 1, logs)
-            if interrupted.is_set():
-                break
-            logs = agent.statistics.summary() | {"updates_per_second": done / (time.perf_counter() - began)}
-            if validation_env is not None:
-                hooks.on_test_begin()
-                scores = agent.evaluate(validation_env, validation_episodes, max_ep_len=max_ep_len)
-                hooks.on_test_end(scores)
-                logs |= {f"val_{name}": value for name, value in scores.items()}
-            agent.epoch += 1
-            hooks.on_epoch_end(epoch, logs)
-            if agent.stop_training or interrupted.is_set():
-                break
-        hooks.on_train_end()
-    if interrupted.is_set():
-        raise KeyboardInterrupt("Training was interrupted, and ended between two rounds.")
+            return agent.statistics.summary() | {"updates_per_second": done / (time.perf_counter() - began)}
+
+        run_epochs(agent, hooks, interrupted, first, stop, train_epoch, validate)
     return history

@@ -1,0 +1,67 @@
+"""TD3 on networks small enough for arithmetic by hand, and a minibatch for it."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from gymnasium import spaces
+
+import tfdpg
+from tfdpg.replay import Layout
+
+ACTION = spaces.Box(np.array([-1.0], np.float32), np.array([3.0], np.float32))
+SPEC = tfdpg.Spec(spaces.Box(-9, 9, (1,)), ACTION)
+LAYOUT = Layout.of(SPEC)
+PI, Q1, Q2 = 0.4, (0.5, -0.3), (0.2, 0.7)
+
+
+def linear(inputs, weights):
+    x = inputs if not isinstance(inputs, list) else keras.layers.Concatenate()(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1, use_bias=False)(x))
+    model.set_weights([np.array(weights, np.float32).reshape(-1, 1)])
+    return model
+
+
+def linear_agent(**changes):
+    def inputs():
+        return [keras.Input((1,)), keras.Input((1,))]
+
+    arguments = {"batch_size": 2, "policy_delay": 2, "polyak": 0.9, "pi_lr": 0.01, "q_lr": 0.1, "jit_compile": False}
+    return tfdpg.TD3(
+        SPEC,
+        pi=linear(keras.Input((1,)), [PI]),
+        q1=linear(inputs(), Q1),
+        q2=linear(inputs(), Q2),
+        **arguments | changes,
+    )
+
+
+def minibatch(observation, action, reward, discount, next_observation):
+    packed = np.zeros((len(observation), LAYOUT.width), np.float32)
+    columns = (LAYOUT.observation, LAYOUT.action, LAYOUT.next_observation)
+    for column, values in zip(columns, (observation, action, next_observation), strict=True):
+        packed[:, column] = np.reshape(values, (-1, 1))
+    packed[:, LAYOUT.reward], packed[:, LAYOUT.discount], packed[:, LAYOUT.weight] = reward, discount, 1
+    return (tf.constant(packed),)
+
+
+S, A, R, D, S2 = (
+    np.array([1.0, 2.0]),
+    np.array([0.5, -0.5]),
+    np.array([1.0, -1.0]),
+    np.array([0.99, 0.0]),
+    np.array([2.0, -1.0]),
+)
+BATCH = minibatch(S, A, R, D, S2)
+
+
+def adam_first_step(gradient, rate):
+    """Adam's first step: m̂ = g and v̂ = g², up to Keras' epsilon."""
+    m, v = 0.1 * gradient, 0.001 * gradient**2
+    return rate * np.sqrt(0.001) / 0.1 * m / (np.sqrt(v) + 1e-7)
+
+
+def expected_target(agent, counter):
+    noise = agent.smoothing_noise(tf.constant(counter, tf.int64)).numpy()[:, 0]
+    action = np.clip(PI * S2 + np.clip(noise, -0.5 * 2, 0.5 * 2), -1, 3)
+    q = np.minimum(Q1[0] * S2 + Q1[1] * action, Q2[0] * S2 + Q2[1] * action)
+    return R + D * q
