@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from tfdpg import exploration, losses, networks, replay
     from tfdpg.agents import load_agent
     from tfdpg.agents.agent import Agent
+    from tfdpg.agents.d4pg import D4PG
     from tfdpg.agents.ddpg import DDPG
     from tfdpg.agents.td3 import TD3
     from tfdpg.export import Policy, load
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tfdpg.training.evaluation import evaluate
 
 _NAMES = {
+    "D4PG": "tfdpg.agents.d4pg",
     "DDPG": "tfdpg.agents.ddpg",
     "Agent": "tfdpg.agents.agent",
     "Policy": "tfdpg.export",
@@ -33,6 +35,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "D4PG",
     "DDPG",
     "TD3",
     "Agent",

@@ -5,7 +5,7 @@ import pytest
 
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
-from tfdpg.acting import ACTIVATIONS, MLPActor, encode
+from tfdpg.acting import ACTIVATIONS, MLPActor, encode, mlp
 from tfdpg.networks import compiled_actor, flat_weights
 
 
@@ -19,7 +19,7 @@ def packed_samples(spec, count):
 def test_actions_equal_keras(space):
     spec = Spec(space, ACTION)
     pi = networks.mlp_actor(spec, hidden_units=(16, 8), seed=3)
-    actor = MLPActor(spec, (16, 8), "relu")
+    actor = MLPActor(spec, mlp((16, 8), "relu"))
     actor.load(flat_weights(pi).numpy())
     for lanes in (1, 5):
         packed = packed_samples(spec, lanes)
@@ -33,7 +33,7 @@ def test_actions_equal_keras(space):
 def test_activations_equal_keras(activation):
     spec = Spec(OBSERVATIONS["matrix"], ACTION)
     pi = networks.mlp_actor(spec, hidden_units=(32, 32), activation=activation, seed=1)
-    actor = MLPActor(spec, (32, 32), activation)
+    actor = MLPActor(spec, mlp((32, 32), activation))
     actor.load(flat_weights(pi).numpy())
     packed = packed_samples(spec, 9)
     np.testing.assert_allclose(actor(packed), compiled_actor(spec, pi)(packed), rtol=1e-5, atol=1e-6)
@@ -56,7 +56,7 @@ def test_one_hot_by_hand():
 def test_wrong_number_of_weights():
     spec = Spec(OBSERVATIONS["box"], ACTION)
     with pytest.raises(ValueError, match="must have 26 elements. Received: 27"):
-        MLPActor(spec, (4,), "relu").load(np.zeros(27, np.float32))
+        MLPActor(spec, mlp((4,), "relu")).load(np.zeros(27, np.float32))
 
 
 def test_a_worker_that_acts_never_imports_tensorflow():

@@ -14,5 +14,6 @@ SMALL = {
 
 AGENTS = {
     "DDPG": lambda env, **changes: tfdpg.DDPG(env, **SMALL | changes),
+    "D4PG": lambda env, **changes: tfdpg.D4PG(env, **SMALL | changes),
     "TD3": lambda env, **changes: tfdpg.TD3(env, **SMALL | changes),
 }

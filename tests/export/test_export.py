@@ -60,14 +60,17 @@ def test_a_fresh_process_without_tfdpg_computes_what_the_agent_does(make, tmp_pa
     directory = agent.export(tmp_path / "model")
     observations = np.stack([env.reset(seed=seed)[0] for seed in range(5)])
     actions = np.linspace(-2, 2, 5, dtype=np.float32)[:, None]
-    np.savez(tmp_path / "inputs.npz", x=observations, a=actions)
+    np.savez(tmp_path / "inputs.npz", x=observations, a=actions, levels=np.array([0.1, 0.5], np.float32))
     command = [sys.executable, "-c", textwrap.dedent(SESSION), str(directory), str(tmp_path / "inputs.npz")]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout)
-    assert set(found) == {"pi/pi", "serving_default/pi", "q1/q1", "q2/q2"}
+    further = {f"{name}/" for name in agent.further_signatures}
+    assert {name for name in found if name[:2] not in further} == {"pi/pi", "serving_default/pi", "q1/q1", "q2/q2"}
     for name in ("pi/pi", "serving_default/pi"):
         np.testing.assert_allclose(found[name], agent.predict(observations), rtol=1e-4, atol=1e-5)
     for name in ("q1", "q2"):
-        expected = agent.networks.get(name, agent.networks["q1"])([observations, actions]).numpy()
+        critic = agent.networks.get(name, agent.networks["q1"])
+        output = critic([observations, actions])
+        expected = networks.head_of(critic).mean(output)
         assert np.shape(found[f"{name}/{name}"]) == (5,)
         np.testing.assert_allclose(found[f"{name}/{name}"], expected, rtol=1e-4, atol=1e-5)
 
@@ -172,25 +175,26 @@ def test_verification_sees_the_export_trap(tmp_path):
     observations = {"x": np.ones((7, 3), np.float32)}
     assert tf.saved_model.load(str(tmp_path)).signatures["pi"](x=tf.ones((1, 3)))["pi"].shape == (1, 1)
     with pytest.raises(Exception, match="(?i)could not find variable|does not load|uninitialized"):
-        verification.verify(tmp_path, {"pi": lambda inputs: pi(inputs["x"]).numpy()}, observations, np.ones((7, 1)))
+        verification.verify(tmp_path, {"pi": lambda inputs: {"pi": pi(inputs["x"]).numpy()}}, {"pi": [observations]})
 
 
 def test_verification_compares_every_signature(tmp_path):
     agent = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL)
     directory = agent.export(tmp_path / "model")
-    observations, actions = {"x": np.ones((7, 3), np.float32)}, np.ones((7, 1), np.float32)
+    observation, action = np.ones((7, 3), np.float32), np.ones((7, 1), np.float32)
+    cases: dict = {"pi": [{"x": observation}]} | {name: [{"x": observation, "a": action}] for name in ("q1", "q2")}
 
     def reference(name, offset=0.0):
         network = agent.networks[name]
         if name == "pi":
-            return lambda inputs: network(inputs["x"]).numpy() + offset
-        return lambda inputs: network([inputs["x"], inputs["a"]]).numpy() + offset
+            return lambda inputs: {name: network(inputs["x"]).numpy() + offset}
+        return lambda inputs: {name: network([inputs["x"], inputs["a"]]).numpy() + offset}
 
     right = {name: reference(name) for name in ("pi", "q1", "q2")}
-    verification.verify(directory, right, observations, actions)
+    verification.verify(directory, right, cases)
     for name in right:
         with pytest.raises(export.ExportError, match=repr(name)):
-            verification.verify(directory, {**right, name: reference(name, 0.01)}, observations, actions)
+            verification.verify(directory, {**right, name: reference(name, 0.01)}, cases)
 
 
 def test_warm_up_requests_fit_the_signatures(tmp_path):

@@ -6,8 +6,8 @@ from gymnasium import spaces
 
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
-from tfdpg.acting import MLPActor
-from tfdpg.networks.mlp import Value
+from tfdpg.acting import MLPActor, mlp
+from tfdpg.networks.heads import Value
 
 SPEC = Spec(spaces.Box(-1, 1, (3,)), ACTION)
 
@@ -112,7 +112,7 @@ def test_the_numpy_actor_normalises_as_keras_does():
     normalizer = networks.Normalizer(epsilon=0.1, clip=1.5)
     pi = networks.mlp_actor(SPEC, hidden_units=(8,), normalizer=normalizer, seed=2)
     normalizer.mean.assign([0.2, -0.3, 0.5]), normalizer.variance.assign([0.04, 0.5, 2.0])
-    actor = MLPActor(SPEC, (8,), "relu", (0.1, 1.5))
+    actor = MLPActor(SPEC, mlp((8,), "relu"), (0.1, 1.5))
     actor.load(networks.flat_weights(pi).numpy())
     seen = np.array([[0.1, 0.9, -0.7], [-1.0, 1.0, 0.3]], np.float32)
     np.testing.assert_allclose(actor((seen,)), pi(seen), rtol=1e-5, atol=1e-6)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdpg.training.updates import minimize, polyak_average, stateless_normal, wants_xla, where_due
+from tfdpg.networks import stateless_normal
+from tfdpg.training.updates import minimize, polyak_average, wants_xla, where_due
 
 ROUNDS = """
 import gymnasium as gym, keras, sys, tfdpg

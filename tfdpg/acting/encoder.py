@@ -3,7 +3,7 @@
 import numpy as np
 from gymnasium import spaces
 
-from tfdpg.spec import Packed, Spec
+from tfdpg.spec import Leaf, Packed, Spec
 
 
 def encode(spec: Spec, packed: Packed) -> np.ndarray:
@@ -35,15 +35,20 @@ def encode(spec: Spec, packed: Packed) -> np.ndarray:
     return np.concatenate(features, axis=1)
 
 
+def feature_columns(spec: Spec) -> list[slice]:
+    """The features that each part of an observation has."""
+    ends = np.cumsum([0, *map(_width, spec.leaves)]).tolist()
+    return [slice(first, last) for first, last in zip(ends[:-1], ends[1:], strict=True)]
+
+
 def real_features(spec: Spec) -> np.ndarray:
     """Which features are the numbers of a Box of floats or integers, bool `[features]`; images are none."""
-    kinds = []
-    for leaf in spec.leaves:
-        size = leaf.columns.stop - leaf.columns.start
-        kinds += [leaf.dtype == "float32"] * (
-            int(discrete_ranges(leaf.space)[1].sum()) if leaf.dtype == "int32" else size
-        )
-    return np.array(kinds)
+    return np.concatenate([np.full(_width(leaf), leaf.dtype == "float32") for leaf in spec.leaves])
+
+
+def _width(leaf: Leaf) -> int:
+    size = leaf.columns.stop - leaf.columns.start
+    return int(discrete_ranges(leaf.space)[1].sum()) if leaf.dtype == "int32" else size
 
 
 def discrete_ranges(space: spaces.Space) -> tuple[np.ndarray, np.ndarray]:

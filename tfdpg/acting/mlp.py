@@ -1,10 +1,13 @@
 """The stock actor: fully connected layers, tanh, the action box."""
 
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
-from tfdpg.acting.encoder import encode, real_features
+from tfdpg.acting.encoder import encode, feature_columns, real_features
+from tfdpg.acting.torsos import Hidden, Torso
 from tfdpg.spec import Packed, Spec
 
 
@@ -30,45 +33,41 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 """The activations, by Keras' names, that can be computed here."""
 
 
+LAYER_NORM_EPSILON = np.float32(1e-3)
+"""Keras' default."""
+
+
 class MLPActor:
     """The forward pass of `tfdpg.networks.mlp_actor`, from packed observations to actions.
 
     Args:
         spec: the spaces.
-        hidden_units: the units of each hidden layer.
-        activation: a name in `ACTIVATIONS`.
+        torso: the hidden layers, with activations in `ACTIVATIONS`.
         normalizer: epsilon and clip of the features' normaliser, None where there is none.
     """
 
-    def __init__(
-        self,
-        spec: Spec,
-        hidden_units: tuple[int, ...],
-        activation: str,
-        normalizer: tuple[float, float] | None = None,
-    ):
-        self.spec, self._normalizer = spec, normalizer
-        self._activation = ACTIVATIONS[activation]
-        self._center, self._half_range = spec.center, spec.half_range
-        self._units = (*hidden_units, spec.act_dim)
+    def __init__(self, spec: Spec, torso: Torso, normalizer: tuple[float, float] | None = None):
+        self.spec, self._torso, self._normalizer = spec, torso, normalizer
         self._features = len(real_features(spec))
+        whole = [slice(0, self._features)]
+        self._branches = feature_columns(spec) if torso.has_branches else whole
         self._mean = self._std = np.zeros(self._features, np.float32)
-        self._layers: list[tuple[np.ndarray, np.ndarray]] = []
+        self._first: list[_Layer] = []
+        self._layers: list[_Layer] = []
 
     def load(self, weights: np.ndarray) -> None:
         """Takes all weights, flattened and concatenated in the order of the Keras actor's, float32 `[n]`."""
-        layers, start, width = [], 0, self._features
+        reader, width = _Reader(weights), self._features
         if self._normalizer is not None:
-            start = 2 * width
-            self._mean, variance = weights[:width], weights[width:start]
+            self._mean, variance = reader.take(width), reader.take(width)
             self._std = np.sqrt(variance) + np.float32(self._normalizer[0])
-        for units in self._units:
-            stop = start + width * units
-            layers.append((weights[start:stop].reshape(width, units), weights[stop : stop + units]))
-            start, width = stop + units, units
-        if start != len(weights):
-            raise ValueError(f"`weights` must have {start} elements. Received: {len(weights)}")
-        self._layers = layers
+        first, *rest = (*self._torso.pi, Hidden(self.spec.act_dim, "tanh"))
+        self._first = [reader.layer(columns.stop - columns.start, first) for columns in self._branches]
+        width, self._layers = first.units * len(self._branches), []
+        for hidden in rest:
+            self._layers.append(reader.layer(width, hidden))
+            width = hidden.units
+        reader.finish()
 
     def __call__(self, packed: Packed) -> np.ndarray:
         """Actions in the environment's units, float32 `[lanes, act_dim]`."""
@@ -76,7 +75,50 @@ class MLPActor:
         if self._normalizer is not None:
             clip = np.float32(self._normalizer[1])
             x = np.clip((x - self._mean) / self._std, -clip, clip)
-        *hidden, (kernel, bias) = self._layers
-        for w, b in hidden:
-            x = self._activation(x @ w + b)
-        return np.tanh(x @ kernel + bias) * self._half_range + self._center
+        if len(self._first) == 1:
+            x = self._first[0](x)
+        else:
+            branches = zip(self._first, self._branches, strict=True)
+            x = np.concatenate([layer(x[:, columns]) for layer, columns in branches], axis=1)
+        for layer in self._layers:
+            x = layer(x)
+        return x * self.spec.half_range + self.spec.center
+
+
+class _Layer(NamedTuple):
+    """A layer with its weights; `norm` holds gamma and beta of its normalisation, if it has one."""
+
+    kernel: np.ndarray
+    bias: np.ndarray
+    norm: tuple[np.ndarray, np.ndarray] | None
+    activation: Callable[[np.ndarray], np.ndarray]
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        x = x @ self.kernel + self.bias
+        if self.norm is not None:
+            x = x - x.mean(axis=1, keepdims=True)
+            scale = np.sqrt(np.square(x).mean(axis=1, keepdims=True) + LAYER_NORM_EPSILON)
+            x = x / scale * self.norm[0] + self.norm[1]
+        return self.activation(x)
+
+
+class _Reader:
+    """Takes weights off a flat array, one after the other."""
+
+    def __init__(self, weights: np.ndarray):
+        self._weights, self._start = weights, 0
+
+    def take(self, *shape: int) -> np.ndarray:
+        stop = self._start + math.prod(shape)
+        part = self._weights[self._start : stop]
+        self._start = stop
+        return part.reshape(shape) if len(part) == math.prod(shape) else np.zeros(shape, np.float32)
+
+    def layer(self, width: int, hidden: Hidden) -> _Layer:
+        kernel, bias = self.take(width, hidden.units), self.take(hidden.units)
+        norm = (self.take(hidden.units), self.take(hidden.units)) if hidden.layer_norm else None
+        return _Layer(kernel, bias, norm, ACTIVATIONS[hidden.activation])
+
+    def finish(self) -> None:
+        if self._start != len(self._weights):
+            raise ValueError(f"`weights` must have {self._start} elements. Received: {len(self._weights)}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
 
-AGENTS = {"DDPG": "tfdpg.agents.ddpg", "TD3": "tfdpg.agents.td3"}
+AGENTS = {"DDPG": "tfdpg.agents.ddpg", "TD3": "tfdpg.agents.td3", "D4PG": "tfdpg.agents.d4pg"}
 """The algorithms, and where they live."""
 
 
@@ -23,7 +23,10 @@ def agent_class(name: str) -> "type[Agent]":
     raise ValueError(f"There is no agent {name!r}. Known: {', '.join(AGENTS)}")
 
 
-STRUCTURAL = ("pi", "q1", "q2", "encoder", "hidden_units", "activation", "critics", "normalize_observations", "seed")
+STRUCTURAL = (
+    *("pi", "q1", "q2", "encoder", "torso", "hidden_units", "activation", "normalize_observations", "seed"),
+    *("critics", "critic", "v_min", "v_max", "v_range", "atoms", "components"),
+)
 """Arguments that a saved agent keeps."""
 
 

@@ -2,7 +2,7 @@
 
 import abc
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ from tfdpg.training.updates import CompiledUpdates
 
 OBJECTS = ("env", "pi", "q1", "q2", "encoder", "recorders")
 """Constructor arguments that are not plain values: they are saved as files, or not at all."""
-STOCK = ("hidden_units", "activation", "l2")
+STOCK = ("torso", "hidden_units", "activation", "l2")
 
 
 class Agent(abc.ABC):
@@ -49,6 +49,8 @@ class Agent(abc.ABC):
         exploration: what is done instead of greedy actions while collecting.
         actor: the policy's copy for acting.
         collector: pairs actions with their outcomes.
+        further_signatures: what the export has beside `pi`, `q1` and `q2`.
+        watchers: take the number of updates and the logs of each learning round.
         optimizer: all optimizers, as Keras' callbacks want them.
         epoch: the number of epochs that `fit` has completed.
         stop_training: set to True by a callback to stop `fit`.
@@ -78,19 +80,14 @@ class Agent(abc.ABC):
         self.statistics = Statistics(self.metrics)
         self.epoch, self.stop_training = 0, False
         self.history: keras.callbacks.History | None = None
+        self.further_signatures: dict[str, export.Signature] = {}
+        self.watchers: list[Callable[[int, dict[str, float]], None]] = []
         self._initial_epoch: int | None = None
         self.actor = Actor(self.spec, self.networks["pi"], parts.networks.numpy_actor, self.device)
         self._updates: CompiledUpdates | None = None
-        self.collector = Collector(
-            self.spec,
-            self.replay,
-            self.schedule,
-            self.actor,
-            self.exploration,
-            self.seed,
-            self.given["reward_shaper"],
-            recorders(self.given["recorders"], self.spec),
-        )
+        acting = self.replay, self.schedule, self.actor, self.exploration, self.seed
+        stores = recorders(self.given["recorders"], self.spec)
+        self.collector = Collector(self.spec, *acting, self.given["reward_shaper"], stores)
 
     # What an algorithm says.
 
@@ -178,7 +175,10 @@ class Agent(abc.ABC):
         if count == 0:
             return {}
         self._updates = self._updates or learning.compile_updates(self)
-        return learning.learn(self, count, self._updates)
+        logs = learning.learn(self, count, self._updates)
+        for watch in self.watchers:
+            watch(self.updates, logs)
+        return logs
 
     # Keras' interface.
 
@@ -320,10 +320,10 @@ class Agent(abc.ABC):
         return export.write(
             directory,
             spec=self.spec,
-            pi=self.networks["pi"],
-            critics={name: self.networks[name] for name in ("q1", "q2") if name in self.networks},
+            networks=self.networks,
+            signatures=export.signatures(self.spec, self.networks) | self.further_signatures,
             examples=export.example_observations(self.spec, self.replay, self.seed),
-            metadata=facts,
+            metadata=facts | {"critics": len(self.networks) - 1},
         )
 
     # What the loop, checkpoints and callbacks ask for.

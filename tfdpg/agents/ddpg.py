@@ -19,7 +19,7 @@ from tfdpg.losses import td_target
 from tfdpg.networks import Transitions, flat_values, unpack_transitions
 from tfdpg.replay import Ring, draw_transitions
 from tfdpg.spec import Packed, Spec
-from tfdpg.training.steps import critic_step, policy_loss, policy_step, target_step
+from tfdpg.training.steps import policy_loss, policy_step, target_step, value_step
 from tfdpg.training.updates import where_due
 
 
@@ -161,7 +161,7 @@ class DDPG(Agent):
         """The critic down its squared error, the policy up the critic, the targets after them."""
         batch = unpack_transitions(self.spec, packed)
         target = self.target(batch)
-        loss_q, q = critic_step(self.q1, self.optimizers["q1"], batch, target)
+        loss_q, q = value_step(self.q1, self.optimizers["q1"], batch, target)
         loss_pi = self.update_policy(batch)
         where_due(counter % self.target_update_every == 0, self.update_targets)
         return {"loss_q": loss_q, "loss_pi": loss_pi, "q1": q, "td_error": tf.abs(target - q)}

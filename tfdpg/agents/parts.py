@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdpg.arguments import natural, positive, positive_int, real, refuse_unused
 from tfdpg.exploration import NoisyActions, noisy_actions
-from tfdpg.networks import ActorCritic, Normalizer, actor_critic, check_device, check_hidden
+from tfdpg.networks import ActorCritic, HeadOptions, Normalizer, actor_critic, check_device, check_hidden
 from tfdpg.replay import Recorder, Ring, Sampler, sampler
 from tfdpg.spec import Spec
 from tfdpg.training.optimizers import make_optimizers
@@ -27,7 +27,14 @@ class Parts(NamedTuple):
 
 
 def make_parts(
-    spec: Spec, options: Mapping[str, Any], changed: Collection[str], networks: Mapping[str, keras.Model | None]
+    spec: Spec,
+    options: Mapping[str, Any],
+    changed: Collection[str],
+    networks: Mapping[str, keras.Model | None],
+    *,
+    torso: str = "mlp",
+    head: HeadOptions | None = None,
+    normalize_weights: bool = True,
 ) -> Parts:
     """Builds and checks the parts that `options`, a constructor's arguments by name, describe.
 
@@ -36,6 +43,9 @@ def make_parts(
         options: those that all deterministic actor-critics have.
         changed: the names of those that are not at their defaults.
         networks: `pi` and the critics that the agent has, one's own or None for a stock one.
+        torso: see `tfdpg.acting.make_torso`.
+        head: see `actor_critic`.
+        normalize_weights: see `tfdpg.replay.Prioritized`.
 
     Raises:
         ValueError: an option out of its range, or one that another leaves without effect.
@@ -56,12 +66,14 @@ def make_parts(
         built = actor_critic(
             spec,
             networks,
+            torso=torso,
             hidden_units=hidden_units,
             activation=activation,
             encoder=options["encoder"],
             normalizer=normalizer,
             l2=real("l2", options["l2"], low=0),
             seed=seed,
+            head=head,
         )
         own = {kind: options[f"{kind}_optimizer"] for kind in ("pi", "q")}
         clipping = options["clip_norm"], options["clip_value"]
@@ -79,7 +91,7 @@ def make_parts(
         )
     ring = Ring(spec, positive_int("replay_size", options["replay_size"]), options["replay_dir"])
     names = ("batch_size", "replay", "alpha", "beta", "beta_steps", "epochs_per_round", "max_minibatches_per_round")
-    rows = sampler(ring, seed=seed, **{name: options[name] for name in names})
+    rows = sampler(ring, seed=seed, normalize_weights=normalize_weights, **{name: options[name] for name in names})
     noise = (options[name] for name in ("noise", "act_noise", "ou_theta", "act_noise_schedule"))
     return Parts(built, optimizers, schedule, rows, noisy_actions(spec, *noise))
 

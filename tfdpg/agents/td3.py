@@ -17,11 +17,11 @@ from tfdpg.agents.parts import make_parts
 from tfdpg.arguments import keeps_arguments, positive_int, real, refuse_unused, reject
 from tfdpg.exploration import per_dimension
 from tfdpg.losses import smooth_action, td_target
-from tfdpg.networks import Transitions, flat_values, unpack_transitions
+from tfdpg.networks import Transitions, flat_values, stateless_normal, unpack_transitions
 from tfdpg.replay import Ring, draw_transitions
 from tfdpg.spec import Packed, Spec
-from tfdpg.training.steps import critic_step, policy_loss, policy_step, target_step
-from tfdpg.training.updates import stateless_normal, where_due
+from tfdpg.training.steps import policy_loss, policy_step, target_step, value_step
+from tfdpg.training.updates import where_due
 
 
 @final
@@ -226,7 +226,7 @@ class TD3(Agent):
 
     def update_critic(self, name: str, batch: Transitions, target: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """One step down mean w (y − Q(s, a))²; returns each element's loss and value."""
-        return critic_step(self.networks[name], self.optimizers[name], batch, target)
+        return value_step(self.networks[name], self.optimizers[name], batch, target)
 
     def update_policy(self, batch: Transitions) -> tf.Tensor:
         """One step up mean Q(s, π(s)), or min_i Q_i; returns each element's loss."""

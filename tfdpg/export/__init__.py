@@ -2,6 +2,7 @@
 
 from tfdpg.export.examples import example_observations
 from tfdpg.export.policy import Policy, describe, load
+from tfdpg.export.signatures import Signature, return_signature, signatures
 from tfdpg.export.verify import ExportError
 from tfdpg.export.versions import copy, latest_version, versions
 from tfdpg.export.write import write
@@ -9,11 +10,14 @@ from tfdpg.export.write import write
 __all__ = [
     "ExportError",
     "Policy",
+    "Signature",
     "copy",
     "describe",
     "example_observations",
     "latest_version",
     "load",
+    "return_signature",
+    "signatures",
     "versions",
     "write",
 ]

@@ -1,12 +1,15 @@
 """An exported policy, loaded without the training code."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tfdpg.arguments import real
+from tfdpg.export.signatures import LEVELS
 from tfdpg.export.verify import ExportError
 from tfdpg.export.versions import latest_version
 from tfdpg.spec import Spec
@@ -56,9 +59,33 @@ class Policy:
         """The second critic's values; the same as `q1`'s where there is only one."""
         return self._value("q2", observation, action)
 
+    def z(self, observation: Any, action: Any, levels: Sequence[float] = LEVELS) -> dict[str, np.ndarray]:
+        """The distribution of the return, of an agent with a distributional critic.
+
+        Args:
+            observation: one, or a batch.
+            action: one, or a batch.
+            levels: where the quantiles and the conditional values at risk are wanted, in [0, 1].
+
+        Returns:
+            `atoms` and `probs`, or `weights`, `means` and `stddevs`; and `quantiles` and `cvar`, a number for each
+            level. Each `[n]` for one observation, `[batch, n]` for a batch.
+
+        Raises:
+            ValueError: the model has no distributional critic, or a level is not in [0, 1].
+        """
+        if "z" not in self._model.signatures:
+            raise ValueError(f"The model in {self.directory} has no signature `z`: its critic gives values only.")
+        wanted = tf.constant([real("levels", level, 0, 1) for level in levels], tf.float32)
+        outputs = self._model.signatures["z"](a=self._action(action), levels=wanted, **self._inputs(observation))
+        single = self.spec.is_single(observation)
+        return {name: output.numpy()[0] if single else output.numpy() for name, output in outputs.items()}
+
+    def _action(self, action: Any) -> tf.Tensor:
+        return tf.constant(np.asarray(action, np.float32).reshape(-1, self.spec.act_dim))
+
     def _value(self, name: str, observation: Any, action: Any) -> np.ndarray:
-        a = tf.constant(np.asarray(action, np.float32).reshape(-1, self.spec.act_dim))
-        value = self._model.signatures[name](a=a, **self._inputs(observation))[name].numpy()
+        value = self._model.signatures[name](a=self._action(action), **self._inputs(observation))[name].numpy()
         return value[0] if self.spec.is_single(observation) else value
 
     def _inputs(self, observation: Any) -> dict[str, tf.Tensor]:
@@ -95,5 +122,7 @@ def describe(directory: str | Path) -> str:
 
 
 def _describe_tensor(name: str, spec: tf.TensorSpec) -> str:
-    shape = ", ".join("batch" if size is None else str(size) for size in spec.shape)
+    if spec.shape.rank is None:
+        return f"{name}: {spec.dtype.name}[any shape]"
+    shape = ", ".join("batch" if i == 0 else "any" if size is None else str(size) for i, size in enumerate(spec.shape))
     return f"{name}: {spec.dtype.name}[{shape}]"

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,8 @@ HALF_PRECISION = 2e-2
 """For networks that compute in half precision, relative to the largest value: rounding depends on what is fused."""
 BATCHES = (1, 7)
 
-Reference = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+Inputs = Mapping[str, np.ndarray]
+Reference = Callable[[Inputs], dict[str, np.ndarray]]
 """From the inputs of a signature, by name, to what it must return."""
 
 
@@ -24,43 +25,37 @@ class ExportError(RuntimeError):
 def verify(
     directory: Path,
     references: Mapping[str, Reference],
-    observations: Mapping[str, np.ndarray],
-    actions: np.ndarray,
+    cases: Mapping[str, Sequence[Inputs]],
     in_half_precision: bool = False,
 ) -> None:
-    """Runs every signature in a graph and session, on batches of 1 and 7, and compares.
+    """Runs every signature in a graph and session and compares.
 
     The loader of `tf.saved_model.load` resolves variables through Python objects and so proves nothing about
     serving.
 
     Args:
         directory: the SavedModel.
-        references: what each signature must compute.
-        observations: raw observations by input name, `[7, ...]` each.
-        actions: actions for the critics, `[7, act_dim]`.
+        references: what each signature must compute; `serving_default` does what `pi` does.
+        cases: the inputs to run each signature on.
         in_half_precision: whether some of the networks compute in half precision.
 
     Raises:
         ExportError: names the signature and the largest difference.
     """
-    cases = []
-    for name in (*references, "serving_default"):
-        output = "pi" if name == "serving_default" else name
-        for batch in BATCHES:
-            inputs = {key: values[:batch] for key, values in observations.items()}
-            if output != "pi":
-                inputs["a"] = actions[:batch]
-            cases.append((name, output, inputs, references[output](inputs)))
+    expected = {name: [references.get(name, references["pi"])(inputs) for inputs in cases[name]] for name in cases}
     with _quiet(), tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
         try:
             model = tf.compat.v1.saved_model.load(session, ["serve"], str(directory))
         except Exception as error:
             raise ExportError(f"The exported model does not load in a session: {error}") from error
-        for name, output, inputs, expected in cases:
+        for name, batches in cases.items():
             signature = model.signature_def[name]
-            feed = {signature.inputs[key].name: values for key, values in inputs.items()}
-            atol = HALF_PRECISION * np.abs(expected).max() if in_half_precision else ATOL
-            _compare(name, session.run(signature.outputs[output].name, feed), expected, atol)
+            for inputs, outputs in zip(batches, expected[name], strict=True):
+                feed = {signature.inputs[key].name: values for key, values in inputs.items()}
+                found = session.run({key: signature.outputs[key].name for key in outputs}, feed)
+                for key, wanted in outputs.items():
+                    atol = HALF_PRECISION * np.abs(wanted).max() if in_half_precision else ATOL
+                    _compare(name, found[key], wanted, atol)
 
 
 @contextlib.contextmanager

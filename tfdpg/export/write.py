@@ -1,4 +1,4 @@
-"""Writing a SavedModel with the signatures `pi`, `q1`, `q2`."""
+"""Writing a SavedModel with its signatures."""
 
 import contextlib
 import importlib.metadata
@@ -13,13 +13,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.export.verify import verify
+from tfdpg.export.signatures import Signature
+from tfdpg.export.verify import BATCHES, verify
 from tfdpg.export.versions import check_directory, move_to_next_version
 from tfdpg.export.warmup import write_warmup
-from tfdpg.networks import bounded, flat_values, in_half_precision, network_inputs
+from tfdpg.networks import in_half_precision
 from tfdpg.spec import Spec
 
-SIGNATURES = ("pi", "q1", "q2")
 METADATA = "tfdpg.json"
 
 
@@ -27,8 +27,8 @@ def write(
     directory: str | Path,
     *,
     spec: Spec,
-    pi: keras.Model,
-    critics: Mapping[str, keras.Model],
+    networks: Mapping[str, keras.Model],
+    signatures: Mapping[str, Signature],
     examples: Mapping[str, np.ndarray],
     metadata: Mapping[str, Any],
 ) -> Path:
@@ -37,10 +37,10 @@ def write(
     Args:
         directory: the model directory; made if need be.
         spec: the spaces.
-        pi: the policy.
-        critics: `q1`, and `q2` if there is one; without, the signature `q2` is the same estimate as `q1`.
+        networks: what the signatures compute with.
+        signatures: the exported functions by name, `pi` among them, which becomes `serving_default` as well.
         examples: raw observations by input name, at least seven, to verify and to warm up with.
-        metadata: what goes into `tfdpg.json` beside spaces, critics and library versions.
+        metadata: what goes into `tfdpg.json` beside spaces and library versions.
 
     Returns:
         The directory of the new version.
@@ -55,15 +55,14 @@ def write(
     directory.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".tfdpg-export-", dir=directory))
     try:
-        functions = _functions(spec, pi, critics)
-        signatures = {**functions, "serving_default": functions["pi"]}
-        tf.saved_model.save(_RawVariables([pi, *critics.values()]), str(scratch), signatures=signatures)
-        actions = functions["pi"](**_tensors(spec, examples))["pi"].numpy()
-        inputs = {name: values[:7] for name, values in examples.items()}
-        references = {name: _reference(name, spec, pi, critics) for name in SIGNATURES}
-        verify(scratch, references, inputs, actions[:7], any(map(in_half_precision, [pi, *critics.values()])))
-        write_warmup(scratch, directory.resolve().name, inputs, actions[:7])
-        (scratch / METADATA).write_text(json.dumps(_describe(spec, critics, metadata), indent=2) + "\n")
+        functions = {name: signature.concrete(spec) for name, signature in signatures.items()}
+        functions |= {"serving_default": functions["pi"]}
+        tf.saved_model.save(_RawVariables(networks.values()), str(scratch), signatures=functions)
+        cases = _cases(spec, signatures, examples)
+        half_precision = any(map(in_half_precision, networks.values()))
+        verify(scratch, {name: s.reference(spec) for name, s in signatures.items()}, cases, half_precision)
+        write_warmup(scratch, directory.resolve().name, cases)
+        (scratch / METADATA).write_text(json.dumps(_describe(spec, metadata), indent=2) + "\n")
         scratch.chmod(0o755)
         return move_to_next_version(scratch, directory)
     except BaseException:
@@ -74,24 +73,19 @@ def write(
         raise
 
 
-def _functions(spec: Spec, pi: keras.Model, critics: Mapping[str, keras.Model]) -> dict[str, Any]:
-    """The exported functions; each takes raw inputs by name and returns a dict with its output."""
-    observation = {leaf.name: tf.TensorSpec([None, *leaf.shape], leaf.dtype, name=leaf.name) for leaf in spec.leaves}
-    action = tf.TensorSpec([None, spec.act_dim], tf.float32, name="a")
-
-    def policy(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"pi": bounded(spec, pi(network_inputs(spec, inputs)))}
-
-    def critic(name: str) -> Any:
-        network = critics.get(name, critics["q1"])
-
-        def q(a: tf.Tensor, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {name: flat_values(network([network_inputs(spec, inputs), a]))}
-
-        return tf.function(q, autograph=False).get_concrete_function(a=action, **observation)
-
-    functions = {"pi": tf.function(policy, autograph=False).get_concrete_function(**observation)}
-    return functions | {name: critic(name) for name in ("q1", "q2")}
+def _cases(
+    spec: Spec, signatures: Mapping[str, Signature], examples: Mapping[str, np.ndarray]
+) -> dict[str, list[dict[str, np.ndarray]]]:
+    """The inputs of each signature, in batches of 1 and 7."""
+    actions = signatures["pi"].reference(spec)(examples)["pi"]
+    cases: dict[str, list[dict[str, np.ndarray]]] = {}
+    for name, signature in signatures.items():
+        cases[name] = []
+        for batch in BATCHES:
+            inputs = {key: values[:batch] for key, values in examples.items()}
+            others = {"a": actions[:batch]} | signature.examples(batch)
+            cases[name].append(inputs | {key: others[key] for key in signature.inputs})
+    return cases | {"serving_default": cases["pi"]}
 
 
 class _RawVariables(tf.Module):
@@ -102,30 +96,11 @@ class _RawVariables(tf.Module):
         self.raw = [variable.value for network in networks for variable in network.variables]
 
 
-def _reference(name: str, spec: Spec, pi: keras.Model, critics: Mapping[str, keras.Model]) -> Any:
-    """What a signature must compute, straight from the networks."""
-    network = pi if name == "pi" else critics.get(name, critics["q1"])
-
-    def compute(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        tensors = _tensors(spec, inputs)
-        observation = network_inputs(spec, tensors)
-        if name == "pi":
-            return bounded(spec, network(observation)).numpy()
-        return flat_values(network([observation, tf.constant(inputs["a"])])).numpy()
-
-    return compute
-
-
-def _tensors(spec: Spec, inputs: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
-    return {leaf.name: tf.constant(inputs[leaf.name], leaf.dtype) for leaf in spec.leaves}
-
-
-def _describe(spec: Spec, critics: Mapping[str, keras.Model], metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _describe(spec: Spec, metadata: Mapping[str, Any]) -> dict[str, Any]:
     libraries = ("tfdpg", "tensorflow", "keras", "gymnasium", "numpy")
     return {
         "format": 1,
         **metadata,
         **spec.to_json(),
-        "critics": len(critics),
         "versions": {name: importlib.metadata.version(name) for name in libraries},
     }

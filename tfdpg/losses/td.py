@@ -23,7 +23,7 @@ def td_target(r_t: TensorLike, discount_t: TensorLike, value_t: TensorLike) -> t
 
     Source: Fujimoto et al. 2018, eq. 10, with `value_t` = min_i Q_i'(s', a').
     """
-    r_t, discount_t, value_t = _same_shape(r_t=r_t, discount_t=discount_t, value_t=value_t)
+    r_t, discount_t, value_t = same_shape(r_t=r_t, discount_t=discount_t, value_t=value_t)
     return tf.stop_gradient(r_t + discount_t * value_t)
 
 
@@ -42,7 +42,7 @@ def td_loss(q_tm1: TensorLike, target: TensorLike) -> tf.Tensor:
 
     Source: Spinning Up, TD3, L(phi_i, D).
     """
-    q_tm1, target = _same_shape(q_tm1=q_tm1, target=target)
+    q_tm1, target = same_shape(q_tm1=q_tm1, target=target)
     return tf.square(target - q_tm1)
 
 
@@ -67,7 +67,7 @@ def bc_loss(q_t: TensorLike, action: TensorLike, data_action: TensorLike, bc_wei
     Source: Fujimoto, Gu 2021, "A Minimalist Approach to Offline Reinforcement Learning", eq. 3 and 5.
     """
     q_t = tf.convert_to_tensor(q_t)
-    action, data_action = _same_shape(action=action, data_action=data_action)
+    action, data_action = same_shape(action=action, data_action=data_action)
     size = tf.stop_gradient(tf.reduce_mean(tf.abs(q_t)))
     return bc_weight * tf.reduce_mean(tf.square(action - data_action), axis=-1) - tf.math.divide_no_nan(q_t, size)
 
@@ -92,12 +92,29 @@ def smooth_action(
 
     Source: Fujimoto et al. 2018, sec. 5.3 and eq. 14.
     """
-    action, noise = _same_shape(action=action, noise=noise)
+    action, noise = same_shape(action=action, noise=noise)
     noise_clip, low, high = (tf.convert_to_tensor(bound, action.dtype) for bound in (noise_clip, low, high))
     return tf.clip_by_value(action + tf.clip_by_value(noise, -noise_clip, noise_clip), low, high)
 
 
-def _same_shape(**tensors: TensorLike) -> list[tf.Tensor]:
+def clip_action_gradient(gradient: TensorLike, limit: float, half_range: TensorLike) -> tf.Tensor:
+    """Shortens each gradient by an action to a norm of `limit`, measured with the action in half-ranges of its box.
+
+    Args:
+        gradient: ∇_a Q, [..., act_dim], in action units.
+        limit: the largest norm of half_range · ∇_a Q, above 0.
+        half_range: half the width of the action box, [act_dim].
+
+    Returns:
+        The gradients, [..., act_dim], in action units.
+    """
+    gradient = tf.convert_to_tensor(gradient)
+    norm = tf.norm(gradient * tf.convert_to_tensor(half_range, gradient.dtype), axis=-1, keepdims=True)
+    return gradient * (limit / tf.maximum(norm, limit))
+
+
+def same_shape(**tensors: TensorLike) -> list[tf.Tensor]:
+    """The tensors, or `ValueError` where their shapes differ."""
     values = [tf.convert_to_tensor(value) for value in tensors.values()]
     for value in values[1:]:
         if value.shape.rank != values[0].shape.rank or not value.shape.is_compatible_with(values[0].shape):

@@ -8,7 +8,9 @@ from tfdpg.networks.actor_critic import ActorCritic, actor_critic, check_hidden
 from tfdpg.networks.custom import check_actor, check_critics, check_loadable, check_separate
 from tfdpg.networks.device import check_device
 from tfdpg.networks.encoder import Normalizer, encoder, observation_inputs
+from tfdpg.networks.heads import Categorical, Head, HeadOptions, Mixture, Value, head_of
 from tfdpg.networks.mlp import mlp_actor, mlp_critic
+from tfdpg.networks.randomness import stateless_normal, stateless_uniform
 from tfdpg.networks.tensors import (
     Transitions,
     bounded,
@@ -22,8 +24,13 @@ from tfdpg.networks.tensors import (
 __all__ = [
     "Actor",
     "ActorCritic",
+    "Categorical",
+    "Head",
+    "HeadOptions",
+    "Mixture",
     "Normalizer",
     "Transitions",
+    "Value",
     "actor_critic",
     "bounded",
     "check_actor",
@@ -36,11 +43,14 @@ __all__ = [
     "encoder",
     "flat_values",
     "flat_weights",
+    "head_of",
     "in_half_precision",
     "mlp_actor",
     "mlp_critic",
     "network_inputs",
     "observation_inputs",
+    "stateless_normal",
+    "stateless_uniform",
     "unpack_observation",
     "unpack_transitions",
 ]

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from tfdpg.acting import ACTIVATIONS, MLPActor
+from tfdpg.acting import ACTIVATIONS, MLPActor, make_torso
 from tfdpg.arguments import positive_int, reject
 from tfdpg.networks.custom import check_actor, check_critics, check_loadable, check_separate
 from tfdpg.networks.encoder import Normalizer
+from tfdpg.networks.heads import HeadOptions, Value
 from tfdpg.networks.mlp import mlp_actor, mlp_critic
 from tfdpg.spec import Spec
 
@@ -32,35 +33,44 @@ def actor_critic(
     spec: Spec,
     given: Mapping[str, keras.Model | None],
     *,
+    torso: str = "mlp",
     hidden_units: Sequence[int],
     activation: str,
     encoder: keras.Model | None,
     normalizer: Normalizer | None,
     l2: float,
     seed: int,
+    head: HeadOptions | None = None,
 ) -> ActorCritic:
     """Builds the networks that were not given, and checks all.
 
     Args:
         spec: the spaces.
         given: `pi` and the critics by name, None for a stock network.
+        torso: see `mlp_actor`.
         hidden_units: of the stock networks, as the four that follow.
         activation: a Keras activation.
         encoder: see `mlp_actor`.
         normalizer: shared by all networks.
         l2: see `mlp_actor`.
         seed: fixes their initial weights.
+        head: makes the last layer of each critic, and all critics end in such a layer; None is for values.
 
     Raises:
         ValueError: networks of wrong shapes, ones that share weights or cannot be saved and loaded, critics that
             are equal, or options of stock networks where there are none.
     """
-    stock = {"hidden_units": hidden_units, "activation": activation, "encoder": encoder, "l2": l2}
+    stock = {"torso": torso, "hidden_units": hidden_units, "activation": activation, "encoder": encoder, "l2": l2}
     own = frozenset(name for name, network in given.items() if network is not None)
     if own == set(given):
         _check_unused(given, stock)
     if normalizer is not None and (own or encoder is not None):
         raise ValueError("`normalize_observations` is for stock networks with the stock encoder; put it into your own.")
+    if torso == "two_branch" and (encoder is not None or len(spec.leaves) < 2):
+        raise ValueError(
+            "`torso='two_branch'` needs a Dict of two observations or more, and the stock encoder. "
+            f"Received: {spec.observation_space}, encoder={encoder!r}"
+        )
     if encoder is not None:
         check_loadable("encoder", encoder)
     stock |= {"normalizer": normalizer}
@@ -72,19 +82,22 @@ def actor_critic(
         elif name == "pi":
             networks[name] = mlp_actor(spec, **stock, seed=network_seed)
         else:
-            networks[name] = mlp_critic(spec, **stock, seed=network_seed, name=name)
+            networks[name] = mlp_critic(spec, **stock, seed=network_seed, name=name, head=head or Value)
     check_actor(spec, networks["pi"])
-    check_critics(spec, {name: network for name, network in networks.items() if name != "pi"})
+    critics = {name: network for name, network in networks.items() if name != "pi"}
+    check_critics(spec, critics, None if head is None else head.kind)
     check_separate(networks)
     for name in own:  # built by now: the checks before have called them
         check_loadable(name, networks[name])
-    is_stock = given["pi"] is None and encoder is None and activation in ACTIVATIONS
+    layers = make_torso(torso, hidden_units, activation)
+    known = all(hidden.activation in ACTIVATIONS for hidden in layers.pi)
+    is_stock = given["pi"] is None and encoder is None and known
     numpy_actor = is_stock and keras.config.dtype_policy().name == "float32"
     statistics = None if normalizer is None else (normalizer.epsilon, normalizer.clip)
     return ActorCritic(
         networks,
         own if encoder is None else frozenset(networks),
-        MLPActor(spec, tuple(hidden_units), activation, statistics) if numpy_actor else None,
+        MLPActor(spec, layers, statistics) if numpy_actor else None,
     )
 
 

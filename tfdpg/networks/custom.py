@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg.arguments import reject
+from tfdpg.networks.heads import Head, head_of
 from tfdpg.networks.tensors import network_inputs
 from tfdpg.spec import Spec
 
@@ -22,17 +23,22 @@ def check_actor(spec: Spec, pi: keras.Model) -> None:
         raise ValueError(f"`pi` must return shape (batch, {spec.act_dim}). Received: {_with_batch(shape)}")
 
 
-def check_critics(spec: Spec, critics: dict[str, keras.Model]) -> None:
+def check_critics(spec: Spec, critics: dict[str, keras.Model], head: type[Head] | None = None) -> None:
     """Raises `ValueError` unless each critic gives one value an element, and no two have equal weights.
 
     Args:
         spec: the spaces.
         critics: by name; each is called with `[observation, action]` and returns `[batch]` or `[batch, 1]`.
+        head: the layer in which each must end, whatever it returns; None for values.
     """
     observation, action = _zeros(spec)
     for name, q in critics.items():
         shape = _output_shape(name, q, [observation, action])
-        if shape not in {(_BATCH,), (_BATCH, 1)}:
+        if head is not None:
+            if not isinstance(head_of(q), head):
+                layer = f"tfdpg.networks.{head.__name__}"
+                raise ValueError(f"`{name}` must end in a {layer} layer. Received: {q.layers[-1]}")
+        elif shape not in {(_BATCH,), (_BATCH, 1)}:
             raise ValueError(f"`{name}` must return shape (batch,) or (batch, 1). Received: {_with_batch(shape)}")
     for (first, q1), (second, q2) in itertools.combinations(critics.items(), 2):
         weights1, weights2 = q1.get_weights(), q2.get_weights()

@@ -1,21 +1,23 @@
 """The stock networks: fully connected actor and critic."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
+from tfdpg.acting import Hidden, feature_columns, make_torso
 from tfdpg.networks.encoder import Normalizer, observation_inputs
 from tfdpg.networks.encoder import encoder as stock_encoder
+from tfdpg.networks.heads import Head, Value
 from tfdpg.spec import Spec
 
 
 def mlp_actor(
     spec: Spec,
     *,
+    torso: str = "mlp",
     hidden_units: Sequence[int] = (256, 256),
     activation: str = "relu",
     encoder: keras.Model | None = None,
@@ -27,6 +29,7 @@ def mlp_actor(
 
     Args:
         spec: the spaces.
+        torso: the kind of hidden layers; see `tfdpg.acting.make_torso`.
         hidden_units: the units of each hidden layer.
         activation: a Keras activation for the hidden layers.
         encoder: a model from raw observations to features `[batch, features]`; a copy is used, with its
@@ -39,10 +42,18 @@ def mlp_actor(
         A functional model, observation → action `[batch, act_dim]` in the environment's units, float32 whatever
         Keras' dtype policy.
     """
+    layers = make_torso(torso, hidden_units, activation)
     observation = observation_inputs(spec)
     x = _features(spec, encoder, normalizer)(observation)
-    x = _hidden_layers(x, hidden_units, activation, seed, l2)
-    x = _dense(spec.act_dim, "tanh", seed, len(hidden_units), l2, dtype="float32")(x)
+    depths = list(enumerate(layers.pi))
+    if layers.has_branches:
+        x, depths = _branches(spec, x, layers.pi[0], seed, l2), depths[1:]
+    for depth, hidden in depths:
+        x = _hidden(x, hidden, seed, depth, l2)
+    kernel = _initializer(seed, len(layers.pi), layers.output_scale)
+    x = keras.layers.Dense(
+        spec.act_dim, "tanh", kernel_initializer=kernel, kernel_regularizer=_regularizer(l2), dtype="float32"
+    )(x)
     action = keras.layers.Rescaling(spec.half_range.tolist(), spec.center.tolist(), dtype="float32")(x)
     return keras.Model(observation, action, name="pi")
 
@@ -50,6 +61,7 @@ def mlp_actor(
 def mlp_critic(
     spec: Spec,
     *,
+    torso: str = "mlp",
     hidden_units: Sequence[int] = (256, 256),
     activation: str = "relu",
     encoder: keras.Model | None = None,
@@ -57,11 +69,13 @@ def mlp_critic(
     l2: float = 0.0,
     seed: int = 0,
     name: str = "q1",
+    head: Callable[..., Head] = Value,
 ) -> keras.Model:
-    """An action-value function: features and the action, scaled to [-1, 1], through hidden layers to a number.
+    """An action-value function: features and the action, scaled to [-1, 1], through hidden layers to a head.
 
     Args:
         spec: the spaces.
+        torso: as for `mlp_actor`.
         hidden_units: the units of each hidden layer.
         activation: a Keras activation for the hidden layers.
         encoder: as for `mlp_actor`.
@@ -69,83 +83,63 @@ def mlp_critic(
         l2: as for `mlp_actor`.
         seed: fixes the initial weights.
         name: the name of the model.
+        head: makes the last layer from `kernel_initializer`, `l2` and `dtype`.
 
     Returns:
-        A functional model, `[observation, action]` → values `[batch]`, float32 whatever Keras' dtype policy.
+        A functional model, `[observation, action]` → what the head gives, values `[batch]` if it is the default;
+        float32 whatever Keras' dtype policy.
     """
+    layers = make_torso(torso, hidden_units, activation)
     observation = observation_inputs(spec)
     action = keras.Input((spec.act_dim,), name="a")
     scaled = keras.layers.Rescaling((1 / spec.half_range).tolist(), (-spec.center / spec.half_range).tolist())(action)
-    x = keras.layers.Concatenate()([_features(spec, encoder, normalizer)(observation), scaled])
-    x = _hidden_layers(x, hidden_units, activation, seed, l2)
-    value = Value(_glorot(seed, len(hidden_units)), l2, dtype="float32")(x)
-    return keras.Model([observation, action], value, name=name)
-
-
-@keras.saving.register_keras_serializable("tfdpg")
-class Value(keras.layers.Layer):
-    """`Dense(1)` without its last axis: `[batch, features]` → `[batch]`, with the same weights.
-
-    A sum of products, where `Dense` has a product with a one-column matrix: XLA fuses that product's gradient
-    with the activation before it into a loop over columns, which takes ten times as long.
-    """
-
-    def __init__(self, kernel_initializer: Any = "glorot_uniform", l2: float = 0.0, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.kernel_initializer, self.l2 = keras.initializers.get(kernel_initializer), l2
-
-    def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Makes the weights."""
-        self.kernel = self.add_weight(
-            name="kernel",
-            shape=(input_shape[-1], 1),
-            initializer=self.kernel_initializer,
-            regularizer=keras.regularizers.L2(self.l2) if self.l2 else None,
-        )
-        self.bias = self.add_weight(name="bias", shape=(1,), initializer="zeros")
-
-    def call(self, features: Any) -> Any:
-        """The values."""
-        return _product(features, self.kernel[:, 0]) + self.bias[0]
-
-    def get_config(self) -> dict[str, Any]:
-        """The initializer and the regularization."""
-        initializer = keras.initializers.serialize(self.kernel_initializer)
-        return super().get_config() | {"kernel_initializer": initializer, "l2": self.l2}
-
-
-@tf.custom_gradient
-def _product(features: tf.Tensor, kernel: tf.Tensor) -> Any:
-    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        upstream = upstream[:, None]
-        return upstream * kernel, tf.reduce_sum(upstream * features, axis=0)
-
-    return tf.linalg.matvec(features, kernel), gradient
+    x, depths = _features(spec, encoder, normalizer)(observation), list(enumerate(layers.q))
+    if layers.has_branches:
+        x, depths = _branches(spec, x, layers.q[0], seed, l2), depths[1:]
+    action_layer = max(layers.action_layer, int(layers.has_branches))
+    for depth, hidden in depths:
+        if depth == action_layer:
+            x = keras.layers.Concatenate()([x, scaled])
+        x = _hidden(x, hidden, seed, depth, l2)
+    if action_layer >= len(layers.q):
+        x = keras.layers.Concatenate()([x, scaled])
+    output = head(kernel_initializer=_initializer(seed, len(layers.q)), l2=l2, dtype="float32")(x)
+    return keras.Model([observation, action], output, name=name)
 
 
 def _features(spec: Spec, encoder: keras.Model | None, normalizer: Normalizer | None) -> keras.Model:
     return stock_encoder(spec, normalizer) if encoder is None else copy.deepcopy(encoder)
 
 
-def _hidden_layers(
-    x: keras.KerasTensor, hidden_units: Sequence[int], activation: str, seed: int, l2: float
-) -> keras.KerasTensor:
-    for depth, units in enumerate(hidden_units):
-        x = _dense(units, activation, seed, depth, l2)(x)
-    return x
+def _branches(spec: Spec, features: keras.KerasTensor, hidden: Hidden, seed: int, l2: float) -> keras.KerasTensor:
+    """A layer of its own for each part of an observation, concatenated."""
+    seeds = np.random.SeedSequence([seed, len(spec.leaves)]).generate_state(len(spec.leaves)).tolist()
+    parts = [
+        _hidden(features[:, columns], hidden, branch_seed, 0, l2)
+        for columns, branch_seed in zip(feature_columns(spec), seeds, strict=True)
+    ]
+    return keras.layers.Concatenate()(parts)
 
 
-def _dense(
-    units: int, activation: str, seed: int, depth: int, l2: float, dtype: str | None = None
-) -> keras.layers.Dense:
-    return keras.layers.Dense(
-        units,
+def _hidden(x: Any, hidden: Hidden, seed: int, depth: int, l2: float) -> keras.KerasTensor:
+    activation = None if hidden.layer_norm else hidden.activation
+    dense = keras.layers.Dense(
+        hidden.units,
         activation=activation,
-        kernel_initializer=_glorot(seed, depth),
-        kernel_regularizer=keras.regularizers.L2(l2) if l2 else None,
-        dtype=dtype,
+        kernel_initializer=_initializer(seed, depth),
+        kernel_regularizer=_regularizer(l2),
     )
+    x = dense(x)
+    if not hidden.layer_norm:
+        return x
+    return keras.layers.Activation(hidden.activation)(keras.layers.LayerNormalization()(x))
 
 
-def _glorot(seed: int, depth: int) -> Any:
-    return keras.initializers.GlorotUniform(int(np.random.SeedSequence([seed, depth]).generate_state(1)[0]))
+def _regularizer(l2: float) -> keras.regularizers.Regularizer | None:
+    return keras.regularizers.L2(l2) if l2 else None
+
+
+def _initializer(seed: int, depth: int, scale: float = 1.0) -> Any:
+    """Glorot's uniform one, if the scale is 1."""
+    state = int(np.random.SeedSequence([seed, depth]).generate_state(1)[0])
+    return keras.initializers.VarianceScaling(scale, "fan_avg", "uniform", seed=state)

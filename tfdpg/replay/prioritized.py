@@ -18,8 +18,8 @@ EPSILON = 1e-6
 class Prioritized:
     """Draws rows with probability P(i) = p_i / Σ p, where p_i = (|TD error| + ε)^α; new rows get the largest p so far.
 
-    The weight of a row in the critic's loss is (R P(i))^−β, divided by the largest of its minibatch; R is the number
-    of rows that can be drawn. β goes linearly to 1 over `beta_steps` updates.
+    The weight of a row in the critic's loss is (R P(i))^−β, divided by the largest of its minibatch if so wanted; R
+    is the number of rows that can be drawn. β goes linearly to 1 over `beta_steps` updates.
 
     The sums form a tree of two levels, wide enough for NumPy: the priorities in blocks, and the sum of each block.
 
@@ -30,13 +30,25 @@ class Prioritized:
         alpha: how much priorities count, in [0, 1]; 0 draws uniformly.
         beta: how much of the bias is corrected at first, in [0, 1].
         beta_steps: updates until β is 1; None leaves it.
+        normalize_weights: whether to divide by the largest weight.
     """
 
-    def __init__(self, ring: Ring, seed: int, batch_size: int, *, alpha: float, beta: float, beta_steps: int | None):
+    def __init__(
+        self,
+        ring: Ring,
+        seed: int,
+        batch_size: int,
+        *,
+        alpha: float,
+        beta: float,
+        beta_steps: int | None,
+        normalize_weights: bool = True,
+    ):
         self.ring, self._seed, self._batch_size = ring, seed, batch_size
         self._alpha = real("alpha", alpha, 0, 1)
         self._beta = real("beta", beta, 0, 1)
         self._beta_steps = None if beta_steps is None else positive_int("beta_steps", beta_steps)
+        self._normalize_weights = normalize_weights
         blocks = -(-ring.replay_size // BLOCK)
         self._priorities = np.zeros((blocks, BLOCK), np.float32)
         self._sums = np.zeros(blocks)
@@ -66,7 +78,8 @@ class Prioritized:
         probability = self._priorities.ravel()[slots].reshape(shape) / total
         beta = np.array([self.beta(update + i) for i in range(minibatches)])[:, None]
         weights = (self._drawable * probability) ** -beta
-        weights /= weights.max(axis=1, keepdims=True)
+        if self._normalize_weights:
+            weights /= weights.max(axis=1, keepdims=True)
         return slots.reshape(shape), weights.astype(np.float32)
 
     def beta(self, update: int) -> float:

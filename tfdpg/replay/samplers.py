@@ -52,6 +52,7 @@ def sampler(
     beta_steps: int | None,
     epochs_per_round: int | None,
     max_minibatches_per_round: int | None,
+    normalize_weights: bool = True,
 ) -> Sampler:
     """The sampler that the agents' options describe.
 
@@ -76,7 +77,8 @@ def sampler(
     if replay == "uniform":
         return Uniform(ring, seed, batch_size)
     alpha, beta = 0.6 if alpha is None else alpha, 0.4 if beta is None else beta
-    return Prioritized(ring, seed, batch_size, alpha=alpha, beta=beta, beta_steps=beta_steps)
+    options = {"beta_steps": beta_steps, "normalize_weights": normalize_weights}
+    return Prioritized(ring, seed, batch_size, alpha=alpha, beta=beta, **options)
 
 
 def _refuse(why: str, **options: object) -> None:

@@ -3,25 +3,37 @@
 from collections.abc import Callable, Mapping
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from tfdpg.losses import bc_loss, td_loss
+from tfdpg.losses import bc_loss, clip_action_gradient, td_loss
 from tfdpg.networks import Transitions, flat_values
 from tfdpg.spec import Spec
 from tfdpg.training.updates import minimize, polyak_average
 
 
 def critic_step(
+    critic: keras.Model,
+    optimizer: keras.optimizers.Optimizer,
+    batch: Transitions,
+    loss: Callable[[tf.Tensor], tf.Tensor],
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """One step down mean w · loss(critic(s, a)); returns each element's loss, without its weight w, and output."""
+
+    def of_critic() -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
+        output = critic([batch.observation, batch.action], training=True)
+        losses = loss(output)
+        return tf.reduce_mean(batch.weight * losses), (losses, output)
+
+    return minimize(of_critic, critic, optimizer)
+
+
+def value_step(
     critic: keras.Model, optimizer: keras.optimizers.Optimizer, batch: Transitions, target: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """One step down mean w (y − Q(s, a))²; returns each element's loss, without its weight w, and value."""
-
-    def loss() -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
-        q = flat_values(critic([batch.observation, batch.action], training=True))
-        losses = td_loss(q, target)
-        return tf.reduce_mean(batch.weight * losses), (losses, q)
-
-    return minimize(loss, critic, optimizer)
+    losses, output = critic_step(critic, optimizer, batch, lambda output: td_loss(flat_values(output), target))
+    return losses, flat_values(output)
 
 
 def policy_step(
@@ -37,6 +49,28 @@ def policy_step(
         return tf.reduce_mean(losses), losses
 
     return minimize(of_policy, pi, optimizer)
+
+
+def climb(
+    value: Callable[[tf.Tensor], tf.Tensor], action: tf.Tensor, limit: float | None, half_range: np.ndarray
+) -> tf.Tensor:
+    """−Q(s, a), `[batch]`, whose gradient by the action may be clipped.
+
+    Args:
+        value: from actions to their values `[batch]`.
+        action: π(s), `[batch, act_dim]`.
+        limit: the largest norm of each sample's ∇_a Q, with a in half-ranges; None does not clip.
+        half_range: half the width of the action box, `[act_dim]`.
+    """
+    if limit is None:
+        return -value(action)
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        fixed = tf.stop_gradient(action)
+        tape.watch(fixed)
+        q = value(fixed)
+    gradient = clip_action_gradient(tape.gradient(q, fixed), limit, half_range)
+    rise = tf.reduce_sum(tf.stop_gradient(gradient) * (action - fixed), axis=-1)  # 0, with the clipped gradient
+    return -(tf.stop_gradient(q) + rise)
 
 
 def policy_loss(spec: Spec, q: tf.Tensor, action: tf.Tensor, data_action: tf.Tensor, bc_weight: float) -> tf.Tensor:

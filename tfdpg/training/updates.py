@@ -118,22 +118,6 @@ class CompiledUpdates:
         return padded
 
 
-def stateless_normal(shape: tuple[int, ...], key: tf.Tensor) -> tf.Tensor:
-    """Standard normal numbers, a function of `key` alone, the same with and without XLA up to rounding.
-
-    TensorFlow's own stateless normal numbers differ under XLA even with the Philox generator; its bits do not.
-    A uniform number of 24 bits in (0, 1) goes through the inverse of the normal distribution function.
-
-    Args:
-        shape: the shape of the result.
-        key: two integers, int64 `[2]`.
-    """
-    all_bits: Any = {"minval": None, "maxval": None, "dtype": tf.uint32}
-    bits = tf.random.stateless_uniform(shape, key, alg="philox", **all_bits)
-    uniform = (tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32) + 0.5) * 2.0**-24
-    return math.sqrt(2) * tf.math.erfinv(2 * uniform - 1)
-
-
 def minimize(
     loss: Callable[[], tuple[tf.Tensor, Any]], network: keras.Model, optimizer: keras.optimizers.Optimizer
 ) -> Any:

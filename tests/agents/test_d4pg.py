@@ -1,0 +1,266 @@
+"""D4PG's update against arithmetic by hand, its heads, its support and its options."""
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from gymnasium import spaces
+
+import tfdpg
+from tests.agents.by_hand import BATCH, PI, S2, SPEC, A, D, R, S, adam_first_step, linear, minibatch
+from tests.agents.roster import SMALL
+from tests.environments import Counter, Identity
+from tests.losses.test_distributional import slow_projection
+from tfdpg.networks import Categorical, Mixture, Value, head_of, unpack_transitions
+from tfdpg.training.support import return_range
+
+ATOMS = np.linspace(-2, 2, 5)
+KERNEL = np.array([[0.2, -0.1, 0.4, 0.3, -0.5], [0.1, 0.3, -0.2, 0.6, 0.2]], np.float32)
+HEADS = ("categorical", "mixture", "scalar")
+
+
+def critic(layer, kernel):
+    inputs = [keras.Input((1,)), keras.Input((1,))]
+    model = keras.Model(inputs, layer(keras.layers.Concatenate()(inputs)))
+    layer.kernel.assign(kernel)
+    return model
+
+
+def categorical_agent(**changes):
+    arguments = {"batch_size": 2, "pi_lr": 0.01, "q_lr": 0.1, "jit_compile": False}
+    if "pi_optimizer" in changes:
+        del arguments["pi_lr"]
+    q1 = critic(Categorical(-2, 2, 5), KERNEL)
+    return tfdpg.D4PG(SPEC, pi=linear(keras.Input((1,)), [PI]), q1=q1, **arguments | changes)
+
+
+def logits(s, a, kernel=KERNEL):
+    return np.stack([s, a], axis=1) @ kernel
+
+
+def softmax(x):
+    return np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True)
+
+
+def target_probs():
+    probs = softmax(logits(S2, PI * S2))
+    return np.stack([slow_projection(r + d * ATOMS, p, ATOMS) for r, d, p in zip(R, D, probs, strict=True)])
+
+
+def test_a_critic_update_is_the_paper_s():
+    agent = categorical_agent()
+    measured = agent.update(BATCH, tf.constant(1, tf.int64))
+    target, probs = target_probs(), softmax(logits(S, A))
+    np.testing.assert_allclose(measured["loss_q"], -(target * np.log(probs)).sum(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(measured["q1"], probs @ ATOMS, rtol=1e-5)
+    mean_t = R + D * (softmax(logits(S2, PI * S2)) @ ATOMS)
+    np.testing.assert_allclose(measured["td_error"], np.abs(mean_t - probs @ ATOMS), rtol=1e-5)
+    np.testing.assert_allclose(measured["edge_mass"], target[:, 0] + target[:, -1], rtol=1e-5)
+    gradient = np.stack([S, A], axis=1).T @ (probs - target) / 2
+    np.testing.assert_allclose(agent.head.kernel, KERNEL - adam_first_step(gradient, 0.1), atol=2e-6)
+    np.testing.assert_array_equal(agent.head.atoms, ATOMS)
+
+
+def test_weights_count_in_the_critic_s_loss_only():
+    (packed,) = minibatch(S, A, R, D, S2)
+    column = np.zeros(packed.shape[1], np.float32)
+    layout = unpack_transitions(SPEC, (packed,))
+    assert layout.weight.shape == (2,)
+    plain, weighted = categorical_agent(), categorical_agent(n_step=1)
+    where = int(np.flatnonzero((packed.numpy() == 1).all(axis=0))[-1])
+    column[where] = 1
+    weighted.update(
+        (packed + column * tf.constant([[2.0], [0.0]]) - column * tf.constant([[0.0], [1.0]]),),
+        tf.constant(1, tf.int64),
+    )
+    plain.update((packed,), tf.constant(1, tf.int64))
+    target, probs = target_probs(), softmax(logits(S, A))
+    gradient = np.stack([S, A], axis=1)[:1].T * 3 @ (probs - target)[:1] / 2
+    np.testing.assert_allclose(weighted.head.kernel, KERNEL - adam_first_step(gradient, 0.1), atol=2e-6)
+
+
+def test_the_policy_climbs_the_mean():
+    agent = categorical_agent(q_lr=1e-12)
+    measured = agent.update(BATCH, tf.constant(1, tf.int64))
+    probs = softmax(logits(S, PI * S))
+    q = probs @ ATOMS
+    np.testing.assert_allclose(measured["loss_pi"], -q, rtol=1e-5)
+    by_action = (probs * (KERNEL[1] - (probs @ KERNEL[1])[:, None])) @ ATOMS
+    moved = PI + adam_first_step(np.mean(by_action * S), 0.01)
+    np.testing.assert_allclose(agent.pi.get_weights()[0], [[moved]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("limit", [0.05, 100.0])
+def test_the_gradient_by_the_action_is_clipped_for_each_sample(limit):
+    agent = categorical_agent(q_lr=1e-12, clip_action_gradient=limit, pi_optimizer=keras.optimizers.SGD(0.01))
+    measured = agent.update(BATCH, tf.constant(1, tf.int64))
+    probs = softmax(logits(S, PI * S))
+    np.testing.assert_allclose(measured["loss_pi"], -(probs @ ATOMS), rtol=1e-5)
+    by_action = (probs * (KERNEL[1] - (probs @ KERNEL[1])[:, None])) @ ATOMS
+    clipped = np.clip(by_action, -limit / 2, limit / 2)  # the half-range is 2
+    assert (limit == 0.05) == (clipped != by_action).any()
+    np.testing.assert_allclose(agent.pi.get_weights()[0], [[PI + 0.01 * np.mean(clipped * S)]], rtol=1e-6)
+
+
+def test_targets_are_copied_when_due():
+    agent = categorical_agent(target_update_every=3)
+    for counter in (1, 2, 3):
+        agent.update(BATCH, tf.constant(counter, tf.int64))
+        same = np.array_equal(head_of(agent.targets["q1"]).kernel, agent.head.kernel)
+        assert same == (counter == 3)
+
+
+def test_of_two_critics_the_distribution_with_the_smaller_mean_is_the_target():
+    other = np.array([[-0.3, 0.2, 0.1, -0.4, 0.5], [0.5, -0.6, 0.1, 0.2, 0.7]], np.float32)
+    q2 = critic(Categorical(-2, 2, 5), other)
+    agent = categorical_agent(critics=2, q2=q2)
+    batch = unpack_transitions(SPEC, BATCH)
+    both = np.stack([logits(S2, PI * S2, kernel) for kernel in (KERNEL, other)])
+    means = softmax(both) @ ATOMS
+    chosen = means.argmin(axis=0)
+    assert set(chosen) == {0, 1}
+    np.testing.assert_allclose(agent.target_output(batch), both[chosen, np.arange(2)], rtol=1e-5)
+    before = [network.get_weights()[0].copy() for network in (agent.q1, agent.q2)]
+    agent.update(BATCH, tf.constant(1, tf.int64))
+    for old, network in zip(before, (agent.q1, agent.q2), strict=True):
+        assert not np.array_equal(old, network.get_weights()[0])
+
+
+def test_a_mixture_learns_a_distribution_that_is_none_of_its_own():
+    """Terminal rewards of -3 or 2 in the same state: the critic's mean and tails become theirs."""
+    spec = tfdpg.Spec(spaces.Box(-1, 1, (1,)), spaces.Box(-1, 1, (1,)))
+    agent = tfdpg.D4PG(spec, critic="mixture", hidden_units=(16,), batch_size=64, q_lr=0.01, seed=1)
+    reward = np.where(np.arange(64) % 4 == 0, -3.0, 2.0)
+    batch = minibatch(np.zeros(64), np.zeros(64), reward, np.zeros(64), np.zeros(64))
+    step = tf.function(agent.update)
+    for i in range(1, 2500):
+        step(batch, tf.constant(i, tf.int64))
+    output = agent.q1([tf.zeros((1, 1)), tf.zeros((1, 1))])
+    np.testing.assert_allclose(agent.head.mean(output), [0.75], atol=0.1)
+    quantiles = agent.head.quantiles(output, tf.constant([0.1, 0.2, 0.4, 0.9]))
+    np.testing.assert_allclose(quantiles, [[-3, -3, 2, 2]], atol=0.3)
+    np.testing.assert_allclose(agent.head.cvar(output, tf.constant([0.25])), [[-3]], atol=0.5)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_heads_share_one_interface(kind):
+    agent = tfdpg.D4PG(Identity(), critic=kind, **SMALL)
+    output = agent.q1([tf.zeros((4, 1)), tf.ones((4, 1))])
+    head, described = agent.head, agent.head.describe(output)
+    assert head.mean(output).shape == (4,) and head.cvar(output, tf.constant([0.1, 0.9])).shape == (4, 2)
+    weight, value = ("weights", "means") if kind == "mixture" else ("probs", "atoms")
+    np.testing.assert_allclose(
+        tf.reduce_sum(described[weight] * described[value], axis=1), head.mean(output), rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(head.cvar(output, tf.constant([1.0])), head.mean(output)[:, None], atol=1e-2)
+    if kind != "scalar":
+        np.testing.assert_allclose(head.distribution(output).mean(), head.mean(output), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_identity_is_learnt(kind):
+    env = Identity()
+    options = {"hidden_units": (32, 32), "batch_size": 64, "pi_lr": 3e-3, "q_lr": 3e-3, "n_step": 1, "seed": 0}
+    if kind == "categorical":
+        options |= {"v_min": -17, "v_max": 2}
+    agent = tfdpg.D4PG(env, critic=kind, start_steps=300, update_after=300, replay_size=2000, **options)
+    agent.fit(env, epochs=1, steps_per_epoch=1300, verbose=0)
+    assert agent.evaluate(env, 50)["return"] > -0.05
+
+
+def test_the_range_comes_from_the_returns_seen():
+    env = Counter(length=4)
+    agent = tfdpg.D4PG(env, **SMALL | {"gamma": 0.5, "start_steps": 20, "update_after": 20})
+    agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0)
+    low, high = return_range(agent.replay, 0.5)
+    longest = 1 + 2 / 2 + 3 / 4 + 4 / 8, 2 + 3 / 2 + 4 / 4, 3 + 4 / 2, 4  # from each step of an episode
+    extremes = [*longest, *(np.quantile(np.tile([1, 2, 3, 4], 5), [0.01, 0.99]) / 0.5)]
+    margin = 0.1 * (max(extremes) - min(extremes))
+    np.testing.assert_allclose([low, high], [min(extremes) - margin, max(extremes) + margin], rtol=1e-5)
+    np.testing.assert_array_equal(agent.head.atoms.numpy()[[0, -1]], [-150, 150])
+    logs = agent.learn(2)
+    for network in (agent.q1, agent.targets["q1"]):
+        np.testing.assert_allclose(head_of(network).atoms.numpy()[[0, -1]], [low, high], rtol=1e-6)
+    assert logs["v_min"] == pytest.approx(low, rel=1e-5) and logs["v_max"] == pytest.approx(high, rel=1e-5)
+    agent.fit(env, epochs=1, steps_per_epoch=80, verbose=0)
+    np.testing.assert_allclose(agent.head.atoms.numpy()[[0, -1]], [low, high], rtol=1e-6)
+
+
+def test_a_range_found_is_kept_by_checkpoints_and_weights(tmp_path):
+    env = Counter(length=4)
+    agent = tfdpg.D4PG(env, **SMALL)
+    agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
+    agent.save(tmp_path / "agent")
+    np.testing.assert_array_equal(tfdpg.load_agent(tmp_path / "agent").head.atoms, agent.head.atoms)
+    other = tfdpg.D4PG(env, **SMALL)
+    other.set_weights(agent.get_weights())
+    other.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
+    np.testing.assert_array_equal(other.head.atoms, agent.head.atoms)
+
+
+def test_too_small_a_support_is_said_with_the_figure():
+    env = Counter(length=30)
+    agent = tfdpg.D4PG(env, v_min=-1, v_max=1, **SMALL)
+    with pytest.warns(UserWarning, match=r"100\.0% of .* on the edge atoms of the support \[-1, 1\]") as caught:
+        history = agent.fit(env, epochs=1, steps_per_epoch=250, verbose=0).history
+    assert len(caught) == 1 and history["edge_mass"][0] > 0.9
+    agent = tfdpg.D4PG(env, v_min=-100, v_max=2000, **SMALL)
+    assert agent.fit(env, epochs=1, steps_per_epoch=250, verbose=0).history["edge_mass"][0] < 0.05
+
+
+def test_priorities_correct_with_the_seed_s_weights():
+    env = Counter(length=9)
+    agent = tfdpg.D4PG(env, v_min=-9, v_max=90, **SMALL)
+    agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
+    rows, weights = agent.sampler.draw(7, 40)
+    priorities = agent.sampler._priorities.ravel()
+    drawable = np.count_nonzero(agent.replay.successor[: agent.replay.size] >= 0)
+    np.testing.assert_allclose(weights, priorities.sum() / (drawable * priorities[rows]), rtol=1e-4)
+    normalised = tfdpg.D4PG(env, normalize_weights=True, **SMALL)
+    normalised.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
+    assert (normalised.sampler.draw(7, 40)[1].max(axis=1) == 1).all()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"critic": "quantile"}, '`critic` must be "categorical", "mixture" or "scalar"'),
+        ({"critic": "mixture", "atoms": 21}, "`atoms` does nothing where `critic` is 'mixture'"),
+        ({"components": 3}, "`components` does nothing where `critic` is 'categorical'"),
+        ({"v_min": 0.0}, "`v_min` and `v_max` go together"),
+        ({"v_min": 1.0, "v_max": 1.0}, "`v_min` must be less than `v_max`"),
+        ({"v_min": 0.0, "v_max": 1.0, "v_range": "auto"}, "chooses `v_min` and `v_max` itself"),
+        ({"v_range": "wide"}, '`v_range` must be "auto" or None'),
+        ({"atoms": 1}, "`atoms` must be at least 2"),
+        ({"critics": 3}, "`critics` must be 1 or 2"),
+        ({"clip_action_gradient": 0.0}, "`clip_action_gradient` must be a number above 0"),
+        ({"torso": "resnet"}, '`torso` must be "mlp", "control", "layer_norm" or "two_branch"'),
+        ({"torso": "two_branch"}, "needs a Dict of two observations"),
+        ({"torso": "control", "hidden_units": (8,)}, "`hidden_units` does nothing where `torso` is 'control'"),
+        ({"replay": "uniform", "beta": 0.5}, "`beta` does nothing where `replay` is 'uniform'"),
+        ({"replay": "uniform", "normalize_weights": True}, "`normalize_weights` does nothing where `replay`"),
+    ],
+)
+def test_options_out_of_range_or_without_effect_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        tfdpg.D4PG(gym.make("Pendulum-v1"), **options)
+
+
+def test_own_critics_end_in_a_layer_of_the_kind():
+    plain = linear([keras.Input((1,)), keras.Input((1,))], [0.1, 0.2])
+    with pytest.raises(ValueError, match=r"`q1` must end in a tfdpg.networks.Categorical layer"):
+        tfdpg.D4PG(SPEC, q1=plain)
+    with pytest.raises(ValueError, match="`v_min` does nothing where `q1` is your own"):
+        tfdpg.D4PG(SPEC, q1=critic(Categorical(-2, 2, 5), KERNEL), v_min=0, v_max=1)
+    for kind, layer, width in (("mixture", Mixture(2), 6), ("scalar", Value(), 1)):
+        agent = tfdpg.D4PG(SPEC, q1=critic(layer, np.full((2, width), 0.1)), critic=kind, batch_size=2)
+        assert np.isfinite(agent.update(BATCH, tf.constant(1, tf.int64))["loss_q"]).all()
+
+
+def test_own_critics_are_saved_and_loaded(tmp_path):
+    agent = categorical_agent()
+    agent.save(tmp_path / "agent")
+    again = tfdpg.load_agent(tmp_path / "agent")
+    for a, b in zip(agent.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)

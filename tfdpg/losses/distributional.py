@@ -1,0 +1,131 @@
+"""Losses of critics that give the distribution of the return: categorical on atoms, or a mixture of Gaussians.
+
+Source: Barth-Maron et al. 2018, "Distributed Distributional Deterministic Policy Gradients", appendices A and B.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.types.experimental import TensorLike
+
+from tfdpg.losses.td import same_shape
+
+
+def project_categorical(atoms_from: TensorLike, probs: TensorLike, atoms_to: TensorLike) -> tf.Tensor:
+    """Moves probability onto a fixed support: `p'_i = Σ_j h_i(clip(z_j, Vmin, Vmax)) p_j`.
+
+    h_i is the hat of height 1 at atom i that falls to 0 at its neighbours: a point between two atoms is shared
+    between them so that its mean stays, and one outside the support goes whole to the edge atom.
+
+    Args:
+        atoms_from: where the probability lies, [..., m].
+        probs: how much, [..., m].
+        atoms_to: the support, increasing, [l].
+
+    Returns:
+        The probabilities of `atoms_to`, [..., l].
+
+    Raises:
+        ValueError: `atoms_to` is not a vector of two atoms or more, or the other two differ in their last axis.
+
+    Source: Barth-Maron et al. 2018, appendix B; Bellemare et al. 2017, eq. 7.
+    """
+    atoms_from, probs, atoms_to = (tf.convert_to_tensor(values) for values in (atoms_from, probs, atoms_to))
+    if atoms_to.shape.rank != 1 or atoms_to.shape[0] < 2:
+        raise ValueError(f"`atoms_to` must be a vector of two atoms or more. Received: shape {atoms_to.shape}")
+    if atoms_from.shape[-1] != probs.shape[-1]:
+        raise ValueError(
+            f"`atoms_from` and `probs` must agree in their last axis. Received: {atoms_from.shape}, {probs.shape}"
+        )
+    gaps = atoms_to[1:] - atoms_to[:-1]
+    below, above = tf.concat([gaps[:1], gaps], axis=0), tf.concat([gaps, gaps[-1:]], axis=0)
+    distance = tf.expand_dims(tf.clip_by_value(atoms_from, atoms_to[0], atoms_to[-1]), -1) - atoms_to  # [..., m, l]
+    hat = tf.maximum(1 - tf.maximum(distance * (1 / above), distance * (-1 / below)), 0)
+    return tf.reduce_sum(hat * tf.expand_dims(probs, -1), axis=-2)
+
+
+def categorical_td_loss(
+    logits_tm1: TensorLike, r_t: TensorLike, discount_t: TensorLike, logits_t: TensorLike, atoms: TensorLike
+) -> tf.Tensor:
+    """The cross-entropy `-Σ_i p'_i log p_i` from the projected Bellman target, through which no gradient flows.
+
+    Args:
+        logits_tm1: the critic's logits for the actions taken, [..., l].
+        r_t: rewards, [...]; for n steps, their discounted sum.
+        discount_t: [...], gamma^m (1 - terminated).
+        logits_t: the target critic's logits for the next observation, [..., l].
+        atoms: the support of both, [l].
+
+    Returns:
+        The losses, [...]; the caller takes the mean.
+
+    Raises:
+        ValueError: shapes that differ.
+
+    Source: Barth-Maron et al. 2018, appendix A, "Categorical".
+    """
+    logits_tm1, logits_t = same_shape(logits_tm1=logits_tm1, logits_t=logits_t)
+    return cross_entropy(logits_tm1, categorical_target(r_t, discount_t, logits_t, atoms))
+
+
+def cross_entropy(logits_tm1: TensorLike, target: TensorLike) -> tf.Tensor:
+    """`-Σ_i p'_i log p_i`, [...], from the critic's logits and the target's probabilities, [..., l] each."""
+    logits_tm1, target = same_shape(logits_tm1=logits_tm1, target=target)
+    return -tf.reduce_sum(target * tf.nn.log_softmax(logits_tm1), axis=-1)
+
+
+def categorical_target(r_t: TensorLike, discount_t: TensorLike, logits_t: TensorLike, atoms: TensorLike) -> tf.Tensor:
+    """The projected Bellman target `ΦT p`: probabilities [..., l], no gradient. See `categorical_td_loss`."""
+    r_t, discount_t = same_shape(r_t=r_t, discount_t=discount_t)
+    logits_t, atoms = tf.convert_to_tensor(logits_t), tf.convert_to_tensor(atoms)
+    if logits_t.shape.rank != r_t.shape.rank + 1 or logits_t.shape[-1] != atoms.shape[0]:
+        raise ValueError(
+            f"`logits_t` must have shape [..., {atoms.shape[0]}] for `r_t` of shape [...]. "
+            f"Received: {logits_t.shape} and {r_t.shape}"
+        )
+    moved = r_t[..., None] + discount_t[..., None] * atoms
+    return tf.stop_gradient(project_categorical(moved, tf.nn.softmax(logits_t), atoms))
+
+
+def mixture_td_loss(distribution_tm1: Any, target_samples: TensorLike) -> tf.Tensor:
+    """The sampled cross-entropy `-mean_j log p(z_j)`, without gradient through the samples.
+
+    Args:
+        distribution_tm1: the critic's distribution for the actions taken, a TF-Probability one of batch shape [...].
+        target_samples: samples of the Bellman target, r + discount * z, [J, ...].
+
+    Returns:
+        The losses, [...]; the caller takes the mean.
+
+    Raises:
+        ValueError: the samples' shape is not [J, ...].
+
+    Source: Barth-Maron et al. 2018, appendix A, "Mixture of Gaussians".
+    """
+    samples, batch = tf.convert_to_tensor(target_samples), distribution_tm1.batch_shape
+    if samples.shape.rank != batch.rank + 1 or not samples.shape[1:].is_compatible_with(batch):
+        raise ValueError(f"`target_samples` must have shape [J, *{batch}]. Received: {samples.shape}")
+    return -tf.reduce_mean(distribution_tm1.log_prob(tf.stop_gradient(samples)), axis=0)
+
+
+def mixture_sample(
+    weights: TensorLike, means: TensorLike, stddevs: TensorLike, uniform: TensorLike, normal: TensorLike
+) -> tf.Tensor:
+    """Samples of mixtures of Gaussians, made of uniform and normal numbers.
+
+    Args:
+        weights: the weights of the components, [..., K], with sum 1.
+        means: their means, [..., K].
+        stddevs: their standard deviations, [..., K].
+        uniform: numbers in [0, 1) that choose the components, [J, ...].
+        normal: standard normal numbers, [J, ...].
+
+    Returns:
+        [J, ...].
+    """
+    weights, means, stddevs = same_shape(weights=weights, means=means, stddevs=stddevs)
+    upper = tf.cumsum(weights, axis=-1)
+    uniform = tf.expand_dims(uniform, -1) * upper[..., -1:]
+    chosen = tf.cast((uniform < upper) & (uniform >= upper - weights), means.dtype)
+    mean, stddev = (tf.reduce_sum(chosen * values, axis=-1) for values in (means, stddevs))
+    return mean + stddev * normal
