@@ -15,6 +15,7 @@ README = (Path(__file__).parent.parent / "README.md").read_text()
 CALLABLES = {
     "TD3": tfdpg.TD3.__init__,
     "DDPG": tfdpg.DDPG.__init__,
+    "D4PG": tfdpg.D4PG.__init__,
     "fit": tfdpg.TD3.fit,
     "fit_offline": tfdpg.TD3.fit_offline,
     "ScalarWriter": tfdpg.callbacks.ScalarWriter.__init__,

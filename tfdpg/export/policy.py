@@ -112,7 +112,9 @@ def describe(directory: str | Path) -> str:
     lines = [str(policy.directory), "signatures:"]
     for name, signature in policy._model.signatures.items():
         _, inputs = signature.structured_input_signature
-        taken = ", ".join(_describe_tensor(key, inputs[key]) for key in sorted(inputs, key=lambda key: key == "a"))
+        taken = ", ".join(
+            _describe_tensor(key, inputs[key]) for key in sorted(inputs, key=lambda key: (key in ("a", "levels"), key))
+        )
         given = ", ".join(_describe_tensor(key, spec) for key, spec in signature.structured_outputs.items())
         lines.append(f"  {name}({taken}) -> {given}")
     lines += [f"observation space: {policy.spec.observation_space}", f"action space: {policy.spec.action_space}"]
