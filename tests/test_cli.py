@@ -215,7 +215,7 @@ def test_help_is_quick_and_imports_nothing_heavy():
     started = time.perf_counter()
     shown = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert time.perf_counter() - started < 1
-    assert all(command in shown for command in ("train {ddpg,td3}", "evaluate", "export", "inspect", "plot"))
+    assert all(command in shown for command in ("train {ddpg,td3,d4pg}", "evaluate", "export", "inspect", "plot"))
 
 
 COMMANDS = [["train", name.lower()] for name in AGENTS] + [["evaluate"], ["export"], ["inspect"], ["plot"]]

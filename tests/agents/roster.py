@@ -1,6 +1,9 @@
 """Every agent, small, ready for the tests that all of them must pass."""
 
+import pytest
+
 import tfdpg
+from tests.environments import Counter
 
 SMALL = {
     "hidden_units": (8, 8),
@@ -12,8 +15,17 @@ SMALL = {
     "jit_compile": False,
 }
 
+D4PG = {"v_min": -100, "v_max": 100, "replay": "uniform", "polyak": 0.995, "target_update_every": 2}
+"""Its own tests have its defaults."""
+
 AGENTS = {
     "DDPG": lambda env, **changes: tfdpg.DDPG(env, **SMALL | changes),
-    "D4PG": lambda env, **changes: tfdpg.D4PG(env, **SMALL | changes),
+    "D4PG": lambda env, **changes: tfdpg.D4PG(env, **SMALL | D4PG | changes),
     "TD3": lambda env, **changes: tfdpg.TD3(env, **SMALL | changes),
 }
+
+
+def needs(make, option):
+    """Skips the test where an agent has no such option."""
+    if option not in make(Counter()).given:
+        pytest.skip(f"the agent has no option {option}")

@@ -6,7 +6,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tfdpg
-from tests.agents.roster import AGENTS
+from tests.agents.roster import AGENTS, needs
 from tests.environments import Counter
 
 pytestmark = pytest.mark.parametrize("make", AGENTS.values(), ids=AGENTS)
@@ -216,6 +216,7 @@ def test_what_a_lane_misuses_is_refused(make):
     ],
 )
 def test_arguments_out_of_range_are_named_with_what_came(make, argument, value):
+    needs(make, argument)
     with pytest.raises(ValueError, match=rf"`{argument}` must .*Received: {argument}="):
         make(pendulum(), **{argument: value})
 

@@ -8,7 +8,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tfdpg
-from tests.agents.roster import AGENTS
+from tests.agents.roster import AGENTS, needs
 from tests.environments import Counter
 from tfdpg.replay import Recorder, Ring
 
@@ -58,7 +58,7 @@ def test_gradients_are_clipped(make, option):
     assert all(getattr(optimizer, key) == 0.25 for optimizer in agent.optimizers.values())
     free, clipped = first_step(make), first_step(make, sgd={key: 0.25})
     norm = np.sqrt(sum((g**2).sum() for g in free))
-    assert norm > 1
+    assert norm > 0.3
     if option == "clip_norm":
         expected = [g * 0.25 / norm for g in free]
     else:
@@ -175,7 +175,8 @@ def test_dict_observations_are_normalised_but_for_one_hot_features(make):
 def test_priorities_follow_the_td_errors(make, tmp_path):
     agent = fitted(make, replay="prioritized", alpha=0.7, beta=0.5, beta_steps=100, batch_size=16)
     rows, weights = agent.sampler.draw(agent.updates, 1)
-    assert weights.shape == (1, 16) and weights.max() == 1 and weights.min() < 1
+    assert weights.shape == (1, 16) and weights.min() < 1
+    assert (weights.max() == 1) == agent.given.get("normalize_weights", True)
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")
     np.testing.assert_array_equal(again.sampler.draw(agent.updates, 3)[0], agent.sampler.draw(agent.updates, 3)[0])
@@ -190,6 +191,7 @@ def test_priorities_follow_the_td_errors(make, tmp_path):
 
 
 def test_a_round_of_passes_takes_each_row_once(make):
+    needs(make, "epochs_per_round")
     agent = make(Counter(), update_every=40, epochs_per_round=2, batch_size=8, update_after=0)
     drawn, draw = [], agent.sampler.draw
     agent.sampler.draw = lambda *args: drawn.append(draw(*args)) or drawn[-1]
