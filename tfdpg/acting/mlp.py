@@ -1,5 +1,6 @@
 """The stock actor: fully connected layers, tanh, the action box."""
 
+import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -69,6 +70,13 @@ class MLPActor:
         if start != len(weights):
             raise ValueError(f"`weights` must have {start} elements. Received: {len(weights)}")
         self._layers = layers
+
+    def without_weights(self) -> "MLPActor":
+        """A copy that has everything but weights, for others to `load`."""
+        actor = copy.copy(self)
+        actor._mean = actor._std = np.zeros(self._features, np.float32)
+        actor._layers = []
+        return actor
 
     def __call__(self, packed: Packed) -> np.ndarray:
         """Actions in the environment's units, float32 `[lanes, act_dim]`."""

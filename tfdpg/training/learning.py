@@ -58,9 +58,14 @@ def learn(agent: Learns, updates: int, compiled: CompiledUpdates) -> dict[str, f
     return agent.statistics.add(learnt.measured)
 
 
-def compile_updates(agent: Learns) -> CompiledUpdates:
-    """The agent's update, to be compiled at the first call, for rounds as long as they usually are."""
-    usual = (agent.schedule.usual_updates or LARGEST_CHUNK) * max(1, len(agent.collector.lanes))
+def compile_updates(agent: Learns, usual: int | None = None) -> CompiledUpdates:
+    """The agent's update, to be compiled at the first call.
+
+    Args:
+        agent: the agent.
+        usual: the updates that a round usually has; None is what the agent's schedule says.
+    """
+    usual = usual or (agent.schedule.usual_updates or LARGEST_CHUNK) * max(1, len(agent.collector.lanes))
     jit = wants_xla(list(agent.networks.values())) if agent.jit_compile == "auto" else bool(agent.jit_compile)
     return CompiledUpdates(
         agent.update,

@@ -1,0 +1,80 @@
+"""The arguments of `tfdpg.distributed.fit`, checked."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from tfdpg.arguments import natural, positive_int, real, reject
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a training is distributed; see `tfdpg.distributed.fit`."""
+
+    actors: int
+    ray_address: str | None
+    noise_levels: Sequence[float] | None
+    chunk: int
+    variable_update_period: int
+    samples_per_insert: float | None
+    tolerance: float
+    worker_backend: str
+    replay_shards: int
+
+    def __post_init__(self) -> None:
+        positive_int("actors", self.actors)
+        if self.ray_address is not None and not isinstance(self.ray_address, str):
+            raise reject("ray_address", 'the address of a Ray cluster, "auto" or None', self.ray_address)
+        if self.noise_levels is not None:
+            if isinstance(self.noise_levels, str) or len(self.noise_levels) != self.actors:
+                raise reject("noise_levels", f"{self.actors} numbers, one for each actor", self.noise_levels)
+            for level in self.noise_levels:
+                real("noise_levels", level, low=0)
+        positive_int("chunk", self.chunk)
+        positive_int("variable_update_period", self.variable_update_period)
+        if self.samples_per_insert is not None:
+            real("samples_per_insert", self.samples_per_insert, low=0)
+        real("tolerance", self.tolerance, low=0)
+        if natural("replay_shards", self.replay_shards) > self.actors:
+            raise reject("replay_shards", f"at most actors={self.actors}", self.replay_shards)
+
+    def noises(self, given: Mapping[str, Any]) -> list[tuple[str, Any, float]]:
+        """Kind, scale and theta of each worker's exploration noise.
+
+        Args:
+            given: the agent's arguments.
+
+        Raises:
+            ValueError: the agent explores in another way.
+        """
+        if "act_noise" not in given:
+            raise ValueError("`agent` must be one that explores with noise on its actions, as DDPG and TD3 do.")
+        if self.noise_levels is not None:
+            scales = list(self.noise_levels)
+        elif self.actors == 1:
+            scales = [given["act_noise"]]
+        else:
+            scales = np.linspace(1 / 32, 1, self.actors).tolist()
+        return [(given["noise"], scale, given["ou_theta"]) for scale in scales]
+
+
+def environment_maker(make_env: Any) -> Callable[[], gym.Env]:
+    """What makes an environment: a callable as it is, or `gymnasium.make` of an id.
+
+    Raises:
+        ValueError: neither, or an id that is not registered.
+    """
+    if isinstance(make_env, str):
+        try:
+            gym.spec(make_env)
+        except (gym.error.Error, ImportError) as error:
+            raise reject("make_env", f"the id of a registered environment ({error})", make_env) from error
+        make: Any = functools.partial(gym.make, make_env)
+        return make
+    if not callable(make_env):
+        raise reject("make_env", "a callable without arguments, or the id of a Gymnasium environment", make_env)
+    return make_env
