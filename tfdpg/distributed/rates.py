@@ -12,8 +12,8 @@ class RateLimit:
     """Keeps the updates that were made near those that the arrived steps have earned.
 
     The credit is earned minus made. The learner makes updates while that leaves the credit at -`ahead` at least;
-    workers get new orders while it is at most `behind`. Since `behind` is not negative, one of the two can always
-    go on: there is no deadlock.
+    workers get new orders while its whole part is at most `behind`. Since `behind` is not negative, one of the two
+    can always go on: there is no deadlock.
 
     Args:
         ahead: updates that may be made before they are earned, at least 0.
@@ -50,7 +50,7 @@ class RateLimit:
     @property
     def may_collect(self) -> bool:
         """Whether workers may get new orders."""
-        return self.credit <= self._behind
+        return self.owed <= self._behind
 
 
 def scheduled_updates(schedule: Schedule, sampler: Sampler, ended: np.ndarray) -> int:
