@@ -19,6 +19,8 @@ IN_FLIGHT = 2
 """Orders that each worker has at a time, so that it never waits for the learner."""
 FIRST_DELAY, LONGEST_DELAY = 0.1, 5.0
 """Seconds until a worker that did not answer gets another order; it doubles with each failure."""
+MANY = 20
+"""Failures of a worker in a row that are worth a warning."""
 OBJECT_STORE = 256 << 20
 """Bytes of shared memory of a Ray that is started here; what is under way takes a few MB."""
 ENVIRONMENT = {
@@ -88,7 +90,7 @@ class _Lane:
         self.actor = actor
         self.orders: collections.deque[tuple[Any, int]] = collections.deque()
         self.incarnation, self.sequence = -1, 0
-        self.delay, self.not_before = FIRST_DELAY, 0.0
+        self.failures, self.not_before = 0, 0.0
 
 
 class Fleet:
@@ -152,11 +154,13 @@ class Fleet:
         self.in_flight -= steps
         try:
             chunk: Chunk = ray.get(reference)
-        except LOST:
-            lane.not_before = time.monotonic() + lane.delay
-            lane.delay = min(2 * lane.delay, LONGEST_DELAY)
+        except LOST as error:
+            lane.not_before = time.monotonic() + min(FIRST_DELAY * 2**lane.failures, LONGEST_DELAY)
+            lane.failures += 1
+            if lane.failures == MANY:
+                warnings.warn(f"Worker {number} has lost {MANY} orders in a row. The last one: {error}", stacklevel=2)
             return None
-        lane.delay = FIRST_DELAY
+        lane.failures = 0
         is_new = chunk.incarnation != lane.incarnation
         self.restarts += is_new and lane.incarnation >= 0
         goes_on = not is_new and chunk.sequence == lane.sequence

@@ -1,8 +1,9 @@
 """`tfdpg.distributed.fit`. Nothing heavy is imported before it is called."""
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
+
+from tfdpg.distributed.plan import Plan, environment_maker, require_ray
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -74,10 +75,8 @@ def fit(
         ImportError: Ray is not installed.
         ValueError: an argument out of its range, an environment with other spaces, or NaN from it.
     """
-    if importlib.util.find_spec("ray") is None:
-        raise ImportError('tfdpg.distributed needs Ray. Install it with: pip install "tfdpg[ray]"')
+    require_ray()
     from tfdpg.distributed.learner import train
-    from tfdpg.distributed.plan import Plan, environment_maker
     from tfdpg.training.loop import check_counts
 
     plan = Plan(

@@ -1,9 +1,9 @@
 """The arguments of `tfdpg.distributed.fit`, checked."""
 
 import dataclasses
-import functools
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -62,6 +62,16 @@ class Plan:
         return [(given["noise"], scale, given["ou_theta"]) for scale in scales]
 
 
+OPTIONS = tuple(field.name for field in dataclasses.fields(Plan))
+"""The arguments of `tfdpg.distributed.fit` that `Agent.fit` does not have."""
+
+
+def require_ray() -> None:
+    """Raises `ImportError` if Ray is not installed."""
+    if importlib.util.find_spec("ray") is None:
+        raise ImportError('tfdpg.distributed needs Ray. Install it with: pip install "tfdpg[ray]"')
+
+
 def environment_maker(make_env: Any) -> Callable[[], gym.Env]:
     """What makes an environment: a callable as it is, or `gymnasium.make` of an id.
 
@@ -73,8 +83,7 @@ def environment_maker(make_env: Any) -> Callable[[], gym.Env]:
             gym.spec(make_env)
         except (gym.error.Error, ImportError) as error:
             raise reject("make_env", f"the id of a registered environment ({error})", make_env) from error
-        make: Any = functools.partial(gym.make, make_env)
-        return make
+        return lambda: gym.make(make_env)
     if not callable(make_env):
         raise reject("make_env", "a callable without arguments, or the id of a Gymnasium environment", make_env)
-    return make_env
+    return cast(Callable[[], gym.Env], make_env)
