@@ -38,11 +38,11 @@ def test_rows_are_packed_as_the_ring_takes_them():
     assert chunk.rows.reward.tolist() == [0, 1, 2, 3, 0, 1]
     assert chunk.rows.terminated.tolist() == [False, False, False, True, False, False]
     np.testing.assert_array_equal(chunk.rows.action[1:4], 0.5)
-    assert chunk.ended.tolist() == [False, False, True, False] and chunk.steps == 4
-    assert (chunk.returns, chunk.lengths, chunk.episodes, chunk.sequence) == ([6.0], [3], 2, 0)
+    assert chunk.summary.ended.tolist() == [False, False, True, False]
+    assert chunk.summary[1:2] + chunk.summary[4:] == (0, [6.0], [3], 2)
     following = one.rollout(0.5, 0, Order(2, 0, 1.0, 0))
     assert following.rows.observation[0].tolist() == [[1, 2], [1, 3]] and not following.rows.first.any()
-    assert (following.incarnation, following.sequence) == (chunk.incarnation, 1)
+    assert following.summary[:2] == (chunk.summary.incarnation, 1)
 
 
 def test_each_episode_has_its_own_seed_and_a_new_worker_goes_on_with_them():
@@ -53,18 +53,20 @@ def test_each_episode_has_its_own_seed_and_a_new_worker_goes_on_with_them():
         return environments[-1]
 
     first = worker(make_env).rollout(0.0, 0, Order(7, 0, 1.0, 0))
-    second = worker(make_env).rollout(0.0, 0, Order(1, 0, 1.0, first.episodes))
+    second = worker(make_env).rollout(0.0, 0, Order(1, 0, 1.0, first.summary.episodes))
     assert environments[0].seeds == [reset_seed(7, TRAINING, 2, episode) for episode in range(3)]
     assert environments[1].seeds == [reset_seed(7, TRAINING, 2, 3)]
-    assert second.episodes == 4 and second.incarnation != first.incarnation
+    assert second.summary.episodes == 4 and second.summary.incarnation != first.summary.incarnation
 
 
 def test_weights_that_it_has_are_not_looked_at_again():
     policy = Constant()
     one = worker(policy=policy)
-    versions = [one.rollout(weights, version, Order(1, 0, 1.0, 0)).version for weights, version in ((1, 0), (2, 0))]
+    versions = [
+        one.rollout(weights, version, Order(1, 0, 1.0, 0)).summary.version for weights, version in ((1, 0), (2, 0))
+    ]
     assert policy.loaded == [1] and versions == [0, 0]
-    assert one.rollout(3, 1, Order(1, 0, 1.0, 0)).version == 1 and policy.loaded == [1, 3]
+    assert one.rollout(3, 1, Order(1, 0, 1.0, 0)).summary.version == 1 and policy.loaded == [1, 3]
 
 
 def test_noise_and_random_actions():
@@ -79,7 +81,7 @@ def test_noise_and_random_actions():
 def test_max_ep_len_cuts():
     chunk = worker(max_ep_len=2).rollout(0.0, 0, Order(4, 0, 1.0, 0))
     assert chunk.rows.first.tolist() == [True, False, False] * 2 and not chunk.rows.terminated.any()
-    assert chunk.ended.tolist() == [False, True] * 2
+    assert chunk.summary.ended.tolist() == [False, True] * 2
 
 
 def test_an_environment_with_other_spaces_is_refused():

@@ -45,6 +45,7 @@ class Agent(abc.ABC):
         optimizers: one for each network, by the same names.
         replay: the ring of rows.
         sampler: draws rows of it.
+        source: where updates take their minibatches from while the rows are elsewhere; None is `replay`.
         schedule: the learning schedule and its counters.
         exploration: what is done instead of greedy actions while collecting.
         actor: the policy's copy for acting.
@@ -74,6 +75,7 @@ class Agent(abc.ABC):
         self.normalizers = find_normalizers(self._all_networks().values())
         self.moments = Moments(self.spec) if self.given["normalize_observations"] else None
         self.replay = self.sampler.ring
+        self.source: learning.Elsewhere | None = None
         self.optimizer = Optimizers(list(self.optimizers.values()), self.counter)
         self.statistics = Statistics(self.metrics)
         self.epoch, self.stop_training = 0, False
@@ -81,15 +83,9 @@ class Agent(abc.ABC):
         self._initial_epoch: int | None = None
         self.actor = Actor(self.spec, self.networks["pi"], parts.networks.numpy_actor, self.device)
         self._updates: CompiledUpdates | None = None
+        stores = self.given["reward_shaper"], recorders(self.given["recorders"], self.spec)
         self.collector = Collector(
-            self.spec,
-            self.replay,
-            self.schedule,
-            self.actor,
-            self.exploration,
-            self.seed,
-            self.given["reward_shaper"],
-            recorders(self.given["recorders"], self.spec),
+            self.spec, self.replay, self.schedule, self.actor, self.exploration, self.seed, *stores
         )
 
     # What an algorithm says.

@@ -1,86 +1,20 @@
 """The workers as Ray actors: orders go out, chunks come in, and what dies comes back."""
 
 import collections
-import contextlib
-import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, NodeDiedError, ObjectLostError
 
-from tfdpg.distributed.chunks import Chunk, Order
+from tfdpg.distributed.actors import FIRST_DELAY, LONGEST_DELAY, LOST
+from tfdpg.distributed.chunks import Order
 
-LOST = (ActorUnavailableError, NodeDiedError, ObjectLostError)
-"""What a call raises when its process or node is gone, and not because of what it did."""
 IN_FLIGHT = 2
 """Orders that each worker has at a time, so that it never waits for the learner."""
-FIRST_DELAY, LONGEST_DELAY = 0.1, 5.0
-"""Seconds until a worker that did not answer gets another order; it doubles with each failure."""
 MANY = 20
 """Failures of a worker in a row that are worth a warning."""
-OBJECT_STORE = 256 << 20
-"""Bytes of shared memory of a Ray that is started here; what is under way takes a few MB."""
-ENVIRONMENT = {
-    **dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1"),
-    "CUDA_VISIBLE_DEVICES": "-1",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-}
-"""Environment variables of the actors: one thread each, and no GPU."""
-
-
-@contextlib.contextmanager
-def connected(address: str | None, cpus: int) -> Iterator[None]:
-    """Joins the Ray at `address`, or starts one here with `cpus` logical CPUs, or takes the one that is there already.
-
-    One that was started or joined here is left at the end; one that was there already stays.
-    """
-    ours = not ray.is_initialized()
-    if ours:
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if address is None:
-            options |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
-        ray.init(address=address or "local", **options)
-    try:
-        found = ray.cluster_resources().get("CPU", 0)
-        if found < cpus:
-            warnings.warn(
-                f"The Ray cluster has {found:g} CPUs, and {cpus} actors take one each: "
-                f"{cpus - found:g} of them start only once it has more.",
-                stacklevel=2,
-            )
-        yield
-    finally:
-        if ours:
-            ray.shutdown()
-
-
-def start_actor(kind: type, *arguments: Any) -> Any:
-    """Starts an actor that comes back whenever its process or node dies; a call that it cost is not repeated."""
-    remote: Any = ray.remote(
-        num_cpus=1,
-        max_restarts=-1,
-        max_task_retries=0,
-        scheduling_strategy="SPREAD",
-        runtime_env={"env_vars": ENVIRONMENT},
-    )(kind)
-    return remote.remote(*arguments)
-
-
-class Arrival(NamedTuple):
-    """A chunk, and what the fleet knows of it.
-
-    Attributes:
-        lane: its lane.
-        chunk: what was collected.
-        goes_on: whether it follows the last chunk of its lane that arrived.
-    """
-
-    lane: int
-    chunk: Chunk
-    goes_on: bool
 
 
 class _Lane:
@@ -89,7 +23,7 @@ class _Lane:
     def __init__(self, actor: Any):
         self.actor = actor
         self.orders: collections.deque[tuple[Any, int]] = collections.deque()
-        self.incarnation, self.sequence = -1, 0
+        self.incarnation = -1
         self.failures, self.not_before = 0, 0.0
 
 
@@ -131,8 +65,8 @@ class Fleet:
                 lane.orders.append((lane.actor.rollout.remote(weights, version, order), order.steps))
                 self.in_flight += order.steps
 
-    def arrivals(self, timeout: float) -> list[Arrival]:
-        """The chunks that arrived, in order for each lane; waits up to `timeout` seconds for the first.
+    def arrivals(self, timeout: float) -> list[tuple[int, Any]]:
+        """The replies that arrived, each with its lane, in order for each lane; waits up to `timeout` s for the first.
 
         Raises:
             Exception: what was raised in a worker, with the traceback there. What died is not raised: its orders
@@ -145,24 +79,23 @@ class Fleet:
         ready, _ = ray.wait(list(oldest), num_returns=1, timeout=timeout)
         if ready:
             ready, _ = ray.wait(list(oldest), num_returns=len(oldest), timeout=0)
-        received = (self._receive(oldest[reference]) for reference in ready)
-        return [arrival for arrival in received if arrival is not None]
+        received = [(oldest[reference], self._receive(oldest[reference])) for reference in ready]
+        return [(number, reply) for number, reply in received if reply is not None]
 
-    def _receive(self, number: int) -> Arrival | None:
+    def _receive(self, number: int) -> Any:
+        """The oldest reply of a worker; None if it was lost."""
         lane = self._lanes[number]
         reference, steps = lane.orders.popleft()
         self.in_flight -= steps
         try:
-            chunk: Chunk = ray.get(reference)
+            reply: Any = ray.get(reference)
         except LOST as error:
             lane.not_before = time.monotonic() + min(FIRST_DELAY * 2**lane.failures, LONGEST_DELAY)
             lane.failures += 1
             if lane.failures == MANY:
                 warnings.warn(f"Worker {number} has lost {MANY} orders in a row. The last one: {error}", stacklevel=2)
             return None
-        lane.failures = 0
-        is_new = chunk.incarnation != lane.incarnation
-        self.restarts += is_new and lane.incarnation >= 0
-        goes_on = not is_new and chunk.sequence == lane.sequence
-        lane.incarnation, lane.sequence = chunk.incarnation, chunk.sequence + 1
-        return Arrival(number, chunk, goes_on)
+        lane.failures, incarnation = 0, reply.summary.incarnation
+        self.restarts += lane.incarnation not in (-1, incarnation)
+        lane.incarnation = incarnation
+        return reply

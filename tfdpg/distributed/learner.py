@@ -10,12 +10,13 @@ import numpy as np
 import ray
 
 from tfdpg.agents.agent import Agent
+from tfdpg.distributed.actors import connected
 from tfdpg.distributed.chunks import Order
-from tfdpg.distributed.fleet import IN_FLIGHT, Arrival, Fleet, connected, start_actor
+from tfdpg.distributed.fleet import IN_FLIGHT, Fleet
 from tfdpg.distributed.plan import Plan
 from tfdpg.distributed.policies import policy_for_workers
 from tfdpg.distributed.rates import RateLimit, proportional_updates, scheduled_updates, usual_rate
-from tfdpg.distributed.worker import Worker
+from tfdpg.distributed.storage import Storage, storage
 from tfdpg.training.evaluation import summarise
 from tfdpg.training.lanes import Episode
 from tfdpg.training.learning import compile_updates
@@ -48,13 +49,17 @@ def train(
     agent.collector.close_episodes()
     agent._updates = agent._updates or compile_updates(agent, LARGEST_CHUNK)
     schedule = agent.schedule
-    with deferred_interrupt() as interrupted, connected(plan.ray_address, plan.actors):
-        made = [
-            start_actor(Worker, lane, agent.spec, make_env, policy, noise, agent.seed, max_ep_len)
+    with (
+        deferred_interrupt() as interrupted,
+        connected(plan.ray_address, plan.actors + plan.replay_shards),
+        storage(agent, plan.replay_shards) as store,
+    ):
+        workers = [
+            store.start_worker(lane, agent.spec, make_env, policy, noise, agent.seed, max_ep_len)
             for lane, noise in enumerate(noises)
         ]
-        with Fleet(made) as fleet:
-            run = _Run(agent, plan, fleet, weights, hooks, interrupted)
+        with Fleet(workers) as fleet:
+            run = _Run(agent, plan, store, fleet, weights, hooks, interrupted)
 
             def train_epoch(epoch: int) -> dict[str, float]:
                 schedule.total_steps = schedule.env_steps + (epochs - epoch) * steps_per_epoch
@@ -64,8 +69,6 @@ def train(
                 run_epochs(agent, hooks, interrupted, initial_epoch, epochs, train_epoch, validate)
             finally:
                 schedule.total_steps = None
-                agent.collector.close_episodes()
-                agent.collector.flush()
                 agent.actor.refresh()
     return history
 
@@ -77,12 +80,13 @@ class _Run:
         self,
         agent: Agent,
         plan: Plan,
+        store: Storage,
         fleet: Fleet,
         weights: Callable[[], Any],
         hooks: keras.callbacks.CallbackList,
         interrupted: threading.Event,
     ):
-        self._agent, self._plan, self._fleet, self._weights = agent, plan, fleet, weights
+        self._agent, self._plan, self._store, self._fleet, self._weights = agent, plan, store, fleet, weights
         self._hooks, self._interrupted = hooks, interrupted
         self._rate = _updates_per_step(agent, plan)
         usual = usual_rate(agent.schedule) if self._rate is None else self._rate
@@ -105,8 +109,8 @@ class _Run:
             if ended:
                 logs["return"] = float(np.mean([episode.episode_return for episode in ended]))
             self._hooks.on_train_batch_end(max(0, min(schedule.env_steps - first, steps) - 1), logs)
-        while self._limit.owed and not self._stops:
-            self._learn(self._limit.owed)
+        while self._learn(self._limit.owed) and not self._stops:
+            pass
         seconds = time.perf_counter() - began
         return (
             summarise(episodes)
@@ -130,23 +134,23 @@ class _Run:
                 self._fleet.order(*self._newest_weights(), self._next_order)
             arrivals = self._fleet.arrivals(0.0 if self._limit.due else WAIT)
             if arrivals or self._limit.due or self._interrupted.is_set():
-                return [episode for arrival in arrivals for episode in self._store(arrival)]
+                return [episode for lane, reply in arrivals for episode in self._count(lane, reply)]
 
-    def _store(self, arrival: Arrival) -> list[Episode]:
-        lane, chunk, goes_on = arrival
-        agent = self._agent
-        agent.collector.receive(lane, chunk.rows, goes_on)
+    def _count(self, lane: int, reply: Any) -> list[Episode]:
+        """Counts what a worker reports; returns the episodes that ended."""
+        agent, summary = self._agent, reply.summary
+        ended = self._store.take(lane, reply)
         agent.collector.make_room(lane)
-        agent.collector.episodes[lane] = chunk.episodes
+        agent.collector.episodes[lane] = summary.episodes
         if self._rate is None:
-            self._limit.earn(scheduled_updates(agent.schedule, agent.sampler, chunk.ended))
+            self._limit.earn(scheduled_updates(agent.schedule, agent.sampler, ended))
         else:
-            self._limit.earn(proportional_updates(agent.schedule, self._rate, chunk.ended))
-        return [Episode(lane, *episode) for episode in zip(chunk.returns, chunk.lengths, strict=True)]
+            self._limit.earn(proportional_updates(agent.schedule, self._rate, ended))
+        return [Episode(lane, *episode) for episode in zip(summary.returns, summary.lengths, strict=True)]
 
     def _learn(self, due: int) -> dict[str, float]:
         """Makes some of the updates that are due, so few that what arrives meanwhile does not wait for long."""
-        updates = min(due, LARGEST_CHUNK)
+        updates = self._store.ready(min(due, LARGEST_CHUNK))
         if not updates:
             return {}
         self._limit.spend(updates)

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from tfdpg.arguments import reject
-from tfdpg.distributed.chunks import Chunk, Order
+from tfdpg.distributed.chunks import Chunk, Order, Summary
 from tfdpg.exploration import NoisyActions, noisy_actions, uniform_actions
 from tfdpg.replay import Rows
 from tfdpg.spec import Packed, Spec
@@ -94,16 +94,9 @@ class Worker:
                 ended[step], self._packed = True, None
                 self._exploration.noise.end(np.ones(1, bool))
         self._sequence += 1
-        return Chunk(
-            self._incarnation,
-            self._sequence - 1,
-            self._version,
-            rows.taken(),
-            ended,
-            [episode.episode_return for episode in finished],
-            [episode.length for episode in finished],
-            self._episodes,
-        )
+        returns, lengths = ([episode[i] for episode in finished] for i in (1, 2))
+        number = self._incarnation, self._sequence - 1
+        return Chunk(Summary(*number, self._version, ended, returns, lengths, self._episodes), rows.taken())
 
     def _action(self, packed: Packed, at_random: bool) -> np.ndarray:
         if at_random:

@@ -173,6 +173,12 @@ class Ring:
         image = self.images.take(slots, axis=0) if self.images is not None else None
         return tuple(part for part in (real, image) if part is not None)
 
+    def clear(self) -> None:
+        """Forgets all rows and gives back their memory."""
+        if self._allocated:
+            del self.rows, self.images, self.terminated, self.successor
+        self.added, self.heads, self._allocated = 0, np.empty(0, np.int64), False
+
     def state(self) -> dict[str, Any]:
         """All that a later `restore` needs, as arrays; only rows that are held."""
         self.allocate()
