@@ -81,7 +81,7 @@ def test_only_distributed_knows_ray(part):
 
 def test_importing_distributed_imports_neither_ray_nor_tensorflow():
     code = (
-        "import sys, tfdpg.distributed, tfdpg.distributed.worker, tfdpg.distributed.policies;"
+        "import sys, tfdpg.distributed, tfdpg.distributed.worker, tfdpg.distributed.shard, tfdpg.distributed.policies;"
         "heavy = {'tensorflow', 'keras', 'ray'} & set(sys.modules); assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,16 +1,15 @@
 """Training with a replay in shards, on a Ray of this machine."""
 
 import functools
-import os
-import signal
 
 import keras
 import numpy as np
 import pytest
+import ray
 
 import tfdpg
 from tests.agents.roster import AGENTS, SMALL
-from tests.distributed.environments import Witness
+from tests.distributed.environments import Witness, witnesses
 from tests.environments import Counter, Identity
 from tfdpg import distributed
 from tfdpg.distributed import shards
@@ -66,14 +65,7 @@ class Killer(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         if epoch == 2:
-            shard = self.model.source._shards[1].actor
-            os.kill(int(pid_of(shard)), signal.SIGKILL)
-
-
-def pid_of(actor):
-    from ray.util.state import get_actor
-
-    return get_actor(actor._actor_id.hex()).pid
+            ray.kill(self.model.source._shards[1].actor, no_restart=False)  # ends the process at once
 
 
 @pytest.mark.parametrize("with_checkpoint", [True, False])
@@ -84,6 +76,8 @@ def test_a_killed_shard_comes_back(local_ray, tmp_path, with_checkpoint):
     options = SHORT | {"epochs": 8, "steps_per_epoch": 200}
     with pytest.warns(UserWarning, match=expected):
         history = distributed.fit(agent, functools.partial(Witness, tmp_path), **options, callbacks=callbacks).history
+    assert all(not {"tensorflow", "keras"} & set(facts["modules"]) for facts in witnesses(tmp_path))
+    assert len(witnesses(tmp_path)) == 2
     assert history["env_steps"][-1] == agent.env_steps >= 1600 and agent.updates > 1500
     missing = agent.env_steps - transitions(agent)
     assert missing < 200 if with_checkpoint else 100 < missing < 1000

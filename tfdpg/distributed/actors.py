@@ -52,7 +52,7 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
             ray.shutdown()
 
 
-def start_actor(kind: type, *arguments: Any) -> Any:
+def start_actor(kind: type, *arguments: Any, name: str | None = None) -> Any:
     """Starts an actor that comes back whenever its process or node dies; a call that it cost is not repeated."""
     remote: Any = ray.remote(
         num_cpus=1,
@@ -61,7 +61,7 @@ def start_actor(kind: type, *arguments: Any) -> Any:
         scheduling_strategy="SPREAD",
         runtime_env={"env_vars": ENVIRONMENT},
     )(kind)
-    return remote.remote(*arguments)
+    return remote.options(name=name).remote(*arguments)
 
 
 def patiently(call: Callable[[], Result], seconds: float = 60.0) -> Result:

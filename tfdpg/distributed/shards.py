@@ -1,6 +1,7 @@
 """The replay in shards, as the learner sees it: where workers store, and where updates draw."""
 
 import time
+import uuid
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from tfdpg.acting import Moments
 from tfdpg.agents.agent import Agent
 from tfdpg.distributed.actors import LOST, patiently, start_actor
 from tfdpg.distributed.shard import Drawn, Receipt, Shard, Stored, split
-from tfdpg.distributed.worker import Worker
+from tfdpg.distributed.storing import StoringWorker
 from tfdpg.spec import Packed
 from tfdpg.training.normalization import write_statistics
 from tfdpg.training.updates import LARGEST_CHUNK as BLOCK
@@ -23,35 +24,12 @@ PAUSE = 0.05
 SAMPLER = ("batch_size", "replay", "alpha", "beta", "beta_steps", "epochs_per_round", "max_minibatches_per_round")
 
 
-class StoringWorker:
-    """A worker whose chunks go to a shard.
-
-    Args:
-        shard: the shard, a Ray actor.
-        lane: the lane.
-        spec: the spaces.
-        *others: the other arguments of `Worker`.
-    """
-
-    def __init__(self, shard: Any, lane: int, spec: Any, *others: Any):
-        self._shard, self._lane, self._spec = shard, lane, spec
-        self._worker = Worker(lane, spec, *others)
-
-    def rollout(self, weights: Any, version: int, order: Any) -> Stored:
-        """See `Worker.rollout`; returns once the shard has stored the rows."""
-        chunk = self._worker.rollout(weights, version, order)
-        where = f"{order.steps} steps of lane {self._lane}; none of these was stored"
-        self._spec.check_finite(chunk.rows.observation, chunk.rows.reward, where)
-        shared = ray.put(chunk)
-        receipt: Any = patiently(lambda: ray.get(self._shard.store.remote(self._lane, shared)))
-        return Stored(chunk.summary, receipt)
-
-
 class _Known:
-    """What the learner knows of a shard."""
+    """A shard, and what the learner knows of it."""
 
-    def __init__(self, actor: Any):
-        self.actor = actor
+    def __init__(self, *arguments: Any):
+        self.name = f"tfdpg-shard-{uuid.uuid4()}"  # a handle among a worker's arguments would be an object to keep
+        self.actor = start_actor(Shard, *arguments, name=self.name)
         self.incarnation, self.rows = -1, 0
         self.steps: dict[int, int] = {}
         self.moments: dict[int, dict[str, np.ndarray]] = {}
@@ -73,7 +51,7 @@ class Shards:
         ring = agent.replay.replay_size // count, agent.given["replay_dir"]
         how = agent.given["n_step"], agent.given["gamma"], agent.moments is not None
         self._agent, self._is_prioritized = agent, options["replay"] == "prioritized"
-        self._shards = [_Known(start_actor(Shard, agent.spec, ring, options, *how)) for _ in range(count)]
+        self._shards = [_Known(agent.spec, ring, options, *how) for _ in range(count)]
         self._saved: list[Path] = []
         self._base = None if agent.moments is None else agent.moments.state()
         self._next: tuple[int, Any] | None = None
@@ -116,7 +94,7 @@ class Shards:
 
     def start_worker(self, lane: int, *arguments: Any) -> Any:
         """Starts the worker of a lane, as a Ray actor."""
-        return start_actor(StoringWorker, self._of(lane).actor, lane, *arguments)
+        return start_actor(StoringWorker, self._of(lane).name, lane, *arguments)
 
     def take(self, lane: int, reply: Stored) -> np.ndarray:
         """`ended` for each step of a lane that its shard has stored and that was not counted yet."""
