@@ -74,6 +74,7 @@ def test_a_run_of_before_can_be_read(tmp_path):
     assert cli.main(["train", "--resume", str(tmp_path / "seed-0"), "--epochs", "3"]) == 0
 
 
+@pytest.mark.slow
 def test_a_killed_learner_says_what_it_cost(tmp_path):
     code = "import sys; from tfdpg.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "train"]

@@ -27,7 +27,7 @@ def transitions(agent):
     return int((agent.replay.successor[: agent.replay.size] != NONE).sum())
 
 
-@pytest.mark.parametrize("replay", ["uniform", "prioritized"])
+@pytest.mark.parametrize("replay", ["prioritized", pytest.param("uniform", marks=pytest.mark.slow)])
 def test_rows_come_and_go(local_ray, replay, tmp_path):
     agent = AGENTS["TD3"](Counter(), replay=replay, normalize_observations=True)
     agent.fit(counter(), epochs=1, steps_per_epoch=50, verbose=0)
@@ -51,6 +51,7 @@ def test_rows_come_and_go(local_ray, replay, tmp_path):
     assert offline.replay.added > 150
 
 
+@pytest.mark.slow
 def test_it_learns(local_ray):
     options = {"hidden_units": (32, 32), "batch_size": 64, "start_steps": 300, "update_after": 300, "gamma": 0.0}
     agent = tfdpg.TD3(Identity(), pi_lr=3e-3, q_lr=3e-3, **options)
@@ -68,7 +69,7 @@ class Killer(keras.callbacks.Callback):
             ray.kill(self.model.source._shards[1].actor, no_restart=False)  # ends the process at once
 
 
-@pytest.mark.parametrize("with_checkpoint", [True, False])
+@pytest.mark.parametrize("with_checkpoint", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_killed_shard_comes_back(local_ray, tmp_path, with_checkpoint):
     agent = AGENTS["TD3"](Counter(), replay_size=50_000)
     callbacks = [Checkpoint(tmp_path / "checkpoints"), Killer()] if with_checkpoint else [Killer()]
