@@ -10,6 +10,6 @@ def local_ray():
     """A Ray on this machine, which the trainings of the tests find running."""
     import ray
 
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=128 << 20, log_to_driver=False)
+    ray.init("local", num_cpus=4, include_dashboard=False, object_store_memory=128 << 20, log_to_driver=False)
     yield ray
     ray.shutdown()

@@ -72,15 +72,21 @@ class Fleet:
             Exception: what was raised in a worker, with the traceback there. What died is not raised: its orders
                 are lost, and it gets new ones when it is back.
         """
-        oldest = {lane.orders[0][0]: number for number, lane in enumerate(self._lanes) if lane.orders}
+        oldest = self._oldest()
         if not oldest:
             time.sleep(min(timeout, FIRST_DELAY))
             return []
-        ready, _ = ray.wait(list(oldest), num_returns=1, timeout=timeout)
-        if ready:
+        ray.wait(list(oldest), num_returns=1, timeout=timeout)
+        received: list[tuple[int, Any]] = []
+        while oldest:  # until no lane's oldest order has its reply
             ready, _ = ray.wait(list(oldest), num_returns=len(oldest), timeout=0)
-        received = [(oldest[reference], self._receive(oldest[reference])) for reference in ready]
+            received += [(oldest[reference], self._receive(oldest[reference])) for reference in ready]
+            oldest = self._oldest() if ready else {}
         return [(number, reply) for number, reply in received if reply is not None]
+
+    def _oldest(self) -> dict[Any, int]:
+        """The oldest order of each lane that has one: its reference, and the lane."""
+        return {lane.orders[0][0]: number for number, lane in enumerate(self._lanes) if lane.orders}
 
     def _receive(self, number: int) -> Any:
         """The oldest reply of a worker; None if it was lost."""

@@ -130,11 +130,17 @@ class _Run:
     def _collect(self) -> list[Episode]:
         """Stores what arrived; waits until something did, or until there is something else to do."""
         while True:
-            if self._limit.may_collect:
-                self._fleet.order(*self._newest_weights(), self._next_order)
+            self._order()
             arrivals = self._fleet.arrivals(0.0 if self._limit.due else WAIT)
+            ended = [episode for lane, reply in arrivals for episode in self._count(lane, reply)]
             if arrivals or self._limit.due or self._interrupted.is_set():
-                return [episode for lane, reply in arrivals for episode in self._count(lane, reply)]
+                self._order()
+                return ended
+
+    def _order(self) -> None:
+        """Gives the workers new orders, unless they are too far ahead of the learner."""
+        if self._limit.may_collect:
+            self._fleet.order(*self._newest_weights(), self._next_order)
 
     def _count(self, lane: int, reply: Any) -> list[Episode]:
         """Counts what a worker reports; returns the episodes that ended."""
