@@ -96,7 +96,7 @@ def _check_distributed(config: RunConfig, agent: Agent) -> None:
         )
     require_ray()
     plan = Plan(**config.distributed)
-    plan.noises(agent.given)
+    plan.check(agent.given)
     policy_for_workers(agent, plan.worker_backend)
 
 

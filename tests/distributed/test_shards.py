@@ -12,7 +12,6 @@ from tests.agents.roster import AGENTS, SMALL
 from tests.distributed.environments import Witness, witnesses
 from tests.environments import Counter, Identity
 from tfdpg import distributed
-from tfdpg.distributed import shards
 from tfdpg.replay.ring import NONE
 from tfdpg.training.callbacks import Checkpoint
 
@@ -87,7 +86,9 @@ def test_a_killed_shard_comes_back(local_ray, tmp_path, with_checkpoint):
 def test_what_shards_cannot_serve(local_ray):
     for name, value in (("reward_shaper", abs), ("recorders", ["somewhere"]), ("epochs_per_round", 1)):
         with pytest.raises(ValueError, match=f"`replay_shards` must be 0 with `{name}`"):
-            shards.refuse_unserved(tfdpg.TD3(Counter(), **SMALL | {name: value}))
+            distributed.fit(tfdpg.TD3(Counter(), **SMALL | {name: value}), counter, **SHORT)
+    with pytest.raises(ValueError, match="`replay_size` must be at least two rows for each of 2 shards"):
+        distributed.fit(AGENTS["TD3"](Counter(), replay_size=3), counter, **SHORT)
     agent = AGENTS["TD3"](Counter())
     with pytest.raises(ValueError, match="The environment's reward is not finite at 10 steps of lane"):
         distributed.fit(agent, lambda: Counter(bad="reward", bad_at=23), **SHORT)

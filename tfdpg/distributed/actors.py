@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import ActorUnavailableError, NodeDiedError, ObjectLostError
+from ray.exceptions import ActorUnavailableError, NodeDiedError, ObjectLostError, RayTaskError
 
 Result = TypeVar("Result")
 
@@ -62,6 +62,12 @@ def start_actor(kind: type, *arguments: Any, name: str | None = None) -> Any:
         runtime_env={"env_vars": ENVIRONMENT},
     )(kind)
     return remote.options(name=name).remote(*arguments)
+
+
+def is_loss(error: Exception) -> bool:
+    """Whether a call failed because a process or node is gone, its own or, inside of it, another one's."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    return isinstance(cause, LOST)
 
 
 def patiently(call: Callable[[], Result], seconds: float = 60.0) -> Result:

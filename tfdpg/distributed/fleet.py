@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 
-from tfdpg.distributed.actors import FIRST_DELAY, LONGEST_DELAY, LOST
+from tfdpg.distributed.actors import FIRST_DELAY, LONGEST_DELAY, is_loss
 from tfdpg.distributed.chunks import Order
 
 IN_FLIGHT = 2
@@ -95,7 +95,9 @@ class Fleet:
         self.in_flight -= steps
         try:
             reply: Any = ray.get(reference)
-        except LOST as error:
+        except Exception as error:
+            if not is_loss(error):
+                raise
             lane.not_before = time.monotonic() + min(FIRST_DELAY * 2**lane.failures, LONGEST_DELAY)
             lane.failures += 1
             if lane.failures == MANY:

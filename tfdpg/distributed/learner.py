@@ -42,7 +42,7 @@ def train(
 ) -> keras.callbacks.History:
     """See `tfdpg.distributed.fit`, whose arguments these are, checked."""
     policy, weights = policy_for_workers(agent, plan.worker_backend)
-    noises = plan.noises(agent.given)
+    plan.check(agent.given)
     validate = validation(agent, validation_env, validation_episodes, max_ep_len)
     hooks, history = callback_list(agent, callbacks, verbose, epochs, steps_per_epoch)
     agent.stop_training, agent._initial_epoch = False, None
@@ -56,7 +56,7 @@ def train(
     ):
         workers = [
             store.start_worker(lane, agent.spec, make_env, policy, noise, agent.seed, max_ep_len)
-            for lane, noise in enumerate(noises)
+            for lane, noise in enumerate(plan.noises(agent.given))
         ]
         with Fleet(workers) as fleet:
             run = _Run(agent, plan, store, fleet, weights, hooks, interrupted)

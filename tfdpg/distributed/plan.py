@@ -42,6 +42,19 @@ class Plan:
         if natural("replay_shards", self.replay_shards) > self.actors:
             raise reject("replay_shards", f"at most actors={self.actors}", self.replay_shards)
 
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Raises `ValueError` for an agent that cannot be trained so; `given` are its arguments."""
+        self.noises(given)
+        if not self.replay_shards:
+            return
+        for name in ("reward_shaper", "recorders", "epochs_per_round"):
+            if given[name] is not None and given[name] != () and given[name] != []:
+                raise ValueError(f"`replay_shards` must be 0 with `{name}`, which needs the rows in the learner.")
+        if given["replay_size"] // self.replay_shards < 2:
+            raise reject(
+                "replay_size", f"at least two rows for each of {self.replay_shards} shards", given["replay_size"]
+            )
+
     def noises(self, given: Mapping[str, Any]) -> list[tuple[str, Any, float]]:
         """Kind, scale and theta of each worker's exploration noise.
 

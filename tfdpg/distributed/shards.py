@@ -3,7 +3,6 @@
 import time
 import uuid
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,6 @@ class Shards:
     """
 
     def __init__(self, agent: Agent, count: int):
-        refuse_unserved(agent)
         options = {name: agent.given[name] for name in SAMPLER} | {"seed": agent.seed}
         ring = agent.replay.replay_size // count, agent.given["replay_dir"]
         how = agent.given["n_step"], agent.given["gamma"], agent.moments is not None
@@ -194,7 +192,10 @@ class Shards:
     def save(self, directory: Path) -> None:
         """Writes the rows of each shard as `replay-<number>.npz`; one shard at a time is in memory."""
         for number, shard in enumerate(self._shards):
-            np.savez(directory / f"replay-{number}.npz", **self._rows_of(shard))
+            try:
+                np.savez(directory / f"replay-{number}.npz", **self._rows_of(shard))
+            except LOST as error:
+                warnings.warn(f"The checkpoint lacks the rows of replay shard {number}: {error}", stacklevel=2)
 
     def _rows_of(self, shard: _Known) -> dict[str, Any]:
         state, receipt = patiently(lambda: ray.get(shard.actor.state.remote()))
@@ -203,12 +204,3 @@ class Shards:
     def saved(self, directory: Path) -> None:
         """Remembers where the rows are, for a shard that dies."""
         self._saved = [directory / f"replay-{number}.npz" for number in range(len(self._shards))]
-
-
-def refuse_unserved(agent: Agent) -> None:
-    """Raises `ValueError` for options of an agent that need rows in the learner."""
-    reasons: Sequence[tuple[str, Any]] = (("reward_shaper", None), ("recorders", ()), ("epochs_per_round", None))
-    for name, without in reasons:
-        value = agent.given[name]
-        if value != without and not (name == "recorders" and len(value) == 0):
-            raise ValueError(f"`replay_shards` must be 0 with `{name}`, which needs the rows in the learner.")
