@@ -3,6 +3,8 @@
 import functools
 import os
 import signal
+import subprocess
+import sys
 
 import gymnasium as gym
 import keras
@@ -202,6 +204,8 @@ def test_arguments_are_checked():
     refused("`make_env` must be a callable", make_env=3)
     refused("`make_env` must be the id of a registered environment", make_env="NoSuch-v0")
     refused("`epochs` must be", epochs=0)
+    agent = AGENTS["TD3"](Counter(), epochs_per_round=1)
+    refused("`samples_per_insert` and the agent's `epochs_per_round`", samples_per_insert=1)
     refused("The observation_space of `validation_env`", validation_env=gym.make("Pendulum-v1"))
 
 
@@ -213,3 +217,14 @@ def test_the_default_noise_is_a_ladder():
     assert plan.noises(given) == [("ou", (i + 1) / 32, 0.2) for i in range(32)]
     with pytest.raises(ValueError, match="`agent` must be one that explores with noise"):
         plan.noises({})
+
+
+def test_without_ray_it_says_what_to_install():
+    code = (
+        "import sys; sys.modules['ray'] = None\n"
+        "import tfdpg.distributed\n"
+        "try:\n    tfdpg.distributed.fit(None, 'Pendulum-v1')\n"
+        "except ImportError as error:\n    assert 'pip install \"tfdpg[ray]\"' in str(error), error\n"
+        "else:\n    raise AssertionError\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -48,7 +48,7 @@ def fit(
         make_env: a callable without arguments that makes an environment, or the id of a Gymnasium environment.
         actors: workers, each with an environment and a CPU of its own.
         ray_address: address of a Ray cluster, "auto" for the one that this machine belongs to; the default starts
-            a Ray on this machine that ends with the training, unless there is one already.
+            a Ray on this machine that ends with the training. A process that is connected to a Ray already stays so.
         epochs: the epoch to stop at.
         steps_per_epoch: environment steps in an epoch, over all workers.
         initial_epoch: the epoch to start at, to go on with an earlier training.

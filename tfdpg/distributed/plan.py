@@ -1,7 +1,7 @@
 """The arguments of `tfdpg.distributed.fit`, checked."""
 
 import dataclasses
-import importlib.util
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -45,6 +45,11 @@ class Plan:
     def check(self, given: Mapping[str, Any]) -> None:
         """Raises `ValueError` for an agent that cannot be trained so; `given` are its arguments."""
         self.noises(given)
+        if self.samples_per_insert is not None and given["epochs_per_round"] is not None:
+            raise ValueError(
+                "`samples_per_insert` and the agent's `epochs_per_round` both say how many updates steps earn. Received: "
+                f"samples_per_insert={self.samples_per_insert}, epochs_per_round={given['epochs_per_round']}"
+            )
         if not self.replay_shards:
             return
         for name in ("reward_shaper", "recorders", "epochs_per_round"):
@@ -81,8 +86,10 @@ OPTIONS = tuple(field.name for field in dataclasses.fields(Plan))
 
 def require_ray() -> None:
     """Raises `ImportError` if Ray is not installed."""
-    if importlib.util.find_spec("ray") is None:
-        raise ImportError('tfdpg.distributed needs Ray. Install it with: pip install "tfdpg[ray]"')
+    try:
+        importlib.import_module("ray")
+    except ImportError as error:
+        raise ImportError('tfdpg.distributed needs Ray. Install it with: pip install "tfdpg[ray]"') from error
 
 
 def environment_maker(make_env: Any) -> Callable[[], gym.Env]:
