@@ -47,7 +47,7 @@ class Plan:
         self.noises(given)
         if self.samples_per_insert is not None and given["epochs_per_round"] is not None:
             raise ValueError(
-                "`samples_per_insert` and the agent's `epochs_per_round` both say how many updates there are. Received: "
+                "`samples_per_insert` and the agent's `epochs_per_round` both count updates. Received: "
                 f"samples_per_insert={self.samples_per_insert}, epochs_per_round={given['epochs_per_round']}"
             )
         if not self.replay_shards:
