@@ -17,8 +17,9 @@ FLOORS = {
     "export": 3,
     "training": 4,
     "agents": 5,
-    **dict.fromkeys(("cli", "runs", "plotting", "filming", "__main__"), 6),
+    **dict.fromkeys(("distributed", "cli", "runs", "plotting", "filming", "__main__"), 6),
 }
+COMMANDS = {"cli", "runs", "plotting", "filming", "__main__"}
 NUMPY_ONLY = ("arguments", "spec", "exploration", "replay", "acting")
 
 
@@ -58,7 +59,8 @@ def test_imports_go_down(part):
                 allowed = (
                     other == part
                     or FLOORS[other] < FLOORS[part]
-                    or {part, other} <= {"cli", "runs", "plotting", "filming", "__main__"}
+                    or {part, other} <= COMMANDS
+                    or (part in COMMANDS and other == "distributed")
                 )
                 allowed = allowed or {part, other} == {"arguments", "spec"}
                 assert allowed, f"{file.relative_to(PACKAGE)} imports {name}"
@@ -69,6 +71,20 @@ def test_numpy_floors_know_no_tensorflow(part):
     for file in files(part):
         for name in imports(file):
             assert name.split(".")[0] not in ("tensorflow", "keras"), f"{file.relative_to(PACKAGE)} imports {name}"
+
+
+@pytest.mark.parametrize("part", FLOORS)
+def test_only_distributed_knows_ray(part):
+    for file in files(part) if part != "distributed" else []:
+        assert "ray" not in {name.split(".")[0] for name in imports(file)}, f"{file.relative_to(PACKAGE)} imports ray"
+
+
+def test_importing_distributed_imports_neither_ray_nor_tensorflow():
+    code = (
+        "import sys, tfdpg.distributed, tfdpg.distributed.worker, tfdpg.distributed.shard, tfdpg.distributed.policies;"
+        "heavy = {'tensorflow', 'keras', 'ray'} & set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_importing_tfdpg_imports_nothing_heavy():

@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfdpg import exploration, losses, networks, replay
+    from tfdpg import distributed, exploration, losses, networks, replay
     from tfdpg.agents import load_agent
     from tfdpg.agents.agent import Agent
     from tfdpg.agents.d4pg import D4PG
@@ -28,6 +28,7 @@ _NAMES = {
 }
 _MODULES = {
     "callbacks": "tfdpg.training.callbacks",
+    "distributed": "tfdpg.distributed",
     "exploration": "tfdpg.exploration",
     "losses": "tfdpg.losses",
     "networks": "tfdpg.networks",
@@ -42,6 +43,7 @@ __all__ = [
     "Policy",
     "Spec",
     "callbacks",
+    "distributed",
     "evaluate",
     "exploration",
     "load",

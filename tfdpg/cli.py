@@ -18,6 +18,8 @@ import docstring_parser
 import tyro
 
 import tfdpg
+from tfdpg import distributed
+from tfdpg.distributed.flags import chosen, flags
 
 USAGE = """\
 usage: tfdpg COMMAND [OPTIONS]
@@ -162,6 +164,7 @@ def training_options(agent: str) -> type:
         for name, parameter in inspect.signature(function).parameters.items():
             if name not in NOT_FLAGS:
                 fields.append((name, hints[name], parameter.default, helps[name]))
+    fields += [(*flag, _helps(distributed.fit)[flag.name]) for flag in flags()]
     return dataclasses.make_dataclass(
         "TrainingOptions",
         [
@@ -185,6 +188,7 @@ def train(agent: str, options: Any) -> None:
 
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     own = {field.name: values.pop(field.name) for field in dataclasses.fields(RunOptions)}
+    spread = chosen(values)
     parent = own["run_dir"] or Path("runs") / f"{agent.lower()}-{own['env'].replace('/', '-')}"
     if not own["seeds"] or len(set(own["seeds"])) < len(own["seeds"]):
         raise ValueError(f"`--seeds` must be one or more different integers. Received: {list(own['seeds'])}")
@@ -198,6 +202,7 @@ def train(agent: str, options: Any) -> None:
             env=own["env"],
             env_kwargs=_parse_kwargs(own["env_kwargs"]),
             options=values,
+            distributed=spread,
             **{name: own[name] for name in ("num_envs", "vectorization", "networks", "target_return")},
             **{name: own[name] for name in ("save_every", "keep_checkpoints", "write_interval")},
         )

@@ -6,10 +6,12 @@ progress.csv    an epoch a line; progress.txt has Spinning Up's columns
 tensorboard/    events
 best/           the export with the best evaluation return
 export/         the export of the final policy
+env_steps       the environment steps taken, newer than the newest checkpoint
 """
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import inspect
 import json
@@ -20,11 +22,14 @@ from typing import Any, Literal
 import gymnasium as gym
 import keras
 
-from tfdpg import export, filming
+from tfdpg import distributed, export, filming
 from tfdpg.agents import agent_class, load_agent
 from tfdpg.agents.agent import Agent
 from tfdpg.arguments import positive_int
+from tfdpg.distributed.plan import Plan, require_ray
+from tfdpg.distributed.policies import policy_for_workers
 from tfdpg.spec import Spec
+from tfdpg.training.arrived import ArrivedSteps, arrived_steps
 from tfdpg.training.callbacks import Checkpoint, EpochLogger, ExportBest, ScalarWriter, StopAtReturn
 from tfdpg.training.evaluation import Acts
 from tfdpg.training.loop import check_counts
@@ -40,7 +45,7 @@ FIT_OPTIONS = tuple(inspect.signature(check_counts).parameters)
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """Everything that a run was started with; `options` are the agent's and `fit`'s."""
+    """Everything that a run was started with; `options` are the agent's and `fit`'s, `distributed` what workers add."""
 
     agent: str
     seed: int
@@ -54,6 +59,7 @@ class RunConfig:
     keep_checkpoints: int
     write_interval: int
     options: dict[str, Any]
+    distributed: dict[str, Any] | None = None
 
 
 def check_free(directory: Path) -> None:
@@ -73,10 +79,25 @@ def start(directory: Path, config: RunConfig) -> None:
     env = _make_env(config)
     agent = _new_agent(config, env)
     check_counts(**{name: config.options[name] for name in FIT_OPTIONS})
+    _check_distributed(config, agent)
     callbacks = _callbacks(directory, config)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "run.json").write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n")
     _train(directory, config, agent, env, callbacks)
+
+
+def _check_distributed(config: RunConfig, agent: Agent) -> None:
+    if config.distributed is None:
+        return
+    if config.num_envs != 1:
+        raise ValueError(
+            "`--num-envs` and `--actors` exclude each other: a worker has one environment. Received: "
+            f"num_envs={config.num_envs}, actors={config.distributed['actors']}"
+        )
+    require_ray()
+    plan = Plan(**config.distributed)
+    plan.check(agent.given)
+    policy_for_workers(agent, plan.worker_backend)
 
 
 def _new_agent(config: RunConfig, env: Any) -> Agent:
@@ -102,6 +123,8 @@ def resume(directory: Path, epochs: int | None = None) -> None:
     if agent.epoch >= config.options["epochs"]:
         print(f"{directory} is complete: {agent.epoch} epochs. Pass --epochs to train longer.")
         return
+    if lost := arrived_steps(directory / "env_steps") - agent.env_steps:
+        print(f"resumed at step {agent.env_steps}; {lost} steps that had arrived after it are lost")
     config = dataclasses.replace(config, options={**config.options, "initial_epoch": agent.epoch})
     _train(directory, config, agent, env, _callbacks(directory, config))
 
@@ -202,6 +225,7 @@ def _callbacks(directory: Path, config: RunConfig) -> list[keras.callbacks.Callb
         keras.callbacks.TensorBoard(str(directory / "tensorboard"), write_graph=False),
         ScalarWriter(directory / "tensorboard" / "rounds", config.write_interval),
         Checkpoint(directory / "checkpoints", every=config.save_every, keep=config.keep_checkpoints),
+        ArrivedSteps(directory / "env_steps"),
         ExportBest(directory / "best"),
     ]
     if config.target_return is not None:
@@ -215,7 +239,12 @@ def _train(
     fit_options = {name: config.options[name] for name in FIT_OPTIONS}
     validation_env = _make(config.env, **config.env_kwargs)
     try:
-        agent.fit(env, validation_env=validation_env, callbacks=callbacks, **fit_options)
+        if config.distributed is None:
+            agent.fit(env, validation_env=validation_env, callbacks=callbacks, **fit_options)
+        else:
+            make_env = functools.partial(gym.make, config.env, **config.env_kwargs)
+            fit_options |= config.distributed
+            distributed.fit(agent, make_env, validation_env=validation_env, callbacks=callbacks, **fit_options)
         print(f"exported {agent.export(directory / 'export')}; the best policy is in {directory / 'best'}")
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(f"{interrupt} Go on with: tfdpg train --resume {directory}") from None

@@ -13,7 +13,7 @@ from tests.agents.roster import SMALL
 from tests.environments import Counter, Identity
 from tests.losses.test_distributional import slow_projection
 from tfdpg.networks import Categorical, Mixture, Value, head_of, unpack_transitions
-from tfdpg.training.support import return_range
+from tfdpg.replay import return_range
 
 ATOMS = np.linspace(-2, 2, 5)
 KERNEL = np.array([[0.2, -0.1, 0.4, 0.3, -0.5], [0.1, 0.3, -0.2, 0.6, 0.2]], np.float32)

@@ -1,5 +1,6 @@
 """The stock actor: fully connected layers, tanh, the action box."""
 
+import copy
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -68,6 +69,13 @@ class MLPActor:
             self._layers.append(reader.layer(width, hidden))
             width = hidden.units
         reader.finish()
+
+    def without_weights(self) -> "MLPActor":
+        """A copy that has everything but weights, for others to `load`."""
+        actor = copy.copy(self)
+        actor._mean = actor._std = np.zeros(self._features, np.float32)
+        actor._first, actor._layers = [], []
+        return actor
 
     def __call__(self, packed: Packed) -> np.ndarray:
         """Actions in the environment's units, float32 `[lanes, act_dim]`."""

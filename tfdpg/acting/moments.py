@@ -33,7 +33,14 @@ class Moments:
         """Takes in packed observations `[n, ...]` (Chan, Golub, LeVeque 1979)."""
         features = encode(self._spec, packed).astype(np.float64)
         count, mean = len(features), np.where(self._real, features.mean(axis=0), 0.0)
-        squares = np.where(self._real, np.square(features - mean).sum(axis=0), 0.0)
+        self._merge(count, mean, np.where(self._real, np.square(features - mean).sum(axis=0), 0.0))
+
+    def merge(self, state: dict[str, np.ndarray]) -> None:
+        """Takes in what another `Moments` of the same spec saw; `state` is its own."""
+        if state["moments_count"]:
+            self._merge(int(state["moments_count"]), state["moments_mean"], state["moments_squares"])
+
+    def _merge(self, count: int, mean: np.ndarray, squares: np.ndarray) -> None:
         total, apart = self.count + count, mean - self.mean
         self._squares = self._squares + squares + np.square(apart) * self.count * count / total
         self.mean = self.mean + apart * count / total

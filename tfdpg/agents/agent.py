@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfdpg import export
 from tfdpg.acting import Moments
 from tfdpg.agents.parts import Parts, recorders
-from tfdpg.arguments import natural, reject
+from tfdpg.arguments import natural
 from tfdpg.networks import Actor
 from tfdpg.spec import Packed, Spec
 from tfdpg.training import checkpoint, evaluation, learning, loop, offline
@@ -22,6 +22,7 @@ from tfdpg.training.lanes import environment_of
 from tfdpg.training.normalization import find_normalizers
 from tfdpg.training.optimizers import Optimizers
 from tfdpg.training.statistics import Statistics
+from tfdpg.training.support import Support
 from tfdpg.training.updates import CompiledUpdates
 
 OBJECTS = ("env", "pi", "q1", "q2", "encoder", "recorders")
@@ -44,11 +45,13 @@ class Agent(abc.ABC):
         targets: their target networks, by the same names.
         optimizers: one for each network, by the same names.
         replay: the ring of rows.
-        sampler: draws rows of it.
+        sampler: draws rows of it; `sampling` are its arguments.
+        source: where updates take their minibatches from while the rows are elsewhere; None is `replay`.
         schedule: the learning schedule and its counters.
         exploration: what is done instead of greedy actions while collecting.
         actor: the policy's copy for acting.
         collector: pairs actions with their outcomes.
+        support: chooses the support of categorical critics, where that is left open.
         further_signatures: what the export has beside `pi`, `q1` and `q2`.
         watchers: take the number of updates and the logs of each learning round.
         optimizer: all optimizers, as Keras' callbacks want them.
@@ -67,20 +70,20 @@ class Agent(abc.ABC):
         self.networks, self.own_networks = parts.networks.networks, parts.networks.own
         self.device, self.jit_compile = self.given["device"], self.given["jit_compile"]
         self.seed, self.batch_size = int(self.given["seed"]), int(self.given["batch_size"])
-        if self.jit_compile not in (True, False, "auto"):
-            raise reject("jit_compile", 'True, False or "auto"', self.jit_compile)
         with tf.device(self.device):
             self.targets = {name: copy.deepcopy(network) for name, network in self.networks.items()}
             self.counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="updates")
-        self.optimizers, self.schedule, self.sampler, self.exploration = parts[1:]
+        self.optimizers, self.schedule, self.sampler, self.exploration, self.sampling = parts[1:]
         self.normalizers = find_normalizers(self._all_networks().values())
         self.moments = Moments(self.spec) if self.given["normalize_observations"] else None
         self.replay = self.sampler.ring
+        self.source: learning.Elsewhere | None = None
         self.optimizer = Optimizers(list(self.optimizers.values()), self.counter)
         self.statistics = Statistics(self.metrics)
         self.epoch, self.stop_training = 0, False
         self.history: keras.callbacks.History | None = None
         self.further_signatures: dict[str, export.Signature] = {}
+        self.support: Support | None = None
         self.watchers: list[Callable[[int, dict[str, float]], None]] = []
         self._initial_epoch: int | None = None
         self.actor = Actor(self.spec, self.networks["pi"], parts.networks.numpy_actor, self.device)
@@ -170,12 +173,12 @@ class Agent(abc.ABC):
         Raises:
             ValueError: the replay holds no transition yet.
         """
-        due = None if updates is not None else self.sampler.updates_due(self.schedule.take_round())
-        count = natural("updates", updates) if due is None else due
-        if count == 0:
+        if updates is None:
+            updates = self.sampler.updates_due(self.schedule.take_round())
+        if natural("updates", updates) == 0:
             return {}
         self._updates = self._updates or learning.compile_updates(self)
-        logs = learning.learn(self, count, self._updates)
+        logs = learning.learn(self, updates, self._updates)
         for watch in self.watchers:
             watch(self.updates, logs)
         return logs
@@ -254,10 +257,7 @@ class Agent(abc.ABC):
     def evaluate(
         self, env: Any, episodes: int = 10, *, seed: int | None = None, max_ep_len: int | None = None
     ) -> dict[str, float]:
-        """Runs episodes without exploration noise; see `tfdpg.evaluate`. The default seed is the agent's.
-
-        Acting is in NumPy where it can be: equal to the export up to rounding, which chaotic dynamics amplify.
-        """
+        """See `tfdpg.evaluate`; the default seed is the agent's. Equal to the export's scores up to rounding."""
         options = {"seed": self.seed if seed is None else seed, "max_ep_len": max_ep_len}
         return evaluation.evaluate(self.policy(), env, episodes, **options)
 
@@ -315,7 +315,7 @@ class Agent(abc.ABC):
             NotADirectoryError: `directory` is a file.
             tfdpg.export.ExportError: the model does not compute what the agent does; nothing is left behind.
         """
-        facts = {"agent": type(self).__name__, "environment": self.environment}
+        facts = {"agent": type(self).__name__, "environment": self.environment, "critics": len(self.networks) - 1}
         facts |= {"env_steps": self.env_steps, "updates": self.updates, "scores": dict(scores or {})}
         return export.write(
             directory,
@@ -323,7 +323,7 @@ class Agent(abc.ABC):
             networks=self.networks,
             signatures=export.signatures(self.spec, self.networks) | self.further_signatures,
             examples=export.example_observations(self.spec, self.replay, self.seed),
-            metadata=facts | {"critics": len(self.networks) - 1},
+            metadata=facts,
         )
 
     # What the loop, checkpoints and callbacks ask for.

@@ -15,15 +15,15 @@ import tensorflow as tf
 
 from tfdpg import export
 from tfdpg.agents.agent import Agent
-from tfdpg.agents.heads import UNKNOWN_RANGE, finds_range, make_head
+from tfdpg.agents.heads import finds_range, make_head
 from tfdpg.agents.parts import make_parts
 from tfdpg.arguments import keeps_arguments, positive, positive_int, real, refuse_unused, reject
 from tfdpg.losses import td_target
 from tfdpg.networks import Categorical, Head, Transitions, head_of, unpack_transitions
-from tfdpg.replay import Ring, draw_transitions
+from tfdpg.replay import Ring, draw_transitions, return_range
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.steps import climb, critic_step, policy_step, target_step
-from tfdpg.training.support import EdgeWatch, return_range
+from tfdpg.training.support import EdgeWatch, Support
 from tfdpg.training.updates import where_due
 
 
@@ -73,6 +73,9 @@ class D4PG(Agent):
         update_after: environment steps before the first one that earns updates.
         update_every: environment steps between learning rounds, or "episode".
         gradient_steps: updates in a round; None is one for each environment step since the last round.
+        epochs_per_round: passes over the whole replay in a round, in place of updates for steps; in a pass a
+            transition is in one minibatch at most. Needs `replay="uniform"`.
+        max_minibatches_per_round: minibatches in a round at most, shared out evenly among its passes.
         noise: exploration noise, "gaussian" or "ou" (Ornstein-Uhlenbeck, which has a memory).
         act_noise: standard deviation of the exploration noise, as a fraction of the action's half-range; a
             number, or one for each dimension.
@@ -150,6 +153,8 @@ class D4PG(Agent):
         update_after: int = 1000,
         update_every: int | Literal["episode"] = 50,
         gradient_steps: int | None = None,
+        epochs_per_round: int | None = None,
+        max_minibatches_per_round: int | None = None,
         noise: Literal["gaussian", "ou"] = "gaussian",
         act_noise: float | Sequence[float] = 0.3,
         ou_theta: float = 0.15,
@@ -185,15 +190,12 @@ class D4PG(Agent):
             raise ValueError(f"`q1` and `q2` go together, with critics=2. Received: critics={critics}, {own}")
         self.critics = tuple(own)[:critics]
         head = make_head(self.given, self.changed)
-        self._finds_range = finds_range(self.given)
         self.metrics = ("loss_q", "loss_pi", "q1", "q2", "td_error", *head.kind.metrics_of_update)
         if torso in ("control", "layer_norm"):
             refuse_unused(self.changed, ["hidden_units", "activation"], f"`torso` is {torso!r}")
         if replay == "uniform":
             refuse_unused(self.changed, ["normalize_weights"], "`replay` is 'uniform'")
-        options = self.given | {"epochs_per_round": None, "max_minibatches_per_round": None}
-        if replay == "prioritized" and beta is None:
-            options |= {"beta": 1.0}
+        options = self.given | {"beta": 1.0 if replay == "prioritized" and beta is None else beta}
         networks = {"pi": pi} | {name: own[name] for name in self.critics}
         parts = make_parts(
             spec, options, self.changed, networks, torso=torso, head=head, normalize_weights=normalize_weights
@@ -204,11 +206,14 @@ class D4PG(Agent):
         self.further_signatures = {"z": export.return_signature(self.spec, self.q1, self.head)}
         if critic == "categorical":
             self.watchers = [EdgeWatch()]
+        if finds_range(self.given):
+            networks = [*self.networks.values(), *self.targets.values()]
+            self.support = Support([head for head in map(head_of, networks) if isinstance(head, Categorical)])
 
     def draw(self, rows: np.ndarray, weights: np.ndarray | None) -> Packed:
         """Transitions over `n_step` steps; before the first update, the support is chosen if that was left to us."""
-        if self._finds_range and self.updates == 0:
-            self._find_range()
+        if self.support is not None:
+            self.support.find(self.updates, lambda: return_range(self.replay, self.gamma))
         return draw_transitions(self.replay, rows, self.n_step, self.gamma, weights)
 
     def update(self, packed: tuple[tf.Tensor, ...], counter: Any) -> dict[str, tf.Tensor]:
@@ -264,12 +269,3 @@ class D4PG(Agent):
     def update_targets(self) -> None:
         """Copies, or averages, all target networks."""
         target_step(self.targets, self.networks, self.polyak)
-
-    def _find_range(self) -> None:
-        """Sets the atoms of all critics from the returns in the replay, unless weights with others were loaded."""
-        heads = [head_of(network) for name, network in self._all_networks().items() if name.startswith("q")]
-        categorical = [head for head in heads if isinstance(head, Categorical)]
-        if tuple(categorical[0].atoms.numpy()[[0, -1]]) == UNKNOWN_RANGE:
-            v_min, v_max = return_range(self.replay, self.gamma)
-            for head in categorical:
-                head.set_range(v_min, v_max)

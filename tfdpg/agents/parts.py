@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfdpg.arguments import natural, positive, positive_int, real, refuse_unused
+from tfdpg.arguments import natural, positive, positive_int, real, refuse_unused, reject
 from tfdpg.exploration import NoisyActions, noisy_actions
 from tfdpg.networks import ActorCritic, HeadOptions, Normalizer, actor_critic, check_device, check_hidden
 from tfdpg.replay import Recorder, Ring, Sampler, sampler
@@ -17,13 +17,14 @@ from tfdpg.training.schedule import Schedule
 
 
 class Parts(NamedTuple):
-    """The parts of an agent; see their classes."""
+    """The parts of an agent; see their classes. `sampling` are the arguments of the sampler."""
 
     networks: ActorCritic
     optimizers: dict[str, keras.optimizers.Optimizer]
     schedule: Schedule
     sampler: Sampler
     exploration: NoisyActions
+    sampling: dict[str, Any]
 
 
 def make_parts(
@@ -53,6 +54,8 @@ def make_parts(
     for kind in ("pi", "q"):
         if options[f"{kind}_optimizer"] is not None:
             refuse_unused(changed, [f"{kind}_lr"], f"`{kind}_optimizer` is your own")
+    if options["jit_compile"] not in (True, False, "auto"):
+        raise reject("jit_compile", 'True, False or "auto"', options["jit_compile"])
     if options["noise"] == "gaussian":
         refuse_unused(changed, ["ou_theta"], "`noise` is 'gaussian'")
     if not options["normalize_observations"]:
@@ -91,9 +94,10 @@ def make_parts(
         )
     ring = Ring(spec, positive_int("replay_size", options["replay_size"]), options["replay_dir"])
     names = ("batch_size", "replay", "alpha", "beta", "beta_steps", "epochs_per_round", "max_minibatches_per_round")
-    rows = sampler(ring, seed=seed, normalize_weights=normalize_weights, **{name: options[name] for name in names})
+    sampling = {name: options[name] for name in names} | {"seed": seed, "normalize_weights": normalize_weights}
+    rows = sampler(ring, **sampling)
     noise = (options[name] for name in ("noise", "act_noise", "ou_theta", "act_noise_schedule"))
-    return Parts(built, optimizers, schedule, rows, noisy_actions(spec, *noise))
+    return Parts(built, optimizers, schedule, rows, noisy_actions(spec, *noise), sampling)
 
 
 def _normalizer(options: Mapping[str, Any]) -> Normalizer | None:

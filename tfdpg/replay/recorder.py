@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tfdpg.arguments import positive_int
+from tfdpg.replay.rows import Rows
 from tfdpg.spec import Packed, Spec
 
 
@@ -52,6 +53,18 @@ class Recorder:
             row |= {"terminated": bool(terminated[i]), "truncated": False, "next": following, "lane": lane}
             self._observations[lane], self._waiting[lane] = following, len(self._buffer)
             self._buffer.append(row)
+
+    def extend(self, lane: int, rows: Rows) -> None:
+        """Takes successive rows of a lane, as `Ring.extend`."""
+        lanes = np.array([lane])
+        for i, opens in enumerate(rows.first):
+            row = rows.part(slice(i, i + 1))
+            if opens:
+                self.end(lanes)
+            if opens or lane not in self._observations:
+                self.begin(lanes, row.observation)
+            else:
+                self.add(lanes, row.action, row.reward, row.terminated, row.observation)
 
     def end(self, lanes: np.ndarray) -> None:
         """Closes the episode on each of `lanes`, as `Ring.end`: what did not terminate was truncated."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from tfdpg.arguments import positive_int
 from tfdpg.replay.memory import check_room, take
+from tfdpg.replay.rows import Rows
 from tfdpg.spec import Packed, Spec
 
 NONE = -1
@@ -84,8 +85,8 @@ class Ring:
     def begin(self, lanes: np.ndarray, observation: Packed) -> None:
         """Opens an episode on each of `lanes` with its first observation, packed `[len(lanes), ...]`."""
         self.allocate()
-        if len(lanes) and lanes.max() >= len(self.heads):
-            self.heads = np.append(self.heads, np.full(lanes.max() + 1 - len(self.heads), NONE))
+        if len(lanes):
+            self._make_room(lanes.max())
         self.heads[lanes] = self._append(observation)
 
     def add(
@@ -121,6 +122,36 @@ class Ring:
         self.successor[slots] = followers % self.replay_size
         self.heads[lanes] = new
 
+    def extend(self, lane: int, rows: Rows) -> None:
+        """Adds successive rows of a lane, as `begin` and `add` would one by one.
+
+        The first of them follows the lane's head, unless it opens an episode; where the lane has no head, the step
+        that led to it is not kept.
+        """
+        self.allocate()
+        self._make_room(lane)
+        most = self.replay_size // 2  # so that no row overwrites its predecessor
+        for start in range(0, len(rows.first), most):
+            self._extend(lane, rows.part(slice(start, start + most)))
+
+    def _extend(self, lane: int, rows: Rows) -> None:
+        head, first_row = self.heads[lane], self.added
+        if not rows.first[0] and head != NONE and head >= first_row + 1 - self.replay_size:
+            self._complete(np.array([head]), rows.part(slice(0, 1)), np.array([first_row]))
+        numbers = self._append(rows.observation)
+        follows = np.flatnonzero(~rows.first[1:]) + 1
+        steps = Rows((), *(values[follows] for values in rows[1:]))
+        self._complete(numbers[follows - 1], steps, numbers[follows])
+        self.heads[lane] = numbers[-1]
+
+    def _complete(self, numbers: np.ndarray, steps: Rows, followers: np.ndarray) -> None:
+        """Gives rows the steps that they took and the rows that followed, by their numbers."""
+        slots = numbers % self.replay_size
+        self.rows[slots, self.obs_width : -1] = steps.action
+        self.rows[slots, -1] = steps.reward
+        self.terminated[slots] = steps.terminated
+        self.successor[slots] = followers % self.replay_size
+
     def end(self, lanes: np.ndarray) -> None:
         """Closes the episode on each of `lanes`: its head is the final observation."""
         self.heads[lanes[lanes < len(self.heads)]] = NONE
@@ -141,6 +172,12 @@ class Ring:
         real = self.rows.take(slots, axis=0)[:, : self.obs_width] if self.obs_width else None
         image = self.images.take(slots, axis=0) if self.images is not None else None
         return tuple(part for part in (real, image) if part is not None)
+
+    def clear(self) -> None:
+        """Forgets all rows and gives back their memory."""
+        if self._allocated:
+            del self.rows, self.images, self.terminated, self.successor
+        self.added, self.heads, self._allocated = 0, np.empty(0, np.int64), False
 
     def state(self) -> dict[str, Any]:
         """All that a later `restore` needs, as arrays; only rows that are held."""
@@ -200,6 +237,11 @@ class Ring:
         self.successor[slots] = NONE
         self.added += count
         return numbers
+
+    def _make_room(self, lane: int) -> None:
+        """Makes `heads` long enough for a lane."""
+        if lane >= len(self.heads):
+            self.heads = np.append(self.heads, np.full(lane + 1 - len(self.heads), NONE))
 
     def _slots(self, numbers: np.ndarray) -> np.ndarray | slice:
         """Where rows lie; a slice for one row, which NumPy indexes several times as fast."""

@@ -2,7 +2,7 @@
 
     agent.json      class, arguments, spaces, counters, random states
     variables.npz   weights of networks and targets, optimizer states
-    replay.npz      the rows held
+    replay.npz      the rows held; those that are elsewhere are in replay-0.npz, replay-1.npz, ...
     pi.keras, ...   the networks that cannot be rebuilt from the arguments
 
 Weights are read back from `variables.npz`, in order; the `.keras` files only say how the networks are built.
@@ -42,6 +42,7 @@ class Saved(NamedTuple):
     state: dict[str, Any]
     variables: dict[str, np.ndarray]
     replay: dict[str, np.ndarray]
+    elsewhere: list[Path]
 
 
 def save(agent: Saves, directory: str | Path, overwrite: bool = True) -> None:
@@ -62,6 +63,8 @@ def save(agent: Saves, directory: str | Path, overwrite: bool = True) -> None:
         _write(agent, scratch)
         scratch.chmod(0o755)
         _replace(directory, scratch)
+        if agent.source is not None:
+            agent.source.saved(directory)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
@@ -87,7 +90,8 @@ def read(directory: str | Path, device: str | None = None) -> Saved:
             files = {name: directory / f"{name}.keras" for name in state["own_networks"]}
             networks = {name: keras.saving.load_model(file, compile=False) for name, file in files.items()}
         variables, replay = (_read_arrays(directory / name) for name in ("variables.npz", "replay.npz"))
-        return Saved(state["agent"], Spec.from_json(state), arguments, networks, state["state"], variables, replay)
+        spec, elsewhere = Spec.from_json(state), replay_files(directory)
+        return Saved(state["agent"], spec, arguments, networks, state["state"], variables, replay, elsewhere)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise CheckpointError(f"The saved agent in {directory} is damaged, or cannot be loaded: {error}") from error
 
@@ -109,11 +113,7 @@ def restore(agent: Saves, saved: Saved, changes: Mapping[str, Any]) -> None:
             variable.assign(saved.variables[f"{name}/{i}"])
         if f"{kind}_lr" in changes:
             agent.optimizers[name.removesuffix("_optimizer")].learning_rate = rate
-    agent.replay.restore(saved.replay)
-    agent.sampler.restore(saved.replay)
-    if agent.moments is not None:
-        agent.moments.restore(saved.replay)
-        agent.moments.rows = min(agent.moments.rows, agent.replay.added)
+    _restore_replay(agent, saved)
     state = saved.state
     agent.counter.assign(state["updates"])
     agent.epoch, agent.environment = state["epoch"], state["environment"]
@@ -122,6 +122,23 @@ def restore(agent: Saves, saved: Saved, changes: Mapping[str, Any]) -> None:
     schedule.episode_ended = state["episode_ended"]
     agent.collector.restore(state["collector"])
     agent.actor.refresh()
+
+
+def _restore_replay(agent: Saves, saved: Saved) -> None:
+    if not saved.elsewhere:
+        agent.replay.restore(saved.replay)
+    for file in saved.elsewhere:  # one at a time, since they may be large
+        agent.replay.append(_read_arrays(file))
+    agent.sampler.restore(saved.replay)
+    if agent.moments is not None:
+        agent.moments.restore(saved.replay)
+        rows = agent.replay.added
+        agent.moments.rows = rows if saved.elsewhere else min(agent.moments.rows, rows)
+
+
+def replay_files(directory: Path) -> list[Path]:
+    """The files of a saved agent with rows that were elsewhere, in the order of their numbers."""
+    return sorted(directory.glob("replay-*.npz"), key=lambda file: int(file.stem.removeprefix("replay-")))
 
 
 def save_weights(networks: Mapping[str, keras.Model], filepath: str | Path, overwrite: bool) -> None:
@@ -187,7 +204,11 @@ def _write(agent: Saves, directory: Path) -> None:
         for i, variable in enumerate(variables)
     }
     np.savez(directory / "variables.npz", **arrays)
-    replay: dict[str, Any] = agent.replay.state() | agent.sampler.state()
+    replay: dict[str, Any] = {}
+    if agent.source is None:
+        replay |= agent.replay.state() | agent.sampler.state()
+    else:
+        agent.source.save(directory)
     if agent.moments is not None:
         replay |= agent.moments.state()
     np.savez(directory / "replay.npz", **replay)

@@ -7,7 +7,7 @@ import numpy as np
 
 from tfdpg.arguments import reject
 from tfdpg.exploration import NoisyActions, uniform_actions
-from tfdpg.replay import Recorder, Ring
+from tfdpg.replay import Recorder, Ring, Rows
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.lanes import TRAINING, reset_seed
 from tfdpg.training.schedule import Schedule
@@ -120,6 +120,32 @@ class Collector:
             if final_observation is None and not self._spec.is_single(next_observation):
                 self._resetting = ended
 
+    def receive(self, lane: int, rows: Rows, goes_on: bool) -> None:
+        """Stores rows that another process collected on a lane, all of them or none.
+
+        Steps are not counted here. The reward shaper sees the rewards of all steps at once, as of so many lanes.
+
+        Args:
+            lane: the lane.
+            rows: its next rows.
+            goes_on: whether they follow the last ones that came; otherwise the lane's episode is closed.
+
+        Raises:
+            ValueError: what came is not finite. Nothing is stored.
+        """
+        first = self._schedule.env_steps + 1
+        where = f"environment steps {first} to {first + len(rows.first)}, of lane {lane}; none of these was stored"
+        self._spec.check_finite(rows.observation, rows.reward, where)
+        steps = ~rows.first
+        if self._shaper is not None and steps.any():
+            reward = rows.reward.copy()
+            reward[steps] = self._shaped(self._shaper, reward[steps])
+            rows = rows._replace(reward=reward)
+        if not goes_on:
+            self._end(np.array([lane]))
+        for store in self._stores:
+            store.extend(lane, rows)
+
     def _shaped(self, shaper: RewardShaper, reward: np.ndarray) -> np.ndarray:
         shaped = np.asarray(shaper(reward.copy(), self._schedule.env_steps, self._schedule.total_steps), np.float32)
         if shaped.shape != reward.shape or not np.isfinite(shaped).all():
@@ -147,10 +173,14 @@ class Collector:
 
     def next_reset_seed(self, lane: int) -> int:
         """See `Agent.next_reset_seed`."""
-        if lane >= len(self.episodes):
-            self.episodes = np.append(self.episodes, np.zeros(lane + 1 - len(self.episodes), np.int64))
+        self.make_room(lane)
         self.episodes[lane] += 1
         return reset_seed(self._seed, TRAINING, lane, int(self.episodes[lane]) - 1)
+
+    def make_room(self, lane: int) -> None:
+        """Makes `episodes` long enough for a lane."""
+        if lane >= len(self.episodes):
+            self.episodes = np.append(self.episodes, np.zeros(lane + 1 - len(self.episodes), np.int64))
 
     def state(self) -> dict[str, Any]:
         """The random state and the episodes begun, as plain JSON values."""

@@ -1,5 +1,6 @@
 """A learning round: draw, update, and hand on what came out."""
 
+from pathlib import Path
 from typing import Any, Protocol
 
 import keras
@@ -17,6 +18,34 @@ from tfdpg.training.statistics import Statistics
 from tfdpg.training.updates import LARGEST_CHUNK, CompiledUpdates, wants_xla
 
 
+class Source(Protocol):
+    """Where updates take their minibatches from."""
+
+    def take_in(self) -> None:
+        """Brings the statistics of observations up to date with the rows, before a round of updates."""
+        ...
+
+    def draw(self, update: int, count: int) -> Packed:
+        """The minibatches of the updates after the first `update`, packed, each array `[count, batch, width]`."""
+        ...
+
+    def refresh(self, errors: np.ndarray) -> None:
+        """Takes the TD errors of what was just drawn, `[count, batch]`."""
+        ...
+
+
+class Elsewhere(Source, Protocol):
+    """Rows that the agent does not hold itself."""
+
+    def save(self, directory: Path) -> None:
+        """Writes the rows as `replay-*.npz`, for a checkpoint."""
+        ...
+
+    def saved(self, directory: Path) -> None:
+        """Is told where that checkpoint now is."""
+        ...
+
+
 class Learns(Protocol):
     """What a learning round asks of an agent; see `Agent` for the meaning."""
 
@@ -28,6 +57,7 @@ class Learns(Protocol):
     device: str | None
     replay: Ring
     sampler: Sampler
+    source: Elsewhere | None
     schedule: Schedule
     collector: Collector
     actor: Actor
@@ -43,24 +73,46 @@ class Learns(Protocol):
 
 def learn(agent: Learns, updates: int, compiled: CompiledUpdates) -> dict[str, float]:
     """Makes `updates` updates, at least one; returns the means of their metrics and `loss`."""
-    if agent.moments is not None:
-        take_in(agent.replay, agent.moments, agent.normalizers)
+    source = agent.source or _OwnReplay(agent)
+    source.take_in()
     td_error = agent.metrics.index("td_error")
-    rows = np.empty((0, agent.batch_size), np.int64)
-
-    def draw(count: int) -> Packed:
-        nonlocal rows
-        rows, weights = agent.sampler.draw(agent.updates, count)
-        return agent.draw(rows, weights)
-
-    learnt = compiled(updates, draw, lambda measured: agent.sampler.refresh(rows, measured[:, td_error]))
+    learnt = compiled(
+        updates,
+        lambda count: source.draw(agent.updates, count),
+        lambda measured: source.refresh(measured[:, td_error]),
+    )
     agent.actor.load(learnt.weights)
     return agent.statistics.add(learnt.measured)
 
 
-def compile_updates(agent: Learns) -> CompiledUpdates:
-    """The agent's update, to be compiled at the first call, for rounds as long as they usually are."""
-    usual = (agent.schedule.usual_updates or LARGEST_CHUNK) * max(1, len(agent.collector.lanes))
+class _OwnReplay:
+    """The agent's own replay as a source, for a round."""
+
+    def __init__(self, agent: Learns):
+        self._agent = agent
+        self._rows = np.empty((0, agent.batch_size), np.int64)
+
+    def take_in(self) -> None:
+        agent = self._agent
+        if agent.moments is not None:
+            take_in(agent.replay, agent.moments, agent.normalizers)
+
+    def draw(self, update: int, count: int) -> Packed:
+        self._rows, weights = self._agent.sampler.draw(update, count)
+        return self._agent.draw(self._rows, weights)
+
+    def refresh(self, errors: np.ndarray) -> None:
+        self._agent.sampler.refresh(self._rows, errors)
+
+
+def compile_updates(agent: Learns, usual: int | None = None) -> CompiledUpdates:
+    """The agent's update, to be compiled at the first call.
+
+    Args:
+        agent: the agent.
+        usual: the updates that a round usually has; None is what the agent's schedule says.
+    """
+    usual = usual or (agent.schedule.usual_updates or LARGEST_CHUNK) * max(1, len(agent.collector.lanes))
     jit = wants_xla(list(agent.networks.values())) if agent.jit_compile == "auto" else bool(agent.jit_compile)
     return CompiledUpdates(
         agent.update,

@@ -17,6 +17,11 @@ def take_in(ring: Ring, moments: Moments, normalizers: Sequence[Normalizer]) -> 
         return
     moments.update(ring.observation(np.arange(first, ring.added) % ring.replay_size))
     moments.rows = ring.added
+    write_statistics(moments, normalizers)
+
+
+def write_statistics(moments: Moments, normalizers: Sequence[Normalizer]) -> None:
+    """Writes mean and variance into the networks."""
     for normalizer in normalizers:
         normalizer.mean.assign(moments.mean)
         normalizer.variance.assign(moments.variance)

@@ -11,6 +11,7 @@ from tfdpg.networks import Actor
 from tfdpg.replay import Ring, Sampler
 from tfdpg.spec import Spec
 from tfdpg.training.collector import Collector
+from tfdpg.training.learning import Elsewhere
 from tfdpg.training.schedule import Schedule
 from tfdpg.training.statistics import Statistics
 
@@ -46,6 +47,7 @@ class Saves(Protocol):
     own_networks: frozenset[str]
     replay: Ring
     sampler: Sampler
+    source: Elsewhere | None
     moments: Moments | None
     schedule: Schedule
     actor: Actor

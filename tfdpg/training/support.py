@@ -1,44 +1,32 @@
 """The support of categorical critics: from the returns that were seen, and watched while training."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
+from tfdpg.networks import Categorical
 
-from tfdpg.replay import Ring
-
-MOST_ROWS = 100_000
-"""The newest rows are enough to know what returns are like."""
-MARGIN = 0.1
-"""What is added on both sides, as a fraction of the range."""
 MOST_EDGE_MASS = 0.05
 FIRST_UPDATES = 200
 """Until then much of the target is the uniform distribution that critics begin with, shifted by the rewards."""
 
 
-def return_range(ring: Ring, gamma: float) -> tuple[float, float]:
-    """The smallest and the largest return to be expected, from the transitions that are held.
-
-    They are the extremes of the discounted returns that followed each row, and of what would follow if its lowest
-    or highest rewards (the 1 % and 99 % quantiles) went on for ever; with a tenth of the range on both sides.
+class Support:
+    """The support of an agent whose arguments leave it open: it is chosen before the first update.
 
     Args:
-        ring: the replay, with one transition or more.
-        gamma: the discount factor, in [0, 1].
+        heads: the last layers of all critics and their targets.
     """
-    rows = np.arange(max(0, ring.added - MOST_ROWS, ring.added - ring.replay_size), ring.added) % ring.replay_size
-    rewards, successors = ring.rows[:, -1], ring.successor
-    returns = np.zeros(ring.replay_size)
-    acted = rows[successors[rows] >= 0]
-    for row in acted[::-1].tolist():  # a successor is always newer
-        goes_on = 0.0 if ring.terminated[row] else gamma * returns[successors[row]]
-        returns[row] = rewards[row] + goes_on
-    extremes = [returns[acted].min(), returns[acted].max()]
-    if gamma < 1:
-        extremes += (np.quantile(rewards[acted], [0.01, 0.99]) / (1 - gamma)).tolist()
-    low, high = min(extremes), max(extremes)
-    margin = MARGIN * (high - low) or 1.0
-    return float(low - margin), float(high + margin)
+
+    def __init__(self, heads: Sequence[Categorical]):
+        self._heads = heads
+        self._unknown = heads[0].v_min, heads[0].v_max
+
+    def find(self, updates: int, seen: Callable[[], tuple[float, float]]) -> None:
+        """Takes the range of returns that `seen` gives, unless updates were made or atoms were loaded."""
+        if updates == 0 and tuple(self._heads[0].atoms.numpy()[[0, -1]]) == self._unknown:
+            v_min, v_max = seen()
+            for head in self._heads:
+                head.set_range(v_min, v_max)
 
 
 class EdgeWatch:

@@ -1,0 +1,43 @@
+"""Environments that tell about the process that they run in."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from tests.environments import Counter
+
+
+class Witness(Counter):
+    """A `Counter` that writes down, at some step, what is in its process; it can sleep and fail, too."""
+
+    def __init__(self, directory, raises_at=None, raises_in=None, sleep=0.0, length=5):
+        super().__init__(length=length, ends="truncated")
+        self.directory, self.raises_at, self.raises_in, self.sleep = Path(directory), raises_at, raises_in, sleep
+
+    def reset(self, *, seed=None, options=None):
+        with open(self.directory / "seeds.txt", "a") as file:
+            file.write(f"{os.getpid()} {seed}\n")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        outcome = super().step(action)
+        if self.total == 30:
+            self._testify()
+        if self.total == self.raises_at:
+            raise ZeroDivisionError("this environment is broken")
+        return outcome
+
+    def _testify(self):
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        megabytes = {name: int(status[name].split()[0]) / 1024 for name in ("VmRSS", "RssAnon", "RssShmem")}
+        names = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+        facts = {"pid": os.getpid(), "modules": sorted(sys.modules), "variables": {n: os.environ[n] for n in names}}
+        part = self.directory / f"{os.getpid()}.part"
+        part.write_text(json.dumps(facts | megabytes))
+        part.rename(self.directory / f"{os.getpid()}.json")
+
+
+def witnesses(directory):
+    """What they wrote."""
+    return [json.loads(file.read_text()) for file in Path(directory).glob("*.json")]

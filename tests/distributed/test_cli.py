@@ -1,0 +1,116 @@
+"""`tfdpg train --actors`, and what is left of a killed run."""
+
+import csv
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tests.environments  # noqa: F401 (registers an environment)
+import tfdpg
+from tests.test_cli import SHORT, TINY
+from tfdpg import cli, distributed, runs
+from tfdpg.distributed.flags import flags
+
+ENV = "tests.environments:tfdpg-test/Counter-v0"
+
+
+def train(*arguments):
+    return cli.main(["train", "td3", "--env", ENV, *TINY, *SHORT, *map(str, arguments)])
+
+
+def test_a_distributed_run_and_its_resumption(local_ray, tmp_path, capsys):
+    options = ["--actors", "2", "--chunk", "10", "--noise-levels", "0.1", "0.3", "--env-kwargs", "length=3"]
+    assert train("--run-dir", tmp_path, *options) == 0
+    run = tmp_path / "seed-0"
+    kept = json.loads((run / "run.json").read_text())["distributed"]
+    assert (kept["actors"], kept["chunk"], kept["noise_levels"]) == (2, 10, [0.1, 0.3])
+    assert cli.main(["train", "--resume", str(run), "--epochs", "3"]) == 0
+    assert "are lost" not in capsys.readouterr().out
+    with open(run / "progress.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 3 and float(rows[-1]["val_return"]) == 6 and rows[-1]["worker_restarts"] == "0.0"
+    agent = tfdpg.load_agent(next((run / "checkpoints").iterdir()))
+    assert agent.epoch == 3 and agent.env_steps == runs.arrived_steps(run / "env_steps") >= 90
+    assert len(agent.replay.heads) == 2
+
+
+def test_what_does_not_go_together(tmp_path, capsys):
+    for options, message in (
+        (["--chunk", "10"], "`--chunk` needs `--actors`"),
+        (["--actors", "2", "--num-envs", "2"], "`--num-envs` and `--actors` exclude each other"),
+        (["--actors", "2", "--chunk", "0"], "`chunk` must be a positive integer"),
+        (["--actors", "2", "--noise-levels", "1.0"], "`noise_levels` must be 2 numbers"),
+    ):
+        assert train("--run-dir", tmp_path / "bad", *options) == 1
+        assert message in capsys.readouterr().err and not (tmp_path / "bad").exists()
+
+
+def test_every_option_is_a_flag_with_its_help(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "td3", "--help"])
+    shown = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+    assert "{fixed}" not in shown
+    fields = {field.name: field for field in dataclasses.fields(cli.training_options("td3"))}
+    for flag in flags():
+        assert f"--{flag.name.replace('_', '-')} " in shown and fields[flag.name].default == flag.default
+        assert fields[flag.name].type.__metadata__[0].help[:30] in shown
+    assert "replay-shards" in shown and distributed.fit.__kwdefaults__["chunk"] == 100
+
+
+def test_a_run_of_before_can_be_read(tmp_path):
+    assert train("--run-dir", tmp_path) == 0
+    config = json.loads((tmp_path / "seed-0/run.json").read_text())
+    assert config.pop("distributed") is None
+    (tmp_path / "seed-0/run.json").write_text(json.dumps(config))
+    (tmp_path / "seed-0/env_steps").unlink()
+    assert cli.main(["train", "--resume", str(tmp_path / "seed-0"), "--epochs", "3"]) == 0
+
+
+@pytest.mark.slow
+def test_a_killed_learner_says_what_it_cost(tmp_path):
+    code = "import sys; from tfdpg.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "train"]
+    options = ["--steps-per-epoch", "100", "--epochs", "100000", "--save-every", "1000000", "--verbose", "0"]
+    options += ["--validation-episodes", "1", "--actors", "2", "--chunk", "10", "--run-dir", str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment |= {"RAY_USAGE_STATS_ENABLED": "0"}
+
+    process = subprocess.Popen([*command, "td3", "--env", ENV, *TINY, *options], env=environment)
+    run = tmp_path / "seed-0"
+    wait_until(lambda: runs.arrived_steps(run / "env_steps") > 300, process)
+    process.send_signal(signal.SIGINT)  # leaves a checkpoint
+    assert process.wait(60) == 130
+    saved = int(next((run / "checkpoints").iterdir()).name)
+
+    process = subprocess.Popen([*command, "--resume", str(run)], env=environment)
+    wait_until(lambda: runs.arrived_steps(run / "env_steps") > saved + 100, process)
+    process.kill()
+    process.wait(60)
+    arrived = runs.arrived_steps(run / "env_steps")
+
+    last = [
+        *command,
+        "--resume",
+        str(run),
+        "--epochs",
+        str(tfdpg.load_agent(run / "checkpoints" / str(saved)).epoch + 2),
+    ]
+    shown = subprocess.check_output(last, env=environment, text=True)
+    expected = f"resumed at step {saved}; {arrived - saved} steps that had arrived after it are lost"
+    assert expected in shown
+
+
+def wait_until(condition, process):
+    deadline = time.time() + 100
+    while not condition() and time.time() < deadline:
+        time.sleep(0.1)
+        assert process.poll() is None
+    assert condition()

@@ -1,0 +1,80 @@
+"""Two nodes on one machine: a worker is killed, then a node is lost, and every step counts once."""
+
+import functools
+import os
+import signal
+import time
+
+import keras
+import numpy as np
+import pytest
+from ray.cluster_utils import Cluster
+
+from tests.agents.roster import AGENTS
+from tests.distributed.environments import Witness, witnesses
+from tests.environments import Counter
+from tfdpg import distributed
+from tfdpg.replay.ring import NONE
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A head node without CPUs, so that all workers are elsewhere, and two nodes of one CPU each."""
+    options = {"include_dashboard": False, "object_store_memory": 100 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **options})
+    yield cluster
+    cluster.shutdown()
+
+
+class Disaster(keras.callbacks.Callback):
+    """Kills a worker; once it is back, removes its node; once that is survived, brings another node."""
+
+    def __init__(self, cluster, directory):
+        super().__init__()
+        self.cluster, self.directory = cluster, directory
+        self.nodes = [cluster.add_node(num_cpus=1, object_store_memory=100 << 20) for _ in range(2)]
+        self.acts = iter((self.kill_a_worker, self.lose_a_node, self.bring_a_node, self.stop))
+        self.act, self.enough, self.steps = next(self.acts), 2, []
+
+    def on_epoch_end(self, epoch, logs=None):
+        if len(witnesses(self.directory)) >= self.enough:
+            self.steps.append(self.model.env_steps)
+            self.act()
+            self.act = next(self.acts, self.stop)
+        else:
+            time.sleep(0.1)
+
+    def kill_a_worker(self):
+        os.kill(witnesses(self.directory)[0]["pid"], signal.SIGKILL)
+        self.enough = 3
+
+    def lose_a_node(self):
+        self.cluster.remove_node(self.nodes.pop(), allow_graceful=False)
+
+    def bring_a_node(self):
+        self.cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+        self.enough = 4
+
+    def stop(self):
+        self.model.stop_training = True
+
+
+def test_training_survives(cluster, tmp_path):
+    agent = AGENTS["TD3"](Counter(), replay_size=500_000)
+    disaster = Disaster(cluster, tmp_path)
+    options = {"actors": 2, "chunk": 10, "verbose": 0, "ray_address": cluster.address, "samples_per_insert": 0.1}
+    make_env = functools.partial(Witness, tmp_path)
+    history = distributed.fit(agent, make_env, epochs=400, steps_per_epoch=200, callbacks=[disaster], **options)
+    logs = history.history
+    assert len(disaster.steps) == 4 and (np.diff(disaster.steps) > 0).all()
+    assert logs["worker_restarts"][-1] == 2 and logs["return"][-1] == 15
+    assert agent.env_steps == (agent.replay.successor[: agent.replay.added] != NONE).sum() == logs["env_steps"][-1]
+    assert (agent.replay.rows[: agent.replay.added, 1] == 0).sum() + agent.env_steps == agent.replay.added
+
+
+def test_too_few_cpus_are_said(cluster):
+    agent = AGENTS["TD3"](Counter())
+    options = {"actors": 5, "chunk": 5, "verbose": 0, "ray_address": cluster.address, "epochs": 1}
+    with pytest.warns(UserWarning, match=r"The Ray cluster has 2 CPUs, and 5 actors take one each: 3 of them start"):
+        distributed.fit(agent, Counter, steps_per_epoch=50, **options)
+    assert agent.env_steps >= 50

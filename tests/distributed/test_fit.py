@@ -1,0 +1,230 @@
+"""Training on a Ray of this machine."""
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+
+import tfdpg
+from tests.agents.roster import AGENTS, SMALL
+from tests.distributed.environments import Witness, witnesses
+from tests.environments import Counter, Identity
+from tfdpg import distributed
+from tfdpg.replay.ring import NONE
+from tfdpg.training.callbacks import Checkpoint
+
+SHORT = {"epochs": 2, "steps_per_epoch": 60, "actors": 2, "chunk": 10, "verbose": 0}
+
+
+def counter():
+    return Counter(length=5, ends="truncated")
+
+
+def transitions(agent):
+    return int((agent.replay.successor[: agent.replay.size] != NONE).sum())
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_agent_trains(local_ray, name, tmp_path):
+    agent = AGENTS[name](Counter())
+    history = distributed.fit(
+        agent,
+        counter,
+        **SHORT,
+        validation_env=Counter(),
+        validation_episodes=2,
+        callbacks=[Checkpoint(tmp_path), keras.callbacks.CSVLogger(str(tmp_path / "progress.csv"))],
+    )
+    logs = history.history
+    assert logs["return"] == [15.0, 15.0] and logs["val_return"] == [15.0, 15.0] and np.isfinite(logs["loss"]).all()
+    assert {"steps_per_second", "updates_per_second", "episode_length"} <= set(logs) and logs["worker_restarts"] == [
+        0,
+        0,
+    ]
+    assert agent.env_steps == logs["env_steps"][-1] == transitions(agent) and 120 <= agent.env_steps < 160
+    assert agent.updates == 5 * ((agent.env_steps - 10) // 5) and agent.epoch == 2
+    loaded = tfdpg.load_agent(tmp_path / str(agent.env_steps))
+    assert loaded.collector.episodes.tolist() == agent.collector.episodes.tolist()
+    again = distributed.fit(loaded, counter, **SHORT | {"epochs": 3, "initial_epoch": 2})
+    assert again.epoch == [2] and loaded.env_steps == transitions(loaded) > agent.env_steps
+    observations = loaded.replay.rows[: loaded.replay.size, 1]
+    assert set(observations) == {0, 1, 2, 3, 4, 5}
+    loaded.fit(Counter(), epochs=1, steps_per_epoch=10, verbose=0)
+
+
+def test_it_learns(local_ray):
+    options = {"hidden_units": (32, 32), "batch_size": 64, "start_steps": 300, "update_after": 300, "gamma": 0.0}
+    agent = tfdpg.TD3(Identity(), pi_lr=3e-3, q_lr=3e-3, **options)
+    options = {"actors": 2, "chunk": 25, "noise_levels": (0.1, 0.2), "variable_update_period": 25, "verbose": 0}
+    history = distributed.fit(agent, Identity, epochs=2, steps_per_epoch=700, validation_env=Identity(), **options)
+    assert history.history["val_return"][-1] > -0.02
+
+
+def test_workers_know_no_tensorflow_and_are_small(local_ray, tmp_path):
+    agent = AGENTS["TD3"](Counter())
+    distributed.fit(agent, functools.partial(Witness, tmp_path), **SHORT)
+    found = witnesses(tmp_path)
+    assert len(found) == 2
+    for facts in found:
+        assert not {"tensorflow", "keras", "torch", "jax"} & set(facts["modules"])
+        assert facts["VmRSS"] - facts["RssShmem"] < 200, facts
+        assert facts["variables"] == {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+        with pytest.raises(ProcessLookupError):  # they ended with the training
+            wait_for_the_end_of(facts["pid"])
+    seeds = [line.split()[1] for line in (tmp_path / "seeds.txt").read_text().splitlines()]
+    assert len(seeds) == len(set(seeds)) >= 24
+
+
+def wait_for_the_end_of(pid):
+    import time
+
+    for _ in range(100):
+        os.kill(pid, 0)
+        time.sleep(0.1)
+
+
+def test_a_keras_policy_acts_in_workers_too(local_ray):
+    def agent():
+        pi = keras.Sequential(
+            [keras.layers.Input((2,)), keras.layers.Dense(4, "mish"), keras.layers.Dense(1, bias_initializer="ones")]
+        )
+        return tfdpg.TD3(Counter(), pi=pi, **{k: v for k, v in SMALL.items() if k != "start_steps"}, start_steps=0)
+
+    with pytest.raises(ValueError, match="`worker_backend` must be 'tensorflow' for this policy"):
+        distributed.fit(agent(), counter, **SHORT)
+    one = agent()
+    quiet = {"noise_levels": (0.0,), "actors": 1, "epochs": 1, "samples_per_insert": 0}
+    distributed.fit(one, counter, **SHORT | quiet, worker_backend="tensorflow")
+    rows = np.flatnonzero(one.replay.successor[: one.replay.size] != NONE)
+    expected = one.predict(one.replay.rows[rows, :2])
+    np.testing.assert_allclose(one.replay.rows[rows, 2:3], expected, atol=1e-5)
+    assert len(np.unique(expected)) > 3 and one.updates == 0
+
+
+def test_new_weights_reach_the_workers(local_ray):
+    agent = tfdpg.TD3(Counter(), **SMALL | {"start_steps": 0, "normalize_observations": True, "pi_lr": 0.01})
+    options = SHORT | {"actors": 1, "noise_levels": (0.0,), "variable_update_period": 1, "epochs": 1}
+    distributed.fit(agent, counter, **options)
+    first_steps = np.flatnonzero((agent.replay.rows[:, 1] == 0) & (agent.replay.successor != NONE))[:20]
+    assert len(np.unique(agent.replay.rows[first_steps, 2])) > 3
+
+
+def shaped(reward, step, steps):
+    return reward + 100 * (steps - step >= 0)
+
+
+def test_the_learner_shapes_rewards_and_feeds_recorders(local_ray, tmp_path):
+    agent = tfdpg.TD3(Counter(), **SMALL, reward_shaper=shaped, recorders=[tmp_path / "recorded"])
+    history = distributed.fit(agent, counter, **SHORT | {"epochs": 1})
+    rows = np.flatnonzero(agent.replay.successor[: agent.replay.size] != NONE)
+    assert agent.replay.rows[rows, -1].min() == 101 and history.history["return"] == [15.0]
+    with np.load(tmp_path / "recorded/000000.npz") as file:
+        assert sorted(file["rewards"]) == sorted(agent.replay.rows[rows, -1]) and file["truncations"].sum() >= 10
+
+
+def test_samples_per_insert(local_ray):
+    agent = AGENTS["DDPG"](Counter())
+    distributed.fit(agent, counter, **SHORT | {"epochs": 1}, samples_per_insert=2, tolerance=0)
+    earned = 2 / agent.batch_size * (agent.env_steps - 10)
+    assert earned - 1 < agent.updates <= earned
+
+
+@pytest.mark.parametrize("bad", ["reward", "observation"])
+def test_what_is_not_finite_is_refused_and_not_stored(local_ray, bad):
+    agent = AGENTS["TD3"](Counter())
+    with pytest.raises(ValueError, match=f"The environment's {bad} is not finite at environment steps .* of lane 0"):
+        distributed.fit(agent, lambda: Counter(bad=bad, bad_at=23), **SHORT | {"actors": 1})
+    assert agent.env_steps == 20 == transitions(agent)
+
+
+def test_a_broken_environment_ends_training_with_its_traceback(local_ray, tmp_path):
+    agent = AGENTS["TD3"](Counter())
+    with pytest.raises(ZeroDivisionError, match="in step\n(.|\n)*this environment is broken"):
+        distributed.fit(agent, functools.partial(Witness, tmp_path, raises_at=25), **SHORT)
+    with pytest.raises(ValueError, match="The observation_space of `make_env`"):
+        distributed.fit(agent, Identity, **SHORT)
+
+
+def test_a_killed_worker_comes_back_and_every_step_counts_once(local_ray, tmp_path):
+    agent = AGENTS["TD3"](Counter(), replay_size=5000)
+    killer = Killer(tmp_path)
+    make_env = functools.partial(Witness, tmp_path, sleep=0.0)
+    options = SHORT | {"epochs": 40, "steps_per_epoch": 100}
+    history = distributed.fit(agent, make_env, **options, callbacks=[killer]).history
+    assert killer.killed and history["worker_restarts"][-1] == 1
+    assert agent.env_steps == transitions(agent) == history["env_steps"][-1]
+    firsts = (agent.replay.rows[: agent.replay.size, 1] == 0).sum()
+    assert firsts + agent.env_steps == agent.replay.added
+    seeds = [line.split() for line in (tmp_path / "seeds.txt").read_text().splitlines()]
+    assert len({pid for pid, _ in seeds}) == 3
+
+
+class Killer(keras.callbacks.Callback):
+    """Kills a worker once it has testified, and goes on until its successor has; then stops."""
+
+    def __init__(self, directory):
+        super().__init__()
+        self.directory, self.killed = directory, None
+
+    def on_epoch_end(self, epoch, logs=None):
+        found = witnesses(self.directory)
+        if self.killed is None and len(found) == 2:
+            self.killed = found[0]["pid"]
+            os.kill(self.killed, signal.SIGKILL)
+        self.model.stop_training = len(found) == 3
+        if not self.model.stop_training and self.killed and epoch > 10:
+            import time
+
+            time.sleep(0.3)
+
+
+def test_arguments_are_checked():
+    agent = AGENTS["TD3"](Counter())
+
+    def refused(match, **changes):
+        with pytest.raises(ValueError, match=match):
+            distributed.fit(agent, changes.pop("make_env", counter), **SHORT | changes)
+
+    refused("`actors` must be a positive integer", actors=0)
+    refused("`noise_levels` must be 2 numbers", noise_levels=(0.1,))
+    refused("`noise_levels` must be a finite number", noise_levels=(0.1, -1))
+    refused("`chunk` must be", chunk=0)
+    refused("`variable_update_period` must be", variable_update_period=0)
+    refused("`samples_per_insert` must be", samples_per_insert=-1)
+    refused("`tolerance` must be", tolerance=-1)
+    refused("`worker_backend` must be", worker_backend="jax")
+    refused("`replay_shards` must be at most actors=2", replay_shards=3)
+    refused("`ray_address` must be", ray_address=6379)
+    refused("`make_env` must be a callable", make_env=3)
+    refused("`make_env` must be the id of a registered environment", make_env="NoSuch-v0")
+    refused("`epochs` must be", epochs=0)
+    agent = AGENTS["TD3"](Counter(), epochs_per_round=1)
+    refused("`samples_per_insert` and the agent's `epochs_per_round`", samples_per_insert=1)
+    refused("The observation_space of `validation_env`", validation_env=gym.make("Pendulum-v1"))
+
+
+def test_the_default_noise_is_a_ladder():
+    from tfdpg.distributed.plan import Plan
+
+    plan = Plan(32, None, None, 100, 100, None, 0.1, "numpy", 0)
+    given = {"noise": "ou", "act_noise": 0.1, "ou_theta": 0.2}
+    assert plan.noises(given) == [("ou", (i + 1) / 32, 0.2) for i in range(32)]
+    with pytest.raises(ValueError, match="`agent` must be one that explores with noise"):
+        plan.noises({})
+
+
+def test_without_ray_it_says_what_to_install():
+    code = (
+        "import sys; sys.modules['ray'] = None\n"
+        "import tfdpg.distributed\n"
+        "try:\n    tfdpg.distributed.fit(None, 'Pendulum-v1')\n"
+        "except ImportError as error:\n    assert 'pip install \"tfdpg[ray]\"' in str(error), error\n"
+        "else:\n    raise AssertionError\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,52 @@
+"""Ctrl-C in a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import tfdpg
+
+SCRIPT = """
+import sys, functools
+from tests.agents.roster import AGENTS
+from tests.distributed.environments import Witness
+from tests.environments import Counter
+from tfdpg import distributed
+from tfdpg.training.callbacks import Checkpoint
+
+if __name__ == "__main__":
+    directory = sys.argv[1]
+    agent = AGENTS["TD3"](Counter())
+    make_env = functools.partial(Witness, directory)
+    options = {"epochs": 10**6, "steps_per_epoch": 10**6, "verbose": 0, "chunk": 10, "samples_per_insert": 0.1}
+    distributed.fit(agent, make_env, actors=2, callbacks=[Checkpoint(directory + "/checkpoints")], **options)
+"""
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_no_workers(tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.time() + 120
+    while len(list(tmp_path.glob("*.json"))) < 2 and time.time() < deadline:
+        time.sleep(0.2)
+        assert process.poll() is None, process.communicate()[1]
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, errors = process.communicate(timeout=60)
+    assert "KeyboardInterrupt: Training was interrupted" in errors, errors
+    (saved,) = (tmp_path / "checkpoints").iterdir()
+    agent = tfdpg.load_agent(saved)
+    assert agent.env_steps == int(saved.name) > 0 and agent.updates > 0
+    for file in tmp_path.glob("*.json"):
+        assert not is_running(int(file.stem))
+
+
+def is_running(pid):
+    for _ in range(100):
+        if not Path(f"/proc/{pid}").exists():
+            return False
+        time.sleep(0.1)
+    return True

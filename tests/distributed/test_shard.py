@@ -1,0 +1,125 @@
+"""A shard in this process."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tests.environments import Counter
+from tfdpg import Spec
+from tfdpg.acting import Moments
+from tfdpg.distributed.chunks import Order
+from tfdpg.distributed.shard import Shard, split
+from tfdpg.distributed.worker import Worker
+from tfdpg.replay import Layout, Ring
+from tfdpg.replay.ring import NONE
+
+SPEC = Spec.of(Counter())
+OPTIONS = {"seed": 3, "batch_size": 6, "replay": "uniform", "alpha": None, "beta": None, "beta_steps": None}
+OPTIONS |= {"epochs_per_round": None, "max_minibatches_per_round": None}
+
+
+class Still:
+    def load(self, weights): ...
+
+    def __call__(self, packed):
+        return np.zeros((1, 1), np.float32)
+
+
+def worker(lane=0):
+    return Worker(lane, SPEC, lambda: Counter(length=4, ends="truncated"), Still(), ("gaussian", 0.1, 0.15), 0, None)
+
+
+def shard(size=100, **options):
+    return Shard(SPEC, (size, None), OPTIONS | options, 1, 0.9, True)
+
+
+def transitions(state):
+    return int((state["successor"] != NONE).sum())
+
+
+def test_it_stores_links_and_counts():
+    one, first, second = shard(), worker(0), worker(1)
+    assert one.draw(0, 2) is None
+    for order in (Order(3, 0, 1, 0), Order(2, 0, 1, 0), Order(6, 0, 1, 0)):
+        receipt = one.store(0, first.rollout(None, 0, order))
+        other = one.store(1, second.rollout(None, 0, order))
+    assert (receipt.steps, other.steps) == (11, 11)
+    state, held = one.state()
+    assert transitions(state) == 22 and held.rows == 22 + 6
+
+
+def test_a_chunk_that_comes_again_is_stored_once_and_a_gap_is_not_bridged():
+    one, first = shard(), worker()
+    chunks = [first.rollout(None, 0, Order(3, 0, 1, 0)) for _ in range(3)]
+    once = one.store(0, chunks[0])
+    assert one.store(0, chunks[0]) == once
+    receipt = one.store(0, chunks[2])  # begins inside an episode, whose last observation never came
+    assert receipt.steps == 5 == transitions(one.state()[0])
+
+
+@pytest.mark.parametrize("replay", ["uniform", "prioritized"])
+def test_it_draws_what_a_ring_would_and_learns_priorities(replay):
+    one, first, layout = shard(replay=replay), worker(), Layout.of(SPEC)
+    one.store(0, first.rollout(None, 0, Order(20, 0, 1, 0)))
+    drawn = one.draw(5, 4)
+    (packed,) = drawn.packed
+    assert packed.shape == (4, 6, layout.width)
+    np.testing.assert_array_equal(packed[..., layout.reward], packed[..., layout.next_observation.start + 1])
+    errors = np.where(packed[..., layout.reward] == 2, 1e6, 0.0)
+    one.refresh(drawn.ticket, errors)
+    again = one.draw(9, 50).packed[0][..., layout.reward]
+    assert (again == 2).mean() > 0.9 if replay == "prioritized" else (again == 2).mean() < 0.4
+    one.refresh(drawn.ticket, errors)  # a second time is ignored
+    assert drawn.moments["moments_count"] == 25
+
+
+def test_errors_of_overwritten_rows_are_ignored():
+    one, first = shard(size=20, replay="prioritized"), worker()
+    one.store(0, first.rollout(None, 0, Order(12, 0, 1, 0)))
+    drawn = one.draw(0, 1)
+    one.store(0, first.rollout(None, 0, Order(16, 0, 1, 0)))
+    before = one._sampler._largest
+    one.refresh(drawn.ticket, np.full((1, 6), 1e6))
+    assert one._sampler._largest == before
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 40])
+def test_a_replay_is_split_and_put_together_again(parts, rng):
+    ring = Ring(SPEC, 50)
+    workers = [worker(lane) for lane in range(2)]
+    for _ in range(6):
+        for lane in range(2):
+            ring.extend(lane, workers[lane].rollout(None, 0, Order(5, 0, 1, 0)).rows)
+    whole = Ring(SPEC, 50)
+    for part in split(ring.state(), parts):
+        whole.append(part)
+    assert whole.added == ring.size
+    kept, before = (set(pairs(one)) for one in (whole, ring))
+    assert kept <= before and len(before) - len(kept) <= 2 * (parts - 1)
+
+
+def pairs(ring):
+    for slot in np.flatnonzero(ring.successor[: ring.size] != NONE):
+        yield tuple(np.concatenate([ring.rows[slot], ring.rows[ring.successor[slot], :2]]).tolist())
+
+
+def test_images_are_split_too():
+    spec = Spec(spaces.Box(0, 255, (2, 2), np.uint8), spaces.Box(-1, 1, (1,)))
+    ring = Ring(spec, 10)
+    ring.begin(np.array([0]), (np.full((1, 4), 7, np.uint8),))
+    (part,) = split(ring.state(), 1)
+    assert part["images"].tolist() == [[7] * 4]
+
+
+def test_merged_moments_are_those_of_everything(rng):
+    parts = [rng.normal(size=(n, 2)).astype(np.float32) * 3 + n for n in (5, 1, 40)]
+    merged, whole = Moments(SPEC), Moments(SPEC)
+    for part in parts:
+        one = Moments(SPEC)
+        one.update((part,))
+        merged.merge(one.state())
+    merged.merge(Moments(SPEC).state())
+    whole.update((np.concatenate(parts),))
+    np.testing.assert_allclose(merged.mean, whole.mean, rtol=1e-6)
+    np.testing.assert_allclose(merged.variance, whole.variance, rtol=1e-6)
+    assert merged.count == 46

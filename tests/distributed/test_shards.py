@@ -1,0 +1,94 @@
+"""Training with a replay in shards, on a Ray of this machine."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import ray
+
+import tfdpg
+from tests.agents.roster import AGENTS, SMALL
+from tests.distributed.environments import Witness, witnesses
+from tests.environments import Counter, Identity
+from tfdpg import distributed
+from tfdpg.replay.ring import NONE
+from tfdpg.training.callbacks import Checkpoint
+
+SHORT = {"epochs": 2, "steps_per_epoch": 60, "actors": 2, "chunk": 10, "verbose": 0, "replay_shards": 2}
+
+
+def counter():
+    return Counter(length=5, ends="truncated")
+
+
+def transitions(agent):
+    return int((agent.replay.successor[: agent.replay.size] != NONE).sum())
+
+
+@pytest.mark.parametrize("replay", ["prioritized", pytest.param("uniform", marks=pytest.mark.slow)])
+def test_rows_come_and_go(local_ray, replay, tmp_path):
+    agent = AGENTS["TD3"](Counter(), replay=replay, normalize_observations=True)
+    agent.fit(counter(), epochs=1, steps_per_epoch=50, verbose=0)
+    before = set(np.unique(agent.replay.rows[:50, 2]))
+    history = distributed.fit(agent, counter, **SHORT, callbacks=[Checkpoint(tmp_path)]).history
+    assert history["return"] == [15, 15] and np.isfinite(history["loss"]).all() and history["env_steps"][-1] >= 170
+    stored = transitions(agent)  # workers may have stored what they had not yet reported at the end
+    assert agent.env_steps - 1 <= stored <= agent.env_steps + 40
+    assert before <= set(np.unique(agent.replay.rows[: agent.replay.size, 2]))
+    assert agent.moments.count <= agent.replay.added and agent.moments.mean[1] == pytest.approx(2.5, abs=0.3)
+    assert agent.source is None and agent.moments.rows == agent.replay.added
+    (saved,) = tmp_path.iterdir()
+    assert len(list(saved.glob("replay-*.npz"))) == 2
+    for shard_count in (0, 2):
+        loaded = tfdpg.load_agent(saved)
+        assert loaded.env_steps == agent.env_steps and stored - 40 <= transitions(loaded) <= stored
+        distributed.fit(loaded, counter, **SHORT | {"epochs": 1, "replay_shards": shard_count})
+        assert transitions(loaded) > stored
+    offline = AGENTS["TD3"](Counter())
+    offline.fit_offline(saved, epochs=1, steps_per_epoch=5, verbose=0)
+    assert offline.replay.added > 150
+
+
+@pytest.mark.slow
+def test_it_learns(local_ray):
+    options = {"hidden_units": (32, 32), "batch_size": 64, "start_steps": 300, "update_after": 300, "gamma": 0.0}
+    agent = tfdpg.TD3(Identity(), pi_lr=3e-3, q_lr=3e-3, **options)
+    options = {"actors": 2, "chunk": 25, "noise_levels": (0.1, 0.2), "variable_update_period": 25, "verbose": 0}
+    options |= {"replay_shards": 1, "validation_env": Identity()}
+    history = distributed.fit(agent, Identity, epochs=2, steps_per_epoch=700, **options)
+    assert history.history["val_return"][-1] > -0.02
+
+
+class Killer(keras.callbacks.Callback):
+    """Kills the process of shard 1 after the first checkpoint."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 2:
+            ray.kill(self.model.source._shards[1].actor, no_restart=False)  # ends the process at once
+
+
+@pytest.mark.parametrize("with_checkpoint", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_killed_shard_comes_back(local_ray, tmp_path, with_checkpoint):
+    agent = AGENTS["TD3"](Counter(), replay_size=50_000)
+    callbacks = [Checkpoint(tmp_path / "checkpoints"), Killer()] if with_checkpoint else [Killer()]
+    expected = r"Replay shard 1 died with \d\d+ rows; \d\d+ are back" if with_checkpoint else "; 0 are back"
+    options = SHORT | {"epochs": 8, "steps_per_epoch": 200}
+    with pytest.warns(UserWarning, match=expected):
+        history = distributed.fit(agent, functools.partial(Witness, tmp_path), **options, callbacks=callbacks).history
+    assert all(not {"tensorflow", "keras"} & set(facts["modules"]) for facts in witnesses(tmp_path))
+    assert len(witnesses(tmp_path)) == 2
+    assert history["env_steps"][-1] == agent.env_steps >= 1600 and agent.updates > 1500
+    missing = agent.env_steps - transitions(agent)
+    assert missing < 200 if with_checkpoint else 100 < missing < 1000
+
+
+def test_what_shards_cannot_serve(local_ray):
+    for name, value in (("reward_shaper", abs), ("recorders", ["somewhere"]), ("epochs_per_round", 1)):
+        with pytest.raises(ValueError, match=f"`replay_shards` must be 0 with `{name}`"):
+            distributed.fit(tfdpg.TD3(Counter(), **SMALL | {name: value}), counter, **SHORT)
+    with pytest.raises(ValueError, match="`replay_size` must be at least two rows for each of 2 shards"):
+        distributed.fit(AGENTS["TD3"](Counter(), replay_size=3), counter, **SHORT)
+    agent = AGENTS["TD3"](Counter())
+    with pytest.raises(ValueError, match="The environment's reward is not finite at 10 steps of lane"):
+        distributed.fit(agent, lambda: Counter(bad="reward", bad_at=23), **SHORT)

@@ -1,0 +1,91 @@
+"""A worker in this process: what it collects, order by order."""
+
+import numpy as np
+import pytest
+
+from tests.environments import Counter, Identity
+from tfdpg import Spec
+from tfdpg.distributed.chunks import Order
+from tfdpg.distributed.worker import Worker
+from tfdpg.training.lanes import TRAINING, reset_seed
+
+ENV = Counter(length=3)
+SPEC = Spec.of(ENV)
+
+
+class Constant:
+    """A policy whose weights are its action."""
+
+    def __init__(self):
+        self.loaded = []
+
+    def load(self, weights):
+        self.loaded.append(weights)
+
+    def __call__(self, packed):
+        return np.full((1, 1), self.loaded[-1], np.float32)
+
+
+def worker(make_env=lambda: Counter(length=3), spec=SPEC, policy=None, scale=0.0, lane=2, max_ep_len=None):
+    return Worker(lane, spec, make_env, policy or Constant(), ("gaussian", scale, 0.15), 7, max_ep_len)
+
+
+def test_rows_are_packed_as_the_ring_takes_them():
+    one = worker()
+    chunk = one.rollout(0.5, 0, Order(4, 0, 1.0, 0))
+    assert chunk.rows.observation[0].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 0], [1, 1]]
+    assert chunk.rows.first.tolist() == [True, False, False, False, True, False]
+    assert chunk.rows.reward.tolist() == [0, 1, 2, 3, 0, 1]
+    assert chunk.rows.terminated.tolist() == [False, False, False, True, False, False]
+    np.testing.assert_array_equal(chunk.rows.action[1:4], 0.5)
+    assert chunk.summary.ended.tolist() == [False, False, True, False]
+    assert chunk.summary[1:2] + chunk.summary[4:] == (0, [6.0], [3], 2)
+    following = one.rollout(0.5, 0, Order(2, 0, 1.0, 0))
+    assert following.rows.observation[0].tolist() == [[1, 2], [1, 3]] and not following.rows.first.any()
+    assert following.summary[:2] == (chunk.summary.incarnation, 1)
+
+
+def test_each_episode_has_its_own_seed_and_a_new_worker_goes_on_with_them():
+    environments = []
+
+    def make_env():
+        environments.append(Counter(length=3))
+        return environments[-1]
+
+    first = worker(make_env).rollout(0.0, 0, Order(7, 0, 1.0, 0))
+    second = worker(make_env).rollout(0.0, 0, Order(1, 0, 1.0, first.summary.episodes))
+    assert environments[0].seeds == [reset_seed(7, TRAINING, 2, episode) for episode in range(3)]
+    assert environments[1].seeds == [reset_seed(7, TRAINING, 2, 3)]
+    assert second.summary.episodes == 4 and second.summary.incarnation != first.summary.incarnation
+
+
+def test_weights_that_it_has_are_not_looked_at_again():
+    policy = Constant()
+    one = worker(policy=policy)
+    versions = [
+        one.rollout(weights, version, Order(1, 0, 1.0, 0)).summary.version for weights, version in ((1, 0), (2, 0))
+    ]
+    assert policy.loaded == [1] and versions == [0, 0]
+    assert one.rollout(3, 1, Order(1, 0, 1.0, 0)).summary.version == 1 and policy.loaded == [1, 3]
+
+
+def test_noise_and_random_actions():
+    one = worker(lambda: Identity(), Spec.of(Identity()), scale=0.1)
+    actions = one.rollout(1.0, 0, Order(200, 100, 2.0, 0)).rows.action[1::2, 0]
+    assert actions[:100].std() == pytest.approx(4 / np.sqrt(12), rel=0.2)
+    assert actions[100:].std() == pytest.approx(2 * 0.1 * 2, rel=0.3) and actions[100:].mean() == pytest.approx(1, 0.2)
+    quiet = one.rollout(1.0, 0, Order(5, 0, 0.0, 0)).rows.action[1::2]
+    np.testing.assert_array_equal(quiet, 1)
+
+
+def test_max_ep_len_cuts():
+    chunk = worker(max_ep_len=2).rollout(0.0, 0, Order(4, 0, 1.0, 0))
+    assert chunk.rows.first.tolist() == [True, False, False] * 2 and not chunk.rows.terminated.any()
+    assert chunk.summary.ended.tolist() == [False, True] * 2
+
+
+def test_an_environment_with_other_spaces_is_refused():
+    with pytest.raises(ValueError, match="The observation_space of `make_env` must be the agent's"):
+        worker(lambda: Identity()).rollout(0.0, 0, Order(1, 0, 1.0, 0))
+    with pytest.raises(ValueError, match="`make_env` must be a function that makes one"):
+        worker(lambda: None).rollout(0.0, 0, Order(1, 0, 1.0, 0))

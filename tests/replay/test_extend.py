@@ -1,0 +1,104 @@
+"""Chunks of rows from elsewhere, against adding them one by one."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfdpg import Spec
+from tfdpg.replay import Recorder, Ring, Rows
+from tfdpg.replay.ring import NONE
+
+REAL = spaces.Box(-np.inf, np.inf, (2,))
+IMAGE = spaces.Box(0, 255, (2, 3), np.uint8)
+ACTION = spaces.Box(-1, 1, (1,))
+SPECS = {
+    "real": Spec(REAL, ACTION),
+    "image": Spec(IMAGE, ACTION),
+    "both": Spec(spaces.Dict(camera=IMAGE, position=REAL), ACTION),
+}
+
+
+def rows_of(spec, first, rng):
+    n = len(first)
+    return Rows(
+        tuple(rng.integers(0, 255, (n, w)).astype(g) for g, w in zip(spec.groups, spec.widths, strict=True)),
+        rng.normal(size=(n, 1)).astype(np.float32),
+        rng.normal(size=n).astype(np.float32),
+        rng.random(n) < 0.3,
+        np.array(first, bool),
+    )
+
+
+def one_by_one(ring, lane, rows):
+    lanes = np.array([lane])
+    for i, opens in enumerate(rows.first):
+        row = rows.part(slice(i, i + 1))
+        if opens or lane >= len(ring.heads) or ring.heads[lane] == NONE:
+            ring.begin(lanes, row.observation)
+        else:
+            ring.add(lanes, row.action, row.reward, row.terminated, row.observation)
+
+
+chunks = st.lists(st.tuples(st.integers(0, 2), st.lists(st.booleans(), min_size=1, max_size=12)), max_size=12)
+
+
+@settings(max_examples=300, deadline=None)
+@given(chunks, st.integers(6, 40), st.sampled_from(list(SPECS)), st.integers(0, 5))
+def test_a_chunk_is_its_rows_one_by_one(history, size, kind, closing):
+    spec, rng = SPECS[kind], np.random.default_rng(size)
+    ring, reference = Ring(spec, size), Ring(spec, size)
+    for i, (lane, first) in enumerate(history):
+        rows = rows_of(spec, first, rng)
+        ring.extend(lane, rows)
+        one_by_one(reference, lane, rows)
+        if i == closing:  # what comes next does not follow
+            ring.end(np.array([lane]))
+            reference.end(np.array([lane]))
+    assert ring.added == reference.added
+    if not ring.added:
+        return
+    np.testing.assert_array_equal(ring.heads, reference.heads)
+    held = slice(0, ring.size)
+    np.testing.assert_array_equal(ring.successor[held], reference.successor[held])
+    follows = np.flatnonzero(ring.successor[held] != NONE)
+    np.testing.assert_array_equal(ring.rows[follows], reference.rows[follows])
+    np.testing.assert_array_equal(ring.terminated[follows], reference.terminated[follows])
+    everything = np.arange(ring.size)
+    for part, other in zip(ring.observation(everything), reference.observation(everything), strict=True):
+        np.testing.assert_array_equal(part, other)
+
+
+def test_a_step_whose_predecessor_never_came_is_not_kept(rng):
+    ring, spec = Ring(SPECS["real"], 50), SPECS["real"]
+    ring.extend(0, rows_of(spec, [True, False, False], rng))
+    ring.end(np.array([0]))
+    ring.extend(0, rows_of(spec, [False, False], rng))
+    assert ring.added == 5 and ring.successor[:5].tolist() == [1, 2, NONE, 4, NONE]
+
+
+@pytest.mark.parametrize("size", [10, 100])
+def test_a_chunk_may_be_longer_than_the_ring(size, rng):
+    spec = SPECS["real"]
+    ring, reference, rows = Ring(spec, size), Ring(spec, size), rows_of(spec, [True] + [False] * 36, rng)
+    ring.extend(0, rows)
+    one_by_one(reference, 0, rows)
+    np.testing.assert_array_equal(ring.successor[: ring.size], reference.successor[: ring.size])
+
+
+def test_a_recorder_takes_the_same_transitions(tmp_path, rng):
+    spec = SPECS["real"]
+    recorder = Recorder(tmp_path, spec)
+    first = rows_of(spec, [True, False, False], rng)
+    second = rows_of(spec, [False, True, False], rng)
+    recorder.extend(0, first._replace(terminated=np.zeros(3, bool)))
+    recorder.extend(0, second._replace(terminated=np.array([True, False, False])))
+    recorder.end(np.array([0]))
+    recorder.flush()
+    with np.load(tmp_path / "000000.npz") as file:
+        np.testing.assert_array_equal(file["rewards"], [*first.reward[1:], second.reward[0], second.reward[2]])
+        assert file["terminations"].tolist() == [False, False, True, False]
+        assert file["truncations"].tolist() == [False, False, False, True]
+        np.testing.assert_array_equal(file["next_observations"][2], second.observation[0][0])
+        np.testing.assert_array_equal(file["observations"][3], second.observation[0][1])

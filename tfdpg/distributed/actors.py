@@ -1,0 +1,83 @@
+"""Ray: how it is started or joined, and how actors are made that come back."""
+
+import contextlib
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import ActorUnavailableError, NodeDiedError, ObjectLostError, RayTaskError
+
+Result = TypeVar("Result")
+
+LOST = (ActorUnavailableError, NodeDiedError, ObjectLostError)
+"""What a call raises when its process or node is gone, and not because of what it did."""
+FIRST_DELAY, LONGEST_DELAY = 0.1, 5.0
+"""Seconds until what did not answer is asked again; they double with each failure."""
+OBJECT_STORE = 256 << 20
+"""Bytes of shared memory of a Ray that is started here; what is under way takes a few MB."""
+ENVIRONMENT = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1"),
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+"""Environment variables of the actors: one thread each, and no GPU."""
+
+
+@contextlib.contextmanager
+def connected(address: str | None, cpus: int) -> Iterator[None]:
+    """Joins the Ray at `address`, or starts one here with `cpus` logical CPUs, or takes the one that is there already.
+
+    One that was started or joined here is left at the end; one that was there already stays.
+    """
+    ours = not ray.is_initialized()
+    if ours:
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if address is None:
+            options |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+        ray.init(address=address or "local", **options)
+    try:
+        found = ray.cluster_resources().get("CPU", 0)
+        if found < cpus:
+            warnings.warn(
+                f"The Ray cluster has {found:g} CPUs, and {cpus} actors take one each: "
+                f"{cpus - found:g} of them start only once it has more.",
+                stacklevel=2,
+            )
+        yield
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def start_actor(kind: type, *arguments: Any, name: str | None = None) -> Any:
+    """Starts an actor that comes back whenever its process or node dies; a call that it cost is not repeated."""
+    remote: Any = ray.remote(
+        num_cpus=1,
+        max_restarts=-1,
+        max_task_retries=0,
+        scheduling_strategy="SPREAD",
+        runtime_env={"env_vars": ENVIRONMENT},
+    )(kind)
+    return remote.options(name=name).remote(*arguments)
+
+
+def is_loss(error: Exception) -> bool:
+    """Whether a call failed because a process or node is gone, its own or, inside of it, another one's."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    return isinstance(cause, LOST)
+
+
+def patiently(call: Callable[[], Result], seconds: float = 60.0) -> Result:
+    """What `call` returns, which is tried again while its actor or node is gone, for so many seconds."""
+    deadline, delay = time.monotonic() + seconds, FIRST_DELAY
+    while True:
+        try:
+            return call()
+        except LOST:
+            if time.monotonic() + delay > deadline:
+                raise
+        time.sleep(delay)
+        delay = min(2 * delay, LONGEST_DELAY)

@@ -1,0 +1,109 @@
+"""The workers as Ray actors: orders go out, chunks come in, and what dies comes back."""
+
+import collections
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+
+from tfdpg.distributed.actors import FIRST_DELAY, LONGEST_DELAY, is_loss
+from tfdpg.distributed.chunks import Order
+
+IN_FLIGHT = 2
+"""Orders that each worker has at a time, so that it never waits for the learner."""
+MANY = 20
+"""Failures of a worker in a row that are worth a warning."""
+
+
+class _Lane:
+    """A worker, the orders that it has, and what is known of it."""
+
+    def __init__(self, actor: Any):
+        self.actor = actor
+        self.orders: collections.deque[tuple[Any, int]] = collections.deque()
+        self.incarnation = -1
+        self.failures, self.not_before = 0, 0.0
+
+
+class Fleet:
+    """The workers of a training.
+
+    Args:
+        actors: one Ray actor for each lane, with a method `rollout(weights, version, order)`.
+
+    Attributes:
+        in_flight: environment steps that were ordered and did not arrive yet.
+        restarts: how often a worker came back as a new process.
+    """
+
+    def __init__(self, actors: Sequence[Any]):
+        self._lanes = [_Lane(actor) for actor in actors]
+        self.in_flight = self.restarts = 0
+
+    def __enter__(self) -> "Fleet":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Ends all workers."""
+        for lane in self._lanes:
+            ray.kill(lane.actor)
+
+    def order(self, weights: Any, version: int, next_order: Callable[[int], Order]) -> None:
+        """Gives each worker that has less than `IN_FLIGHT` orders one more.
+
+        Args:
+            weights: a reference to them.
+            version: their version.
+            next_order: gives the next order for a lane.
+        """
+        now = time.monotonic()
+        for number, lane in enumerate(self._lanes):
+            if len(lane.orders) < IN_FLIGHT and now >= lane.not_before:
+                order = next_order(number)
+                lane.orders.append((lane.actor.rollout.remote(weights, version, order), order.steps))
+                self.in_flight += order.steps
+
+    def arrivals(self, timeout: float) -> list[tuple[int, Any]]:
+        """The replies that arrived, each with its lane, in order for each lane; waits up to `timeout` s for the first.
+
+        Raises:
+            Exception: what was raised in a worker, with the traceback there. What died is not raised: its orders
+                are lost, and it gets new ones when it is back.
+        """
+        oldest = self._oldest()
+        if not oldest:
+            time.sleep(min(timeout, FIRST_DELAY))
+            return []
+        ray.wait(list(oldest), num_returns=1, timeout=timeout)
+        received: list[tuple[int, Any]] = []
+        while oldest:  # until no lane's oldest order has its reply
+            ready, _ = ray.wait(list(oldest), num_returns=len(oldest), timeout=0)
+            received += [(oldest[reference], self._receive(oldest[reference])) for reference in ready]
+            oldest = self._oldest() if ready else {}
+        return [(number, reply) for number, reply in received if reply is not None]
+
+    def _oldest(self) -> dict[Any, int]:
+        """The oldest order of each lane that has one: its reference, and the lane."""
+        return {lane.orders[0][0]: number for number, lane in enumerate(self._lanes) if lane.orders}
+
+    def _receive(self, number: int) -> Any:
+        """The oldest reply of a worker; None if it was lost."""
+        lane = self._lanes[number]
+        reference, steps = lane.orders.popleft()
+        self.in_flight -= steps
+        try:
+            reply: Any = ray.get(reference)
+        except Exception as error:
+            if not is_loss(error):
+                raise
+            lane.not_before = time.monotonic() + min(FIRST_DELAY * 2**lane.failures, LONGEST_DELAY)
+            lane.failures += 1
+            if lane.failures == MANY:
+                warnings.warn(f"Worker {number} has lost {MANY} orders in a row. The last one: {error}", stacklevel=2)
+            return None
+        lane.failures, incarnation = 0, reply.summary.incarnation
+        self.restarts += lane.incarnation not in (-1, incarnation)
+        lane.incarnation = incarnation
+        return reply

@@ -1,0 +1,78 @@
+"""Policies on their way to the workers: in NumPy, or as Keras models where NumPy has no forward pass."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tfdpg.arguments import reject
+from tfdpg.distributed.worker import ActingPolicy
+from tfdpg.spec import Packed, Spec
+
+if TYPE_CHECKING:
+    import keras
+
+    from tfdpg.agents.agent import Agent
+
+
+class KerasPolicy:
+    """A Keras policy, which becomes a model with a compiled call where it first acts.
+
+    Args:
+        spec: the spaces.
+        structure: what `keras.Model.to_json` gave. Weights are not in it.
+    """
+
+    def __init__(self, spec: Spec, structure: str):
+        self._spec, self._structure = spec, structure
+
+    @functools.cached_property
+    def _network(self) -> "keras.Model":
+        import keras
+
+        import tfdpg.networks  # noqa: F401 (its layers register themselves)
+
+        network: Any = keras.models.model_from_json(self._structure)
+        return network
+
+    @functools.cached_property
+    def _act(self) -> Callable[[Packed], np.ndarray]:
+        from tfdpg.networks.actor import compiled_actor
+
+        return compiled_actor(self._spec, self._network)
+
+    def load(self, weights: Sequence[np.ndarray]) -> None:
+        """Takes the weights, as `keras.Model.get_weights` gives them."""
+        self._network.set_weights(weights)
+
+    def __call__(self, packed: Packed) -> np.ndarray:
+        """Greedy actions, float32 `[lanes, act_dim]`."""
+        return self._act(packed)
+
+
+def policy_for_workers(agent: "Agent", backend: str) -> tuple[ActingPolicy, Callable[[], Any]]:
+    """What workers act with, and what gives the weights that it is to load.
+
+    Args:
+        agent: the agent.
+        backend: "numpy" or "tensorflow".
+
+    Raises:
+        ValueError: there is no such backend, or the policy has no forward pass in NumPy.
+    """
+    pi = agent.networks["pi"]
+    if backend == "numpy":
+        if agent.actor.source is None:
+            raise ValueError(
+                "`worker_backend` must be 'tensorflow' for this policy, which has no forward pass in NumPy (it is "
+                "your own, has an activation or an encoder that is not there, or computes in half precision). "
+                "Received: worker_backend='numpy'"
+            )
+        from tfdpg.networks.actor import flat_weights
+
+        actor: Any = agent.actor.snapshot()
+        return actor.without_weights(), lambda: flat_weights(pi).numpy()
+    if backend != "tensorflow":
+        raise reject("worker_backend", '"numpy" or "tensorflow"', backend)
+    return KerasPolicy(agent.spec, pi.to_json()), pi.get_weights

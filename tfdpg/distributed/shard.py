@@ -1,0 +1,154 @@
+"""A part of the replay in a process of its own. NumPy only."""
+
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tfdpg.acting import Moments
+from tfdpg.distributed.chunks import Chunk, Links, Summary
+from tfdpg.replay import Ring, draw_transitions, return_range, sampler
+from tfdpg.replay.ring import NONE
+from tfdpg.replay.uniform import drawable
+from tfdpg.spec import Packed, Spec
+
+KEPT = 4
+"""Draws whose TD errors may still come."""
+
+
+class Receipt(NamedTuple):
+    """What a shard holds.
+
+    Attributes:
+        incarnation: the shard's process.
+        steps: the steps that this process stored of the lane in question, ever.
+        rows: the rows it holds.
+    """
+
+    incarnation: int
+    steps: int
+    rows: int
+
+
+class Stored(NamedTuple):
+    """What a worker reports once its shard has stored its rows."""
+
+    summary: Summary
+    receipt: Receipt
+
+
+class Drawn(NamedTuple):
+    """Minibatches.
+
+    Attributes:
+        packed: the minibatches, each array `[count, batch, width]`.
+        ticket: names the draw, for `refresh`.
+        receipt: what the shard holds; its `steps` mean nothing.
+        moments: the statistics of the observations that this process stored, where they are kept.
+    """
+
+    packed: Packed
+    ticket: int
+    receipt: Receipt
+    moments: dict[str, np.ndarray] | None
+
+
+class Shard:
+    """Stores the chunks of some lanes, and draws minibatches of them.
+
+    Args:
+        spec: the spaces.
+        ring: size and directory of its ring.
+        options: of its sampler, as `tfdpg.replay.sampler` takes them.
+        n_step: steps whose rewards are summed.
+        gamma: the discount factor of one step.
+        keeps_moments: whether to keep statistics of observations.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        ring: tuple[int, Any],
+        options: Mapping[str, Any],
+        n_step: int,
+        gamma: float,
+        keeps_moments: bool,
+    ):
+        self._ring = Ring(spec, *ring)
+        self._sampler = sampler(self._ring, **options)
+        self._n_step, self._gamma = n_step, gamma
+        self._moments = Moments(spec) if keeps_moments else None
+        self._links, self._steps = Links(), {}
+        self._incarnation, self._tickets = secrets.randbits(62), 0
+        self._drawn: dict[int, np.ndarray] = {}
+
+    def store(self, lane: int, chunk: Chunk) -> Receipt:
+        """Stores a chunk of a lane; one that comes again because the answer was lost is not stored again."""
+        if self._links.has(lane, chunk):
+            return self._receipt(self._steps[lane])
+        goes_on, ended = self._links.follow(lane, chunk)
+        if not goes_on:
+            self._ring.end(np.array([lane]))
+        self._ring.extend(lane, chunk.rows)
+        if self._moments is not None:
+            self._moments.update(chunk.rows.observation)
+        self._steps[lane] = self._steps.get(lane, 0) + len(ended)
+        return self._receipt(self._steps[lane])
+
+    def append(self, state: dict[str, Any]) -> Receipt:
+        """Adds rows of an earlier replay, which are not counted."""
+        self._ring.append(state)
+        return self._receipt(0)
+
+    def draw(self, update: int, count: int) -> Drawn | None:
+        """The minibatches of the updates after the first `update`; None where there is no transition yet."""
+        if not drawable(self._ring):
+            return None
+        slots, weights = self._sampler.draw(update, count)
+        packed = draw_transitions(self._ring, slots, self._n_step, self._gamma, weights)
+        self._tickets += 1
+        newest = self._ring.added - 1
+        self._drawn[self._tickets] = newest - (newest - slots) % self._ring.replay_size  # the numbers of the rows
+        self._drawn.pop(self._tickets - KEPT, None)
+        moments = None if self._moments is None else self._moments.state()
+        return Drawn(packed, self._tickets, self._receipt(0), moments)
+
+    def refresh(self, ticket: int, errors: np.ndarray) -> None:
+        """Takes the TD errors of the first minibatches of a draw, `[count, batch]`; late ones are ignored."""
+        if ticket not in self._drawn:
+            return
+        numbers = self._drawn.pop(ticket)[: len(errors)]
+        held = numbers >= self._ring.added - self._ring.replay_size
+        if held.any():
+            self._sampler.refresh(numbers[held] % self._ring.replay_size, errors[held])
+
+    def return_range(self) -> tuple[float, float] | None:
+        """See `tfdpg.replay.return_range`; None where there is no transition yet."""
+        return return_range(self._ring, self._gamma) if drawable(self._ring) else None
+
+    def state(self) -> tuple[dict[str, Any], Receipt]:
+        """The rows, as `Ring.state` gives them, and what they are."""
+        return self._ring.state(), self._receipt(0)
+
+    def _receipt(self, steps: int) -> Receipt:
+        return Receipt(self._incarnation, steps, self._ring.size)
+
+
+def split(state: Mapping[str, Any], parts: int) -> Iterator[dict[str, Any]]:
+    """The state of a ring as those of `parts` smaller ones, the oldest rows first.
+
+    A transition from one part to the next is lost.
+    """
+    held, added = len(state["rows"]), int(state["added"])
+    by_age = np.arange(added - held, added) % max(held, 1)
+    age = np.empty(held, np.int64)
+    age[by_age] = np.arange(held)
+    for part in np.array_split(np.arange(held), parts):
+        slots = by_age[part]
+        names = [name for name in ("rows", "terminated", "images") if name in state]
+        successor = state["successor"][slots]
+        follower = np.where(successor == NONE, NONE, age[successor] - (part[0] if len(part) else 0))
+        inside = np.where(follower < len(part), follower, NONE).astype(np.int32)
+        arrays = {name: state[name][slots] for name in names} | {"successor": inside}
+        yield arrays | {"added": np.int64(len(part)), "heads": np.empty(0, np.int64)}

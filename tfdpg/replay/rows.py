@@ -1,0 +1,29 @@
+"""Rows on their way from where they were collected to where they are kept."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tfdpg.spec import Packed
+
+
+class Rows(NamedTuple):
+    """Successive rows of one lane, each with the step that led to it.
+
+    Attributes:
+        observation: packed, `[n, ...]`.
+        action: `[n, act_dim]`; meaningless where the row opens an episode, as are `reward` and `terminated`.
+        reward: `[n]`.
+        terminated: whether that step ended in a terminal state, bool `[n]`.
+        first: whether the row opens an episode, bool `[n]`.
+    """
+
+    observation: Packed
+    action: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    first: np.ndarray
+
+    def part(self, rows: slice) -> "Rows":
+        """Some of the rows."""
+        return Rows(tuple(part[rows] for part in self.observation), *(values[rows] for values in self[1:]))
