@@ -13,10 +13,11 @@ from tests.agents.roster import SMALL
 from tests.environments import Counter, Identity
 from tests.losses.test_distributional import slow_projection
 from tfdpg.networks import Categorical, Mixture, Value, head_of, unpack_transitions
-from tfdpg.replay import return_range
+from tfdpg.replay import Layout, return_range
 
 ATOMS = np.linspace(-2, 2, 5)
 KERNEL = np.array([[0.2, -0.1, 0.4, 0.3, -0.5], [0.1, 0.3, -0.2, 0.6, 0.2]], np.float32)
+KERNEL_T, PI_T = KERNEL[:, ::-1] * np.float32(0.7), -0.3
 HEADS = ("categorical", "mixture", "scalar")
 
 
@@ -31,8 +32,14 @@ def categorical_agent(**changes):
     arguments = {"batch_size": 2, "pi_lr": 0.01, "q_lr": 0.1, "jit_compile": False}
     if "pi_optimizer" in changes:
         del arguments["pi_lr"]
-    q1 = critic(Categorical(-2, 2, 5), KERNEL)
-    return tfdpg.D4PG(SPEC, pi=linear(keras.Input((1,)), [PI]), q1=q1, **arguments | changes)
+    q1 = critic(Categorical(-9, 9, 5), KERNEL)
+    agent = tfdpg.D4PG(SPEC, pi=linear(keras.Input((1,)), [PI]), q1=q1, **arguments | changes)
+    for network in (*agent.networks.values(), *agent.targets.values()):
+        if head_of(network) is not None:
+            head_of(network).set_range(-2, 2)  # not what it was made with
+    agent.targets["pi"].set_weights([np.array([[PI_T]], np.float32)])
+    head_of(agent.targets["q1"]).kernel.assign(KERNEL_T)
+    return agent
 
 
 def logits(s, a, kernel=KERNEL):
@@ -44,7 +51,7 @@ def softmax(x):
 
 
 def target_probs():
-    probs = softmax(logits(S2, PI * S2))
+    probs = softmax(logits(S2, PI_T * S2, KERNEL_T))
     return np.stack([slow_projection(r + d * ATOMS, p, ATOMS) for r, d, p in zip(R, D, probs, strict=True)])
 
 
@@ -54,7 +61,7 @@ def test_a_critic_update_is_the_paper_s():
     target, probs = target_probs(), softmax(logits(S, A))
     np.testing.assert_allclose(measured["loss_q"], -(target * np.log(probs)).sum(axis=1), rtol=1e-5)
     np.testing.assert_allclose(measured["q1"], probs @ ATOMS, rtol=1e-5)
-    mean_t = R + D * (softmax(logits(S2, PI * S2)) @ ATOMS)
+    mean_t = R + D * (softmax(logits(S2, PI_T * S2, KERNEL_T)) @ ATOMS)
     np.testing.assert_allclose(measured["td_error"], np.abs(mean_t - probs @ ATOMS), rtol=1e-5)
     np.testing.assert_allclose(measured["edge_mass"], target[:, 0] + target[:, -1], rtol=1e-5)
     gradient = np.stack([S, A], axis=1).T @ (probs - target) / 2
@@ -64,17 +71,14 @@ def test_a_critic_update_is_the_paper_s():
 
 def test_weights_count_in_the_critic_s_loss_only():
     (packed,) = minibatch(S, A, R, D, S2)
-    column = np.zeros(packed.shape[1], np.float32)
-    layout = unpack_transitions(SPEC, (packed,))
-    assert layout.weight.shape == (2,)
-    plain, weighted = categorical_agent(), categorical_agent(n_step=1)
-    where = int(np.flatnonzero((packed.numpy() == 1).all(axis=0))[-1])
-    column[where] = 1
-    weighted.update(
-        (packed + column * tf.constant([[2.0], [0.0]]) - column * tf.constant([[0.0], [1.0]]),),
-        tf.constant(1, tf.int64),
-    )
-    plain.update((packed,), tf.constant(1, tf.int64))
+    weights = np.zeros(packed.shape, np.float32)
+    weights[:, Layout.of(SPEC).weight] = [2, -1]  # 3 and 0, added to 1
+    sgd = {"pi_optimizer": keras.optimizers.SGD(0.1)}
+    plain, weighted = categorical_agent(q_lr=1e-12, **sgd), categorical_agent(q_lr=1e-12, **sgd)
+    plain.update((packed,), tf.constant(1, tf.int64)), weighted.update((packed + weights,), tf.constant(1, tf.int64))
+    np.testing.assert_array_equal(plain.pi.get_weights()[0], weighted.pi.get_weights()[0])
+    weighted = categorical_agent()
+    weighted.update((packed + weights,), tf.constant(1, tf.int64))
     target, probs = target_probs(), softmax(logits(S, A))
     gradient = np.stack([S, A], axis=1)[:1].T * 3 @ (probs - target)[:1] / 2
     np.testing.assert_allclose(weighted.head.kernel, KERNEL - adam_first_step(gradient, 0.1), atol=2e-6)
@@ -113,10 +117,10 @@ def test_targets_are_copied_when_due():
 
 def test_of_two_critics_the_distribution_with_the_smaller_mean_is_the_target():
     other = np.array([[-0.3, 0.2, 0.1, -0.4, 0.5], [0.5, -0.6, 0.1, 0.2, 0.7]], np.float32)
-    q2 = critic(Categorical(-2, 2, 5), other)
+    q2 = critic(Categorical(-9, 9, 5), other)
     agent = categorical_agent(critics=2, q2=q2)
     batch = unpack_transitions(SPEC, BATCH)
-    both = np.stack([logits(S2, PI * S2, kernel) for kernel in (KERNEL, other)])
+    both = np.stack([logits(S2, PI_T * S2, kernel) for kernel in (KERNEL_T, other)])
     means = softmax(both) @ ATOMS
     chosen = means.argmin(axis=0)
     assert set(chosen) == {0, 1}
@@ -141,6 +145,45 @@ def test_a_mixture_learns_a_distribution_that_is_none_of_its_own():
     quantiles = agent.head.quantiles(output, tf.constant([0.1, 0.2, 0.4, 0.9]))
     np.testing.assert_allclose(quantiles, [[-3, -3, 2, 2]], atol=0.3)
     np.testing.assert_allclose(agent.head.cvar(output, tf.constant([0.25])), [[-3]], atol=0.5)
+
+
+def test_a_second_critic_has_the_same_support():
+    q2 = critic(Categorical(-100, 100, 5), KERNEL[:, ::-1])
+    with pytest.raises(ValueError, match="`q1` and `q2` must end in layers of the same settings"):
+        tfdpg.D4PG(SPEC, critics=2, q1=critic(Categorical(-2, 2, 5), KERNEL), q2=q2)
+    inputs = [keras.Input((1,)), keras.Input((1,))]
+    soft = keras.layers.Softmax()(Categorical(-2, 2, 5)(keras.layers.Concatenate()(inputs)))
+    with pytest.raises(ValueError, match="`q1` must end in a tfdpg.networks.Categorical layer"):
+        tfdpg.D4PG(SPEC, q1=keras.Model(inputs, soft))
+
+
+def test_mixture_targets_bootstrap_and_differ_from_update_to_update():
+    head = Mixture(2, target_samples=4000)
+    head.build((None, 3))
+    output = tf.constant([[0.0, 0.0, -10.0, 30.0, -5.0, -5.0]] * 2)
+    reward, discount = tf.constant([1.0, 1.0]), tf.constant([0.5, 0.0])
+    first, second = (head.target(reward, discount, output, tf.constant([0, i], tf.int64)).numpy() for i in (1, 2))
+    np.testing.assert_allclose(np.unique(np.round(first[:, 0], 0)), [-4, 16])
+    np.testing.assert_allclose(first.mean(axis=0), [1 + 0.5 * 10, 1], atol=0.5)
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_many_updates_at_once_equal_one_by_one_and_xla_computes_the_same(kind):
+    env = gym.make("Pendulum-v1")
+    agents = [
+        tfdpg.D4PG(env, critic=kind, **SMALL | {"replay": "uniform", "update_after": 1000, "jit_compile": jit})
+        for jit in (False, False, True)
+    ]
+    for agent in agents:
+        agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
+    one, many, compiled = agents
+    for _ in range(13):
+        one.learn(1)
+    many.learn(13), compiled.learn(13)
+    for x, y, z in zip(one.get_weights(), many.get_weights(), compiled.get_weights(), strict=True):
+        np.testing.assert_array_equal(x, y)
+        np.testing.assert_allclose(x, z, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", HEADS)
@@ -178,7 +221,6 @@ def test_the_range_comes_from_the_returns_seen():
     extremes = [*longest, *(np.quantile(np.tile([1, 2, 3, 4], 5), [0.01, 0.99]) / 0.5)]
     margin = 0.1 * (max(extremes) - min(extremes))
     np.testing.assert_allclose([low, high], [min(extremes) - margin, max(extremes) + margin], rtol=1e-5)
-    np.testing.assert_array_equal(agent.head.atoms.numpy()[[0, -1]], [-150, 150])
     logs = agent.learn(2)
     for network in (agent.q1, agent.targets["q1"]):
         np.testing.assert_allclose(head_of(network).atoms.numpy()[[0, -1]], [low, high], rtol=1e-6)
@@ -193,10 +235,22 @@ def test_a_range_found_is_kept_by_checkpoints_and_weights(tmp_path):
     agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
     agent.save(tmp_path / "agent")
     np.testing.assert_array_equal(tfdpg.load_agent(tmp_path / "agent").head.atoms, agent.head.atoms)
-    other = tfdpg.D4PG(env, **SMALL)
-    other.set_weights(agent.get_weights())
-    other.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
-    np.testing.assert_array_equal(other.head.atoms, agent.head.atoms)
+    longer = Counter(length=9)
+    for support in ({}, {"v_min": -150, "v_max": 150}):
+        known = agent if not support else tfdpg.D4PG(env, **support, **SMALL)
+        other = tfdpg.D4PG(longer, **SMALL)
+        other.set_weights(known.get_weights())
+        other.fit(longer, epochs=1, steps_per_epoch=40, verbose=0)
+        np.testing.assert_array_equal(other.head.atoms, known.head.atoms)
+
+
+def test_the_range_of_an_own_critic_is_found_if_told():
+    env = Counter(length=4)
+    inputs = [keras.Input((2,)), keras.Input((1,))]
+    q1 = keras.Model(inputs, Categorical(-2, 2, 5)(keras.layers.Concatenate()(inputs)))
+    agent = tfdpg.D4PG(env, q1=q1, v_range="auto", **{k: v for k, v in SMALL.items() if k != "hidden_units"})
+    agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
+    assert agent.head.atoms.numpy()[-1] > 9
 
 
 def test_too_small_a_support_is_said_with_the_figure():
@@ -217,6 +271,7 @@ def test_priorities_correct_with_the_seed_s_weights():
     priorities = agent.sampler._priorities.ravel()
     drawable = np.count_nonzero(agent.replay.successor[: agent.replay.size] >= 0)
     np.testing.assert_allclose(weights, priorities.sum() / (drawable * priorities[rows]), rtol=1e-4)
+    np.testing.assert_array_equal(agent.draw(rows, weights)[0][..., Layout.of(agent.spec).weight], weights)
     normalised = tfdpg.D4PG(env, normalize_weights=True, **SMALL)
     normalised.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
     assert (normalised.sampler.draw(7, 40)[1].max(axis=1) == 1).all()
@@ -232,7 +287,10 @@ def test_priorities_correct_with_the_seed_s_weights():
         ({"v_min": 1.0, "v_max": 1.0}, "`v_min` must be less than `v_max`"),
         ({"v_min": 0.0, "v_max": 1.0, "v_range": "auto"}, "chooses `v_min` and `v_max` itself"),
         ({"v_range": "wide"}, '`v_range` must be "auto" or None'),
-        ({"atoms": 1}, "`atoms` must be at least 2"),
+        ({"v_min": 0.0, "v_max": 1.0, "atoms": 1}, "with two atoms or more that differ in float32"),
+        ({"v_min": 1e8, "v_max": 1e8 + 1}, "that differ in float32"),
+        ({"critic": "mixture", "min_stddev": 0.0}, "`min_stddev` must be a number above 0"),
+        ({"beta_steps": 10}, "`beta_steps` does nothing where `beta` is 1"),
         ({"critics": 3}, "`critics` must be 1 or 2"),
         ({"clip_action_gradient": 0.0}, "`clip_action_gradient` must be a number above 0"),
         ({"torso": "resnet"}, '`torso` must be "mlp", "control", "layer_norm" or "two_branch"'),

@@ -79,5 +79,5 @@ def test_what_cannot_be_asked_for_is_named(tmp_path):
 
 def test_it_is_described(tmp_path):
     text = describe(exported("mixture", tmp_path)[1])
-    assert "z(x: float32[batch, 3], a: float32[batch, 1], levels: float32[any shape]) ->" in text
+    assert "z(x: float32[batch, 3], a: float32[batch, 1], levels: float32[levels] or [batch, levels]) ->" in text
     assert "cvar: float32[batch, any]" in text and 'agent: "D4PG"' in text

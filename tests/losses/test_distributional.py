@@ -86,7 +86,7 @@ def test_bad_shapes_are_named():
     with pytest.raises(ValueError, match="last axis"):
         losses.project_categorical([[1.0]], [[0.5, 0.5]], [0.0, 1.0])
     with pytest.raises(ValueError, match=r"must have shape \[J, \*"):
-        losses.mixture_td_loss(mixture([0.5, 0.5], [0.0, 1.0], [1.0, 1.0]), tf.zeros((3, 2)))
+        losses.mixture_td_loss(mixture([0.5, 0.5], [0.0, 1.0], [1.0, 1.0]), np.zeros((3, 2)))
 
 
 def mixture(weights, means, stddevs):
@@ -113,3 +113,14 @@ def test_mixture_samples_have_the_mixture_s_distribution():
     assert stats.kstest(samples, cdf).pvalue > 0.01
     one = losses.mixture_sample([[0.2, 0.8]], [[1.0, 2.0]], [[0.5, 3.0]], [[0.1], [0.3]], [[1.0], [-1.0]])
     np.testing.assert_allclose(one, [[1.5], [-1.0]])
+
+
+def test_each_sample_is_of_one_component_on_every_boundary():
+    rng = np.random.default_rng(3)
+    weights = rng.dirichlet(np.ones(5), 500).astype(np.float32)
+    edges = np.cumsum(weights, axis=1, dtype=np.float32)[:, :-1]
+    beside = [edges, np.nextafter(edges, np.float32(0)), np.nextafter(edges, np.float32(1))]
+    uniform = np.concatenate(beside, axis=1).T  # [J, 500]
+    means, zeros = np.full((500, 5), -1000, np.float32), np.zeros((500, 5), np.float32)
+    samples = losses.mixture_sample(weights, means, zeros, uniform, np.zeros_like(uniform))
+    np.testing.assert_array_equal(samples, np.full(uniform.shape, -1000, np.float32))

@@ -125,6 +125,6 @@ def describe(directory: str | Path) -> str:
 
 def _describe_tensor(name: str, spec: tf.TensorSpec) -> str:
     if spec.shape.rank is None:
-        return f"{name}: {spec.dtype.name}[any shape]"
+        return f"{name}: {spec.dtype.name}[levels] or [batch, levels]"
     shape = ", ".join("batch" if i == 0 else "any" if size is None else str(size) for i, size in enumerate(spec.shape))
     return f"{name}: {spec.dtype.name}[{shape}]"

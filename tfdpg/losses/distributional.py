@@ -31,7 +31,8 @@ def project_categorical(atoms_from: TensorLike, probs: TensorLike, atoms_to: Ten
 
     Source: Barth-Maron et al. 2018, appendix B; Bellemare et al. 2017, eq. 7.
     """
-    atoms_from, probs, atoms_to = (tf.convert_to_tensor(values) for values in (atoms_from, probs, atoms_to))
+    probs = tf.convert_to_tensor(probs)
+    atoms_from, atoms_to = (tf.convert_to_tensor(values, probs.dtype) for values in (atoms_from, atoms_to))
     if atoms_to.shape.rank != 1 or atoms_to.shape[0] < 2:
         raise ValueError(f"`atoms_to` must be a vector of two atoms or more. Received: shape {atoms_to.shape}")
     if atoms_from.shape[-1] != probs.shape[-1]:
@@ -82,9 +83,10 @@ def cross_entropy(logits_tm1: TensorLike, target: TensorLike) -> tf.Tensor:
 
 def categorical_target(r_t: TensorLike, discount_t: TensorLike, logits_t: TensorLike, atoms: TensorLike) -> tf.Tensor:
     """The projected Bellman target `ΦT p`: probabilities [..., l], no gradient. See `categorical_td_loss`."""
+    logits_t = tf.convert_to_tensor(logits_t)
+    r_t, discount_t, atoms = (tf.convert_to_tensor(values, logits_t.dtype) for values in (r_t, discount_t, atoms))
     r_t, discount_t = same_shape(r_t=r_t, discount_t=discount_t)
-    logits_t, atoms = tf.convert_to_tensor(logits_t), tf.convert_to_tensor(atoms)
-    if logits_t.shape.rank != r_t.shape.rank + 1 or logits_t.shape[-1] != atoms.shape[0]:
+    if not logits_t.shape.is_compatible_with(r_t.shape + atoms.shape[:1]):
         raise ValueError(
             f"`logits_t` must have shape [..., {atoms.shape[0]}] for `r_t` of shape [...]. "
             f"Received: {logits_t.shape} and {r_t.shape}"
@@ -108,7 +110,8 @@ def mixture_td_loss(distribution_tm1: Any, target_samples: TensorLike) -> tf.Ten
 
     Source: Barth-Maron et al. 2018, appendix A, "Mixture of Gaussians".
     """
-    samples, batch = tf.convert_to_tensor(target_samples), distribution_tm1.batch_shape
+    samples = tf.convert_to_tensor(target_samples, distribution_tm1.dtype)
+    batch = distribution_tm1.batch_shape
     if samples.shape.rank != batch.rank + 1 or not samples.shape[1:].is_compatible_with(batch):
         raise ValueError(f"`target_samples` must have shape [J, *{batch}]. Received: {samples.shape}")
     return -tf.reduce_mean(distribution_tm1.log_prob(tf.stop_gradient(samples)), axis=0)
@@ -130,8 +133,8 @@ def mixture_sample(
         [J, ...].
     """
     weights, means, stddevs = same_shape(weights=weights, means=means, stddevs=stddevs)
-    upper = tf.cumsum(weights, axis=-1)
-    uniform = tf.expand_dims(uniform, -1) * upper[..., -1:]
-    chosen = tf.cast((uniform < upper) & (uniform >= upper - weights), means.dtype)
+    passed = tf.expand_dims(uniform, -1) >= tf.cumsum(weights, axis=-1)[..., :-1]
+    index = tf.reduce_sum(tf.cast(passed, tf.int32), axis=-1)
+    chosen = tf.one_hot(index, means.shape[-1], dtype=means.dtype)
     mean, stddev = (tf.reduce_sum(chosen * values, axis=-1) for values in (means, stddevs))
     return mean + stddev * normal

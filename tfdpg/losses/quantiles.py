@@ -52,8 +52,7 @@ def mixture_quantiles(weights: TensorLike, means: TensorLike, stddevs: TensorLik
     """
     weights, means, stddevs, levels = _tensors(weights, means, stddevs, levels)
     weights, means, stddevs = (tf.expand_dims(values, -2) for values in (weights, means, stddevs))
-    normal = math.sqrt(2) * tf.math.erfinv(2 * tf.expand_dims(levels, -1) - 1)
-    each = means + stddevs * normal
+    each = means + stddevs * tf.math.ndtri(tf.expand_dims(levels, -1))
     low, high = tf.reduce_min(each, axis=-1), tf.reduce_max(each, axis=-1)
 
     def halve(low: tf.Tensor, high: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -84,5 +83,7 @@ def _normal_cdf(x: tf.Tensor) -> tf.Tensor:
 
 
 def _tensors(*values: TensorLike) -> list[tf.Tensor]:
-    *rest, levels = map(tf.convert_to_tensor, values)
+    first, *others = values
+    first = tf.convert_to_tensor(first)
+    *rest, levels = (first, *(tf.convert_to_tensor(value, first.dtype) for value in others))
     return [*rest, tf.clip_by_value(levels, SMALLEST_LEVEL, 1 - SMALLEST_LEVEL)]

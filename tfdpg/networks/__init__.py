@@ -7,8 +7,9 @@ from tfdpg.networks.actor import Actor, compiled_actor, flat_weights
 from tfdpg.networks.actor_critic import ActorCritic, actor_critic, check_hidden
 from tfdpg.networks.custom import check_actor, check_critics, check_loadable, check_separate
 from tfdpg.networks.device import check_device
+from tfdpg.networks.distributions import Categorical, Mixture
 from tfdpg.networks.encoder import Normalizer, encoder, observation_inputs
-from tfdpg.networks.heads import Categorical, Head, HeadOptions, Mixture, Value, head_of
+from tfdpg.networks.heads import Head, HeadOptions, Value, head_of
 from tfdpg.networks.mlp import mlp_actor, mlp_critic
 from tfdpg.networks.randomness import stateless_normal, stateless_uniform
 from tfdpg.networks.tensors import (

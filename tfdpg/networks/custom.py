@@ -41,6 +41,9 @@ def check_critics(spec: Spec, critics: dict[str, keras.Model], head: type[Head] 
         elif shape not in {(_BATCH,), (_BATCH, 1)}:
             raise ValueError(f"`{name}` must return shape (batch,) or (batch, 1). Received: {_with_batch(shape)}")
     for (first, q1), (second, q2) in itertools.combinations(critics.items(), 2):
+        heads = [head_of(q) for q in (q1, q2)]
+        if head is not None and len({str(one.settings) for one in heads if one is not None}) > 1:
+            raise ValueError(f"`{first}` and `{second}` must end in layers of the same settings.")
         weights1, weights2 = q1.get_weights(), q2.get_weights()
         shapes1, shapes2 = ([w.shape for w in weights] for weights in (weights1, weights2))
         if shapes1 == shapes2 and all(np.array_equal(a, b) for a, b in zip(weights1, weights2, strict=True)):

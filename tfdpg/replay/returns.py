@@ -31,5 +31,5 @@ def return_range(ring: Ring, gamma: float) -> tuple[float, float]:
     if gamma < 1:
         extremes += (np.quantile(rewards[acted], [0.01, 0.99]) / (1 - gamma)).tolist()
     low, high = min(extremes), max(extremes)
-    margin = MARGIN * (high - low) or 1.0
+    margin = max(MARGIN * (high - low), 1e-3 * max(abs(low), abs(high))) or 1.0
     return float(low - margin), float(high + margin)

@@ -77,6 +77,8 @@ def sampler(
     if replay == "uniform":
         return Uniform(ring, seed, batch_size)
     alpha, beta = 0.6 if alpha is None else alpha, 0.4 if beta is None else beta
+    if beta == 1:
+        _refuse("`beta` is 1", beta_steps=beta_steps)
     options = {"beta_steps": beta_steps, "normalize_weights": normalize_weights}
     return Prioritized(ring, seed, batch_size, alpha=alpha, beta=beta, **options)
 

@@ -69,7 +69,7 @@ def draw_transitions(
     for _ in range(n_step - 1):
         follower = ring.successor[last]
         goes_on = ~terminated & (follower != NONE)
-        reward = reward + np.where(goes_on, discount * ring.rows[last, -1], 0)
+        reward = reward + discount * np.where(goes_on, ring.rows[last, -1], 0)  # a row that never acted has none
         terminated = np.where(goes_on, ring.terminated[last], terminated)
         discount = np.where(goes_on, discount * np.float32(gamma), discount)
         last = np.where(goes_on, follower, last)
