@@ -39,7 +39,7 @@ def test_a_distributed_run_and_its_resumption(local_ray, tmp_path, capsys):
     assert len(rows) == 3 and float(rows[-1]["val_return"]) == 6 and rows[-1]["worker_restarts"] == "0.0"
     agent = tfdpg.load_agent(next((run / "checkpoints").iterdir()))
     assert agent.epoch == 3 and agent.env_steps == runs.arrived_steps(run / "env_steps") >= 90
-    assert len(agent.replay.heads) == 2
+    assert len(agent.collector.episodes) == 2
 
 
 def test_what_does_not_go_together(tmp_path, capsys):

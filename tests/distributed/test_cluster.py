@@ -64,7 +64,7 @@ def test_training_survives(cluster, tmp_path):
     disaster = Disaster(cluster, tmp_path)
     options = {"actors": 2, "chunk": 10, "verbose": 0, "ray_address": cluster.address, "samples_per_insert": 0.1}
     make_env = functools.partial(Witness, tmp_path)
-    history = distributed.fit(agent, make_env, epochs=400, steps_per_epoch=200, callbacks=[disaster], **options)
+    history = distributed.fit(agent, make_env, epochs=10**6, steps_per_epoch=200, callbacks=[disaster], **options)
     logs = history.history
     assert len(disaster.steps) == 4 and (np.diff(disaster.steps) > 0).all()
     assert logs["worker_restarts"][-1] == 2 and logs["return"][-1] == 15

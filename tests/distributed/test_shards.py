@@ -1,6 +1,7 @@
 """Training with a replay in shards, on a Ray of this machine."""
 
 import functools
+import time
 
 import keras
 import numpy as np
@@ -61,26 +62,34 @@ def test_it_learns(local_ray):
 
 
 class Killer(keras.callbacks.Callback):
-    """Kills the process of shard 1 after the first checkpoint."""
+    """Kills the process of shard 1 once it holds something and there is a checkpoint; stops once it is back."""
+
+    def __init__(self):
+        super().__init__()
+        self.killed, self.alive = None, 0
 
     def on_epoch_end(self, epoch, logs=None):
-        if epoch == 2:
-            ray.kill(self.model.source._shards[1].actor, no_restart=False)  # ends the process at once
+        shard = self.model.source._shards[1]
+        if self.killed is None and epoch >= 2 and shard.rows > 100:
+            self.killed = shard.incarnation
+            ray.kill(shard.actor, no_restart=False)  # ends the process at once
+        self.alive += self.killed is not None and shard.incarnation != self.killed
+        self.model.stop_training = self.alive == 3
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("with_checkpoint", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_killed_shard_comes_back(local_ray, tmp_path, with_checkpoint):
-    agent = AGENTS["TD3"](Counter(), replay_size=50_000)
+    agent = AGENTS["TD3"](Counter(), replay_size=200_000)
     callbacks = [Checkpoint(tmp_path / "checkpoints"), Killer()] if with_checkpoint else [Killer()]
     expected = r"Replay shard 1 died with \d\d+ rows; \d\d+ are back" if with_checkpoint else "; 0 are back"
-    options = SHORT | {"epochs": 8, "steps_per_epoch": 200}
+    options = SHORT | {"epochs": 10**6, "steps_per_epoch": 200}
     with pytest.warns(UserWarning, match=expected):
         history = distributed.fit(agent, functools.partial(Witness, tmp_path), **options, callbacks=callbacks).history
     assert all(not {"tensorflow", "keras"} & set(facts["modules"]) for facts in witnesses(tmp_path))
-    assert len(witnesses(tmp_path)) == 2
-    assert history["env_steps"][-1] == agent.env_steps >= 1600 and agent.updates > 1500
+    assert history["env_steps"][-1] == agent.env_steps and agent.updates > agent.env_steps - 100
     missing = agent.env_steps - transitions(agent)
-    assert missing < 200 if with_checkpoint else 100 < missing < 1000
+    assert missing < 200 if with_checkpoint else missing > 50
 
 
 def test_what_shards_cannot_serve(local_ray):

@@ -1,0 +1,19 @@
+"""Callbacks that wait for workers: they do not all start at once."""
+
+import time
+
+import keras
+
+from tests.distributed.environments import witnesses
+
+
+class Until(keras.callbacks.Callback):
+    """Stops training once a number of processes have testified; workers do not all start at once."""
+
+    def __init__(self, directory, processes):
+        super().__init__()
+        self.directory, self.processes = directory, processes
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = len(witnesses(self.directory)) >= self.processes
+        time.sleep(0.05)
