@@ -8,6 +8,11 @@ from pathlib import Path
 from tests.environments import Counter
 
 
+def counter():
+    """Here, since a worker imports the module that this is in."""
+    return Counter(length=5, ends="truncated")
+
+
 class Witness(Counter):
     """A `Counter` that writes down, at some step, what is in its process; it can sleep and fail, too."""
 

@@ -15,17 +15,13 @@ import pytest
 import tfdpg
 from tests.agents.roster import AGENTS, SMALL
 from tests.distributed.callbacks import Until
-from tests.distributed.environments import Witness, witnesses
+from tests.distributed.environments import Witness, counter, witnesses
 from tests.environments import Counter, Identity
 from tfdpg import distributed
 from tfdpg.replay.ring import NONE
 from tfdpg.training.callbacks import Checkpoint
 
 SHORT = {"epochs": 2, "steps_per_epoch": 60, "actors": 2, "chunk": 10, "verbose": 0}
-
-
-def counter():
-    return Counter(length=5, ends="truncated")
 
 
 def transitions(agent):

@@ -10,17 +10,13 @@ import ray
 
 import tfdpg
 from tests.agents.roster import AGENTS, SMALL
-from tests.distributed.environments import Witness, witnesses
+from tests.distributed.environments import Witness, counter, witnesses
 from tests.environments import Counter, Identity
 from tfdpg import distributed
 from tfdpg.replay.ring import NONE
 from tfdpg.training.callbacks import Checkpoint
 
 SHORT = {"epochs": 2, "steps_per_epoch": 60, "actors": 2, "chunk": 10, "verbose": 0, "replay_shards": 2}
-
-
-def counter():
-    return Counter(length=5, ends="truncated")
 
 
 def transitions(agent):
