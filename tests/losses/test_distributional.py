@@ -46,13 +46,6 @@ def test_projection_onto_the_same_atoms_changes_nothing():
     np.testing.assert_allclose(losses.project_categorical(ATOMS, p, ATOMS), p)
 
 
-def test_projection_onto_unequal_atoms_keeps_the_mean():
-    atoms = np.array([0.0, 1.0, 4.0])
-    np.testing.assert_allclose(
-        losses.project_categorical([[2.0]], [[1.0]], atoms.astype(np.float32)), [[0, 2 / 3, 1 / 3]]
-    )
-
-
 def test_categorical_loss_by_hand():
     """r = 1, discount 0.5: atoms go to [0.5, 1, 1.5, 2]; p uniform, so p' = [0, 1/8, 1/2, 3/8]."""
     atoms = ATOMS.astype(np.float32)
