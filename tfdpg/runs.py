@@ -185,9 +185,14 @@ def evaluation_env(
         env.close()
 
 
+def _full_id(env_id: str) -> str:
+    """The id with the module that registers it, where that is known and is not said."""
+    return f"shimmy:{env_id}" if env_id.startswith("dm_control/") else env_id
+
+
 def _make(env_id: str, **kwargs: Any) -> gym.Env:
     try:
-        return gym.make(env_id, **kwargs)
+        return gym.make(_full_id(env_id), **kwargs)
     except (gym.error.Error, ImportError, TypeError) as error:
         message = " ".join(str(error).split())
         raise ValueError(f"The environment {env_id!r} cannot be made with {kwargs}: {message}") from error
@@ -201,7 +206,7 @@ def _make_env(config: RunConfig) -> Any:
         return _make(config.env, **config.env_kwargs)
     _make(config.env, **config.env_kwargs).close()
     return gym.make_vec(
-        config.env, num_envs=config.num_envs, vectorization_mode=config.vectorization, **config.env_kwargs
+        _full_id(config.env), num_envs=config.num_envs, vectorization_mode=config.vectorization, **config.env_kwargs
     )
 
 
@@ -242,7 +247,7 @@ def _train(
         if config.distributed is None:
             agent.fit(env, validation_env=validation_env, callbacks=callbacks, **fit_options)
         else:
-            make_env = functools.partial(gym.make, config.env, **config.env_kwargs)
+            make_env = functools.partial(gym.make, _full_id(config.env), **config.env_kwargs)
             fit_options |= config.distributed
             distributed.fit(agent, make_env, validation_env=validation_env, callbacks=callbacks, **fit_options)
         print(f"exported {agent.export(directory / 'export')}; the best policy is in {directory / 'best'}")
