@@ -77,7 +77,7 @@ def test_workers_know_no_tensorflow_and_are_small(local_ray, tmp_path):
         with pytest.raises(ProcessLookupError):  # they ended with the training
             wait_for_the_end_of(facts["pid"])
     seeds = [line.split()[1] for line in (tmp_path / "seeds.txt").read_text().splitlines()]
-    assert len(seeds) == len(set(seeds)) >= 24
+    assert len(seeds) == len(set(seeds)) >= 12  # 30 steps of each worker are 6 episodes
 
 
 def wait_for_the_end_of(pid):
