@@ -47,6 +47,15 @@ def test_rows_come_and_go(local_ray, replay, tmp_path):
     assert offline.replay.added > 150
 
 
+def test_shards_know_the_range_of_returns_and_the_seed_s_weights(local_ray):
+    agent = tfdpg.D4PG(Counter(), **SMALL)
+    history = distributed.fit(agent, counter, **SHORT).history
+    assert agent.sampling["beta"] == 1 and not agent.sampling["normalize_weights"]
+    v_min, v_max = agent.head.atoms.numpy()[[0, -1]]
+    assert 0 < v_max - 500 < 100 and history["v_max"][-1] == pytest.approx(v_max)  # rewards up to 5, and a margin
+    assert np.isfinite(history["loss"]).all()
+
+
 @pytest.mark.slow
 def test_it_learns(local_ray):
     options = {"hidden_units": (32, 32), "batch_size": 64, "start_steps": 300, "update_after": 300, "gamma": 0.0}
