@@ -20,7 +20,7 @@ from tfdpg.distributed.storage import Storage, storage
 from tfdpg.training.evaluation import summarise
 from tfdpg.training.lanes import Episode
 from tfdpg.training.learning import compile_updates
-from tfdpg.training.loop import callback_list, deferred_interrupt, run_epochs, validation
+from tfdpg.training.loop import callback_list, deferred_interrupt, run_step_epochs, validation
 from tfdpg.training.updates import LARGEST_CHUNK
 
 WAIT = 0.2
@@ -48,7 +48,6 @@ def train(
     agent.stop_training, agent._initial_epoch = False, None
     agent.collector.close_episodes()
     agent._updates = agent._updates or compile_updates(agent, LARGEST_CHUNK)
-    schedule = agent.schedule
     with (
         deferred_interrupt() as interrupted,
         connected(plan.ray_address, plan.actors + plan.replay_shards),
@@ -60,15 +59,9 @@ def train(
         ]
         with Fleet(workers) as fleet:
             run = _Run(agent, plan, store, fleet, weights, hooks, interrupted)
-
-            def train_epoch(epoch: int) -> dict[str, float]:
-                schedule.total_steps = schedule.env_steps + (epochs - epoch) * steps_per_epoch
-                return run.epoch(steps_per_epoch)
-
             try:
-                run_epochs(agent, hooks, interrupted, initial_epoch, epochs, train_epoch, validate)
+                run_step_epochs(agent, hooks, interrupted, initial_epoch, epochs, steps_per_epoch, run.epoch, validate)
             finally:
-                schedule.total_steps = None
                 agent.actor.refresh()
     return history
 

@@ -42,20 +42,36 @@ def fit(
     agent.stop_training, agent._initial_epoch = False, None
     agent.collector.close_episodes()
     agent.actor.refresh()
-    schedule = agent.schedule
     with deferred_interrupt() as interrupted:
         run = _Run(agent, lanes, hooks, interrupted)
-
-        def train_epoch(epoch: int) -> dict[str, float]:
-            schedule.total_steps = schedule.env_steps + (epochs - epoch) * steps_per_epoch
-            return run.epoch(steps_per_epoch)
-
         try:
-            run_epochs(agent, hooks, interrupted, initial_epoch, epochs, train_epoch, validate)
+            run_step_epochs(agent, hooks, interrupted, initial_epoch, epochs, steps_per_epoch, run.epoch, validate)
         finally:
-            schedule.total_steps = None
             agent.collector.flush()
     return history
+
+
+def run_step_epochs(
+    agent: Trains,
+    hooks: keras.callbacks.CallbackList,
+    interrupted: threading.Event,
+    first: int,
+    stop: int,
+    steps: int,
+    train_epoch: Callable[[int], dict[str, float]],
+    validate: Callable[[], dict[str, float]] | None,
+) -> None:
+    """`run_epochs` with epochs of so many environment steps, which `train_epoch` takes."""
+    schedule = agent.schedule
+
+    def train(epoch: int) -> dict[str, float]:
+        schedule.total_steps = schedule.env_steps + (stop - epoch) * steps
+        return train_epoch(steps)
+
+    try:
+        run_epochs(agent, hooks, interrupted, first, stop, train, validate)
+    finally:
+        schedule.total_steps = None
 
 
 def run_epochs(
