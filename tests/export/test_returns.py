@@ -33,6 +33,7 @@ def test_the_distribution_s_mean_is_q1_and_its_tails_are_right(kind, tmp_path):
     one = policy.z(X[0], A[0], levels)
     for name, values in one.items():
         np.testing.assert_allclose(values, z[name][0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(policy.z(X, A, 0.5)["cvar"], z["cvar"][:, 1:2], rtol=1e-4, atol=1e-5)
 
 
 def test_categorical_by_hand(tmp_path):

@@ -59,13 +59,13 @@ class Policy:
         """The second critic's values; the same as `q1`'s where there is only one."""
         return self._value("q2", observation, action)
 
-    def z(self, observation: Any, action: Any, levels: Sequence[float] = LEVELS) -> dict[str, np.ndarray]:
+    def z(self, observation: Any, action: Any, levels: float | Sequence[float] = LEVELS) -> dict[str, np.ndarray]:
         """The distribution of the return, of an agent with a distributional critic.
 
         Args:
             observation: one, or a batch.
             action: one, or a batch.
-            levels: where the quantiles and the conditional values at risk are wanted, in [0, 1].
+            levels: where the quantiles and the conditional values at risk are wanted, one or several in [0, 1].
 
         Returns:
             `atoms` and `probs`, or `weights`, `means` and `stddevs`; and `quantiles` and `cvar`, a number for each
@@ -76,7 +76,7 @@ class Policy:
         """
         if "z" not in self._model.signatures:
             raise ValueError(f"The model in {self.directory} has no signature `z`: its critic gives values only.")
-        wanted = tf.constant([real("levels", level, 0, 1) for level in levels], tf.float32)
+        wanted = tf.constant([real("levels", level, 0, 1) for level in np.atleast_1d(levels).tolist()], tf.float32)
         outputs = self._model.signatures["z"](a=self._action(action), levels=wanted, **self._inputs(observation))
         single = self.spec.is_single(observation)
         return {name: output.numpy()[0] if single else output.numpy() for name, output in outputs.items()}
