@@ -15,7 +15,7 @@ SMALL = {
     "jit_compile": False,
 }
 
-D4PG = {"v_min": -100, "v_max": 100, "replay": "uniform", "polyak": 0.995, "target_update_every": 2}
+D4PG = {"v_min": -500, "v_max": 500, "replay": "uniform", "polyak": 0.995, "target_update_every": 2}
 """Its own tests have its defaults."""
 
 AGENTS = {
