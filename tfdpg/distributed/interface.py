@@ -38,7 +38,7 @@ def fit(
 
     Workers collect while the learner, which is this process, learns. Beside that it is `Agent.fit`: the same
     callbacks, checkpoints, evaluation and logs, with `updates_per_second` and `worker_restarts`. An epoch ends
-    once its steps have arrived; since they arrive in chunks, it may have up to a chunk for each worker more.
+    once its steps have arrived; since they arrive in chunks, it may have up to two chunks for each worker more.
 
     A worker or node that dies costs the steps that had not arrived; training goes on with the others, and the worker
     comes back. What an environment raises ends training. Ctrl-C ends it as `Agent.fit` does.
