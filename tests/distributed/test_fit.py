@@ -18,6 +18,7 @@ from tests.distributed.callbacks import Until
 from tests.distributed.environments import Witness, counter, witnesses
 from tests.environments import Counter, Identity
 from tfdpg import distributed
+from tfdpg.distributed.plan import environment_maker
 from tfdpg.replay.ring import NONE
 from tfdpg.training.callbacks import Checkpoint
 
@@ -202,6 +203,14 @@ def test_arguments_are_checked():
     agent = AGENTS["TD3"](Counter(), epochs_per_round=1)
     refused("`samples_per_insert` and the agent's `epochs_per_round`", samples_per_insert=1)
     refused("The observation_space of `validation_env`", validation_env=gym.make("Pendulum-v1"))
+
+
+def test_an_id_may_name_the_module_that_registers_it():
+    env = environment_maker("tests.environments:tfdpg-test/Counter-v0")()
+    assert isinstance(env.unwrapped, Counter)
+    for unknown in ("no_such_module:tfdpg-test/Counter-v0", "tests.environments:tfdpg-test/Nothing-v0"):
+        with pytest.raises(ValueError, match="`make_env` must be the id of a registered environment"):
+            environment_maker(unknown)
 
 
 def test_the_default_noise_is_a_ladder():

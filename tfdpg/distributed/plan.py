@@ -93,14 +93,17 @@ def require_ray() -> None:
 
 
 def environment_maker(make_env: Any) -> Callable[[], gym.Env]:
-    """What makes an environment: a callable as it is, or `gymnasium.make` of an id.
+    """What makes an environment: a callable as it is, or `gymnasium.make` of an id, which may name its module.
 
     Raises:
         ValueError: neither, or an id that is not registered.
     """
     if isinstance(make_env, str):
+        module, _, name = make_env.rpartition(":")
         try:
-            gym.spec(make_env)
+            if module:
+                importlib.import_module(module)
+            gym.spec(name)
         except (gym.error.Error, ImportError) as error:
             raise reject("make_env", f"the id of a registered environment ({error})", make_env) from error
         return lambda: gym.make(make_env)
