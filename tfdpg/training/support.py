@@ -45,6 +45,6 @@ class EdgeWatch:
             warnings.warn(
                 f"{logs['edge_mass']:.1%} of the projected targets' probability lies on the edge atoms of the support "
                 f"[{support[0]:g}, {support[1]:g}] (q1 is {logs['q1']:g} on average), so returns beyond it cannot be "
-                "told apart. Set a wider `v_min` and `v_max`.",
+                "told apart. Give a new agent a wider `v_min` and `v_max`; a saved one keeps its own.",
                 stacklevel=2,
             )
