@@ -1,5 +1,7 @@
 """What is a loss, and what is an error."""
 
+import socket
+
 import pytest
 import ray
 from ray.exceptions import ActorUnavailableError
@@ -38,3 +40,11 @@ def test_patience():
     assert actors.patiently(call) == "back" and len(calls) == 3
     with pytest.raises(ActorUnavailableError):
         actors.patiently(lambda: (_ for _ in ()).throw(ActorUnavailableError("gone", None)), seconds=0)
+
+
+def test_an_address_where_nothing_listens_is_refused_at_once():
+    with pytest.raises(ConnectionError, match="`ray_address` must be that of a Ray. Received: '127.0.0.1:1'"):
+        actors.check_reachable("127.0.0.1:1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        actors.check_reachable(f"127.0.0.1:{server.getsockname()[1]}")
+    actors.check_reachable("auto")

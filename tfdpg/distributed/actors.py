@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import socket
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -34,6 +35,8 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     """
     ours = not ray.is_initialized()
     if ours:
+        if address is not None:
+            check_reachable(address)
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address is None:
             options |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
@@ -50,6 +53,16 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     finally:
         if ours:
             ray.shutdown()
+
+
+def check_reachable(address: str) -> None:
+    """Raises `ConnectionError` if nothing listens at `host:port`; Ray itself would wait for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=LONGEST_DELAY).close()
+        except OSError as error:
+            raise ConnectionError(f"`ray_address` must be that of a Ray. Received: {address!r} ({error})") from error
 
 
 def start_actor(kind: type, *arguments: Any, name: str | None = None) -> Any:
