@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tfdpg import distributed, exploration, losses, networks, replay
     from tfdpg.agents import load_agent
+    from tfdpg.agents.acer import ACER
     from tfdpg.agents.agent import Agent
     from tfdpg.agents.d4pg import D4PG
     from tfdpg.agents.ddpg import DDPG
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tfdpg.training.evaluation import evaluate
 
 _NAMES = {
+    "ACER": "tfdpg.agents.acer",
     "D4PG": "tfdpg.agents.d4pg",
     "DDPG": "tfdpg.agents.ddpg",
     "Agent": "tfdpg.agents.agent",
@@ -36,6 +38,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "ACER",
     "D4PG",
     "DDPG",
     "TD3",

@@ -47,6 +47,11 @@ def positive(name: str, value: Any) -> float:
     return number
 
 
+def up_to_infinity(name: str, value: Any) -> float:
+    """Returns `value` as a float above 0, which may be infinite, or raises `ValueError`."""
+    return float(value) if isinstance(value, float) and value == math.inf else positive(name, value)
+
+
 def keeps_arguments(init: Init) -> Init:
     """Makes a constructor keep its arguments: all in `self.given`; in `self.changed` who are not at their defaults."""
     signature = inspect.signature(init)

@@ -125,6 +125,32 @@ class OrnsteinUhlenbeck:
             self.state[ended] = 0
 
 
+class Behaviour(Protocol):
+    """What is done with a policy's outputs `[lanes, n]`, and stored with the step: the action and what belongs to it.
+
+    Attributes:
+        state: what the next step depends on besides the generator, `[lanes, n]`.
+    """
+
+    state: np.ndarray
+
+    def factor(self, step: int) -> float:
+        """How much it explores at an environment step, of 1."""
+        ...
+
+    def __call__(self, output: np.ndarray, step: int, rng: np.random.Generator) -> np.ndarray:
+        """What is stored with an exploring step, float32 `[lanes, step_width]`; the action comes first."""
+        ...
+
+    def greedy(self, output: np.ndarray) -> np.ndarray:
+        """What is stored with a step that does not explore."""
+        ...
+
+    def end(self, ended: np.ndarray) -> None:
+        """Forgets the past of the lanes whose episode ended, bool `[lanes]`."""
+        ...
+
+
 class NoisyActions:
     """Greedy actions with noise, inside the action box.
 
@@ -143,12 +169,29 @@ class NoisyActions:
             return 1.0
         return real("act_noise_schedule", self._schedule(step), low=0)
 
+    @property
+    def state(self) -> np.ndarray:
+        """The noise's."""
+        return self.noise.state
+
+    @state.setter
+    def state(self, state: np.ndarray) -> None:
+        self.noise.state = state
+
+    def end(self, ended: np.ndarray) -> None:
+        """Forgets the past of the lanes whose episode ended, bool `[lanes]`."""
+        self.noise.end(ended)
+
+    def greedy(self, output: np.ndarray) -> np.ndarray:
+        """The policy's actions, inside the box."""
+        return np.minimum(np.maximum(output, self._spec.low), self._spec.high)
+
     def __call__(self, greedy: np.ndarray, step: int, rng: np.random.Generator) -> np.ndarray:
         """What to do instead of the greedy actions `[lanes, act_dim]`."""
         noise = self.noise.sample(len(greedy), rng)
         if self._schedule is not None:
             noise = noise * np.float32(self.factor(step))
-        return np.minimum(np.maximum(greedy + noise, self._spec.low), self._spec.high)
+        return self.greedy(greedy + noise)
 
 
 def noisy_actions(

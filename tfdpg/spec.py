@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 SUPPORTED = (
     "Observations: Box of any shape, Discrete, MultiDiscrete, or a flat Dict of these. "
-    "Actions: a one-dimensional float Box with finite bounds, low < high."
+    "Actions: a one-dimensional float Box with finite bounds, low < high; for ACER also Discrete."
 )
 
 Packed = tuple[np.ndarray, ...]
@@ -49,12 +49,13 @@ class Spec:
 
     Args:
         observation_space: Box, Discrete, MultiDiscrete, or a Dict of these.
-        action_space: a one-dimensional float Box with finite bounds.
+        action_space: a one-dimensional float Box with finite bounds, or Discrete.
 
     Attributes:
         leaves: the arrays of an observation.
         groups: the packed matrices, "float32" and "uint8" as they occur.
         widths: the width of each.
+        actions: the number of actions of a Discrete space, whose `act_dim` is 1; None of a Box.
         low: the lower bounds of the actions, float32 `[act_dim]`.
         high: the upper bounds.
         center: the middle of the action box.
@@ -79,8 +80,8 @@ class Spec:
         self.widths = tuple(
             max(leaf.columns.stop for leaf in self.leaves if leaf.group == group) for group in self.groups
         )
-        self.low = self.action_space.low.astype(np.float32)
-        self.high = self.action_space.high.astype(np.float32)
+        low, high, self.actions = _action_bounds(self.action_space)
+        self.low, self.high = low.astype(np.float32), high.astype(np.float32)
         self.act_dim = len(self.low)
         self.center = (self.high + self.low) / 2
         self.half_range = _inner_half_range(self.low, self.high, self.center)
@@ -174,9 +175,18 @@ class Spec:
         }
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
-        """A copy of actions in the dtype of the environment, inside its bounds to the last bit."""
+        """A copy of actions `[lanes, act_dim]` in the dtype of the environment, inside its bounds to the last bit.
+
+        Those of a Discrete space may come as `[lanes]` too, and leave so.
+        """
+        if isinstance(self.action_space, spaces.Discrete):
+            return np.asarray(action).reshape(len(action)).astype(self.action_space.dtype)
         converted = np.maximum(action, self.action_space.low, dtype=self.action_space.dtype)
         return np.minimum(converted, self.action_space.high, out=converted)
+
+    def served(self, action: np.ndarray) -> np.ndarray:
+        """Actions, the first of `[lanes, n]`, as exports give them: `[lanes, act_dim]`, or int64 `[lanes]` if Discrete."""
+        return action[:, : self.act_dim] if self.actions is None else action[:, 0].astype(np.int64)
 
     def check_finite(self, observation: Packed, reward: np.ndarray, where: str) -> None:
         """Raises `ValueError` if packed observations or rewards are not finite; `where` says when they came."""
@@ -230,7 +240,15 @@ def _as_rows(leaf: Leaf, part: np.ndarray) -> np.ndarray:
     )
 
 
-def _check_action_space(space: spaces.Space) -> spaces.Box:
+def _action_bounds(space: spaces.Box | spaces.Discrete) -> tuple[np.ndarray, np.ndarray, int | None]:
+    if isinstance(space, spaces.Box):
+        return space.low, space.high, None
+    return np.array([space.start]), np.array([space.start + space.n - 1]), int(space.n)
+
+
+def _check_action_space(space: spaces.Space) -> spaces.Box | spaces.Discrete:
+    if isinstance(space, spaces.Discrete):
+        return space
     if not isinstance(space, spaces.Box) or len(space.shape) != 1 or space.dtype.kind != "f":
         raise ValueError(f"The action space {space} is not supported. {SUPPORTED}")
     if (space.high.astype(np.float64) - space.low > np.finfo(np.float32).max).any():

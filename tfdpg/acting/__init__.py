@@ -6,13 +6,22 @@ A call of a compiled TensorFlow function costs more than the arithmetic of actin
 from tfdpg.acting.encoder import encode, feature_columns
 from tfdpg.acting.mlp import ACTIVATIONS, MLPActor
 from tfdpg.acting.moments import Moments
+from tfdpg.acting.outputs import MIN_SIGMA, BoxAction, LocScale, Output, Probabilities
+from tfdpg.acting.sampling import CategoricalSampling, GaussianSampling
 from tfdpg.acting.torsos import Hidden, Torso, make_torso, mlp
 
 __all__ = [
     "ACTIVATIONS",
+    "MIN_SIGMA",
+    "BoxAction",
+    "CategoricalSampling",
+    "GaussianSampling",
     "Hidden",
+    "LocScale",
     "MLPActor",
     "Moments",
+    "Output",
+    "Probabilities",
     "Torso",
     "encode",
     "feature_columns",

@@ -1,4 +1,4 @@
-"""The stock actor: fully connected layers, tanh, the action box."""
+"""The stock actor: fully connected layers, and what is made of the last one."""
 
 import copy
 import math
@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfdpg.acting.encoder import encode, feature_columns, real_features
+from tfdpg.acting.outputs import BoxAction, Output
 from tfdpg.acting.torsos import Hidden, Torso
 from tfdpg.spec import Packed, Spec
 
@@ -39,15 +40,19 @@ LAYER_NORM_EPSILON = np.float32(1e-3)
 
 
 class MLPActor:
-    """The forward pass of `tfdpg.networks.mlp_actor`, from packed observations to actions.
+    """The forward pass of `tfdpg.networks.mlp_actor`, from packed observations to its output.
 
     Args:
         spec: the spaces.
         torso: the hidden layers, with activations in `ACTIVATIONS`.
         normalizer: epsilon and clip of the features' normaliser, None where there is none.
+        output: what is made of the last layer; None is actions.
     """
 
-    def __init__(self, spec: Spec, torso: Torso, normalizer: tuple[float, float] | None = None):
+    def __init__(
+        self, spec: Spec, torso: Torso, normalizer: tuple[float, float] | None = None, output: Output | None = None
+    ):
+        self._output = output or BoxAction(spec)
         self.spec, self._torso, self._normalizer = spec, torso, normalizer
         self._features = len(real_features(spec))
         whole = [slice(0, self._features)]
@@ -62,7 +67,7 @@ class MLPActor:
         if self._normalizer is not None:
             self._mean, variance = reader.take(width), reader.take(width)
             self._std = np.sqrt(variance) + np.float32(self._normalizer[0])
-        first, *rest = (*self._torso.pi, Hidden(self.spec.act_dim, "tanh"))
+        first, *rest = (*self._torso.pi, Hidden(self._output.units, "linear"))
         self._first = [reader.layer(columns.stop - columns.start, first) for columns in self._branches]
         width, self._layers = first.units * len(self._branches), []
         for hidden in rest:
@@ -78,7 +83,7 @@ class MLPActor:
         return actor
 
     def __call__(self, packed: Packed) -> np.ndarray:
-        """Actions in the environment's units, float32 `[lanes, act_dim]`."""
+        """Actions in the environment's units, float32 `[lanes, act_dim]`, or what `output` makes of the last layer."""
         x = encode(self.spec, packed)
         if self._normalizer is not None:
             clip = np.float32(self._normalizer[1])
@@ -90,7 +95,7 @@ class MLPActor:
             x = np.concatenate([layer(x[:, columns]) for layer, columns in branches], axis=1)
         for layer in self._layers:
             x = layer(x)
-        return x * self.spec.half_range + self.spec.center
+        return self._output(x)
 
 
 class _Layer(NamedTuple):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
 
-AGENTS = {"DDPG": "tfdpg.agents.ddpg", "TD3": "tfdpg.agents.td3", "D4PG": "tfdpg.agents.d4pg"}
+AGENTS = {"DDPG": "tfdpg.agents.ddpg", "TD3": "tfdpg.agents.td3", "D4PG": "tfdpg.agents.d4pg", "ACER": "tfdpg.agents.acer"}
 """The algorithms, and where they live."""
 
 
@@ -26,6 +26,7 @@ def agent_class(name: str) -> "type[Agent]":
 STRUCTURAL = (
     *("pi", "q1", "q2", "encoder", "torso", "hidden_units", "activation", "normalize_observations", "seed"),
     *("critics", "critic", "v_min", "v_max", "v_range", "atoms", "components"),
+    *("v", "shared_torso", "learn_sigma", "dueling", "critic_average"),
 )
 """Arguments that a saved agent keeps."""
 

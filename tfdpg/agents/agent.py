@@ -25,7 +25,7 @@ from tfdpg.training.statistics import Statistics
 from tfdpg.training.support import Support
 from tfdpg.training.updates import CompiledUpdates
 
-OBJECTS = ("env", "pi", "q1", "q2", "encoder", "recorders")
+OBJECTS = ("env", "pi", "q1", "q2", "v", "encoder", "recorders")
 """Constructor arguments that are not plain values: they are saved as files, or not at all."""
 STOCK = ("torso", "hidden_units", "activation", "l2")
 
@@ -42,8 +42,9 @@ class Agent(abc.ABC):
         given: the constructor's arguments.
         changed: the names of those that are not at their defaults.
         networks: the online networks, by the names of the exported signatures: `pi`, `q1`, ...
-        targets: their target networks, by the same names.
-        optimizers: one for each network, by the same names.
+        targets: their target networks, of those that have one, by the same names.
+        optimizers: one for each network, by the same names, or one for "all".
+        own_networks: the models that plain arguments cannot rebuild, by the arguments that take them.
         replay: the ring of rows.
         sampler: draws rows of it; `sampling` are its arguments.
         source: where updates take their minibatches from while the rows are elsewhere; None is `replay`.
@@ -52,7 +53,8 @@ class Agent(abc.ABC):
         actor: the policy's copy for acting.
         collector: pairs actions with their outcomes.
         support: chooses the support of categorical critics, where that is left open.
-        further_signatures: what the export has beside `pi`, `q1` and `q2`.
+        signatures: what the export has.
+        usual_updates: the updates of a usual round; None is what the schedule says.
         watchers: take the number of updates and the logs of each learning round.
         optimizer: all optimizers, as Keras' callbacks want them.
         epoch: the number of epochs that `fit` has completed.
@@ -71,9 +73,9 @@ class Agent(abc.ABC):
         self.device, self.jit_compile = self.given["device"], self.given["jit_compile"]
         self.seed, self.batch_size = int(self.given["seed"]), int(self.given["batch_size"])
         with tf.device(self.device):
-            self.targets = {name: copy.deepcopy(network) for name, network in self.networks.items()}
+            self.targets = {name: copy.deepcopy(self.networks[name]) for name in parts.targets or self.networks}
             self.counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="updates")
-        self.optimizers, self.schedule, self.sampler, self.exploration, self.sampling = parts[1:]
+        self.optimizers, self.schedule, self.sampler, self.exploration, self.sampling = parts[1:6]
         self.normalizers = find_normalizers(self._all_networks().values())
         self.moments = Moments(self.spec) if self.given["normalize_observations"] else None
         self.replay = self.sampler.ring
@@ -82,7 +84,8 @@ class Agent(abc.ABC):
         self.statistics = Statistics(self.metrics)
         self.epoch, self.stop_training = 0, False
         self.history: keras.callbacks.History | None = None
-        self.further_signatures: dict[str, export.Signature] = {}
+        self.signatures = export.signatures(self.spec, self.networks)
+        self.usual_updates: int | None = None
         self.support: Support | None = None
         self.watchers: list[Callable[[int, dict[str, float]], None]] = []
         self._initial_epoch: int | None = None
@@ -255,26 +258,29 @@ class Agent(abc.ABC):
         return offline.fit_offline(self, data, epochs, steps_per_epoch, callbacks, verbose, *validation)
 
     def evaluate(
-        self, env: Any, episodes: int = 10, *, seed: int | None = None, max_ep_len: int | None = None
+        self, env: Any, episodes: int = 10, *, stochastic: bool = False, seed: int | None = None, **options: Any
     ) -> dict[str, float]:
-        """See `tfdpg.evaluate`; the default seed is the agent's. Equal to the export's scores up to rounding."""
-        options = {"seed": self.seed if seed is None else seed, "max_ep_len": max_ep_len}
-        return evaluation.evaluate(self.policy(), env, episodes, **options)
+        """See `tfdpg.evaluate`; the default seed is the agent's. Equal to the export's scores up to rounding.
+
+        With `stochastic`, actions are chosen as while collecting: drawn from the policy, or with exploration noise.
+        """
+        seed = self.seed if seed is None else seed
+        return evaluation.evaluate(self.policy(seed if stochastic else None), env, episodes, seed=seed, **options)
 
     def predict(self, observations: Any) -> np.ndarray:
-        """The greedy actions for a batch of observations, float32 `[batch, act_dim]`."""
+        """The greedy actions for a batch of observations, float32 `[batch, act_dim]`; int64 `[batch]` if Discrete."""
         if self.spec.is_single(observations):
             raise ValueError("`observations` must be a batch, with a leading dimension. Received: one observation")
-        return self.actor.predict(self.spec.pack(observations))
+        return self(observations)
 
     def __call__(self, observation: Any) -> np.ndarray:
         """The greedy actions for one observation `[act_dim]` or a batch `[batch, act_dim]`."""
-        action = self.actor.predict(self.spec.pack(observation))
+        action = self.spec.served(self.exploration.greedy(self.actor.predict(self.spec.pack(observation))))
         return action[0] if self.spec.is_single(observation) else action
 
-    def policy(self) -> evaluation.Acts:
-        """The greedy policy, as `tfdpg.evaluate` takes it."""
-        return evaluation.Greedy(self.spec, self.actor.snapshot())
+    def policy(self, seed: int | None = None) -> evaluation.Acts:
+        """The greedy policy as `tfdpg.evaluate` takes it, or with a seed the one that explores."""
+        return evaluation.policy(self.spec, self.actor.snapshot(), self.exploration, self.env_steps, seed)
 
     # Weights and files.
 
@@ -315,16 +321,11 @@ class Agent(abc.ABC):
             NotADirectoryError: `directory` is a file.
             tfdpg.export.ExportError: the model does not compute what the agent does; nothing is left behind.
         """
-        facts = {"agent": type(self).__name__, "environment": self.environment, "critics": len(self.networks) - 1}
+        critics = sum(name.startswith("q") for name in self.networks)
+        facts = {"agent": type(self).__name__, "environment": self.environment, "critics": critics}
         facts |= {"env_steps": self.env_steps, "updates": self.updates, "scores": dict(scores or {})}
-        return export.write(
-            directory,
-            spec=self.spec,
-            networks=self.networks,
-            signatures=export.signatures(self.spec, self.networks) | self.further_signatures,
-            examples=export.example_observations(self.spec, self.replay, self.seed),
-            metadata=facts,
-        )
+        examples = export.example_observations(self.spec, self.replay, self.seed)
+        return export.write(directory, self.spec, self.networks, self.signatures, examples, facts)
 
     # What the loop, checkpoints and callbacks ask for.
 
@@ -332,8 +333,8 @@ class Agent(abc.ABC):
 
     @property
     def layers(self) -> list[keras.layers.Layer]:
-        """The layers of all online networks (TensorBoard's histograms)."""
-        return [layer for network in self.networks.values() for layer in network.layers]
+        """The layers of all online networks, each once (TensorBoard's histograms)."""
+        return list(dict.fromkeys(layer for network in self.networks.values() for layer in network.layers))
 
     @property
     def train_function(self) -> Any:
@@ -343,7 +344,7 @@ class Agent(abc.ABC):
     @property
     def arguments(self) -> dict[str, Any]:
         """The constructor's arguments, by name, without the environment and networks, and what only stock ones have."""
-        skipped = {*OBJECTS, *(STOCK if self.own_networks == set(self.networks) else ())}
+        skipped = {*OBJECTS, *(STOCK if set(self.own_networks) == set(self.networks) else ())}
         return {name: value for name, value in self.given.items() if name not in skipped}
 
     def _all_networks(self) -> dict[str, keras.Model]:

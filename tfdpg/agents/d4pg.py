@@ -203,7 +203,7 @@ class D4PG(Agent):
         super().__init__(env, parts)
         self.pi, self.q1, self.q2 = self.networks["pi"], self.networks["q1"], self.networks.get("q2")
         self.head = cast(Head, head_of(self.q1))
-        self.further_signatures = {"z": export.return_signature(self.spec, self.q1, self.head)}
+        self.signatures["z"] = export.return_signature(self.spec, self.q1, self.head)
         if critic == "categorical":
             self.watchers = [EdgeWatch()]
         if finds_range(self.given):

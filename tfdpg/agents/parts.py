@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfdpg.arguments import natural, positive, positive_int, real, refuse_unused, reject
-from tfdpg.exploration import NoisyActions, noisy_actions
+from tfdpg.exploration import Behaviour, noisy_actions
 from tfdpg.networks import ActorCritic, HeadOptions, Normalizer, actor_critic, check_device, check_hidden
 from tfdpg.replay import Recorder, Ring, Sampler, sampler
 from tfdpg.spec import Spec
@@ -17,14 +17,18 @@ from tfdpg.training.schedule import Schedule
 
 
 class Parts(NamedTuple):
-    """The parts of an agent; see their classes. `sampling` are the arguments of the sampler."""
+    """The parts of an agent; see their classes.
+
+    `sampling` are the arguments of the sampler; `targets` the names of the networks that have a target, None for all.
+    """
 
     networks: ActorCritic
     optimizers: dict[str, keras.optimizers.Optimizer]
     schedule: Schedule
     sampler: Sampler
-    exploration: NoisyActions
+    exploration: Behaviour
     sampling: dict[str, Any]
+    targets: Collection[str] | None = None
 
 
 def make_parts(
@@ -51,21 +55,22 @@ def make_parts(
     Raises:
         ValueError: an option out of its range, or one that another leaves without effect.
     """
+    if spec.actions is not None:
+        raise ValueError(
+            f"The action space {spec.action_space} is not supported by deterministic policies, which need a "
+            "one-dimensional float Box. tfdpg.ACER takes Discrete ones."
+        )
     for kind in ("pi", "q"):
         if options[f"{kind}_optimizer"] is not None:
             refuse_unused(changed, [f"{kind}_lr"], f"`{kind}_optimizer` is your own")
-    if options["jit_compile"] not in (True, False, "auto"):
-        raise reject("jit_compile", 'True, False or "auto"', options["jit_compile"])
     if options["noise"] == "gaussian":
         refuse_unused(changed, ["ou_theta"], "`noise` is 'gaussian'")
-    if not options["normalize_observations"]:
-        names = ["normalize_epsilon", "normalize_clip"]
-        refuse_unused(changed, names, "`normalize_observations` is False")
+    check_jit_compile(options["jit_compile"])
     hidden_units, activation = check_hidden(options["hidden_units"], options["activation"])
     seed = natural("seed", options["seed"])
     rates = {kind: positive(f"{kind}_lr", options[f"{kind}_lr"]) for kind in ("pi", "q")}
     with tf.device(check_device(options["device"], {k: v for k, v in networks.items() if v is not None})):
-        normalizer = _normalizer(options)
+        normalizer = make_normalizer(options, changed)
         built = actor_critic(
             spec,
             networks,
@@ -100,8 +105,16 @@ def make_parts(
     return Parts(built, optimizers, schedule, rows, noisy_actions(spec, *noise), sampling)
 
 
-def _normalizer(options: Mapping[str, Any]) -> Normalizer | None:
+def check_jit_compile(given: Any) -> None:
+    """Raises `ValueError` for a `jit_compile` that there is not."""
+    if given not in (True, False, "auto"):
+        raise reject("jit_compile", 'True, False or "auto"', given)
+
+
+def make_normalizer(options: Mapping[str, Any], changed: Collection[str]) -> Normalizer | None:
+    """The layer that normalises observations as the options say; None where they are left as they are."""
     if not options["normalize_observations"]:
+        refuse_unused(changed, ["normalize_epsilon", "normalize_clip"], "`normalize_observations` is False")
         return None
     epsilon = positive("normalize_epsilon", options["normalize_epsilon"])
     return Normalizer(epsilon, positive("normalize_clip", options["normalize_clip"]), dtype="float32")

@@ -3,6 +3,7 @@
 from tfdpg.export.examples import example_observations
 from tfdpg.export.policy import Policy, describe, load
 from tfdpg.export.signatures import Signature, return_signature, signatures
+from tfdpg.export.stochastic import stochastic_signatures
 from tfdpg.export.verify import ExportError
 from tfdpg.export.versions import copy, latest_version, versions
 from tfdpg.export.write import write
@@ -18,6 +19,7 @@ __all__ = [
     "load",
     "return_signature",
     "signatures",
+    "stochastic_signatures",
     "versions",
     "write",
 ]

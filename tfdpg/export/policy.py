@@ -47,17 +47,19 @@ class Policy:
             raise ExportError(f"The exported model in {directory} is damaged: {error}") from error
 
     def __call__(self, observation: Any) -> np.ndarray:
-        """The actions for one observation `[act_dim]` or a batch `[batch, act_dim]`, in the environment's units."""
-        action = self._model.signatures["pi"](**self._inputs(observation))["pi"].numpy()
-        return action[0] if self.spec.is_single(observation) else action
+        """The actions for one observation `[act_dim]` or a batch `[batch, act_dim]`, in the environment's units.
+
+        Those of a Discrete space are int64, one number or `[batch]`.
+        """
+        return self._run("pi", observation)["pi"]
 
     def q1(self, observation: Any, action: Any) -> np.ndarray:
         """The first critic's values of actions in observations: one (a scalar) or a batch `[batch]`."""
-        return self._value("q1", observation, action)
+        return self._run("q1", observation, a=self._action(action))["q1"]
 
     def q2(self, observation: Any, action: Any) -> np.ndarray:
         """The second critic's values; the same as `q1`'s where there is only one."""
-        return self._value("q2", observation, action)
+        return self._run("q2", observation, a=self._action(action))["q2"]
 
     def z(self, observation: Any, action: Any, levels: float | Sequence[float] = LEVELS) -> dict[str, np.ndarray]:
         """The distribution of the return, of an agent with a distributional critic.
@@ -77,16 +79,41 @@ class Policy:
         if "z" not in self._model.signatures:
             raise ValueError(f"The model in {self.directory} has no signature `z`: its critic gives values only.")
         wanted = tf.constant([real("levels", level, 0, 1) for level in np.atleast_1d(levels).tolist()], tf.float32)
-        outputs = self._model.signatures["z"](a=self._action(action), levels=wanted, **self._inputs(observation))
-        single = self.spec.is_single(observation)
-        return {name: output.numpy()[0] if single else output.numpy() for name, output in outputs.items()}
+        return self._run("z", observation, a=self._action(action), levels=wanted)
+
+    def v(self, observation: Any) -> np.ndarray:
+        """The value of one observation (a scalar) or of a batch `[batch]`, of an agent with a stochastic policy.
+
+        Raises:
+            ValueError: the model's policy is deterministic.
+        """
+        self._need_stochastic("v")
+        return self._run("v", observation)["v"]
+
+    def distribution(self, observation: Any) -> dict[str, np.ndarray]:
+        """The distribution of actions of a stochastic policy: `probs`, or `loc` and `scale` in the environment's units.
+
+        Each `[n]` for one observation, `[batch, n]` for a batch.
+
+        Raises:
+            ValueError: the model's policy is deterministic.
+        """
+        self._need_stochastic("distribution")
+        return self._run("distribution", observation)
+
+    def _need_stochastic(self, signature: str) -> None:
+        if signature not in self._model.signatures:
+            raise ValueError(f"The model in {self.directory} has no signature `{signature}`: its policy is no ACER's.")
 
     def _action(self, action: Any) -> tf.Tensor:
+        if self.spec.actions is not None:
+            return tf.constant(np.asarray(action, np.int64).reshape(-1))
         return tf.constant(np.asarray(action, np.float32).reshape(-1, self.spec.act_dim))
 
-    def _value(self, name: str, observation: Any, action: Any) -> np.ndarray:
-        value = self._model.signatures[name](a=self._action(action), **self._inputs(observation))[name].numpy()
-        return value[0] if self.spec.is_single(observation) else value
+    def _run(self, name: str, observation: Any, **others: tf.Tensor) -> dict[str, np.ndarray]:
+        outputs = self._model.signatures[name](**others, **self._inputs(observation))
+        single = self.spec.is_single(observation)
+        return {key: output.numpy()[0] if single else output.numpy() for key, output in outputs.items()}
 
     def _inputs(self, observation: Any) -> dict[str, tf.Tensor]:
         arrays = self.spec.unpack(self.spec.pack(observation))

@@ -66,7 +66,7 @@ def signatures(spec: Spec, networks: Mapping[str, keras.Model]) -> dict[str, Sig
         critic = networks.get(name, networks["q1"])
         head = head_of(critic)
         value = flat_values if head is None else head.mean
-        return Signature(lambda observation, a: {name: value(critic([observation, a]))}, _action(spec))
+        return Signature(lambda observation, a: {name: value(critic([observation, a]))}, action_input(spec))
 
     policy = Signature(lambda observation: {"pi": bounded(spec, pi(observation))}, {})
     return {"pi": policy, "q1": values("q1"), "q2": values("q2")}
@@ -91,9 +91,12 @@ def return_signature(spec: Spec, critic: keras.Model, head: Head) -> Signature:
         return head.describe(output) | risk
 
     any_shape: Any = None
-    inputs = _action(spec) | {"levels": tf.TensorSpec(any_shape, tf.float32, name="levels")}
+    inputs = action_input(spec) | {"levels": tf.TensorSpec(any_shape, tf.float32, name="levels")}
     return Signature(compute, inputs, lambda n: {"levels": np.tile(np.array(LEVELS, np.float32), (n, 1))})
 
 
-def _action(spec: Spec) -> dict[str, tf.TensorSpec]:
+def action_input(spec: Spec) -> dict[str, tf.TensorSpec]:
+    """`a`, as `pi` gives it: float32 `[batch, act_dim]`, or int64 `[batch]` if Discrete."""
+    if spec.actions is not None:
+        return {"a": tf.TensorSpec([None], tf.int64, name="a")}
     return {"a": tf.TensorSpec([None, spec.act_dim], tf.float32, name="a")}

@@ -25,7 +25,6 @@ METADATA = "tfdpg.json"
 
 def write(
     directory: str | Path,
-    *,
     spec: Spec,
     networks: Mapping[str, keras.Model],
     signatures: Mapping[str, Signature],

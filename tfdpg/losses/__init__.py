@@ -3,6 +3,16 @@
 Every function takes any leading shape `[...]`, float32 or float64, and returns the same type.
 """
 
+from tfdpg.losses.acer import (
+    acer_gradient_categorical,
+    acer_gradient_gaussian,
+    acer_v_target,
+    entropy_gradient_categorical,
+    entropy_gradient_gaussian,
+    kl_gradient_categorical,
+    kl_gradient_gaussian,
+    trust_region,
+)
 from tfdpg.losses.distributional import (
     categorical_target,
     categorical_td_loss,
@@ -12,9 +22,13 @@ from tfdpg.losses.distributional import (
     project_categorical,
 )
 from tfdpg.losses.quantiles import categorical_cvar, categorical_quantiles, mixture_cvar, mixture_quantiles
+from tfdpg.losses.retrace import retrace
 from tfdpg.losses.td import bc_loss, clip_action_gradient, smooth_action, td_loss, td_target
 
 __all__ = [
+    "acer_gradient_categorical",
+    "acer_gradient_gaussian",
+    "acer_v_target",
     "bc_loss",
     "categorical_cvar",
     "categorical_quantiles",
@@ -22,12 +36,18 @@ __all__ = [
     "categorical_td_loss",
     "clip_action_gradient",
     "cross_entropy",
+    "entropy_gradient_categorical",
+    "entropy_gradient_gaussian",
+    "kl_gradient_categorical",
+    "kl_gradient_gaussian",
     "mixture_cvar",
     "mixture_quantiles",
     "mixture_sample",
     "mixture_td_loss",
     "project_categorical",
+    "retrace",
     "smooth_action",
     "td_loss",
     "td_target",
+    "trust_region",
 ]

@@ -11,25 +11,41 @@ from tfdpg.networks.distributions import Categorical, Mixture
 from tfdpg.networks.encoder import Normalizer, encoder, observation_inputs
 from tfdpg.networks.heads import Head, HeadOptions, Value, head_of
 from tfdpg.networks.mlp import mlp_actor, mlp_critic
+from tfdpg.networks.policies import CategoricalPolicy, GaussianPolicy, StochasticPolicy
 from tfdpg.networks.randomness import stateless_normal, stateless_uniform
+from tfdpg.networks.stochastic import stochastic_actor_critic
 from tfdpg.networks.tensors import (
+    Estimate,
+    Sequences,
     Transitions,
     bounded,
     flat_values,
     in_half_precision,
     network_inputs,
+    over_steps,
     unpack_observation,
+    unpack_sequences,
     unpack_transitions,
 )
+from tfdpg.networks.values import ActionValues, Dueling, Separate, StateActionCritic
 
 __all__ = [
+    "ActionValues",
     "Actor",
     "ActorCritic",
     "Categorical",
+    "CategoricalPolicy",
+    "Dueling",
+    "Estimate",
+    "GaussianPolicy",
     "Head",
     "HeadOptions",
     "Mixture",
     "Normalizer",
+    "Separate",
+    "Sequences",
+    "StateActionCritic",
+    "StochasticPolicy",
     "Transitions",
     "Value",
     "actor_critic",
@@ -50,8 +66,11 @@ __all__ = [
     "mlp_critic",
     "network_inputs",
     "observation_inputs",
+    "over_steps",
     "stateless_normal",
     "stateless_uniform",
+    "stochastic_actor_critic",
     "unpack_observation",
+    "unpack_sequences",
     "unpack_transitions",
 ]

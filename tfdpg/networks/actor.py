@@ -10,16 +10,16 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg.acting import MLPActor
-from tfdpg.networks.tensors import bounded, unpack_observation
+from tfdpg.networks.tensors import unpack_observation
 from tfdpg.spec import Packed, Spec
 
 
 class Actor:
-    """A deterministic policy for acting: in NumPy where there is a forward pass, else as a compiled call.
+    """A policy's network for acting: in NumPy where there is a forward pass, else as a compiled call.
 
     Args:
         spec: the spaces.
-        pi: the policy, observation → `[batch, act_dim]`.
+        pi: the policy, observation → `[batch, n]`, actions or what they are chosen by.
         numpy_actor: its forward pass in NumPy, which takes copies of the weights; None for a network that has none.
         device: where the compiled call runs.
     """
@@ -30,11 +30,11 @@ class Actor:
         self.refresh()
 
     def __call__(self, packed: Packed) -> np.ndarray:
-        """Actions `[lanes, act_dim]`, with the weights last given to `load` or taken by `refresh`."""
+        """Outputs `[lanes, n]`, with the weights last given to `load` or taken by `refresh`."""
         return self._compiled(packed) if self._numpy_actor is None else self._numpy_actor(packed)
 
     def predict(self, packed: Packed) -> np.ndarray:
-        """Actions `[batch, act_dim]`, with the weights that the policy has now."""
+        """Outputs `[batch, n]`, with the weights that the policy has now."""
         return self._compiled(packed)
 
     @property
@@ -62,13 +62,13 @@ class Actor:
 
 
 def compiled_actor(spec: Spec, pi: keras.Model, device: str | None = None) -> Callable[[Packed], np.ndarray]:
-    """From packed observations to actions, as one compiled call for any number of lanes, on `device`."""
+    """From packed observations to a policy's outputs, one compiled call for any number of lanes, on `device`."""
     signature = tuple(
         tf.TensorSpec([None, width], group) for group, width in zip(spec.groups, spec.widths, strict=True)
     )
 
     def act(packed: tuple[tf.Tensor, ...]) -> tf.Tensor:
-        return bounded(spec, pi(unpack_observation(spec, packed)))
+        return pi(unpack_observation(spec, packed))
 
     @functools.cache
     def concrete() -> Any:

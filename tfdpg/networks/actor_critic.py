@@ -20,12 +20,12 @@ class ActorCritic(NamedTuple):
 
     Attributes:
         networks: by the names of the exported signatures, `pi` first.
-        own: the names of those that plain arguments cannot rebuild.
+        own: the models that plain arguments cannot rebuild, by the arguments that take them.
         numpy_actor: the policy's forward pass in NumPy, or None where there is none.
     """
 
     networks: dict[str, keras.Model]
-    own: frozenset[str]
+    own: dict[str, keras.Model]
     numpy_actor: MLPActor | None
 
 
@@ -96,7 +96,7 @@ def actor_critic(
     statistics = None if normalizer is None else (normalizer.epsilon, normalizer.clip)
     return ActorCritic(
         networks,
-        own if encoder is None else frozenset(networks),
+        {name: networks[name] for name in (own if encoder is None else networks)},
         MLPActor(spec, layers, statistics) if numpy_actor else None,
     )
 

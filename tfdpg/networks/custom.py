@@ -53,6 +53,18 @@ def check_critics(spec: Spec, critics: dict[str, keras.Model], head: type[Head] 
             )
 
 
+def check_width(spec: Spec, name: str, network: keras.Model, takes_action: bool, width: int | None) -> None:
+    """Raises `ValueError` unless a network maps observations, or `[observation, action]`, to `[batch, width]`.
+
+    Without a width it is to give values, `[batch]` or `[batch, 1]`.
+    """
+    observation, action = _zeros(spec)
+    shape = _output_shape(name, network, [observation, action] if takes_action else observation)
+    if shape not in ({(_BATCH,), (_BATCH, 1)} if width is None else {(_BATCH, width)}):
+        wanted = "(batch,) or (batch, 1)" if width is None else f"(batch, {width})"
+        raise ValueError(f"`{name}` must return shape {wanted}. Received: {_with_batch(shape)}")
+
+
 def check_separate(networks: dict[str, keras.Model]) -> None:
     """Raises `ValueError` if two of the networks, by name, share weights: each has an optimizer of its own."""
     for (first, network1), (second, network2) in itertools.combinations(networks.items(), 2):

@@ -7,7 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfdpg.acting import Hidden, feature_columns, make_torso
+from tfdpg.acting import BoxAction, Hidden, LocScale, Output, Probabilities, feature_columns, make_torso
+from tfdpg.acting.outputs import MIN_SIGMA
 from tfdpg.networks.encoder import Normalizer, observation_inputs
 from tfdpg.networks.encoder import encoder as stock_encoder
 from tfdpg.networks.heads import Head, Value
@@ -44,18 +45,36 @@ def mlp_actor(
     """
     layers = make_torso(torso, hidden_units, activation)
     observation = observation_inputs(spec)
-    x = _features(spec, encoder, normalizer)(observation)
+    x = features(spec, encoder, normalizer)(observation)
     depths = list(enumerate(layers.pi))
     if layers.has_branches:
         x, depths = _branches(spec, x, layers.pi[0], seed, l2), depths[1:]
     for depth, hidden in depths:
         x = _hidden(x, hidden, seed, depth, l2)
-    kernel = _initializer(seed, len(layers.pi), layers.output_scale)
-    x = keras.layers.Dense(
-        spec.act_dim, "tanh", kernel_initializer=kernel, kernel_regularizer=_regularizer(l2), dtype="float32"
-    )(x)
-    action = keras.layers.Rescaling(spec.half_range.tolist(), spec.center.tolist(), dtype="float32")(x)
+    kernel = initializer(seed, len(layers.pi), layers.output_scale)
+    action = actor_output(BoxAction(spec), x, kernel_initializer=kernel, kernel_regularizer=_regularizer(l2))
     return keras.Model(observation, action, name="pi")
+
+
+def actor_output(output: Output, x: Any, **kernel: Any) -> Any:
+    """Keras' form of what is made of an actor's last layer, which has a `kernel`, for `[batch, features]`."""
+    dense = keras.layers.Dense(output.units, **kernel, dtype="float32")
+    match output:
+        case Probabilities():
+            return keras.layers.Softmax(dtype="float32")(dense(x))
+        case BoxAction():
+            return _box_action(output, dense(x))
+        case LocScale():
+            x, act_dim = dense(x), output.units // 2
+            sigma: Any = keras.ops.softplus(x[:, act_dim:] + output.offset) + MIN_SIGMA
+            scale = keras.layers.Rescaling(output.mean.half_range.tolist(), dtype="float32")(sigma)
+            return keras.layers.Concatenate(dtype="float32")([_box_action(output.mean, x[:, :act_dim]), scale])
+    raise TypeError(f"There is no Keras form of {output}")
+
+
+def _box_action(output: BoxAction, x: Any) -> Any:
+    stretched = keras.layers.Rescaling(output.half_range.tolist(), output.center.tolist(), dtype="float32")
+    return stretched(keras.layers.Activation("tanh", dtype="float32")(x))
 
 
 def mlp_critic(
@@ -92,8 +111,8 @@ def mlp_critic(
     layers = make_torso(torso, hidden_units, activation)
     observation = observation_inputs(spec)
     action = keras.Input((spec.act_dim,), name="a")
-    scaled = keras.layers.Rescaling((1 / spec.half_range).tolist(), (-spec.center / spec.half_range).tolist())(action)
-    x, depths = _features(spec, encoder, normalizer)(observation), list(enumerate(layers.q))
+    scaled = scaled_action(spec, action)
+    x, depths = features(spec, encoder, normalizer)(observation), list(enumerate(layers.q))
     if layers.has_branches:
         x, depths = _branches(spec, x, layers.q[0], seed, l2), depths[1:]
     action_layer = max(layers.action_layer, int(layers.has_branches))
@@ -103,12 +122,25 @@ def mlp_critic(
         x = _hidden(x, hidden, seed, depth, l2)
     if action_layer >= len(layers.q):
         x = keras.layers.Concatenate()([x, scaled])
-    output = head(kernel_initializer=_initializer(seed, len(layers.q)), l2=l2, dtype="float32")(x)
+    output = head(kernel_initializer=initializer(seed, len(layers.q)), l2=l2, dtype="float32")(x)
     return keras.Model([observation, action], output, name=name)
 
 
-def _features(spec: Spec, encoder: keras.Model | None, normalizer: Normalizer | None) -> keras.Model:
+def features(spec: Spec, encoder: keras.Model | None, normalizer: Normalizer | None) -> keras.Model:
+    """The stock encoder, or a copy of one's own."""
     return stock_encoder(spec, normalizer) if encoder is None else copy.deepcopy(encoder)
+
+
+def scaled_action(spec: Spec, action: Any) -> Any:
+    """Actions from the environment's units to [-1, 1]."""
+    return keras.layers.Rescaling((1 / spec.half_range).tolist(), (-spec.center / spec.half_range).tolist())(action)
+
+
+def hidden_layers(x: Any, layers: Sequence[Hidden], seed: int) -> Any:
+    """Features `[batch, n]` through hidden layers."""
+    for depth, hidden in enumerate(layers):
+        x = _hidden(x, hidden, seed, depth, 0.0)
+    return x
 
 
 def _branches(spec: Spec, features: keras.KerasTensor, hidden: Hidden, seed: int, l2: float) -> keras.KerasTensor:
@@ -126,7 +158,7 @@ def _hidden(x: Any, hidden: Hidden, seed: int, depth: int, l2: float) -> keras.K
     dense = keras.layers.Dense(
         hidden.units,
         activation=activation,
-        kernel_initializer=_initializer(seed, depth),
+        kernel_initializer=initializer(seed, depth),
         kernel_regularizer=_regularizer(l2),
     )
     x = dense(x)
@@ -139,7 +171,7 @@ def _regularizer(l2: float) -> keras.regularizers.Regularizer | None:
     return keras.regularizers.L2(l2) if l2 else None
 
 
-def _initializer(seed: int, depth: int, scale: float = 1.0) -> Any:
-    """Glorot's uniform one, if the scale is 1."""
+def initializer(seed: int, depth: int, scale: float = 1.0) -> Any:
+    """Of a layer's kernel: Glorot's uniform one, if the scale is 1."""
     state = int(np.random.SeedSequence([seed, depth]).generate_state(1)[0])
     return keras.initializers.VarianceScaling(scale, "fan_avg", "uniform", seed=state)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfdpg.replay import Layout
+from tfdpg.replay import Layout, WindowLayout
 from tfdpg.spec import Spec
 
 
@@ -27,6 +27,42 @@ class Transitions(NamedTuple):
     discount: tf.Tensor
     weight: tf.Tensor
     next_observation: Any
+
+
+class Sequences(NamedTuple):
+    """Windows of T steps and the state after them. Observations are as networks take them.
+
+    Attributes:
+        observation: s_0, ..., s_T, `[batch, T + 1, ...]`.
+        action: a_0, ..., a_{T-1} as they were drawn, `[batch, T, act_dim]`, in the environment's units.
+        record: what was stored of the distribution that drew them, `[batch, T, n]`.
+        reward: `[batch, T]`.
+        discount: gamma (1 - terminated), `[batch, T]`.
+        acted: 1 where a step was taken, 0 where an episode was cut or the window has no more, `[batch, T]`.
+    """
+
+    observation: Any
+    action: tf.Tensor
+    record: tf.Tensor
+    reward: tf.Tensor
+    discount: tf.Tensor
+    acted: tf.Tensor
+
+
+class Estimate(NamedTuple):
+    """What a critic says of windows.
+
+    Attributes:
+        q: Q(s_t, a_t), `[batch, T]`.
+        v: V(s_0), ..., V(s_T), `[batch, T + 1]`.
+        other: a'_t, an action drawn from the policy, `[batch, T, act_dim]`; None where there are few enough for all.
+        q_other: Q(s_t, a'_t), `[batch, T]`; or Q(s_t, ·), `[batch, T, actions]`.
+    """
+
+    q: tf.Tensor
+    v: tf.Tensor
+    other: tf.Tensor | None
+    q_other: tf.Tensor
 
 
 def network_inputs(spec: Spec, leaves: dict[str, tf.Tensor]) -> Any:
@@ -59,6 +95,30 @@ def unpack_transitions(spec: Spec, packed: tuple[tf.Tensor, ...]) -> Transitions
         real[:, layout.weight],
         observation(layout.next_observation, slice(layout.image_width, 2 * layout.image_width)),
     )
+
+
+def unpack_sequences(spec: Spec, packed: tuple[tf.Tensor, ...], record_width: int) -> Sequences:
+    """The windows of one row of a packed chunk (see `tfdpg.replay.draw_windows`)."""
+    layout, real = WindowLayout.of(spec, spec.act_dim + record_width), packed[0]
+    flat = {"float32": real[..., layout.observation], "uint8": packed[-1]}
+    parts = tuple(tf.reshape(flat[group], [-1, flat[group].shape[-1]]) for group in spec.groups)
+
+    def by_window(x: tf.Tensor) -> tf.Tensor:
+        return tf.reshape(x, [*real.shape[:2], *x.shape[1:]])
+
+    observation = keras.tree.map_structure(by_window, unpack_observation(spec, parts))
+    step = real[:, :-1, layout.step]
+    numbers = (real[:, :-1, column] for column in (layout.reward, layout.discount, layout.acted))
+    return Sequences(observation, step[..., : spec.act_dim], step[..., spec.act_dim :], *numbers)
+
+
+def over_steps(network: keras.Model, inputs: Any, training: bool = False, values: bool = False) -> tf.Tensor:
+    """What a network gives for inputs `[batch, steps, ...]`: `[batch, steps, n]`, or `[batch, steps]` of values."""
+    leading = keras.tree.flatten(inputs)[0].shape[:2]
+    flat = keras.tree.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), inputs)
+    output = network(flat, training=training)
+    output = flat_values(output) if values else output
+    return tf.reshape(output, [*leading, *output.shape[1:]])
 
 
 def bounded(spec: Spec, action: tf.Tensor) -> tf.Tensor:

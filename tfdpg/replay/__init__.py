@@ -8,6 +8,7 @@ from tfdpg.replay.rows import Rows
 from tfdpg.replay.samplers import Sampler, sampler
 from tfdpg.replay.transitions import Layout, draw_transitions
 from tfdpg.replay.uniform import uniform_rows
+from tfdpg.replay.windows import WindowLayout, Windows, draw_windows
 
 __all__ = [
     "Layout",
@@ -15,8 +16,11 @@ __all__ = [
     "Ring",
     "Rows",
     "Sampler",
+    "WindowLayout",
+    "Windows",
     "available_memory",
     "draw_transitions",
+    "draw_windows",
     "return_range",
     "sampler",
     "uniform_rows",

@@ -2,7 +2,7 @@
 
 A row is an observation and, once it has acted, its action, reward and end. The next observation of a row is
 its successor's: nothing is stored twice. The observation that ends an episode is a row of its own, without
-successor. A lane (one environment) is nothing but its current head row, so lanes may come, go and run at
+successor; where the lane went on, it says with which row. A lane (one environment) is nothing but its current head row, so lanes may come, go and run at
 unequal speed. Overwriting the oldest row is safe, since a successor is always newer than its row.
 """
 
@@ -17,7 +17,13 @@ from tfdpg.replay.rows import Rows
 from tfdpg.spec import Packed, Spec
 
 NONE = -1
-"""No successor yet; a lane without an open episode."""
+"""No successor yet; a lane without a row."""
+
+
+def beyond(row: Any) -> Any:
+    """What is put in place of a row (or back) to say that it follows, or is the last, beyond an episode's end."""
+    return -2 - row
+
 
 
 class Ring:
@@ -28,18 +34,24 @@ class Ring:
         replay_size: the number of rows, an observation each.
         directory: where to put rows and images in memory-mapped files, which vanish with the ring; None keeps
             them in memory.
+        step_width: the numbers that are stored with a step, the action first; None is the action alone.
 
     Attributes:
-        rows: for each row the real part of the observation, the action and the reward, float32
-            `[replay_size, width + act_dim + 1]`.
+        rows: for each row the real part of the observation, the action (and what belongs to it) and the reward,
+            float32 `[replay_size, width + step_width + 1]`.
         images: the uint8 parts of the observations, `[replay_size, image_width]`, or None.
         terminated: whether the row's transition ended in a terminal state, bool `[replay_size]`.
-        successor: the row that followed, int32 `[replay_size]`; -1 where none did yet.
+        successor: the row that followed, int32 `[replay_size]`; -1 where none did yet, and `beyond` the first row of
+            the lane's next episode where an episode ended.
         added: the number of rows ever added.
-        heads: for each lane the number (counted from the first row ever) of its head row, or -1.
+        heads: for each lane the number (counted from the first row ever) of its head row; -1, or `beyond` its last row,
+            where it has no open episode.
     """
 
-    def __init__(self, spec: Spec, replay_size: int, directory: str | Path | None = None):
+    def __init__(
+        self, spec: Spec, replay_size: int, directory: str | Path | None = None, step_width: int | None = None
+    ):
+        self.step_width = spec.act_dim if step_width is None else step_width
         self.spec, self._directory = spec, None if directory is None else Path(directory)
         self.replay_size = positive_int("replay_size", replay_size)
         if self.replay_size < 2 or self.replay_size > np.iinfo(np.int32).max:
@@ -62,7 +74,7 @@ class Ring:
     @property
     def nbytes(self) -> int:
         """The bytes that a full ring takes, in memory and files."""
-        row = 4 * (self.obs_width + self.spec.act_dim + 1) + self.image_width + 1 + 4
+        row = 4 * (self.obs_width + self.step_width + 1) + self.image_width + 1 + 4
         return row * self.replay_size
 
     def allocate(self) -> None:
@@ -76,7 +88,7 @@ class Ring:
             return
         check_room(self.nbytes, self._directory, f"replay_size={self.replay_size}")
         size = self.replay_size
-        self.rows = take((size, self.obs_width + self.spec.act_dim + 1), np.float32, self._directory)
+        self.rows = take((size, self.obs_width + self.step_width + 1), np.float32, self._directory)
         self.images = take((size, self.image_width), np.uint8, self._directory) if self.image_width else None
         self.terminated = np.zeros(size, np.bool_)
         self.successor = np.full(size, NONE, np.int32)
@@ -87,7 +99,11 @@ class Ring:
         self.allocate()
         if len(lanes):
             self._make_room(lanes.max())
-        self.heads[lanes] = self._append(observation)
+        new, last = self._append(observation), self.heads[lanes]
+        last = np.where(last < NONE, beyond(last), last)
+        held = last >= max(0, self.added - self.replay_size)
+        self.successor[last[held] % self.replay_size] = beyond(new[held] % self.replay_size)
+        self.heads[lanes] = new
 
     def add(
         self,
@@ -101,7 +117,7 @@ class Ring:
 
         Args:
             lanes: the lanes that took a step, `[n]`, each with an open episode.
-            action: `[n, act_dim]`.
+            action: `[n, step_width]`.
             reward: `[n]`.
             terminated: `[n]`, bool.
             next_observation: packed, `[n, ...]`; an episode's final observation at its end.
@@ -136,7 +152,7 @@ class Ring:
 
     def _extend(self, lane: int, rows: Rows) -> None:
         head, first_row = self.heads[lane], self.added
-        if not rows.first[0] and head != NONE and head >= first_row + 1 - self.replay_size:
+        if not rows.first[0] and head >= 0 and head >= first_row + 1 - self.replay_size:
             self._complete(np.array([head]), rows.part(slice(0, 1)), np.array([first_row]))
         numbers = self._append(rows.observation)
         follows = np.flatnonzero(~rows.first[1:]) + 1
@@ -154,7 +170,9 @@ class Ring:
 
     def end(self, lanes: np.ndarray) -> None:
         """Closes the episode on each of `lanes`: its head is the final observation."""
-        self.heads[lanes[lanes < len(self.heads)]] = NONE
+        lanes = lanes[lanes < len(self.heads)]
+        heads = self.heads[lanes]
+        self.heads[lanes] = np.where(heads >= 0, beyond(heads), heads)
 
     def continues(self, lanes: np.ndarray, observation: Packed) -> np.ndarray:
         """Whether each of `lanes` has an open episode whose head is this observation, bool `[len(lanes)]`."""
@@ -194,7 +212,9 @@ class Ring:
         forgotten = self.added if held < self.replay_size else 0  # slots that no row was ever put into come last
         self.added -= forgotten
         self.append(state)
-        self.heads = np.where(state["heads"] >= forgotten, state["heads"] - forgotten, NONE)
+        heads = state["heads"]
+        last = np.where(heads < NONE, beyond(heads), heads) - forgotten
+        self.heads = np.where(last < 0, NONE, np.where(heads < NONE, beyond(last), last))
 
     def append(self, state: dict[str, Any]) -> None:
         """Adds the rows of another ring's `state` as the newest; none of its episodes goes on."""
@@ -213,9 +233,11 @@ class Ring:
         by_age = by_age[held - kept :]
         first = self.added - (held - kept)  # the number that the oldest row, kept or not, would have
         successor = state["successor"][by_age]
+        follower = np.where(successor < NONE, beyond(successor), successor)
         slots = np.arange(self.added, self.added + kept) % size
         self.rows[slots], self.terminated[slots] = state["rows"][by_age], state["terminated"][by_age]
-        self.successor[slots] = np.where(successor == NONE, NONE, (first + age[successor]) % size)
+        follower = (first + age[follower]) % size
+        self.successor[slots] = np.select([successor >= 0, successor < NONE], [follower, beyond(follower)], NONE)
         if self.images is not None:
             self.images[slots] = state["images"][by_age]
         self.added += kept

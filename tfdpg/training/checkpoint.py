@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from tfdpg.spec import Spec
 from tfdpg.training.objects import from_json, to_json
+from tfdpg.training.optimizers import option_prefix
 from tfdpg.training.protocols import Saves
 
 FORMAT = 1
@@ -105,14 +106,15 @@ def restore(agent: Saves, saved: Saved, changes: Mapping[str, Any]) -> None:
         changes: the arguments that are not the old ones.
     """
     for name, variables in _variables(agent).items():
-        kind = ("pi" if name.startswith("pi") else "q") if name.endswith("_optimizer") else ""
-        if f"{kind}_optimizer" in changes:
+        optimizer = agent.optimizers.get(name.removesuffix("_optimizer")) if name.endswith("_optimizer") else None
+        prefix = "" if optimizer is None else option_prefix(name.removesuffix("_optimizer"))
+        if optimizer is not None and f"{prefix}optimizer" in changes:
             continue
-        rate = None if not kind else float(agent.optimizers[name.removesuffix("_optimizer")].learning_rate)
+        rate = None if optimizer is None else float(optimizer.learning_rate)
         for i, variable in enumerate(variables):
             variable.assign(saved.variables[f"{name}/{i}"])
-        if f"{kind}_lr" in changes:
-            agent.optimizers[name.removesuffix("_optimizer")].learning_rate = rate
+        if optimizer is not None and f"{prefix}lr" in changes:
+            optimizer.learning_rate = rate
     _restore_replay(agent, saved)
     state = saved.state
     agent.counter.assign(state["updates"])
@@ -212,8 +214,8 @@ def _write(agent: Saves, directory: Path) -> None:
     if agent.moments is not None:
         replay |= agent.moments.state()
     np.savez(directory / "replay.npz", **replay)
-    for name in agent.own_networks:
-        agent.networks[name].save(directory / f"{name}.keras")
+    for name, network in agent.own_networks.items():
+        network.save(directory / f"{name}.keras")
     schedule = agent.schedule
     state = {
         "updates": int(agent.counter),

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tfdpg.arguments import reject
-from tfdpg.exploration import NoisyActions, uniform_actions
+from tfdpg.exploration import Behaviour, uniform_actions
 from tfdpg.replay import Recorder, Ring, Rows
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.lanes import TRAINING, reset_seed
@@ -26,8 +26,8 @@ class Collector:
         spec: the spaces.
         replay: where rows go.
         schedule: counts steps, and says when to act at random.
-        actor: gives the greedy actions.
-        exploration: what is done instead, while collecting.
+        actor: gives the policy's outputs.
+        exploration: makes steps of them.
         seed: fixes the exploration and the seeds of resets.
         reward_shaper: changes the rewards that are stored; None leaves them.
         recorders: take every row that `replay` takes.
@@ -44,13 +44,13 @@ class Collector:
         replay: Ring,
         schedule: Schedule,
         actor: Callable[[Packed], np.ndarray],
-        exploration: NoisyActions,
+        exploration: Behaviour,
         seed: int,
         reward_shaper: RewardShaper | None,
         recorders: Sequence[Ring | Recorder] = (),
     ):
         self._spec, self._replay, self._schedule = spec, replay, schedule
-        self._stores = (replay, *recorders)
+        self._recorders, self._stores = recorders, (replay, *recorders)
         self._actor, self._exploration, self._seed = actor, exploration, seed
         if reward_shaper is not None and not callable(reward_shaper):
             raise reject("reward_shaper", "a callable of (reward, step, steps)", reward_shaper)
@@ -67,6 +67,7 @@ class Collector:
         if len(packed[0]) != len(self.lanes):
             self.close_episodes()
             self.lanes = np.arange(len(packed[0]))
+            self._schedule.lanes = len(self.lanes)
         goes_on = self._replay.continues(self.lanes, packed)
         if self._resetting is not None:
             goes_on |= self._resetting
@@ -76,13 +77,12 @@ class Collector:
             for store in self._stores:
                 store.begin(self.lanes[opened], tuple(part[opened] for part in packed))
         if explore and self._schedule.acts_at_random:
-            action = uniform_actions(self._spec, len(self.lanes), self.rng)
+            self._pending = uniform_actions(self._spec, len(self.lanes), self.rng)
+        elif explore:
+            self._pending = self._exploration(self._actor(packed), self._schedule.env_steps, self.rng)
         else:
-            action = self._actor(packed)
-            if explore:
-                action = self._exploration(action, self._schedule.env_steps, self.rng)
-        self._pending = action
-        action = self._spec.to_env(action)
+            self._pending = self._exploration.greedy(self._actor(packed))
+        action = self._spec.to_env(self._pending[:, : self._spec.act_dim])
         return action[0] if self._spec.is_single(observation) else action
 
     def observe(
@@ -102,21 +102,23 @@ class Collector:
         if self._shaper is not None:
             reward = self._shaped(self._shaper, reward)
 
-        action, lanes = self._pending, self.lanes
+        stored, lanes = self._pending, self.lanes
         if self._resetting is not None:
             live = ~self._resetting
-            self._exploration.noise.end(self._resetting)
+            self._exploration.end(self._resetting)
             ended = ended & live
             any_ended = bool(ended.any())
-            lanes, action, reward, terminated = (values[live] for values in (lanes, action, reward, terminated))
+            lanes, stored, reward, terminated = (values[live] for values in (lanes, stored, reward, terminated))
             packed = tuple(part[live] for part in packed)
-        for store in self._stores:
-            store.add(lanes, action, reward, terminated, packed)
+        self._replay.add(lanes, stored, reward, terminated, packed)
+        for recorder in self._recorders:
+            action = np.clip(stored[:, : self._spec.act_dim], self._spec.low, self._spec.high)
+            recorder.add(lanes, action, reward, terminated, packed)
         self._schedule.count(len(lanes), any_ended)
         self._pending, self._resetting = None, None
         if any_ended:
             self._end(self.lanes[ended])
-            self._exploration.noise.end(ended)
+            self._exploration.end(ended)
             if final_observation is None and not self._spec.is_single(next_observation):
                 self._resetting = ended
 
@@ -157,7 +159,7 @@ class Collector:
 
     def close_episodes(self) -> None:
         """Closes open episodes as truncated; the next `act` begins new ones."""
-        self._exploration.noise.end(np.ones(len(self.lanes), bool))
+        self._exploration.end(np.ones(len(self.lanes), bool))
         self._end(np.arange(len(self._replay.heads)))
         self._pending, self._resetting = None, None
 
@@ -187,7 +189,7 @@ class Collector:
         return {
             "random_state": self.rng.bit_generator.state,
             "episodes": self.episodes.tolist(),
-            "noise": self._exploration.noise.state.tolist(),
+            "noise": self._exploration.state.tolist(),
             "lanes": len(self.lanes),
             "resetting": None if self._resetting is None else self._resetting.tolist(),
         }
@@ -196,8 +198,9 @@ class Collector:
         """Takes what `state` gave."""
         self.rng.bit_generator.state = state["random_state"]
         self.episodes = np.array(state["episodes"], np.int64)
-        self._exploration.noise.state = np.array(state["noise"], np.float32).reshape(-1, self._spec.act_dim)
+        self._exploration.state = np.array(state["noise"], np.float32).reshape(-1, self._spec.act_dim)
         self.lanes = np.arange(state["lanes"])
+        self._schedule.lanes = max(1, len(self.lanes))
         if len(self._stores) > 1:
             self.close_episodes()  # recorders did not see them begin
         self._resetting = None if state["resetting"] is None else np.array(state["resetting"])

@@ -1,11 +1,13 @@
 """Episodes without exploration noise, and their returns."""
 
+import copy
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from tfdpg.arguments import positive_int
+from tfdpg.exploration import Behaviour
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.lanes import EVALUATION, Episode, Lanes, reset_seed
 
@@ -23,15 +25,33 @@ class Acts(Protocol):
         ...
 
 
-class Greedy:
-    """A policy without noise: the spaces that it serves, and an actor from packed observations to actions."""
+class _Policy(NamedTuple):
+    """The spaces that a policy serves, and what it does with packed observations."""
 
-    def __init__(self, spec: Spec, actor: Callable[[Packed], np.ndarray]):
-        self.spec, self._actor = spec, actor
+    spec: Spec
+    act: Callable[[Packed], np.ndarray]
 
     def __call__(self, observation: Any) -> np.ndarray:
-        """The actions for a batch of observations, `[batch, act_dim]`."""
-        return self._actor(self.spec.pack(observation))
+        """The actions for a batch of observations."""
+        return self.act(self.spec.pack(observation))
+
+
+def policy(
+    spec: Spec, actor: Callable[[Packed], np.ndarray], behaviour: Behaviour, step: int, seed: int | None
+) -> Acts:
+    """A policy whose actions are chosen by a behaviour, or by a copy of it.
+
+    Args:
+        spec: the spaces.
+        actor: from packed observations to the outputs of the policy's network.
+        behaviour: makes actions of them.
+        step: the environment step whose exploration is wanted.
+        seed: fixes it; None is the greedy policy.
+    """
+    if seed is None:
+        return _Policy(spec, lambda packed: spec.served(behaviour.greedy(actor(packed))))
+    explores, rng = copy.deepcopy(behaviour), np.random.default_rng([seed, EVALUATION])
+    return _Policy(spec, lambda packed: explores(actor(packed), step, rng)[:, : spec.act_dim])
 
 
 def evaluate(

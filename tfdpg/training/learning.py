@@ -64,6 +64,7 @@ class Learns(Protocol):
     statistics: Statistics
     normalizers: list[Normalizer]
     moments: Moments | None
+    usual_updates: int | None
 
     @property
     def updates(self) -> int: ...
@@ -110,8 +111,9 @@ def compile_updates(agent: Learns, usual: int | None = None) -> CompiledUpdates:
 
     Args:
         agent: the agent.
-        usual: the updates that a round usually has; None is what the agent's schedule says.
+        usual: the updates that a round usually has; None is what the agent or its schedule says.
     """
+    usual = usual or agent.usual_updates
     usual = usual or (agent.schedule.usual_updates or LARGEST_CHUNK) * max(1, len(agent.collector.lanes))
     jit = wants_xla(list(agent.networks.values())) if agent.jit_compile == "auto" else bool(agent.jit_compile)
     return CompiledUpdates(

@@ -1,6 +1,6 @@
 """An agent's optimizers, one for each network."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -28,6 +28,49 @@ def make_optimizers(
     Raises:
         ValueError: not an optimizer, both ways to clip, or options that an own optimizer leaves without effect.
     """
+    clipping = _clipping(clip_norm, clip_value)
+    if clipping and given["pi"] is not None and given["q"] is not None:
+        raise ValueError("`clip_norm` and `clip_value` do nothing beside optimizers of your own; clip in these.")
+    optimizers = {}
+    for name, network in networks.items():
+        kind = "pi" if name == "pi" else "q"
+        if given[kind] is None:
+            optimizer = _scaled(keras.optimizers.Adam(rates[kind], name=f"{name}_adam", **clipping))
+        else:
+            optimizer = _copy(f"{kind}_optimizer", given[kind], f"{name}_")
+        optimizer.build(network.trainable_variables)
+        optimizers[name] = optimizer
+    return optimizers
+
+
+def make_joint_optimizer(
+    networks: Mapping[str, keras.Model],
+    given: keras.optimizers.Optimizer | None,
+    rate: float,
+    clip_norm: float | None,
+    clip_value: float | None,
+) -> dict[str, keras.optimizers.Optimizer]:
+    """One built optimizer for all networks, `{"all": optimizer}`: RMSprop, or a copy of one's own; see the other."""
+    clipping = _clipping(clip_norm, clip_value)
+    if given is None:
+        optimizer = _scaled(keras.optimizers.RMSprop(rate, rho=0.99, epsilon=1e-5, **clipping))
+    else:
+        optimizer = _copy("optimizer", given)
+    optimizer.build(trainable_variables(networks.values()))
+    return {"all": optimizer}
+
+
+def option_prefix(name: str) -> str:
+    """What begins the names of an optimizer's options: `pi_` and `q_`, or nothing where there is one for all."""
+    return {"pi": "pi_", "all": ""}.get(name, "q_")
+
+
+def trainable_variables(networks: Iterable[keras.Model]) -> list[Any]:
+    """The trainable variables of networks, each once."""
+    return list({id(v): v for network in networks for v in network.trainable_variables}.values())
+
+
+def _clipping(clip_norm: float | None, clip_value: float | None) -> dict[str, Any]:
     if clip_norm is not None and clip_value is not None:
         raise ValueError(
             f"Give `clip_norm` or `clip_value`, not both. Received: clip_norm={clip_norm}, clip_value={clip_value}"
@@ -37,21 +80,13 @@ def make_optimizers(
         clipping["global_clipnorm"] = positive("clip_norm", clip_norm)
     if clip_value is not None:
         clipping["clipvalue"] = positive("clip_value", clip_value)
-    optimizers = {}
-    for name, network in networks.items():
-        kind = "pi" if name == "pi" else "q"
-        own = given[kind]
-        if own is None:
-            optimizer = _scaled(keras.optimizers.Adam(rates[kind], name=f"{name}_adam", **clipping))
-        elif not isinstance(own, keras.optimizers.Optimizer):
-            raise reject(f"{kind}_optimizer", "a Keras optimizer", own)
-        elif clipping and given["pi"] is not None and given["q"] is not None:
-            raise ValueError("`clip_norm` and `clip_value` do nothing beside optimizers of your own; clip in these.")
-        else:
-            optimizer = type(own).from_config(own.get_config() | {"name": f"{name}_{own.name}"})
-        optimizer.build(network.trainable_variables)
-        optimizers[name] = optimizer
-    return optimizers
+    return clipping
+
+
+def _copy(name: str, own: Any, prefix: str = "") -> keras.optimizers.Optimizer:
+    if not isinstance(own, keras.optimizers.Optimizer):
+        raise reject(name, "a Keras optimizer", own)
+    return type(own).from_config(own.get_config() | {"name": f"{prefix}{own.name}"})
 
 
 def _scaled(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:

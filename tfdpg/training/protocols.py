@@ -44,7 +44,7 @@ class Saves(Protocol):
     networks: dict[str, keras.Model]
     targets: dict[str, keras.Model]
     optimizers: dict[str, keras.optimizers.Optimizer]
-    own_networks: frozenset[str]
+    own_networks: dict[str, keras.Model]
     replay: Ring
     sampler: Sampler
     source: Elsewhere | None

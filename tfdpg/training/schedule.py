@@ -13,8 +13,10 @@ class Schedule:
         update_after: steps before this one earn no updates; nothing is caught up.
         update_every: a learning round every this many steps, or "episode": after each episode.
         gradient_steps: updates in a round; None is one for each step taken since the last round.
+        each_lane: whether `update_every` counts the steps of each lane; otherwise those of all lanes together.
 
     Attributes:
+        lanes: the lanes that acted last.
         env_steps: the steps taken.
         total_steps: the steps at which `fit` will be done; None outside of it.
         last_round: the step of the last round.
@@ -28,6 +30,7 @@ class Schedule:
         update_after: int,
         update_every: int | Literal["episode"],
         gradient_steps: int | None,
+        each_lane: bool = False,
     ):
         self.start_steps = natural("start_steps", start_steps)
         self.update_after = natural("update_after", update_after)
@@ -37,6 +40,7 @@ class Schedule:
             "episode" if update_every == "episode" else positive_int("update_every", update_every)
         )
         self.gradient_steps = None if gradient_steps is None else positive_int("gradient_steps", gradient_steps)
+        self.each_lane, self.lanes = each_lane, 1
         self.env_steps = 0
         self.total_steps: int | None = None
         self.last_round = 0
@@ -64,7 +68,7 @@ class Schedule:
         """Whether a learning round is due now; before `update_after` it will have no updates."""
         if self.update_every == "episode":
             return self.episode_ended
-        return self.env_steps - self.last_round >= self.update_every
+        return self.env_steps - self.last_round >= self.update_every * (self.lanes if self.each_lane else 1)
 
     def take_round(self) -> int:
         """The number of updates due now, 0 if none; a round that is taken is not due again."""

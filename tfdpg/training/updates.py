@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg.networks import flat_weights
+from tfdpg.training.optimizers import trainable_variables
 
 LARGEST_CHUNK = 50
 """More updates in one call save nothing measurable, and cost memory."""
@@ -119,26 +120,30 @@ class CompiledUpdates:
 
 
 def minimize(
-    loss: Callable[[], tuple[tf.Tensor, Any]], network: keras.Model, optimizer: keras.optimizers.Optimizer
+    loss: Callable[[], tuple[tf.Tensor, Any]],
+    networks: keras.Model | Sequence[keras.Model],
+    optimizer: keras.optimizers.Optimizer,
 ) -> Any:
-    """One optimizer step on a network's trainable weights, and on nothing else.
+    """One optimizer step on a network's trainable weights, or on those of several, and on nothing else.
 
-    The network's own losses (regularizers, `add_loss`) are added.
+    The networks' own losses (regularizers, `add_loss`) are added.
 
     Args:
         loss: gives the scalar loss, and whatever is to be returned.
-        network: the network that learns.
+        networks: what learns.
         optimizer: an optimizer built for its trainable weights.
 
     Returns:
         The second thing that `loss` gave.
     """
-    weights = [weight.value for weight in network.trainable_variables]
+    several = [networks] if isinstance(networks, keras.Model) else networks
+    variables = trainable_variables(several)
+    weights = [weight.value for weight in variables]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(weights)
         value, rest = loss()
-        value = optimizer.scale_loss(value + sum(network.losses))  # scales in mixed float16 precision only
-    optimizer.apply(tape.gradient(value, weights), network.trainable_variables)
+        value = optimizer.scale_loss(value + sum(sum(network.losses) for network in several))  # scales in mixed float16 precision only
+    optimizer.apply(tape.gradient(value, weights), variables)
     return rest
 
 

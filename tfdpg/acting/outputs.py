@@ -1,0 +1,66 @@
+"""What the last layer of a stock actor gives: actions, or what they are drawn from."""
+
+from typing import Protocol
+
+import numpy as np
+
+from tfdpg.spec import Spec
+
+MIN_SIGMA = 1e-2
+"""Of a Gaussian whose scale is learnt, as a fraction of the half-range."""
+
+
+class Output(Protocol):
+    """From the numbers of the last linear layer to an actor's output; `tfdpg.networks.mlp_actor` has Keras' form.
+
+    Attributes:
+        units: the width of that layer.
+    """
+
+    units: int
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """From `[lanes, units]` to `[lanes, n]`."""
+        ...
+
+
+class BoxAction:
+    """tanh, stretched to the bounds: an action, or the mean of a Gaussian of fixed scale."""
+
+    def __init__(self, spec: Spec):
+        self.units, self.half_range, self.center = spec.act_dim, spec.half_range, spec.center
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Actions `[lanes, act_dim]`."""
+        return np.tanh(x) * self.half_range + self.center
+
+
+class Probabilities:
+    """Softmax: the probabilities of the actions of a Discrete space."""
+
+    def __init__(self, spec: Spec):
+        self.units = spec.actions or 0
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Probabilities `[lanes, actions]`."""
+        x = np.exp(x - x.max(axis=1, keepdims=True))
+        return x / x.sum(axis=1, keepdims=True)
+
+
+class LocScale:
+    """The mean of a Gaussian, as `BoxAction` has it, and its scale, a softplus above `MIN_SIGMA`.
+
+    Args:
+        spec: the spaces.
+        sigma: the scale that a linear layer's 0 means, as a fraction of the half-range, above `MIN_SIGMA`.
+    """
+
+    def __init__(self, spec: Spec, sigma: float):
+        self.mean, self.units = BoxAction(spec), 2 * spec.act_dim
+        self.offset = np.float32(np.log(np.expm1(sigma - MIN_SIGMA)))
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Means and scales in the environment's units, `[lanes, 2 act_dim]`."""
+        loc, x = np.split(x, 2, axis=1)
+        sigma = np.logaddexp(x + self.offset, np.float32(0)) + np.float32(MIN_SIGMA)
+        return np.concatenate([self.mean(loc), sigma * self.mean.half_range], axis=1)

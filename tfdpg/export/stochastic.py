@@ -1,0 +1,46 @@
+"""The exported functions of a stochastic actor-critic."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfdpg.export.signatures import Outputs, Signature, action_input
+from tfdpg.networks import StateActionCritic, StochasticPolicy
+from tfdpg.spec import Spec
+
+
+def stochastic_signatures(
+    spec: Spec, policy: StochasticPolicy, critic: StateActionCritic, networks: Mapping[str, keras.Model]
+) -> dict[str, Signature]:
+    """What a stochastic policy exports.
+
+    `pi(x) → pi` is the mode: a mean inside the box `[batch, act_dim]`, or the most probable action, int64 `[batch]`.
+    `q1(x, a) → q1` and `q2`, which is the same, and `v(x) → v` give values `[batch]`; `distribution(x)` gives `probs`
+    `[batch, actions]`, or `loc` and `scale` `[batch, act_dim]`.
+
+    Args:
+        spec: the spaces.
+        policy: what the output of `pi` means.
+        critic: what the other networks do.
+        networks: by name.
+    """
+    pi = networks["pi"]
+
+    def value(observation: Any) -> Outputs:
+        return {"v": critic.v(networks, observation, pi(observation))}
+
+    def action_value(name: str) -> Signature:
+        def compute(observation: Any, a: tf.Tensor) -> Outputs:
+            return {name: critic.q(networks, observation, a, pi(observation))}
+
+        return Signature(compute, action_input(spec))
+
+    return {
+        "pi": Signature(lambda observation: {"pi": policy.mode(pi(observation))}, {}),
+        "q1": action_value("q1"),
+        "q2": action_value("q2"),
+        "v": Signature(value, {}),
+        "distribution": Signature(lambda observation: policy.describe(pi(observation)), {}),
+    }

@@ -1,0 +1,172 @@
+"""The policy gradient of ACER on the statistics of its distribution, and the trust region there.
+
+Source: Wang et al. 2017, "Sample Efficient Actor-Critic with Experience Replay" (ACER). Every direction is one of
+ascent, without gradient.
+"""
+
+import tensorflow as tf
+from tensorflow.types.experimental import TensorLike
+
+from tfdpg.losses.td import same_shape
+
+SMALLEST = 1e-8
+"""Of a probability in a denominator or logarithm: softmax gives 0 where logits lie far apart."""
+
+
+def acer_gradient_categorical(
+    probs: TensorLike,
+    behaviour_probs: TensorLike,
+    action: TensorLike,
+    q: TensorLike,
+    target: TensorLike,
+    v: TensorLike,
+    c: float,
+) -> tf.Tensor:
+    """The truncated policy gradient with bias correction over all actions, on probabilities (equation 9).
+
+    min(c, ρ(a)) (target − V) ∇ log f(a) + Σ_a' f(a') [1 − c / ρ(a')]₊ (Q(a') − V) ∇ log f(a'), with ρ = f / μ.
+
+    Args:
+        probs: f, the policy's probabilities, `[..., A]`.
+        behaviour_probs: μ, those with which the action was drawn, `[..., A]`.
+        action: the action taken, integers `[...]`.
+        q: Q(s, ·), `[..., A]`.
+        target: the return estimate for the action taken, Q^ret, `[...]`.
+        v: V(s), `[...]`.
+        c: where importance weights are truncated, above 0; `math.inf` is plain importance sampling.
+
+    Returns:
+        The direction on `probs`, `[..., A]`.
+
+    Raises:
+        ValueError: the shapes do not match.
+    """
+    probs, behaviour_probs, q = same_shape(probs=probs, behaviour_probs=behaviour_probs, q=q)
+    action, target, v, _ = same_shape(action=action, target=target, v=v, one_of_q=q[..., 0])
+    limit = tf.cast(c, probs.dtype)
+    taken = tf.one_hot(tf.cast(action, tf.int32), probs.shape[-1], dtype=probs.dtype)
+    # min(c, ρ) ∇ log f = min(c / f, 1 / μ): finite where f is 0
+    weight = tf.where(taken > 0, tf.minimum(limit / probs, 1 / behaviour_probs), 0)
+    # f [1 − c / ρ]₊ ∇ log f = [1 − c / ρ]₊
+    excess = tf.nn.relu(probs - tf.math.multiply_no_nan(limit, behaviour_probs))
+    correction = tf.math.divide_no_nan(excess, probs)
+    return tf.stop_gradient(weight * (target - v)[..., None] + correction * (q - v[..., None]))
+
+
+def acer_gradient_gaussian(
+    loc: TensorLike,
+    scale: TensorLike,
+    rho: TensorLike,
+    action: TensorLike,
+    target: TensorLike,
+    v: TensorLike,
+    rho_prime: TensorLike,
+    action_prime: TensorLike,
+    q_prime: TensorLike,
+    c: float,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """The truncated policy gradient with bias correction from one sample, on mean and scale (equations 15 and 16).
+
+    min(c, ρ) (target − V) ∇ log f(a) + [1 − c / ρ']₊ (Q(a') − V) ∇ log f(a'), with a' drawn from f.
+
+    Args:
+        loc: the means of f, `[..., act_dim]`.
+        scale: its standard deviations, `[..., act_dim]`.
+        rho: f(a) / μ(a), of the action taken, `[...]`.
+        action: the action taken, as it was drawn, `[..., act_dim]`.
+        target: the return estimate for it, Q^opc, `[...]`.
+        v: V(s), `[...]`.
+        rho_prime: f(a') / μ(a'), `[...]`.
+        action_prime: a', `[..., act_dim]`.
+        q_prime: Q(s, a'), `[...]`.
+        c: where importance weights are truncated, above 0; `math.inf` is plain importance sampling.
+
+    Returns:
+        The directions on `loc` and on `scale`, `[..., act_dim]` each.
+
+    Raises:
+        ValueError: the shapes do not match.
+    """
+    loc, scale, action, action_prime = same_shape(loc=loc, scale=scale, action=action, action_prime=action_prime)
+    rho, target, v, rho_prime, q_prime, _ = same_shape(
+        rho=rho, target=target, v=v, rho_prime=rho_prime, q_prime=q_prime, one_of_loc=loc[..., 0]
+    )
+    limit = tf.cast(c, loc.dtype)
+    weight = (tf.minimum(limit, rho) * (target - v))[..., None]
+    correction = (tf.nn.relu(1 - limit / rho_prime) * (q_prime - v))[..., None]
+    away, away_prime = (action - loc) / scale, (action_prime - loc) / scale
+    on_loc = (weight * away + correction * away_prime) / scale
+    on_scale = (weight * (tf.square(away) - 1) + correction * (tf.square(away_prime) - 1)) / scale
+    return tf.stop_gradient(on_loc), tf.stop_gradient(on_scale)
+
+
+def acer_v_target(rho: TensorLike, target: TensorLike, q: TensorLike, v: TensorLike) -> tf.Tensor:
+    """What V learns where it is a network of its own: min(1, ρ) (target − Q(s, a)) + V(s) (equation 14).
+
+    Args:
+        rho: the importance weight of the action taken, `[...]`.
+        target: Q^ret of it, `[...]`.
+        q: Q(s, a), `[...]`.
+        v: V(s), `[...]`.
+
+    Returns:
+        The target `[...]`, without gradient.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    rho, target, q, v = same_shape(rho=rho, target=target, q=q, v=v)
+    return tf.stop_gradient(tf.minimum(tf.ones_like(rho), rho) * (target - q) + v)
+
+
+def trust_region(g: TensorLike, k: TensorLike, delta: float) -> tf.Tensor:
+    """The direction next to g along which the divergence grows by delta at most (equations 11 and 12).
+
+    g − max(0, (k · g − δ) / |k|²) k; g itself where k = 0.
+
+    Args:
+        g: the gradient on the statistics, `[..., n]`.
+        k: the gradient of KL[average ‖ policy] on them, `[..., n]`.
+        delta: δ, at least 0; `math.inf` is no trust region.
+
+    Returns:
+        The direction, `[..., n]`, without gradient.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    g, k = same_shape(g=g, k=k)
+    excess = tf.reduce_sum(k * g, axis=-1, keepdims=True) - tf.cast(delta, g.dtype)
+    square = tf.reduce_sum(tf.square(k), axis=-1, keepdims=True)
+    return tf.stop_gradient(g - tf.math.divide_no_nan(tf.nn.relu(excess), square) * k)
+
+
+def kl_gradient_categorical(average: TensorLike, probs: TensorLike) -> tf.Tensor:
+    """∇_f KL[average ‖ f] = −average / f, on probabilities, `[..., A]`."""
+    average, probs = same_shape(average=average, probs=probs)
+    return tf.stop_gradient(-average / tf.maximum(probs, SMALLEST))
+
+
+def kl_gradient_gaussian(
+    average_loc: TensorLike, average_scale: TensorLike, loc: TensorLike, scale: TensorLike
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """∇ KL[average ‖ f] of diagonal Gaussians, on mean and scale, `[..., act_dim]` each.
+
+    (m − m̄) / s² and 1 / s − (s̄² + (m − m̄)²) / s³.
+    """
+    average_loc, average_scale, loc, scale = same_shape(
+        average_loc=average_loc, average_scale=average_scale, loc=loc, scale=scale
+    )
+    apart = loc - average_loc
+    on_scale = (1 - (tf.square(average_scale) + tf.square(apart)) / tf.square(scale)) / scale
+    return tf.stop_gradient(apart / tf.square(scale)), tf.stop_gradient(on_scale)
+
+
+def entropy_gradient_categorical(probs: tf.Tensor) -> tf.Tensor:
+    """∇ of the entropy −Σ f log f on probabilities, −(log f + 1), `[..., A]`."""
+    return tf.stop_gradient(-tf.math.log(tf.maximum(probs, SMALLEST)) - 1)
+
+
+def entropy_gradient_gaussian(scale: tf.Tensor) -> tf.Tensor:
+    """∇ of the entropy of a diagonal Gaussian on its scale, 1 / s, `[..., act_dim]`."""
+    return tf.stop_gradient(1 / scale)

@@ -1,0 +1,47 @@
+"""Returns of whole windows of steps, off-policy."""
+
+import tensorflow as tf
+from tensorflow.types.experimental import TensorLike
+
+from tfdpg.losses.td import same_shape
+
+
+def retrace(
+    q_tm1: TensorLike, v_t: TensorLike, r_t: TensorLike, discount_t: TensorLike, c_t: TensorLike
+) -> tf.Tensor:
+    """Retrace targets, from the last step to the first: G_t = r_t + discount_t (v_t + c_t (G_{t+1} − q_{t+1})).
+
+    At the end of the window G_t = r_t + discount_t v_t, whatever its c_t is.
+
+    Args:
+        q_tm1: Q(s_t, a_t), `[..., T]`.
+        v_t: V(s_{t+1}); where the episode was cut there, of its final observation; `[..., T]`.
+        r_t: rewards, `[..., T]`.
+        discount_t: gamma (1 − terminated), `[..., T]`.
+        c_t: the trace of the action of step t + 1, λ min(1, ρ_{t+1}); 0 where step t + 1 is none of the same episode;
+            `[..., T]`. With 1 inside of episodes the targets are ACER's Q^opc.
+
+    Returns:
+        The targets `[..., T]`, without gradient.
+
+    Raises:
+        ValueError: the shapes differ.
+
+    Source: Munos et al. 2016, "Safe and Efficient Off-Policy Reinforcement Learning", equation 3, as a recursion;
+    Q^opc: Wang et al. 2017, "Sample Efficient Actor-Critic with Experience Replay", equation 21.
+    """
+    q, v, r, discount, c = same_shape(q_tm1=q_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, c_t=c_t)
+    decay = discount * tf.concat([c[..., :-1], tf.zeros_like(c[..., -1:])], axis=-1)
+    targets = r + discount * v - decay * _later(q, 1)
+    # G_t = targets_t + decay_t G_{t+1}: each pass doubles the number of steps that a target has summed
+    step = 1
+    while step < targets.shape[-1]:
+        targets += decay * _later(targets, step)
+        decay *= _later(decay, step)
+        step *= 2
+    return tf.stop_gradient(targets)
+
+
+def _later(x: tf.Tensor, steps: int) -> tf.Tensor:
+    """x_{t + steps}, 0 beyond the end."""
+    return tf.concat([x[..., steps:], tf.zeros_like(x[..., :steps])], axis=-1)

@@ -1,0 +1,272 @@
+"""Stochastic policies behind one interface: what a network's output means as a distribution, and gradients on it.
+
+The *statistics* `[..., n]` of a distribution are what a policy's gradient and trust region are taken on: the
+probabilities; or the means, and scales where they are learnt, in half-ranges from the middle of the action box.
+Its *parameters* `[..., m]` say all of it, and so does its *record*, which is stored with a step.
+"""
+
+import abc
+from typing import Any
+
+import tensorflow as tf
+
+from tfdpg import losses
+from tfdpg.acting import BoxAction, CategoricalSampling, GaussianSampling, LocScale, Output, Probabilities
+from tfdpg.exploration import Behaviour
+from tfdpg.networks.randomness import stateless_normal
+from tfdpg.networks.tensors import Estimate, bounded
+from tfdpg.spec import Spec
+
+LARGEST_LOG_RATIO = 30.0
+"""Of two densities, so that an importance weight is a finite number."""
+
+
+class StochasticPolicy(abc.ABC):
+    """A policy by the distribution that it draws actions from.
+
+    Attributes:
+        output: what a stock network makes of its last layer.
+        behaviour: draws actions, in NumPy.
+        dimensions: of an action, whose root an importance weight's trace is.
+        record_width: the numbers in a record.
+    """
+
+    output: Output
+    behaviour: Behaviour
+    dimensions: int
+    record_width: int
+
+    @abc.abstractmethod
+    def statistics(self, output: tf.Tensor) -> tf.Tensor:
+        """The statistics of a network's output `[..., units]`."""
+
+    @abc.abstractmethod
+    def parameters(self, statistics: tf.Tensor) -> tf.Tensor:
+        """The parameters of the distribution that has these statistics."""
+
+    @abc.abstractmethod
+    def recorded(self, record: tf.Tensor) -> tf.Tensor:
+        """The parameters of the distribution that has this record."""
+
+    @abc.abstractmethod
+    def distribution(self, parameters: tf.Tensor) -> Any:
+        """A TF-Probability distribution of batch shape `[...]`, of what `events` gives."""
+
+    @abc.abstractmethod
+    def events(self, action: tf.Tensor) -> tf.Tensor:
+        """Actions `[..., act_dim]` as the distribution has them."""
+
+    @abc.abstractmethod
+    def trace(self, c: tf.Tensor) -> tf.Tensor:
+        """The traces `[...]` of the returns in the policy's gradient, from those of Retrace."""
+
+    @abc.abstractmethod
+    def gradient(
+        self,
+        statistics: tf.Tensor,
+        behaviour: tf.Tensor,
+        action: tf.Tensor,
+        rho: tf.Tensor,
+        target: tf.Tensor,
+        v: tf.Tensor,
+        estimate: Estimate,
+        c: float,
+    ) -> tf.Tensor:
+        """ACER's truncated policy gradient with bias correction, on the statistics.
+
+        Args:
+            statistics: of the policy.
+            behaviour: the parameters of the distribution that the actions were drawn from.
+            action: the actions taken, `[..., act_dim]`.
+            rho: their importance weights `[...]`.
+            target: the return estimates for them `[...]`.
+            v: V(s), `[...]`.
+            estimate: what the critic says of other actions.
+            c: where importance weights are truncated.
+        """
+
+    @abc.abstractmethod
+    def kl_gradient(self, average: tf.Tensor, statistics: tf.Tensor) -> tf.Tensor:
+        """∇ KL[average ‖ policy] on the statistics; `average` are others' statistics."""
+
+    @abc.abstractmethod
+    def entropy_gradient(self, statistics: tf.Tensor) -> tf.Tensor:
+        """∇ of the entropy on the statistics."""
+
+    @abc.abstractmethod
+    def mode(self, output: tf.Tensor) -> tf.Tensor:
+        """The actions that exports give for a network's output: `[batch, act_dim]`, or int64 `[batch]`."""
+
+    @abc.abstractmethod
+    def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The distribution for a network's output, by its parameters in the environment's units."""
+
+    def ratio(self, parameters: tf.Tensor, behaviour: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
+        """The importance weights ρ = f(a) / μ(a) of actions `[..., act_dim]`, `[...]`, without gradient."""
+        event = self.events(action)
+        log_ratio = self.distribution(parameters).log_prob(event) - self.distribution(behaviour).log_prob(event)
+        return tf.stop_gradient(tf.exp(tf.minimum(log_ratio, LARGEST_LOG_RATIO)))
+
+
+class CategoricalPolicy(StochasticPolicy):
+    """Probabilities of the actions of a Discrete space."""
+
+    dimensions = 1
+
+    def __init__(self, spec: Spec):
+        self._first, self.record_width = int(spec.low[0]), spec.actions or 0
+        self.output, self.behaviour = Probabilities(spec), CategoricalSampling(spec)
+
+    def statistics(self, output: tf.Tensor) -> tf.Tensor:
+        """The probabilities `[..., actions]`."""
+        return output
+
+    def parameters(self, statistics: tf.Tensor) -> tf.Tensor:
+        """The probabilities."""
+        return statistics
+
+    def recorded(self, record: tf.Tensor) -> tf.Tensor:
+        """The probabilities."""
+        return record
+
+    def distribution(self, parameters: tf.Tensor) -> Any:
+        """Of indices from 0."""
+        from tensorflow_probability import distributions as tfd
+
+        return tfd.Categorical(probs=parameters)
+
+    def events(self, action: tf.Tensor) -> tf.Tensor:
+        """Indices from 0, `[...]`."""
+        return tf.cast(action[..., 0], tf.int32) - self._first
+
+    def trace(self, c: tf.Tensor) -> tf.Tensor:
+        """Retrace's own."""
+        return c
+
+    def gradient(
+        self,
+        statistics: tf.Tensor,
+        behaviour: tf.Tensor,
+        action: tf.Tensor,
+        rho: tf.Tensor,
+        target: tf.Tensor,
+        v: tf.Tensor,
+        estimate: Estimate,
+        c: float,
+    ) -> tf.Tensor:
+        """With all other actions."""
+        taken = self.events(action)
+        return losses.acer_gradient_categorical(statistics, behaviour, taken, estimate.q_other, target, v, c)
+
+    def kl_gradient(self, average: tf.Tensor, statistics: tf.Tensor) -> tf.Tensor:
+        """On the probabilities."""
+        return losses.kl_gradient_categorical(average, statistics)
+
+    def entropy_gradient(self, statistics: tf.Tensor) -> tf.Tensor:
+        """On the probabilities."""
+        return losses.entropy_gradient_categorical(statistics)
+
+    def mode(self, output: tf.Tensor) -> tf.Tensor:
+        """The most probable actions, int64 `[batch]`."""
+        return tf.argmax(output, axis=-1) + self._first
+
+    def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
+        """`probs` `[batch, actions]`."""
+        return {"probs": output}
+
+
+class GaussianPolicy(StochasticPolicy):
+    """A Gaussian with independent dimensions, whose mean is in the action box.
+
+    Args:
+        spec: the spaces.
+        sigma: its scale, as a fraction of the half-range.
+        learns_scale: whether networks give scales too, which `sigma` is the first of.
+    """
+
+    def __init__(self, spec: Spec, sigma: float, learns_scale: bool):
+        self._spec, self._sigma, self._learns_scale = spec, sigma, learns_scale
+        self.dimensions, self.record_width = spec.act_dim, 2 * spec.act_dim
+        self.output = LocScale(spec, sigma) if learns_scale else BoxAction(spec)
+        self.behaviour = GaussianSampling(spec, sigma)
+
+    def statistics(self, output: tf.Tensor) -> tf.Tensor:
+        """The means `[..., act_dim]`, or means and scales `[..., 2 act_dim]`."""
+        loc = self.events(output[..., : self.dimensions])
+        if not self._learns_scale:
+            return loc
+        return tf.concat([loc, output[..., self.dimensions :] / self._spec.half_range], axis=-1)
+
+    def parameters(self, statistics: tf.Tensor) -> tf.Tensor:
+        """Means and scales `[..., 2 act_dim]`."""
+        if self._learns_scale:
+            return statistics
+        return tf.concat([statistics, tf.fill(tf.shape(statistics), self._sigma)], axis=-1)
+
+    def recorded(self, record: tf.Tensor) -> tf.Tensor:
+        """Means and scales, which a record has in the environment's units."""
+        loc, scale = tf.split(record, 2, axis=-1)
+        return tf.concat([self.events(loc), scale / self._spec.half_range], axis=-1)
+
+    def distribution(self, parameters: tf.Tensor) -> Any:
+        """Of actions in half-ranges from the middle of the box."""
+        from tensorflow_probability import distributions as tfd
+
+        return tfd.MultivariateNormalDiag(*tf.split(parameters, 2, axis=-1))
+
+    def events(self, action: tf.Tensor) -> tf.Tensor:
+        """In half-ranges from the middle of the box, `[..., act_dim]`."""
+        return (action - self._spec.center) / self._spec.half_range
+
+    def sample(self, statistics: tf.Tensor, count: int, key: tf.Tensor) -> tf.Tensor:
+        """Drawn actions in the environment's units, `[count, ..., act_dim]`, without gradient, a function of `key`."""
+        return self.transformed(statistics, stateless_normal((count, *statistics.shape[:-1], self.dimensions), key))
+
+    def transformed(self, statistics: tf.Tensor, noise: Any) -> tf.Tensor:
+        """The actions that standard normal numbers `[..., act_dim]` stand for, in the environment's units."""
+        loc, scale = tf.split(tf.stop_gradient(self.parameters(statistics)), 2, axis=-1)
+        return self._spec.center + self._spec.half_range * (loc + scale * noise)
+
+    def trace(self, c: tf.Tensor) -> tf.Tensor:
+        """1: Q^opc corrects by no importance weights."""
+        return tf.ones_like(c)
+
+    def gradient(
+        self,
+        statistics: tf.Tensor,
+        behaviour: tf.Tensor,
+        action: tf.Tensor,
+        rho: tf.Tensor,
+        target: tf.Tensor,
+        v: tf.Tensor,
+        estimate: Estimate,
+        c: float,
+    ) -> tf.Tensor:
+        """With one other action, drawn from the policy."""
+        parameters, other = self.parameters(statistics), estimate.other
+        rho_prime = self.ratio(parameters, behaviour, other)
+        here = *tf.split(parameters, 2, axis=-1), rho, self.events(action), target, v
+        on = losses.acer_gradient_gaussian(*here, rho_prime, self.events(other), estimate.q_other, c)
+        return self._on_statistics(*on)
+
+    def kl_gradient(self, average: tf.Tensor, statistics: tf.Tensor) -> tf.Tensor:
+        """On the means, and on the scales where they are learnt."""
+        ends = [tf.split(self.parameters(each), 2, axis=-1) for each in (average, statistics)]
+        return self._on_statistics(*losses.kl_gradient_gaussian(*ends[0], *ends[1]))
+
+    def entropy_gradient(self, statistics: tf.Tensor) -> tf.Tensor:
+        """On the scales; 0 on the means."""
+        loc, scale = tf.split(self.parameters(statistics), 2, axis=-1)
+        return self._on_statistics(tf.zeros_like(loc), losses.entropy_gradient_gaussian(scale))
+
+    def mode(self, output: tf.Tensor) -> tf.Tensor:
+        """The means, inside the box, `[batch, act_dim]`."""
+        return bounded(self._spec, output[..., : self.dimensions])
+
+    def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
+        """`loc` and `scale` `[batch, act_dim]`, in the environment's units."""
+        _, scale = tf.split(self.parameters(self.statistics(output)), 2, axis=-1)
+        return {"loc": output[..., : self.dimensions], "scale": scale * self._spec.half_range}
+
+    def _on_statistics(self, on_loc: tf.Tensor, on_scale: tf.Tensor) -> tf.Tensor:
+        return tf.concat([on_loc, on_scale], axis=-1) if self._learns_scale else on_loc

@@ -1,0 +1,163 @@
+"""The critics of stochastic policies behind one interface: Q(s, a), V(s) and Q of other actions, over windows."""
+
+import abc
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdpg import losses
+from tfdpg.networks.policies import GaussianPolicy, StochasticPolicy
+from tfdpg.networks.tensors import Estimate, Sequences, flat_values, over_steps
+
+Networks = Mapping[str, keras.Model]
+
+
+class StateActionCritic(abc.ABC):
+    """Values of actions and of states, from an agent's networks by their names."""
+
+    names: tuple[str, ...]
+    """The networks that it needs."""
+
+    @abc.abstractmethod
+    def estimate(self, networks: Networks, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor) -> Estimate:
+        """The values on windows.
+
+        Args:
+            networks: the networks.
+            batch: the windows.
+            statistics: of the policy in all of their states, `[batch, T + 1, n]`.
+            key: what random samples are a function of, int64 `[2]`.
+        """
+
+    @abc.abstractmethod
+    def states(self, networks: Networks, batch: Sequences, statistics: tf.Tensor) -> tf.Tensor:
+        """V of all states of windows `[batch, T + 1]`, as `estimate` gives it."""
+
+    @abc.abstractmethod
+    def loss(self, estimate: Estimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
+        """Half the squared errors of what it learns, summed, `[batch, T]`.
+
+        Args:
+            estimate: the values.
+            target: Q^ret of the actions taken, `[batch, T]`.
+            rho: their importance weights, `[batch, T]`.
+        """
+
+    @abc.abstractmethod
+    def v(self, networks: Networks, observation: Any, output: tf.Tensor) -> tf.Tensor:
+        """The values of states `[batch]`, where the policy's network gives `output`."""
+
+    @abc.abstractmethod
+    def q(self, networks: Networks, observation: Any, action: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+        """The values of actions `[batch]`; the same at each call."""
+
+
+class ActionValues(StateActionCritic):
+    """`q1(s)` gives the value of each action; V is their mean under the policy."""
+
+    names = ("q1",)
+
+    def __init__(self, policy: StochasticPolicy):
+        self._policy = policy
+
+    def estimate(self, networks: Networks, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor) -> Estimate:
+        """With the values of all actions, `[batch, T, actions]`, as those of other ones."""
+        values = over_steps(networks["q1"], batch.observation, training=True)
+        q = self._taken(values[:, :-1], batch.action)
+        return Estimate(q, tf.reduce_sum(statistics * values, axis=-1), None, values[:, :-1])
+
+    def states(self, networks: Networks, batch: Sequences, statistics: tf.Tensor) -> tf.Tensor:
+        """Σ_a f(a) Q(s, a)."""
+        return tf.reduce_sum(statistics * over_steps(networks["q1"], batch.observation), axis=-1)
+
+    def loss(self, estimate: Estimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
+        """½ (Q^ret − Q)²."""
+        return 0.5 * losses.td_loss(estimate.q, target)
+
+    def v(self, networks: Networks, observation: Any, output: tf.Tensor) -> tf.Tensor:
+        """Σ_a f(a) Q(s, a)."""
+        return tf.reduce_sum(self._policy.statistics(output) * networks["q1"](observation), axis=-1)
+
+    def q(self, networks: Networks, observation: Any, action: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+        """Q(s, a)."""
+        return self._taken(networks["q1"](observation), action[..., None])
+
+    def _taken(self, values: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
+        taken = tf.one_hot(self._policy.events(action), values.shape[-1])
+        return tf.reduce_sum(taken * values, axis=-1)
+
+
+class Separate(StateActionCritic):
+    """`q1(s, a)` and `v(s)`, which know nothing of each other but the target."""
+
+    names = ("q1", "v")
+
+    def __init__(self, policy: GaussianPolicy):
+        self._policy = policy
+
+    def estimate(self, networks: Networks, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor) -> Estimate:
+        """With one other action, drawn from the policy."""
+        other = self._policy.sample(statistics[:, :-1], 1, key)
+        q, q_other = self._values(networks, batch, tf.concat([batch.action[None], other], axis=0))
+        return Estimate(q, self.states(networks, batch, statistics), other[0], q_other)
+
+    def states(self, networks: Networks, batch: Sequences, statistics: tf.Tensor) -> tf.Tensor:
+        """V(s)."""
+        return over_steps(networks["v"], batch.observation, training=True, values=True)
+
+    def loss(self, estimate: Estimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
+        """½ (Q^ret − Q)² + ½ (V^target − V)²."""
+        v = estimate.v[:, :-1]
+        v_target = losses.acer_v_target(rho, target, estimate.q, v)
+        return 0.5 * (losses.td_loss(estimate.q, target) + losses.td_loss(v, v_target))
+
+    def v(self, networks: Networks, observation: Any, output: tf.Tensor) -> tf.Tensor:
+        """V(s)."""
+        return flat_values(networks["v"](observation))
+
+    def q(self, networks: Networks, observation: Any, action: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+        """Q(s, a)."""
+        return flat_values(networks["q1"]([observation, action]))
+
+    def _values(self, networks: Networks, batch: Sequences, actions: tf.Tensor) -> list[tf.Tensor]:
+        """What `q1` says of actions `[n, batch, T, act_dim]`, `[batch, T]` for each of the n."""
+        count = actions.shape[0]
+        states = keras.tree.map_structure(lambda x: tf.repeat(x[None, :, :-1], count, axis=0), batch.observation)
+        flat = keras.tree.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), (states, actions))
+        values = over_steps(networks["q1"], list(flat), training=True, values=True)
+        return tf.unstack(tf.reshape(values, actions.shape[:-1]))
+
+
+class Dueling(Separate):
+    """A stochastic dueling network: Q̃(s, a) = V(s) + A(s, a) − mean_i A(s, u_i), with u_i drawn from the policy.
+
+    Its A is the network `q1`. Wang et al. 2017, equation 13.
+
+    Args:
+        policy: what is drawn from.
+        samples: the number of u_i.
+        seed: fixes those in exports, which are functions of constants.
+    """
+
+    def __init__(self, policy: GaussianPolicy, samples: int, seed: int):
+        super().__init__(policy)
+        self._samples = samples
+        shape = samples, 1, policy.dimensions
+        self._noise = np.random.default_rng([seed, samples]).standard_normal(shape).astype(np.float32)
+
+    def estimate(self, networks: Networks, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor) -> Estimate:
+        """With one other action, drawn from the policy as the u_i are."""
+        drawn = self._policy.sample(statistics[:, :-1], 1 + self._samples, key)
+        a, a_other, *others = self._values(networks, batch, tf.concat([batch.action[None], drawn], axis=0))
+        v = self.states(networks, batch, statistics)
+        base = v[:, :-1] - tf.add_n(others) / self._samples
+        return Estimate(base + a, v, drawn[0], base + a_other)
+
+    def q(self, networks: Networks, observation: Any, action: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+        """Q̃(s, a), with stored noise for the u_i."""
+        drawn = self._policy.transformed(self._policy.statistics(output), self._noise)
+        advantages = [flat_values(networks["q1"]([observation, a])) for a in (action, *tf.unstack(drawn))]
+        return flat_values(networks["v"](observation)) + advantages[0] - tf.add_n(advantages[1:]) / self._samples

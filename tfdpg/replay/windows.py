@@ -1,0 +1,154 @@
+"""Windows: successive steps of a lane, as many in each, over the ends of episodes."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tfdpg.replay.ring import NONE, Ring, beyond
+from tfdpg.replay.uniform import uniform_rows
+from tfdpg.spec import Packed, Spec
+
+NUMBER_OF_UPDATES = 2
+"""The random stream of how many updates a round has."""
+
+
+class Windows:
+    """A round of windows: the newest of each lane, then ones that begin anywhere; a `Sampler`.
+
+    A window is `steps` + 1 rows of a lane as they came, those of the next episode after an episode's end. The last
+    observation of an episode that was cut is among them; that of one which terminated is not, having no value.
+
+    Args:
+        ring: where to draw from.
+        seed: the seed of the agent.
+        batch_size: windows in a minibatch.
+        steps: steps in a window.
+        newest: whether a round begins with the newest window of each lane; they take as few minibatches as hold them,
+            the last one filled up with windows without a step.
+        ratio: the mean number of minibatches of a round (Poisson) whose windows begin anywhere, at least 0.
+        start: the rows held before there are any of these.
+    """
+
+    def __init__(
+        self, ring: Ring, seed: int, batch_size: int, *, steps: int, newest: bool, ratio: float, start: int
+    ):
+        self.ring, self._seed, self._batch_size = ring, seed, batch_size
+        self._steps, self._newest, self._ratio, self._start = steps, newest, ratio, start
+        self._waiting = np.empty((0, batch_size), np.int64)
+
+    def updates_due(self, credit: int) -> int:
+        """The updates of the round that `credit` steps have filled."""
+        if credit == 0:
+            return 0
+        starts = newest_starts(self.ring, self._steps) if self._newest else np.empty(0, np.int64)
+        minibatches = -(-len(starts) // self._batch_size)
+        self._waiting = np.full((minibatches, self._batch_size), NONE)
+        self._waiting.flat[: len(starts)] = starts
+        if self.ring.size < self._start:
+            return minibatches
+        random = np.random.default_rng([self._seed, NUMBER_OF_UPDATES, self.ring.added])
+        return minibatches + int(random.poisson(self._ratio))
+
+    def draw(self, update: int, minibatches: int) -> tuple[np.ndarray, None]:
+        """Rows `[minibatches, batch_size, steps + 1]`, -1 in windows without a step; the weights are all 1.
+
+        Raises:
+            ValueError: no row of the ring has a successor.
+        """
+        newest, self._waiting = self._waiting[:minibatches], self._waiting[minibatches:]
+        others = minibatches - len(newest)
+        drawn = uniform_rows(self.ring, self._seed, update + len(newest), others, self._batch_size)
+        return window_rows(self.ring, np.concatenate([newest, drawn]), self._steps), None
+
+    def refresh(self, slots: np.ndarray, errors: np.ndarray) -> None:
+        """Takes TD errors, which change nothing."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Nothing: a round depends on what the ring holds, and a draw on the update counter."""
+        return {}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Takes what `state` gave."""
+
+
+def window_rows(ring: Ring, starts: np.ndarray, steps: int) -> np.ndarray:
+    """The rows of windows, `[..., steps + 1]`; a lane's newest row is repeated up to the end.
+
+    Args:
+        ring: the replay.
+        starts: their first rows, `[...]`; -1 is a window without any.
+        steps: steps in a window.
+    """
+    rows = np.empty((*starts.shape, steps + 1), np.int64)
+    rows[..., 0] = starts
+    for t in range(steps):
+        follower = next_rows(ring, rows[..., t])
+        rows[..., t + 1] = np.where((follower == NONE) | (starts == NONE), rows[..., t], follower)
+    return rows
+
+
+def next_rows(ring: Ring, rows: np.ndarray) -> np.ndarray:
+    """The rows that lanes had after these, -1 where none did yet."""
+    follower = ring.successor[rows]
+    follower = np.where(follower < NONE, beyond(follower), follower)
+    after_end = ring.successor[follower]
+    skips = ring.terminated[rows] & (ring.successor[rows] >= 0) & (after_end < NONE)
+    return np.where(skips, beyond(after_end), follower)
+
+
+def newest_starts(ring: Ring, steps: int) -> np.ndarray:
+    """Where the newest windows begin, one for each lane that is among the newest rows, `[lanes]`."""
+    heads = np.where(ring.heads < NONE, beyond(ring.heads), ring.heads)
+    recent = np.arange(max(0, ring.added - 2 * (steps + 1) * len(heads), ring.added - ring.replay_size), ring.added)
+    slots = recent % ring.replay_size
+    follower = next_rows(ring, slots)
+    place = (follower - recent[0]) % ring.replay_size  # of a slot among the recent ones
+    previous = np.arange(len(recent))
+    for acted in (False, True):  # a step that terminated goes before the observation that it led to
+        known = (follower != NONE) & ((ring.successor[slots] >= 0) == acted)
+        previous[place[known]] = np.flatnonzero(known)
+    starts = heads[heads >= recent[0]] - recent[0]
+    for _ in range(steps):
+        starts = previous[starts]
+    return slots[starts]
+
+
+class WindowLayout(NamedTuple):
+    """The columns of packed windows: observation, what was stored with the step, reward, discount, whether it acted."""
+
+    observation: slice
+    step: slice
+    reward: int
+    discount: int
+    acted: int
+    width: int
+
+    @classmethod
+    def of(cls, spec: Spec, step_width: int) -> "WindowLayout":
+        """The layout for the observations of `spec`, and steps of so many numbers."""
+        obs = dict(zip(spec.groups, spec.widths, strict=True)).get("float32", 0)
+        after = obs + step_width
+        return cls(slice(0, obs), slice(obs, after), after, after + 1, after + 2, after + 3)
+
+
+def draw_windows(ring: Ring, rows: np.ndarray, gamma: float) -> Packed:
+    """Packed windows.
+
+    Args:
+        ring: the replay.
+        rows: their rows, `[..., steps + 1]`, -1 in windows without a step.
+        gamma: the discount factor.
+
+    Returns:
+        `[..., steps + 1, width]` float32 (see `WindowLayout`; where a row did not act, its step is all ones) and, if
+        there are images, `[..., steps + 1, image_width]` uint8.
+    """
+    layout = WindowLayout.of(ring.spec, ring.step_width)
+    acted = (ring.successor[rows] >= 0) & (rows != NONE)
+    acted[..., -1] = False  # nothing follows it here
+    packed = np.empty((*rows.shape, layout.width), np.float32)
+    packed[..., : layout.discount] = ring.rows.take(rows, axis=0)
+    packed[..., layout.step][~acted] = 1.0
+    packed[..., layout.discount] = np.where(ring.terminated[rows], 0.0, gamma)
+    packed[..., layout.acted] = acted
+    return (packed,) if ring.images is None else (packed, ring.images.take(rows, axis=0))
