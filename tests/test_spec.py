@@ -55,7 +55,6 @@ def test_json_round_trip(space):
 @pytest.mark.parametrize(
     "action_space",
     [
-        spaces.Discrete(3),
         spaces.MultiDiscrete([2, 2]),
         spaces.Box(-np.inf, np.inf, (2,)),
         spaces.Box(-3e38, 3e38, (2,)),

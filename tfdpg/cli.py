@@ -121,7 +121,7 @@ class RunOptions:
         vectorization: whether these are stepped one after the other, or each in a process of its own.
         seeds: one run for each, one after the other.
         run_dir: where the runs go, as <run_dir>/seed-<seed>; the default is runs/<agent>-<env>.
-        networks: module:function that takes the Spec and returns a dict with any of pi, q1, q2, encoder and the
+        networks: module:function that takes the Spec and returns a dict with any of pi, q1, q2, v, encoder and the
             agent's other objects (pi_optimizer, act_noise_schedule, ...).
         target_return: stop as soon as an evaluation returns this much.
         save_every: epochs between two checkpoints.
@@ -143,8 +143,8 @@ class RunOptions:
 
 
 NOT_FLAGS = (
-    *("self", "env", "pi", "q1", "q2", "encoder", "seed", "callbacks", "validation_env"),
-    *("pi_optimizer", "q_optimizer", "act_noise_schedule", "reward_shaper", "recorders"),
+    *("self", "env", "pi", "q1", "q2", "v", "encoder", "seed", "callbacks", "validation_env"),
+    *("pi_optimizer", "q_optimizer", "optimizer", "act_noise_schedule", "reward_shaper", "recorders"),
 )
 """Objects, which `--networks` and the run itself provide; and `seed`, which is `--seeds`."""
 

@@ -126,13 +126,15 @@ class OrnsteinUhlenbeck:
 
 
 class Behaviour(Protocol):
-    """What is done with a policy's outputs `[lanes, n]`, and stored with the step: the action and what belongs to it.
+    """What is done with a policy's outputs `[lanes, n]`, and stored with the step: the action and what belongs to it."""
 
-    Attributes:
-        state: what the next step depends on besides the generator, `[lanes, n]`.
-    """
+    @property
+    def state(self) -> np.ndarray:
+        """What the next step depends on besides the generator, `[lanes, n]`."""
+        ...
 
-    state: np.ndarray
+    @state.setter
+    def state(self, state: np.ndarray) -> None: ...
 
     def factor(self, step: int) -> float:
         """How much it explores at an environment step, of 1."""
@@ -186,12 +188,12 @@ class NoisyActions:
         """The policy's actions, inside the box."""
         return np.minimum(np.maximum(output, self._spec.low), self._spec.high)
 
-    def __call__(self, greedy: np.ndarray, step: int, rng: np.random.Generator) -> np.ndarray:
-        """What to do instead of the greedy actions `[lanes, act_dim]`."""
-        noise = self.noise.sample(len(greedy), rng)
+    def __call__(self, output: np.ndarray, step: int, rng: np.random.Generator) -> np.ndarray:
+        """What to do instead of the policy's actions `[lanes, act_dim]`."""
+        noise = self.noise.sample(len(output), rng)
         if self._schedule is not None:
             noise = noise * np.float32(self.factor(step))
-        return self.greedy(greedy + noise)
+        return self.greedy(output + noise)
 
 
 def noisy_actions(

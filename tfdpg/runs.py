@@ -35,7 +35,7 @@ from tfdpg.training.evaluation import Acts
 from tfdpg.training.loop import check_counts
 
 OBJECTS = (
-    *("pi", "q1", "q2", "encoder", "pi_optimizer", "q_optimizer"),
+    *("pi", "q1", "q2", "v", "encoder", "pi_optimizer", "q_optimizer", "optimizer"),
     *("act_noise_schedule", "reward_shaper", "recorders"),
 )
 """Arguments of agents that no flag can give."""

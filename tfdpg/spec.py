@@ -185,7 +185,7 @@ class Spec:
         return np.minimum(converted, self.action_space.high, out=converted)
 
     def served(self, action: np.ndarray) -> np.ndarray:
-        """Actions, the first of `[lanes, n]`, as exports give them: `[lanes, act_dim]`, or int64 `[lanes]` if Discrete."""
+        """Actions, the first of `[lanes, n]`, as exports give them: `[lanes, act_dim]`, or int64 `[lanes]`."""
         return action[:, : self.act_dim] if self.actions is None else action[:, 0].astype(np.int64)
 
     def check_finite(self, observation: Packed, reward: np.ndarray, where: str) -> None:

@@ -18,7 +18,25 @@ SMALL = {
 D4PG = {"v_min": -500, "v_max": 500, "replay": "uniform", "polyak": 0.995, "target_update_every": 2}
 """Its own tests have its defaults."""
 
+ACER = {
+    "hidden_units": (8, 8),
+    "batch_size": 8,
+    "n_steps": 5,
+    "replay_start": 10,
+    "replay_size": 500,
+    "on_policy": True,
+    "jit_compile": False,
+}
+
+
+def in_its_words(changes):
+    """ACER never acts at random, and waits for `n_steps` of each lane instead of for `update_after`."""
+    names = {"update_after": "n_steps", "update_every": "n_steps"}
+    return {names.get(name, name): value for name, value in changes.items() if name != "start_steps"}
+
+
 AGENTS = {
+    "ACER": lambda env, **changes: tfdpg.ACER(env, **ACER | in_its_words(changes)),
     "DDPG": lambda env, **changes: tfdpg.DDPG(env, **SMALL | changes),
     "D4PG": lambda env, **changes: tfdpg.D4PG(env, **SMALL | D4PG | changes),
     "TD3": lambda env, **changes: tfdpg.TD3(env, **SMALL | changes),

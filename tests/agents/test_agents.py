@@ -121,7 +121,7 @@ def test_fit_equals_the_loop_that_one_writes(make):
         agent.learn()
         if terminated or truncated:
             observation, _ = env.reset(seed=agent.next_reset_seed(0))
-    assert agent.updates == 50
+    assert agent.updates == fitted_agent.updates >= 50
     assert_same_weights(fitted_agent, agent)
 
 

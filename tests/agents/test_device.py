@@ -27,7 +27,7 @@ name, device, directory = sys.argv[1:]
 env = Counter()
 agent = AGENTS[name](env, device=device, jit_compile=True, update_every=5)
 agent.fit(env, epochs=1, steps_per_epoch=40, validation_env=Counter(), validation_episodes=1, verbose=0)
-assert agent.updates == 30
+assert agent.updates >= 30
 agent.save(f"{directory}/agent")
 for agent in (agent, tfdpg.load_agent(f"{directory}/agent")):
     places = {variable.value.device for network in agent._all_networks().values() for variable in network.variables}

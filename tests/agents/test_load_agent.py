@@ -64,6 +64,7 @@ def test_loaded_statistics_are_not_forgotten(make, tmp_path):
 
 
 def test_load_agent_changes_what_it_is_told(make, tmp_path):
+    needs(make, "pi_lr")
     agent = fitted(make, clip_norm=1.0)
     agent.save(tmp_path / "agent")
     changes = {
@@ -98,6 +99,7 @@ def test_load_agent_changes_what_it_is_told(make, tmp_path):
 
 
 def test_objects_are_saved_with_the_agent(make, tmp_path):
+    needs(make, "pi_optimizer")
     schedule = tfdpg.exploration.Decay(0.01, minimum=0.1)
     agent = make(
         Counter(), pi_optimizer=keras.optimizers.RMSprop(0.02), act_noise_schedule=schedule, reward_shaper=doubled

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
 
-AGENTS = {"DDPG": "tfdpg.agents.ddpg", "TD3": "tfdpg.agents.td3", "D4PG": "tfdpg.agents.d4pg", "ACER": "tfdpg.agents.acer"}
+AGENTS = {name: f"tfdpg.agents.{name.lower()}" for name in ("DDPG", "TD3", "D4PG", "ACER")}
 """The algorithms, and where they live."""
 
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfdpg import export
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.stochastic import by_action_space, choose, make_stochastic_parts
-from tfdpg.arguments import keeps_arguments, real, up_to_infinity
+from tfdpg.arguments import keeps_arguments, positive, real, up_to_infinity
 from tfdpg.losses import retrace, trust_region
 from tfdpg.networks import Estimate, Sequences, over_steps, unpack_sequences
 from tfdpg.replay import Ring, draw_windows
@@ -50,6 +50,8 @@ class ACER(Agent):
         dueling: whether Q(s, a) of Box actions is V(s) + A(s, a) − mean_i A(s, u_i); otherwise `q1` is by itself.
         dueling_samples: the number of u_i.
         gamma: discount factor, in [0, 1].
+        reward_scale: factor of the rewards that values are learnt of; logs and exports have values of the rewards
+            themselves.
         n_steps: steps in a window; a learning round comes when each lane has taken so many. None is 20 | 50.
         on_policy: whether a round begins with an update on the newest window of each lane. None is True | False.
         replay_ratio: the mean number of updates of a round on windows from the replay (Poisson).
@@ -115,6 +117,7 @@ class ACER(Agent):
         dueling: bool = True,
         dueling_samples: int = 5,
         gamma: float = 0.99,
+        reward_scale: float = 1.0,
         n_steps: int | None = None,
         on_policy: bool | None = None,
         replay_ratio: float = 4.0,
@@ -144,7 +147,7 @@ class ACER(Agent):
         device: str | None = None,
     ):
         spec = Spec.of(env)
-        self.gamma = real("gamma", gamma, 0, 1)
+        self.gamma, self.reward_scale = real("gamma", gamma, 0, 1), positive("reward_scale", reward_scale)
         self.retrace_lambda = real("retrace_lambda", retrace_lambda, 0, 1)
         self.retrace_clip = up_to_infinity("retrace_clip", retrace_clip)
         self.c = up_to_infinity("c", by_action_space(spec, c, 10.0, 5.0))
@@ -159,7 +162,8 @@ class ACER(Agent):
         parts = make_stochastic_parts(spec, self.family, self.given, self.changed, networks, averaged, *schedule)
         super().__init__(env, parts)
         self.pi, self.q1, self.v = self.networks["pi"], self.networks["q1"], self.networks.get("v")
-        self.signatures = export.stochastic_signatures(spec, self.family, self.critic, self.networks)
+        kinds = self.family, self.critic
+        self.signatures = export.stochastic_signatures(spec, *kinds, self.networks, self.reward_scale)
         self.usual_updates = 1 + math.ceil(replay_ratio)
 
     def draw(self, rows: np.ndarray, weights: np.ndarray | None) -> Packed:
@@ -181,8 +185,9 @@ class ACER(Agent):
             loss_pi = -tf.reduce_sum(direction * statistics[:, :-1], axis=-1)
             loss_q = self.critic.loss(estimate, target, rho)
             losses = tf.where(batch.acted > 0, loss_pi + self.q_coef * loss_q, 0.0)
-            measured = {"loss_q": loss_q, "loss_pi": loss_pi, "q1": estimate.q, "v": v[:, :-1]}
-            measured |= {"td_error": tf.abs(target - estimate.q), **self.divergence(fixed, average)}
+            values = {"q1": estimate.q, "v": v[:, :-1], "td_error": tf.abs(target - estimate.q)}
+            measured = {name: value / self.reward_scale for name, value in values.items()}
+            measured |= {"loss_q": loss_q, "loss_pi": loss_pi, **self.divergence(fixed, average)}
             return tf.reduce_sum(losses) / tf.maximum(tf.reduce_sum(batch.acted), 1), measured
 
         measured = minimize(loss, list(self.networks.values()), self.optimizers["all"])
@@ -203,14 +208,14 @@ class ACER(Agent):
         traces = self.retrace_lambda * tf.minimum(self.retrace_clip, tf.pow(rho, 1 / self.family.dimensions))
         q = tf.stop_gradient(estimate.q)
         target, policy_target = (
-            retrace(q, v[:, 1:], batch.reward, batch.discount, following(c, batch.acted))
+            retrace(q, v[:, 1:], self.reward_scale * batch.reward, batch.discount, following(c, batch.acted))
             for c in (traces, self.family.trace(traces))
         )
         states = behaviour, batch.action, rho, policy_target, v[:, :-1]
         g = self.family.gradient(statistics, *states, estimate, self.c)
         k = self.family.kl_gradient(average, statistics)
         z = trust_region(g, k, self.delta) + self.ent_coef * self.family.entropy_gradient(statistics)
-        return rho, target, tf.where(acted[..., None], z, 0.0)
+        return rho, target, tf.where(tf.expand_dims(acted, -1), z, 0.0)
 
     def state_values(self, estimate: Estimate, batch: Sequences, statistics: tf.Tensor) -> tf.Tensor:
         """V `[batch, T + 1]`, of the average critic where there is one."""

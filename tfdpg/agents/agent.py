@@ -95,8 +95,6 @@ class Agent(abc.ABC):
         stores = recorders(self.given["recorders"], self.spec)
         self.collector = Collector(self.spec, *acting, self.given["reward_shaper"], stores)
 
-    # What an algorithm says.
-
     @abc.abstractmethod
     def draw(self, rows: np.ndarray, weights: np.ndarray | None) -> Packed:
         """What the next updates take, packed `[updates, batch, ...]`.
@@ -117,8 +115,6 @@ class Agent(abc.ABC):
         Returns:
             A value for each of `metrics`, `[batch]`; NaN where this update did not measure it.
         """
-
-    # The step-wise interface.
 
     @property
     def env_steps(self) -> int:
@@ -185,8 +181,6 @@ class Agent(abc.ABC):
         for watch in self.watchers:
             watch(self.updates, logs)
         return logs
-
-    # Keras' interface.
 
     def fit(
         self,
@@ -258,14 +252,21 @@ class Agent(abc.ABC):
         return offline.fit_offline(self, data, epochs, steps_per_epoch, callbacks, verbose, *validation)
 
     def evaluate(
-        self, env: Any, episodes: int = 10, *, stochastic: bool = False, seed: int | None = None, **options: Any
+        self,
+        env: Any,
+        episodes: int = 10,
+        *,
+        stochastic: bool = False,
+        seed: int | None = None,
+        max_ep_len: int | None = None,
     ) -> dict[str, float]:
         """See `tfdpg.evaluate`; the default seed is the agent's. Equal to the export's scores up to rounding.
 
-        With `stochastic`, actions are chosen as while collecting: drawn from the policy, or with exploration noise.
+        `stochastic` acts as while collecting: actions are drawn from the policy, or have exploration noise.
         """
         seed = self.seed if seed is None else seed
-        return evaluation.evaluate(self.policy(seed if stochastic else None), env, episodes, seed=seed, **options)
+        policy = self.policy(seed if stochastic else None)
+        return evaluation.evaluate(policy, env, episodes, seed=seed, max_ep_len=max_ep_len)
 
     def predict(self, observations: Any) -> np.ndarray:
         """The greedy actions for a batch of observations, float32 `[batch, act_dim]`; int64 `[batch]` if Discrete."""
@@ -281,8 +282,6 @@ class Agent(abc.ABC):
     def policy(self, seed: int | None = None) -> evaluation.Acts:
         """The greedy policy as `tfdpg.evaluate` takes it, or with a seed the one that explores."""
         return evaluation.policy(self.spec, self.actor.snapshot(), self.exploration, self.env_steps, seed)
-
-    # Weights and files.
 
     def get_weights(self) -> list[np.ndarray]:
         """The weights of all networks and target networks."""
@@ -321,9 +320,9 @@ class Agent(abc.ABC):
             NotADirectoryError: `directory` is a file.
             tfdpg.export.ExportError: the model does not compute what the agent does; nothing is left behind.
         """
-        critics = sum(name.startswith("q") for name in self.networks)
-        facts = {"agent": type(self).__name__, "environment": self.environment, "critics": critics}
-        facts |= {"env_steps": self.env_steps, "updates": self.updates, "scores": dict(scores or {})}
+        facts: dict[str, Any] = {"agent": type(self).__name__, "environment": self.environment}
+        facts |= {"critics": sum(name.startswith("q") for name in self.networks), "env_steps": self.env_steps}
+        facts |= {"updates": self.updates, "scores": dict(scores or {})}
         examples = export.example_observations(self.spec, self.replay, self.seed)
         return export.write(directory, self.spec, self.networks, self.signatures, examples, facts)
 

@@ -120,7 +120,7 @@ def make_stochastic_parts(
         each_lane=True,
     )
     size, width = positive_int("replay_size", options["replay_size"]), spec.act_dim + family.record_width
-    ring = Ring(spec, size, options["replay_dir"], width)
+    ring = Ring(spec, size, options["replay_dir"], width, has_windows=True)
     start = natural("replay_start", options["replay_start"])
     if start > size:
         raise reject("replay_start", f"at most replay_size={size}", start)

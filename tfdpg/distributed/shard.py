@@ -148,7 +148,7 @@ def split(state: Mapping[str, Any], parts: int) -> Iterator[dict[str, Any]]:
         slots = by_age[part]
         names = [name for name in ("rows", "terminated", "images") if name in state]
         successor = state["successor"][slots]
-        follower = np.where(successor < 0, NONE, age[successor] - (part[0] if len(part) else 0))
+        follower = np.where(successor == NONE, NONE, age[successor] - (part[0] if len(part) else 0))
         inside = np.where(follower < len(part), follower, NONE).astype(np.int32)
         arrays = {name: state[name][slots] for name in names} | {"successor": inside}
         yield arrays | {"added": np.int64(len(part)), "heads": np.empty(0, np.int64)}

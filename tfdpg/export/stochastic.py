@@ -12,7 +12,11 @@ from tfdpg.spec import Spec
 
 
 def stochastic_signatures(
-    spec: Spec, policy: StochasticPolicy, critic: StateActionCritic, networks: Mapping[str, keras.Model]
+    spec: Spec,
+    policy: StochasticPolicy,
+    critic: StateActionCritic,
+    networks: Mapping[str, keras.Model],
+    reward_scale: float,
 ) -> dict[str, Signature]:
     """What a stochastic policy exports.
 
@@ -25,15 +29,16 @@ def stochastic_signatures(
         policy: what the output of `pi` means.
         critic: what the other networks do.
         networks: by name.
+        reward_scale: what rewards were multiplied by before values were learnt of them.
     """
     pi = networks["pi"]
 
     def value(observation: Any) -> Outputs:
-        return {"v": critic.v(networks, observation, pi(observation))}
+        return {"v": critic.v(networks, observation, pi(observation)) / reward_scale}
 
     def action_value(name: str) -> Signature:
         def compute(observation: Any, a: tf.Tensor) -> Outputs:
-            return {name: critic.q(networks, observation, a, pi(observation))}
+            return {name: critic.q(networks, observation, a, pi(observation)) / reward_scale}
 
         return Signature(compute, action_input(spec))
 

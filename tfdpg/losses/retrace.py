@@ -1,14 +1,14 @@
 """Returns of whole windows of steps, off-policy."""
 
+from typing import Any
+
 import tensorflow as tf
 from tensorflow.types.experimental import TensorLike
 
 from tfdpg.losses.td import same_shape
 
 
-def retrace(
-    q_tm1: TensorLike, v_t: TensorLike, r_t: TensorLike, discount_t: TensorLike, c_t: TensorLike
-) -> tf.Tensor:
+def retrace(q_tm1: TensorLike, v_t: TensorLike, r_t: TensorLike, discount_t: TensorLike, c_t: TensorLike) -> tf.Tensor:
     """Retrace targets, from the last step to the first: G_t = r_t + discount_t (v_t + c_t (G_{t+1} − q_{t+1})).
 
     At the end of the window G_t = r_t + discount_t v_t, whatever its c_t is.
@@ -31,17 +31,18 @@ def retrace(
     Q^opc: Wang et al. 2017, "Sample Efficient Actor-Critic with Experience Replay", equation 21.
     """
     q, v, r, discount, c = same_shape(q_tm1=q_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, c_t=c_t)
-    decay = discount * tf.concat([c[..., :-1], tf.zeros_like(c[..., -1:])], axis=-1)
+    steps = q.shape[-1] or 0
+    decay = discount * c * tf.one_hot(steps - 1, steps, on_value=0, off_value=1, dtype=c.dtype)
     targets = r + discount * v - decay * _later(q, 1)
     # G_t = targets_t + decay_t G_{t+1}: each pass doubles the number of steps that a target has summed
     step = 1
-    while step < targets.shape[-1]:
+    while step < steps:
         targets += decay * _later(targets, step)
         decay *= _later(decay, step)
         step *= 2
     return tf.stop_gradient(targets)
 
 
-def _later(x: tf.Tensor, steps: int) -> tf.Tensor:
+def _later(x: Any, steps: int) -> tf.Tensor:
     """x_{t + steps}, 0 beyond the end."""
     return tf.concat([x[..., steps:], tf.zeros_like(x[..., :steps])], axis=-1)

@@ -66,7 +66,8 @@ def actor_output(output: Output, x: Any, **kernel: Any) -> Any:
             return _box_action(output, dense(x))
         case LocScale():
             x, act_dim = dense(x), output.units // 2
-            sigma: Any = keras.ops.softplus(x[:, act_dim:] + output.offset) + MIN_SIGMA
+            above: Any = keras.ops.softplus(x[:, act_dim:] + output.offset)
+            sigma = above + MIN_SIGMA
             scale = keras.layers.Rescaling(output.mean.half_range.tolist(), dtype="float32")(sigma)
             return keras.layers.Concatenate(dtype="float32")([_box_action(output.mean, x[:, :act_dim]), scale])
     raise TypeError(f"There is no Keras form of {output}")

@@ -6,7 +6,7 @@ Its *parameters* `[..., m]` say all of it, and so does its *record*, which is st
 """
 
 import abc
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -137,7 +137,7 @@ class CategoricalPolicy(StochasticPolicy):
 
     def events(self, action: tf.Tensor) -> tf.Tensor:
         """Indices from 0, `[...]`."""
-        return tf.cast(action[..., 0], tf.int32) - self._first
+        return tf.cast(tf.squeeze(action, axis=-1), tf.int32) - self._first
 
     def trace(self, c: tf.Tensor) -> tf.Tensor:
         """Retrace's own."""
@@ -192,10 +192,9 @@ class GaussianPolicy(StochasticPolicy):
 
     def statistics(self, output: tf.Tensor) -> tf.Tensor:
         """The means `[..., act_dim]`, or means and scales `[..., 2 act_dim]`."""
-        loc = self.events(output[..., : self.dimensions])
         if not self._learns_scale:
-            return loc
-        return tf.concat([loc, output[..., self.dimensions :] / self._spec.half_range], axis=-1)
+            return self.events(output)
+        return self.recorded(output)
 
     def parameters(self, statistics: tf.Tensor) -> tf.Tensor:
         """Means and scales `[..., 2 act_dim]`."""
@@ -243,11 +242,11 @@ class GaussianPolicy(StochasticPolicy):
         c: float,
     ) -> tf.Tensor:
         """With one other action, drawn from the policy."""
-        parameters, other = self.parameters(statistics), estimate.other
-        rho_prime = self.ratio(parameters, behaviour, other)
-        here = *tf.split(parameters, 2, axis=-1), rho, self.events(action), target, v
-        on = losses.acer_gradient_gaussian(*here, rho_prime, self.events(other), estimate.q_other, c)
-        return self._on_statistics(*on)
+        parameters, other = self.parameters(statistics), cast(tf.Tensor, estimate.other)
+        loc, scale = tf.split(parameters, 2, axis=-1)
+        others = self.ratio(parameters, behaviour, other), self.events(other), estimate.q_other
+        taken = self.events(action), target, v
+        return self._on_statistics(*losses.acer_gradient_gaussian(loc, scale, rho, *taken, *others, c))
 
     def kl_gradient(self, average: tf.Tensor, statistics: tf.Tensor) -> tf.Tensor:
         """On the means, and on the scales where they are learnt."""
@@ -261,12 +260,15 @@ class GaussianPolicy(StochasticPolicy):
 
     def mode(self, output: tf.Tensor) -> tf.Tensor:
         """The means, inside the box, `[batch, act_dim]`."""
-        return bounded(self._spec, output[..., : self.dimensions])
+        return bounded(self._spec, self._loc(output))
 
     def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
         """`loc` and `scale` `[batch, act_dim]`, in the environment's units."""
         _, scale = tf.split(self.parameters(self.statistics(output)), 2, axis=-1)
-        return {"loc": output[..., : self.dimensions], "scale": scale * self._spec.half_range}
+        return {"loc": self._loc(output), "scale": scale * self._spec.half_range}
+
+    def _loc(self, output: tf.Tensor) -> tf.Tensor:
+        return tf.split(output, 2, axis=-1)[0] if self._learns_scale else output
 
     def _on_statistics(self, on_loc: tf.Tensor, on_scale: tf.Tensor) -> tf.Tensor:
         return tf.concat([on_loc, on_scale], axis=-1) if self._learns_scale else on_loc

@@ -99,6 +99,7 @@ def unpack_transitions(spec: Spec, packed: tuple[tf.Tensor, ...]) -> Transitions
 
 def unpack_sequences(spec: Spec, packed: tuple[tf.Tensor, ...], record_width: int) -> Sequences:
     """The windows of one row of a packed chunk (see `tfdpg.replay.draw_windows`)."""
+    real: Any
     layout, real = WindowLayout.of(spec, spec.act_dim + record_width), packed[0]
     flat = {"float32": real[..., layout.observation], "uint8": packed[-1]}
     parts = tuple(tf.reshape(flat[group], [-1, flat[group].shape[-1]]) for group in spec.groups)
@@ -107,9 +108,9 @@ def unpack_sequences(spec: Spec, packed: tuple[tf.Tensor, ...], record_width: in
         return tf.reshape(x, [*real.shape[:2], *x.shape[1:]])
 
     observation = keras.tree.map_structure(by_window, unpack_observation(spec, parts))
-    step = real[:, :-1, layout.step]
+    action, record = tf.split(real[:, :-1, layout.step], [spec.act_dim, record_width], axis=-1)
     numbers = (real[:, :-1, column] for column in (layout.reward, layout.discount, layout.acted))
-    return Sequences(observation, step[..., : spec.act_dim], step[..., spec.act_dim :], *numbers)
+    return Sequences(observation, action, record, *numbers)
 
 
 def over_steps(network: keras.Model, inputs: Any, training: bool = False, values: bool = False) -> tf.Tensor:

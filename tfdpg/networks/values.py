@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -83,7 +83,7 @@ class ActionValues(StateActionCritic):
 
     def q(self, networks: Networks, observation: Any, action: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
         """Q(s, a)."""
-        return self._taken(networks["q1"](observation), action[..., None])
+        return self._taken(networks["q1"](observation), tf.expand_dims(action, -1))
 
     def _taken(self, values: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
         taken = tf.one_hot(self._policy.events(action), values.shape[-1])
@@ -127,8 +127,8 @@ class Separate(StateActionCritic):
         count = actions.shape[0]
         states = keras.tree.map_structure(lambda x: tf.repeat(x[None, :, :-1], count, axis=0), batch.observation)
         flat = keras.tree.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), (states, actions))
-        values = over_steps(networks["q1"], list(flat), training=True, values=True)
-        return tf.unstack(tf.reshape(values, actions.shape[:-1]))
+        values = over_steps(networks["q1"], list(cast(tuple[Any, Any], flat)), training=True, values=True)
+        return cast(list[tf.Tensor], tf.unstack(tf.reshape(values, actions.shape[:-1])))
 
 
 class Dueling(Separate):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tfdpg.arguments import positive_int
-from tfdpg.replay.ring import Ring
+from tfdpg.replay.ring import NONE, Ring
 from tfdpg.replay.uniform import NOTHING_TO_DRAW, drawable
 
 
@@ -43,7 +43,7 @@ class Passes:
         """
         drawn = np.empty((minibatches, self._batch_size), np.int64)
         for i in range(minibatches):
-            if not len(self._rest) or (self.ring.successor[self._rest[0]] < 0).any():  # overwritten meanwhile
+            if not len(self._rest) or (self.ring.successor[self._rest[0]] == NONE).any():  # overwritten meanwhile
                 self._rest = self._new_pass(update + i)
             drawn[i], self._rest = self._rest[0], self._rest[1:]
         return drawn, None
@@ -62,7 +62,7 @@ class Passes:
             self._rest = rest
 
     def _new_pass(self, update: int) -> np.ndarray:
-        rows = np.flatnonzero(self.ring.successor[: self.ring.size] >= 0) if self.ring.size else np.empty(0, int)
+        rows = np.flatnonzero(self.ring.successor[: self.ring.size] != NONE) if self.ring.size else np.empty(0, int)
         count = int(min(len(rows) // self._batch_size, self._limit))
         if count == 0:
             raise ValueError(

@@ -6,7 +6,7 @@ Source: Schaul, Quan, Antonoglou, Silver 2015, "Prioritized Experience Replay", 
 import numpy as np
 
 from tfdpg.arguments import positive_int, real
-from tfdpg.replay.ring import Ring
+from tfdpg.replay.ring import NONE, Ring
 from tfdpg.replay.uniform import NOTHING_TO_DRAW, random_words
 
 BLOCK = 32
@@ -109,7 +109,7 @@ class Prioritized:
             self._largest = float(state["largest_priority"])
             slots = self._newest(self.ring.size)
             priorities = state["priorities"][len(state["priorities"]) - len(slots) :]
-            self._set(slots, np.where(self.ring.successor[slots] >= 0, priorities, 0.0))
+            self._set(slots, np.where(self.ring.successor[slots] != NONE, priorities, 0.0))
             self._seen, self._waiting = self.ring.added, self._heads()
             self._drawable = np.count_nonzero(self._priorities)
 
@@ -120,7 +120,7 @@ class Prioritized:
             return
         new = np.arange(max(self._seen, added - size), added) % size
         slots = np.concatenate([self._waiting, new])
-        follows = self.ring.successor[slots] >= 0
+        follows = self.ring.successor[slots] != NONE
         self._set(slots, np.where(follows, self._largest, 0.0))
         self._seen, self._waiting = added, self._heads()
         self._drawable = np.count_nonzero(self._priorities)

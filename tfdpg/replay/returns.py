@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tfdpg.replay.ring import Ring
+from tfdpg.replay.ring import NONE, Ring
 
 MOST_ROWS = 100_000
 """The newest rows are enough."""
@@ -23,7 +23,7 @@ def return_range(ring: Ring, gamma: float) -> tuple[float, float]:
     rows = np.arange(max(0, ring.added - MOST_ROWS, ring.added - ring.replay_size), ring.added) % ring.replay_size
     rewards, successors = ring.rows[:, -1], ring.successor
     returns = np.zeros(ring.replay_size)
-    acted = rows[successors[rows] >= 0]
+    acted = rows[successors[rows] != NONE]
     for row in acted[::-1].tolist():  # a successor is always newer
         goes_on = 0.0 if ring.terminated[row] else gamma * returns[successors[row]]
         returns[row] = rewards[row] + goes_on

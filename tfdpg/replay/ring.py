@@ -2,8 +2,9 @@
 
 A row is an observation and, once it has acted, its action, reward and end. The next observation of a row is
 its successor's: nothing is stored twice. The observation that ends an episode is a row of its own, without
-successor; where the lane went on, it says with which row. A lane (one environment) is nothing but its current head row, so lanes may come, go and run at
-unequal speed. Overwriting the oldest row is safe, since a successor is always newer than its row.
+successor; it says with which row its lane went on. A lane (one environment) is nothing but its current head row, so
+lanes may come, go and run at unequal speed. Overwriting the oldest row is safe, since a successor is always newer than
+its row.
 """
 
 from pathlib import Path
@@ -17,13 +18,7 @@ from tfdpg.replay.rows import Rows
 from tfdpg.spec import Packed, Spec
 
 NONE = -1
-"""No successor yet; a lane without a row."""
-
-
-def beyond(row: Any) -> Any:
-    """What is put in place of a row (or back) to say that it follows, or is the last, beyond an episode's end."""
-    return -2 - row
-
+"""No successor yet; a lane without an open episode."""
 
 
 class Ring:
@@ -35,23 +30,30 @@ class Ring:
         directory: where to put rows and images in memory-mapped files, which vanish with the ring; None keeps
             them in memory.
         step_width: the numbers that are stored with a step, the action first; None is the action alone.
+        has_windows: whether the last rows of episodes say with which rows their lanes went on.
 
     Attributes:
         rows: for each row the real part of the observation, the action (and what belongs to it) and the reward,
             float32 `[replay_size, width + step_width + 1]`.
         images: the uint8 parts of the observations, `[replay_size, image_width]`, or None.
         terminated: whether the row's transition ended in a terminal state, bool `[replay_size]`.
-        successor: the row that followed, int32 `[replay_size]`; -1 where none did yet, and `beyond` the first row of
-            the lane's next episode where an episode ended.
+        successor: the row that followed, int32 `[replay_size]`; -1 where none did yet.
+        onward: the first row of the lane's next episode, where an episode ended, int32 `[replay_size]`; else -1. None
+            without `has_windows`.
         added: the number of rows ever added.
-        heads: for each lane the number (counted from the first row ever) of its head row; -1, or `beyond` its last row,
-            where it has no open episode.
+        heads: for each lane the number (counted from the first row ever) of its head row, or -1.
+        newest: for each lane the number of its newest row, or -1.
     """
 
     def __init__(
-        self, spec: Spec, replay_size: int, directory: str | Path | None = None, step_width: int | None = None
+        self,
+        spec: Spec,
+        replay_size: int,
+        directory: str | Path | None = None,
+        step_width: int | None = None,
+        has_windows: bool = False,
     ):
-        self.step_width = spec.act_dim if step_width is None else step_width
+        self.has_windows, self.step_width = has_windows, spec.act_dim if step_width is None else step_width
         self.spec, self._directory = spec, None if directory is None else Path(directory)
         self.replay_size = positive_int("replay_size", replay_size)
         if self.replay_size < 2 or self.replay_size > np.iinfo(np.int32).max:
@@ -63,7 +65,7 @@ class Ring:
         self.obs_width = widths.get("float32", 0)
         self.image_width = widths.get("uint8", 0)
         self.added = 0
-        self.heads = np.empty(0, np.int64)
+        self.heads = self.newest = np.empty(0, np.int64)
         self._allocated = False
 
     @property
@@ -74,7 +76,7 @@ class Ring:
     @property
     def nbytes(self) -> int:
         """The bytes that a full ring takes, in memory and files."""
-        row = 4 * (self.obs_width + self.step_width + 1) + self.image_width + 1 + 4
+        row = 4 * (self.obs_width + self.step_width + 1) + self.image_width + 1 + 4 * (1 + self.has_windows)
         return row * self.replay_size
 
     def allocate(self) -> None:
@@ -92,6 +94,7 @@ class Ring:
         self.images = take((size, self.image_width), np.uint8, self._directory) if self.image_width else None
         self.terminated = np.zeros(size, np.bool_)
         self.successor = np.full(size, NONE, np.int32)
+        self.onward = np.full(size, NONE, np.int32) if self.has_windows else None
         self._allocated = True
 
     def begin(self, lanes: np.ndarray, observation: Packed) -> None:
@@ -99,11 +102,9 @@ class Ring:
         self.allocate()
         if len(lanes):
             self._make_room(lanes.max())
-        new, last = self._append(observation), self.heads[lanes]
-        last = np.where(last < NONE, beyond(last), last)
-        held = last >= max(0, self.added - self.replay_size)
-        self.successor[last[held] % self.replay_size] = beyond(new[held] % self.replay_size)
-        self.heads[lanes] = new
+        new = self._append(observation)
+        self._go_on(self.newest[lanes], new)
+        self.heads[lanes] = self.newest[lanes] = new
 
     def add(
         self,
@@ -136,7 +137,7 @@ class Ring:
         self.rows[slots, -1] = reward
         self.terminated[slots] = terminated
         self.successor[slots] = followers % self.replay_size
-        self.heads[lanes] = new
+        self.heads[lanes] = self.newest[lanes] = new
 
     def extend(self, lane: int, rows: Rows) -> None:
         """Adds successive rows of a lane, as `begin` and `add` would one by one.
@@ -152,13 +153,21 @@ class Ring:
 
     def _extend(self, lane: int, rows: Rows) -> None:
         head, first_row = self.heads[lane], self.added
-        if not rows.first[0] and head >= 0 and head >= first_row + 1 - self.replay_size:
+        if not rows.first[0] and head != NONE and head >= first_row + 1 - self.replay_size:
             self._complete(np.array([head]), rows.part(slice(0, 1)), np.array([first_row]))
-        numbers = self._append(rows.observation)
+        numbers, opens = self._append(rows.observation), np.flatnonzero(rows.first)
+        self._go_on(np.append(self.newest[lane], numbers[:-1])[opens], numbers[opens])
         follows = np.flatnonzero(~rows.first[1:]) + 1
         steps = Rows((), *(values[follows] for values in rows[1:]))
         self._complete(numbers[follows - 1], steps, numbers[follows])
-        self.heads[lane] = numbers[-1]
+        self.heads[lane] = self.newest[lane] = numbers[-1]
+
+    def _go_on(self, numbers: np.ndarray, followers: np.ndarray) -> None:
+        """Says of the last rows of episodes, by their numbers (-1 is none), with which rows their lanes went on."""
+        if self.onward is None:
+            return
+        held = numbers >= max(0, self.added - self.replay_size)
+        self.onward[numbers[held] % self.replay_size] = followers[held] % self.replay_size
 
     def _complete(self, numbers: np.ndarray, steps: Rows, followers: np.ndarray) -> None:
         """Gives rows the steps that they took and the rows that followed, by their numbers."""
@@ -170,9 +179,7 @@ class Ring:
 
     def end(self, lanes: np.ndarray) -> None:
         """Closes the episode on each of `lanes`: its head is the final observation."""
-        lanes = lanes[lanes < len(self.heads)]
-        heads = self.heads[lanes]
-        self.heads[lanes] = np.where(heads >= 0, beyond(heads), heads)
+        self.heads[lanes[lanes < len(self.heads)]] = NONE
 
     def continues(self, lanes: np.ndarray, observation: Packed) -> np.ndarray:
         """Whether each of `lanes` has an open episode whose head is this observation, bool `[len(lanes)]`."""
@@ -194,16 +201,17 @@ class Ring:
     def clear(self) -> None:
         """Forgets all rows and gives back their memory."""
         if self._allocated:
-            del self.rows, self.images, self.terminated, self.successor
-        self.added, self.heads, self._allocated = 0, np.empty(0, np.int64), False
+            del self.rows, self.images, self.terminated, self.successor, self.onward
+        self.added, self._allocated = 0, False
+        self.heads = self.newest = np.empty(0, np.int64)
 
     def state(self) -> dict[str, Any]:
         """All that a later `restore` needs, as arrays; only rows that are held."""
         self.allocate()
         held = slice(0, self.size)
-        state = {"added": np.int64(self.added), "heads": self.heads, "rows": self.rows[held]}
-        state |= {"terminated": self.terminated[held], "successor": self.successor[held]}
-        return state if self.images is None else state | {"images": self.images[held]}
+        state = {"added": np.int64(self.added), "heads": self.heads, "newest": self.newest, "rows": self.rows[held]}
+        names = ("terminated", "successor", "onward", "images")
+        return state | {name: getattr(self, name)[held] for name in names if getattr(self, name) is not None}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Becomes what a ring of the same spec and of any size was when it gave `state`; too many rows: the newest."""
@@ -212,9 +220,10 @@ class Ring:
         forgotten = self.added if held < self.replay_size else 0  # slots that no row was ever put into come last
         self.added -= forgotten
         self.append(state)
-        heads = state["heads"]
-        last = np.where(heads < NONE, beyond(heads), heads) - forgotten
-        self.heads = np.where(last < 0, NONE, np.where(heads < NONE, beyond(last), last))
+        self.heads, self.newest = (
+            np.where(rows >= forgotten, rows - forgotten, NONE)
+            for rows in (state["heads"], state.get("newest", state["heads"]))
+        )
 
     def append(self, state: dict[str, Any]) -> None:
         """Adds the rows of another ring's `state` as the newest; none of its episodes goes on."""
@@ -232,12 +241,12 @@ class Ring:
         age[by_age] = np.arange(held)
         by_age = by_age[held - kept :]
         first = self.added - (held - kept)  # the number that the oldest row, kept or not, would have
-        successor = state["successor"][by_age]
-        follower = np.where(successor < NONE, beyond(successor), successor)
         slots = np.arange(self.added, self.added + kept) % size
         self.rows[slots], self.terminated[slots] = state["rows"][by_age], state["terminated"][by_age]
-        follower = (first + age[follower]) % size
-        self.successor[slots] = np.select([successor >= 0, successor < NONE], [follower, beyond(follower)], NONE)
+        for links, stored in ((self.successor, state["successor"]), (self.onward, state.get("onward"))):
+            if links is not None:
+                follower = np.full(kept, NONE) if stored is None else stored[by_age]
+                links[slots] = np.where(follower == NONE, NONE, (first + age[follower]) % size)
         if self.images is not None:
             self.images[slots] = state["images"][by_age]
         self.added += kept
@@ -257,13 +266,16 @@ class Ring:
         if self.images is not None:
             self.images[slots] = observation[-1]
         self.successor[slots] = NONE
+        if self.onward is not None:
+            self.onward[slots] = NONE
         self.added += count
         return numbers
 
     def _make_room(self, lane: int) -> None:
-        """Makes `heads` long enough for a lane."""
+        """Makes `heads` and `newest` long enough for a lane."""
         if lane >= len(self.heads):
-            self.heads = np.append(self.heads, np.full(lane + 1 - len(self.heads), NONE))
+            more = np.full(lane + 1 - len(self.heads), NONE)
+            self.heads, self.newest = np.append(self.heads, more), np.append(self.newest, more)
 
     def _slots(self, numbers: np.ndarray) -> np.ndarray | slice:
         """Where rows lie; a slice for one row, which NumPy indexes several times as fast."""

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfdpg.replay.ring import Ring
+from tfdpg.replay.ring import NONE, Ring
 from tfdpg.spec import Packed, Spec
 
 
@@ -68,7 +68,7 @@ def draw_transitions(
     discount = np.full(len(first), gamma, np.float32)
     for _ in range(n_step - 1):
         follower = ring.successor[last]
-        goes_on = ~terminated & (follower >= 0)
+        goes_on = ~terminated & (follower != NONE)
         reward = reward + discount * np.where(goes_on, ring.rows[last, -1], 0)  # a row that never acted has none
         terminated = np.where(goes_on, ring.terminated[last], terminated)
         discount = np.where(goes_on, discount * np.float32(gamma), discount)

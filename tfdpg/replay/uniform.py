@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tfdpg.replay.ring import Ring
+from tfdpg.replay.ring import NONE, Ring
 
 NOTHING_TO_DRAW = "The replay holds no transition yet, so nothing can be drawn from it."
 
@@ -71,14 +71,14 @@ def uniform_rows(ring: Ring, seed: int, update: int, minibatches: int, batch_siz
         words = random_words((seed, attempt), update, slots.shape)
         drawn = ((words >> np.uint64(32)) * np.uint64(ring.size) >> np.uint64(32)).astype(np.int64)
         slots[wanted] = drawn[wanted]
-        wanted = ring.successor[slots] < 0
+        wanted = ring.successor[slots] == NONE
         attempt += 1
     return slots
 
 
 def drawable(ring: Ring) -> int:
     """The number of rows that have a successor."""
-    return int(np.count_nonzero(ring.successor[: ring.size] >= 0)) if ring.size else 0
+    return int(np.count_nonzero(ring.successor[: ring.size] != NONE)) if ring.size else 0
 
 
 def random_words(key: tuple[int, int], update: int, shape: tuple[int, int]) -> np.ndarray:

@@ -1,10 +1,10 @@
 """Windows: successive steps of a lane, as many in each, over the ends of episodes."""
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from tfdpg.replay.ring import NONE, Ring, beyond
+from tfdpg.replay.ring import NONE, Ring
 from tfdpg.replay.uniform import uniform_rows
 from tfdpg.spec import Packed, Spec
 
@@ -19,7 +19,7 @@ class Windows:
     observation of an episode that was cut is among them; that of one which terminated is not, having no value.
 
     Args:
-        ring: where to draw from.
+        ring: where to draw from; it has windows.
         seed: the seed of the agent.
         batch_size: windows in a minibatch.
         steps: steps in a window.
@@ -29,9 +29,7 @@ class Windows:
         start: the rows held before there are any of these.
     """
 
-    def __init__(
-        self, ring: Ring, seed: int, batch_size: int, *, steps: int, newest: bool, ratio: float, start: int
-    ):
+    def __init__(self, ring: Ring, seed: int, batch_size: int, *, steps: int, newest: bool, ratio: float, start: int):
         self.ring, self._seed, self._batch_size = ring, seed, batch_size
         self._steps, self._newest, self._ratio, self._start = steps, newest, ratio, start
         self._waiting = np.empty((0, batch_size), np.int64)
@@ -89,25 +87,25 @@ def window_rows(ring: Ring, starts: np.ndarray, steps: int) -> np.ndarray:
 
 def next_rows(ring: Ring, rows: np.ndarray) -> np.ndarray:
     """The rows that lanes had after these, -1 where none did yet."""
-    follower = ring.successor[rows]
-    follower = np.where(follower < NONE, beyond(follower), follower)
-    after_end = ring.successor[follower]
-    skips = ring.terminated[rows] & (ring.successor[rows] >= 0) & (after_end < NONE)
-    return np.where(skips, beyond(after_end), follower)
+    successor, onward = ring.successor[rows], cast(np.ndarray, ring.onward)
+    follower = np.where(successor == NONE, onward[rows], successor)
+    after_end = onward[successor]
+    skips = ring.terminated[rows] & (successor != NONE) & (after_end != NONE)
+    return np.where(skips, after_end, follower)
 
 
 def newest_starts(ring: Ring, steps: int) -> np.ndarray:
     """Where the newest windows begin, one for each lane that is among the newest rows, `[lanes]`."""
-    heads = np.where(ring.heads < NONE, beyond(ring.heads), ring.heads)
-    recent = np.arange(max(0, ring.added - 2 * (steps + 1) * len(heads), ring.added - ring.replay_size), ring.added)
+    newest = ring.newest
+    recent = np.arange(max(0, ring.added - 2 * (steps + 1) * len(newest), ring.added - ring.replay_size), ring.added)
     slots = recent % ring.replay_size
     follower = next_rows(ring, slots)
     place = (follower - recent[0]) % ring.replay_size  # of a slot among the recent ones
     previous = np.arange(len(recent))
     for acted in (False, True):  # a step that terminated goes before the observation that it led to
-        known = (follower != NONE) & ((ring.successor[slots] >= 0) == acted)
+        known = (follower != NONE) & ((ring.successor[slots] != NONE) == acted)
         previous[place[known]] = np.flatnonzero(known)
-    starts = heads[heads >= recent[0]] - recent[0]
+    starts = newest[newest >= recent[0]] - recent[0]
     for _ in range(steps):
         starts = previous[starts]
     return slots[starts]
@@ -144,7 +142,7 @@ def draw_windows(ring: Ring, rows: np.ndarray, gamma: float) -> Packed:
         there are images, `[..., steps + 1, image_width]` uint8.
     """
     layout = WindowLayout.of(ring.spec, ring.step_width)
-    acted = (ring.successor[rows] >= 0) & (rows != NONE)
+    acted = (ring.successor[rows] != NONE) & (rows != NONE)
     acted[..., -1] = False  # nothing follows it here
     packed = np.empty((*rows.shape, layout.width), np.float32)
     packed[..., : layout.discount] = ring.rows.take(rows, axis=0)

@@ -34,6 +34,11 @@ def load_into(ring: Ring, data: Any) -> None:
     """
     before = ring.added
     for state in _states(ring.spec, data):
+        if state["rows"].shape[1] != ring.obs_width + ring.step_width + 1 and ring.step_width > ring.spec.act_dim:
+            raise ValueError(
+                "`data` must be a saved agent of the same kind: this one learns from steps stored with the "
+                f"distribution that drew its actions, which others have not. Received: data={data!r}"
+            )
         ring.append(state)
     if ring.added == before:
         raise ValueError(f"`data` must hold at least one transition. Received: data={data!r}")

@@ -142,7 +142,8 @@ def minimize(
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(weights)
         value, rest = loss()
-        value = optimizer.scale_loss(value + sum(sum(network.losses) for network in several))  # scales in mixed float16 precision only
+        value += sum(sum(network.losses) for network in several)
+        value = optimizer.scale_loss(value)  # scales in mixed float16 precision only
     optimizer.apply(tape.gradient(value, weights), variables)
     return rest
 
