@@ -126,7 +126,7 @@ class OrnsteinUhlenbeck:
 
 
 class Behaviour(Protocol):
-    """What is done with a policy's outputs `[lanes, n]`, and stored with the step: the action and what belongs to it."""
+    """What is done with a policy's outputs `[lanes, n]`, and stored with the step: the action, what belongs to it."""
 
     @property
     def state(self) -> np.ndarray:

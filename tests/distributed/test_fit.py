@@ -29,7 +29,12 @@ def transitions(agent):
     return int((agent.replay.successor[: agent.replay.size] != NONE).sum())
 
 
-@pytest.mark.parametrize("name", AGENTS)
+def test_an_agent_whose_lanes_stand_for_workers_is_refused():
+    with pytest.raises(ValueError, match="`agent` must be one that explores with noise"):
+        distributed.fit(AGENTS["ACER"](Counter()), counter, **SHORT)
+
+
+@pytest.mark.parametrize("name", [name for name in AGENTS if name != "ACER"])
 def test_every_agent_trains(local_ray, name, tmp_path):
     agent = AGENTS[name](Counter())
     history = distributed.fit(

@@ -48,7 +48,7 @@ def acer_gradient_categorical(
     # min(c, ρ) ∇ log f = min(c / f, 1 / μ): finite where f is 0
     weight = tf.where(taken > 0, tf.minimum(limit / probs, 1 / behaviour_probs), 0)
     # f [1 − c / ρ]₊ ∇ log f = [1 − c / ρ]₊
-    excess = tf.nn.relu(probs - tf.math.multiply_no_nan(limit, behaviour_probs))
+    excess = tf.nn.relu(probs - tf.where(tf.math.is_inf(limit), limit, limit * behaviour_probs))
     correction = tf.math.divide_no_nan(excess, probs)
     return tf.stop_gradient(weight * (target - v)[..., None] + correction * (q - v[..., None]))
 

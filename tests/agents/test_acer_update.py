@@ -1,0 +1,179 @@
+"""ACER's update against a slow reference, a step of a window at a time, in both action spaces."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from gymnasium import spaces
+from tensorflow_probability import distributions as tfd
+
+import tfdpg
+from tfdpg.replay import WindowLayout
+
+BOX = spaces.Box(-2.0, 2.0, (2,), np.float32)
+ACTIONS = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 1.0], np.float32))
+SPECS = {"discrete": tfdpg.Spec(BOX, spaces.Discrete(3, start=1)), "box": tfdpg.Spec(BOX, ACTIONS)}
+SMALL = {"hidden_units": (8,), "batch_size": 3, "n_steps": 5, "jit_compile": False, "ent_coef": 0.01, "gamma": 0.9}
+RNG = np.random.default_rng(3)
+STEPS = 5
+ENDS = np.array([[0, 0, 1, 0, 0], [0, 2, 0, 0, 0], [0, 0, 0, 0, 1]])  # 1 terminated, 2 cut
+
+
+def windows(agent):
+    """Three windows: an end in the middle, a cut in the middle (whose last observation did not act), one at the end."""
+    spec, width = agent.spec, agent.spec.act_dim + agent.family.record_width
+    layout = WindowLayout.of(spec, width)
+    packed = np.ones((3, STEPS + 1, layout.width), np.float32)
+    packed[..., layout.observation] = RNG.normal(size=(3, STEPS + 1, 2))
+    packed[..., layout.reward] = RNG.normal(size=(3, STEPS + 1))
+    packed[..., layout.discount] = 0.9
+    packed[:, :-1, layout.discount][ENDS == 1] = 0.0
+    packed[..., layout.acted] = 1.0
+    packed[:, -1, layout.acted] = 0.0
+    packed[1, 2, layout.acted] = 0.0  # the last observation of the episode that was cut
+    outputs = agent.pi(packed[..., layout.observation].reshape(-1, 2)).numpy()
+    behaviour = agent.exploration(outputs + RNG.normal(0, 0.05, outputs.shape).astype(np.float32), 0, RNG)
+    if spec.actions:
+        behaviour[:, 1:] = np.abs(behaviour[:, 1:]) / np.abs(behaviour[:, 1:]).sum(axis=1, keepdims=True)
+    packed[..., layout.step] = behaviour.reshape(3, STEPS + 1, -1)
+    return packed, layout
+
+
+def slow_update(agent, packed, layout, counter):
+    """The directions on the statistics and the critics' targets, by the paper's order of one window, i = k-1 ... 0."""
+    spec, family = agent.spec, agent.family
+    inputs = tf.constant(packed[..., layout.observation])
+    key = tf.stack([tf.constant(agent.seed, tf.int64), tf.constant(counter, tf.int64)])
+    statistics = family.statistics(agent.pi(tf.reshape(inputs, [-1, 2])))
+    average = family.statistics(agent.targets["pi"](tf.reshape(inputs, [-1, 2])))
+    statistics, average = (tf.reshape(x, [3, STEPS + 1, -1]).numpy() for x in (statistics, average))
+    step, d = packed[..., layout.step], spec.act_dim
+    drawn = None if spec.actions else family.sample(tf.constant(statistics[:, :-1]), 6, key).numpy()
+    direction, target_q, target_v = np.zeros((3, STEPS, statistics.shape[-1])), np.zeros((3, STEPS)), {}
+    for b in range(3):
+        v = [value(agent, inputs[b, t : t + 1], statistics[b, t]) for t in range(STEPS + 1)]
+        ret = opc = v[STEPS]
+        for t in reversed(range(STEPS)):
+            s, discount = inputs[b, t : t + 1], packed[b, t, layout.discount]
+            if not packed[b, t, layout.acted]:
+                ret = opc = v[t]  # the observation at which the episode before was cut
+                continue
+            action, record = step[b, t, :d], step[b, t, d:]
+            ret, opc = (packed[b, t, layout.reward] + discount * x for x in (ret, opc))
+            g, rho, q = policy_gradient(agent, s, statistics[b, t], action, record, ret, opc, v[t], drawn, (b, t))
+            k = kl_gradient(agent, average[b, t], statistics[b, t])
+            z = g - max(0, (k @ g - agent.delta) / (k @ k)) * k if k @ k else g
+            entropy = -np.log(statistics[b, t]) - 1 if spec.actions else 0
+            direction[b, t] = z + agent.ent_coef * entropy
+            target_q[b, t], target_v[b, t] = ret, min(1, rho) * (ret - q) + v[t]
+            exponent = 1 if spec.actions else 1 / d
+            ret, opc = min(1, rho**exponent) * (ret - q) + v[t], opc - q + v[t]
+            if spec.actions:
+                opc = ret
+    return direction, target_q, target_v
+
+
+def value(agent, s, statistics):
+    if agent.spec.actions:
+        return float(statistics @ agent.q1(s).numpy()[0])
+    return float(agent.v(s)[0])
+
+
+def dueling(agent, s, action, us):
+    """Q~(s, a) by equation 13."""
+
+    def a(x):
+        return float(agent.q1([s, tf.constant(x[None], tf.float32)])[0])
+
+    return float(agent.v(s)[0]) + a(action) - np.mean([a(u) for u in us])
+
+
+def policy_gradient(agent, s, statistics, action, record, ret, opc, v, drawn, place):
+    if agent.spec.actions:
+        rho, q, a = statistics / record, agent.q1(s).numpy()[0], int(action[0]) - 1
+        g = np.where(np.arange(3) == a, min(agent.c, rho[a]) * (ret - v) / statistics, 0)
+        return g + np.maximum(0, 1 - agent.c / rho) * (q - v), rho[a], q[a]
+    center, half = agent.spec.center, agent.spec.half_range
+    policy = tfd.MultivariateNormalDiag(statistics, np.full(2, np.float32(0.3)))
+    behaviour = tfd.MultivariateNormalDiag((record[:2] - center) / half, record[2:] / half)
+
+    def ratio(x):
+        return float(tf.exp(policy.log_prob((x - center) / half) - behaviour.log_prob((x - center) / half)))
+
+    other, us = drawn[0][place], [u[place] for u in drawn[1:]]
+    rho, q, rho_prime = ratio(action), dueling(agent, s, action, us), ratio(other)
+    score, score_prime = (((x - center) / half - statistics) / 0.3**2 for x in (action, other))
+    correction = max(0, 1 - agent.c / rho_prime) * (dueling(agent, s, other, us) - v)
+    return min(agent.c, rho) * (opc - v) * score + correction * score_prime, rho, q
+
+
+def kl_gradient(agent, average, statistics):
+    return -average / statistics if agent.spec.actions else (statistics - average) / 0.3**2
+
+
+def gradients(agent, packed, layout, direction, target_q, target_v, counter):
+    """What the update's gradients must be, from those directions and targets."""
+    acted = packed[:, :-1, layout.acted] > 0
+    observation = tf.constant(packed[:, :-1, layout.observation].reshape(-1, 2))
+    weights = [w.value for network in agent.networks.values() for w in network.trainable_variables]
+    key = tf.stack([tf.constant(agent.seed, tf.int64), tf.constant(counter, tf.int64)])
+    with tf.GradientTape() as tape:
+        statistics = agent.family.statistics(agent.pi(observation))
+        loss = -tf.reduce_sum(statistics * direction.reshape(-1, direction.shape[-1]).astype(np.float32))
+        if agent.spec.actions:
+            taken = packed[:, :-1, layout.step][..., 0].ravel().astype(int) - 1
+            q = tf.gather(agent.q1(observation), taken, batch_dims=1)
+        else:
+            now = tf.reshape(tf.stop_gradient(statistics), [3, STEPS, -1])
+            drawn = tf.reshape(agent.family.sample(now, 6, key), [6, -1, 2])
+            action = packed[:, :-1, layout.step][..., :2].reshape(-1, 2)
+            base = tf.add_n([agent.q1([observation, u]) for u in tf.unstack(drawn)[1:]]) / 5
+            v = agent.v(observation)
+            q = v + agent.q1([observation, tf.constant(action)]) - base
+            for (b, t), wanted in target_v.items():
+                loss += 0.5 * 0.5 * (v[b * STEPS + t] - wanted) ** 2
+        loss += 0.5 * 0.5 * tf.reduce_sum(tf.where(acted.ravel(), (q - target_q.ravel().astype(np.float32)) ** 2, 0.0))
+        loss /= acted.sum()
+    return tape.gradient(loss, weights)
+
+
+@pytest.mark.parametrize("options", [{}, {"c": 0.9, "delta": 0.01}, {"c": math.inf, "delta": math.inf}], ids=str)
+@pytest.mark.parametrize("kind", SPECS)
+def test_an_update_is_the_paper_s(kind, options):
+    agent = tfdpg.ACER(SPECS[kind], optimizer=keras.optimizers.SGD(1.0), **SMALL | options)
+    for weight in agent.targets["pi"].weights:  # an average that differs
+        weight.assign(weight + 0.3 * tf.random.stateless_normal(weight.shape, [1, 2]))
+    packed, layout = windows(agent)
+    arguments = slow_update(agent, packed, layout, 1)
+    expected = gradients(agent, packed, layout, *arguments, 1)
+    before = [w.numpy() for network in agent.networks.values() for w in network.trainable_variables]
+    average = [w.numpy() for w in agent.targets["pi"].weights]
+    agent.update((tf.constant(packed),), tf.constant(1, tf.int64))
+    after = [w.numpy() for network in agent.networks.values() for w in network.trainable_variables]
+    for x, y, gradient in zip(before, after, expected, strict=True):
+        np.testing.assert_allclose(x - y, gradient, rtol=2e-3, atol=2e-5)
+    for old, new, online in zip(average, agent.targets["pi"].weights, agent.pi.weights, strict=True):
+        np.testing.assert_allclose(new, agent.alpha * old + (1 - agent.alpha) * online, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_nothing_flows_over_an_end_inside_a_window(kind):
+    """What an update makes of the steps before an end is the same whatever comes after it, terminated or cut."""
+    agent = tfdpg.ACER(SPECS[kind], optimizer=keras.optimizers.SGD(1.0), **SMALL)
+    packed, layout = windows(agent)
+    for b, last in ((0, 3), (1, 3)):  # the first row of the next episode
+        only = packed.copy()
+        only[..., layout.acted] = 0
+        only[b, :last, layout.acted] = packed[b, :last, layout.acted]
+        other = only.copy()
+        other[b, last:, layout.observation] += 1.0
+        other[b, last:, layout.reward] += 50.0
+        found = []
+        for minibatch in (only, other):
+            fresh = tfdpg.ACER(SPECS[kind], optimizer=keras.optimizers.SGD(1.0), **SMALL)
+            fresh.update((tf.constant(minibatch),), tf.constant(1, tf.int64))
+            found.append(fresh.get_weights())
+        for x, y in zip(*found, strict=True):
+            np.testing.assert_array_equal(x, y)
