@@ -15,7 +15,10 @@ LAYOUT = WindowLayout.of(SPEC, WIDTH)
 
 
 def ring_of(size):
-    return Ring(SPEC, size, step_width=WIDTH, has_windows=True)
+    ring = Ring(SPEC, size, step_width=WIDTH, has_windows=True)
+    ring.allocate()
+    ring.rows[:] = np.nan  # memory that was not written to may hold anything
+    return ring
 
 
 def column(*values):
@@ -88,8 +91,8 @@ def test_windows_are_the_reference_s(ends):
                         _, step, terminated = by_number[expected[t]]
                         assert packed[0, t, 0] == expected[t] and packed[0, t, LAYOUT.acted] == (step is not None)
                         np.testing.assert_array_equal(packed[0, t, LAYOUT.step], step or [1, 1, 1])
+                        assert packed[0, t, LAYOUT.reward] == (step[0] * 10 if step else 0)
                         if step:
-                            assert packed[0, t, LAYOUT.reward] == step[0] * 10
                             np.testing.assert_allclose(packed[0, t, LAYOUT.discount], 0 if terminated else 0.9)
                     assert packed[0, steps, LAYOUT.acted] == 0
 

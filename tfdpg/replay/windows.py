@@ -138,15 +138,16 @@ def draw_windows(ring: Ring, rows: np.ndarray, gamma: float) -> Packed:
         gamma: the discount factor.
 
     Returns:
-        `[..., steps + 1, width]` float32 (see `WindowLayout`; where a row did not act, its step is all ones) and, if
-        there are images, `[..., steps + 1, image_width]` uint8.
+        `[..., steps + 1, width]` float32 (see `WindowLayout`; where a row did not act, its step is all ones and its
+        reward 0) and, if there are images, `[..., steps + 1, image_width]` uint8.
     """
     layout = WindowLayout.of(ring.spec, ring.step_width)
     acted = (ring.successor[rows] != NONE) & (rows != NONE)
     acted[..., -1] = False  # nothing follows it here
     packed = np.empty((*rows.shape, layout.width), np.float32)
     packed[..., : layout.discount] = ring.rows.take(rows, axis=0)
-    packed[..., layout.step][~acted] = 1.0
+    packed[..., layout.step][~acted] = 1.0  # what is stored there is of no meaning, and need not be a number
+    packed[..., layout.reward][~acted] = 0.0
     packed[..., layout.discount] = np.where(ring.terminated[rows], 0.0, gamma)
     packed[..., layout.acted] = acted
     return (packed,) if ring.images is None else (packed, ring.images.take(rows, axis=0))

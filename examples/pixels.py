@@ -1,0 +1,68 @@
+"""ACER on images: CartPole from its rendered frames, through a small convolutional encoder; needs the extra pygame.
+
+python examples/pixels.py --steps 100000
+"""
+
+import argparse
+
+import gymnasium as gym
+import keras
+import numpy as np
+from gymnasium import spaces
+from gymnasium.wrappers import AddRenderObservation, FrameStackObservation, TransformObservation
+
+import tfdpg
+
+FRAME = (40, 75)
+
+
+def make_env() -> gym.Env:
+    """CartPole-v1 whose observation is the last two frames, uint8 `[2, 40, 75]`, dark on white."""
+    env = AddRenderObservation(gym.make("CartPole-v1", render_mode="rgb_array"), render_only=True)
+    return FrameStackObservation(TransformObservation(env, shrink, spaces.Box(0, 255, FRAME, np.uint8)), 2)
+
+
+def shrink(frame: np.ndarray) -> np.ndarray:
+    """The part of a frame `[400, 600, 3]` in which the pole moves: the darkest red of each 4 by 8 pixels."""
+    return frame[160:320, :, 0].reshape(40, 4, 75, 8).min(axis=(1, 3))
+
+
+def build_encoder(features: int = 128) -> keras.Model:
+    """From the two frames to features."""
+    return keras.Sequential(
+        [
+            keras.Input((2, *FRAME), dtype="uint8"),
+            keras.layers.Rescaling(1 / 255),
+            keras.layers.Permute((2, 3, 1)),
+            keras.layers.Conv2D(16, 5, strides=3, activation="relu"),
+            keras.layers.Conv2D(32, 3, strides=2, activation="relu"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(features, activation="relu"),
+        ]
+    )
+
+
+def train(steps: int, lanes: int = 8, seed: int = 0, **options) -> tuple[tfdpg.ACER, dict[str, list[float]]]:
+    """An agent trained on so many environment steps, and its history."""
+    env = gym.vector.SyncVectorEnv([make_env] * lanes)
+    agent = tfdpg.ACER(env, encoder=build_encoder(), shared_torso=True, seed=seed, **options)
+    epochs = max(1, steps // 10_000)
+    history = agent.fit(
+        env, epochs=epochs, steps_per_epoch=steps // epochs, validation_env=make_env(), validation_episodes=5
+    )
+    return agent, history.history
+
+
+def main() -> None:
+    """Trains, and prints the returns of 20 episodes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=100_000, help="environment steps")
+    parser.add_argument("--lanes", type=int, default=8, help="environments stepped together")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    agent, _ = train(arguments.steps, arguments.lanes, arguments.seed, hidden_units=())
+    print({name: round(value, 1) for name, value in agent.evaluate(make_env(), episodes=20, seed=1000).items()})
+
+
+if __name__ == "__main__":
+    main()
