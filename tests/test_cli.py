@@ -183,10 +183,34 @@ def test_vector_environments_and_own_networks(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert train("--run-dir", "r", "--num-envs", "3", "--networks", "my_networks:build") == 0
     agent = tfdpg.load_agent(tmp_path / "r/seed-0/checkpoints/60")
-    assert agent.own_networks == {"pi"} and agent.pi.layers[1].units == 5
+    assert set(agent.own_networks) == {"pi"} and agent.pi.layers[1].units == 5
     assert len(agent.replay.heads) == 3
     assert train("--run-dir", "s", "--networks", "my_networks:wrong") == 1
     assert "['actor']" in capsys.readouterr().err
+
+
+def test_acer_trains_on_discrete_actions_and_is_evaluated_and_inspected(tmp_path, capsys):
+    options = ["--hidden-units", "8", "--n-steps", "5", "--c", "inf", "--delta", "inf", "--replay-start", "20"]
+    options += ["--env", "CartPole-v1", "--num-envs", "2", "--steps-per-epoch", "40", "--epochs", "2"]
+    options += ["--validation-episodes", "1", "--verbose", "0", "--jit-compile", "False"]
+    assert cli.main(["train", "acer", *options, "--run-dir", str(tmp_path)]) == 0
+    run = str(tmp_path / "seed-0")
+    assert cli.main(["train", "--resume", run, "--epochs", "3"]) == 0
+    capsys.readouterr()
+    for source in (run, f"{run}/export"):
+        assert cli.main(["evaluate", source, "--episodes", "2", "--seed", "5"]) == 0
+    first, second = capsys.readouterr().out.split("length: mean")[:2]
+    assert first.splitlines()[:2] == second.splitlines()[1:3] and "episode 2: return" in first
+    assert cli.main(["inspect", f"{run}/export"]) == 0
+    shown = capsys.readouterr().out
+    for line in ("pi(x: float32[batch, 4]) -> pi: int64[batch]", "q1(x: float32[batch, 4], a: int64[batch]) -> q1"):
+        assert line in shown
+    assert "v(x: float32[batch, 4]) -> v: float32[batch]" in shown and "probs: float32[batch, 2]" in shown
+    bad = ["train", "acer", *options, "--run-dir", str(tmp_path / "bad")]
+    assert cli.main([*bad, "--num-envs", "1", "--actors", "2"]) == 1
+    assert "one that explores with noise" in capsys.readouterr().err
+    assert cli.main([*bad, "--sigma", "0.5"]) == 1
+    assert "`sigma` does nothing where actions are Discrete(2)" in capsys.readouterr().err
 
 
 def test_target_return_stops_early(tmp_path):
@@ -215,7 +239,7 @@ def test_help_is_quick_and_imports_nothing_heavy():
     started = time.perf_counter()
     shown = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert time.perf_counter() - started < 1
-    assert all(command in shown for command in ("train {ddpg,td3,d4pg}", "evaluate", "export", "inspect", "plot"))
+    assert all(command in shown for command in ("train {ddpg,td3,d4pg,acer}", "evaluate", "export", "inspect", "plot"))
 
 
 COMMANDS = [["train", name.lower()] for name in AGENTS] + [["evaluate"], ["export"], ["inspect"], ["plot"]]
@@ -233,8 +257,8 @@ def test_no_help_has_a_fixed_option(arguments, capsys):
 @pytest.mark.parametrize("name", AGENTS)
 def test_every_option_is_a_flag_with_its_help_and_default(name, capsys):
     cls = agent_class(name)
-    objects = {"self", "env", "pi", "q1", "q2", "encoder", "callbacks", "validation_env"}
-    objects |= {"pi_optimizer", "q_optimizer", "act_noise_schedule", "reward_shaper", "recorders"}
+    objects = {"self", "env", "pi", "q1", "q2", "v", "encoder", "callbacks", "validation_env"}
+    objects |= {"optimizer", "pi_optimizer", "q_optimizer", "act_noise_schedule", "reward_shaper", "recorders"}
     with pytest.raises(SystemExit):
         cli.main(["train", name, "--help"])
     shown = re.sub(r"[\s│]+", " ", capsys.readouterr().out)

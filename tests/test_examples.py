@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 
 import tfdpg
-from examples import offline, own_loop, own_networks
+from examples import offline, own_loop, own_networks, pixels
 from tests.agents.roster import SMALL
 
 
@@ -32,3 +32,13 @@ def test_own_networks(tmp_path):
 def test_offline(tmp_path):
     returns = offline.compare("Pendulum-v1", tmp_path / "recording", steps=300, updates=20, **SMALL)
     assert set(returns) == {"online", "offline"} and all(-2000 < value < 0 for value in returns.values())
+
+
+def test_pixels(tmp_path):
+    options = {"n_steps": 5, "batch_size": 2, "replay_start": 10, "hidden_units": (), "replay_ratio": 1}
+    agent, history = pixels.train(30, lanes=2, **options)
+    assert np.isfinite(history["loss_q"]).all() and agent.updates >= 3
+    assert agent.replay.images.shape[1] == 2 * 40 * 75
+    frames, _ = pixels.make_env().reset(seed=0)
+    assert frames.min() == 0 and frames.max() == 255  # the cart, and the sky
+    assert tfdpg.load(agent.export(tmp_path / "model"))(frames) == agent(frames)

@@ -16,6 +16,7 @@ CALLABLES = {
     "TD3": tfdpg.TD3.__init__,
     "DDPG": tfdpg.DDPG.__init__,
     "D4PG": tfdpg.D4PG.__init__,
+    "ACER": tfdpg.ACER.__init__,
     "fit": tfdpg.TD3.fit,
     "fit_offline": tfdpg.TD3.fit_offline,
     "ScalarWriter": tfdpg.callbacks.ScalarWriter.__init__,
@@ -43,9 +44,9 @@ SKRL = (
 SECTIONS = {"Options\n": SPINNING_UP, "Options of MATLAB's rlTD3Agent\n": MATLAB, "Options of skrl's DDPG\n": SKRL}
 
 
-def rows(title):
+def rows(title, begin="| `"):
     section = README.split(f"\n## {title}")[1].split("\n## ")[0]
-    table = [line for line in section.splitlines() if line.startswith("| `")]
+    table = [line for line in section.splitlines() if line.startswith(begin)]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
 
@@ -69,6 +70,15 @@ def test_every_name_and_default_on_our_side_is_as_written(title):
             else:
                 assert default is inspect.Parameter.empty, f"{function}({argument}) has the default {default}"
     assert checked >= 20
+
+
+def test_every_option_and_default_of_acer_is_as_written():
+    named = {}
+    for _, ours, defaults, *_ in rows("Options of ACER", begin="|")[2:]:
+        names = re.findall(r"ACER\((\w+)\)", ours)
+        named |= dict(zip(names, map(ast.literal_eval, re.findall(r"`([^`]+)`", defaults)), strict=True))
+    parameters = inspect.signature(tfdpg.ACER.__init__).parameters
+    assert named == {name: p.default for name, p in parameters.items() if name not in ("self", "env")}
 
 
 def test_every_constructor_option_is_in_the_readme():
