@@ -18,7 +18,7 @@ from tfdpg.agents.agent import Agent
 from tfdpg.agents.stochastic import by_action_space, choose, make_stochastic_parts
 from tfdpg.arguments import keeps_arguments, positive, real, up_to_infinity
 from tfdpg.losses import retrace, trust_region
-from tfdpg.networks import Estimate, Sequences, over_steps, unpack_sequences
+from tfdpg.networks import Estimate, Sequences, Taken, over_steps, unpack_sequences
 from tfdpg.replay import Ring, draw_windows
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.updates import minimize, polyak_average
@@ -211,8 +211,8 @@ class ACER(Agent):
             retrace(q, v[:, 1:], self.reward_scale * batch.reward, batch.discount, following(c, batch.acted))
             for c in (traces, self.family.trace(traces))
         )
-        states = behaviour, batch.action, rho, policy_target, v[:, :-1]
-        g = self.family.gradient(statistics, *states, estimate, self.c)
+        taken = Taken(behaviour, batch.action, rho, policy_target, v[:, :-1])
+        g = self.family.gradient(statistics, taken, estimate, self.c)
         k = self.family.kl_gradient(average, statistics)
         z = trust_region(g, k, self.delta) + self.ent_coef * self.family.entropy_gradient(statistics)
         return rho, target, tf.where(tf.expand_dims(acted, -1), z, 0.0)

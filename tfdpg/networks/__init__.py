@@ -17,6 +17,7 @@ from tfdpg.networks.stochastic import stochastic_actor_critic
 from tfdpg.networks.tensors import (
     Estimate,
     Sequences,
+    Taken,
     Transitions,
     bounded,
     flat_values,
@@ -46,6 +47,7 @@ __all__ = [
     "Sequences",
     "StateActionCritic",
     "StochasticPolicy",
+    "Taken",
     "Transitions",
     "Value",
     "actor_critic",

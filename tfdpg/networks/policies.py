@@ -14,7 +14,7 @@ from tfdpg import losses
 from tfdpg.acting import BoxAction, CategoricalSampling, GaussianSampling, LocScale, Output, Probabilities
 from tfdpg.exploration import Behaviour
 from tfdpg.networks.randomness import stateless_normal
-from tfdpg.networks.tensors import Estimate, bounded
+from tfdpg.networks.tensors import Estimate, Taken, bounded
 from tfdpg.spec import Spec
 
 LARGEST_LOG_RATIO = 30.0
@@ -61,26 +61,12 @@ class StochasticPolicy(abc.ABC):
         """The traces `[...]` of the returns in the policy's gradient, from those of Retrace."""
 
     @abc.abstractmethod
-    def gradient(
-        self,
-        statistics: tf.Tensor,
-        behaviour: tf.Tensor,
-        action: tf.Tensor,
-        rho: tf.Tensor,
-        target: tf.Tensor,
-        v: tf.Tensor,
-        estimate: Estimate,
-        c: float,
-    ) -> tf.Tensor:
+    def gradient(self, statistics: tf.Tensor, taken: Taken, estimate: Estimate, c: float) -> tf.Tensor:
         """ACER's truncated policy gradient with bias correction, on the statistics.
 
         Args:
             statistics: of the policy.
-            behaviour: the parameters of the distribution that the actions were drawn from.
-            action: the actions taken, `[..., act_dim]`.
-            rho: their importance weights `[...]`.
-            target: the return estimates for them `[...]`.
-            v: V(s), `[...]`.
+            taken: the actions taken, and what is known of them.
             estimate: what the critic says of other actions.
             c: where importance weights are truncated.
         """
@@ -143,20 +129,10 @@ class CategoricalPolicy(StochasticPolicy):
         """Retrace's own."""
         return c
 
-    def gradient(
-        self,
-        statistics: tf.Tensor,
-        behaviour: tf.Tensor,
-        action: tf.Tensor,
-        rho: tf.Tensor,
-        target: tf.Tensor,
-        v: tf.Tensor,
-        estimate: Estimate,
-        c: float,
-    ) -> tf.Tensor:
+    def gradient(self, statistics: tf.Tensor, taken: Taken, estimate: Estimate, c: float) -> tf.Tensor:
         """With all other actions."""
-        taken = self.events(action)
-        return losses.acer_gradient_categorical(statistics, behaviour, taken, estimate.q_other, target, v, c)
+        values = estimate.q_other, taken.target, taken.v
+        return losses.acer_gradient_categorical(statistics, taken.behaviour, self.events(taken.action), *values, c)
 
     def kl_gradient(self, average: tf.Tensor, statistics: tf.Tensor) -> tf.Tensor:
         """On the probabilities."""
@@ -230,23 +206,13 @@ class GaussianPolicy(StochasticPolicy):
         """1: Q^opc corrects by no importance weights."""
         return tf.ones_like(c)
 
-    def gradient(
-        self,
-        statistics: tf.Tensor,
-        behaviour: tf.Tensor,
-        action: tf.Tensor,
-        rho: tf.Tensor,
-        target: tf.Tensor,
-        v: tf.Tensor,
-        estimate: Estimate,
-        c: float,
-    ) -> tf.Tensor:
+    def gradient(self, statistics: tf.Tensor, taken: Taken, estimate: Estimate, c: float) -> tf.Tensor:
         """With one other action, drawn from the policy."""
         parameters, other = self.parameters(statistics), cast(tf.Tensor, estimate.other)
         loc, scale = tf.split(parameters, 2, axis=-1)
-        others = self.ratio(parameters, behaviour, other), self.events(other), estimate.q_other
-        taken = self.events(action), target, v
-        return self._on_statistics(*losses.acer_gradient_gaussian(loc, scale, rho, *taken, *others, c))
+        here = taken.rho, self.events(taken.action), taken.target, taken.v
+        there = self.ratio(parameters, taken.behaviour, other), self.events(other), estimate.q_other
+        return self._on_statistics(*losses.acer_gradient_gaussian(loc, scale, *here, *there, c))
 
     def kl_gradient(self, average: tf.Tensor, statistics: tf.Tensor) -> tf.Tensor:
         """On the means, and on the scales where they are learnt."""

@@ -65,6 +65,24 @@ class Estimate(NamedTuple):
     q_other: tf.Tensor
 
 
+class Taken(NamedTuple):
+    """The actions that windows took.
+
+    Attributes:
+        behaviour: the parameters of the distribution that drew them, `[batch, T, n]`.
+        action: `[batch, T, act_dim]`.
+        rho: their importance weights, `[batch, T]`.
+        target: the return estimates for them in the policy's gradient, `[batch, T]`.
+        v: V(s_t), `[batch, T]`.
+    """
+
+    behaviour: tf.Tensor
+    action: tf.Tensor
+    rho: tf.Tensor
+    target: tf.Tensor
+    v: tf.Tensor
+
+
 def network_inputs(spec: Spec, leaves: dict[str, tf.Tensor]) -> Any:
     """Tensors by leaf name, in the structure that networks take."""
     return leaves if spec.is_dict else leaves["x"]
