@@ -49,7 +49,17 @@ def positive(name: str, value: Any) -> float:
 
 def up_to_infinity(name: str, value: Any) -> float:
     """Returns `value` as a float above 0, which may be infinite, or raises `ValueError`."""
-    return float(value) if isinstance(value, float) and value == math.inf else positive(name, value)
+    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_real or not float(value) > 0:
+        raise reject(name, "a number above 0, or infinity", value)
+    return float(value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """Returns `value` if it is True or False, or raises `ValueError`."""
+    if not isinstance(value, bool):
+        raise reject(name, "True or False", value)
+    return value
 
 
 def keeps_arguments(init: Init) -> Init:

@@ -116,6 +116,7 @@ def test_exports_have_modes_values_and_distributions(kind, options, tmp_path):
         np.testing.assert_allclose(described["probs"], agent.pi(x), rtol=1e-4)
         np.testing.assert_allclose(policy.v(x), (agent.pi(x) * q).numpy().sum(axis=1) * 10, rtol=1e-3, atol=1e-5)
         np.testing.assert_allclose(policy.q1(x, action), q[np.arange(6), action - 1] * 10, rtol=1e-3, atol=1e-5)
+        assert np.isnan(policy.q1(x, np.array([0, 4, -1, 7, 0, 4]))).all()  # no actions
     else:
         np.testing.assert_allclose(described["loc"], agent.pi(x), rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(described["scale"], np.broadcast_to([0.6, 0.15], (6, 2)), rtol=1e-5)
@@ -147,6 +148,10 @@ def test_own_networks_and_a_shared_encoder_are_saved_and_go_on(kind, tmp_path):
     mine = tfdpg.ACER(SPECS[kind], pi=own, **SMALL)
     mine.save(tmp_path / "own")
     np.testing.assert_array_equal(tfdpg.load_agent(tmp_path / "own").predict(observation), mine.predict(observation))
+    if kind == "discrete":
+        logits = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, bias_initializer="ones")])
+        with pytest.raises(ValueError, match="`pi` must be a model that returns probabilities"):
+            tfdpg.ACER(SPECS[kind], pi=logits, **SMALL)
     with pytest.raises(ValueError, match=rf"`pi` must return shape \(batch, {width}\)"):
         tfdpg.ACER(SPECS[kind], pi=keras.Sequential([keras.Input((2,)), keras.layers.Dense(5)]), **SMALL)
 
@@ -159,8 +164,9 @@ def test_an_optimizer_and_a_rate_can_change(tmp_path):
     schedule = keras.optimizers.schedules.PolynomialDecay(0.1, 10)
     other = tfdpg.load_agent(tmp_path / "agent", optimizer=keras.optimizers.SGD(schedule))
     assert isinstance(other.optimizers["all"], keras.optimizers.SGD)
-    with pytest.raises(ValueError, match="`critic_average` cannot change"):
-        tfdpg.load_agent(tmp_path / "agent", critic_average=0.9)
+    for name in ("critic_average", "reward_scale"):
+        with pytest.raises(ValueError, match=f"`{name}` cannot change"):
+            tfdpg.load_agent(tmp_path / "agent", **{name: 0.9})
 
 
 @pytest.mark.parametrize(
@@ -171,7 +177,12 @@ def test_an_optimizer_and_a_rate_can_change(tmp_path):
         ("box", {"dueling": False, "dueling_samples": 3}, "`dueling_samples` does nothing where `dueling` is False"),
         ("box", {"replay_ratio": 0}, "`replay_ratio` must be above 0 where `on_policy` is off"),
         ("box", {"replay_start": 10**6}, "`replay_start` must be at most replay_size=50000"),
-        ("box", {"c": 0}, "`c` must be a number above 0"),
+        ("box", {"c": 0}, "`c` must be a number above 0, or infinity"),
+        ("box", {"c": "10"}, "`c` must be a number above 0, or infinity. Received: c='10'"),
+        ("box", {"ent_coef": 0.1}, "`ent_coef` does nothing where the scale of a Gaussian is fixed"),
+        ("discrete", {"replay_ratio": 0, "replay_start": 50}, "`replay_start` does nothing where `replay_ratio` is 0"),
+        ("box", {"on_policy": "yes"}, "`on_policy` must be True or False"),
+        ("box", {"dueling": "no"}, "`dueling` must be True or False"),
         ("box", {"delta": -1.0}, "`delta` must be a number above 0"),
         ("box", {"learn_sigma": True, "sigma": 0.01}, "`sigma` must be above 0.01"),
         ("box", {"optimizer": keras.optimizers.SGD(0.1), "lr": 0.1}, "`lr` does nothing where `optimizer` is your own"),
@@ -192,3 +203,28 @@ def test_deterministic_policies_refuse_discrete_actions():
     for agent in (tfdpg.TD3, tfdpg.DDPG, tfdpg.D4PG):
         with pytest.raises(ValueError, match="Discrete.*not supported by deterministic policies.*tfdpg.ACER"):
             agent(SPECS["discrete"])
+
+
+@pytest.mark.parametrize("start", [-1, 0, 5])
+def test_windows_without_steps_and_cuts_change_nothing_that_is_not_a_number(start):
+    """Memory that was not written to may hold anything; one lane leaves 2 of 3 newest windows without a step."""
+    spec = tfdpg.Spec(SPECS["box"].observation_space, spaces.Discrete(2, start=start))
+    agent = tfdpg.ACER(spec, **SMALL | {"replay_start": 5})
+    agent.replay.allocate()
+    agent.replay.rows[:] = np.nan
+    observation = np.zeros(2, np.float32)
+    for t in range(40):
+        assert agent.act(observation) - start in (0, 1)
+        agent.observe(1.0, observation + t, False, t % 7 == 6)
+        agent.learn()
+    assert agent.updates > 8 and all(np.isfinite(w).all() for w in agent.get_weights())
+    agent.pi.layers[-2].bias.assign([200.0, -200.0])
+    assert np.isfinite(list(agent.learn(1).values())).all()  # a probability of 0
+
+
+def test_lanes_that_are_gone_have_no_newest_windows():
+    agent = tfdpg.ACER(SyncVectorEnv([Counter] * 3), **SMALL | {"replay_ratio": 0, "on_policy": True, "batch_size": 1})
+    agent.fit(SyncVectorEnv([Counter] * 3), epochs=1, steps_per_epoch=15, verbose=0)
+    assert agent.updates == 3
+    agent.fit(Counter(), epochs=1, steps_per_epoch=5, verbose=0)
+    assert agent.updates == 4

@@ -15,7 +15,7 @@ from tfdpg.replay import WindowLayout
 BOX = spaces.Box(-2.0, 2.0, (2,), np.float32)
 ACTIONS = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 1.0], np.float32))
 SPECS = {"discrete": tfdpg.Spec(BOX, spaces.Discrete(3, start=1)), "box": tfdpg.Spec(BOX, ACTIONS)}
-SMALL = {"hidden_units": (8,), "batch_size": 3, "n_steps": 5, "jit_compile": False, "ent_coef": 0.01, "gamma": 0.9}
+SMALL = {"hidden_units": (8,), "batch_size": 3, "n_steps": 5, "jit_compile": False, "gamma": 0.9}
 RNG = np.random.default_rng(3)
 STEPS = 5
 ENDS = np.array([[0, 0, 1, 0, 0], [0, 2, 0, 0, 0], [0, 0, 0, 0, 1]])  # 1 terminated, 2 cut
@@ -43,74 +43,112 @@ def windows(agent):
 
 def slow_update(agent, packed, layout, counter):
     """The directions on the statistics and the critics' targets, by the paper's order of one window, i = k-1 ... 0."""
-    spec, family = agent.spec, agent.family
+    spec, family, d = agent.spec, agent.family, agent.spec.act_dim
     inputs = tf.constant(packed[..., layout.observation])
     key = tf.stack([tf.constant(agent.seed, tf.int64), tf.constant(counter, tf.int64)])
-    statistics = family.statistics(agent.pi(tf.reshape(inputs, [-1, 2])))
-    average = family.statistics(agent.targets["pi"](tf.reshape(inputs, [-1, 2])))
-    statistics, average = (tf.reshape(x, [3, STEPS + 1, -1]).numpy() for x in (statistics, average))
-    step, d = packed[..., layout.step], spec.act_dim
-    drawn = None if spec.actions else family.sample(tf.constant(statistics[:, :-1]), 6, key).numpy()
+    judges = agent.networks if agent.critic_average is None else agent.targets
+    statistics, average = (
+        units(agent, pi(tf.reshape(inputs, [-1, 2]))).reshape(3, STEPS + 1, -1)
+        for pi in (agent.pi, agent.targets["pi"])
+    )
+    drawn = None
+    if not spec.actions:
+        count = 1 + agent.given["dueling_samples"] * agent.given["dueling"]
+        drawn = family.sample(tf.constant(statistics[:, :-1], tf.float32), count, key).numpy()
     direction, target_q, target_v = np.zeros((3, STEPS, statistics.shape[-1])), np.zeros((3, STEPS)), {}
     for b in range(3):
-        v = [value(agent, inputs[b, t : t + 1], statistics[b, t]) for t in range(STEPS + 1)]
+        v = [value(agent, judges, inputs[b, t : t + 1], statistics[b, t]) for t in range(STEPS + 1)]
         ret = opc = v[STEPS]
         for t in reversed(range(STEPS)):
             s, discount = inputs[b, t : t + 1], packed[b, t, layout.discount]
             if not packed[b, t, layout.acted]:
                 ret = opc = v[t]  # the observation at which the episode before was cut
                 continue
-            action, record = step[b, t, :d], step[b, t, d:]
-            ret, opc = (packed[b, t, layout.reward] + discount * x for x in (ret, opc))
-            g, rho, q = policy_gradient(agent, s, statistics[b, t], action, record, ret, opc, v[t], drawn, (b, t))
+            action, record = packed[b, t, layout.step][:d], packed[b, t, layout.step][d:]
+            ret, opc = (agent.reward_scale * packed[b, t, layout.reward] + discount * x for x in (ret, opc))
+            of_step = s, statistics[b, t], action, record, drawn, (b, t)
+            g, rho, q = policy_gradient(agent, judges, ret, opc, v[t], *of_step)
             k = kl_gradient(agent, average[b, t], statistics[b, t])
             z = g - max(0, (k @ g - agent.delta) / (k @ k)) * k if k @ k else g
-            entropy = -np.log(statistics[b, t]) - 1 if spec.actions else 0
-            direction[b, t] = z + agent.ent_coef * entropy
-            target_q[b, t], target_v[b, t] = ret, min(1, rho) * (ret - q) + v[t]
-            exponent = 1 if spec.actions else 1 / d
-            ret, opc = min(1, rho**exponent) * (ret - q) + v[t], opc - q + v[t]
+            direction[b, t] = z + agent.ent_coef * entropy_gradient(agent, statistics[b, t])
+            _, _, own_q = policy_gradient(agent, agent.networks, ret, opc, v[t], *of_step)
+            own_v = value(agent, agent.networks, s, statistics[b, t])
+            if not agent.given["dueling"]:
+                own_v = action_value(agent, agent.networks, s, drawn[0][b, t], ())
+            target_q[b, t], target_v[b, t] = ret, min(1, rho) * (ret - own_q) + own_v
+            trace = agent.retrace_lambda * min(agent.retrace_clip, rho ** (1 if spec.actions else 1 / d))
+            ret, opc = trace * (ret - q) + v[t], opc - q + v[t]
             if spec.actions:
                 opc = ret
     return direction, target_q, target_v
 
 
-def value(agent, s, statistics):
+def units(agent, output):
+    """Probabilities; or means, and scales if there are any, in half-ranges."""
+    output = output.numpy().astype(np.float64)
     if agent.spec.actions:
-        return float(statistics @ agent.q1(s).numpy()[0])
-    return float(agent.v(s)[0])
+        return output
+    loc = (output[:, :2] - agent.spec.center) / agent.spec.half_range
+    return np.concatenate([loc, output[:, 2:] / np.tile(agent.spec.half_range, output.shape[1] // 2 - 1)], axis=1)
 
 
-def dueling(agent, s, action, us):
-    """Q~(s, a) by equation 13."""
+def value(agent, networks, s, statistics):
+    if agent.spec.actions:
+        return float(statistics @ networks["q1"](s).numpy()[0])
+    return float(networks["v"](s)[0])
+
+
+def action_value(agent, networks, s, action, us):
+    """Q~(s, a) by equation 13, or Q(s, a)."""
 
     def a(x):
-        return float(agent.q1([s, tf.constant(x[None], tf.float32)])[0])
+        return float(networks["q1"]([s, tf.constant(x[None], tf.float32)])[0])
 
-    return float(agent.v(s)[0]) + a(action) - np.mean([a(u) for u in us])
+    if not agent.given["dueling"]:
+        return a(action)
+    return float(networks["v"](s)[0]) + a(action) - np.mean([a(u) for u in us])
 
 
-def policy_gradient(agent, s, statistics, action, record, ret, opc, v, drawn, place):
+def policy_gradient(agent, networks, ret, opc, v, s, statistics, action, record, drawn, place):
     if agent.spec.actions:
-        rho, q, a = statistics / record, agent.q1(s).numpy()[0], int(action[0]) - 1
+        rho, q, a = statistics / record, networks["q1"](s).numpy()[0], int(action[0]) - 1
         g = np.where(np.arange(3) == a, min(agent.c, rho[a]) * (ret - v) / statistics, 0)
         return g + np.maximum(0, 1 - agent.c / rho) * (q - v), rho[a], q[a]
     center, half = agent.spec.center, agent.spec.half_range
-    policy = tfd.MultivariateNormalDiag(statistics, np.full(2, np.float32(0.3)))
-    behaviour = tfd.MultivariateNormalDiag((record[:2] - center) / half, record[2:] / half)
+    loc, scale = statistics[:2], statistics[2:] if len(statistics) > 2 else np.full(2, 0.3)
+    policy = tfd.MultivariateNormalDiag(loc, scale)
+    behaviour = tfd.MultivariateNormalDiag(
+        ((record[:2] - center) / half).astype(float), (record[2:] / half).astype(float)
+    )
 
     def ratio(x):
-        return float(tf.exp(policy.log_prob((x - center) / half) - behaviour.log_prob((x - center) / half)))
+        x = ((x - center) / half).astype(float)
+        return float(tf.exp(policy.log_prob(x) - behaviour.log_prob(x)))
+
+    def score(x):
+        away = ((x - center) / half - loc) / scale
+        on_scale = (away**2 - 1) / scale
+        return np.concatenate([away / scale, on_scale]) if len(statistics) > 2 else away / scale
 
     other, us = drawn[0][place], [u[place] for u in drawn[1:]]
-    rho, q, rho_prime = ratio(action), dueling(agent, s, action, us), ratio(other)
-    score, score_prime = (((x - center) / half - statistics) / 0.3**2 for x in (action, other))
-    correction = max(0, 1 - agent.c / rho_prime) * (dueling(agent, s, other, us) - v)
-    return min(agent.c, rho) * (opc - v) * score + correction * score_prime, rho, q
+    rho, rho_prime, q = ratio(action), ratio(other), action_value(agent, networks, s, action, us)
+    correction = max(0, 1 - agent.c / rho_prime) * (action_value(agent, networks, s, other, us) - v)
+    return min(agent.c, rho) * (opc - v) * score(action) + correction * score(other), rho, q
 
 
 def kl_gradient(agent, average, statistics):
-    return -average / statistics if agent.spec.actions else (statistics - average) / 0.3**2
+    if agent.spec.actions:
+        return -average / statistics
+    loc, scale = statistics[:2], statistics[2:] if len(statistics) > 2 else np.full(2, 0.3)
+    apart, average_scale = loc - average[:2], average[2:] if len(statistics) > 2 else scale
+    on_scale = 1 / scale - (average_scale**2 + apart**2) / scale**3
+    return np.concatenate([apart / scale**2, on_scale]) if len(statistics) > 2 else apart / scale**2
+
+
+def entropy_gradient(agent, statistics):
+    if agent.spec.actions:
+        return -np.log(statistics) - 1
+    return np.concatenate([np.zeros(2), 1 / statistics[2:]]) if len(statistics) > 2 else np.zeros(2)
 
 
 def gradients(agent, packed, layout, direction, target_q, target_v, counter):
@@ -126,12 +164,12 @@ def gradients(agent, packed, layout, direction, target_q, target_v, counter):
             taken = packed[:, :-1, layout.step][..., 0].ravel().astype(int) - 1
             q = tf.gather(agent.q1(observation), taken, batch_dims=1)
         else:
-            now = tf.reshape(tf.stop_gradient(statistics), [3, STEPS, -1])
-            drawn = tf.reshape(agent.family.sample(now, 6, key), [6, -1, 2])
-            action = packed[:, :-1, layout.step][..., :2].reshape(-1, 2)
-            base = tf.add_n([agent.q1([observation, u]) for u in tf.unstack(drawn)[1:]]) / 5
-            v = agent.v(observation)
-            q = v + agent.q1([observation, tf.constant(action)]) - base
+            v, action = agent.v(observation), packed[:, :-1, layout.step][..., :2].reshape(-1, 2)
+            q = agent.q1([observation, tf.constant(action)])
+            if agent.given["dueling"]:
+                now = tf.reshape(tf.stop_gradient(statistics), [3, STEPS, -1])
+                drawn = tf.reshape(agent.family.sample(now, 6, key), [6, -1, 2])
+                q += v - tf.add_n([agent.q1([observation, u]) for u in tf.unstack(drawn)[1:]]) / 5
             for (b, t), wanted in target_v.items():
                 loss += 0.5 * 0.5 * (v[b * STEPS + t] - wanted) ** 2
         loss += 0.5 * 0.5 * tf.reduce_sum(tf.where(acted.ravel(), (q - target_q.ravel().astype(np.float32)) ** 2, 0.0))
@@ -139,23 +177,37 @@ def gradients(agent, packed, layout, direction, target_q, target_v, counter):
     return tape.gradient(loss, weights)
 
 
-@pytest.mark.parametrize("options", [{}, {"c": 0.9, "delta": 0.01}, {"c": math.inf, "delta": math.inf}], ids=str)
-@pytest.mark.parametrize("kind", SPECS)
+EVERYWHERE = [
+    {},
+    {"c": 0.9, "delta": 0.01},
+    {"c": math.inf, "delta": math.inf},
+    {"reward_scale": 0.3, "retrace_lambda": 0.7, "retrace_clip": 0.8},
+    {"retrace_clip": math.inf},
+    {"critic_average": 0.8},
+]
+FOR_BOX = [{"learn_sigma": True, "ent_coef": 0.01, "c": 0.9, "delta": 0.1}, {"dueling": False}]
+CASES = [(kind, options) for kind in SPECS for options in EVERYWHERE] + [("box", options) for options in FOR_BOX]
+
+
+@pytest.mark.parametrize("kind, options", CASES, ids=str)
 def test_an_update_is_the_paper_s(kind, options):
-    agent = tfdpg.ACER(SPECS[kind], optimizer=keras.optimizers.SGD(1.0), **SMALL | options)
-    for weight in agent.targets["pi"].weights:  # an average that differs
-        weight.assign(weight + 0.3 * tf.random.stateless_normal(weight.shape, [1, 2]))
+    agent = tfdpg.ACER(SPECS[kind], optimizer=keras.optimizers.SGD(1.0), **SMALL | {"alpha": 0.7} | options)
+    for target in agent.targets.values():  # averages that differ
+        for weight in target.weights:
+            weight.assign(weight + 0.3 * tf.random.stateless_normal(weight.shape, [1, 2]))
     packed, layout = windows(agent)
-    arguments = slow_update(agent, packed, layout, 1)
-    expected = gradients(agent, packed, layout, *arguments, 1)
+    expected = gradients(agent, packed, layout, *slow_update(agent, packed, layout, 1), 1)
     before = [w.numpy() for network in agent.networks.values() for w in network.trainable_variables]
-    average = [w.numpy() for w in agent.targets["pi"].weights]
+    averages = {name: [w.numpy() for w in target.weights] for name, target in agent.targets.items()}
     agent.update((tf.constant(packed),), tf.constant(1, tf.int64))
     after = [w.numpy() for network in agent.networks.values() for w in network.trainable_variables]
     for x, y, gradient in zip(before, after, expected, strict=True):
         np.testing.assert_allclose(x - y, gradient, rtol=2e-3, atol=2e-5)
-    for old, new, online in zip(average, agent.targets["pi"].weights, agent.pi.weights, strict=True):
-        np.testing.assert_allclose(new, agent.alpha * old + (1 - agent.alpha) * online, rtol=1e-5, atol=1e-7)
+    assert set(averages) == ({"pi"} if agent.critic_average is None else set(agent.networks))
+    for name, average in averages.items():
+        kept = 0.7 if name == "pi" else 0.8
+        for old, new, online in zip(average, agent.targets[name].weights, agent.networks[name].weights, strict=True):
+            np.testing.assert_allclose(new, kept * old + (1 - kept) * online, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", SPECS)

@@ -85,7 +85,8 @@ def test_windows_are_the_reference_s(ends):
                     rows = window_rows(lanes.ring, start, steps)
                     expected = np.array(lanes.window(lane, place, steps))
                     np.testing.assert_array_equal(rows[0], expected % size)
-                    (packed,) = draw_windows(lanes.ring, rows, 0.9)
+                    (packed,) = draw_windows(lanes.ring, np.append(rows, -np.ones_like(rows), axis=0), 0.9)
+                    assert np.isfinite(packed).all()
                     by_number = {s[0]: s for s in seen}
                     for t in range(steps):
                         _, step, terminated = by_number[expected[t]]
@@ -102,7 +103,7 @@ def test_windows_are_the_reference_s(ends):
 def test_the_newest_windows_are_the_last_steps_of_each_lane(ends):
     lanes = Lanes(ring_of(1000), len(ends[0]))
     lanes.run(ends)
-    rows = window_rows(lanes.ring, newest_starts(lanes.ring, 5), 5)
+    rows = window_rows(lanes.ring, newest_starts(lanes.ring, 5, 0), 5)
     acted = draw_windows(lanes.ring, rows, 0.9)[0][..., LAYOUT.acted]
     for lane, seen in enumerate(lanes.seen):
         steps = [number for number, step, _ in seen if step is not None]

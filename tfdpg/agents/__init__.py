@@ -26,7 +26,7 @@ def agent_class(name: str) -> "type[Agent]":
 STRUCTURAL = (
     *("pi", "q1", "q2", "encoder", "torso", "hidden_units", "activation", "normalize_observations", "seed"),
     *("critics", "critic", "v_min", "v_max", "v_range", "atoms", "components"),
-    *("v", "shared_torso", "learn_sigma", "dueling", "critic_average"),
+    *("v", "shared_torso", "learn_sigma", "dueling", "critic_average", "reward_scale"),
 )
 """Arguments that a saved agent keeps."""
 

@@ -63,7 +63,8 @@ class ACER(Agent):
             sampling without either. None is 10 | 5.
         delta: δ, how much the divergence from the average policy may grow; infinity is no trust region.
         alpha: α, fraction of the old average policy that is kept at each update, in [0, 1]. None is 0.99 | 0.995.
-        critic_average: fraction of an old average critic that is kept, in [0, 1], which then gives V; None has none.
+        critic_average: fraction of an old average critic that is kept, in [0, 1], which then gives V, and Q beside it
+            in returns and advantages; None has none.
         ent_coef: weight of the policy's entropy, added after the trust region.
         q_coef: weight of the critic's loss, half a squared error.
         lr: learning rate of RMSprop (decay 0.99, epsilon 1e-5), which trains all networks together.
@@ -91,7 +92,7 @@ class ACER(Agent):
 
     Example:
         ```python
-        env = gymnasium.make_vec("CartPole-v1", num_envs=8)
+        env = gymnasium.make_vec("CartPole-v1", num_envs=8, vectorization_mode="sync")
         agent = tfdpg.ACER(env, seed=0)
         agent.fit(env, epochs=20, validation_env=gymnasium.make("CartPole-v1"))
         agent.export("exported_models/acer-cartpole")
@@ -179,13 +180,13 @@ class ACER(Agent):
         def loss() -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
             statistics = self.family.statistics(over_steps(self.pi, batch.observation, training=True))
             fixed = tf.stop_gradient(statistics)
-            estimate = self.critic.estimate(self.networks, batch, fixed, key)
-            v = tf.stop_gradient(self.state_values(estimate, batch, fixed))
-            rho, target, direction = self.improve(batch, fixed[:, :-1], average[:, :-1], estimate, v)
+            estimate = self.critic.estimate(self.networks, batch, fixed, key, training=True)
+            judge = self.judge(estimate, batch, fixed, key)
+            rho, target, direction = self.improve(batch, fixed[:, :-1], average[:, :-1], judge)
             loss_pi = -tf.reduce_sum(direction * statistics[:, :-1], axis=-1)
             loss_q = self.critic.loss(estimate, target, rho)
             losses = tf.where(batch.acted > 0, loss_pi + self.q_coef * loss_q, 0.0)
-            values = {"q1": estimate.q, "v": v[:, :-1], "td_error": tf.abs(target - estimate.q)}
+            values = {"q1": estimate.q, "v": estimate.v[:, :-1], "td_error": tf.abs(target - estimate.q)}
             measured = {name: value / self.reward_scale for name, value in values.items()}
             measured |= {"loss_q": loss_q, "loss_pi": loss_pi, **self.divergence(fixed, average)}
             return tf.reduce_sum(losses) / tf.maximum(tf.reduce_sum(batch.acted), 1), measured
@@ -196,7 +197,7 @@ class ACER(Agent):
         return {name: mean_of_windows(values, batch.acted) for name, values in measured.items()}
 
     def improve(
-        self, batch: Sequences, statistics: tf.Tensor, average: tf.Tensor, estimate: Estimate, v: tf.Tensor
+        self, batch: Sequences, statistics: tf.Tensor, average: tf.Tensor, judge: Estimate
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The importance weights and Q^ret `[batch, T]`, and the direction in which the statistics are to move.
 
@@ -206,22 +207,24 @@ class ACER(Agent):
         behaviour = self.family.recorded(batch.record)
         rho = tf.where(acted, self.family.ratio(self.family.parameters(statistics), behaviour, batch.action), 1.0)
         traces = self.retrace_lambda * tf.minimum(self.retrace_clip, tf.pow(rho, 1 / self.family.dimensions))
-        q = tf.stop_gradient(estimate.q)
+        steps = self.reward_scale * batch.reward, batch.discount
         target, policy_target = (
-            retrace(q, v[:, 1:], self.reward_scale * batch.reward, batch.discount, following(c, batch.acted))
-            for c in (traces, self.family.trace(traces))
+            retrace(judge.q, judge.v[:, 1:], *steps, following(c, batch)) for c in (traces, self.family.trace(traces))
         )
-        taken = Taken(behaviour, batch.action, rho, policy_target, v[:, :-1])
-        g = self.family.gradient(statistics, taken, estimate, self.c)
+        taken = Taken(behaviour, batch.action, rho, policy_target, judge.v[:, :-1])
+        g = self.family.gradient(statistics, taken, judge, self.c)
         k = self.family.kl_gradient(average, statistics)
         z = trust_region(g, k, self.delta) + self.ent_coef * self.family.entropy_gradient(statistics)
         return rho, target, tf.where(tf.expand_dims(acted, -1), z, 0.0)
 
-    def state_values(self, estimate: Estimate, batch: Sequences, statistics: tf.Tensor) -> tf.Tensor:
-        """V `[batch, T + 1]`, of the average critic where there is one."""
+    def judge(self, estimate: Estimate, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor) -> Estimate:
+        """The values from which returns and advantages are made: the critic's own, or the average critic's.
+
+        Retrace takes V and Q from the same critic: V(s') − Q(s', a') is to be 0 in the mean.
+        """
         if self.critic_average is None:
-            return estimate.v
-        return self.critic.states(self.targets, batch, statistics)
+            return estimate
+        return self.critic.estimate(self.targets, batch, statistics, key, training=False)
 
     def divergence(self, statistics: tf.Tensor, average: tf.Tensor) -> dict[str, tf.Tensor]:
         """The policy's entropy, and its divergence KL[average ‖ policy], `[batch, T]`."""
@@ -230,10 +233,10 @@ class ACER(Agent):
         return {"entropy": now.entropy(), "kl": before.kl_divergence(now)}
 
 
-def following(c: tf.Tensor, acted: tf.Tensor) -> tf.Tensor:
+def following(c: tf.Tensor, batch: Sequences) -> tf.Tensor:
     """The traces of the next steps' actions, `[batch, T]`; 0 where there is none of the same episode."""
-    c = c * acted
-    return tf.concat([c[:, 1:], tf.zeros_like(c[:, :1])], axis=1)
+    c = c * batch.acted
+    return tf.where(batch.discount > 0, tf.concat([c[:, 1:], tf.zeros_like(c[:, :1])], axis=1), 0.0)
 
 
 def mean_of_windows(values: tf.Tensor, acted: tf.Tensor) -> tf.Tensor:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdpg.acting import MIN_SIGMA
 from tfdpg.agents.parts import Parts, check_jit_compile, make_normalizer
-from tfdpg.arguments import natural, positive, positive_int, real, refuse_unused, reject
+from tfdpg.arguments import flag, natural, positive, positive_int, real, refuse_unused, reject
 from tfdpg.networks import (
     ActionValues,
     CategoricalPolicy,
@@ -49,13 +49,15 @@ def choose(
         refuse_unused(changed, names, f"actions are {spec.action_space}")
         family = CategoricalPolicy(spec)
         return family, ActionValues(family)
-    learns = options["learn_sigma"]
+    learns = flag("learn_sigma", options["learn_sigma"])
+    if not learns:
+        refuse_unused(changed, ["ent_coef"], "the scale of a Gaussian is fixed (`learn_sigma` is False)")
     sigma = positive("sigma", options["sigma"])
     if learns and sigma <= MIN_SIGMA:
         raise reject("sigma", f"above {MIN_SIGMA} where it is learnt", sigma)
     policy = GaussianPolicy(spec, sigma, learns)
     samples = positive_int("dueling_samples", options["dueling_samples"])
-    if not options["dueling"]:
+    if not flag("dueling", options["dueling"]):
         refuse_unused(changed, ["dueling_samples"], "`dueling` is False")
         return policy, Separate(policy)
     return policy, Dueling(policy, samples, natural("seed", options["seed"]))
@@ -91,9 +93,11 @@ def make_stochastic_parts(
         refuse_unused(changed, ["lr", "clip_norm", "clip_value"], "`optimizer` is your own")
     ratio = real("replay_ratio", options["replay_ratio"], low=0)
     if ratio == 0 and not on_policy:
-        raise ValueError(
-            f"`replay_ratio` must be above 0 where `on_policy` is off: there are no updates. Received: {ratio}"
-        )
+        raise reject("replay_ratio", "above 0 where `on_policy` is off: there are no updates", ratio)
+    if None not in networks.values():
+        refuse_unused(changed, ["hidden_units", "activation", "encoder"], "all networks are your own")
+    if ratio == 0:
+        refuse_unused(changed, ["replay_start"], "`replay_ratio` is 0")
     hidden_units, activation = check_hidden(options["hidden_units"], options["activation"])
     seed, batch_size = natural("seed", options["seed"]), positive_int("batch_size", options["batch_size"])
     with tf.device(check_device(options["device"], {k: v for k, v in networks.items() if v is not None})):
@@ -105,7 +109,7 @@ def make_stochastic_parts(
             activation=activation,
             encoder=options["encoder"],
             normalizer=make_normalizer(options, changed),
-            shared_torso=options["shared_torso"],
+            shared_torso=flag("shared_torso", options["shared_torso"]),
             seed=seed,
         )
         clipping = options["clip_norm"], options["clip_value"]
@@ -122,8 +126,8 @@ def make_stochastic_parts(
     size, width = positive_int("replay_size", options["replay_size"]), spec.act_dim + family.record_width
     ring = Ring(spec, size, options["replay_dir"], width, has_windows=True)
     start = natural("replay_start", options["replay_start"])
-    if start > size:
+    if start > size and ratio > 0:
         raise reject("replay_start", f"at most replay_size={size}", start)
-    sampling = {"steps": n_steps, "newest": on_policy, "ratio": ratio, "start": start}
+    sampling = {"steps": n_steps, "newest": flag("on_policy", on_policy), "ratio": ratio, "start": start}
     sampler = Windows(ring, seed, batch_size, **sampling)
     return Parts(built, optimizers, schedule, sampler, family.behaviour, sampling, averaged)

@@ -70,7 +70,10 @@ class Plan:
             ValueError: the agent explores in another way.
         """
         if "act_noise" not in given:
-            raise ValueError("`agent` must be one that explores with noise on its actions, as DDPG and TD3 do.")
+            raise ValueError(
+                "`agent` must be one that explores with noise on its actions, as DDPG, TD3 and D4PG do, to be trained "
+                "with `actors`; ACER takes a vector environment instead."
+            )
         if self.noise_levels is not None:
             scales = list(self.noise_levels)
         elif self.actors == 1:

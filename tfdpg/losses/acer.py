@@ -45,7 +45,7 @@ def acer_gradient_categorical(
     action, target, v, _ = same_shape(action=action, target=target, v=v, one_of_q=q[..., 0])
     limit = tf.cast(c, probs.dtype)
     taken = tf.one_hot(tf.cast(action, tf.int32), probs.shape[-1], dtype=probs.dtype)
-    # min(c, ρ) ∇ log f = min(c / f, 1 / μ): finite where f is 0
+    # min(c, ρ) ∇ log f = min(c / f, 1 / μ): finite where f is 0, since μ of an action that was drawn is not
     weight = tf.where(taken > 0, tf.minimum(limit / probs, 1 / behaviour_probs), 0)
     # f [1 − c / ρ]₊ ∇ log f = [1 − c / ρ]₊
     excess = tf.nn.relu(probs - tf.where(tf.math.is_inf(limit), limit, limit * behaviour_probs))

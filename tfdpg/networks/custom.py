@@ -88,6 +88,11 @@ def check_loadable(name: str, network: keras.Model) -> None:
             ) from error
 
 
+def output_on_zeros(spec: Spec, network: keras.Model) -> np.ndarray:
+    """What a network gives for a batch of observations of zeros."""
+    return np.asarray(network(_zeros(spec)[0]))
+
+
 def _zeros(spec: Spec) -> tuple[object, tf.Tensor]:
     leaves = {leaf.name: tf.zeros((_BATCH, *leaf.shape), leaf.dtype) for leaf in spec.leaves}
     return network_inputs(spec, leaves), tf.zeros((_BATCH, spec.act_dim))

@@ -8,10 +8,12 @@ Its *parameters* `[..., m]` say all of it, and so does its *record*, which is st
 import abc
 from typing import Any, cast
 
+import numpy as np
 import tensorflow as tf
 
 from tfdpg import losses
 from tfdpg.acting import BoxAction, CategoricalSampling, GaussianSampling, LocScale, Output, Probabilities
+from tfdpg.arguments import reject
 from tfdpg.exploration import Behaviour
 from tfdpg.networks.randomness import stateless_normal
 from tfdpg.networks.tensors import Estimate, Taken, bounded
@@ -35,6 +37,10 @@ class StochasticPolicy(abc.ABC):
     behaviour: Behaviour
     dimensions: int
     record_width: int
+
+    @abc.abstractmethod
+    def check(self, output: np.ndarray) -> None:
+        """Raises `ValueError` for outputs `[batch, units]` of an own `pi` that are no distributions."""
 
     @abc.abstractmethod
     def statistics(self, output: tf.Tensor) -> tf.Tensor:
@@ -103,6 +109,11 @@ class CategoricalPolicy(StochasticPolicy):
         self._first, self.record_width = int(spec.low[0]), spec.actions or 0
         self.output, self.behaviour = Probabilities(spec), CategoricalSampling(spec)
 
+    def check(self, output: np.ndarray) -> None:
+        """They must be probabilities."""
+        if (output < 0).any() or not np.allclose(output.sum(axis=-1), 1, atol=1e-3):
+            raise reject("pi", "a model that returns probabilities (end it in a softmax)", output[0].tolist())
+
     def statistics(self, output: tf.Tensor) -> tf.Tensor:
         """The probabilities `[..., actions]`."""
         return output
@@ -119,10 +130,18 @@ class CategoricalPolicy(StochasticPolicy):
         """Of indices from 0."""
         from tensorflow_probability import distributions as tfd
 
-        return tfd.Categorical(probs=parameters)
+        return tfd.Categorical(probs=tf.maximum(parameters, losses.SMALLEST))
 
     def events(self, action: tf.Tensor) -> tf.Tensor:
-        """Indices from 0, `[...]`."""
+        """Indices from 0, `[...]`; what is no action, where no step was taken, becomes one."""
+        return tf.clip_by_value(self._index(action), 0, self.record_width - 1)
+
+    def is_action(self, action: tf.Tensor) -> tf.Tensor:
+        """Which of `[..., 1]` there are, bool `[...]`."""
+        index = self._index(action)
+        return (index >= 0) & (index < self.record_width)
+
+    def _index(self, action: tf.Tensor) -> tf.Tensor:
         return tf.cast(tf.squeeze(action, axis=-1), tf.int32) - self._first
 
     def trace(self, c: tf.Tensor) -> tf.Tensor:
@@ -165,6 +184,11 @@ class GaussianPolicy(StochasticPolicy):
         self.dimensions, self.record_width = spec.act_dim, 2 * spec.act_dim
         self.output = LocScale(spec, sigma) if learns_scale else BoxAction(spec)
         self.behaviour = GaussianSampling(spec, sigma)
+
+    def check(self, output: np.ndarray) -> None:
+        """Scales must be above 0."""
+        if self._learns_scale and not (output[:, self.dimensions :] > 0).all():
+            raise reject("pi", "a model that returns means, then scales above 0", output[0].tolist())
 
     def statistics(self, output: tf.Tensor) -> tf.Tensor:
         """The means `[..., act_dim]`, or means and scales `[..., 2 act_dim]`."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from tfdpg.acting import ACTIVATIONS, MLPActor, mlp
 from tfdpg.networks.actor_critic import ActorCritic
-from tfdpg.networks.custom import check_loadable, check_separate, check_width
+from tfdpg.networks.custom import check_loadable, check_separate, check_width, output_on_zeros
 from tfdpg.networks.encoder import Normalizer, observation_inputs
 from tfdpg.networks.heads import Value
 from tfdpg.networks.mlp import actor_output, features, hidden_layers, initializer, scaled_action
@@ -65,6 +65,8 @@ def stochastic_actor_critic(
         check_width(spec, name, network, takes_action[name], widths[name])
         check_loadable(name, network)
     check_separate(own)
+    if "pi" in own:
+        policy.check(output_on_zeros(spec, own["pi"]))
     layers = mlp(hidden_units, activation).pi
     stock = _Stock(spec, policy, layers, encoder, normalizer, shared_torso, seed)
     networks = {name: stock.make(name) if network is None else network for name, network in given.items()}

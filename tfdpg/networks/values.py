@@ -1,6 +1,7 @@
 """The critics of stochastic policies behind one interface: Q(s, a), V(s) and Q of other actions, over windows."""
 
 import abc
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import losses
-from tfdpg.networks.policies import GaussianPolicy, StochasticPolicy
+from tfdpg.networks.policies import CategoricalPolicy, GaussianPolicy
 from tfdpg.networks.tensors import Estimate, Sequences, flat_values, over_steps
 
 Networks = Mapping[str, keras.Model]
@@ -22,7 +23,9 @@ class StateActionCritic(abc.ABC):
     """The networks that it needs."""
 
     @abc.abstractmethod
-    def estimate(self, networks: Networks, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor) -> Estimate:
+    def estimate(
+        self, networks: Networks, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor, training: bool
+    ) -> Estimate:
         """The values on windows.
 
         Args:
@@ -30,11 +33,8 @@ class StateActionCritic(abc.ABC):
             batch: the windows.
             statistics: of the policy in all of their states, `[batch, T + 1, n]`.
             key: what random samples are a function of, int64 `[2]`.
+            training: whether the networks learn from it.
         """
-
-    @abc.abstractmethod
-    def states(self, networks: Networks, batch: Sequences, statistics: tf.Tensor) -> tf.Tensor:
-        """V of all states of windows `[batch, T + 1]`, as `estimate` gives it."""
 
     @abc.abstractmethod
     def loss(self, estimate: Estimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
@@ -60,18 +60,16 @@ class ActionValues(StateActionCritic):
 
     names = ("q1",)
 
-    def __init__(self, policy: StochasticPolicy):
+    def __init__(self, policy: CategoricalPolicy):
         self._policy = policy
 
-    def estimate(self, networks: Networks, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor) -> Estimate:
+    def estimate(
+        self, networks: Networks, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor, training: bool
+    ) -> Estimate:
         """With the values of all actions, `[batch, T, actions]`, as those of other ones."""
-        values = over_steps(networks["q1"], batch.observation, training=True)
+        values = over_steps(networks["q1"], batch.observation, training=training)
         q = self._taken(values[:, :-1], batch.action)
         return Estimate(q, tf.reduce_sum(statistics * values, axis=-1), None, values[:, :-1])
-
-    def states(self, networks: Networks, batch: Sequences, statistics: tf.Tensor) -> tf.Tensor:
-        """Σ_a f(a) Q(s, a)."""
-        return tf.reduce_sum(statistics * over_steps(networks["q1"], batch.observation), axis=-1)
 
     def loss(self, estimate: Estimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
         """½ (Q^ret − Q)²."""
@@ -82,8 +80,9 @@ class ActionValues(StateActionCritic):
         return tf.reduce_sum(self._policy.statistics(output) * networks["q1"](observation), axis=-1)
 
     def q(self, networks: Networks, observation: Any, action: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-        """Q(s, a)."""
-        return self._taken(networks["q1"](observation), tf.expand_dims(action, -1))
+        """Q(s, a); NaN for what is no action."""
+        values, taken = networks["q1"](observation), tf.expand_dims(action, -1)
+        return tf.where(self._policy.is_action(taken), self._taken(values, taken), math.nan)
 
     def _taken(self, values: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
         taken = tf.one_hot(self._policy.events(action), values.shape[-1])
@@ -91,28 +90,28 @@ class ActionValues(StateActionCritic):
 
 
 class Separate(StateActionCritic):
-    """`q1(s, a)` and `v(s)`, which know nothing of each other but the target."""
+    """`q1(s, a)` and `v(s)`, which share no network: V learns from Q."""
 
     names = ("q1", "v")
 
     def __init__(self, policy: GaussianPolicy):
         self._policy = policy
 
-    def estimate(self, networks: Networks, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor) -> Estimate:
+    def estimate(
+        self, networks: Networks, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor, training: bool
+    ) -> Estimate:
         """With one other action, drawn from the policy."""
         other = self._policy.sample(statistics[:, :-1], 1, key)
-        q, q_other = self._values(networks, batch, tf.concat([batch.action[None], other], axis=0))
-        return Estimate(q, self.states(networks, batch, statistics), other[0], q_other)
-
-    def states(self, networks: Networks, batch: Sequences, statistics: tf.Tensor) -> tf.Tensor:
-        """V(s)."""
-        return over_steps(networks["v"], batch.observation, training=True, values=True)
+        q, q_other = self._values(networks, batch, tf.concat([batch.action[None], other], axis=0), training)
+        return Estimate(q, self._states(networks, batch, training), other[0], q_other)
 
     def loss(self, estimate: Estimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
-        """½ (Q^ret − Q)² + ½ (V^target − V)²."""
-        v = estimate.v[:, :-1]
-        v_target = losses.acer_v_target(rho, target, estimate.q, v)
-        return 0.5 * (losses.td_loss(estimate.q, target) + losses.td_loss(v, v_target))
+        """½ (Q^ret − Q)² + ½ (V^target − V)², with min(1, ρ) (Q^ret − Q) + Q(s, a') for V^target, a' from the policy.
+
+        Equation 14 has V in place of Q(s, a'), which holds V to Q where Q contains V, and leaves it alone here.
+        """
+        v_target = losses.acer_v_target(rho, target, estimate.q, estimate.q_other)
+        return 0.5 * (losses.td_loss(estimate.q, target) + losses.td_loss(estimate.v[:, :-1], v_target))
 
     def v(self, networks: Networks, observation: Any, output: tf.Tensor) -> tf.Tensor:
         """V(s)."""
@@ -122,12 +121,15 @@ class Separate(StateActionCritic):
         """Q(s, a)."""
         return flat_values(networks["q1"]([observation, action]))
 
-    def _values(self, networks: Networks, batch: Sequences, actions: tf.Tensor) -> list[tf.Tensor]:
+    def _states(self, networks: Networks, batch: Sequences, training: bool) -> tf.Tensor:
+        return over_steps(networks["v"], batch.observation, training=training, values=True)
+
+    def _values(self, networks: Networks, batch: Sequences, actions: tf.Tensor, training: bool) -> list[tf.Tensor]:
         """What `q1` says of actions `[n, batch, T, act_dim]`, `[batch, T]` for each of the n."""
         count = actions.shape[0]
         states = keras.tree.map_structure(lambda x: tf.repeat(x[None, :, :-1], count, axis=0), batch.observation)
         flat = keras.tree.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), (states, actions))
-        values = over_steps(networks["q1"], list(cast(tuple[Any, Any], flat)), training=True, values=True)
+        values = over_steps(networks["q1"], list(cast(tuple[Any, Any], flat)), training=training, values=True)
         return cast(list[tf.Tensor], tf.unstack(tf.reshape(values, actions.shape[:-1])))
 
 
@@ -148,13 +150,21 @@ class Dueling(Separate):
         shape = samples, 1, policy.dimensions
         self._noise = np.random.default_rng([seed, samples]).standard_normal(shape).astype(np.float32)
 
-    def estimate(self, networks: Networks, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor) -> Estimate:
+    def estimate(
+        self, networks: Networks, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor, training: bool
+    ) -> Estimate:
         """With one other action, drawn from the policy as the u_i are."""
         drawn = self._policy.sample(statistics[:, :-1], 1 + self._samples, key)
-        a, a_other, *others = self._values(networks, batch, tf.concat([batch.action[None], drawn], axis=0))
-        v = self.states(networks, batch, statistics)
+        a, a_other, *others = self._values(networks, batch, tf.concat([batch.action[None], drawn], axis=0), training)
+        v = self._states(networks, batch, training)
         base = v[:, :-1] - tf.add_n(others) / self._samples
         return Estimate(base + a, v, drawn[0], base + a_other)
+
+    def loss(self, estimate: Estimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
+        """½ (Q^ret − Q̃)² + ½ (V^target − V)²."""
+        v = estimate.v[:, :-1]
+        v_target = losses.acer_v_target(rho, target, estimate.q, v)
+        return 0.5 * (losses.td_loss(estimate.q, target) + losses.td_loss(v, v_target))
 
     def q(self, networks: Networks, observation: Any, action: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
         """Q̃(s, a), with stored noise for the u_i."""

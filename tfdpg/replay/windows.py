@@ -33,12 +33,14 @@ class Windows:
         self.ring, self._seed, self._batch_size = ring, seed, batch_size
         self._steps, self._newest, self._ratio, self._start = steps, newest, ratio, start
         self._waiting = np.empty((0, batch_size), np.int64)
+        self._seen = 0  # the rows that were ever added when the last round began
 
     def updates_due(self, credit: int) -> int:
         """The updates of the round that `credit` steps have filled."""
         if credit == 0:
             return 0
-        starts = newest_starts(self.ring, self._steps) if self._newest else np.empty(0, np.int64)
+        starts = newest_starts(self.ring, self._steps, self._seen) if self._newest else np.empty(0, np.int64)
+        self._seen = self.ring.added
         minibatches = -(-len(starts) // self._batch_size)
         self._waiting = np.full((minibatches, self._batch_size), NONE)
         self._waiting.flat[: len(starts)] = starts
@@ -62,11 +64,12 @@ class Windows:
         """Takes TD errors, which change nothing."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """Nothing: a round depends on what the ring holds, and a draw on the update counter."""
-        return {}
+        """Which rows the last round has seen; a draw depends on the update counter alone."""
+        return {"windows_seen": np.array(self._seen)}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Takes what `state` gave."""
+        """Takes what `state` gave, beside the ring's own."""
+        self._seen = self.ring.added - int(state["added"] - state["windows_seen"])
 
 
 def window_rows(ring: Ring, starts: np.ndarray, steps: int) -> np.ndarray:
@@ -94,8 +97,8 @@ def next_rows(ring: Ring, rows: np.ndarray) -> np.ndarray:
     return np.where(skips, after_end, follower)
 
 
-def newest_starts(ring: Ring, steps: int) -> np.ndarray:
-    """Where the newest windows begin, one for each lane that is among the newest rows, `[lanes]`."""
+def newest_starts(ring: Ring, steps: int, seen: int) -> np.ndarray:
+    """Where the newest windows begin, one for each lane that has a row after the first `seen` ever, `[lanes]`."""
     newest = ring.newest
     recent = np.arange(max(0, ring.added - 2 * (steps + 1) * len(newest), ring.added - ring.replay_size), ring.added)
     slots = recent % ring.replay_size
@@ -105,7 +108,7 @@ def newest_starts(ring: Ring, steps: int) -> np.ndarray:
     for acted in (False, True):  # a step that terminated goes before the observation that it led to
         known = (follower != NONE) & ((ring.successor[slots] != NONE) == acted)
         previous[place[known]] = np.flatnonzero(known)
-    starts = newest[newest >= recent[0]] - recent[0]
+    starts = newest[newest >= max(recent[0], seen)] - recent[0]
     for _ in range(steps):
         starts = previous[starts]
     return slots[starts]
@@ -143,6 +146,7 @@ def draw_windows(ring: Ring, rows: np.ndarray, gamma: float) -> Packed:
     """
     layout = WindowLayout.of(ring.spec, ring.step_width)
     acted = (ring.successor[rows] != NONE) & (rows != NONE)
+    rows = np.where(rows == NONE, (ring.added - 1) % ring.replay_size, rows)  # a row that holds an observation
     acted[..., -1] = False  # nothing follows it here
     packed = np.empty((*rows.shape, layout.width), np.float32)
     packed[..., : layout.discount] = ring.rows.take(rows, axis=0)

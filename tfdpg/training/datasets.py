@@ -37,11 +37,15 @@ def load_into(ring: Ring, data: Any) -> None:
         if state["rows"].shape[1] != ring.obs_width + ring.step_width + 1 and ring.step_width > ring.spec.act_dim:
             raise ValueError(
                 "`data` must be a saved agent of the same kind: this one learns from steps stored with the "
-                f"distribution that drew its actions, which others have not. Received: data={data!r}"
+                f"distribution that drew its actions, which others have not. Received: {_named(data)}"
             )
         ring.append(state)
     if ring.added == before:
         raise ValueError(f"`data` must hold at least one transition. Received: data={data!r}")
+
+
+def _named(data: Any) -> str:
+    return f"data={str(data)!r}" if isinstance(data, str | Path) else f"a {type(data).__name__}"
 
 
 def _states(spec: Spec, data: Any) -> Iterator[dict[str, Any]]:

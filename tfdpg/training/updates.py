@@ -126,7 +126,7 @@ def minimize(
 ) -> Any:
     """One optimizer step on a network's trainable weights, or on those of several, and on nothing else.
 
-    The networks' own losses (regularizers, `add_loss`) are added.
+    The networks' own losses (regularizers; of a single network `add_loss` too) are added.
 
     Args:
         loss: gives the scalar loss, and whatever is to be returned.
@@ -142,10 +142,18 @@ def minimize(
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(weights)
         value, rest = loss()
-        value += sum(sum(network.losses) for network in several)
+        value += own_losses(several)
         value = optimizer.scale_loss(value)  # scales in mixed float16 precision only
     optimizer.apply(tape.gradient(value, weights), variables)
     return rest
+
+
+def own_losses(networks: Sequence[keras.Model]) -> Any:
+    """The losses of a network; of several, which may share layers, the regularization of each variable once."""
+    if len(networks) == 1:
+        return sum(networks[0].losses)
+    variables = trainable_variables(networks)
+    return sum(variable.regularizer(variable) for variable in variables if variable.regularizer is not None)
 
 
 def where_due(is_due: tf.Tensor, update: Callable[[], Any], size: int = 0) -> tf.Tensor:
