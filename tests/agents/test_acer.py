@@ -15,6 +15,7 @@ from tfdpg.replay import WindowLayout
 RNG = np.random.default_rng(0)
 
 
+@pytest.mark.slow  # the list of agents has it for the defaults
 @pytest.mark.parametrize("options", [{}, {"learn_sigma": True}, {"dueling": False}, {"critic_average": 0.9}], ids=str)
 def test_many_updates_at_once_equal_one_by_one_and_xla_computes_the_same(options):
     def fitted(jit):

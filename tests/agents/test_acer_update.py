@@ -179,10 +179,8 @@ def gradients(agent, packed, layout, direction, target_q, target_v, counter):
 
 EVERYWHERE = [
     {},
-    {"c": 0.9, "delta": 0.01},
-    {"c": math.inf, "delta": math.inf},
-    {"reward_scale": 0.3, "retrace_lambda": 0.7, "retrace_clip": 0.8},
-    {"retrace_clip": math.inf},
+    {"c": 0.9, "delta": 0.01, "reward_scale": 0.3, "retrace_lambda": 0.7, "retrace_clip": 0.8},
+    {"c": math.inf, "delta": math.inf, "retrace_clip": math.inf},
     {"critic_average": 0.8},
 ]
 FOR_BOX = [{"learn_sigma": True, "ent_coef": 0.01, "c": 0.9, "delta": 0.1}, {"dueling": False}]
