@@ -193,7 +193,6 @@ def test_an_optimizer_and_a_rate_can_change(tmp_path):
         ("box", {"n_steps": 0}, "`n_steps` must be a positive integer"),
         ("box", {"alpha": 1.5}, r"`alpha` must be a finite number in \[0, 1\]"),
     ],
-    ids=str,
 )
 def test_options_out_of_range_or_without_effect_are_named(kind, options, message):
     with pytest.raises(ValueError, match=message):
