@@ -34,8 +34,8 @@ def real(name: str, value: Any, low: float = -math.inf, high: float = math.inf) 
     is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     number = float(value) if is_real else math.nan
     if not math.isfinite(number) or not low <= number <= high:
-        within = "" if low == -math.inf else f" in [{low:g}, {high:g}]"
-        raise reject(name, f"a finite number{within}", value)
+        at_least = "" if low == -math.inf else f" of at least {low:g}"
+        raise reject(name, "a finite number" + (at_least if high == math.inf else f" in [{low:g}, {high:g}]"), value)
     return number
 
 

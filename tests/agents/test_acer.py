@@ -191,6 +191,7 @@ def test_an_optimizer_and_a_rate_can_change(tmp_path):
         ("box", {"clip_value": 1.0}, "Give `clip_norm` or `clip_value`, not both"),
         ("box", {"retrace_lambda": 2.0}, r"`retrace_lambda` must be a finite number in \[0, 1\]"),
         ("box", {"n_steps": 0}, "`n_steps` must be a positive integer"),
+        ("box", {"n_steps": 100, "replay_size": 100}, "`n_steps` must be less than replay_size=100"),
         ("box", {"alpha": 1.5}, r"`alpha` must be a finite number in \[0, 1\]"),
     ],
 )

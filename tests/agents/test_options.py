@@ -242,7 +242,9 @@ def test_recorders_receive_every_transition_and_train_another_agent(make, tmp_pa
     assert again.env_steps == 3 and (tmp_path / "small/000005.npz").exists()
     other = make(spec)
     if "n_steps" in other.given:
-        with pytest.raises(ValueError, match="`data` must be a saved agent of the same kind.*drew its actions"):
+        with pytest.raises(
+            ValueError, match="`data` must be for these spaces, and with the distribution that drew each action"
+        ):
             other.fit_offline(tmp_path / "run", epochs=1, steps_per_epoch=3, verbose=0)
         return
     other.fit_offline(tmp_path / "run", epochs=1, steps_per_epoch=3, verbose=0)

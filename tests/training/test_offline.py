@@ -81,6 +81,13 @@ def test_every_form_of_data_trains(form, tmp_path):
     assert agent.env_steps == 20 and agent.updates == 130
 
 
+def test_steps_with_the_distribution_that_drew_them_are_for_their_own_kind(tmp_path):
+    source = tfdpg.ACER(SPEC)
+    source.save(tmp_path / "agent")
+    with pytest.raises(ValueError, match="and without the distribution that drew each action"):
+        tfdpg.DDPG(SPEC, **SMALL).fit_offline(tmp_path / "agent", epochs=1, steps_per_epoch=1, verbose=0)
+
+
 def test_checkpoints_follow_the_updates(tmp_path):
     agent = tfdpg.TD3(SPEC, **SMALL)
     options = {"steps_per_epoch": 5, "callbacks": [tfdpg.callbacks.Checkpoint(tmp_path)], "verbose": 0}

@@ -125,6 +125,8 @@ def make_stochastic_parts(
     )
     size, width = positive_int("replay_size", options["replay_size"]), spec.act_dim + family.record_width
     ring = Ring(spec, size, options["replay_dir"], width, has_windows=True)
+    if n_steps >= size:
+        raise reject("n_steps", f"less than replay_size={size}", n_steps)
     start = natural("replay_start", options["replay_start"])
     if start > size and ratio > 0:
         raise reject("replay_start", f"at most replay_size={size}", start)

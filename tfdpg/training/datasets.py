@@ -34,10 +34,12 @@ def load_into(ring: Ring, data: Any) -> None:
     """
     before = ring.added
     for state in _states(ring.spec, data):
-        if state["rows"].shape[1] != ring.obs_width + ring.step_width + 1 and ring.step_width > ring.spec.act_dim:
+        width, received = ring.obs_width + ring.step_width + 1, state["rows"].shape[1]
+        if received != width:
+            what = "with" if ring.step_width > ring.spec.act_dim else "without"
             raise ValueError(
-                "`data` must be a saved agent of the same kind: this one learns from steps stored with the "
-                f"distribution that drew its actions, which others have not. Received: {_named(data)}"
+                f"`data` must be for these spaces, and {what} the distribution that drew each action, which only a "
+                f"saved ACER has: {width} numbers a row. Received: {_named(data)}, with {received}"
             )
         ring.append(state)
     if ring.added == before:
