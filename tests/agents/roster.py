@@ -5,28 +5,14 @@ import pytest
 import tfdpg
 from tests.environments import Counter
 
-SMALL = {
-    "hidden_units": (8, 8),
-    "batch_size": 8,
-    "start_steps": 10,
-    "update_after": 10,
-    "update_every": 5,
-    "replay_size": 500,
-    "jit_compile": False,
-}
+EACH = {"hidden_units": (8, 8), "batch_size": 8, "replay_size": 500, "jit_compile": False}
+
+SMALL = EACH | {"start_steps": 10, "update_after": 10, "update_every": 5}
 
 D4PG = {"v_min": -500, "v_max": 500, "replay": "uniform", "polyak": 0.995, "target_update_every": 2}
 """Its own tests have its defaults."""
 
-ACER = {
-    "hidden_units": (8, 8),
-    "batch_size": 8,
-    "n_steps": 5,
-    "replay_start": 10,
-    "replay_size": 500,
-    "on_policy": True,
-    "jit_compile": False,
-}
+ACER = EACH | {"n_steps": 5, "replay_start": 10, "on_policy": True}
 
 
 def in_its_words(changes):
