@@ -35,7 +35,7 @@ def test_same_seed_gives_the_same_weights_to_the_bit(make):
 
 
 def test_many_updates_at_once_equal_one_by_one(make):
-    one, many = (fitted(make, update_after=1000) for _ in range(2))
+    one, many = (fitted(make, update_after=400) for _ in range(2))
     assert one.updates == 0
     for _ in range(13):
         one.learn(1)
@@ -45,9 +45,9 @@ def test_many_updates_at_once_equal_one_by_one(make):
 
 
 def test_xla_computes_the_same_updates(make):
-    plain, compiled = (fitted(make, update_after=1000, jit_compile=jit) for jit in (False, True))
+    plain, compiled = (fitted(make, update_after=400, jit_compile=jit) for jit in (False, True))
     for agent in (plain, compiled):
-        agent.learn(100)
+        agent.learn(50)
     for x, y in zip(plain.get_weights(), compiled.get_weights(), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
@@ -127,7 +127,7 @@ def test_fit_equals_the_loop_that_one_writes(make):
 
 def test_an_own_loop_that_begins_again_does_not_chain_episodes(make):
     env = Counter(length=9)
-    agent = make(env, update_after=1000)
+    agent = make(env, update_after=400)
     agent.fit(env, epochs=1, steps_per_epoch=3, verbose=0)
     for _ in range(2):
         observation, _ = env.reset()

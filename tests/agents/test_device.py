@@ -23,35 +23,35 @@ import tfdpg
 from tests.agents.roster import AGENTS
 from tests.environments import Counter
 
-name, device, directory = sys.argv[1:]
-env = Counter()
-agent = AGENTS[name](env, device=device, jit_compile=True, update_every=5)
-agent.fit(env, epochs=1, steps_per_epoch=40, validation_env=Counter(), validation_episodes=1, verbose=0)
-assert agent.updates >= 30
-agent.save(f"{directory}/agent")
-for agent in (agent, tfdpg.load_agent(f"{directory}/agent")):
-    places = {variable.value.device for network in agent._all_networks().values() for variable in network.variables}
-    places |= {variable.value.device for optimizer in agent.optimizers.values() for variable in optimizer.variables}
-    places |= {agent.counter.device}
-    assert len(places) == 1 and places.pop().lower().endswith(device), places
-    agent.learn(2)
-actions = agent.predict(np.ones((3, 2), np.float32))
-policy = tfdpg.load(agent.export(f"{directory}/model"))
-np.testing.assert_allclose(policy(np.ones((3, 2), np.float32)), actions, rtol=1e-4, atol=1e-5)
-print("done")
+device, directory = sys.argv[1:]
+for name, make in AGENTS.items():
+    env = Counter()
+    agent = make(env, device=device, jit_compile=True, update_every=5)
+    agent.fit(env, epochs=1, steps_per_epoch=40, validation_env=Counter(), validation_episodes=1, verbose=0)
+    assert agent.updates >= 30
+    agent.save(f"{directory}/{name}")
+    for agent in (agent, tfdpg.load_agent(f"{directory}/{name}")):
+        places = {variable.value.device for network in agent._all_networks().values() for variable in network.variables}
+        places |= {variable.value.device for optimizer in agent.optimizers.values() for variable in optimizer.variables}
+        places |= {agent.counter.device}
+        assert len(places) == 1 and places.pop().lower().endswith(device), places
+        agent.learn(2)
+    actions = agent.predict(np.ones((3, 2), np.float32))
+    policy = tfdpg.load(agent.export(f"{directory}/{name}-model"))
+    np.testing.assert_allclose(policy(np.ones((3, 2), np.float32)), actions, rtol=1e-4, atol=1e-5)
+    print(name)
 """
 
 
-def session(name, device, directory, hidden="-1"):
+def run_every_agent(device, directory, hidden="-1"):
     environment = dict(os.environ, CUDA_VISIBLE_DEVICES=hidden)
-    command = [sys.executable, "-c", SESSION, name, device, str(directory)]
+    command = [sys.executable, "-c", SESSION, device, str(directory)]
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert result.stdout.split() == ["done"], result.stderr
+    assert result.stdout.split() == list(AGENTS), result.stderr
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_all_lives_and_runs_on_the_second_cpu(name, tmp_path):
-    session(name, "cpu:1", tmp_path)
+def test_all_lives_and_runs_on_the_second_cpu(tmp_path):
+    run_every_agent("cpu:1", tmp_path)
 
 
 def gpus():
@@ -60,9 +60,8 @@ def gpus():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not gpus(), reason="there is no GPU")
-@pytest.mark.parametrize("name", AGENTS)
-def test_all_lives_and_runs_on_a_gpu(name, tmp_path):
-    session(name, "gpu:0", tmp_path, hidden="0")
+def test_all_lives_and_runs_on_a_gpu(tmp_path):
+    run_every_agent("gpu:0", tmp_path, hidden="0")
 
 
 @pytest.mark.parametrize("make", AGENTS.values(), ids=AGENTS)
@@ -72,12 +71,12 @@ def test_a_device_that_is_not_there_is_refused(make):
 
 
 @pytest.mark.parametrize("make", AGENTS.values(), ids=AGENTS)
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_mixed_precision_learns_acts_and_exports(make, policy, tmp_path):
+@pytest.mark.parametrize("policy, jit_compile", [("mixed_bfloat16", False), ("mixed_float16", True)])
+def test_mixed_precision_learns_acts_and_exports(make, policy, jit_compile, tmp_path):
     env = Counter()
     keras.config.set_dtype_policy(policy)
     try:
-        agent = make(env, jit_compile=True)
+        agent = make(env, jit_compile=jit_compile)
         agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
         assert agent.pi.layers[2].compute_dtype == policy.removeprefix("mixed_")
         assert {variable.dtype for variable in agent.pi.variables} == {"float32"}
