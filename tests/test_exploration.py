@@ -61,6 +61,8 @@ def test_the_schedule_scales_the_noise_and_is_checked():
     greedy, rng = np.tile(SPEC.center, (1000, 1)), np.random.default_rng(0)
     np.testing.assert_allclose(noisy(greedy, 9, rng).std(axis=0), [0.2, 0.05], rtol=0.1)
     np.testing.assert_array_equal(noisy(greedy, 10, rng), greedy)
+    beyond = noisy(greedy + 5 * SPEC.half_range, 0, rng)
+    assert 0.4 < (beyond < SPEC.high).mean() < 0.6  # noise begins at the border, however far beyond a policy is
     with pytest.raises(ValueError, match="`act_noise_schedule` must be a finite number"):
         exploration.NoisyActions(SPEC, exploration.Gaussian(SPEC, 0.1), lambda step: float("nan"))(greedy, 0, rng)
     with pytest.raises(ValueError, match=r"`act_noise` must be a number, or 2 of them"):

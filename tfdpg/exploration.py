@@ -193,7 +193,7 @@ class NoisyActions:
         noise = self.noise.sample(len(output), rng)
         if self._schedule is not None:
             noise = noise * np.float32(self.factor(step))
-        return self.greedy(output + noise)
+        return self.greedy(self.greedy(output) + noise)
 
 
 def noisy_actions(
