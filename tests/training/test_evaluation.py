@@ -34,6 +34,22 @@ def test_the_seed_fixes_the_episodes():
     assert first["return_min"] < first["return"] < first["return_max"] and first["return_std"] > 0
 
 
+def test_noise_with_a_past_has_none_when_an_episode_begins():
+    class Starts(Counter):
+        def step(self, action):
+            if self.t == 0:
+                starts.append(float(action[0] - agent(self._observation())[0]))
+            return super().step(action)
+
+    starts = []
+    options = {"noise": "ou", "act_noise": 0.01, "ou_theta": 0.0, "start_steps": 0, "update_after": 1000}
+    agent = tfdpg.TD3(Counter(), **options, hidden_units=(4,), jit_compile=False)
+    agent.fit(Counter(), epochs=1, steps_per_epoch=502, verbose=0)
+    scores = [agent.evaluate(Starts(length=100), 20, stochastic=True) for _ in range(2)]
+    assert scores[0] == scores[1] and starts[:20] == starts[20:]
+    assert np.std(starts) < 0.02  # it is 0.1 after an episode
+
+
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_lanes_share_the_episodes(kind, mode):

@@ -1,4 +1,4 @@
-"""Episodes without exploration noise, and their returns."""
+"""Episodes of a policy, and their returns."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -26,10 +26,11 @@ class Acts(Protocol):
 
 
 class _Policy(NamedTuple):
-    """The spaces that a policy serves, and what it does with packed observations."""
+    """The spaces that a policy serves, what it does with packed observations, and with lanes whose episode ended."""
 
     spec: Spec
     act: Callable[[Packed], np.ndarray]
+    end: Callable[[np.ndarray], None]
 
     def __call__(self, observation: Any) -> np.ndarray:
         """The actions for a batch of observations."""
@@ -49,15 +50,16 @@ def policy(
         seed: fixes it; None is the greedy policy.
     """
     if seed is None:
-        return _Policy(spec, lambda packed: spec.served(behaviour.greedy(actor(packed))))
+        return _Policy(spec, lambda packed: spec.served(behaviour.greedy(actor(packed))), lambda ended: None)
     explores, rng = copy.deepcopy(behaviour), np.random.default_rng([seed, EVALUATION])
-    return _Policy(spec, lambda packed: explores(actor(packed), step, rng)[:, : spec.act_dim])
+    explores.state = np.zeros_like(explores.state)
+    return _Policy(spec, lambda packed: explores(actor(packed), step, rng)[:, : spec.act_dim], explores.end)
 
 
 def evaluate(
     policy: Acts, env: Any, episodes: int = 10, *, seed: int = 0, max_ep_len: int | None = None
 ) -> dict[str, float]:
-    """Runs episodes without exploration noise.
+    """Runs episodes with the actions that a policy gives; exports and agents explore not.
 
     Args:
         policy: an exported policy or an agent.
@@ -100,6 +102,8 @@ def run_episodes(
                 shares[episode.lane] -= 1
                 yield episode
         if any(shares):
+            if isinstance(policy, _Policy):
+                policy.end(step.terminated | step.truncated)
             observation = lanes.restart(step)
 
 
