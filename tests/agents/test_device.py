@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from gymnasium import spaces
 
 import tfdpg
 from tests.agents.roster import AGENTS
@@ -95,6 +96,16 @@ def test_mixed_precision_learns_acts_and_exports(make, policy, jit_compile, tmp_
     finally:
         keras.config.set_dtype_policy("float32")
     np.testing.assert_allclose(exported(seen), agent.predict(seen), rtol=0, atol=2e-2)
+
+
+def test_discrete_actions_are_exported_in_half_precision(tmp_path):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        agent = tfdpg.ACER(tfdpg.Spec(Counter().observation_space, spaces.Discrete(3)), hidden_units=(8,))
+        exported = tfdpg.load(agent.export(tmp_path / "model"))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert exported(np.ones((2, 2), np.float32)).dtype == np.int64
 
 
 def test_half_precision_outputs_of_own_networks_are_refused():
