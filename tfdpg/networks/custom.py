@@ -17,10 +17,7 @@ _BATCH = 3
 
 def check_actor(spec: Spec, pi: keras.Model) -> None:
     """Raises `ValueError` unless `pi` maps a batch of observations to `[batch, act_dim]`."""
-    observation, _ = _zeros(spec)
-    shape = _output_shape("pi", pi, observation)
-    if shape != (_BATCH, spec.act_dim):
-        raise ValueError(f"`pi` must return shape (batch, {spec.act_dim}). Received: {_with_batch(shape)}")
+    check_width(spec, "pi", pi, takes_action=False, width=spec.act_dim)
 
 
 def check_critics(spec: Spec, critics: dict[str, keras.Model], head: type[Head] | None = None) -> None:
@@ -31,15 +28,15 @@ def check_critics(spec: Spec, critics: dict[str, keras.Model], head: type[Head] 
         critics: by name; each is called with `[observation, action]` and returns `[batch]` or `[batch, 1]`.
         head: the layer in which each must end, whatever it returns; None for values.
     """
-    observation, action = _zeros(spec)
     for name, q in critics.items():
-        shape = _output_shape(name, q, [observation, action])
-        if head is not None:
-            if not isinstance(head_of(q), head):
-                layer = f"tfdpg.networks.{head.__name__}"
-                raise ValueError(f"`{name}` must end in a {layer} layer. Received: {q.layers[-1]}")
-        elif shape not in {(_BATCH,), (_BATCH, 1)}:
-            raise ValueError(f"`{name}` must return shape (batch,) or (batch, 1). Received: {_with_batch(shape)}")
+        if head is None:
+            check_width(spec, name, q, takes_action=True, width=None)
+            continue
+        observation, action = _zeros(spec)
+        _output_shape(name, q, [observation, action])
+        if not isinstance(head_of(q), head):
+            layer = f"tfdpg.networks.{head.__name__}"
+            raise ValueError(f"`{name}` must end in a {layer} layer. Received: {q.layers[-1]}")
     for (first, q1), (second, q2) in itertools.combinations(critics.items(), 2):
         heads = [head_of(q) for q in (q1, q2)]
         if head is not None and len({str(one.settings) for one in heads if one is not None}) > 1:
@@ -66,7 +63,7 @@ def check_width(spec: Spec, name: str, network: keras.Model, takes_action: bool,
 
 
 def check_separate(networks: dict[str, keras.Model]) -> None:
-    """Raises `ValueError` if two of the networks, by name, share weights: each has an optimizer of its own."""
+    """Raises `ValueError` if two of the networks, by name, share weights: each is saved, and has targets, by itself."""
     for (first, network1), (second, network2) in itertools.combinations(networks.items(), 2):
         if {id(v) for v in network1.trainable_variables} & {id(v) for v in network2.trainable_variables}:
             raise ValueError(f"`{first}` and `{second}` must be separate models; the models received share weights.")
