@@ -223,6 +223,16 @@ def test_windows_without_steps_and_cuts_change_nothing_that_is_not_a_number(star
     assert np.isfinite(list(agent.learn(1).values())).all()  # a probability of 0
 
 
+def test_gradients_are_clipped_by_norm_or_by_value_or_by_an_own_optimizer(tmp_path):
+    assert tfdpg.ACER(SPECS["box"]).optimizers["all"].global_clipnorm == 10
+    agent = tfdpg.ACER(SPECS["box"], clip_norm=None, clip_value=0.25, **SMALL)
+    assert agent.optimizers["all"].clipvalue == 0.25 and agent.optimizers["all"].global_clipnorm is None
+    agent = tfdpg.ACER(SPECS["box"], clip_norm=None, **SMALL)
+    agent.save(tmp_path / "agent")
+    again = tfdpg.load_agent(tmp_path / "agent", optimizer=keras.optimizers.SGD(0.1, clipvalue=0.5))
+    assert again.optimizers["all"].clipvalue == 0.5
+
+
 def test_lanes_that_are_gone_have_no_newest_windows():
     agent = tfdpg.ACER(SyncVectorEnv([Counter] * 3), **SMALL | {"replay_ratio": 0, "on_policy": True, "batch_size": 1})
     agent.fit(SyncVectorEnv([Counter] * 3), epochs=1, steps_per_epoch=15, verbose=0)

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tfdpg.networks import stateless_normal
+from tfdpg.training.optimizers import trainable_variables
 from tfdpg.training.updates import minimize, polyak_average, wants_xla, where_due
 
 ROUNDS = """
@@ -73,6 +74,16 @@ def test_own_losses_of_a_network_count():
         minimize(lambda network=network: (tf.reduce_mean(network(tf.ones((1, 1)))), None), network, optimizer)
         kernels.append(float(network.get_weights()[0][0, 0]))
     np.testing.assert_allclose(kernels, [1 - 0.01, 1 - 0.01 * (1 + 2 * 10)], rtol=1e-5)
+
+
+def test_regularizers_of_networks_that_share_a_layer_count_once():
+    x = keras.Input((1,))
+    shared = keras.layers.Dense(1, kernel_regularizer=keras.regularizers.L2(10.0), kernel_initializer="ones")(x)
+    networks = [keras.Model(x, keras.layers.Dense(1, kernel_initializer="ones")(shared)) for _ in range(2)]
+    optimizer = keras.optimizers.SGD(0.01)
+    optimizer.build(trainable_variables(networks))
+    minimize(lambda: (sum(tf.reduce_mean(q(tf.ones((1, 1)))) for q in networks), None), networks, optimizer)
+    np.testing.assert_allclose(networks[1].get_weights()[0], 1 - 0.01 * (2 + 2 * 10), rtol=1e-5)
 
 
 def test_polyak_moves_weights_and_copies_statistics():

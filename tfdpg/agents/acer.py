@@ -34,7 +34,8 @@ class ACER(Agent):
     Args:
         env: the environment or vector environment to be trained on, or a `Spec`.
         pi: your own policy, a Keras model from observations to probabilities `[batch, actions]`; or to means
-            `[batch, act_dim]` in the environment's units, followed by scales if `learn_sigma`.
+            `[batch, act_dim]` in the environment's units, followed by scales if `learn_sigma`. Its regularizers
+            count, and those of `q1` and `v`; what `add_loss` adds does not.
         q1: your own critic, a Keras model from observations to the values of all actions `[batch, actions]`; or from
             `[observation, action]` to the advantage `[batch]` or `[batch, 1]` of a dueling network, or to the value.
         v: your own state values for Box actions, a Keras model from observations to `[batch]` or `[batch, 1]`.
@@ -47,18 +48,22 @@ class ACER(Agent):
         sigma: standard deviation of a Gaussian policy, as a fraction of the action's half-range; the first one, if it
             is learnt.
         learn_sigma: whether it is an output of the policy's network.
-        dueling: whether Q(s, a) of Box actions is V(s) + A(s, a) − mean_i A(s, u_i); otherwise `q1` is by itself.
+        dueling: whether Q(s, a) of Box actions is V(s) + A(s, a) − mean_i A(s, u_i); otherwise `q1` is by itself,
+            and V learns from it.
         dueling_samples: the number of u_i.
         gamma: discount factor, in [0, 1].
         reward_scale: factor of the rewards that values are learnt of; logs and exports have values of the rewards
             themselves.
-        n_steps: steps in a window; a learning round comes when each lane has taken so many. None is 20 | 50.
+        n_steps: steps in a window; a learning round comes when the lanes have taken so many each, in the mean.
+            None is 20 | 50.
         on_policy: whether a round begins with an update on the newest window of each lane. None is True | False.
         replay_ratio: the mean number of updates of a round on windows from the replay (Poisson).
         replay_start: observations in the replay before there are any of these.
-        batch_size: windows in an update; the newest ones take several updates where there are more lanes.
+        batch_size: windows in an update, whose gradient is the mean over all of their steps; the newest ones take
+            several updates where there are more lanes.
         retrace_lambda: λ of Retrace, in [0, 1].
-        retrace_clip: where importance weights are truncated in Retrace's traces; infinity is importance sampling.
+        retrace_clip: where Retrace's traces, ρ to the power of 1 / act_dim, are truncated; infinity is importance
+            sampling, which may overflow.
         c: where they are truncated in the policy's gradient, whose bias is then corrected; infinity is importance
             sampling without either. None is 10 | 5.
         delta: δ, how much the divergence from the average policy may grow; infinity is no trust region.
@@ -68,7 +73,7 @@ class ACER(Agent):
         ent_coef: weight of the policy's entropy, added after the trust region.
         q_coef: weight of the critic's loss, half a squared error.
         lr: learning rate of RMSprop (decay 0.99, epsilon 1e-5), which trains all networks together.
-        optimizer: a Keras optimizer in its place; it may have a learning-rate schedule.
+        optimizer: a Keras optimizer in its place, which clips by itself; it may have a learning-rate schedule.
         clip_norm: largest global norm of the gradient; None does not clip.
         clip_value: largest absolute value of an element of the gradient; goes with `clip_norm=None`.
         normalize_observations: subtract the running mean of observations and divide by their standard deviation.

@@ -90,7 +90,8 @@ def make_stochastic_parts(
     """
     check_jit_compile(options["jit_compile"])
     if options["optimizer"] is not None:
-        refuse_unused(changed, ["lr", "clip_norm", "clip_value"], "`optimizer` is your own")
+        clipping = ("clip_norm", "clip_value") if options["clip_norm"] is not None else ("clip_value",)
+        refuse_unused(changed, ("lr", *clipping), "`optimizer` is your own")
     ratio = real("replay_ratio", options["replay_ratio"], low=0)
     if ratio == 0 and not on_policy:
         raise reject("replay_ratio", "above 0 where `on_policy` is off: there are no updates", ratio)
@@ -112,10 +113,8 @@ def make_stochastic_parts(
             shared_torso=flag("shared_torso", options["shared_torso"]),
             seed=seed,
         )
-        clipping = options["clip_norm"], options["clip_value"]
-        optimizers = make_joint_optimizer(
-            built.networks, options["optimizer"], positive("lr", options["lr"]), *clipping
-        )
+        rate, clipping = positive("lr", options["lr"]), (options["clip_norm"], options["clip_value"])
+        optimizers = make_joint_optimizer(built.networks, options["optimizer"], rate, *clipping)
     schedule = Schedule(
         start_steps=0,
         update_after=0,
