@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from gymnasium import spaces
-from tensorflow_probability import distributions as tfd
+from scipy.stats import norm
 
 import tfdpg
 from tfdpg.replay import WindowLayout
@@ -100,13 +100,11 @@ def value(agent, networks, s, statistics):
 
 def action_value(agent, networks, s, action, us):
     """Q~(s, a) by equation 13, or Q(s, a)."""
-
-    def a(x):
-        return float(networks["q1"]([s, tf.constant(x[None], tf.float32)])[0])
-
+    points = tf.constant(np.stack([action, *us]), tf.float32)
+    a = networks["q1"]([tf.repeat(s, len(points), axis=0), points]).numpy().reshape(-1).astype(float)
     if not agent.given["dueling"]:
-        return a(action)
-    return float(networks["v"](s)[0]) + a(action) - np.mean([a(u) for u in us])
+        return a[0]
+    return float(networks["v"](s)[0]) + a[0] - a[1:].mean()
 
 
 def policy_gradient(agent, networks, ret, opc, v, s, statistics, action, record, drawn, place):
@@ -116,14 +114,11 @@ def policy_gradient(agent, networks, ret, opc, v, s, statistics, action, record,
         return g + np.maximum(0, 1 - agent.c / rho) * (q - v), rho[a], q[a]
     center, half = agent.spec.center, agent.spec.half_range
     loc, scale = statistics[:2], statistics[2:] if len(statistics) > 2 else np.full(2, 0.3)
-    policy = tfd.MultivariateNormalDiag(loc, scale)
-    behaviour = tfd.MultivariateNormalDiag(
-        ((record[:2] - center) / half).astype(float), (record[2:] / half).astype(float)
-    )
+    behaviour = ((record[:2] - center) / half).astype(float), (record[2:] / half).astype(float)
 
     def ratio(x):
         x = ((x - center) / half).astype(float)
-        return float(tf.exp(policy.log_prob(x) - behaviour.log_prob(x)))
+        return np.exp((norm.logpdf(x, loc, scale) - norm.logpdf(x, *behaviour)).sum())
 
     def score(x):
         away = ((x - center) / half - loc) / scale
