@@ -2,16 +2,7 @@ import os
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
-from pathlib import Path
-
 import pytest
-
-
-def pytest_collection_modifyitems(items):
-    """One process runs all of these, since each Ray starts several of its own."""
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.xdist_group("ray"))
 
 
 @pytest.fixture(scope="module")
