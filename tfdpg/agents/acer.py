@@ -64,8 +64,8 @@ class ACER(Agent):
         retrace_lambda: λ of Retrace, in [0, 1].
         retrace_clip: where Retrace's traces, ρ to the power of 1 / act_dim, are truncated; infinity is importance
             sampling, which may overflow.
-        c: where they are truncated in the policy's gradient, whose bias is then corrected; infinity is importance
-            sampling without either. None is 10 | 5.
+        c: where importance weights are truncated in the policy's gradient, whose bias is then corrected; infinity is
+            importance sampling without either. None is 10 | 5.
         delta: δ, how much the divergence from the average policy may grow; infinity is no trust region.
         alpha: α, fraction of the old average policy that is kept at each update, in [0, 1]. None is 0.99 | 0.995.
         critic_average: fraction of an old average critic that is kept, in [0, 1], which then gives V, and Q beside it

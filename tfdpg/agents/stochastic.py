@@ -90,8 +90,8 @@ def make_stochastic_parts(
     """
     check_jit_compile(options["jit_compile"])
     if options["optimizer"] is not None:
-        clipping = ("clip_norm", "clip_value") if options["clip_norm"] is not None else ("clip_value",)
-        refuse_unused(changed, ("lr", *clipping), "`optimizer` is your own")
+        off = {"clip_norm"} if options["clip_norm"] is None else set()
+        refuse_unused(set(changed) - off, ("lr", "clip_norm", "clip_value"), "`optimizer` is your own")
     ratio = real("replay_ratio", options["replay_ratio"], low=0)
     if ratio == 0 and not on_policy:
         raise reject("replay_ratio", "above 0 where `on_policy` is off: there are no updates", ratio)

@@ -59,7 +59,7 @@ def policy(
 def evaluate(
     policy: Acts, env: Any, episodes: int = 10, *, seed: int = 0, max_ep_len: int | None = None
 ) -> dict[str, float]:
-    """Runs episodes with the actions that a policy gives; exports and agents explore not.
+    """Runs episodes with the actions that a policy gives; exports and agents do not explore.
 
     Args:
         policy: an exported policy or an agent.
