@@ -22,8 +22,14 @@ def cluster():
     """A head node without CPUs, so that all workers are elsewhere, and two nodes of one CPU each."""
     options = {"include_dashboard": False, "object_store_memory": 100 << 20}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **options})
+    for _ in range(2):
+        add_node(cluster)
     yield cluster
     cluster.shutdown()
+
+
+def add_node(cluster):
+    cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
 
 
 class Disaster(keras.callbacks.Callback):
@@ -32,7 +38,6 @@ class Disaster(keras.callbacks.Callback):
     def __init__(self, cluster, directory):
         super().__init__()
         self.cluster, self.directory = cluster, directory
-        self.nodes = [cluster.add_node(num_cpus=1, object_store_memory=100 << 20) for _ in range(2)]
         self.acts = iter((self.kill_a_worker, self.lose_a_node, self.bring_a_node, self.stop))
         self.act, self.enough, self.steps = next(self.acts), 2, []
 
@@ -49,10 +54,10 @@ class Disaster(keras.callbacks.Callback):
         self.enough = 3
 
     def lose_a_node(self):
-        self.cluster.remove_node(self.nodes.pop(), allow_graceful=False)
+        self.cluster.remove_node(next(iter(self.cluster.worker_nodes)), allow_graceful=False)
 
     def bring_a_node(self):
-        self.cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+        add_node(self.cluster)
         self.enough = 4
 
     def stop(self):
