@@ -20,7 +20,7 @@ import pytest
 
 import tests.environments  # noqa: F401 (registers an environment)
 import tfdpg
-from tfdpg import cli
+from tfdpg import cli, files, runs
 from tfdpg.agents import AGENTS, agent_class
 
 TINY = (
@@ -156,11 +156,11 @@ def test_errors_are_one_line_that_says_what_to_do(run, tmp_path, capsys):
     damaged = shutil.copytree(run / "export/1", tmp_path / "damaged")
     for file in ("variables/variables.data-00000-of-00001", "tfdpg.json"):
         (damaged / file).write_bytes((damaged / file).read_bytes()[:100])
-        assert f"The exported model in {damaged} is damaged" in error("inspect", damaged)
+        assert f"The exported model cannot be loaded: {damaged / file} is damaged" in error("inspect", damaged)
     assert "comes first" in error("train", "--epochs", "3", "--resume", run)
     assert "There is no agent 'ppo'" in error("train", "ppo")
     assert "No run in" in error("train", "--resume", tmp_path)
-    assert "latest, best or one of [60]" in error("evaluate", run, "--checkpoint", "61")
+    assert "latest, best or one of [30, 60]" in error("evaluate", run, "--checkpoint", "61")
     assert "No exported model" in error("evaluate", tmp_path)
     assert "`--checkpoint` is for run directories" in error("evaluate", run / "export", "--checkpoint", "best")
     assert train("--run-dir", tmp_path / "bad", "--vectorization", "async") == 1
@@ -218,7 +218,8 @@ def test_target_return_stops_early(tmp_path):
     assert tfdpg.load_agent(tmp_path / "r/seed-0/checkpoints/30").epoch == 1
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path):
+@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, number, status):
     code = "import sys, tests.environments; from tfdpg.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "train", "td3", "--env", "tfdpg-test/Counter-v0", *TINY]
     command += ["--steps-per-epoch", "100", "--epochs", "100000", "--verbose", "0", "--run-dir", str(tmp_path)]
@@ -226,12 +227,69 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     while not (tmp_path / "seed-0/checkpoints").exists():
         time.sleep(0.2)
         assert process.poll() is None
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == status
     assert f"Go on with: tfdpg train --resume {tmp_path}/seed-0" in errors and "Traceback" not in errors
     checkpoint = max((tmp_path / "seed-0/checkpoints").iterdir(), key=lambda path: int(path.name))
     assert tfdpg.load_agent(checkpoint).env_steps == int(checkpoint.name)
+
+
+def test_a_run_goes_on_without_what_is_damaged_and_not_needed(run, tmp_path, capsys):
+    copy = shutil.copytree(run, tmp_path / "run")
+    (copy / "env_steps").write_bytes(b"")
+    (copy / "checkpoints/60/variables.npz").write_bytes(b"")
+    (copy / "best/1/tfdpg.json").write_bytes(b"")
+    assert cli.main(["evaluate", str(copy), "--episodes", "1"]) == 0
+    damage = f"{copy}/checkpoints/60/variables.npz is damaged, or belongs to another"
+    shown = capsys.readouterr()
+    assert damage in shown.err and "the checkpoint before it, of step 30, is taken" in shown.err
+    assert "episode 1: return 6.000" in shown.out and (copy / "checkpoints/60").exists()
+    with pytest.warns(UserWarning, match="The score to beat is not known"):
+        assert cli.main(["train", "--resume", str(copy)]) == 0
+    assert damage in capsys.readouterr().err
+    assert sorted(path.name for path in (copy / "checkpoints").iterdir()) == ["30", "60", "60.damaged"]
+    assert tfdpg.load_agent(copy / "checkpoints/60").epoch == 2 and tfdpg.load(copy / "best").metadata
+    for steps in (30, 60):
+        (copy / f"checkpoints/{steps}/replay.npz").unlink()
+    for command in (["evaluate", str(copy)], ["train", "--resume", str(copy), "--epochs", "3"]):
+        assert cli.main(command) == 1
+        assert f"{copy}/checkpoints/60/replay.npz is missing" in capsys.readouterr().err
+    (copy / "env_steps").write_bytes(b"123")
+    assert runs.arrived_steps(copy / "env_steps") == 0
+
+
+def test_what_files_name_is_imported_only_if_trusted(run, tmp_path, monkeypatch, capsys):
+    (tmp_path / "foreign_code.py").write_text("import pathlib; pathlib.Path(__file__).with_name('harm').touch()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    copy = shutil.copytree(run, tmp_path / "run")
+    config = json.loads((copy / "run.json").read_text())
+    foreign = (
+        {"env": "foreign_code:tfdpg-test/Counter-v0"},
+        {"networks": "foreign_code:build"},
+        {"env": "GymV26Environment-v0", "env_kwargs": {"env_id": "foreign_code:Counter-v0"}},
+    )
+    for change in foreign:
+        (copy / "run.json").write_text(json.dumps(config | change))
+        commands = [["train", "--resume", str(copy), "--epochs", "3"]]
+        commands += [["evaluate", str(copy)]] if "env" in change else []
+        for command in commands:
+            assert cli.main(command) == 1
+            shown = capsys.readouterr().err
+            assert "imports 'foreign_code:" in shown and "pass --trusted" in shown
+    description = json.loads((copy / "export/1/tfdpg.json").read_text())
+    description["environment"] = {"id": "foreign_code:tfdpg-test/Counter-v0", "kwargs": {}}
+    del description["files"], description["sha256"]
+    (copy / "export/1/tfdpg.json").unlink()
+    files.seal(copy / "export/1", "tfdpg.json", description)
+    assert cli.main(["evaluate", str(copy / "export")]) == 1 and "pass --trusted" in capsys.readouterr().err
+    assert not (tmp_path / "harm").exists()
+    assert cli.main(["evaluate", str(copy / "export"), "--episodes", "1", "--env", "tfdpg-test/Counter-v0"]) == 0
+    assert cli.main(["evaluate", str(copy / "export"), "--episodes", "1", "--trusted"]) == 0
+    assert (tmp_path / "harm").exists()
+    (copy / "run.json").write_text(json.dumps(config | foreign[0]))
+    assert cli.main(["train", "--resume", str(copy), "--epochs", "3", "--trusted"]) == 0
 
 
 def test_help_imports_nothing_heavy():

@@ -81,11 +81,83 @@ def test_action_spaces_that_are_refused_by_name(action_space):
         (spaces.Dict({"class": BOX}), "'class'"),
         (spaces.Dict(), "empty"),
         (spaces.MultiBinary(3), "MultiBinary"),
+        (spaces.Discrete(3, start=2**25), "16777216"),
+        (spaces.MultiDiscrete([3, 2**25]), "16777216"),
     ],
 )
 def test_observation_spaces_that_are_refused_by_name(space, named):
     with pytest.raises(ValueError, match=named):
         Spec(space, ACTION)
+
+
+@pytest.mark.parametrize(
+    "low, high, dtype",
+    [
+        (1e8, 1e8 + 1, np.float64),
+        (1e8, 1e8 + 100, np.float64),
+        (1e6, 1e6 + 10, np.float32),
+        (-1e-50, 1e-50, np.float64),
+        (-1e-40, 1e-40, np.float32),
+        (3e38, 3.3e38, np.float32),
+    ],
+)
+def test_boxes_that_float32_does_not_resolve_are_refused(low, high, dtype):
+    bounds = (np.array([value, 1 if value > low else -1], dtype) for value in (low, high))
+    space = spaces.Box(*bounds, dtype=dtype)
+    with pytest.raises(ValueError, match="too narrow, or too far from 0, for float32.*RescaleAction"):
+        Spec(BOX, space)
+
+
+@pytest.mark.parametrize("low, high", [(1e6, 1e6 + 1e3), (-1e-20, 1e-20), (-1e37, 1e37), (0, 1e-6)])
+def test_boxes_that_float32_resolves_are_served(low, high):
+    spec = Spec(BOX, spaces.Box(low, high, (2,)))
+    between = spec.center + np.linspace(-1, 1, 101, dtype=np.float32)[:, None] * spec.half_range
+    assert np.isfinite(between).all() and np.isfinite(1 / spec.half_range).all()
+    assert (np.diff(between, axis=0) > 0).all() and (between >= spec.low).all() and (between <= spec.high).all()
+
+
+IMAGE = spaces.Box(0, 255, (2, 2), np.uint8)
+GRID = spaces.MultiDiscrete([3, 4], start=[1, 0])
+
+
+@pytest.mark.parametrize(
+    "space, value",
+    [
+        (IMAGE, np.full((2, 2), 0.5)),
+        (IMAGE, np.full((2, 2), 300)),
+        (IMAGE, np.full((2, 2), -1)),
+        (IMAGE, np.full((2, 2), np.nan)),
+        (spaces.Discrete(3), -1),
+        (spaces.Discrete(3), 3),
+        (spaces.Discrete(3), 1.7),
+        (spaces.Discrete(3), np.float32(1.7)),
+        (spaces.Discrete(3), np.nan),
+        (spaces.Discrete(3, start=5), 4),
+        (GRID, [0, 0]),
+        (GRID, [3, 4]),
+        (BOX, np.array([1 + 1j, 0])),
+        (BOX, ["1", "2"]),
+        (BOX, np.array([1.0, None])),
+        (spaces.Discrete(3), 1 + 0j),
+    ],
+)
+def test_values_that_would_be_stored_as_others_are_refused_by_name(space, value):
+    for observed, key in ((space, "x"), (spaces.Dict(part=space), "part")):
+        spec = Spec(observed, ACTION)
+        for observation in (value, np.stack([np.asarray(value)] * 2)):
+            with pytest.raises(ValueError, match=f"`{key}` of an observation must be (whole|real) numbers.*Received: "):
+                spec.pack({key: observation} if key == "part" else observation)
+
+
+@pytest.mark.parametrize(
+    "space, value", [(IMAGE, np.array([[0, 1], [254, 255]])), (spaces.Discrete(3), 2), (GRID, np.array([3, 3]))]
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.uint16])
+def test_whole_numbers_in_range_are_taken_whatever_their_dtype(space, value, dtype):
+    packed = Spec(space, ACTION).pack(np.asarray(value, dtype))
+    np.testing.assert_array_equal(packed[0].reshape(np.shape(value)), value)
+    flags = Spec(spaces.Discrete(2), ACTION).pack(np.array([True, False]))
+    np.testing.assert_array_equal(flags[0], [[1], [0]])
 
 
 def test_wrong_shapes_and_keys_name_both():

@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import inspect
 import os
+import signal
 import sys
 import typing
 from collections.abc import Callable, Sequence
@@ -61,13 +62,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.path.insert(0, "")  # as `python -m` does: the user's modules are where the command is run
     try:
         commands[command](rest)
-    except KeyboardInterrupt as interrupt:
-        print(f"\ntfdpg: {str(interrupt) or 'interrupted'}", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"\n{_told(error, str(error) or 'interrupted')}", file=sys.stderr)
         return 130
-    except (ValueError, OSError, ImportError, RuntimeError) as error:
-        print(f"tfdpg: {error}", file=sys.stderr)
+    except SystemExit as error:
+        if error.code == 128 + signal.SIGTERM:
+            print(_told(error, "ended by SIGTERM."), file=sys.stderr)
+        raise
+    except (ValueError, OSError, ImportError, RuntimeError, FloatingPointError) as error:
+        print(_told(error, str(error)), file=sys.stderr)
         return 1
     return 0
+
+
+def _told(error: BaseException, message: str) -> str:
+    """What went wrong on one line, and a line for each note."""
+    return "\n".join([f"tfdpg: {message}", *getattr(error, "__notes__", ())])
 
 
 def _import_tensorflow() -> None:
@@ -138,7 +148,7 @@ class RunOptions:
     networks: str | None = None
     target_return: float | None = None
     save_every: int = 1
-    keep_checkpoints: int = 1
+    keep_checkpoints: int = 2
     write_interval: int = 250
 
 
@@ -199,12 +209,10 @@ def train(agent: str, options: Any) -> None:
         config = runs.RunConfig(
             agent=agent.lower(),
             seed=seed,
-            env=own["env"],
             env_kwargs=_parse_kwargs(own["env_kwargs"]),
             options=values,
             distributed=spread,
-            **{name: own[name] for name in ("num_envs", "vectorization", "networks", "target_return")},
-            **{name: own[name] for name in ("save_every", "keep_checkpoints", "write_interval")},
+            **{name: value for name, value in own.items() if name not in ("seeds", "run_dir", "env_kwargs")},
         )
         runs.start(directory, config)
 
@@ -222,17 +230,18 @@ def _parse_kwargs(pairs: Sequence[str]) -> dict[str, Any]:
     return kwargs
 
 
-def resume(run: Annotated[Path, tyro.conf.Positional], /, epochs: int | None = None) -> None:
+def resume(run: Annotated[Path, tyro.conf.Positional], /, epochs: int | None = None, trusted: bool = False) -> None:
     """Go on with a run from its latest checkpoint.
 
     Args:
         run: the run directory.
         epochs: the epoch to stop at; the default is the run's own.
+        trusted: import the modules, and use the replay directory, that its files name.
     """
     _import_tensorflow()
     from tfdpg import runs
 
-    runs.resume(run, epochs)
+    runs.resume(run, epochs, trusted)
 
 
 def evaluate(
@@ -245,6 +254,7 @@ def evaluate(
     video: Path | None = None,
     max_ep_len: int | None = None,
     seed: int = 0,
+    trusted: bool = False,
 ) -> None:
     """Run episodes without exploration noise, and print each return and length, then mean, std, max and min.
 
@@ -257,13 +267,15 @@ def evaluate(
         video: write all episodes to this file.
         max_ep_len: cut episodes after this many steps; the default is the environment's own limit.
         seed: fixes the initial states.
+        trusted: import the modules, and use the replay directory, that the files name.
     """
     _import_tensorflow()
     from tfdpg import runs
+    from tfdpg.environments import evaluation_env
     from tfdpg.training.evaluation import run_episodes, summarise
 
-    policy, environment = runs.load_policy(path, checkpoint)
-    with runs.evaluation_env(environment, env, render=render, video=video) as environment:
+    policy, environment = runs.load_policy(path, checkpoint, trusted)
+    with evaluation_env(environment, env, render=render, video=video, trusted=trusted) as environment:
         ended = []
         for episode in run_episodes(policy, environment, episodes, seed=seed, max_ep_len=max_ep_len):
             ended.append(episode)
@@ -281,6 +293,7 @@ def export(
     directory: Annotated[Path, tyro.conf.Positional],
     /,
     checkpoint: str = "best",
+    trusted: bool = False,
 ) -> None:
     """Export the policy of a run as the next version of a model directory.
 
@@ -288,11 +301,12 @@ def export(
         run: the run directory.
         directory: the model directory, as TensorFlow Serving takes it.
         checkpoint: best, latest, or the environment steps of a checkpoint.
+        trusted: import the modules, and use the replay directory, that the files name.
     """
     _import_tensorflow()
     from tfdpg import runs
 
-    print(f"exported {runs.export_policy(run, directory, checkpoint)}")
+    print(f"exported {runs.export_policy(run, directory, checkpoint, trusted)}")
 
 
 def inspect_export(path: Annotated[Path, tyro.conf.Positional], /) -> None:
@@ -334,7 +348,3 @@ def plot(
 
     plotting.plot(run_dirs, out, x=x, y=y, smooth=smooth, select=select, exclude=exclude, separate=separate)
     print(f"wrote {out}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,28 +9,28 @@ export/         the export of the final policy
 env_steps       the environment steps taken, newer than the newest checkpoint
 """
 
-import contextlib
 import dataclasses
 import functools
 import importlib
 import inspect
 import json
-from collections.abc import Iterator
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium as gym
 import keras
 
-from tfdpg import distributed, export, filming
+from tfdpg import distributed, export, files
 from tfdpg.agents import agent_class, load_agent
 from tfdpg.agents.agent import Agent
-from tfdpg.arguments import positive_int
 from tfdpg.distributed.plan import Plan, require_ray
 from tfdpg.distributed.policies import policy_for_workers
+from tfdpg.environments import check_trusted, full_id, make, make_several
 from tfdpg.spec import Spec
 from tfdpg.training.arrived import ArrivedSteps, arrived_steps
 from tfdpg.training.callbacks import Checkpoint, EpochLogger, ExportBest, ScalarWriter, StopAtReturn
+from tfdpg.training.checkpoint import CheckpointError
 from tfdpg.training.evaluation import Acts
 from tfdpg.training.loop import check_counts
 
@@ -81,8 +81,8 @@ def start(directory: Path, config: RunConfig) -> None:
     check_counts(**{name: config.options[name] for name in FIT_OPTIONS})
     _check_distributed(config, agent)
     callbacks = _callbacks(directory, config)
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "run.json").write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n")
+    files.make_directory(directory)
+    files.write_text(directory / "run.json", json.dumps(dataclasses.asdict(config), indent=2) + "\n")
     _train(directory, config, agent, env, callbacks)
 
 
@@ -107,17 +107,21 @@ def _new_agent(config: RunConfig, env: Any) -> Agent:
     return agent(env, **arguments, **objects, seed=config.seed)
 
 
-def resume(directory: Path, epochs: int | None = None) -> None:
-    """Goes on with a run from its latest checkpoint, up to `epochs` or the run's own number.
+def resume(directory: Path, epochs: int | None = None, trusted: bool = False) -> None:
+    """Goes on with a run from its latest sound checkpoint, up to `epochs` or the run's own number.
 
-    A run that ended before its first checkpoint begins again.
+    A run that ended before its first checkpoint begins again. What `run.json` and the checkpoint name is imported and
+    followed only if it is `trusted`.
     """
     config = read_config(directory)
+    if config.networks and not trusted:
+        raise ValueError(f"{directory}/run.json imports {config.networks!r}. If you trust it, pass --trusted.")
     if epochs is not None:
         config = dataclasses.replace(config, options={**config.options, "epochs": epochs})
+    check_trusted(config.env, config.env_kwargs, trusted)
     env = _make_env(config)
     if export.versions(directory / "checkpoints"):
-        agent = load_agent(_checkpoint(directory, "latest"), env)
+        agent = _load_latest(directory, trusted, sets_aside=True, env=env)
     else:
         agent = _new_agent(config, env)
     if agent.epoch >= config.options["epochs"]:
@@ -143,7 +147,7 @@ def read_config(directory: Path) -> RunConfig:
         raise ValueError(f"{directory}/run.json is damaged: {error}") from error
 
 
-def load_policy(path: Path, checkpoint: str | None) -> tuple[Acts, dict[str, Any] | None]:
+def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[Acts, dict[str, Any] | None]:
     """The policy of a run or of an exported model, and the id and arguments of its environment."""
     if not (path / "run.json").exists():
         if checkpoint is not None:
@@ -154,60 +158,19 @@ def load_policy(path: Path, checkpoint: str | None) -> tuple[Acts, dict[str, Any
     environment = {"id": config.env, "kwargs": config.env_kwargs}
     if checkpoint == "best":
         return export.load(path / "best"), environment
-    return load_agent(_checkpoint(path, checkpoint or "latest")).policy(), environment
+    return _load(path, checkpoint or "latest", trusted).policy(), environment
 
 
-def export_policy(run: Path, directory: Path, checkpoint: str) -> Path:
+def export_policy(run: Path, directory: Path, checkpoint: str, trusted: bool) -> Path:
     """Exports a checkpoint of a run, or copies its best export, as the next version of `directory`."""
     read_config(run)
     if checkpoint == "best":
         return export.copy(export.latest_version(run / "best"), directory)
-    return load_agent(_checkpoint(run, checkpoint)).export(directory)
-
-
-@contextlib.contextmanager
-def evaluation_env(
-    environment: dict[str, Any] | None, env_id: str | None, *, render: bool, video: Path | None
-) -> Iterator[Any]:
-    """Makes the environment of an evaluation, shown in a window or filmed if so asked, and closes it."""
-    if render and video:
-        raise ValueError("`--render` and `--video` exclude each other: an environment renders in one way.")
-    made = environment if env_id is None else {"id": env_id, "kwargs": {}}
-    if made is None:
-        raise ValueError("It is not known what environment this policy was trained on. Pass --env ID.")
-    if video is not None:
-        env = filming.make(made["id"], made["kwargs"], video)
-    else:
-        env = _make(made["id"], **made["kwargs"], **({"render_mode": "human"} if render else {}))
-    try:
-        yield env
-    finally:
-        env.close()
-
-
-def _full_id(env_id: str) -> str:
-    """The id with the module that registers it, where that is known and is not said."""
-    return f"shimmy:{env_id}" if env_id.startswith("dm_control/") else env_id
-
-
-def _make(env_id: str, **kwargs: Any) -> gym.Env:
-    try:
-        return gym.make(_full_id(env_id), **kwargs)
-    except (gym.error.Error, ImportError, TypeError) as error:
-        message = " ".join(str(error).split())
-        raise ValueError(f"The environment {env_id!r} cannot be made with {kwargs}: {message}") from error
+    return _load(run, checkpoint, trusted).export(directory)
 
 
 def _make_env(config: RunConfig) -> Any:
-    positive_int("num_envs", config.num_envs)
-    if config.num_envs == 1:
-        if config.vectorization != "sync":
-            raise ValueError("`--vectorization` needs several environments: pass --num-envs.")
-        return _make(config.env, **config.env_kwargs)
-    _make(config.env, **config.env_kwargs).close()
-    return gym.make_vec(
-        _full_id(config.env), num_envs=config.num_envs, vectorization_mode=config.vectorization, **config.env_kwargs
-    )
+    return make_several(config.env, config.env_kwargs, config.num_envs, config.vectorization)
 
 
 def _own_objects(reference: str, spec: Spec) -> dict[str, Any]:
@@ -242,29 +205,52 @@ def _train(
     directory: Path, config: RunConfig, agent: Agent, env: Any, callbacks: list[keras.callbacks.Callback]
 ) -> None:
     fit_options = {name: config.options[name] for name in FIT_OPTIONS}
-    validation_env = _make(config.env, **config.env_kwargs)
+    validation_env = make(config.env, **config.env_kwargs)
     try:
         if config.distributed is None:
             agent.fit(env, validation_env=validation_env, callbacks=callbacks, **fit_options)
         else:
-            make_env = functools.partial(gym.make, _full_id(config.env), **config.env_kwargs)
+            make_env = functools.partial(gym.make, full_id(config.env), **config.env_kwargs)
             fit_options |= config.distributed
             distributed.fit(agent, make_env, validation_env=validation_env, callbacks=callbacks, **fit_options)
         print(f"exported {agent.export(directory / 'export')}; the best policy is in {directory / 'best'}")
-    except KeyboardInterrupt as interrupt:
-        raise KeyboardInterrupt(f"{interrupt} Go on with: tfdpg train --resume {directory}") from None
+    except (KeyboardInterrupt, SystemExit) as end:
+        end.add_note(f"Go on with: tfdpg train --resume {directory}")
+        raise
     finally:
         env.close()
         validation_env.close()
 
 
-def _checkpoint(run: Path, which: str) -> Path:
-    """The directory of a checkpoint: `latest`, or its environment steps."""
+def _load(run: Path, which: str, trusted: bool) -> Agent:
+    """The agent of a checkpoint: `latest`, or its environment steps."""
     saved = export.versions(run / "checkpoints")
     if not saved:
         raise FileNotFoundError(f"{run} holds no checkpoint yet")
     if which == "latest":
-        return run / "checkpoints" / str(saved[-1])
+        return _load_latest(run, trusted)
     if not which.isdigit() or int(which) not in saved:
         raise ValueError(f"`--checkpoint` must be latest, best or one of {saved}. Received: {which!r}")
-    return run / "checkpoints" / which
+    return load_agent(run / "checkpoints" / which, trusted=trusted)
+
+
+def _load_latest(run: Path, trusted: bool, sets_aside: bool = False, env: Any = None) -> Agent:
+    """The newest checkpoint that is sound; with `sets_aside` damaged ones get another name, to make room for new ones.
+
+    Raises:
+        CheckpointError: none is sound; it names what is wrong with the newest.
+    """
+    saved, damaged = export.versions(run / "checkpoints"), []
+    for steps in reversed(saved):
+        directory = run / "checkpoints" / str(steps)
+        try:
+            agent = load_agent(directory, env, trusted=trusted)
+        except (CheckpointError, FileNotFoundError) as error:
+            damaged.append((directory, error))
+            continue
+        for directory, error in damaged:
+            print(f"{error}; the checkpoint before it, of step {steps}, is taken", file=sys.stderr)
+            if sets_aside:
+                directory.rename(directory.with_name(f"{directory.name}.damaged"))
+        return agent
+    raise damaged[0][1]

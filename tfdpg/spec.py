@@ -14,10 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-SUPPORTED = (
-    "Observations: Box of any shape, Discrete, MultiDiscrete, or a flat Dict of these. "
-    "Actions: a one-dimensional float Box with finite bounds, low < high; for ACER also Discrete."
-)
+from tfdpg.spaces import SUPPORTED, action_bounds, check_action_space, space_from_json, space_to_json, whole_numbers
 
 Packed = tuple[np.ndarray, ...]
 """One matrix `[lanes, width]` for each of `Spec.groups`."""
@@ -34,6 +31,7 @@ class Leaf:
         group: which packed matrix holds it, "float32" or "uint8".
         columns: its columns in that matrix.
         shape: the shape of one observation's array; `()` for a Discrete space.
+        whole: the smallest and the largest of the whole numbers that it holds; None if it holds any numbers.
     """
 
     name: str
@@ -42,6 +40,7 @@ class Leaf:
     group: str
     columns: slice
     shape: tuple[int, ...]
+    whole: tuple[Any, Any] | None
 
 
 class Spec:
@@ -73,14 +72,14 @@ class Spec:
 
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space):
         self.observation_space = observation_space
-        self.action_space = _check_action_space(action_space)
+        self.action_space = check_action_space(action_space)
         self.leaves = _leaves(observation_space)
         self.is_dict = isinstance(observation_space, spaces.Dict)
         self.groups = tuple(sorted({leaf.group for leaf in self.leaves}))
         self.widths = tuple(
             max(leaf.columns.stop for leaf in self.leaves if leaf.group == group) for group in self.groups
         )
-        low, high, self.actions = _action_bounds(self.action_space)
+        low, high, self.actions = action_bounds(self.action_space)
         self.low, self.high = low.astype(np.float32), high.astype(np.float32)
         self.act_dim = len(self.low)
         self.center = (self.high + self.low) / 2
@@ -125,7 +124,9 @@ class Spec:
             One matrix `[lanes, width]` for each of `groups`; lanes is 1 for a single observation.
 
         Raises:
-            ValueError: arrays of another shape; the message names both shapes.
+            ValueError: arrays of another shape, or values that the space does not have and float32 or uint8 would
+                change: what is not a whole number or out of range where the space has whole numbers, and what is no
+                real number at all.
         """
         if not self.is_dict:
             leaf = self.leaves[0]
@@ -188,25 +189,41 @@ class Spec:
         """Actions, the first of `[lanes, n]`, as exports give them: `[lanes, act_dim]`, or int64 `[lanes]`."""
         return action[:, : self.act_dim] if self.actions is None else action[:, 0].astype(np.int64)
 
-    def check_finite(self, observation: Packed, reward: np.ndarray, where: str) -> None:
-        """Raises `ValueError` if packed observations or rewards are not finite; `where` says when they came."""
+    def check_finite(
+        self, observation: Packed, reward: np.ndarray, where: str, action: np.ndarray | None = None
+    ) -> None:
+        """Checks what came of actions.
+
+        Args:
+            observation: packed observations, `[n, ...]`.
+            reward: rewards, `[n]`.
+            where: when they came, for the message.
+            action: what was done, `[n, ...]`.
+
+        Raises:
+            FloatingPointError: the action that led to the first bad one is not finite itself.
+            ValueError: observations or rewards are not finite.
+        """
         for what, values in (("reward", reward), ("observation", observation[0])):
             if values.dtype != np.uint8 and not np.logical_and.reduce(np.isfinite(values), axis=None):
+                first = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0]
+                if action is not None and not np.isfinite(action[first]).all():
+                    raise FloatingPointError(f"The policy's action is not finite at {where}: action={action[first]}")
                 raise ValueError(f"The environment's {what} is not finite at {where}: {what}={values}")
 
     def to_json(self) -> dict[str, Any]:
         """The two spaces as plain JSON values."""
         return {
-            "observation_space": _space_to_json(self.observation_space),
-            "action_space": _space_to_json(self.action_space),
+            "observation_space": space_to_json(self.observation_space),
+            "action_space": space_to_json(self.action_space),
         }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Spec":
         """The inverse of `to_json`."""
         return cls(
-            _space_from_json(values["observation_space"]),
-            _space_from_json(values["action_space"]),
+            space_from_json(values["observation_space"]),
+            space_from_json(values["action_space"]),
         )
 
     def __repr__(self) -> str:
@@ -231,6 +248,8 @@ def _inner_half_range(low: np.ndarray, high: np.ndarray, center: np.ndarray) -> 
 
 def _as_rows(leaf: Leaf, part: np.ndarray) -> np.ndarray:
     shape = leaf.shape
+    if part.dtype != leaf.group or leaf.dtype == "int32":
+        _check_kept(leaf, part)
     if part.shape[1:] == shape and part.ndim == len(shape) + 1:
         return part if part.ndim == 2 else part.reshape(len(part), -1)
     if part.shape == shape:
@@ -240,25 +259,21 @@ def _as_rows(leaf: Leaf, part: np.ndarray) -> np.ndarray:
     )
 
 
-def _action_bounds(space: spaces.Box | spaces.Discrete) -> tuple[np.ndarray, np.ndarray, int | None]:
-    if isinstance(space, spaces.Box):
-        return space.low, space.high, None
-    return np.array([space.start]), np.array([space.start + space.n - 1]), int(space.n)
+def _check_kept(leaf: Leaf, part: np.ndarray) -> None:
+    """Raises `ValueError` unless an array's numbers can be stored as what they are."""
+    if part.dtype.kind not in "biuf":
+        raise ValueError(f"`{leaf.name}` of an observation must be real numbers. Received: {part!r}")
+    if leaf.whole is not None:
+        low, high = leaf.whole
+        if not ((part >= low) & (part <= high) & (part == np.floor(part))).all():
+            raise ValueError(
+                f"`{leaf.name}` of an observation must be whole numbers in {leaf.space}, from {_range(low, high)}. "
+                f"Received: {part!r}"
+            )
 
 
-def _check_action_space(space: spaces.Space) -> spaces.Box | spaces.Discrete:
-    if isinstance(space, spaces.Discrete):
-        return space
-    if not isinstance(space, spaces.Box) or len(space.shape) != 1 or space.dtype.kind != "f":
-        raise ValueError(f"The action space {space} is not supported. {SUPPORTED}")
-    if (space.high.astype(np.float64) - space.low > np.finfo(np.float32).max).any():
-        raise ValueError(
-            f"The action space {space} has infinite bounds; noise and rescaling need finite ones. Give the environment "
-            f"a finite action space, with gymnasium.wrappers.TransformAction for example. {SUPPORTED}"
-        )
-    if not (space.low < space.high).all():
-        raise ValueError(f"The action space {space} has a dimension without width. {SUPPORTED}")
-    return space
+def _range(low: Any, high: Any) -> str:
+    return f"{np.asarray(low).tolist()} to {np.asarray(high).tolist()}"
 
 
 def _leaves(space: spaces.Space) -> tuple[Leaf, ...]:
@@ -283,51 +298,8 @@ def _leaves(space: spaces.Space) -> tuple[Leaf, ...]:
         group = "uint8" if dtype == "uint8" else "float32"
         size = int(np.prod(part.shape or (1,)))
         columns = slice(used[group], used[group] + size)
-        leaves.append(Leaf(name, part, dtype, group, columns, tuple(part.shape or ())))
+        leaves.append(Leaf(name, part, dtype, group, columns, tuple(part.shape or ()), whole_numbers(part)))
         used[group] += size
     if not leaves:
         raise ValueError(f"The observation space {space} is empty. {SUPPORTED}")
     return tuple(leaves)
-
-
-def _space_to_json(space: spaces.Space) -> dict[str, Any]:
-    match space:
-        case spaces.Dict():
-            return {"type": "Dict", "spaces": {key: _space_to_json(part) for key, part in space.spaces.items()}}
-        case spaces.Discrete():
-            return {"type": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": space.dtype.name}
-        case spaces.MultiDiscrete():
-            ranges = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
-            return {"type": "MultiDiscrete", **ranges, "dtype": space.dtype.name}
-        case spaces.Box():
-            bounds = {name: _compact(getattr(space, name)) for name in ("low", "high")}
-            return {"type": "Box", **bounds, "shape": list(space.shape), "dtype": space.dtype.name}
-    raise ValueError(f"The space {space} is not supported. {SUPPORTED}")
-
-
-def _compact(bound: np.ndarray) -> Any:
-    """A bound as a list of numbers, or one number where all are equal; infinities as strings."""
-    values = bound.ravel()
-    if len(values) and (values == values[0]).all():
-        values = values[:1]
-    plain = [value if np.isfinite(value) else str(value) for value in values.tolist()]
-    return plain[0] if len(plain) == 1 else plain
-
-
-def _space_from_json(values: Mapping[str, Any]) -> spaces.Space:
-    match values["type"]:
-        case "Dict":
-            # pairs, because a plain dict would be sorted
-            return spaces.Dict([(key, _space_from_json(part)) for key, part in values["spaces"].items()])
-        case "Discrete":
-            return spaces.Discrete(values["n"], start=values["start"], dtype=np.dtype(values["dtype"]).type)
-        case "MultiDiscrete":
-            dtype = np.dtype(values["dtype"]).type
-            return spaces.MultiDiscrete(values["nvec"], start=values["start"], dtype=dtype)
-        case "Box":
-            shape, dtype = tuple(values["shape"]), np.dtype(values["dtype"])
-            exact = dtype if dtype.kind in "iub" else np.dtype(np.float64)
-            low, high = (np.array(values[name], exact).astype(dtype) for name in ("low", "high"))
-            low, high = (np.full(shape, bound) if bound.ndim == 0 else bound.reshape(shape) for bound in (low, high))
-            return spaces.Box(low, high, shape, dtype.type)
-    raise ValueError(f"Unknown type of space in the file: {values['type']!r}")

@@ -12,6 +12,7 @@ ACTION = spaces.Box(np.array([-1.0], np.float32), np.array([3.0], np.float32))
 SPEC = tfdpg.Spec(spaces.Box(-9, 9, (1,)), ACTION)
 LAYOUT = Layout.of(SPEC)
 PI, Q1, Q2 = 0.4, (0.5, -0.3), (0.2, 0.7)
+PI_T, Q1_T, Q2_T = -0.3, (0.6, 0.4), (0.1, 0.8)  # of the targets
 
 
 def linear(inputs, weights):
@@ -33,6 +34,13 @@ def linear_agent(**changes):
         q2=linear(inputs(), Q2),
         **arguments | changes,
     )
+
+
+def set_targets(agent):
+    """Gives targets weights of their own; at the start they equal the networks."""
+    for name, weights in {"pi": PI_T, "q1": Q1_T, "q2": Q2_T}.items():
+        if name in agent.targets:
+            agent.targets[name].set_weights([np.array(weights, np.float32).reshape(-1, 1)])
 
 
 def minibatch(observation, action, reward, discount, next_observation):
@@ -62,6 +70,6 @@ def adam_first_step(gradient, rate):
 
 def expected_target(agent, counter):
     noise = agent.smoothing_noise(tf.constant(counter, tf.int64)).numpy()[:, 0]
-    action = np.clip(PI * S2 + np.clip(noise, -0.5 * 2, 0.5 * 2), -1, 3)
-    q = np.minimum(Q1[0] * S2 + Q1[1] * action, Q2[0] * S2 + Q2[1] * action)
+    action = np.clip(PI_T * S2 + np.clip(noise, -0.5 * 2, 0.5 * 2), -1, 3)
+    q = np.minimum(Q1_T[0] * S2 + Q1_T[1] * action, Q2_T[0] * S2 + Q2_T[1] * action)
     return R + D * q

@@ -8,7 +8,7 @@ import tensorflow as tf
 from gymnasium import spaces
 
 import tfdpg
-from tests.agents.by_hand import BATCH, PI, S2, SPEC, A, D, R, S, adam_first_step, linear, minibatch
+from tests.agents.by_hand import BATCH, PI, PI_T, S2, SPEC, A, D, R, S, adam_first_step, linear, minibatch
 from tests.agents.roster import SMALL
 from tests.environments import Counter, Identity
 from tests.losses.test_distributional import slow_projection
@@ -17,7 +17,7 @@ from tfdpg.replay import Layout, return_range
 
 ATOMS = np.linspace(-2, 2, 5)
 KERNEL = np.array([[0.2, -0.1, 0.4, 0.3, -0.5], [0.1, 0.3, -0.2, 0.6, 0.2]], np.float32)
-KERNEL_T, PI_T = KERNEL[:, ::-1] * np.float32(0.7), -0.3
+KERNEL_T = KERNEL[:, ::-1] * np.float32(0.7)
 HEADS = ("categorical", "mixture", "scalar")
 
 
@@ -165,6 +165,10 @@ def test_mixture_targets_bootstrap_and_differ_from_update_to_update():
     first, second = (head.target(reward, discount, output, tf.constant([0, i], tf.int64)).numpy() for i in (1, 2))
     np.testing.assert_allclose(np.unique(np.round(first[:, 0], 0)), [-4, 16])
     np.testing.assert_allclose(first.mean(axis=0), [1 + 0.5 * 10, 1], atol=0.5)
+    stddev = 0.5 * (np.log1p(np.exp(-5)) + head.min_stddev)
+    for mean in (-4, 16):  # samples of either component lie on both sides of its mean
+        normal = (first[np.isclose(first[:, 0], mean, atol=1), 0] - mean) / stddev
+        np.testing.assert_allclose([normal.mean(), normal.std()], [0, 1], atol=0.1)
     assert not np.array_equal(first, second)
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdpg
-from tests.agents.by_hand import BATCH, PI, Q1, S2, SPEC, A, D, R, S, adam_first_step, linear
+from tests.agents.by_hand import BATCH, PI, PI_T, Q1, Q1_T, S2, SPEC, A, D, R, S, adam_first_step, linear, set_targets
 from tests.environments import Identity
 
 
@@ -17,8 +17,9 @@ def linear_agent(**changes):
 
 def test_an_update_is_the_seed_s():
     agent = linear_agent()
+    set_targets(agent)
     measured = agent.update(BATCH, tf.constant(1, tf.int64))
-    target = R + D * (Q1[0] * S2 + Q1[1] * PI * S2)
+    target = R + D * (Q1_T[0] * S2 + Q1_T[1] * PI_T * S2)
     q = Q1[0] * S + Q1[1] * A
     gradient = np.array([np.mean(2 * (q - target) * S), np.mean(2 * (q - target) * A)])
     critic = np.array(Q1) - adam_first_step(gradient, 0.1)
@@ -28,17 +29,18 @@ def test_an_update_is_the_seed_s():
     np.testing.assert_allclose(measured["loss_q"], (q - target) ** 2, rtol=1e-5)
     np.testing.assert_allclose(measured["td_error"], abs(q - target), rtol=1e-5)
     np.testing.assert_allclose(measured["loss_pi"], -(critic[0] * S + critic[1] * PI * S), rtol=1e-4)
-    np.testing.assert_allclose(agent.pi_target.get_weights()[0], [[0.9 * PI + 0.1 * policy]], rtol=1e-5)
-    np.testing.assert_allclose(agent.q1_target.get_weights()[0][:, 0], 0.9 * np.array(Q1) + 0.1 * critic, rtol=1e-5)
+    np.testing.assert_allclose(agent.pi_target.get_weights()[0], [[0.9 * PI_T + 0.1 * policy]], rtol=1e-5)
+    np.testing.assert_allclose(agent.q1_target.get_weights()[0][:, 0], 0.9 * np.array(Q1_T) + 0.1 * critic, rtol=1e-5)
 
 
-def test_targets_can_move_periodically():
+def test_targets_start_as_the_networks_and_can_move_periodically():
     agent = linear_agent(target_update_every=2, polyak=0.0)
+    old = {"pi": [[PI]], "q1": np.reshape(Q1, (2, 1))}
     for counter in (1, 2):
-        old = agent.q1_target.get_weights()[0]
         agent.update(BATCH, tf.constant(counter, tf.int64))
-        expected = agent.q1.get_weights()[0] if counter == 2 else old
-        np.testing.assert_allclose(agent.q1_target.get_weights()[0], expected, rtol=1e-6)
+        for name, target in agent.targets.items():
+            expected = agent.networks[name].get_weights()[0] if counter == 2 else old[name]
+            np.testing.assert_allclose(target.get_weights()[0], expected, rtol=1e-6)
 
 
 def test_identity_is_learnt():

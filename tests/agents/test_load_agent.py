@@ -105,7 +105,7 @@ def test_objects_are_saved_with_the_agent(make, tmp_path):
         Counter(), pi_optimizer=keras.optimizers.RMSprop(0.02), act_noise_schedule=schedule, reward_shaper=doubled
     )
     agent.save(tmp_path / "agent")
-    again = tfdpg.load_agent(tmp_path / "agent")
+    again = tfdpg.load_agent(tmp_path / "agent", trusted=True)
     assert again.given["act_noise_schedule"] == schedule and again.given["reward_shaper"] is doubled
     assert isinstance(again.optimizers["pi"], keras.optimizers.RMSprop)
     assert float(again.optimizers["pi"].learning_rate) == pytest.approx(0.02)

@@ -7,13 +7,27 @@ import tensorflow as tf
 from gymnasium import spaces
 
 import tfdpg
-from tests.agents.by_hand import BATCH, PI, Q1, Q2, SPEC, A, S, adam_first_step, expected_target, linear, linear_agent
+from tests.agents.by_hand import (
+    BATCH,
+    PI,
+    Q1,
+    Q2,
+    SPEC,
+    A,
+    S,
+    adam_first_step,
+    expected_target,
+    linear,
+    linear_agent,
+    set_targets,
+)
 from tests.environments import Identity
 from tfdpg.networks import unpack_transitions
 
 
 def test_a_critic_update_is_the_paper_s():
     agent = linear_agent()
+    set_targets(agent)
     measured = agent.update(BATCH, tf.constant(1, tf.int64))
     target = expected_target(agent, 1)
     assert target[1] == -1.0  # terminated: y = R

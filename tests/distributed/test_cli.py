@@ -32,12 +32,12 @@ def test_a_distributed_run_and_its_resumption(local_ray, tmp_path, capsys):
     run = tmp_path / "seed-0"
     kept = json.loads((run / "run.json").read_text())["distributed"]
     assert (kept["actors"], kept["chunk"], kept["noise_levels"]) == (2, 10, [0.1, 0.3])
-    assert cli.main(["train", "--resume", str(run), "--epochs", "3"]) == 0
+    assert cli.main(["train", "--resume", str(run), "--epochs", "3", "--trusted"]) == 0
     assert "are lost" not in capsys.readouterr().out
     with open(run / "progress.csv") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 3 and float(rows[-1]["val_return"]) == 6 and rows[-1]["worker_restarts"] == "0.0"
-    agent = tfdpg.load_agent(next((run / "checkpoints").iterdir()))
+    agent = tfdpg.load_agent(max((run / "checkpoints").iterdir(), key=lambda path: int(path.name)))
     assert agent.epoch == 3 and agent.env_steps == runs.arrived_steps(run / "env_steps") >= 90
     assert len(agent.collector.episodes) == 2
 
@@ -71,7 +71,7 @@ def test_a_run_of_before_can_be_read(tmp_path):
     assert config.pop("distributed") is None
     (tmp_path / "seed-0/run.json").write_text(json.dumps(config))
     (tmp_path / "seed-0/env_steps").unlink()
-    assert cli.main(["train", "--resume", str(tmp_path / "seed-0"), "--epochs", "3"]) == 0
+    assert cli.main(["train", "--resume", str(tmp_path / "seed-0"), "--epochs", "3", "--trusted"]) == 0
 
 
 @pytest.mark.slow
@@ -88,9 +88,9 @@ def test_a_killed_learner_says_what_it_cost(tmp_path):
     wait_until(lambda: runs.arrived_steps(run / "env_steps") > 300, process)
     process.send_signal(signal.SIGINT)  # leaves a checkpoint
     assert process.wait(60) == 130
-    saved = int(next((run / "checkpoints").iterdir()).name)
+    saved = max(int(path.name) for path in (run / "checkpoints").iterdir())
 
-    process = subprocess.Popen([*command, "--resume", str(run)], env=environment)
+    process = subprocess.Popen([*command, "--resume", str(run), "--trusted"], env=environment)
     wait_until(lambda: runs.arrived_steps(run / "env_steps") > saved + 100, process)
     process.kill()
     process.wait(60)
@@ -100,6 +100,7 @@ def test_a_killed_learner_says_what_it_cost(tmp_path):
         *command,
         "--resume",
         str(run),
+        "--trusted",
         "--epochs",
         str(tfdpg.load_agent(run / "checkpoints" / str(saved)).epoch + 2),
     ]

@@ -1,4 +1,4 @@
-"""Ctrl-C in a process of its own."""
+"""Ctrl-C and SIGTERM in a process of its own."""
 
 import os
 import signal
@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 import tfdpg
 
@@ -26,7 +28,8 @@ if __name__ == "__main__":
 """
 
 
-def test_ctrl_c_leaves_a_checkpoint_and_no_workers(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_checkpoint_and_no_workers(tmp_path, number):
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -34,9 +37,12 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_workers(tmp_path):
     while len(list(tmp_path.glob("*.json"))) < 2 and time.time() < deadline:
         time.sleep(0.2)
         assert process.poll() is None, process.communicate()[1]
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    os.killpg(process.pid, number)  # as a terminal does, or a scheduler
     _, errors = process.communicate(timeout=60)
-    assert "KeyboardInterrupt: Training was interrupted" in errors, errors
+    if number == signal.SIGTERM:
+        assert process.returncode == 143, errors
+    else:
+        assert "KeyboardInterrupt: Training was interrupted" in errors, errors
     (saved,) = (tmp_path / "checkpoints").iterdir()
     agent = tfdpg.load_agent(saved)
     assert agent.env_steps == int(saved.name) > 0 and agent.updates > 0

@@ -1,6 +1,7 @@
 """Exports, run by loaders that know nothing of tfdpg or Keras."""
 
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -219,6 +220,49 @@ def test_warm_up_requests_fit_the_signatures(tmp_path):
         signatures[request.model_spec.signature_name](**inputs)
         asked.append((request.model_spec.signature_name, len(inputs["x"])))
     assert sorted(asked) == sorted((name, n) for name in ("serving_default", "pi", "q1", "q2") for n in (1, 7))
+
+
+def test_every_file_of_an_export_is_its_own(tmp_path):
+    agent = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL)
+    first, second = (agent.export(tmp_path / name) for name in ("first", "second"))
+    agent.set_weights([weight + 1 for weight in agent.get_weights()])
+    third = agent.export(tmp_path / "third")
+    names = sorted(path.relative_to(first).as_posix() for path in first.rglob("*") if path.is_file())
+    assert "saved_model.pb" in names and "assets.extra/tf_serving_warmup_requests" in names
+    assert set(tfdpg.load(first).metadata["files"]) == set(names) - {"tfdpg.json"}
+
+    def refused(match, copy):
+        with pytest.raises(export.ExportError, match=match):
+            tfdpg.load(copy)
+        with pytest.raises(export.ExportError, match=match):
+            export.copy(copy, tmp_path / "copied")
+        shutil.rmtree(copy)
+
+    for name in names:
+        mixed = shutil.copytree(first, tmp_path / "mixed")
+        shutil.copy(third / name, mixed / name)
+        if (first / name).read_bytes() != (third / name).read_bytes():
+            refused(f"{mixed}/.* is damaged, or belongs to another", mixed)
+        else:
+            shutil.rmtree(mixed)
+        (shutil.copytree(first, tmp_path / "short") / name).unlink()
+        if name in ("tfdpg.json", "saved_model.pb"):
+            with pytest.raises(FileNotFoundError, match="not exported by tfdpg|No exported model"):
+                tfdpg.load(tmp_path / "short")
+            shutil.rmtree(tmp_path / "short")
+        else:
+            refused(f"{tmp_path}/short/{name} is missing", tmp_path / "short")
+    edited = shutil.copytree(first, tmp_path / "edited")
+    text = (edited / "tfdpg.json").read_text()
+    (edited / "tfdpg.json").write_text(text.replace('"high": 2.0', '"high": 20.0'))
+    assert text != (edited / "tfdpg.json").read_text()
+    refused("tfdpg.json is damaged, or was changed", edited)
+    (shutil.copytree(first, tmp_path / "more") / "saved_model.cpb").write_bytes(b"another graph")
+    refused("saved_model.cpb does not belong to it", tmp_path / "more")
+    old = shutil.copytree(first, tmp_path / "old")
+    (old / "tfdpg.json").write_text(json.dumps(json.loads(text) | {"format": 1}))
+    refused("has format 1; this version of tfdpg reads and writes 2", old)
+    assert not (tmp_path / "copied").exists()
 
 
 def test_directories_that_cannot_be_used(tmp_path):

@@ -169,11 +169,12 @@ def test_learning_rate_scheduler_takes_effect_without_a_new_trace():
 
 def test_terminate_on_nan():
     class Diverge(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            self.model.set_weights([weight * np.nan for weight in self.model.get_weights()])
+        def on_train_batch_end(self, batch, logs=None):
+            if logs["env_steps"] == 35:
+                logs["loss"] = np.nan
 
-    _, history = fit([Diverge(), keras.callbacks.TerminateOnNaN()], epochs=9)
-    assert len(history.epoch) == 2 and np.isnan(history.history["loss"][1])
+    agent, history = fit([Diverge(), keras.callbacks.TerminateOnNaN()], epochs=9)
+    assert len(history.epoch) == 2 and agent.env_steps == 35
     _, history = fit([keras.callbacks.TerminateOnNaN()])
     assert len(history.epoch) == 3
 
@@ -243,17 +244,17 @@ def test_orbax_checkpoint_is_refused_with_what_to_use(tmp_path):
 
 def test_checkpoint_every_and_keep(tmp_path):
     fit(
-        [tfdpg.callbacks.Checkpoint(tmp_path / "all", every=2, keep=None), tfdpg.callbacks.Checkpoint(tmp_path / "one")]
+        [tfdpg.callbacks.Checkpoint(tmp_path / "all", every=2, keep=None), tfdpg.callbacks.Checkpoint(tmp_path / "two")]
     )
     assert {path.name for path in (tmp_path / "all").iterdir()} == {"40", "60"}
-    assert {path.name for path in (tmp_path / "one").iterdir()} == {"60"}
-    assert tfdpg.load_agent(tmp_path / "one/60").epoch == 3
+    assert {path.name for path in (tmp_path / "two").iterdir()} == {"40", "60"}
+    assert tfdpg.load_agent(tmp_path / "two/60").epoch == 3
 
 
 def test_checkpoint_refuses_the_directory_of_another_training(tmp_path):
     agent, _ = fit([tfdpg.callbacks.Checkpoint(tmp_path)])
     fit([tfdpg.callbacks.Checkpoint(tmp_path)], agent=agent, epochs=1)
-    with pytest.raises(ValueError, match=r"another training.*\[80\].* 0 environment steps"):
+    with pytest.raises(ValueError, match=r"another training.*\[60, 80\].* 0 environment steps"):
         fit([tfdpg.callbacks.Checkpoint(tmp_path)])
     assert tfdpg.load_agent(tmp_path / "80").env_steps == 80
 
@@ -278,6 +279,15 @@ def test_export_best_exports_improvements_only(tmp_path):
     policy = tfdpg.load(tmp_path / "best")
     assert policy.metadata["scores"]["score"] == 3.0
     np.testing.assert_allclose(policy(np.ones((2, 2))), agent.predict(np.ones((2, 2))), rtol=1e-4, atol=1e-5)
+
+
+def test_a_damaged_best_is_named_and_beaten(tmp_path):
+    best = tfdpg.callbacks.ExportBest(tmp_path / "best", monitor="env_steps")
+    agent, _ = fit([best], epochs=1)
+    (tmp_path / "best/1/tfdpg.json").write_text("{}")
+    with pytest.warns(UserWarning, match="The score to beat is not known: .*best/1/tfdpg.json is damaged"):
+        fit([tfdpg.callbacks.ExportBest(tmp_path / "best", monitor="env_steps")], epochs=1, agent=agent)
+    assert tfdpg.load(tmp_path / "best").metadata["scores"]["env_steps"] == 40
 
 
 def test_export_best_without_its_log():

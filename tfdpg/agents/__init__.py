@@ -31,12 +31,14 @@ STRUCTURAL = (
 """Arguments that a saved agent keeps."""
 
 
-def load_agent(directory: str | Path, env: Any = None, **changes: Any) -> "Agent":
+def load_agent(directory: str | Path, env: Any = None, *, trusted: bool = False, **changes: Any) -> "Agent":
     """Loads what `Agent.save` wrote, ready to go on.
 
     Args:
         directory: the saved agent.
         env: the environment to go on with, if its spaces are to be checked now.
+        trusted: whether what the file names may be imported (callables and schedules of one's own) and followed (the
+            directory of the replay); otherwise it is given again as one of `changes`.
         **changes: constructor arguments that are to be others from now on: all but `STRUCTURAL`. A new optimizer
             starts without the old one's moments.
 
@@ -45,14 +47,14 @@ def load_agent(directory: str | Path, env: Any = None, **changes: Any) -> "Agent
 
     Raises:
         FileNotFoundError: there is no saved agent.
-        tfdpg.training.checkpoint.CheckpointError: a file is damaged or missing.
-        ValueError: the spaces of `env` are not the agent's; a change that is structural or no argument; or a
-            callable that could not be saved is not given again.
+        tfdpg.training.checkpoint.CheckpointError: a file is damaged, missing or of another checkpoint.
+        ValueError: the spaces of `env` are not the agent's; a change that is structural or no argument; or
+            something that could not be saved, or is not trusted, is not given again.
     """
     from tfdpg.training import checkpoint
-    from tfdpg.training.objects import is_lost
+    from tfdpg.training.objects import why_missing
 
-    saved = checkpoint.read(directory, changes.get("device"))
+    saved = checkpoint.read(directory, changes.get("device"), trusted)
     if env is not None:
         saved.spec.check(env)
     known = agent_class(saved.agent)
@@ -62,9 +64,12 @@ def load_agent(directory: str | Path, env: Any = None, **changes: Any) -> "Agent
         if name not in saved.arguments and name != "recorders":
             raise ValueError(f"`{name}` is no argument of {saved.agent}. Received: {name}={changes[name]!r}")
     arguments = saved.arguments | changes
-    lost = [name for name, value in arguments.items() if is_lost(value)]
-    if lost:
-        raise ValueError(f"`{lost[0]}` could not be saved, having no import path: load_agent(..., {lost[0]}=...)")
-    agent = known(saved.spec, **arguments, **saved.networks)
-    checkpoint.restore(agent, saved, changes)
+    for name, value in arguments.items():
+        if reason := why_missing(value):
+            raise ValueError(f"`{name}` {reason}. Give it again: load_agent(..., {name}=...)")
+    try:
+        agent = known(saved.spec, **arguments, **saved.networks)
+        checkpoint.restore(agent, saved, changes)
+    except (TypeError, LookupError) as error:
+        raise checkpoint.CheckpointError(f"The saved agent in {directory} does not fit together: {error}") from error
     return agent

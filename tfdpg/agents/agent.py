@@ -16,7 +16,7 @@ from tfdpg.agents.parts import Parts, recorders
 from tfdpg.arguments import natural
 from tfdpg.networks import Actor
 from tfdpg.spec import Packed, Spec
-from tfdpg.training import checkpoint, evaluation, learning, loop, offline
+from tfdpg.training import checkpoint, evaluation, learning, loop, network_weights, offline
 from tfdpg.training.collector import Collector
 from tfdpg.training.lanes import environment_of
 from tfdpg.training.normalization import find_normalizers
@@ -289,18 +289,18 @@ class Agent(abc.ABC):
 
     def set_weights(self, weights: Sequence[np.ndarray]) -> None:
         """Sets what `get_weights` gave."""
-        checkpoint.set_weights(self._all_networks(), weights)
+        network_weights.set_weights(self._all_networks(), weights)
         if self.moments is not None and self.moments.count == 0:
             self.moments.adopt(self.normalizers[0].mean.numpy(), self.normalizers[0].variance.numpy())
         self.actor.refresh()
 
     def save_weights(self, filepath: str | Path, overwrite: bool = True) -> None:
         """Saves the weights of all networks and target networks to a `.weights.h5` file."""
-        checkpoint.save_weights(self._all_networks(), filepath, overwrite)
+        network_weights.save_weights(self._all_networks(), filepath, overwrite)
 
     def load_weights(self, filepath: str | Path) -> None:
         """Loads what `save_weights` wrote, for networks of the same shapes."""
-        self.set_weights(checkpoint.load_weights(self._all_networks(), filepath))
+        self.set_weights(network_weights.load_weights(self._all_networks(), filepath))
 
     def save(self, filepath: str | Path, overwrite: bool = True) -> None:
         """Saves everything needed to go on: weights, optimizers, replay, counters, random states.

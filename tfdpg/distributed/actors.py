@@ -2,13 +2,16 @@
 
 import contextlib
 import logging
+import signal
 import socket
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import ray
+from ray._private import ray_constants
 from ray.exceptions import ActorUnavailableError, NodeDiedError, ObjectLostError, RayTaskError
 
 Result = TypeVar("Result")
@@ -19,6 +22,10 @@ FIRST_DELAY, LONGEST_DELAY = 0.1, 5.0
 """Seconds until what did not answer is asked again; they double with each failure."""
 OBJECT_STORE = 256 << 20
 """Bytes of shared memory of a Ray that is started here; what is under way takes a few MB."""
+LOOPBACK = ("127.0.0.1", "::1")
+"""The addresses one of which a Ray that is started here listens at, and no other."""
+QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+"""Arguments of `ray.init` that keep Ray from printing."""
 ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1"),
     "CUDA_VISIBLE_DEVICES": "-1",
@@ -31,16 +38,17 @@ ENVIRONMENT = {
 def connected(address: str | None, cpus: int) -> Iterator[None]:
     """Joins the Ray at `address`, or starts one here with `cpus` logical CPUs, or takes the one that is there already.
 
-    One that was started or joined here is left at the end; one that was there already stays.
+    One that was started or joined here is left at the end; one that was there already stays. One that was started here
+    listens on this machine only. SIGTERM is handled as before, within and after.
     """
     ours = not ray.is_initialized()
     if ours:
-        if address is not None:
-            check_reachable(address)
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if address is None:
-            options |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
-        ray.init(address=address or "local", **options)
+        with kept_sigterm():
+            if address is None:
+                start(cpus)
+            else:
+                check_reachable(address)
+                ray.init(address, **QUIET)
     try:
         found = ray.cluster_resources().get("CPU", 0)
         if found < cpus:
@@ -52,7 +60,45 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
         yield
     finally:
         if ours:
-            ray.shutdown()
+            with kept_sigterm():
+                ray.shutdown()
+
+
+def start(cpus: int) -> None:
+    """Starts a Ray with `cpus` logical CPUs that listens on this machine only; raises `RuntimeError` if it does not.
+
+    Ray takes `_node_ip_address="127.0.0.1"` for the machine's address in the network, unless this switch says that
+    there are no clusters. Its variable, RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER, counts only before Ray is imported, and who
+    joins a cluster needs it on.
+    """
+    switch = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        ray.init("local", num_cpus=cpus, include_dashboard=False, object_store_memory=OBJECT_STORE, **QUIET)
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = switch
+    listens_at = ray.util.get_node_ip_address()
+    if listens_at not in LOOPBACK:
+        ray.shutdown()
+        raise RuntimeError(
+            f"A Ray that is started here must listen at {' or '.join(LOOPBACK)} only. Received: Ray {ray.__version__} "
+            f"at {listens_at}. Start a Ray yourself, and give its address as `ray_address`."
+        )
+
+
+@contextlib.contextmanager
+def kept_sigterm() -> Iterator[None]:
+    """Has SIGTERM handled at the end as at the beginning, if this is the main thread: no other can see to that.
+
+    With `ray.init`, Python's handler calls `sys.exit`, and one below it aborts the process three seconds later. After
+    `ray.shutdown` the system kills the process at once, of which Python does not know.
+    """
+    former = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, former or signal.SIG_DFL)
 
 
 def check_reachable(address: str) -> None:

@@ -72,7 +72,7 @@ def fit(
         A `History` with `return`, `loss`, ... for each epoch, and `val_return`, ... with a `validation_env`.
 
     Raises:
-        ImportError: Ray is not installed.
+        ImportError: Ray is not installed, or so old that it has no authentication.
         ValueError: an argument out of its range, an environment with other spaces, or NaN from it.
     """
     require_ray()

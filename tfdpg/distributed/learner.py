@@ -1,6 +1,5 @@
 """The learner: hands out orders, stores what arrives, and makes the updates that it earned."""
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,13 +17,14 @@ from tfdpg.distributed.policies import policy_for_workers
 from tfdpg.distributed.rates import RateLimit, proportional_updates, scheduled_updates, usual_rate
 from tfdpg.distributed.storage import Storage, storage
 from tfdpg.training.evaluation import summarise
+from tfdpg.training.interrupt import Interrupt, deferred_signals
 from tfdpg.training.lanes import Episode
 from tfdpg.training.learning import compile_updates
-from tfdpg.training.loop import callback_list, deferred_interrupt, run_step_epochs, validation
+from tfdpg.training.loop import callback_list, run_step_epochs, validation
 from tfdpg.training.updates import LARGEST_CHUNK
 
 WAIT = 0.2
-"""Seconds to wait for a chunk at most before it is looked whether there was a Ctrl-C."""
+"""Seconds to wait for a chunk at most before it is looked whether there was a signal to end."""
 
 
 def train(
@@ -49,7 +49,7 @@ def train(
     agent.collector.close_episodes()
     agent._updates = agent._updates or compile_updates(agent, LARGEST_CHUNK)
     with (
-        deferred_interrupt() as interrupted,
+        deferred_signals() as interrupted,
         connected(plan.ray_address, plan.actors + plan.replay_shards),
         storage(agent, plan.replay_shards) as store,
     ):
@@ -77,7 +77,7 @@ class _Run:
         fleet: Fleet,
         weights: Callable[[], Any],
         hooks: keras.callbacks.CallbackList,
-        interrupted: threading.Event,
+        interrupted: Interrupt,
     ):
         self._agent, self._plan, self._store, self._fleet, self._weights = agent, plan, store, fleet, weights
         self._hooks, self._interrupted = hooks, interrupted

@@ -87,12 +87,22 @@ OPTIONS = tuple(field.name for field in dataclasses.fields(Plan))
 """The arguments of `tfdpg.distributed.fit` that `Agent.fit` does not have."""
 
 
+OLDEST_RAY = (2, 59)
+"""Who connects to a Ray that an older one starts needs no token."""
+
+
 def require_ray() -> None:
-    """Raises `ImportError` if Ray is not installed."""
+    """Raises `ImportError` if Ray is not installed, or is too old."""
+    install = 'Install it with: pip install "tfdpg[ray]"'
     try:
-        importlib.import_module("ray")
+        ray: Any = importlib.import_module("ray")
     except ImportError as error:
-        raise ImportError('tfdpg.distributed needs Ray. Install it with: pip install "tfdpg[ray]"') from error
+        raise ImportError(f"tfdpg.distributed needs Ray. {install}") from error
+    if tuple(int(number) for number in ray.__version__.split(".")[:2]) < OLDEST_RAY:
+        raise ImportError(
+            "tfdpg.distributed needs Ray 2.59 or later, since older ones start without authentication. "
+            f"Received: Ray {ray.__version__}. {install}"
+        )
 
 
 def environment_maker(make_env: Any) -> Callable[[], gym.Env]:

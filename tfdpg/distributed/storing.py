@@ -33,7 +33,8 @@ class StoringWorker:
         """
         chunk = self._worker.rollout(weights, version, order)
         where = f"{order.steps} steps of lane {self._lane}; none of these was stored"
-        self._spec.check_finite(chunk.rows.observation, chunk.rows.reward, where)
+        rows = chunk.rows
+        self._spec.check_finite(rows.observation, rows.reward, where, rows.steps_action)
         shared = ray.put(chunk)
         receipt: Any = patiently(lambda: ray.get(ray.get_actor(self._shard).store.remote(self._lane, shared)))
         return Stored(chunk.summary, receipt)

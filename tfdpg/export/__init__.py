@@ -5,7 +5,7 @@ from tfdpg.export.policy import Policy, describe, load
 from tfdpg.export.signatures import Signature, return_signature, signatures
 from tfdpg.export.stochastic import stochastic_signatures
 from tfdpg.export.verify import ExportError
-from tfdpg.export.versions import copy, latest_version, versions
+from tfdpg.export.versions import copy, latest_version, metadata, versions
 from tfdpg.export.write import write
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "example_observations",
     "latest_version",
     "load",
+    "metadata",
     "return_signature",
     "signatures",
     "stochastic_signatures",

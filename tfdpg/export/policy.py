@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdpg.arguments import real
 from tfdpg.export.signatures import LEVELS
 from tfdpg.export.verify import ExportError
-from tfdpg.export.versions import latest_version
+from tfdpg.export.versions import latest_version, metadata
 from tfdpg.spec import Spec
 
 
@@ -36,15 +36,12 @@ class Policy:
 
     def __init__(self, directory: Path):
         self.directory = directory
-        metadata = directory / "tfdpg.json"
-        if not metadata.exists():
-            raise FileNotFoundError(f"{metadata} is missing: the SavedModel was not exported by tfdpg")
+        self.metadata: dict[str, Any] = metadata(directory)
         try:
-            self.metadata: dict[str, Any] = json.loads(metadata.read_text())
             self.spec = Spec.from_json(self.metadata)
             self._model = tf.saved_model.load(str(directory))
         except Exception as error:
-            raise ExportError(f"The exported model in {directory} is damaged: {error}") from error
+            raise ExportError(f"The exported model in {directory} cannot be loaded: {error}") from error
 
     def __call__(self, observation: Any) -> np.ndarray:
         """The actions for one observation `[act_dim]` or a batch `[batch, act_dim]`, in the environment's units.
@@ -128,7 +125,7 @@ def load(directory: str | Path) -> Policy:
 
     Raises:
         FileNotFoundError: there is no exported model.
-        ExportError: it is damaged.
+        ExportError: a file of it is damaged, missing, changed or of another export.
     """
     return Policy(latest_version(directory))
 
@@ -145,7 +142,7 @@ def describe(directory: str | Path) -> str:
         given = ", ".join(_describe_tensor(key, spec) for key, spec in signature.structured_outputs.items())
         lines.append(f"  {name}({taken}) -> {given}")
     lines += [f"observation space: {policy.spec.observation_space}", f"action space: {policy.spec.action_space}"]
-    skipped = ("observation_space", "action_space", "format")
+    skipped = ("observation_space", "action_space", "format", "files", "sha256")
     lines += [f"{key}: {json.dumps(value)}" for key, value in policy.metadata.items() if key not in skipped]
     return "\n".join(lines)
 

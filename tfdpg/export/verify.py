@@ -19,7 +19,7 @@ Reference = Callable[[Inputs], dict[str, np.ndarray]]
 
 
 class ExportError(RuntimeError):
-    """An exported model does not load, or does not compute what the agent does."""
+    """An exported model does not load, is damaged, or does not compute what the agent does."""
 
 
 def verify(

@@ -1,8 +1,16 @@
 """The integer versions of a model directory, as TensorFlow Serving reads them."""
 
 import shutil
-import tempfile
 from pathlib import Path
+from typing import Any
+
+from tfdpg import files
+from tfdpg.export.verify import ExportError
+
+METADATA = "tfdpg.json"
+FORMAT = 2
+LOADED = ("saved_model.", "variables/")
+"""What a loader may take from a version's directory: how the paths begin."""
 
 
 def versions(directory: str | Path) -> list[int]:
@@ -33,12 +41,32 @@ def latest_version(directory: str | Path) -> Path:
     return directory / str(found[-1])
 
 
+def metadata(version: Path) -> dict[str, Any]:
+    """What `tfdpg.json` says of an exported model, whose files are all as they were when it was written.
+
+    Raises:
+        FileNotFoundError: tfdpg did not export it.
+        ExportError: a file is damaged, missing, changed, or of another export; the message names it.
+    """
+    if not (version / METADATA).exists():
+        raise FileNotFoundError(f"{version / METADATA} is missing: the SavedModel was not exported by tfdpg")
+    try:
+        description = files.unseal(version, METADATA, FORMAT)
+        held = {path.relative_to(version).as_posix() for path in version.rglob("*") if path.is_file()}
+        if foreign := sorted(name for name in held - set(description["files"]) if name.startswith(LOADED)):
+            raise files.DamagedError(f"{version / foreign[0]} does not belong to it")
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ExportError(f"The exported model cannot be loaded: {error}") from error
+    return description
+
+
 def move_to_next_version(source: Path, directory: Path) -> Path:
-    """Renames `source`, a directory inside `directory`, to the next free version; returns the new path."""
+    """Moves `source`, a directory inside `directory`, to the next free version; returns the new path."""
     number = max(versions(directory), default=0) + 1
     while True:
         try:
-            return source.rename(directory / str(number))
+            files.move(source, directory / str(number))
+            return directory / str(number)
         except OSError:  # someone else took the number meanwhile
             if not (directory / str(number)).exists():
                 raise
@@ -50,13 +78,15 @@ def copy(version: Path, directory: str | Path) -> Path:
 
     Raises:
         NotADirectoryError: `directory` is a file.
+        ExportError: the exported model is damaged.
     """
     directory = Path(directory)
+    metadata(version)
     check_directory(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".tfdpg-copy-", dir=directory) as scratch:
-        copied = shutil.copytree(version, Path(scratch) / "model")
-        return move_to_next_version(copied, directory)
+    files.make_directory(directory)
+    with files.scratch_directory(directory) as scratch:
+        shutil.copytree(version, scratch, dirs_exist_ok=True)
+        return move_to_next_version(scratch, directory)
 
 
 def check_directory(directory: Path) -> None:

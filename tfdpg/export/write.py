@@ -2,9 +2,6 @@
 
 import contextlib
 import importlib.metadata
-import json
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,14 +10,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdpg import files
 from tfdpg.export.signatures import Signature
 from tfdpg.export.verify import BATCHES, verify
-from tfdpg.export.versions import check_directory, move_to_next_version
+from tfdpg.export.versions import FORMAT, METADATA, check_directory, move_to_next_version
 from tfdpg.export.warmup import write_warmup
 from tfdpg.networks import in_half_precision
 from tfdpg.spec import Spec
-
-METADATA = "tfdpg.json"
 
 
 def write(
@@ -50,22 +46,19 @@ def write(
     """
     directory = Path(directory)
     check_directory(directory)
-    made = [path for path in (directory, *directory.parents) if not path.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".tfdpg-export-", dir=directory))
+    made = files.make_directory(directory)
     try:
-        functions = {name: signature.concrete(spec) for name, signature in signatures.items()}
-        functions |= {"serving_default": functions["pi"]}
-        tf.saved_model.save(_RawVariables(networks.values()), str(scratch), signatures=functions)
-        cases = _cases(spec, signatures, examples)
-        half_precision = any(map(in_half_precision, networks.values()))
-        verify(scratch, {name: s.reference(spec) for name, s in signatures.items()}, cases, half_precision)
-        write_warmup(scratch, directory.resolve().name, cases)
-        (scratch / METADATA).write_text(json.dumps(_describe(spec, metadata), indent=2) + "\n")
-        scratch.chmod(0o755)
-        return move_to_next_version(scratch, directory)
+        with files.scratch_directory(directory) as scratch:
+            functions = {name: signature.concrete(spec) for name, signature in signatures.items()}
+            functions |= {"serving_default": functions["pi"]}
+            tf.saved_model.save(_RawVariables(networks.values()), str(scratch), signatures=functions)
+            cases = _cases(spec, signatures, examples)
+            half_precision = any(map(in_half_precision, networks.values()))
+            verify(scratch, {name: s.reference(spec) for name, s in signatures.items()}, cases, half_precision)
+            write_warmup(scratch, directory.resolve().name, cases)
+            files.seal(scratch, METADATA, _describe(spec, metadata))
+            return move_to_next_version(scratch, directory)
     except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
         with contextlib.suppress(OSError):  # someone else uses the directory by now
             for path in made:
                 path.rmdir()
@@ -98,7 +91,7 @@ class _RawVariables(tf.Module):
 def _describe(spec: Spec, metadata: Mapping[str, Any]) -> dict[str, Any]:
     libraries = ("tfdpg", "tensorflow", "keras", "gymnasium", "numpy")
     return {
-        "format": 1,
+        "format": FORMAT,
         **metadata,
         **spec.to_json(),
         "versions": {name: importlib.metadata.version(name) for name in libraries},

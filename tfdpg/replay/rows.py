@@ -24,6 +24,11 @@ class Rows(NamedTuple):
     terminated: np.ndarray
     first: np.ndarray
 
+    @property
+    def steps_action(self) -> np.ndarray:
+        """The actions, 0 where there was none, `[n, act_dim]`."""
+        return np.where(self.first[:, None], np.float32(0), self.action)
+
     def part(self, rows: slice) -> "Rows":
         """Some of the rows."""
         return Rows(tuple(part[rows] for part in self.observation), *(values[rows] for values in self[1:]))

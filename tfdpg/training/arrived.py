@@ -35,5 +35,5 @@ class ArrivedSteps(keras.callbacks.Callback):
 
 
 def arrived_steps(filename: Path) -> int:
-    """What `ArrivedSteps` wrote; 0 where it wrote nothing."""
-    return int(np.fromfile(filename, np.int64)[0]) if filename.exists() else 0
+    """What `ArrivedSteps` wrote; 0 where it wrote nothing, or was cut."""
+    return int(sum(np.fromfile(filename, np.int64, count=1))) if filename.exists() else 0

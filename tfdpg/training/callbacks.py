@@ -6,6 +6,7 @@ Keras' own callbacks work with `Agent.fit`; those that cannot are named in `REFU
 import csv
 import shutil
 import time
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ class _AgentCallback(keras.callbacks.Callback):
 class Checkpoint(_AgentCallback):
     """Saves the whole agent as `directory/<environment steps>`, so that training can go on from there.
 
-    It also saves when training ends, by Ctrl-C too.
+    It also saves when training ends, by Ctrl-C, SIGTERM or an exception too; never weights that are NaN or infinite.
 
     Args:
         directory: where to save; it may hold checkpoints of this agent's own past, and of nothing else.
@@ -64,7 +65,7 @@ class Checkpoint(_AgentCallback):
         keep: how many of the newest to keep; None keeps all.
     """
 
-    def __init__(self, directory: str | Path, every: int = 1, keep: int | None = 1):
+    def __init__(self, directory: str | Path, every: int = 1, keep: int | None = 2):
         super().__init__()
         self.directory = Path(directory)
         self.every = positive_int("every", every)
@@ -96,8 +97,8 @@ class Checkpoint(_AgentCallback):
         now = self.agent.env_steps, self.agent.updates
         if now == self._saved:
             return
-        self._saved = now
         self.agent.save(self.directory / str(self.agent.env_steps))
+        self._saved = now
         if self.keep is not None:
             for steps in export.versions(self.directory)[: -self.keep]:
                 shutil.rmtree(self.directory / str(steps))
@@ -123,9 +124,13 @@ class ExportBest(_AgentCallback):
         self.best = -np.inf
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Takes the score to beat from the newest version."""
-        if export.versions(self.directory):
-            self.best = export.load(self.directory).metadata["scores"].get(self.monitor, -np.inf)
+        """Takes the score to beat from the newest version that is sound."""
+        for version in reversed(export.versions(self.directory)):
+            try:
+                self.best = export.metadata(self.directory / str(version))["scores"].get(self.monitor, -np.inf)
+                return
+            except (OSError, LookupError, export.ExportError) as error:
+                warnings.warn(f"The score to beat is not known: {error}", stacklevel=2)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Exports, if the monitored log is the best so far.

@@ -1,6 +1,6 @@
 """Saved agents: a directory that is written as a whole, or not at all.
 
-    agent.json      class, arguments, spaces, counters, random states
+    agent.json      class, arguments, spaces, counters, random states; the sums of all files (`tfdpg.files`)
     variables.npz   weights of networks and targets, optimizer states
     replay.npz      the rows held; those that are elsewhere are in replay-0.npz, replay-1.npz, ...
     pi.keras, ...   the networks that cannot be rebuilt from the arguments
@@ -8,25 +8,25 @@
 Weights are read back from `variables.npz`, in order; the `.keras` files only say how the networks are built.
 """
 
-import json
-import shutil
-import tempfile
+import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import h5py
 import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdpg import files
 from tfdpg.spec import Spec
-from tfdpg.training.objects import from_json, to_json
+from tfdpg.training.network_weights import check_finite
+from tfdpg.training.objects import from_json, to_json, withheld
 from tfdpg.training.optimizers import option_prefix
 from tfdpg.training.protocols import Saves
 
-FORMAT = 1
+FORMAT = 2
+DESCRIPTION = "agent.json"
 
 
 class CheckpointError(RuntimeError):
@@ -47,54 +47,75 @@ class Saved(NamedTuple):
 
 
 def save(agent: Saves, directory: str | Path, overwrite: bool = True) -> None:
-    """Writes an agent to a temporary directory beside `directory`, then renames it into place.
+    """Writes an agent beside `directory`, and renames it into place once it is on the disk.
 
     Raises:
         FileExistsError: `directory` exists and `overwrite` is False, or it is not a saved agent.
+        FloatingPointError: weights are NaN or infinite. Nothing is written.
     """
     directory = Path(directory)
     if directory.exists():
         if not overwrite:
             raise FileExistsError(f"{directory} exists. Pass overwrite=True to replace it.")
-        if not (directory / "agent.json").exists():
+        if not is_saved(directory):
             raise FileExistsError(f"{directory} exists and is not a saved agent, so it is not replaced.")
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-    try:
+    check_finite(agent.networks | {f"{name}_target": network for name, network in agent.targets.items()})
+    files.make_directory(directory.parent)
+    with files.scratch_directory(directory.parent) as scratch:
         _write(agent, scratch)
-        scratch.chmod(0o755)
-        _replace(directory, scratch)
-        if agent.source is not None:
-            agent.source.saved(directory)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
+        files.replace(scratch, directory)
+    if agent.source is not None:
+        agent.source.saved(directory)
 
 
-def read(directory: str | Path, device: str | None = None) -> Saved:
+def read(directory: str | Path, device: str | None = None, trusted: bool = False) -> Saved:
     """Reads and checks a saved agent, and builds its own networks on `device`, or else where they were.
+
+    Args:
+        directory: the saved agent.
+        device: where the networks are to be; None is where they were.
+        trusted: whether to import and to follow what the files name.
 
     Raises:
         FileNotFoundError: there is none.
-        CheckpointError: a file is damaged or missing.
+        CheckpointError: a file is damaged, missing, changed, or of another checkpoint; the message names it.
     """
-    directory = Path(directory)
-    if not (directory / "agent.json").exists():
-        hint = f". It is a run: load {directory}/checkpoints/<steps>" if (directory / "checkpoints").exists() else ""
-        raise FileNotFoundError(f"No saved agent in {directory}: there is no agent.json{hint}")
+    directory, description = _described(directory)
+    paths = {name: directory / name for name in description["files"]}
     try:
-        state = json.loads((directory / "agent.json").read_text())
-        if state["format"] != FORMAT:
-            raise CheckpointError(f"{directory} has format {state['format']}; this version reads {FORMAT}")
-        arguments = {name: from_json(value) for name, value in state["arguments"].items()}
+        arguments = {name: from_json(value, trusted) for name, value in description["arguments"].items()}
+        if arguments.get("replay_dir") is not None and not trusted:
+            arguments["replay_dir"] = withheld(arguments["replay_dir"])
         with tf.device(device or arguments["device"]):
-            files = {name: directory / f"{name}.keras" for name in state["own_networks"]}
-            networks = {name: keras.saving.load_model(file, compile=False) for name, file in files.items()}
-        variables, replay = (_read_arrays(directory / name) for name in ("variables.npz", "replay.npz"))
-        spec, elsewhere = Spec.from_json(state), replay_files(directory)
-        return Saved(state["agent"], spec, arguments, networks, state["state"], variables, replay, elsewhere)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"The saved agent in {directory} is damaged, or cannot be loaded: {error}") from error
+            own = {name: paths[f"{name}.keras"] for name in description["own_networks"]}
+            networks = {name: keras.saving.load_model(file, compile=False) for name, file in own.items()}
+        variables, replay = (_read_arrays(paths[name]) for name in ("variables.npz", "replay.npz"))
+        spec, elsewhere = Spec.from_json(description), _elsewhere(paths)
+        return Saved(
+            description["agent"], spec, arguments, networks, description["state"], variables, replay, elsewhere
+        )
+    except (OSError, ValueError, TypeError, LookupError, EOFError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"The saved agent in {directory} cannot be loaded: {error}") from error
+
+
+def is_saved(directory: Path) -> bool:
+    """Whether a directory is a saved agent, sound or not."""
+    return (files.present(directory) / DESCRIPTION).exists()
+
+
+def _described(directory: str | Path) -> tuple[Path, dict[str, Any]]:
+    """Where a saved agent is, and what its `agent.json` says, once all sums have been checked."""
+    asked = Path(directory)
+    directory = files.present(asked)
+    if not is_saved(directory):
+        hint = f". It is a run: load {directory}/checkpoints/<steps>" if (directory / "checkpoints").exists() else ""
+        raise FileNotFoundError(f"No saved agent in {directory}: there is no {DESCRIPTION}{hint}")
+    if directory != asked:
+        warnings.warn(f"Saving to {asked} was cut short; the agent that was there before is loaded.", stacklevel=4)
+    try:
+        return directory, files.unseal(directory, DESCRIPTION, FORMAT)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise CheckpointError(f"The saved agent cannot be loaded: {error}") from error
 
 
 def restore(agent: Saves, saved: Saved, changes: Mapping[str, Any]) -> None:
@@ -138,65 +159,22 @@ def _restore_replay(agent: Saves, saved: Saved) -> None:
         agent.moments.rows = rows if saved.elsewhere else min(agent.moments.rows, rows)
 
 
-def replay_files(directory: Path) -> list[Path]:
-    """The files of a saved agent with rows that were elsewhere, in the order of their numbers."""
-    return sorted(directory.glob("replay-*.npz"), key=lambda file: int(file.stem.removeprefix("replay-")))
-
-
-def save_weights(networks: Mapping[str, keras.Model], filepath: str | Path, overwrite: bool) -> None:
-    """Writes the weights of networks to a `.weights.h5` file, one group for each network."""
-    path = Path(filepath)
-    if not path.name.endswith(".weights.h5"):
-        raise ValueError(f"`filepath` must end in .weights.h5. Received: filepath={filepath}")
-    if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.part")
-    with h5py.File(scratch, "w") as file:
-        for name, network in networks.items():
-            for i, weight in enumerate(network.get_weights()):
-                file.create_dataset(f"{name}/{i}", data=weight)
-    scratch.replace(path)
-
-
-def load_weights(networks: Mapping[str, keras.Model], filepath: str | Path) -> list[np.ndarray]:
-    """Reads what `save_weights` wrote for the same networks, in the order of their weights."""
-    with h5py.File(filepath, "r") as file:
-        expected = {name: len(network.weights) for name, network in networks.items()}
-        found = {name: len(group) for name, group in file.items()}
-        if found != expected:
-            raise ValueError(f"{filepath} must hold the weights of {expected}. Received: {found}")
-        return [np.asarray(file[f"{name}/{i}"]) for name, count in expected.items() for i in range(count)]
-
-
-def set_weights(networks: Mapping[str, keras.Model], weights: Sequence[np.ndarray]) -> None:
-    """Sets the weights of networks, in their order.
+def replay_files(directory: str | Path) -> list[Path]:
+    """The files with the rows of a saved agent, in their order.
 
     Raises:
-        ValueError: other shapes; nothing is set.
+        FileNotFoundError: there is no saved agent.
+        CheckpointError: it is damaged.
     """
-    variables = [variable for network in networks.values() for variable in network.weights]
-    wanted, given = [tuple(v.shape) for v in variables], [np.shape(w) for w in weights]
-    if wanted != given:
-        raise ValueError(f"`weights` must have the shapes {wanted}. Received: {given}")
-    for variable, weight in zip(variables, weights, strict=True):
-        variable.assign(weight)
+    directory, description = _described(directory)
+    paths = {name: directory / name for name in description["files"]}
+    return _elsewhere(paths) or [paths["replay.npz"]]
 
 
-def _replace(directory: Path, scratch: Path) -> None:
-    """Renames `scratch` to `directory`; what was there is put back if that fails, and removed if it succeeds."""
-    if not directory.exists():
-        scratch.rename(directory)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{directory.name}-old-", dir=directory.parent))
-    directory.rename(old / "agent")
-    try:
-        scratch.rename(directory)
-    except BaseException:
-        (old / "agent").rename(directory)
-        raise
-    finally:
-        shutil.rmtree(old)
+def _elsewhere(paths: Mapping[str, Path]) -> list[Path]:
+    """The files with rows that were elsewhere, in the order of their numbers."""
+    shards = [path for name, path in paths.items() if name.startswith("replay-")]
+    return sorted(shards, key=lambda path: int(path.stem.removeprefix("replay-")))
 
 
 def _write(agent: Saves, directory: Path) -> None:
@@ -234,7 +212,7 @@ def _write(agent: Saves, directory: Path) -> None:
         "own_networks": sorted(agent.own_networks),
         "state": state,
     }
-    (directory / "agent.json").write_text(json.dumps(description, indent=2) + "\n")
+    files.seal(directory, DESCRIPTION, description)
 
 
 def _variables(agent: Saves) -> dict[str, list[Any]]:

@@ -98,7 +98,7 @@ class Collector:
         packed = self._spec.pack(next_observation)
         if final_observation is not None and final_observation is not next_observation and any_ended:
             packed = self._spec.pack_final(packed, final_observation, ended)
-        self._spec.check_finite(packed, reward, self._this_step)
+        self._spec.check_finite(packed, reward, self._this_step, self._pending)
         if self._shaper is not None:
             reward = self._shaped(self._shaper, reward)
 
@@ -137,7 +137,7 @@ class Collector:
         """
         first = self._schedule.env_steps + 1
         where = f"environment steps {first} to {first + len(rows.first)}, of lane {lane}; none of these was stored"
-        self._spec.check_finite(rows.observation, rows.reward, where)
+        self._spec.check_finite(rows.observation, rows.reward, where, rows.steps_action)
         steps = ~rows.first
         if self._shaper is not None and steps.any():
             reward = rows.reward.copy()

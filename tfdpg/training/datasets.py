@@ -10,7 +10,7 @@ from tfdpg.arguments import reject
 from tfdpg.replay import Ring
 from tfdpg.replay.ring import NONE
 from tfdpg.spec import Spec
-from tfdpg.training.checkpoint import replay_files
+from tfdpg.training.checkpoint import is_saved, replay_files
 
 OTHER_NAMES = {
     "terminations": ("terminations", "terminated", "terminals"),
@@ -54,8 +54,7 @@ def _states(spec: Spec, data: Any) -> Iterator[dict[str, Any]]:
     if isinstance(data, str | Path):
         path = Path(data)
         if path.is_dir():
-            replay = path / "replay.npz"
-            files = replay_files(path) or ([replay] if replay.exists() else sorted(path.glob("[0-9]*.npz")))
+            files = replay_files(path) if is_saved(path) else sorted(path.glob("[0-9]*.npz"))
             if not files:
                 raise FileNotFoundError(f"`data` must be a saved agent or hold .npz files. Received: data={data}")
         else:

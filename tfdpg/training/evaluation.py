@@ -94,9 +94,10 @@ def run_episodes(
     shares = [len(range(lane, episodes, lanes.num_lanes)) for lane in range(lanes.num_lanes)]
     observation = lanes.reset()
     while any(shares):
-        step, ended = lanes.step(spec.to_env(policy(observation)))
+        action = spec.to_env(policy(observation))
+        step, ended = lanes.step(action)
         steps += 1
-        spec.check_finite(spec.pack(step.next_observation), step.reward, f"step {steps} of an evaluation")
+        spec.check_finite(spec.pack(step.next_observation), step.reward, f"step {steps} of an evaluation", action)
         for episode in ended:
             if shares[episode.lane]:
                 shares[episode.lane] -= 1

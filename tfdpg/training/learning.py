@@ -73,7 +73,11 @@ class Learns(Protocol):
 
 
 def learn(agent: Learns, updates: int, compiled: CompiledUpdates) -> dict[str, float]:
-    """Makes `updates` updates, at least one; returns the means of their metrics and `loss`."""
+    """Makes `updates` updates, at least one; returns the means of their metrics and `loss`.
+
+    Raises:
+        FloatingPointError: weights became NaN or infinite.
+    """
     source = agent.source or _OwnReplay(agent)
     source.take_in()
     td_error = agent.metrics.index("td_error")
@@ -82,6 +86,13 @@ def learn(agent: Learns, updates: int, compiled: CompiledUpdates) -> dict[str, f
         lambda count: source.draw(agent.updates, count),
         lambda measured: source.refresh(measured[:, td_error]),
     )
+    if learnt.broken:
+        raise FloatingPointError(
+            f"The weights of {' and '.join(f'`{name}`' for name in learnt.broken)} became NaN or infinite in updates "
+            f"{agent.updates - updates + 1} to {agent.updates}, at environment step {agent.schedule.env_steps}. Lower "
+            "the learning rates, clip gradients (`clip_norm`), or look for rewards that are far too large. An earlier "
+            "checkpoint is sound; of these weights none is written."
+        )
     agent.actor.load(learnt.weights)
     return agent.statistics.add(learnt.measured)
 
@@ -122,6 +133,7 @@ def compile_updates(agent: Learns, usual: int | None = None) -> CompiledUpdates:
         metrics=agent.metrics,
         chunk=min(LARGEST_CHUNK, usual),
         batch_size=agent.batch_size,
+        networks=agent.networks,
         acting=agent.actor.source,
         jit_compile=jit,
         device=agent.device,

@@ -1,10 +1,7 @@
 """The training loop: act, step, observe, learn; and Keras' callbacks around it."""
 
-import contextlib
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import keras
@@ -13,6 +10,7 @@ import numpy as np
 from tfdpg.arguments import natural, positive_int, reject
 from tfdpg.training.callbacks import ProgressBar, refuse_unusable
 from tfdpg.training.evaluation import summarise
+from tfdpg.training.interrupt import Interrupt, deferred_signals
 from tfdpg.training.lanes import Episode, Lanes
 from tfdpg.training.protocols import Trains
 
@@ -32,7 +30,7 @@ def fit(
     """See `Agent.fit`.
 
     Ctrl-C ends training between two steps: callbacks see the end of training, so that a checkpoint is
-    written, and `KeyboardInterrupt` is raised.
+    written, and `KeyboardInterrupt` is raised. SIGTERM does the same, and raises `SystemExit(143)`.
     """
     check_counts(epochs, steps_per_epoch, initial_epoch, validation_episodes, max_ep_len, verbose)
     _check_environments(agent, env, validation_env)
@@ -42,7 +40,7 @@ def fit(
     agent.stop_training, agent._initial_epoch = False, None
     agent.collector.close_episodes()
     agent.actor.refresh()
-    with deferred_interrupt() as interrupted:
+    with deferred_signals() as interrupted:
         run = _Run(agent, lanes, hooks, interrupted)
         try:
             run_step_epochs(agent, hooks, interrupted, initial_epoch, epochs, steps_per_epoch, run.epoch, validate)
@@ -54,7 +52,7 @@ def fit(
 def run_step_epochs(
     agent: Trains,
     hooks: keras.callbacks.CallbackList,
-    interrupted: threading.Event,
+    interrupted: Interrupt,
     first: int,
     stop: int,
     steps: int,
@@ -77,7 +75,7 @@ def run_step_epochs(
 def run_epochs(
     agent: Trains,
     hooks: keras.callbacks.CallbackList,
-    interrupted: threading.Event,
+    interrupted: Interrupt,
     first: int,
     stop: int,
     train_epoch: Callable[[int], dict[str, float]],
@@ -88,7 +86,7 @@ def run_epochs(
     Args:
         agent: the agent.
         hooks: the callbacks.
-        interrupted: set by Ctrl-C.
+        interrupted: set by Ctrl-C, or by SIGTERM.
         first: the epoch to begin with, unless a callback knows better.
         stop: the epoch to stop at.
         train_epoch: trains the epoch of a number, and gives its logs.
@@ -96,25 +94,44 @@ def run_epochs(
 
     Raises:
         KeyboardInterrupt: after the end of training, if there was a Ctrl-C.
+        SystemExit: likewise, if there was a SIGTERM.
+        Exception: what the environment, an update or a callback raised; the callbacks see the end of training first,
+            so that `Checkpoint` saves the steps before it.
     """
     hooks.on_train_begin()
-    for epoch in range(agent._initial_epoch or first, stop):
-        hooks.on_epoch_begin(epoch)
-        logs = train_epoch(epoch)
-        if interrupted.is_set():
-            break
-        if validate is not None:
-            hooks.on_test_begin()
-            scores = validate()
-            hooks.on_test_end(scores)
-            logs |= {f"val_{name}": value for name, value in scores.items()}
-        agent.epoch = epoch + 1
-        hooks.on_epoch_end(epoch, logs)
-        if agent.stop_training or interrupted.is_set():
-            break
+    try:
+        for epoch in range(agent._initial_epoch or first, stop):
+            hooks.on_epoch_begin(epoch)
+            logs = train_epoch(epoch)
+            if interrupted.is_set():
+                break
+            if validate is not None:
+                hooks.on_test_begin()
+                scores = validate()
+                hooks.on_test_end(scores)
+                logs |= {f"val_{name}": value for name, value in scores.items()}
+            agent.epoch = epoch + 1
+            hooks.on_epoch_end(epoch, logs)
+            if agent.stop_training or interrupted.is_set():
+                break
+    except Exception as error:
+        _end_early(error, hooks)
+        raise
+    if error := interrupted.error():
+        _end_early(error, hooks)
+        raise error
     hooks.on_train_end()
-    if interrupted.is_set():
-        raise KeyboardInterrupt("Training was interrupted, and ended between two steps.")
+
+
+def _end_early(error: BaseException, hooks: keras.callbacks.CallbackList) -> None:
+    """Tells every callback that training ended; what they raise in turn becomes a note of the error."""
+    for callback in hooks.callbacks:
+        if isinstance(callback, keras.callbacks.BackupAndRestore):
+            continue  # which takes the end as success, and removes its backup
+        try:
+            callback.on_train_end()
+        except Exception as second:
+            error.add_note(f"Then {type(callback).__name__} failed: {second}")
 
 
 def validation(agent: Trains, env: Any, episodes: int, max_ep_len: int | None) -> Callable[[], dict[str, float]] | None:
@@ -153,9 +170,7 @@ def _check_environments(agent: Trains, env: Any, validation_env: Any) -> None:
 class _Run:
     """The steps of one `fit`, which go on from epoch to epoch."""
 
-    def __init__(
-        self, agent: Trains, lanes: Lanes, callbacks: keras.callbacks.CallbackList, interrupted: threading.Event
-    ):
+    def __init__(self, agent: Trains, lanes: Lanes, callbacks: keras.callbacks.CallbackList, interrupted: Interrupt):
         self._agent, self._lanes, self._callbacks, self._interrupted = agent, lanes, callbacks, interrupted
         self._observation: Any = None
 
@@ -219,23 +234,3 @@ def callback_list(
     verbose = 1 if verbose == "auto" else verbose
     hooks = keras.callbacks.CallbackList(callbacks, model=agent, verbose=verbose, epochs=epochs, steps=steps)
     return hooks, history
-
-
-@contextlib.contextmanager
-def deferred_interrupt() -> Iterator[threading.Event]:
-    """Turns the first Ctrl-C into an event; the second interrupts at once."""
-    interrupted = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupted
-        return
-
-    def remember(signum: int, frame: Any) -> None:
-        if interrupted.is_set():
-            raise KeyboardInterrupt
-        interrupted.set()
-
-    previous = signal.signal(signal.SIGINT, remember)
-    try:
-        yield interrupted
-    finally:
-        signal.signal(signal.SIGINT, previous)

@@ -2,11 +2,15 @@
 
 import dataclasses
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+
+SCHEDULES = ("tfdpg.exploration:Linear", "tfdpg.exploration:Decay")
+"""The objects that any file may name."""
 
 
 def to_json(value: Any) -> Any:
@@ -28,25 +32,49 @@ def to_json(value: Any) -> Any:
     return {"callable": path} if path else {"lost": repr(value)}
 
 
-def from_json(value: Any) -> Any:
-    """The argument that `to_json` was given, lists as tuples; what cannot be imported any more is `{"lost": ...}`."""
+def from_json(value: Any, trusted: bool) -> Any:
+    """The argument that `to_json` was given, lists as tuples.
+
+    Args:
+        value: what it gave, or what somebody else wrote.
+        trusted: whether to import what the value names. Otherwise there are tfdpg's own schedules and what Keras
+            deserialises safely; the rest is `withheld`.
+    """
     match value:
         case {"optimizer": config}:
             return keras.optimizers.deserialize(config)
+        case {"object": str(path), "fields": dict(fields)} if trusted or path in SCHEDULES:
+            return _import(path, lambda kind: kind(**{name: from_json(part, trusted) for name, part in fields.items()}))
+        case {"callable": str(path)} if trusted:
+            return _import(path, lambda function: function)
         case {"object": path} | {"callable": path}:
-            try:
-                thing = _imported(path)
-            except (ImportError, AttributeError):
-                return {"lost": path}
-            return thing(**{k: from_json(v) for k, v in value["fields"].items()}) if "fields" in value else thing
+            return withheld(path)
         case list():
-            return tuple(from_json(part) for part in value)
+            return tuple(from_json(part, trusted) for part in value)
     return value
 
 
-def is_lost(value: Any) -> bool:
-    """Whether `to_json` could not write the argument down."""
-    return isinstance(value, dict) and "lost" in value
+def withheld(value: Any) -> dict[str, Any]:
+    """Stands for an argument that is not taken from a file without being trusted."""
+    return {"withheld": value}
+
+
+def why_missing(value: Any) -> str | None:
+    """Why an argument did not come back; None where it did."""
+    match value:
+        case {"lost": thing}:
+            return f"could not be saved or found again ({thing}), having no import path"
+        case {"withheld": thing}:
+            return f"is {thing!r} in the file, which is followed only with trusted=True"
+    return None
+
+
+def _import(path: str, make: Callable[[Any], Any]) -> Any:
+    try:
+        thing = _imported(path)
+    except (ImportError, AttributeError):
+        return {"lost": path}
+    return make(thing)
 
 
 def _path(thing: Any) -> str | None:

@@ -7,7 +7,8 @@ from typing import Any, Literal
 import keras
 
 from tfdpg.training.datasets import load_into
-from tfdpg.training.loop import callback_list, check_counts, deferred_interrupt, run_epochs, validation
+from tfdpg.training.interrupt import deferred_signals
+from tfdpg.training.loop import callback_list, check_counts, run_epochs, validation
 from tfdpg.training.protocols import Trains
 from tfdpg.training.updates import LARGEST_CHUNK
 
@@ -34,7 +35,7 @@ def fit_offline(
     first, stop = agent.epoch, agent.epoch + epochs
     hooks, history = callback_list(agent, callbacks, verbose, stop, steps_per_epoch)
     agent.stop_training, agent._initial_epoch = False, None
-    with deferred_interrupt() as interrupted:
+    with deferred_signals() as interrupted:
 
         def train_epoch(epoch: int) -> dict[str, float]:
             agent.statistics.reset()

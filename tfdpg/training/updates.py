@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -25,10 +25,12 @@ class Learnt(NamedTuple):
     Attributes:
         measured: the values of the metrics, `[updates, metrics, batch]`; NaN where an update did not measure one.
         weights: the weights of the acting network after the last update, flat.
+        broken: the names of the networks with weights that are NaN or infinite then.
     """
 
     measured: np.ndarray
     weights: np.ndarray
+    broken: list[str]
 
 
 class CompiledUpdates:
@@ -44,6 +46,7 @@ class CompiledUpdates:
         metrics: the names of the metrics.
         chunk: the number of minibatches in a chunk.
         batch_size: the number of rows in a minibatch.
+        networks: what learns, by name.
         acting: the network whose weights go back to the acting side; None sends none.
         jit_compile: whether XLA compiles it.
         device: where it runs.
@@ -57,21 +60,23 @@ class CompiledUpdates:
         metrics: Sequence[str],
         chunk: int,
         batch_size: int,
+        networks: Mapping[str, keras.Model],
         acting: keras.Model | None,
         jit_compile: bool,
         device: str | None = None,
     ):
-        self._metrics = tuple(metrics)
+        self._metrics, self._names = tuple(metrics), tuple(networks)
         self._chunk, self._device = chunk, device
 
-        def run(packed: tuple[tf.Tensor, ...], n: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def run(packed: tuple[tf.Tensor, ...], n: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             def step(i: tf.Tensor, measured: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
                 values = update(tuple(part[i] for part in packed), counter.assign_add(1))
                 return i + 1, measured.write(i, tf.stack([values[name] for name in self._metrics]))
 
             measured = tf.TensorArray(tf.float32, chunk, element_shape=[len(self._metrics), batch_size])
             _, measured = tf.while_loop(lambda i, _: i < n, step, [0, measured], parallel_iterations=1)
-            return measured.stack(), tf.zeros(0) if acting is None else flat_weights(acting)
+            weights = tf.zeros(0) if acting is None else flat_weights(acting)
+            return measured.stack(), weights, tf.stack([is_finite(network) for network in networks.values()])
 
         self.function = tf.function(run, jit_compile=jit_compile, autograph=False)
         self._concrete: Callable[..., Any] | None = None
@@ -97,19 +102,19 @@ class CompiledUpdates:
         while True:
             n = min(updates, self._chunk)
             packed = tuple(self._padded(part) for part in draw(n))
-            values, weights = self._thread.submit(self._call, packed, n).result()
+            values, weights, finite = self._thread.submit(self._call, packed, n).result()
             measured.append(values[:n])
             refresh(values[:n])
             updates -= n
             if updates == 0:
-                return Learnt(np.concatenate(measured), weights)
+                broken = [name for name, sound in zip(self._names, finite, strict=True) if not sound]
+                return Learnt(np.concatenate(measured), weights, broken)
 
-    def _call(self, packed: tuple[np.ndarray, ...], n: int) -> tuple[np.ndarray, np.ndarray]:
+    def _call(self, packed: tuple[np.ndarray, ...], n: int) -> list[np.ndarray]:
         with tf.device(self._device):
             arguments = tuple(map(tf.constant, packed)), self._counts(n)
             concrete = self._concrete = self._concrete or self.function.get_concrete_function(*arguments)
-            values, weights = concrete(*arguments)
-            return values.numpy(), weights.numpy()
+            return [result.numpy() for result in concrete(*arguments)]
 
     def _padded(self, part: np.ndarray) -> np.ndarray:
         if len(part) == self._chunk:
@@ -117,6 +122,12 @@ class CompiledUpdates:
         padded = np.zeros((self._chunk, *part.shape[1:]), part.dtype)
         padded[: len(part)] = part
         return padded
+
+
+def is_finite(network: keras.Model) -> tf.Tensor:
+    """Whether all weights of a network are finite numbers, a bool `[]`."""
+    floats = [weight.value for weight in network.weights if weight.value.dtype.is_floating]
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(weight)) for weight in floats])
 
 
 def minimize(

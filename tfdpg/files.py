@@ -1,0 +1,192 @@
+"""Directories that are written as a whole, outlive a power cut, and show damage.
+
+What is written appears under its name only when it is complete and on the disk. One JSON file in it, the description,
+holds the SHA-256 of every other file, and as its last member that of all bytes before it. Damage and mixed files show;
+an intention does not, since whoever writes the files can compute the sums.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+SCRATCH = ".tfdpg-scratch-"
+"""How the names of directories begin that are being written."""
+ASIDE = ".tfdpg-old"
+"""How the hidden name of a directory ends that is being replaced."""
+
+
+class DamagedError(ValueError):
+    """A file is not what its description says."""
+
+
+@contextlib.contextmanager
+def scratch_directory(parent: Path) -> Iterator[Path]:
+    """A hidden directory in `parent` to write in, for `move` to rename; removed at the end if it is still there.
+
+    Those that killed processes left in `parent` are removed; locks, which end with their process, tell them from those
+    that are written to now. (On file systems without locks they stay.)
+    """
+    with contextlib.ExitStack() as held:
+        with _locked(parent):
+            _remove_left(parent)
+            scratch = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=parent))
+            held.callback(shutil.rmtree, scratch, ignore_errors=True)
+            held.enter_context(_locked(scratch))
+        yield scratch
+
+
+def _remove_left(parent: Path) -> None:
+    for left in parent.glob(f"{SCRATCH}*"):
+        with contextlib.suppress(OSError), _locked(left, wait=False) as is_locked:
+            if is_locked:
+                shutil.rmtree(left, ignore_errors=True)
+    for old in parent.glob(f".*{ASIDE}"):
+        if (parent / old.name[1 : -len(ASIDE)]).exists():
+            shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(directory: Path, wait: bool = True) -> Iterator[bool]:
+    """Holds the lock of a directory; gives False where its file system has none, or it is taken and not waited for."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            is_locked = True
+        except OSError:
+            is_locked = False
+        yield is_locked
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(directory: Path) -> list[Path]:
+    """Makes a directory and its missing parents, on the disk; returns those that were made, the innermost first."""
+    made = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in made:
+        flush(path.parent)
+    return made
+
+
+def flush(path: Path) -> None:
+    """Waits until a file's content, or a directory's list of names, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def move(source: Path, target: Path) -> None:
+    """Renames a directory to a free name beside it, once everything in it is on the disk.
+
+    Raises:
+        OSError: the name is taken.
+    """
+    _settle(source)
+    source.rename(target)
+    flush(target.parent)
+
+
+def replace(source: Path, target: Path) -> None:
+    """As `move`, to a name that may be taken: at any moment the old or the new one is at `present(target)`."""
+    old = _aside(target)
+    _settle(source)
+    if target.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        target.rename(old)
+    try:
+        source.rename(target)
+    except BaseException:
+        if old.exists():
+            old.rename(target)
+        raise
+    flush(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _settle(directory: Path) -> None:
+    """Lets others read a directory that `tempfile` made, and flushes it with everything below it."""
+    directory.chmod(0o755)
+    for path in directory.rglob("*"):
+        flush(path)
+    flush(directory)
+
+
+def present(target: Path) -> Path:
+    """Where what was written to `target` is: there, or set aside by a process that was killed while it replaced it."""
+    return _aside(target) if not target.exists() and _aside(target).exists() else target
+
+
+def _aside(target: Path) -> Path:
+    return target.with_name(f".{target.name}{ASIDE}")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file as a whole: after a power cut it holds the old text or the new one."""
+    scratch = path.with_name(f".{path.name}.part")
+    scratch.write_text(text)
+    flush(scratch)
+    scratch.replace(path)
+    flush(path.parent)
+
+
+def seal(directory: Path, name: str, description: Mapping[str, Any]) -> None:
+    """Writes the description of a directory whose other files are all there: JSON, with the sums of the files."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    sums = {path.relative_to(directory).as_posix(): _sum(path) for path in paths}
+    text = json.dumps({**description, "files": sums}, indent=2)
+    (directory / name).write_bytes(_with_sum(f"{text[:-2]},\n  ".encode()))
+
+
+def unseal(directory: Path, name: str, version: int) -> dict[str, Any]:
+    """The description of a directory, whose files are all as they were when it was sealed.
+
+    Args:
+        directory: the directory.
+        name: the name of the description.
+        version: the `format` that it must have.
+
+    Raises:
+        DamagedError: a file is missing or another; the message names it. Or the format is another one.
+    """
+    content = (directory / name).read_bytes()
+    if content != _with_sum(content[: -len(_with_sum(b""))]):
+        _refuse_other_format(content, directory, version)
+        raise DamagedError(f"{directory / name} is damaged, or was changed")
+    description = json.loads(content)
+    _refuse_other_format(content, directory, version)
+    for file, expected in description["files"].items():
+        path = directory / file
+        if not path.is_file() or ".." in path.parts or Path(file).is_absolute():
+            raise DamagedError(f"{path} is missing")
+        if _sum(path) != expected:
+            raise DamagedError(f"{path} is damaged, or belongs to another than {directory / name}")
+    return description
+
+
+def _refuse_other_format(content: bytes, directory: Path, version: int) -> None:
+    try:
+        found = json.loads(content)["format"]
+    except (ValueError, KeyError, TypeError):
+        return
+    if found != version:
+        raise DamagedError(f"{directory} has format {found}; this version of tfdpg reads and writes {version}")
+
+
+def _sum(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _with_sum(content: bytes) -> bytes:
+    """The beginning of a JSON object with its own sum as the last member."""
+    return content + f'"sha256": "{hashlib.sha256(content).hexdigest()}"\n}}\n'.encode()

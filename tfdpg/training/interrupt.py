@@ -1,0 +1,48 @@
+"""Ctrl-C and SIGTERM: training ends between two steps, and leaves a checkpoint."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+
+class Interrupt:
+    """Whether a signal asked to end: Ctrl-C (SIGINT), or SIGTERM, as schedulers and `kill` send it."""
+
+    def __init__(self) -> None:
+        self._signal: int | None = None
+
+    def is_set(self) -> bool:
+        """Whether one came."""
+        return self._signal is not None
+
+    def take(self, signum: int, frame: Any) -> None:
+        """Handles a signal: the first is remembered, the second ends at once."""
+        is_second, self._signal = self.is_set(), signum
+        if is_second and (error := self.error()):
+            raise error
+
+    def error(self) -> BaseException | None:
+        """What the signal raises where it is not deferred; None if none came."""
+        match self._signal:
+            case signal.SIGINT:
+                return KeyboardInterrupt("Training was interrupted, and ended between two steps.")
+            case signal.SIGTERM:
+                return SystemExit(128 + signal.SIGTERM)
+        return None
+
+
+@contextlib.contextmanager
+def deferred_signals() -> Iterator[Interrupt]:
+    """Defers the first Ctrl-C or SIGTERM that comes, in the main thread; Python knows no signals in others."""
+    interrupted = Interrupt()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+    previous = {number: signal.signal(number, interrupted.take) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interrupted
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler or signal.SIG_DFL)
