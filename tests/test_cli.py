@@ -90,6 +90,11 @@ def test_plot(run, tmp_path, capsys):
     assert cli.main(["plot", str(run.parent), "--y", "reward"]) == 1
     errors = capsys.readouterr().err
     assert "matches" in errors and "has no column 'reward'. It has: " in errors
+    copy = shutil.copytree(run, tmp_path / "copy")
+    for text in ("[]", "3", "{", "null"):
+        (copy / "run.json").write_text(text)
+        assert cli.main(["plot", str(copy), "--out", str(out)]) == 1
+        assert f"{copy}/run.json is damaged" in capsys.readouterr().err
 
 
 def test_resume_goes_on_where_it_was(tmp_path, capsys):
@@ -219,18 +224,22 @@ def test_target_return_stops_early(tmp_path):
 
 
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, number, status):
+@pytest.mark.parametrize("lanes", [[], ["--num-envs", "2", "--vectorization", "async"]], ids=["one", "async"])
+def test_a_signal_to_all_processes_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, number, status, lanes):
     code = "import sys, tests.environments; from tfdpg.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "train", "td3", "--env", "tfdpg-test/Counter-v0", *TINY]
     command += ["--steps-per-epoch", "100", "--epochs", "100000", "--verbose", "0", "--run-dir", str(tmp_path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
+    process = subprocess.Popen([*command, *lanes], start_new_session=True, **pipes)
     while not (tmp_path / "seed-0/checkpoints").exists():
         time.sleep(0.2)
         assert process.poll() is None
-    process.send_signal(number)
+    os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == status
-    assert f"Go on with: tfdpg train --resume {tmp_path}/seed-0" in errors and "Traceback" not in errors
+    assert f"Go on with: tfdpg train --resume {tmp_path}/seed-0" in errors
+    assert "tfdpg: Training was interrupted" in errors or "tfdpg: ended by SIGTERM." in errors
+    assert lanes or "Traceback" not in errors  # the processes of lanes write theirs
     checkpoint = max((tmp_path / "seed-0/checkpoints").iterdir(), key=lambda path: int(path.name))
     assert tfdpg.load_agent(checkpoint).env_steps == int(checkpoint.name)
 
@@ -248,7 +257,14 @@ def test_a_run_goes_on_without_what_is_damaged_and_not_needed(run, tmp_path, cap
     with pytest.warns(UserWarning, match="The score to beat is not known"):
         assert cli.main(["train", "--resume", str(copy)]) == 0
     assert damage in capsys.readouterr().err
-    assert sorted(path.name for path in (copy / "checkpoints").iterdir()) == ["30", "60", "60.damaged"]
+    (copy / "checkpoints/60/variables.npz").write_bytes(b"")
+    assert cli.main(["train", "--resume", str(copy)]) == 0
+    assert sorted(path.name for path in (copy / "checkpoints").iterdir()) == [
+        "30",
+        "60",
+        "60.damaged-1",
+        "60.damaged-2",
+    ]
     assert tfdpg.load_agent(copy / "checkpoints/60").epoch == 2 and tfdpg.load(copy / "best").metadata
     for steps in (30, 60):
         (copy / f"checkpoints/{steps}/replay.npz").unlink()
@@ -269,21 +285,43 @@ def test_what_files_name_is_imported_only_if_trusted(run, tmp_path, monkeypatch,
         {"env": "foreign_code:tfdpg-test/Counter-v0"},
         {"networks": "foreign_code:build"},
         {"env": "GymV26Environment-v0", "env_kwargs": {"env_id": "foreign_code:Counter-v0"}},
+        {"env": "HalfCheetah-v5", "env_kwargs": {"xml_file": "/foreign_code:cheetah.xml"}},
+        {"env_kwargs": {"layout": [{"file": "../foreign_code:map"}]}},
+        {"options": config["options"] | {"replay_dir": "foreign_code:rows"}},
+        {"distributed": {"actors": 1, "ray_address": "foreign_code:6379"}},
     )
     for change in foreign:
         (copy / "run.json").write_text(json.dumps(config | change))
         commands = [["train", "--resume", str(copy), "--epochs", "3"]]
-        commands += [["evaluate", str(copy)]] if "env" in change else []
+        commands += [["evaluate", str(copy)]] if "env" in change or "env_kwargs" in change else []
         for command in commands:
             assert cli.main(command) == 1
             shown = capsys.readouterr().err
-            assert "imports 'foreign_code:" in shown and "pass --trusted" in shown
-    description = json.loads((copy / "export/1/tfdpg.json").read_text())
-    description["environment"] = {"id": "foreign_code:tfdpg-test/Counter-v0", "kwargs": {}}
-    del description["files"], description["sha256"]
-    (copy / "export/1/tfdpg.json").unlink()
-    files.seal(copy / "export/1", "tfdpg.json", description)
-    assert cli.main(["evaluate", str(copy / "export")]) == 1 and "pass --trusted" in capsys.readouterr().err
+            assert "imports" in shown and "foreign_code:" in shown and "pass --trusted" in shown
+    for change, message in (
+        ({"options": config["options"] | {"recorders": ["foreign"]}}, "`options` has 'recorders', which is no flag"),
+        ({"env": ["foreign_code:X"]}, "`env` is ['foreign_code:X']"),
+        ({"env_kwargs": None}, "`env_kwargs` is None"),
+        ({"options": None}, "`options` is None"),
+        ({"distributed": [1]}, "`distributed` is [1]"),
+        ({"target_return": "x"}, "`target_return` is 'x'"),
+        ({"agent": 3}, "`agent` is 3"),
+    ):
+        (copy / "run.json").write_text(json.dumps(config | change))
+        assert cli.main(["train", "--resume", str(copy), "--epochs", "3"]) == 1
+        assert f"{copy}/run.json is damaged: {message}" in capsys.readouterr().err
+    assert not (tmp_path / "foreign").exists()
+    for environment, message in (
+        ("x", "must be an id and a dict"),
+        ({"id": "Pendulum-v1"}, "must be an id and a dict"),
+        ({"id": ["foreign_code:X"], "kwargs": {}}, "must be an id and a dict"),
+        ({"id": "foreign_code:tfdpg-test/Counter-v0", "kwargs": {}}, "pass --trusted"),
+    ):
+        description = json.loads((copy / "export/1/tfdpg.json").read_text()) | {"environment": environment}
+        del description["files"], description["sha256"]
+        (copy / "export/1/tfdpg.json").unlink()
+        files.seal(copy / "export/1", "tfdpg.json", description)
+        assert cli.main(["evaluate", str(copy / "export")]) == 1 and message in capsys.readouterr().err
     assert not (tmp_path / "harm").exists()
     assert cli.main(["evaluate", str(copy / "export"), "--episodes", "1", "--env", "tfdpg-test/Counter-v0"]) == 0
     assert cli.main(["evaluate", str(copy / "export"), "--episodes", "1", "--trusted"]) == 0

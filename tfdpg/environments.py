@@ -10,6 +10,9 @@ import gymnasium as gym
 from tfdpg import filming
 from tfdpg.arguments import positive_int
 
+PATHS = ":./\\~"
+"""What names of modules and files have, and other texts among an environment's arguments hardly."""
+
 
 def full_id(env_id: str) -> str:
     """The id with the module that registers it, where that is known and is not said."""
@@ -30,10 +33,21 @@ def make(env_id: str, **kwargs: Any) -> gym.Env:
 
 
 def check_trusted(env_id: str, kwargs: Mapping[str, Any], trusted: bool) -> None:
-    """Raises `ValueError` if an environment that a file names would import a module, which nobody trusts."""
-    names = [env_id, *(value for value in kwargs.values() if isinstance(value, str))]
-    if not trusted and (imports := [name for name in names if ":" in name]):
-        raise ValueError(f"The environment of the file imports {imports[0]!r}. If you trust it, pass --trusted.")
+    """Raises `ValueError` if an environment that a file names imports a module, or reads a file, and is not trusted."""
+    if not isinstance(env_id, str) or not isinstance(kwargs, Mapping):
+        raise ValueError(f"An environment must be an id and a dict of arguments. Received: {env_id!r}, {kwargs!r}")
+    followed = [env_id] if ":" in env_id else [text for text in _texts(kwargs) if set(text) & set(PATHS)]
+    if followed and not trusted:
+        raise ValueError(f"The file's environment imports or reads {followed[0]!r}. If you trust it, pass --trusted.")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts among the values of an argument, and of what it holds."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(part)
 
 
 def make_several(env_id: str, kwargs: Mapping[str, Any], num_envs: int, vectorization: str) -> Any:
@@ -69,6 +83,8 @@ def evaluation_env(
     if made is None:
         raise ValueError("It is not known what environment this policy was trained on. Pass --env ID.")
     if env_id is None:
+        if not isinstance(made, Mapping) or set(made) != {"id", "kwargs"}:
+            raise ValueError(f"An environment must be an id and a dict of arguments. Received: {made!r}")
         check_trusted(made["id"], made["kwargs"], trusted)
     if video is not None:
         env = filming.make(made["id"], made["kwargs"], video)

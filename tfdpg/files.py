@@ -159,11 +159,12 @@ def unseal(directory: Path, name: str, version: int) -> dict[str, Any]:
         DamagedError: a file is missing or another; the message names it. Or the format is another one.
     """
     content = (directory / name).read_bytes()
+    _refuse_other_format(content, directory, version)
     if content != _with_sum(content[: -len(_with_sum(b""))]):
-        _refuse_other_format(content, directory, version)
         raise DamagedError(f"{directory / name} is damaged, or was changed")
     description = json.loads(content)
-    _refuse_other_format(content, directory, version)
+    if description.get("format") != version or not isinstance(description["files"], dict):
+        raise DamagedError(f"{directory / name} must have format {version}, which its maker left out")
     for file, expected in description["files"].items():
         path = directory / file
         if not path.is_file() or ".." in path.parts or Path(file).is_absolute():
@@ -176,7 +177,7 @@ def unseal(directory: Path, name: str, version: int) -> dict[str, Any]:
 def _refuse_other_format(content: bytes, directory: Path, version: int) -> None:
     try:
         found = json.loads(content)["format"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return
     if found != version:
         raise DamagedError(f"{directory} has format {found}; this version of tfdpg reads and writes {version}")

@@ -63,22 +63,25 @@ def _is_wanted(run: Path, select: Sequence[str], exclude: Sequence[str]) -> bool
 def _curve(run: Path, x: str, y: str, smooth: int, separate: bool) -> "pd.DataFrame":
     import pandas as pd
 
-    table = pd.read_csv(run / "progress.csv")
+    table: Any = pd.read_csv(run / "progress.csv")
     for column in (x, y):
         if column not in table:
             raise ValueError(f"{run}/progress.csv has no column {column!r}. It has: {', '.join(table.columns)}")
+    table = table.apply(pd.to_numeric)
     values = table[y].rolling(smooth, min_periods=1).mean()
     return pd.DataFrame({x: table[x], y: values, "curve": str(run) if separate else configuration(run)})
 
 
 def configuration(run: Path) -> str:
     """A name that runs of one configuration share: the path up to the seed, unless configurations differ."""
-    config: dict[str, Any] = json.loads((run / "run.json").read_text())
-    del config["seed"]
-    parent = run.parent
-    for other in sorted(parent.glob("*/run.json")):
-        other_config = json.loads(other.read_text())
-        del other_config["seed"]
-        if other_config != config:
-            return str(run)
+    config, parent = _without_seed(run / "run.json"), run.parent
+    if any(_without_seed(other) != config for other in parent.glob("*/run.json")):
+        return str(run)
     return str(parent)
+
+
+def _without_seed(file: Path) -> dict[str, Any]:
+    try:
+        return {name: value for name, value in json.loads(file.read_text()).items() if name != "seed"}
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{file} is damaged: {error}") from error

@@ -9,6 +9,7 @@ export/         the export of the final policy
 env_steps       the environment steps taken, newer than the newest checkpoint
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -60,6 +61,15 @@ class RunConfig:
     write_interval: int
     options: dict[str, Any]
     distributed: dict[str, Any] | None = None
+
+
+KINDS: dict[str, Any] = {
+    **dict.fromkeys(("agent", "env"), str),
+    **dict.fromkeys(("seed", "num_envs", "save_every", "keep_checkpoints", "write_interval"), int),
+    **dict.fromkeys(("env_kwargs", "options"), dict),
+    **{"networks": str | None, "target_return": int | float | None, "distributed": dict | None},
+}
+"""What the members of `run.json` are."""
 
 
 def check_free(directory: Path) -> None:
@@ -114,8 +124,10 @@ def resume(directory: Path, epochs: int | None = None, trusted: bool = False) ->
     followed only if it is `trusted`.
     """
     config = read_config(directory)
-    if config.networks and not trusted:
-        raise ValueError(f"{directory}/run.json imports {config.networks!r}. If you trust it, pass --trusted.")
+    followed = config.networks, config.options.get("replay_dir"), (config.distributed or {}).get("ray_address")
+    if any(followed) and not trusted:
+        name = next(filter(None, followed))
+        raise ValueError(f"{directory}/run.json imports, or follows, {name!r}. If you trust it, pass --trusted.")
     if epochs is not None:
         config = dataclasses.replace(config, options={**config.options, "epochs": epochs})
     check_trusted(config.env, config.env_kwargs, trusted)
@@ -142,7 +154,13 @@ def read_config(directory: Path) -> RunConfig:
     if not (directory / "run.json").exists():
         raise FileNotFoundError(f"No run in {directory}: there is no run.json")
     try:
-        return RunConfig(**json.loads((directory / "run.json").read_text()))
+        config = RunConfig(**json.loads((directory / "run.json").read_text()))
+        for name, kinds in KINDS.items():
+            if not isinstance(getattr(config, name), kinds):
+                raise ValueError(f"`{name}` is {getattr(config, name)!r}")
+        if objects := sorted(set(config.options) & set(OBJECTS)):
+            raise ValueError(f"`options` has {objects[0]!r}, which is no flag")
+        return config
     except (ValueError, TypeError) as error:
         raise ValueError(f"{directory}/run.json is damaged: {error}") from error
 
@@ -153,7 +171,7 @@ def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[Acts
         if checkpoint is not None:
             raise ValueError(f"`--checkpoint` is for run directories, and {path} is none: there is no run.json")
         policy = export.load(path)
-        return policy, policy.metadata["environment"]
+        return policy, policy.metadata.get("environment")
     config = read_config(path)
     environment = {"id": config.env, "kwargs": config.env_kwargs}
     if checkpoint == "best":
@@ -218,8 +236,9 @@ def _train(
         end.add_note(f"Go on with: tfdpg train --resume {directory}")
         raise
     finally:
-        env.close()
-        validation_env.close()
+        for each in (env, validation_env):
+            with contextlib.suppress(OSError, EOFError):  # the processes of its lanes are gone
+                each.close()
 
 
 def _load(run: Path, which: str, trusted: bool) -> Agent:
@@ -251,6 +270,7 @@ def _load_latest(run: Path, trusted: bool, sets_aside: bool = False, env: Any = 
         for directory, error in damaged:
             print(f"{error}; the checkpoint before it, of step {steps}, is taken", file=sys.stderr)
             if sets_aside:
-                directory.rename(directory.with_name(f"{directory.name}.damaged"))
+                taken = len(list(directory.parent.glob(f"{directory.name}.damaged*")))
+                directory.rename(directory.with_name(f"{directory.name}.damaged-{taken + 1}"))
         return agent
     raise damaged[0][1]

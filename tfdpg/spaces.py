@@ -30,8 +30,9 @@ def check_action_space(space: spaces.Space) -> spaces.Box | spaces.Discrete:
         raise ValueError(f"The action space {space} is not supported. {SUPPORTED}")
     if (space.high.astype(np.float64) - space.low > np.finfo(np.float32).max).any():
         raise ValueError(
-            f"The action space {space} has infinite bounds; noise and rescaling need finite ones. Give the environment "
-            f"a finite action space, with gymnasium.wrappers.TransformAction for example. {SUPPORTED}"
+            f"The action space {space} has infinite bounds, or is wider than float32 has numbers; noise and rescaling "
+            "need finite ones. Give the environment a finite action space, with gymnasium.wrappers.TransformAction for "
+            f"example. {SUPPORTED}"
         )
     if not (space.low < space.high).all():
         raise ValueError(f"The action space {space} has a dimension without width. {SUPPORTED}")

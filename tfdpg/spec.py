@@ -124,9 +124,8 @@ class Spec:
             One matrix `[lanes, width]` for each of `groups`; lanes is 1 for a single observation.
 
         Raises:
-            ValueError: arrays of another shape, or values that the space does not have and float32 or uint8 would
-                change: what is not a whole number or out of range where the space has whole numbers, and what is no
-                real number at all.
+            ValueError: arrays of another shape; no real numbers; or, where the space is one of whole numbers (Discrete,
+                MultiDiscrete, a uint8 Box), others than it has. Other numbers become float32.
         """
         if not self.is_dict:
             leaf = self.leaves[0]
@@ -248,15 +247,13 @@ def _inner_half_range(low: np.ndarray, high: np.ndarray, center: np.ndarray) -> 
 
 def _as_rows(leaf: Leaf, part: np.ndarray) -> np.ndarray:
     shape = leaf.shape
+    is_batch = part.shape[1:] == shape and part.ndim == len(shape) + 1
+    if not is_batch and part.shape != shape:
+        expected = f"{shape}, or (batch, *{shape})"
+        raise ValueError(f"`{leaf.name}` of an observation must have shape {expected}. Received: shape={part.shape}")
     if part.dtype != leaf.group or leaf.dtype == "int32":
         _check_kept(leaf, part)
-    if part.shape[1:] == shape and part.ndim == len(shape) + 1:
-        return part if part.ndim == 2 else part.reshape(len(part), -1)
-    if part.shape == shape:
-        return part.reshape(1, -1)
-    raise ValueError(
-        f"`{leaf.name}` of an observation must have shape {shape}, or (batch, *{shape}). Received: shape={part.shape}"
-    )
+    return part.reshape(len(part) if is_batch else 1, -1)
 
 
 def _check_kept(leaf: Leaf, part: np.ndarray) -> None:

@@ -35,7 +35,7 @@ def test_rows_come_and_go(local_ray, replay, tmp_path):
     assert before <= set(np.unique(agent.replay.rows[: agent.replay.size, 2]))
     assert agent.moments.count <= agent.replay.added and agent.moments.mean[1] == pytest.approx(2.5, abs=0.3)
     assert agent.source is None and agent.moments.rows == agent.replay.added
-    (saved,) = tmp_path.iterdir()
+    saved = tmp_path / str(agent.env_steps)
     assert len(list(saved.glob("replay-*.npz"))) == 2
     for shard_count in (0, 2):
         loaded = tfdpg.load_agent(saved)

@@ -259,6 +259,10 @@ def test_every_file_of_an_export_is_its_own(tmp_path):
     refused("tfdpg.json is damaged, or was changed", edited)
     (shutil.copytree(first, tmp_path / "more") / "saved_model.cpb").write_bytes(b"another graph")
     refused("saved_model.cpb does not belong to it", tmp_path / "more")
+    (tmp_path / "secret").write_text("secret")
+    (shutil.copytree(first, tmp_path / "linked") / "assets.extra/x").symlink_to(tmp_path / "secret")
+    copied = export.copy(tmp_path / "linked", tmp_path / "served")
+    assert sorted(path.relative_to(copied).as_posix() for path in copied.rglob("*") if path.is_file()) == names
     old = shutil.copytree(first, tmp_path / "old")
     (old / "tfdpg.json").write_text(json.dumps(json.loads(text) | {"format": 1}))
     refused("has format 1; this version of tfdpg reads and writes 2", old)

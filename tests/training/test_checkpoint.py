@@ -241,16 +241,18 @@ class Schedule:
         ("act_noise", [{"callable": "foreign_code:shaper"}]),
         ("pi_optimizer", {"optimizer": {"module": "foreign_code", "class_name": "Schedule", "config": {}}}),
         ("replay_dir", "elsewhere"),
+        ("recorders", ["elsewhere"]),
         ("seed", {"object": "tfdpg.exploration:Linear", "fields": {}}),
         ("pi_optimizer", {"object": "tfdpg.exploration:Linear", "fields": {}}),
     ],
 )
 def test_a_saved_agent_runs_no_code_that_its_file_names(saved, tmp_path, monkeypatch, argument, value):
     (tmp_path / "foreign_code.py").write_text(HARM)
+    monkeypatch.delitem(sys.modules, "foreign_code", raising=False)  # another test's
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     edited(saved, lambda description: description["arguments"].update({argument: value}))
-    with pytest.raises((ValueError, CheckpointError), match=f"{argument}|foreign_code|Schedule"):
+    with pytest.raises((ValueError, CheckpointError), match=f"{argument}|foreign_code|Schedule|no agent saves"):
         tfdpg.load_agent(saved)
     assert "foreign_code" not in sys.modules
     assert {path.name for path in tmp_path.iterdir()} == {"agent", "foreign_code.py"}
@@ -275,6 +277,52 @@ def test_what_is_trusted_or_given_again_is_taken(saved, tmp_path, monkeypatch):
 def test_an_argument_that_there_is_not_is_an_error_of_the_file(saved, tmp_path):
     edited(saved, lambda description: description["arguments"].update(speed=9))
     with pytest.raises(CheckpointError, match="speed"):
+        tfdpg.load_agent(saved)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda description: description.update(arguments=None),
+        lambda description: description.update(agent=3),
+        lambda description: description.update(agent="SAC"),
+        lambda description: description.update(state=[]),
+        lambda description: description.update(observation_space={"type": "Dict", "spaces": []}),
+        lambda description: description.update(own_networks=["../pi"]),
+        lambda description: description["arguments"].update(gamma=1.5),
+        lambda description: description["arguments"].update(device="/job:there/device:CPU:0"),
+        lambda description: description["arguments"].update(pi_optimizer={"optimizer": {"class_name": 3}}),
+        lambda description: description["arguments"].update(hidden_units=[4, 4]),
+        lambda description: description["state"].update(env_steps="x"),
+        lambda description: description["state"].update(updates={}),
+        lambda description: description["state"].update(last_round=1.5),
+        lambda description: description["state"].update(episode_ended=[1]),
+        lambda description: description["state"]["collector"].update(episodes="x"),
+        lambda description: description["state"]["collector"]["random_state"].update(uinteger=10**30),
+        lambda description: description.pop("format"),
+    ],
+)
+def test_whatever_does_not_fit_is_an_error_of_the_file(saved, edit):
+    edited(saved, edit)
+    with pytest.raises(CheckpointError):
+        tfdpg.load_agent(saved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda array: array * np.nan,
+        lambda array: array.astype(np.complex64),
+        lambda array: array.astype(str),
+        lambda array: array[..., None],
+    ],
+)
+def test_weights_of_another_kind_are_not_loaded(saved, change):
+    with np.load(saved / "variables.npz") as file:
+        arrays = dict(file)
+    np.savez(saved / "variables.npz", **arrays | {"q1/0": change(arrays["q1/0"])})
+    edited(saved, lambda description: None)
+    with pytest.raises(CheckpointError, match="q1/0 (must be float32|has numbers that are not finite)"):
         tfdpg.load_agent(saved)
 
 
@@ -318,6 +366,13 @@ def test_weights_are_not_read_through_links(agent, tmp_path):
         shape = file["pi/0"].shape
         del file["pi/0"]
         file.create_dataset("pi/0", shape, np.float32, external=[(str(tmp_path / "raw"), 0, 64)])
-    for kind in ("group", "array", "storage"):
-        with pytest.raises(ValueError, match="must hold arrays of its own, without links"):
+    shutil.copy(tmp_path / "a.weights.h5", tmp_path / "texts.weights.h5")
+    with h5py.File(tmp_path / "texts.weights.h5", "a") as file:
+        del file["pi/0"]
+        file["pi/0"] = np.full(shape, b"1.0")
+    (tmp_path / "broken.weights.h5").write_bytes((tmp_path / "a.weights.h5").read_bytes()[:1000])
+    with pytest.raises(ValueError, match="broken.weights.h5 is no HDF5 file, or damaged"):
+        agent.load_weights(tmp_path / "broken.weights.h5")
+    for kind in ("group", "array", "storage", "texts"):
+        with pytest.raises(ValueError, match="must hold real arrays of its own, without links"):
             agent.load_weights(tmp_path / f"{kind}.weights.h5")

@@ -297,7 +297,7 @@ def test_after_an_exception_of_the_environment_the_steps_before_it_are_saved(tmp
     callbacks = [Fails(), tfdpg.callbacks.Checkpoint(tmp_path), ends]
     with pytest.raises(KeyError, match="a sensor is gone") as raised:
         agent.fit(env, epochs=3, steps_per_epoch=20, callbacks=callbacks, verbose=0)
-    assert raised.value.__notes__ == ["Then Fails failed: the disk is full"]
+    assert raised.value.__notes__ == ["Fails: the disk is full"]
     assert ends.seen == 1 and tfdpg.load_agent(tmp_path / "33").env_steps == 33
 
 

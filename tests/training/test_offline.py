@@ -134,6 +134,16 @@ def test_missing_and_unknown_data(tmp_path):
         agent.fit_offline(tmp_path, verbose=0)
     with pytest.raises(ValueError, match="no transition"):
         agent.fit_offline(None, verbose=0)
+    np.savez(tmp_path / "0.npz", **data())
+    whole, single, objects = (tmp_path / "0.npz").read_bytes(), tmp_path / "0.npy", np.array([{}, None])
+    np.save(single, np.zeros(3))
+    np.savez(tmp_path / "objects.npz", **data() | {"rewards": objects})
+    for content in (b"", whole[:-100], b"text", single.read_bytes()):
+        (tmp_path / "0.npz").write_bytes(content)
+        with pytest.raises(ValueError, match=r"`data` must be .npz files of arrays. Received: .*0.npz, which is none"):
+            agent.fit_offline(tmp_path / "0.npz", verbose=0)
+    with pytest.raises(ValueError, match="objects.npz, which is none"):
+        agent.fit_offline(tmp_path / "objects.npz", verbose=0)
 
 
 def test_ctrl_c_ends_between_two_rounds():

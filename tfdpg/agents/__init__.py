@@ -51,12 +51,15 @@ def load_agent(directory: str | Path, env: Any = None, *, trusted: bool = False,
         ValueError: the spaces of `env` are not the agent's; a change that is structural or no argument; or
             something that could not be saved, or is not trusted, is not given again.
     """
+    from tfdpg.agents.agent import OBJECTS
     from tfdpg.training import checkpoint
     from tfdpg.training.objects import why_missing
 
     saved = checkpoint.read(directory, changes.get("device"), trusted)
     if env is not None:
         saved.spec.check(env)
+    if str(saved.agent) not in AGENTS or not saved.arguments.keys().isdisjoint(OBJECTS):
+        raise checkpoint.CheckpointError(f"{directory} names no agent of tfdpg, or arguments that no agent saves.")
     known = agent_class(saved.agent)
     for name in changes:
         if name in STRUCTURAL:
@@ -70,6 +73,8 @@ def load_agent(directory: str | Path, env: Any = None, *, trusted: bool = False,
     try:
         agent = known(saved.spec, **arguments, **saved.networks)
         checkpoint.restore(agent, saved, changes)
-    except (TypeError, LookupError) as error:
+    except Exception as error:
+        if changes and isinstance(error, ValueError):
+            raise
         raise checkpoint.CheckpointError(f"The saved agent in {directory} does not fit together: {error}") from error
     return agent

@@ -55,7 +55,7 @@ def metadata(version: Path) -> dict[str, Any]:
         held = {path.relative_to(version).as_posix() for path in version.rglob("*") if path.is_file()}
         if foreign := sorted(name for name in held - set(description["files"]) if name.startswith(LOADED)):
             raise files.DamagedError(f"{version / foreign[0]} does not belong to it")
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ExportError(f"The exported model cannot be loaded: {error}") from error
     return description
 
@@ -81,11 +81,13 @@ def copy(version: Path, directory: str | Path) -> Path:
         ExportError: the exported model is damaged.
     """
     directory = Path(directory)
-    metadata(version)
+    names = [*metadata(version)["files"], METADATA]
     check_directory(directory)
     files.make_directory(directory)
     with files.scratch_directory(directory) as scratch:
-        shutil.copytree(version, scratch, dirs_exist_ok=True)
+        for name in names:
+            (scratch / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(version / name, scratch / name)
         return move_to_next_version(scratch, directory)
 
 

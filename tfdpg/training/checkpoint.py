@@ -9,7 +9,6 @@ Weights are read back from `variables.npz`, in order; the `.keras` files only sa
 """
 
 import warnings
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import files
+from tfdpg.arguments import flag, natural
 from tfdpg.spec import Spec
 from tfdpg.training.network_weights import check_finite
 from tfdpg.training.objects import from_json, to_json, withheld
@@ -81,8 +81,8 @@ def read(directory: str | Path, device: str | None = None, trusted: bool = False
         CheckpointError: a file is damaged, missing, changed, or of another checkpoint; the message names it.
     """
     directory, description = _described(directory)
-    paths = {name: directory / name for name in description["files"]}
     try:
+        paths = {name: directory / name for name in description["files"]}
         arguments = {name: from_json(value, trusted) for name, value in description["arguments"].items()}
         if arguments.get("replay_dir") is not None and not trusted:
             arguments["replay_dir"] = withheld(arguments["replay_dir"])
@@ -94,8 +94,8 @@ def read(directory: str | Path, device: str | None = None, trusted: bool = False
         return Saved(
             description["agent"], spec, arguments, networks, description["state"], variables, replay, elsewhere
         )
-    except (OSError, ValueError, TypeError, LookupError, EOFError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"The saved agent in {directory} cannot be loaded: {error}") from error
+    except Exception as error:
+        raise CheckpointError(f"The saved agent in {directory} cannot be loaded: {error!r}") from error
 
 
 def is_saved(directory: Path) -> bool:
@@ -114,7 +114,7 @@ def _described(directory: str | Path) -> tuple[Path, dict[str, Any]]:
         warnings.warn(f"Saving to {asked} was cut short; the agent that was there before is loaded.", stacklevel=4)
     try:
         return directory, files.unseal(directory, DESCRIPTION, FORMAT)
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"The saved agent cannot be loaded: {error}") from error
 
 
@@ -133,18 +133,28 @@ def restore(agent: Saves, saved: Saved, changes: Mapping[str, Any]) -> None:
             continue
         rate = None if optimizer is None else float(optimizer.learning_rate)
         for i, variable in enumerate(variables):
-            variable.assign(saved.variables[f"{name}/{i}"])
+            variable.assign(_fitting(f"{name}/{i}", saved.variables[f"{name}/{i}"], variable, optimizer is None))
         if optimizer is not None and f"{prefix}lr" in changes:
             optimizer.learning_rate = rate
     _restore_replay(agent, saved)
     state = saved.state
-    agent.counter.assign(state["updates"])
-    agent.epoch, agent.environment = state["epoch"], state["environment"]
+    agent.counter.assign(natural("updates", state["updates"]))
+    agent.epoch, agent.environment = natural("epoch", state["epoch"]), state["environment"]
     schedule = agent.schedule
-    schedule.env_steps, schedule.last_round = state["env_steps"], state["last_round"]
-    schedule.episode_ended = state["episode_ended"]
+    schedule.env_steps, schedule.last_round = (natural(name, state[name]) for name in ("env_steps", "last_round"))
+    schedule.episode_ended = flag("episode_ended", state["episode_ended"])
     agent.collector.restore(state["collector"])
     agent.actor.refresh()
+
+
+def _fitting(name: str, array: np.ndarray, variable: Any, is_weight: bool) -> np.ndarray:
+    """An array of a variable's shape and type; weights are finite, too."""
+    now = np.asarray(variable)
+    if (array.shape, array.dtype) != (now.shape, now.dtype):
+        raise ValueError(f"{name} must be {now.dtype} {now.shape}. Received: {array.dtype} {array.shape}")
+    if is_weight and not np.isfinite(array).all():
+        raise ValueError(f"{name} has numbers that are not finite")
+    return array
 
 
 def _restore_replay(agent: Saves, saved: Saved) -> None:

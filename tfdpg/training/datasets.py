@@ -1,5 +1,6 @@
 """Stored transitions, from wherever they are, as rows of a replay."""
 
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,7 @@ def _states(spec: Spec, data: Any) -> Iterator[dict[str, Any]]:
         else:
             files = [path]
         for file in files:
-            with np.load(file) as arrays:
-                yield from _states(spec, dict(arrays))
+            yield from _states(spec, _arrays(file))
     elif isinstance(data, Mapping) and "successor" in data:
         yield dict(data)
     elif isinstance(data, Mapping):
@@ -73,6 +73,14 @@ def _states(spec: Spec, data: Any) -> Iterator[dict[str, Any]]:
             yield _rows(spec, whole | {"next_observations": _part(episode, slice(1, None))})
     else:
         raise reject("data", "a dict of arrays, a path or a Minari data set", data)
+
+
+def _arrays(file: Path) -> dict[str, np.ndarray]:
+    try:
+        with open(file, "rb") as stream, np.load(stream) as arrays:
+            return dict(arrays)
+    except (EOFError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"`data` must be .npz files of arrays. Received: {file}, which is none: {error}") from error
 
 
 def _part(episode: Any, steps: slice) -> Any:

@@ -8,10 +8,15 @@ from typing import Any
 
 
 class Interrupt:
-    """Whether a signal asked to end: Ctrl-C (SIGINT), or SIGTERM, as schedulers and `kill` send it."""
+    """Whether a signal asked to end: Ctrl-C (SIGINT), or SIGTERM, as schedulers and `kill` send it.
+
+    Attributes:
+        at_once: whether a second signal came, which is not deferred.
+    """
 
     def __init__(self) -> None:
         self._signal: int | None = None
+        self.at_once = False
 
     def is_set(self) -> bool:
         """Whether one came."""
@@ -19,8 +24,8 @@ class Interrupt:
 
     def take(self, signum: int, frame: Any) -> None:
         """Handles a signal: the first is remembered, the second ends at once."""
-        is_second, self._signal = self.is_set(), signum
-        if is_second and (error := self.error()):
+        self.at_once, self._signal = self.is_set(), signum
+        if self.at_once and (error := self.error()):
             raise error
 
     def error(self) -> BaseException | None:

@@ -114,12 +114,14 @@ def run_epochs(
             hooks.on_epoch_end(epoch, logs)
             if agent.stop_training or interrupted.is_set():
                 break
-    except Exception as error:
-        _end_early(error, hooks)
-        raise
-    if error := interrupted.error():
-        _end_early(error, hooks)
-        raise error
+        if error := interrupted.error():
+            raise error
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        if interrupted.at_once:
+            raise
+        failure = interrupted.error() or error  # a signal to all processes ends those of the environments, too
+        _end_early(failure, hooks)
+        raise failure from error.__cause__
     hooks.on_train_end()
 
 
@@ -131,7 +133,7 @@ def _end_early(error: BaseException, hooks: keras.callbacks.CallbackList) -> Non
         try:
             callback.on_train_end()
         except Exception as second:
-            error.add_note(f"Then {type(callback).__name__} failed: {second}")
+            error.add_note(f"{type(callback).__name__}: {second}")
 
 
 def validation(agent: Trains, env: Any, episodes: int, max_ep_len: int | None) -> Callable[[], dict[str, float]] | None:

@@ -36,7 +36,7 @@ def load_weights(networks: Mapping[str, keras.Model], filepath: str | Path) -> l
         ValueError: the file holds others, or links to other files, which are not followed.
     """
     expected = {name: [tuple(weight.shape) for weight in network.weights] for name, network in networks.items()}
-    with h5py.File(filepath, "r") as file:
+    with _opened(filepath) as file:
         stored = {name: _own_arrays(file, name) for name in map(str, file)}
         found = {name: [array.shape for array in arrays] for name, arrays in stored.items()}
         if found != expected:
@@ -51,14 +51,24 @@ def _own_arrays(file: Any, name: str) -> list[Any]:
         paths = [f"{name}/{i}" for i in range(len(file[name]))]
         if all(_is_own(file, path, h5py.Dataset) for path in paths):
             return [file[path] for path in paths]
-    raise ValueError(f"{file.filename} must hold arrays of its own, without links to others. Received: {paths}")
+    raise ValueError(f"{file.filename} must hold real arrays of its own, without links to others. Received: {paths}")
+
+
+def _opened(filepath: str | Path) -> h5py.File:
+    try:
+        return h5py.File(filepath, "r")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ValueError(f"{filepath} is no HDF5 file, or damaged: {error}") from error
 
 
 def _is_own(file: Any, path: str, kind: type) -> bool:
     """Whether there is a group or an array at `path` that lies in the file itself; links are not followed."""
     if not isinstance(file.get(path, getlink=True), h5py.HardLink) or not isinstance(file[path], kind):
         return False
-    return kind is h5py.Group or not (file[path].external or file[path].is_virtual)
+    array = file[path]
+    return kind is h5py.Group or not (array.external or array.is_virtual or array.dtype.kind != "f")
 
 
 def set_weights(networks: Mapping[str, keras.Model], weights: Sequence[np.ndarray]) -> None:

@@ -1,0 +1,372 @@
+"""Mutations that the quick tests must notice: wrong signs, targets, discounts, clips, delays, weights, traces.
+
+    python tests/mutations.py              # all of them, one after the other; exits with 1 if one lives
+    python tests/mutations.py td3 retrace  # those whose name contains one of these words
+
+Each is applied to a copy of the package; the tests named beside it are run there, and must fail. Without a mutation they
+must pass, which is seen first.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+TD3 = ("agents/test_td3.py", "agents/test_td3_options.py")
+DDPG = ("agents/test_ddpg.py",)
+D4PG = ("agents/test_d4pg.py",)
+ACER = ("agents/test_acer_update.py",)
+
+
+class Mutation(NamedTuple):
+    """A text of a file of tfdpg that stands there once, what takes its place, and the tests that notice."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+    tests: tuple[str, ...]
+
+
+MUTATIONS = [
+    Mutation(*fields)
+    for fields in (
+        # the target
+        (
+            "td3: online critics in the target",
+            "agents/td3.py",
+            "[self.targets[name] for name in self.critics], batch.next",
+            "[self.networks[name] for name in self.critics], batch.next",
+            TD3,
+        ),
+        (
+            "td3: online policy in the target",
+            "agents/td3.py",
+            'self.targets["pi"](batch.next_observation), noise',
+            "self.pi(batch.next_observation), noise",
+            TD3,
+        ),
+        (
+            "td3: the larger critic in the target",
+            "agents/td3.py",
+            "tf.reduce_min([flat_values",
+            "tf.reduce_max([flat_values",
+            TD3,
+        ),
+        (
+            "td3: no smoothing",
+            "agents/td3.py",
+            "noise, noise_clip, self.spec.low",
+            "0 * noise, noise_clip, self.spec.low",
+            TD3,
+        ),
+        (
+            "td3: smoothing in fractions of the range",
+            "agents/td3.py",
+            "return noise * (self.target_noise * self.spec.half_range)",
+            "return noise * self.target_noise",
+            TD3,
+        ),
+        (
+            "td3: one noise for the whole batch",
+            "agents/td3.py",
+            "stateless_normal((self.batch_size, self.spec.act_dim), key)",
+            "tf.repeat(stateless_normal((1, self.spec.act_dim), key), self.batch_size, axis=0)",
+            TD3,
+        ),
+        (
+            "td3: the same noise at each update",
+            "agents/td3.py",
+            "key = tf.stack([tf.constant(self.seed, tf.int64), counter])",
+            "key = tf.stack([tf.constant(self.seed, tf.int64), 0 * counter])",
+            TD3,
+        ),
+        (
+            "ddpg: online critic in the target",
+            "agents/ddpg.py",
+            "self.q1_target([batch.next_observation",
+            "self.q1([batch.next_observation",
+            DDPG,
+        ),
+        (
+            "ddpg: online policy in the target",
+            "agents/ddpg.py",
+            "action_t = self.pi_target(",
+            "action_t = self.pi(",
+            DDPG,
+        ),
+        (
+            "d4pg: online critics in the target",
+            "agents/d4pg.py",
+            "self.targets[name]([batch.next_observation",
+            "self.networks[name]([batch.next_observation",
+            D4PG,
+        ),
+        (
+            "d4pg: online policy in the target",
+            "agents/d4pg.py",
+            'action_t = self.targets["pi"]',
+            "action_t = self.pi",
+            D4PG,
+        ),
+        (
+            "d4pg: the critic with the larger mean",
+            "agents/d4pg.py",
+            "self.head.mean(output1) <= self",
+            "self.head.mean(output1) >= self",
+            D4PG,
+        ),
+        (
+            "mixture: one key for both draws",
+            "networks/distributions.py",
+            "key + tf.constant([0, 2**40], tf.int64)",
+            "key",
+            D4PG,
+        ),
+        (
+            "losses: the target has a gradient",
+            "losses/td.py",
+            "tf.stop_gradient(r_t + discount_t * value_t)",
+            "r_t + discount_t * value_t",
+            ("losses/test_td.py",),
+        ),
+        (
+            "losses: the projection does not clip",
+            "losses/distributional.py",
+            "tf.clip_by_value(atoms_from, v_min, v_max) - v_min",
+            "atoms_from - v_min",
+            ("losses/test_distributional.py",),
+        ),
+        # ends and steps
+        (
+            "replay: ends bootstrap",
+            "replay/transitions.py",
+            "discount * ~terminated",
+            "discount * (terminated | True)",
+            ("replay/test_ring.py",),
+        ),
+        (
+            "replay: n steps run over ends",
+            "replay/transitions.py",
+            "goes_on = ~terminated & (follower != NONE)",
+            "goes_on = follower != NONE",
+            ("replay/test_ring.py",),
+        ),
+        (
+            "replay: one power of gamma too many",
+            "replay/transitions.py",
+            "reward = reward + discount * np.where",
+            "reward = reward + discount * gamma * np.where",
+            ("replay/test_ring.py",),
+        ),
+        (
+            "replay: the discount of one step for n",
+            "replay/transitions.py",
+            "np.where(goes_on, discount * np.float32(gamma), discount)",
+            "discount",
+            ("replay/test_ring.py",),
+        ),
+        (
+            "windows: terminated steps have a discount",
+            "replay/windows.py",
+            "np.where(ring.terminated[rows], 0.0, gamma)",
+            "gamma",
+            ("replay/test_windows.py",),
+        ),
+        # delay, clip, averaging
+        (
+            "td3: the policy moves at odd updates",
+            "agents/td3.py",
+            "counter % self.policy_delay == 0",
+            "counter % self.policy_delay == 1",
+            TD3,
+        ),
+        (
+            "td3: targets move at each update",
+            "agents/td3.py",
+            "where_due(counter % self.target_update_every == 0, self.update_targets)",
+            "where_due(counter >= 0, self.update_targets)",
+            TD3,
+        ),
+        (
+            "losses: smoothing noise is not clipped",
+            "losses/td.py",
+            "action + tf.clip_by_value(noise, -noise_clip, noise_clip)",
+            "action + noise",
+            ("losses/test_td.py",),
+        ),
+        (
+            "losses: smoothed actions leave the box",
+            "losses/td.py",
+            "tf.clip_by_value(action + tf.clip_by_value(noise, -noise_clip, noise_clip), low, high)",
+            "action + tf.clip_by_value(noise, -noise_clip, noise_clip)",
+            ("losses/test_td.py",),
+        ),
+        (
+            "polyak takes what it should keep",
+            "training/updates.py",
+            "polyak * old + (1 - polyak) * new",
+            "(1 - polyak) * old + polyak * new",
+            (*TD3, *DDPG),
+        ),
+        (
+            "d4pg: action gradients are not clipped",
+            "losses/td.py",
+            "limit / tf.maximum(norm, limit)",
+            "limit / limit",
+            ("losses/test_td.py", *D4PG),
+        ),
+        # weights and signs
+        (
+            "the critic's loss has no weight",
+            "training/steps.py",
+            "tf.reduce_mean(batch.weight * losses)",
+            "tf.reduce_mean(losses)",
+            (*TD3, *D4PG),
+        ),
+        ("the policy goes down the critic", "training/steps.py", "return -q\n", "return q\n", (*TD3, *DDPG)),
+        (
+            "d4pg: the policy goes down the critic",
+            "training/steps.py",
+            "return -(tf.stop_gradient(q) + rise)",
+            "return tf.stop_gradient(q) + rise",
+            D4PG,
+        ),
+        (
+            "prioritized: weights are not normalised",
+            "replay/prioritized.py",
+            "weights /= weights.max(axis=1, keepdims=True)",
+            "pass",
+            ("replay/test_prioritized.py",),
+        ),
+        (
+            "prioritized: weights grow with the probability",
+            "replay/prioritized.py",
+            "(self._drawable * probability) ** -beta",
+            "(self._drawable * probability) ** beta",
+            ("replay/test_prioritized.py",),
+        ),
+        # ACER
+        (
+            "retrace: no traces",
+            "losses/retrace.py",
+            "decay = discount * c * ",
+            "decay = 0 * discount * c * ",
+            ("losses/test_retrace.py",),
+        ),
+        (
+            "retrace: traces run over ends",
+            "agents/acer.py",
+            "return tf.where(batch.discount > 0, tf.concat([c[:, 1:], tf.zeros_like(c[:, :1])], axis=1), 0.0)",
+            "return tf.concat([c[:, 1:], tf.zeros_like(c[:, :1])], axis=1)",
+            ACER,
+        ),
+        (
+            "retrace: the trace of the step itself",
+            "agents/acer.py",
+            "tf.concat([c[:, 1:], tf.zeros_like(c[:, :1])], axis=1)",
+            "c",
+            ACER,
+        ),
+        (
+            "acer: importance weights are not truncated",
+            "losses/acer.py",
+            "tf.minimum(limit / probs, 1 / behaviour_probs)",
+            "1 / behaviour_probs",
+            ("losses/test_acer.py",),
+        ),
+        (
+            "acer: no bias correction",
+            "losses/acer.py",
+            "weight * away + correction * away_prime",
+            "weight * away",
+            ("losses/test_acer.py",),
+        ),
+        (
+            "acer: the trust region adds",
+            "losses/acer.py",
+            "g - tf.math.divide_no_nan(tf.nn.relu(excess), square) * k",
+            "g + tf.math.divide_no_nan(tf.nn.relu(excess), square) * k",
+            ("losses/test_acer.py",),
+        ),
+        (
+            "acer: the divergence the other way round",
+            "agents/acer.py",
+            "k = self.family.kl_gradient(average, statistics)",
+            "k = self.family.kl_gradient(statistics, average)",
+            ACER,
+        ),
+        (
+            "acer: the average policy is the policy",
+            "agents/acer.py",
+            'over_steps(self.targets["pi"], batch.observation)',
+            "over_steps(self.pi, batch.observation)",
+            ACER,
+        ),
+        (
+            "acer: V learns from untruncated weights",
+            "losses/acer.py",
+            "tf.minimum(tf.ones_like(rho), rho) * (target - q) + v",
+            "rho * (target - q) + v",
+            ("losses/test_acer.py",),
+        ),
+        (
+            "acer: the average takes what it should keep",
+            "agents/acer.py",
+            "polyak_average(target, self.networks[name], self.alpha",
+            "polyak_average(target, self.networks[name], 1 - self.alpha",
+            ACER,
+        ),
+    )
+]
+
+
+def passes(tree: Path, tests: tuple[str, ...]) -> bool:
+    """Whether some tests of a tree pass."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        *(f"tests/{test}" for test in tests),
+    ]
+    environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    status = subprocess.run(command, cwd=tree, env=environment, capture_output=True).returncode
+    assert status in (0, 1), f"pytest ended with {status}: {' '.join(command)}"
+    return status == 0
+
+
+def main() -> int:
+    """Tries the mutations that the command line names; returns the exit status."""
+    words = sys.argv[1:]
+    wanted = [mutation for mutation in MUTATIONS if not words or any(word in mutation.name for word in words)]
+    alive = []
+    with tempfile.TemporaryDirectory() as directory:
+        tree = Path(directory)
+        for part in ("tfdpg", "tests"):
+            shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", tree)
+        for tests in sorted({mutation.tests for mutation in wanted}):
+            assert passes(tree, tests), f"{tests} fail without a mutation"
+        for mutation in wanted:
+            file = tree / "tfdpg" / mutation.file
+            text = file.read_text()
+            assert text.count(mutation.before) == 1, f"{mutation.name}: {mutation.before!r} must be in {file} once"
+            file.write_text(text.replace(mutation.before, mutation.after))
+            is_alive = passes(tree, mutation.tests)
+            file.write_text(text)
+            alive += [mutation.name] if is_alive else []
+            print(f"{'ALIVE ' if is_alive else 'killed'} {mutation.name}", flush=True)
+    print(f"{len(wanted) - len(alive)} of {len(wanted)} killed")
+    return int(bool(alive))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
