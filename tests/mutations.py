@@ -150,10 +150,10 @@ MUTATIONS = [
             ("replay/test_ring.py",),
         ),
         (
-            "replay: n steps run over ends",
+            "replay: an end within n steps bootstraps",
             "replay/transitions.py",
-            "goes_on = ~terminated & (follower != NONE)",
-            "goes_on = follower != NONE",
+            "terminated = np.where(goes_on, ring.terminated[last], terminated)",
+            "pass",
             ("replay/test_ring.py",),
         ),
         (
@@ -259,10 +259,10 @@ MUTATIONS = [
             ("losses/test_retrace.py",),
         ),
         (
-            "retrace: traces run over ends",
+            "retrace: traces run over cuts",
             "agents/acer.py",
-            "return tf.where(batch.discount > 0, tf.concat([c[:, 1:], tf.zeros_like(c[:, :1])], axis=1), 0.0)",
-            "return tf.concat([c[:, 1:], tf.zeros_like(c[:, :1])], axis=1)",
+            "    c = c * batch.acted\n",
+            "",
             ACER,
         ),
         (
