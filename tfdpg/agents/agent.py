@@ -67,8 +67,7 @@ class Agent(abc.ABC):
     changed: set[str]
 
     def __init__(self, env: Any, parts: Parts):
-        self.spec = Spec.of(env)
-        self.environment = environment_of(env)
+        self.spec, self.environment = Spec.of(env), environment_of(env)
         self.networks, self.own_networks = parts.networks.networks, parts.networks.own
         self.device, self.jit_compile = self.given["device"], self.given["jit_compile"]
         self.seed, self.batch_size = int(self.given["seed"]), int(self.given["batch_size"])
@@ -91,9 +90,8 @@ class Agent(abc.ABC):
         self._initial_epoch: int | None = None
         self.actor = Actor(self.spec, self.networks["pi"], parts.networks.numpy_actor, self.device)
         self._updates: CompiledUpdates | None = None
-        acting = self.replay, self.schedule, self.actor, self.exploration, self.seed
-        stores = recorders(self.given["recorders"], self.spec)
-        self.collector = Collector(self.spec, *acting, self.given["reward_shaper"], stores)
+        acting = self.replay, self.schedule, self.actor, self.exploration, self.seed, self.given["reward_shaper"]
+        self.collector = Collector(self.spec, *acting, recorders(self.given["recorders"], self.spec))
 
     @abc.abstractmethod
     def draw(self, rows: np.ndarray, weights: np.ndarray | None) -> Packed:
@@ -171,6 +169,7 @@ class Agent(abc.ABC):
 
         Raises:
             ValueError: the replay holds no transition yet.
+            FloatingPointError: weights became NaN or infinite; the message names the networks.
         """
         if updates is None:
             updates = self.sampler.updates_due(self.schedule.take_round())
@@ -213,6 +212,7 @@ class Agent(abc.ABC):
 
         Raises:
             ValueError: an environment with other spaces; `validation_env` is `env`; NaN from the environment.
+            FloatingPointError, KeyboardInterrupt, SystemExit(143): NaN weights, Ctrl-C, SIGTERM; callbacks see the end.
         """
         validation = validation_env, validation_episodes, max_ep_len
         return loop.fit(self, env, epochs, steps_per_epoch, initial_epoch, callbacks, verbose, *validation)
