@@ -1,12 +1,9 @@
 import contextlib
 import itertools
-import json
 import shutil
-import sys
 from pathlib import Path
 
 import gymnasium as gym
-import h5py
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -25,21 +22,6 @@ def agent():
     agent = tfdpg.TD3(env, **SMALL)
     agent.fit(env, epochs=1, steps_per_epoch=30, verbose=0)
     return agent
-
-
-@pytest.fixture(scope="module")
-def one(tmp_path_factory):
-    agent = tfdpg.TD3(Counter(), **SMALL)
-    agent.fit(Counter(), epochs=1, steps_per_epoch=30, verbose=0)
-    directory = tmp_path_factory.mktemp("one") / "agent"
-    agent.save(directory)
-    return directory
-
-
-@pytest.fixture
-def saved(one, tmp_path):
-    """A saved agent, for tests that only read it or spoil it."""
-    return shutil.copytree(one, tmp_path / "agent")
 
 
 @pytest.mark.parametrize("file", ["agent.json", "variables.npz", "replay.npz"])
@@ -207,132 +189,6 @@ def test_files_of_two_checkpoints_never_mix(agent, tmp_path):
             shutil.rmtree(mixed)
 
 
-def edited(directory, edit):
-    """The saved agent with its description edited and sealed again, as anybody can."""
-    description = json.loads((directory / "agent.json").read_text())
-    edit(description)
-    del description["files"], description["sha256"]
-    (directory / "agent.json").unlink()
-    files.seal(directory, "agent.json", description)
-    return directory
-
-
-HARM = """
-import pathlib
-pathlib.Path(__file__).with_name("harm").touch()
-def shaper(reward, step, steps):
-    return reward
-class Schedule:
-    def __init__(self, **fields):
-        pass
-    def __call__(self, step):
-        return 1.0
-"""
-
-
-@pytest.mark.parametrize(
-    "argument, value",
-    [
-        ("gamma", {"object": "foreign_code:Schedule", "fields": {"command": "ls"}}),
-        ("act_noise_schedule", {"object": "foreign_code:Schedule", "fields": {}}),
-        ("act_noise_schedule", {"callable": "foreign_code:shaper"}),
-        ("reward_shaper", {"callable": "foreign_code:shaper"}),
-        ("reward_shaper", {"callable": "os:system"}),
-        ("act_noise", [{"callable": "foreign_code:shaper"}]),
-        ("pi_optimizer", {"optimizer": {"module": "foreign_code", "class_name": "Schedule", "config": {}}}),
-        ("replay_dir", "elsewhere"),
-        ("recorders", ["elsewhere"]),
-        ("seed", {"object": "tfdpg.exploration:Linear", "fields": {}}),
-        ("pi_optimizer", {"object": "tfdpg.exploration:Linear", "fields": {}}),
-    ],
-)
-def test_a_saved_agent_runs_no_code_that_its_file_names(saved, tmp_path, monkeypatch, argument, value):
-    (tmp_path / "foreign_code.py").write_text(HARM)
-    monkeypatch.delitem(sys.modules, "foreign_code", raising=False)  # another test's
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    edited(saved, lambda description: description["arguments"].update({argument: value}))
-    with pytest.raises((ValueError, CheckpointError), match=f"{argument}|foreign_code|Schedule|no agent saves"):
-        tfdpg.load_agent(saved)
-    assert "foreign_code" not in sys.modules
-    assert {path.name for path in tmp_path.iterdir()} == {"agent", "foreign_code.py"}
-
-
-def test_what_is_trusted_or_given_again_is_taken(saved, tmp_path, monkeypatch):
-    (tmp_path / "own_code.py").write_text(HARM)
-    monkeypatch.syspath_prepend(tmp_path)
-    names = {"reward_shaper": {"callable": "own_code:shaper"}, "replay_dir": str(tmp_path / "rows")}
-    edited(saved, lambda description: description["arguments"].update(names))
-    with pytest.raises(
-        ValueError, match=r"`reward_shaper` is 'own_code:shaper' in the file.*trusted=True.*reward_shaper="
-    ):
-        tfdpg.load_agent(saved, replay_dir=None)
-    again = tfdpg.load_agent(saved, reward_shaper=None, replay_dir=None)
-    assert again.given["reward_shaper"] is None and not (tmp_path / "harm").exists()
-    trusted = tfdpg.load_agent(saved, trusted=True)
-    assert trusted.given["reward_shaper"].__module__ == "own_code" and (tmp_path / "harm").exists()
-    assert trusted.given["replay_dir"] == str(tmp_path / "rows") and (tmp_path / "rows").is_dir()
-
-
-def test_an_argument_that_there_is_not_is_an_error_of_the_file(saved, tmp_path):
-    edited(saved, lambda description: description["arguments"].update(speed=9))
-    with pytest.raises(CheckpointError, match="speed"):
-        tfdpg.load_agent(saved)
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda description: description.update(arguments=None),
-        lambda description: description.update(agent=3),
-        lambda description: description.update(agent="SAC"),
-        lambda description: description.update(state=[]),
-        lambda description: description.update(observation_space={"type": "Dict", "spaces": []}),
-        lambda description: description.update(own_networks=["../pi"]),
-        lambda description: description["arguments"].update(gamma=1.5),
-        lambda description: description["arguments"].update(device="/job:there/device:CPU:0"),
-        lambda description: description["arguments"].update(pi_optimizer={"optimizer": {"class_name": 3}}),
-        lambda description: description["arguments"].update(hidden_units=[4, 4]),
-        lambda description: description["state"].update(env_steps="x"),
-        lambda description: description["state"].update(updates={}),
-        lambda description: description["state"].update(last_round=1.5),
-        lambda description: description["state"].update(episode_ended=[1]),
-        lambda description: description["state"]["collector"].update(episodes="x"),
-        lambda description: description["state"]["collector"]["random_state"].update(uinteger=10**30),
-        lambda description: description.pop("format"),
-    ],
-)
-def test_whatever_does_not_fit_is_an_error_of_the_file(saved, edit):
-    edited(saved, edit)
-    with pytest.raises(CheckpointError):
-        tfdpg.load_agent(saved)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda array: array * np.nan,
-        lambda array: array.astype(np.complex64),
-        lambda array: array.astype(str),
-        lambda array: array[..., None],
-    ],
-)
-def test_weights_of_another_kind_are_not_loaded(saved, change):
-    with np.load(saved / "variables.npz") as file:
-        arrays = dict(file)
-    np.savez(saved / "variables.npz", **arrays | {"q1/0": change(arrays["q1/0"])})
-    edited(saved, lambda description: None)
-    with pytest.raises(CheckpointError, match="q1/0 (must be float32|has numbers that are not finite)"):
-        tfdpg.load_agent(saved)
-
-
-def test_the_format_of_before_is_refused_by_name(saved, tmp_path):
-    description = json.loads((saved / "agent.json").read_text()) | {"format": 1}
-    (saved / "agent.json").write_text(json.dumps(description))
-    with pytest.raises(CheckpointError, match="has format 1; this version of tfdpg reads and writes 2"):
-        tfdpg.load_agent(saved)
-
-
 def test_weights_that_are_no_numbers_are_not_saved(agent, tmp_path):
     agent.save(tmp_path / "agent")
     agent.networks["q2"].set_weights([np.full_like(weight, np.inf) for weight in agent.networks["q2"].get_weights()])
@@ -349,30 +205,3 @@ def test_a_save_that_was_killed_between_its_renames_is_found_and_tidied(saved, t
     again.save(tmp_path / "agent")
     again.save(tmp_path / "other")
     assert {path.name for path in tmp_path.iterdir()} == {"agent", "other"}
-
-
-def test_weights_are_not_read_through_links(agent, tmp_path):
-    agent.save_weights(tmp_path / "a.weights.h5")
-    with h5py.File(tmp_path / "group.weights.h5", "w") as file:
-        for name in agent._all_networks():
-            file[name] = h5py.ExternalLink(str(tmp_path / "a.weights.h5"), name)
-    shutil.copy(tmp_path / "a.weights.h5", tmp_path / "array.weights.h5")
-    with h5py.File(tmp_path / "array.weights.h5", "a") as file:
-        del file["pi/0"]
-        file["pi/0"] = h5py.ExternalLink(str(tmp_path / "a.weights.h5"), "pi/0")
-    shutil.copy(tmp_path / "a.weights.h5", tmp_path / "storage.weights.h5")
-    (tmp_path / "raw").write_bytes(bytes(64))
-    with h5py.File(tmp_path / "storage.weights.h5", "a") as file:
-        shape = file["pi/0"].shape
-        del file["pi/0"]
-        file.create_dataset("pi/0", shape, np.float32, external=[(str(tmp_path / "raw"), 0, 64)])
-    shutil.copy(tmp_path / "a.weights.h5", tmp_path / "texts.weights.h5")
-    with h5py.File(tmp_path / "texts.weights.h5", "a") as file:
-        del file["pi/0"]
-        file["pi/0"] = np.full(shape, b"1.0")
-    (tmp_path / "broken.weights.h5").write_bytes((tmp_path / "a.weights.h5").read_bytes()[:1000])
-    with pytest.raises(ValueError, match="broken.weights.h5 is no HDF5 file, or damaged"):
-        agent.load_weights(tmp_path / "broken.weights.h5")
-    for kind in ("group", "array", "storage", "texts"):
-        with pytest.raises(ValueError, match="must hold real arrays of its own, without links"):
-            agent.load_weights(tmp_path / f"{kind}.weights.h5")
