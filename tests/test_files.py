@@ -29,6 +29,14 @@ def test_a_sealed_directory_opens_with_its_description(tmp_path):
     assert list(description)[-1] == "sha256"
 
 
+def test_it_opens_by_a_path_with_dots(tmp_path, monkeypatch):
+    sealed(tmp_path / "a")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert files.unseal(Path("../a"), "about.json", 2)["agent"] == "TD3"
+    assert files.unseal(Path("../here/../a"), "about.json", 2)["agent"] == "TD3"
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), name=st.sampled_from(["about.json", "weights"])

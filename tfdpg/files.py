@@ -167,7 +167,7 @@ def unseal(directory: Path, name: str, version: int) -> dict[str, Any]:
         raise DamagedError(f"{directory / name} must have format {version}, which its maker left out")
     for file, expected in description["files"].items():
         path = directory / file
-        if not path.is_file() or ".." in path.parts or Path(file).is_absolute():
+        if not path.is_file() or ".." in Path(file).parts or Path(file).is_absolute():
             raise DamagedError(f"{path} is missing")
         if _sum(path) != expected:
             raise DamagedError(f"{path} is damaged, or belongs to another than {directory / name}")
