@@ -282,7 +282,10 @@ class Ends(keras.callbacks.Callback):
 class Broken(Counter):
     def step(self, action):
         if self.total == 33:
-            raise KeyError("a sensor is gone")
+            try:
+                raise OSError("the bus is silent")
+            except OSError:
+                raise KeyError("a sensor is gone")  # noqa: B904
         return super().step(action)
 
 
@@ -298,6 +301,7 @@ def test_after_an_exception_of_the_environment_the_steps_before_it_are_saved(tmp
     with pytest.raises(KeyError, match="a sensor is gone") as raised:
         agent.fit(env, epochs=3, steps_per_epoch=20, callbacks=callbacks, verbose=0)
     assert raised.value.__notes__ == ["Fails: the disk is full"]
+    assert str(raised.value.__context__) == "the bus is silent" and not raised.value.__suppress_context__
     assert ends.seen == 1 and tfdpg.load_agent(tmp_path / "33").env_steps == 33
 
 

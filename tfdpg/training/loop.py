@@ -119,9 +119,11 @@ def run_epochs(
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         if interrupted.at_once:
             raise
-        failure = interrupted.error() or error  # a signal to all processes ends those of the environments, too
-        _end_early(failure, hooks)
-        raise failure from error.__cause__
+        signalled = interrupted.error()  # sent to all processes, it ends those of the environments, whose error this is
+        _end_early(signalled or error, hooks)
+        if signalled:
+            raise signalled from None
+        raise
     hooks.on_train_end()
 
 

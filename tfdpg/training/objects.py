@@ -65,7 +65,7 @@ def why_missing(value: Any) -> str | None:
         case {"lost": thing}:
             return f"could not be saved or found again ({thing}), having no import path"
         case {"withheld": thing}:
-            return f"is {thing!r} in the file, which is followed only with trusted=True"
+            return f"is {thing!r} in the file, which is followed only with trusted=True (--trusted)"
     return None
 
 
