@@ -1,13 +1,8 @@
 """Checks of arguments: each names the argument, what was expected and what came."""
 
-import functools
-import inspect
 import math
 import numbers
-from collections.abc import Callable, Collection
-from typing import Any, TypeVar, cast
-
-Init = TypeVar("Init", bound=Callable[..., None])
+from typing import Any
 
 
 def reject(name: str, expected: str, received: Any) -> ValueError:
@@ -47,48 +42,8 @@ def positive(name: str, value: Any) -> float:
     return number
 
 
-def up_to_infinity(name: str, value: Any) -> float:
-    """Returns `value` as a float above 0, which may be infinite, or raises `ValueError`."""
-    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not is_real or not float(value) > 0:
-        raise reject(name, "a number above 0, or infinity", value)
-    return float(value)
-
-
 def flag(name: str, value: Any) -> bool:
     """Returns `value` if it is True or False, or raises `ValueError`."""
     if not isinstance(value, bool):
         raise reject(name, "True or False", value)
     return value
-
-
-def keeps_arguments(init: Init) -> Init:
-    """Makes a constructor keep its arguments: all in `self.given`; in `self.changed` who are not at their defaults."""
-    signature = inspect.signature(init)
-
-    @functools.wraps(init)
-    def keeping(self: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            bound = signature.bind(self, *args, **kwargs)
-        except TypeError:
-            init(self, *args, **kwargs)  # whose own message names the constructor
-            raise
-        bound.apply_defaults()
-        self.given = {name: value for name, value in bound.arguments.items() if name != "self"}
-        defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
-        self.changed = {name for name, value in self.given.items() if _differs(value, defaults[name])}
-        init(self, *args, **kwargs)
-
-    return cast(Init, keeping)
-
-
-def _differs(value: Any, default: Any) -> bool:
-    plain = (bool, int, float, str, tuple)
-    return value is not default and not (isinstance(value, plain) and isinstance(default, plain) and value == default)
-
-
-def refuse_unused(changed: Collection[str], names: Collection[str], why: str) -> None:
-    """Raises `ValueError` if one of `names` was changed, where `why` says that it has no effect."""
-    for name in names:
-        if name in changed:
-            raise ValueError(f"`{name}` does nothing where {why}.")

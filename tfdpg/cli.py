@@ -1,4 +1,4 @@
-"""The command line. Flags come from the signatures and docstrings of what they set.
+"""The command line. Flags come from the options of what they set.
 
 Nothing heavy is imported before it is known which command runs, so that `tfdpg --help` answers at once.
 """
@@ -6,21 +6,16 @@ Nothing heavy is imported before it is known which command runs, so that `tfdpg 
 import ast
 import dataclasses
 import importlib
-import inspect
 import os
 import signal
 import sys
-import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-import docstring_parser
 import tyro
 
 import tfdpg
-from tfdpg import distributed
-from tfdpg.distributed.flags import chosen, flags
 
 USAGE = """\
 usage: tfdpg COMMAND [OPTIONS]
@@ -110,8 +105,7 @@ def _train(argv: list[str]) -> None:
     if argv[:1] == ["--resume"]:
         tyro.cli(resume, args=argv[1:], prog="tfdpg train --resume")
     elif argv and argv[0].lower() in known:
-        options = tyro.cli(training_options(argv[0]), args=argv[1:], prog=f"tfdpg train {argv[0]}")
-        train(argv[0], options)
+        train(argv[0], tyro.cli(training_flags(argv[0]), args=argv[1:], prog=f"tfdpg train {argv[0]}"))
     elif argv in (["-h"], ["--help"], []):
         print(_usage(), end="")
     elif "--resume" in argv:
@@ -120,101 +114,93 @@ def _train(argv: list[str]) -> None:
         raise ValueError(f"There is no agent {argv[0]!r} to train. Known: {', '.join(sorted(known))}, or --resume RUN")
 
 
-@dataclasses.dataclass
-class RunOptions:
-    """What a training run needs beside the options of the agent and of `fit`.
-
-    Attributes:
-        env: id of a registered Gymnasium environment.
-        env_kwargs: arguments of the environment, as name=value with Python literals.
-        num_envs: environments to step together; more than one makes a vector environment.
-        vectorization: whether these are stepped one after the other, or each in a process of its own.
-        seeds: one run for each, one after the other.
-        run_dir: where the runs go, as <run_dir>/seed-<seed>; the default is runs/<agent>-<env>.
-        networks: module:function that takes the Spec and returns a dict with any of pi, q1, q2, v, encoder and the
-            agent's other objects (pi_optimizer, act_noise_schedule, ...).
-        target_return: stop as soon as an evaluation returns this much.
-        save_every: epochs between two checkpoints.
-        keep_checkpoints: how many of the newest checkpoints are kept.
-        write_interval: environment steps between two writes of the rounds' logs to TensorBoard.
-    """
-
-    env: str
-    env_kwargs: tuple[str, ...] = ()
-    num_envs: int = 1
-    vectorization: Literal["sync", "async"] = "sync"
-    seeds: tuple[int, ...] = (0,)
-    run_dir: Path | None = None
-    networks: str | None = None
-    target_return: float | None = None
-    save_every: int = 1
-    keep_checkpoints: int = 2
-    write_interval: int = 250
-
-
-NOT_FLAGS = (
-    *("self", "env", "pi", "q1", "q2", "v", "encoder", "seed", "callbacks", "validation_env"),
-    *("pi_optimizer", "q_optimizer", "optimizer", "act_noise_schedule", "reward_shaper", "recorders"),
+GROUPS = (
+    *("run", "environment", "training", "schedule", "exploration", "algorithm", "returns", "networks", "optimisers"),
+    *("observations", "replay", "machine", "rollout workers"),
 )
-"""Objects, which `--networks` and the run itself provide; and `seed`, which is `--seeds`."""
+"""The groups of flags in the order of their help, the common ones first."""
 
 
-def training_options(agent: str) -> type:
-    """A dataclass with every option of a run, of an agent's constructor and of `fit`, each with its help."""
-    _import_tensorflow()
-    from tfdpg.agents import agent_class
+def training_flags(agent: str) -> type:
+    """A dataclass with a dataclass for each group of flags of a run, of an agent, of `fit` and of its workers."""
+    from tfdpg.agents.options import OPTIONS
+    from tfdpg.distributed.options import Distribution
+    from tfdpg.options import options_of
+    from tfdpg.run_options import RunFlags
+    from tfdpg.training.options import FitOptions
 
-    cls = agent_class(agent)
-    fields = [
-        (field.name, field.type, field.default, help)
-        for field, help in zip(dataclasses.fields(RunOptions), _helps(RunOptions).values(), strict=True)
+    kinds = RunFlags, FitOptions, OPTIONS[agent.upper()], Distribution
+    flags: dict[str, list[Any]] = {title: [] for title in GROUPS}
+    for option in (option for kind in kinds for option in options_of(kind)):
+        if option.is_object or option.name == "seed":
+            continue  # objects come from `--networks`, and seeds from `--seeds`
+        if option.name == "actors":
+            option = option._replace(kind=int | None, default=None)  # None trains without workers
+        annotation = Annotated[option.kind, tyro.conf.arg(help=option.help)]
+        default = {} if option.default is dataclasses.MISSING else {"default": option.default}
+        flags[option.group].append((option.name, annotation, dataclasses.field(**default)))
+    groups = [
+        (
+            title.replace(" ", "_"),
+            tyro.conf.OmitArgPrefixes[dataclasses.make_dataclass(title.title(), fields, kw_only=True)],
+        )
+        for title, fields in flags.items()
     ]
-    for function, documented in ((cls.__init__, cls), (cls.fit, cls.fit)):
-        hints, helps = typing.get_type_hints(function), _helps(documented)
-        for name, parameter in inspect.signature(function).parameters.items():
-            if name not in NOT_FLAGS:
-                fields.append((name, hints[name], parameter.default, helps[name]))
-    fields += [(*flag, _helps(distributed.fit)[flag.name]) for flag in flags()]
-    return dataclasses.make_dataclass(
-        "TrainingOptions",
-        [
-            (name, Annotated[kind, tyro.conf.arg(help=help)])
-            if default is dataclasses.MISSING
-            else (name, Annotated[kind, tyro.conf.arg(help=help)], default)
-            for name, kind, default, help in fields
-        ],
-        namespace={"__doc__": f"Train {cls.__name__} on an environment."},
-    )
+    namespace = {"__doc__": f"Train {agent.upper()} on an environment."}
+    return dataclasses.make_dataclass("TrainingFlags", groups, namespace=namespace)
 
 
-def _helps(documented: Any) -> dict[str, str]:
-    parsed = docstring_parser.parse(inspect.getdoc(documented) or "")
-    return {p.arg_name: " ".join((p.description or "").split()) for p in parsed.params}
-
-
-def train(agent: str, options: Any) -> None:
+def train(agent: str, flags: Any) -> None:
     """Trains one run for each seed."""
-    from tfdpg import runs
+    from tfdpg.options import options_of
+    from tfdpg.run_options import Run, RunConfig, RunFlags
 
-    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    own = {field.name: values.pop(field.name) for field in dataclasses.fields(RunOptions)}
-    spread = chosen(values)
-    parent = own["run_dir"] or Path("runs") / f"{agent.lower()}-{own['env'].replace('/', '-')}"
-    if not own["seeds"] or len(set(own["seeds"])) < len(own["seeds"]):
-        raise ValueError(f"`--seeds` must be one or more different integers. Received: {list(own['seeds'])}")
-    directories = [parent / f"seed-{seed}" for seed in own["seeds"]]
-    for directory in directories:
-        runs.check_free(directory)
-    for seed, directory in zip(own["seeds"], directories, strict=True):
-        config = runs.RunConfig(
+    values: dict[str, Any] = {}
+    for group in dataclasses.fields(flags):
+        values |= vars(getattr(flags, group.name))
+    run = RunFlags(**{option.name: values.pop(option.name) for option in options_of(RunFlags)})
+    if not run.seeds or len(set(run.seeds)) < len(run.seeds):
+        raise ValueError(f"`--seeds` must be one or more different integers. Received: {list(run.seeds)}")
+    spread = _chosen_distribution(values)
+    configs = [
+        RunConfig(
             agent=agent.lower(),
             seed=seed,
-            env_kwargs=_parse_kwargs(own["env_kwargs"]),
+            env_kwargs=_parse_kwargs(run.env_kwargs),
             options=values,
             distributed=spread,
-            **{name: value for name, value in own.items() if name not in ("seeds", "run_dir", "env_kwargs")},
+            **{option.name: getattr(run, option.name) for option in options_of(Run)},
         )
+        for seed in run.seeds
+    ]
+    parent = run.run_dir or Path("runs") / f"{agent.lower()}-{run.env.replace('/', '-')}"
+    directories = [parent / f"seed-{seed}" for seed in run.seeds]
+    _import_tensorflow()
+    from tfdpg import runs
+
+    for directory in directories:
+        runs.check_free(directory)
+    for directory, config in zip(directories, configs, strict=True):
         runs.start(directory, config)
+
+
+def _chosen_distribution(values: dict[str, Any]) -> dict[str, Any] | None:
+    """The options of `tfdpg.distributed.fit`, which are taken out of `values`; None without `--actors`.
+
+    Raises:
+        ValueError: an option without `--actors`, which all of them need.
+    """
+    from tfdpg.distributed.options import Distribution
+    from tfdpg.options import options_of
+
+    options = options_of(Distribution)
+    chosen = {option.name: values.pop(option.name) for option in options}
+    if chosen["actors"] is not None:
+        return chosen
+    for option in options:
+        if option.name != "actors" and chosen[option.name] != option.default:
+            raise ValueError(f"`--{option.name.replace('_', '-')}` needs `--actors`, the number of rollout workers.")
+    return None
 
 
 def _parse_kwargs(pairs: Sequence[str]) -> dict[str, Any]:

@@ -75,6 +75,10 @@ class Noise(Protocol):
         """Forgets the past of the lanes whose episode ended, bool `[lanes]`."""
         ...
 
+    def at_scale(self, scale: float) -> "Noise":
+        """The same noise of another scale, as a fraction of the half-range, without a past."""
+        ...
+
 
 class Gaussian:
     """Independent normal noise for each step, each lane and each dimension of the action.
@@ -86,8 +90,12 @@ class Gaussian:
     """
 
     def __init__(self, spec: Spec, scale: float | Sequence[float]):
-        self._std = per_dimension("scale", scale, spec) * spec.half_range
+        self._spec, self._std = spec, per_dimension("scale", scale, spec) * spec.half_range
         self.state: np.ndarray = np.zeros((0, spec.act_dim), np.float32)
+
+    def at_scale(self, scale: float) -> "Gaussian":
+        """See `Noise`."""
+        return Gaussian(self._spec, scale)
 
     def sample(self, lanes: int, rng: np.random.Generator) -> np.ndarray:
         """A sample in action units, float32 `[lanes, act_dim]`."""
@@ -107,9 +115,13 @@ class OrnsteinUhlenbeck:
     """
 
     def __init__(self, spec: Spec, scale: float | Sequence[float], theta: float = 0.15):
-        self._std = per_dimension("scale", scale, spec) * spec.half_range
+        self._spec, self._std = spec, per_dimension("scale", scale, spec) * spec.half_range
         self._theta = np.float32(real("theta", theta, 0, 1))
         self.state: np.ndarray = np.zeros((0, spec.act_dim), np.float32)
+
+    def at_scale(self, scale: float) -> "OrnsteinUhlenbeck":
+        """See `Noise`."""
+        return OrnsteinUhlenbeck(self._spec, scale, float(self._theta))
 
     def sample(self, lanes: int, rng: np.random.Generator) -> np.ndarray:
         """The next noise in action units, float32 `[lanes, act_dim]`."""
@@ -125,7 +137,7 @@ class OrnsteinUhlenbeck:
             self.state[ended] = 0
 
 
-class Behaviour(Protocol):
+class Exploration(Protocol):
     """What is done with a policy's outputs `[lanes, n]`, and stored with the step: the action, what belongs to it."""
 
     @property
@@ -140,7 +152,7 @@ class Behaviour(Protocol):
         """How much it explores at an environment step, of 1."""
         ...
 
-    def __call__(self, output: np.ndarray, step: int, rng: np.random.Generator) -> np.ndarray:
+    def __call__(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
         """What is stored with an exploring step, float32 `[lanes, step_width]`; the action comes first."""
         ...
 
@@ -150,6 +162,14 @@ class Behaviour(Protocol):
 
     def end(self, ended: np.ndarray) -> None:
         """Forgets the past of the lanes whose episode ended, bool `[lanes]`."""
+        ...
+
+    def at_scale(self, scale: float | None) -> "Exploration":
+        """The same in another process, with noise of another scale; None leaves it.
+
+        Raises:
+            ValueError: it does not explore with noise.
+        """
         ...
 
 
@@ -188,12 +208,16 @@ class NoisyActions:
         """The policy's actions, inside the box."""
         return np.minimum(np.maximum(output, self._spec.low), self._spec.high)
 
-    def __call__(self, output: np.ndarray, step: int, rng: np.random.Generator) -> np.ndarray:
-        """What to do instead of the policy's actions `[lanes, act_dim]`."""
+    def __call__(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
+        """What to do instead of the policy's actions `[lanes, act_dim]`; the noise has a factor."""
         noise = self.noise.sample(len(output), rng)
-        if self._schedule is not None:
-            noise = noise * np.float32(self.factor(step))
+        if factor != 1:
+            noise = noise * np.float32(factor)
         return self.greedy(self.greedy(output) + noise)
+
+    def at_scale(self, scale: float | None) -> "NoisyActions":
+        """With noise of another scale, or the same, and without a schedule."""
+        return NoisyActions(self._spec, self.noise if scale is None else self.noise.at_scale(scale))
 
 
 def noisy_actions(

@@ -13,11 +13,10 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-import inspect
 import json
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium as gym
 import keras
@@ -25,51 +24,15 @@ import keras
 from tfdpg import distributed, export, files
 from tfdpg.agents import agent_class, load_agent
 from tfdpg.agents.agent import Agent
-from tfdpg.distributed.plan import Plan, require_ray
+from tfdpg.distributed.plan import check, require_ray
 from tfdpg.distributed.policies import policy_for_workers
 from tfdpg.environments import check_trusted, full_id, make, make_several
+from tfdpg.run_options import OBJECTS, RunConfig
 from tfdpg.spec import Spec
 from tfdpg.training.arrived import ArrivedSteps, arrived_steps
 from tfdpg.training.callbacks import Checkpoint, EpochLogger, ExportBest, ScalarWriter, StopAtReturn
 from tfdpg.training.checkpoint import CheckpointError
 from tfdpg.training.evaluation import Acts
-from tfdpg.training.loop import check_counts
-
-OBJECTS = (
-    *("pi", "q1", "q2", "v", "encoder", "pi_optimizer", "q_optimizer", "optimizer"),
-    *("act_noise_schedule", "reward_shaper", "recorders"),
-)
-"""Arguments of agents that no flag can give."""
-FIT_OPTIONS = tuple(inspect.signature(check_counts).parameters)
-"""The plain arguments of `fit`: those that are checked before a run directory is made."""
-
-
-@dataclasses.dataclass(frozen=True)
-class RunConfig:
-    """Everything that a run was started with; `options` are the agent's and `fit`'s, `distributed` what workers add."""
-
-    agent: str
-    seed: int
-    env: str
-    env_kwargs: dict[str, Any]
-    num_envs: int
-    vectorization: Literal["sync", "async"]
-    networks: str | None
-    target_return: float | None
-    save_every: int
-    keep_checkpoints: int
-    write_interval: int
-    options: dict[str, Any]
-    distributed: dict[str, Any] | None = None
-
-
-KINDS: dict[str, Any] = {
-    **dict.fromkeys(("agent", "env"), str),
-    **dict.fromkeys(("seed", "num_envs", "save_every", "keep_checkpoints", "write_interval"), int),
-    **dict.fromkeys(("env_kwargs", "options"), dict),
-    **{"networks": str | None, "target_return": int | float | None, "distributed": dict | None},
-}
-"""What the members of `run.json` are."""
 
 
 def check_free(directory: Path) -> None:
@@ -88,7 +51,6 @@ def start(directory: Path, config: RunConfig) -> None:
     check_free(directory)
     env = _make_env(config)
     agent = _new_agent(config, env)
-    check_counts(**{name: config.options[name] for name in FIT_OPTIONS})
     _check_distributed(config, agent)
     callbacks = _callbacks(directory, config)
     files.make_directory(directory)
@@ -97,24 +59,23 @@ def start(directory: Path, config: RunConfig) -> None:
 
 
 def _check_distributed(config: RunConfig, agent: Agent) -> None:
-    if config.distributed is None:
+    distribution = config.distribution
+    if distribution is None:
         return
     if config.num_envs != 1:
         raise ValueError(
             "`--num-envs` and `--actors` exclude each other: a worker has one environment. Received: "
-            f"num_envs={config.num_envs}, actors={config.distributed['actors']}"
+            f"num_envs={config.num_envs}, actors={distribution.actors}"
         )
     require_ray()
-    plan = Plan(**config.distributed)
-    plan.check(agent.given)
-    policy_for_workers(agent, plan.worker_backend)
+    check(agent, distribution)
+    policy_for_workers(agent, distribution.worker_backend)
 
 
 def _new_agent(config: RunConfig, env: Any) -> Agent:
-    arguments: dict[str, Any] = {name: value for name, value in config.options.items() if name not in FIT_OPTIONS}
     objects = _own_objects(config.networks, Spec.of(env)) if config.networks else {}
     agent: Any = agent_class(config.agent)
-    return agent(env, **arguments, **objects, seed=config.seed)
+    return agent(env, **config.agent_options, **objects, seed=config.seed)
 
 
 def resume(directory: Path, epochs: int | None = None, trusted: bool = False) -> None:
@@ -154,13 +115,7 @@ def read_config(directory: Path) -> RunConfig:
     if not (directory / "run.json").exists():
         raise FileNotFoundError(f"No run in {directory}: there is no run.json")
     try:
-        config = RunConfig(**json.loads((directory / "run.json").read_text()))
-        for name, kinds in KINDS.items():
-            if not isinstance(getattr(config, name), kinds):
-                raise ValueError(f"`{name}` is {getattr(config, name)!r}")
-        if objects := sorted(set(config.options) & set(OBJECTS)):
-            raise ValueError(f"`options` has {objects[0]!r}, which is no flag")
-        return config
+        return RunConfig(**json.loads((directory / "run.json").read_text()))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{directory}/run.json is damaged: {error}") from error
 
@@ -222,7 +177,7 @@ def _callbacks(directory: Path, config: RunConfig) -> list[keras.callbacks.Callb
 def _train(
     directory: Path, config: RunConfig, agent: Agent, env: Any, callbacks: list[keras.callbacks.Callback]
 ) -> None:
-    fit_options = {name: config.options[name] for name in FIT_OPTIONS}
+    fit_options = config.fit_options
     validation_env = make(config.env, **config.env_kwargs)
     try:
         if config.distributed is None:

@@ -24,7 +24,7 @@ import ray
 
 import tfdpg
 from tfdpg import distributed
-from tfdpg.distributed.actors import OBJECT_STORE
+from tfdpg.distributed.processes import OBJECT_STORE
 from tfdpg.distributed.chunks import Order
 from tfdpg.distributed.policies import policy_for_workers
 from tfdpg.distributed.worker import Worker

@@ -79,9 +79,9 @@ def replay() -> dict[str, float]:
         errors = rng.exponential(size=(50, 256))
 
         def draw(agent: tfdpg.TD3 = agent, errors: np.ndarray = errors) -> None:
-            rows, weights = agent.sampler.draw(0, 50)
+            _, rows = agent.draw(0, 50)
             agent.draw(rows, weights)
-            agent.sampler.refresh(rows, errors)
+            agent.draw.refresh(rows, errors)
 
         numbers |= {
             "megabytes of a million rows": agent.replay.nbytes / 1e6,
@@ -111,7 +111,7 @@ def share() -> dict[str, float]:
         return call
 
     agent.replay.add, agent.draw = timed(agent.replay.add), timed(agent.draw)
-    agent.sampler.draw = timed(agent.sampler.draw)
+    agent.draw.sampler.draw = timed(agent.draw.sampler.draw)
     began = time.perf_counter()
     agent.fit(env, epochs=1, steps_per_epoch=2000, verbose=0)
     return {"percent of training spent adding and drawing": 100 * spent[0] / (time.perf_counter() - began)}

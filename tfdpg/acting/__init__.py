@@ -3,6 +3,7 @@
 A call of a compiled TensorFlow function costs more than the arithmetic of acting on one observation.
 """
 
+from tfdpg.acting.behaviour import Behaviour, ForwardPass
 from tfdpg.acting.encoder import encode, feature_columns
 from tfdpg.acting.mlp import ACTIVATIONS, MLPActor
 from tfdpg.acting.moments import Moments
@@ -13,8 +14,10 @@ from tfdpg.acting.torsos import Hidden, Torso, make_torso, mlp
 __all__ = [
     "ACTIVATIONS",
     "MIN_SIGMA",
+    "Behaviour",
     "BoxAction",
     "CategoricalSampling",
+    "ForwardPass",
     "GaussianSampling",
     "Hidden",
     "LocScale",

@@ -35,6 +35,10 @@ class Moments:
         count, mean = len(features), np.where(self._real, features.mean(axis=0), 0.0)
         self._merge(count, mean, np.where(self._real, np.square(features - mean).sum(axis=0), 0.0))
 
+    def looked_at(self, rows: int) -> None:
+        """Takes note of how many rows of the replay have been taken in, from the first one ever."""
+        self.rows = rows
+
     def merge(self, state: dict[str, np.ndarray]) -> None:
         """Takes in what another `Moments` of the same spec saw; `state` is its own."""
         if state["moments_count"]:

@@ -1,8 +1,15 @@
 """Actions drawn from a policy's distribution, stored with its parameters: the behaviours of stochastic policies."""
 
+from typing import NoReturn
+
 import numpy as np
 
 from tfdpg.spec import Spec
+
+WITHOUT_NOISE = (
+    "`agent` must be one that explores with noise on its actions, to be trained with `actors`. This one draws its "
+    "actions; it takes a vector environment instead."
+)
 
 
 class CategoricalSampling:
@@ -19,7 +26,7 @@ class CategoricalSampling:
         """1: how much it explores is the policy's."""
         return 1.0
 
-    def __call__(self, output: np.ndarray, step: int, rng: np.random.Generator) -> np.ndarray:
+    def __call__(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
         """A drawn action for each row of probabilities, `[lanes, 1 + actions]`."""
         cumulative = np.cumsum(output, axis=1)
         drawn = rng.random((len(output), 1), np.float32) * cumulative[:, -1:]
@@ -34,6 +41,10 @@ class CategoricalSampling:
 
     def end(self, ended: np.ndarray) -> None:
         """Forgets nothing: there is no past."""
+
+    def at_scale(self, scale: float | None) -> NoReturn:
+        """Refuses: there is no noise that workers could have more or less of."""
+        raise ValueError(WITHOUT_NOISE)
 
 
 class GaussianSampling:
@@ -54,7 +65,7 @@ class GaussianSampling:
         """1: how much it explores is the policy's."""
         return 1.0
 
-    def __call__(self, output: np.ndarray, step: int, rng: np.random.Generator) -> np.ndarray:
+    def __call__(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
         """A drawn action for each row of means, or of means and scales, `[lanes, 3 act_dim]`."""
         loc, scale = self._parameters(output)
         action = loc + scale * rng.standard_normal(loc.shape, np.float32)
@@ -67,6 +78,10 @@ class GaussianSampling:
 
     def end(self, ended: np.ndarray) -> None:
         """Forgets nothing: there is no past."""
+
+    def at_scale(self, scale: float | None) -> NoReturn:
+        """Refuses: there is no noise that workers could have more or less of."""
+        raise ValueError(WITHOUT_NOISE)
 
     def _parameters(self, output: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         loc, given = output[:, : self._act_dim], output[:, self._act_dim :]

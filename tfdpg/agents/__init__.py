@@ -23,14 +23,6 @@ def agent_class(name: str) -> "type[Agent]":
     raise ValueError(f"There is no agent {name!r}. Known: {', '.join(AGENTS)}")
 
 
-STRUCTURAL = (
-    *("pi", "q1", "q2", "encoder", "torso", "hidden_units", "activation", "normalize_observations", "seed"),
-    *("critics", "critic", "v_min", "v_max", "v_range", "atoms", "components"),
-    *("v", "shared_torso", "learn_sigma", "dueling", "critic_average", "reward_scale"),
-)
-"""Arguments that a saved agent keeps."""
-
-
 def load_agent(directory: str | Path, env: Any = None, *, trusted: bool = False, **changes: Any) -> "Agent":
     """Loads what `Agent.save` wrote, ready to go on.
 
@@ -39,8 +31,8 @@ def load_agent(directory: str | Path, env: Any = None, *, trusted: bool = False,
         env: the environment to go on with, if its spaces are to be checked now.
         trusted: whether what the file names may be imported (callables and schedules of one's own) and followed (the
             directory of the replay); otherwise it is given again as one of `changes`.
-        **changes: constructor arguments that are to be others from now on: all but `STRUCTURAL`. A new optimizer
-            starts without the old one's moments.
+        **changes: options that are to be others from now on: all but those of the networks' structure and `seed`. A new
+            optimizer starts without the old one's moments.
 
     Returns:
         An agent of the class that was saved, with its weights, optimizers, replay, counters and random states.
@@ -51,27 +43,29 @@ def load_agent(directory: str | Path, env: Any = None, *, trusted: bool = False,
         ValueError: the spaces of `env` are not the agent's; a change that is structural or no argument; or
             something that could not be saved, or is not trusted, is not given again.
     """
-    from tfdpg.agents.agent import OBJECTS
+    from tfdpg.agents.options import OPTIONS
+    from tfdpg.options import Structural, Unsaved, options_of
     from tfdpg.training import checkpoint
     from tfdpg.training.objects import why_missing
 
     saved = checkpoint.read(directory, changes.get("device"), trusted)
     if env is not None:
         saved.spec.check(env)
-    if str(saved.agent) not in AGENTS or not saved.arguments.keys().isdisjoint(OBJECTS):
+    known = OPTIONS.get(str(saved.agent))
+    if known is None or not saved.arguments.keys().isdisjoint(["env", *known.names(Unsaved)]):
         raise checkpoint.CheckpointError(f"{directory} names no agent of tfdpg, or arguments that no agent saves.")
-    known = agent_class(saved.agent)
     for name in changes:
-        if name in STRUCTURAL:
+        if name in known.names(Structural):
             raise ValueError(f"`{name}` cannot change: a saved agent keeps it. Received: {name}={changes[name]!r}")
-        if name not in saved.arguments and name != "recorders":
+        if name not in {option.name for option in options_of(known)}:
             raise ValueError(f"`{name}` is no argument of {saved.agent}. Received: {name}={changes[name]!r}")
     arguments = saved.arguments | changes
     for name, value in arguments.items():
         if reason := why_missing(value):
             raise ValueError(f"`{name}` {reason}. Give it again: load_agent(..., {name}=...)")
     try:
-        agent = known(saved.spec, **arguments, **saved.networks)
+        agent: Any = agent_class(saved.agent)
+        agent = agent(saved.spec, **arguments, **saved.networks)
         checkpoint.restore(agent, saved, changes)
     except Exception as error:
         if changes and isinstance(error, ValueError):

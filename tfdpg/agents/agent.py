@@ -1,118 +1,105 @@
 """What every agent does: act, observe, learn, fit, evaluate, save and export."""
 
 import abc
-import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tfdpg import export
-from tfdpg.acting import Moments
-from tfdpg.agents.parts import Parts, recorders
+from tfdpg.acting import Behaviour, Moments
+from tfdpg.agents.build import Parts, recorders
+from tfdpg.agents.options import AgentOptions
 from tfdpg.arguments import natural
 from tfdpg.networks import Actor
-from tfdpg.spec import Packed, Spec
-from tfdpg.training import checkpoint, evaluation, learning, loop, network_weights, offline
+from tfdpg.options import Stock, Unsaved, takes
+from tfdpg.training import checkpoint, evaluation, loop, network_weights, offline
 from tfdpg.training.collector import Collector
 from tfdpg.training.lanes import environment_of
+from tfdpg.training.learning import Learning
 from tfdpg.training.normalization import find_normalizers
 from tfdpg.training.optimizers import Optimizers
+from tfdpg.training.options import FitOptions, TrainingOptions
 from tfdpg.training.statistics import Statistics
-from tfdpg.training.support import Support
-from tfdpg.training.updates import CompiledUpdates
-
-OBJECTS = ("env", "pi", "q1", "q2", "v", "encoder", "recorders")
-"""Constructor arguments that are not plain values: they are saved as files, or not at all."""
-STOCK = ("torso", "hidden_units", "activation", "l2")
 
 
 class Agent(abc.ABC):
-    """An off-policy actor-critic agent; its final subclasses say what they draw and how they update.
+    """An off-policy actor-critic agent; its final subclasses say what they are made of and how they update.
 
     Args:
         env: the environment, a vector environment, or a `Spec`.
+        options: the options.
         parts: what the agent is made of.
 
     Attributes:
         spec: the spaces that the agent serves.
-        given: the constructor's arguments.
-        changed: the names of those that are not at their defaults.
+        options: the constructor's options.
+        environment: the id and arguments of its environment; None where they are not known.
         networks: the online networks, by the names of the exported signatures: `pi`, `q1`, ...
         targets: their target networks, of those that have one, by the same names.
+        own_networks: the models that plain options cannot rebuild, by the options that take them.
         optimizers: one for each network, by the same names, or one for "all".
-        own_networks: the models that plain arguments cannot rebuild, by the arguments that take them.
+        optimizer: all of them, as Keras' callbacks want them.
         replay: the ring of rows.
-        sampler: draws rows of it; `sampling` are its arguments.
-        source: where updates take their minibatches from while the rows are elsewhere; None is `replay`.
+        draw: draws minibatches of it; `make_draw` makes such a one for any ring.
         schedule: the learning schedule and its counters.
-        exploration: what is done instead of greedy actions while collecting.
         actor: the policy's copy for acting.
+        behaviour: acts while collecting.
         collector: pairs actions with their outcomes.
-        support: chooses the support of categorical critics, where that is left open.
+        learning: the learning rounds.
+        statistics: what updates measured in this epoch.
         signatures: what the export has.
-        usual_updates: the updates of a usual round; None is what the schedule says.
-        watchers: take the number of updates and the logs of each learning round.
-        optimizer: all optimizers, as Keras' callbacks want them.
-        epoch: the number of epochs that `fit` has completed.
         stop_training: set to True by a callback to stop `fit`.
     """
 
-    metrics: tuple[str, ...]
-    """The names of what `update` measures; `td_error` is among them."""
-    given: dict[str, Any]
-    changed: set[str]
-
-    def __init__(self, env: Any, parts: Parts):
-        self.spec, self.environment = Spec.of(env), environment_of(env)
+    def __init__(self, env: Any, options: AgentOptions, parts: Parts):
+        self.spec, self.environment = parts.spec, environment_of(env)
+        self._options, self.seed, self.batch_size = options, options.seed, options.batch_size
         self.networks, self.own_networks = parts.networks.networks, parts.networks.own
-        self.device, self.jit_compile = self.given["device"], self.given["jit_compile"]
-        self.seed, self.batch_size = int(self.given["seed"]), int(self.given["batch_size"])
-        with tf.device(self.device):
-            self.targets = {name: copy.deepcopy(self.networks[name]) for name in parts.targets or self.networks}
+        self.targets, self.optimizers, self.schedule = parts.targets, parts.optimizers, parts.schedule
+        with tf.device(options.device):
             self.counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="updates")
-        self.optimizers, self.schedule, self.sampler, self.exploration, self.sampling = parts[1:6]
-        self.normalizers = find_normalizers(self._all_networks().values())
-        self.moments = Moments(self.spec) if self.given["normalize_observations"] else None
-        self.replay = self.sampler.ring
-        self.source: learning.Elsewhere | None = None
         self.optimizer = Optimizers(list(self.optimizers.values()), self.counter)
-        self.statistics = Statistics(self.metrics)
-        self.epoch, self.stop_training = 0, False
+        self.normalizers = find_normalizers(self._all_networks().values())
+        self.moments = Moments(self.spec) if options.normalize_observations else None
+        self.replay, self.make_draw, self.unpack = parts.replay, parts.make_draw, parts.unpack
+        self.draw, self._pack = parts.make_draw(parts.replay), parts.pack
+        self.metrics, self.statistics = parts.metrics, Statistics(parts.metrics)
+        self.actor = Actor(self.spec, self.networks["pi"], parts.networks.numpy_actor, options.device)
+        self.behaviour = Behaviour(self.spec, self.actor, parts.exploration)
+        stores = recorders(options.recorders, self.spec)
+        acting = self.replay, self.schedule, self.behaviour, self.seed, options.reward_shaper
+        self.collector = Collector(self.spec, *acting, stores)
+        self.signatures = parts.signatures
+        self.learning = Learning(self, parts.usual_updates, parts.preparations, parts.watchers)
         self.history: keras.callbacks.History | None = None
-        self.signatures = export.signatures(self.spec, self.networks)
-        self.usual_updates: int | None = None
-        self.support: Support | None = None
-        self.watchers: list[Callable[[int, dict[str, float]], None]] = []
+        self.stop_training, self._epoch = False, 0
         self._initial_epoch: int | None = None
-        self.actor = Actor(self.spec, self.networks["pi"], parts.networks.numpy_actor, self.device)
-        self._updates: CompiledUpdates | None = None
-        acting = self.replay, self.schedule, self.actor, self.exploration, self.seed, self.given["reward_shaper"]
-        self.collector = Collector(self.spec, *acting, recorders(self.given["recorders"], self.spec))
 
     @abc.abstractmethod
-    def draw(self, rows: np.ndarray, weights: np.ndarray | None) -> Packed:
-        """What the next updates take, packed `[updates, batch, ...]`.
-
-        Args:
-            rows: the rows that the sampler drew, `[updates, batch]`.
-            weights: their weights in the critic's loss; None is 1.
-        """
-
-    @abc.abstractmethod
-    def update(self, packed: tuple[tf.Tensor, ...], counter: Any) -> dict[str, tf.Tensor]:
+    def update(self, batch: Any, counter: Any) -> dict[str, tf.Tensor]:
         """One update, inside the compiled call.
 
         Args:
-            packed: a minibatch as `draw` gives it, `[batch, ...]`.
+            batch: a minibatch, as the agent's `unpack` makes it.
             counter: the number of this update, an int64 tensor, counting from 1.
 
         Returns:
             A value for each of `metrics`, `[batch]`; NaN where this update did not measure it.
         """
+
+    @property
+    def options(self) -> Any:
+        """The constructor's options."""
+        return self._options
+
+    @property
+    def epoch(self) -> int:
+        """The epochs that `fit` has completed."""
+        return self._epoch
 
     @property
     def env_steps(self) -> int:
@@ -172,40 +159,32 @@ class Agent(abc.ABC):
             FloatingPointError: weights became NaN or infinite; the message names the networks.
         """
         if updates is None:
-            updates = self.sampler.updates_due(self.schedule.take_round())
-        if natural("updates", updates) == 0:
-            return {}
-        self._updates = self._updates or learning.compile_updates(self)
-        logs = learning.learn(self, updates, self._updates)
-        for watch in self.watchers:
-            watch(self.updates, logs)
-        return logs
+            updates = self.draw.sampler.updates_due(self.schedule.take_round())
+        return self.learning.round(updates) if natural("updates", updates) else {}
 
-    def fit(
-        self,
-        env: Any,
-        *,
-        epochs: int = 100,
-        steps_per_epoch: int = 4000,
-        initial_epoch: int = 0,
-        callbacks: Sequence[keras.callbacks.Callback] | None = None,
-        verbose: Literal["auto", 0, 1, 2] = "auto",
-        validation_env: Any = None,
-        validation_episodes: int = 10,
-        max_ep_len: int | None = 1000,
-    ) -> keras.callbacks.History:
+    def train_on_batch(self, batch: Mapping[str, Any]) -> dict[str, float]:
+        """One update on a minibatch that the caller gives, by the same compiled code as any other.
+
+        Args:
+            batch: a dict of arrays, a row for each of `batch_size` transitions, with the names of `fit_offline`, and
+                `weights` and `discounts` if so wanted; or windows for `ACER`. See `tfdpg.training.batches`.
+
+        Returns:
+            The update's metrics and `loss`.
+
+        Raises:
+            ValueError: arrays are missing, not known, of other shapes, or not finite.
+            FloatingPointError: see `learn`.
+        """
+        return self.learning.on_batch(self._pack(batch))
+
+    @takes(FitOptions)
+    def fit(self, env: Any, options: FitOptions) -> keras.callbacks.History:
         """Trains the agent on an environment.
 
         Args:
             env: an environment or a vector environment with the agent's spaces.
-            epochs: the epoch to stop at.
-            steps_per_epoch: environment steps in an epoch, over all lanes.
-            initial_epoch: the epoch to start at, to go on with an earlier training.
-            callbacks: Keras callbacks. A batch is a learning round; its index is that of its last step.
-            verbose: 0 is silent, 1 a progress bar, 2 a line for each epoch; "auto" is 1.
-            validation_env: a second environment, evaluated on at the end of each epoch.
-            validation_episodes: episodes of each evaluation.
-            max_ep_len: episodes are cut (truncated) after this many steps; None leaves it to the environment.
+            options: keyword arguments.
 
         Returns:
             A `History` with `return`, `loss`, ... for each epoch, and `val_return`, ... with a `validation_env`.
@@ -214,33 +193,16 @@ class Agent(abc.ABC):
             ValueError: an environment with other spaces; `validation_env` is `env`; NaN from the environment.
             FloatingPointError, KeyboardInterrupt, SystemExit(143): NaN weights, Ctrl-C, SIGTERM; callbacks see the end.
         """
-        validation = validation_env, validation_episodes, max_ep_len
-        return loop.fit(self, env, epochs, steps_per_epoch, initial_epoch, callbacks, verbose, *validation)
+        return loop.fit(self, env, options)
 
-    def fit_offline(
-        self,
-        data: Any,
-        *,
-        epochs: int = 100,
-        steps_per_epoch: int = 4000,
-        callbacks: Sequence[keras.callbacks.Callback] | None = None,
-        verbose: Literal["auto", 0, 1, 2] = "auto",
-        validation_env: Any = None,
-        validation_episodes: int = 10,
-        max_ep_len: int | None = 1000,
-    ) -> keras.callbacks.History:
+    @takes(TrainingOptions)
+    def fit_offline(self, data: Any, options: TrainingOptions) -> keras.callbacks.History:
         """Trains the agent on stored transitions, which go into its replay; `fit` can go on from there.
 
         Args:
             data: a dict of arrays, an `.npz`, a directory that a recorder wrote, a saved agent or a Minari data set
                 (see `tfdpg.training.datasets.load_into`); None trains on what the replay holds.
-            epochs: how many.
-            steps_per_epoch: updates in an epoch.
-            callbacks: as for `fit`, and so are the others; the index of a batch is that of its last update.
-            verbose: see `fit`.
-            validation_env: see `fit`.
-            validation_episodes: see `fit`.
-            max_ep_len: see `fit`.
+            options: keyword arguments.
 
         Returns:
             A `History` with `loss`, ..., `updates_per_second` and, with a `validation_env`, `val_return`, ...
@@ -248,8 +210,7 @@ class Agent(abc.ABC):
         Raises:
             ValueError: data of other shapes than the agent's spaces, or not finite.
         """
-        validation = validation_env, validation_episodes, max_ep_len
-        return offline.fit_offline(self, data, epochs, steps_per_epoch, callbacks, verbose, *validation)
+        return offline.fit_offline(self, data, options)
 
     def evaluate(
         self,
@@ -276,12 +237,14 @@ class Agent(abc.ABC):
 
     def __call__(self, observation: Any) -> np.ndarray:
         """The greedy actions for one observation `[act_dim]` or a batch `[batch, act_dim]`."""
-        action = self.spec.served(self.exploration.greedy(self.actor.predict(self.spec.pack(observation))))
+        steps = self.behaviour.exploration.greedy(self.actor.predict(self.spec.pack(observation)))
+        action = self.spec.served(steps)
         return action[0] if self.spec.is_single(observation) else action
 
     def policy(self, seed: int | None = None) -> evaluation.Acts:
         """The greedy policy as `tfdpg.evaluate` takes it, or with a seed the one that explores."""
-        return evaluation.policy(self.spec, self.actor.snapshot(), self.exploration, self.env_steps, seed)
+        factor = None if seed is None else self.behaviour.exploration.factor(self.env_steps)
+        return evaluation.BehaviourPolicy(self.behaviour.by(self.actor.snapshot()), factor, seed or 0)
 
     def get_weights(self) -> list[np.ndarray]:
         """The weights of all networks and target networks."""
@@ -330,6 +293,29 @@ class Agent(abc.ABC):
 
     built = True
 
+    def begin_training(self) -> None:
+        """Closes open episodes, and takes back what an earlier training's callbacks said."""
+        self.stop_training, self._initial_epoch = False, None
+        self.collector.close_episodes()
+        self.actor.refresh()
+
+    def complete(self, epoch: int) -> None:
+        """Takes note of an epoch that is over, by its number from 0."""
+        self._epoch = epoch + 1
+
+    def state(self) -> dict[str, Any]:
+        """The counters and random states, as plain JSON values."""
+        counters = {"updates": self.updates, "epoch": self.epoch, **self.schedule.state()}
+        return counters | {"environment": self.environment, "collector": self.collector.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes what `state` gave; networks, optimizers and the replay have been restored."""
+        self.counter.assign(natural("updates", state["updates"]))
+        self._epoch, self.environment = natural("epoch", state["epoch"]), state["environment"]
+        self.schedule.restore(state)
+        self.collector.restore(state["collector"])
+        self.actor.refresh()
+
     @property
     def layers(self) -> list[keras.layers.Layer]:
         """The layers of all online networks, each once (TensorBoard's histograms)."""
@@ -338,13 +324,13 @@ class Agent(abc.ABC):
     @property
     def train_function(self) -> Any:
         """The compiled updates, or None before the first (TensorBoard's graph)."""
-        return None if self._updates is None else self._updates.function
+        return self.learning.function
 
     @property
-    def arguments(self) -> dict[str, Any]:
-        """The constructor's arguments, by name, without the environment and networks, and what only stock ones have."""
-        skipped = {*OBJECTS, *(STOCK if set(self.own_networks) == set(self.networks) else ())}
-        return {name: value for name, value in self.given.items() if name not in skipped}
+    def saved_options(self) -> dict[str, Any]:
+        """The options that a checkpoint has: without networks, and what only stock ones have."""
+        stock = self._options.names(Stock) if set(self.own_networks) == set(self.networks) else []
+        return self._options.values(without=[*self._options.names(Unsaved), *stock])
 
     def _all_networks(self) -> dict[str, keras.Model]:
         return self.networks | {f"{name}_target": network for name, network in self.targets.items()}

@@ -8,8 +8,8 @@ from typing import Any
 
 import ray
 
-from tfdpg.distributed.actors import FIRST_DELAY, LONGEST_DELAY, is_loss
 from tfdpg.distributed.chunks import Order
+from tfdpg.distributed.processes import FIRST_DELAY, LONGEST_DELAY, is_loss
 
 IN_FLIGHT = 2
 """Orders that each worker has at a time, so that it never waits for the learner."""

@@ -1,7 +1,7 @@
 """The learner: hands out orders, stores what arrives, and makes the updates that it earned."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -9,61 +9,48 @@ import numpy as np
 import ray
 
 from tfdpg.agents.agent import Agent
-from tfdpg.distributed.actors import connected
 from tfdpg.distributed.chunks import Order
 from tfdpg.distributed.fleet import IN_FLIGHT, Fleet
-from tfdpg.distributed.plan import Plan
+from tfdpg.distributed.options import DistributedFitOptions
+from tfdpg.distributed.plan import behaviours, check
 from tfdpg.distributed.policies import policy_for_workers
+from tfdpg.distributed.processes import connected
 from tfdpg.distributed.rates import RateLimit, proportional_updates, scheduled_updates, usual_rate
 from tfdpg.distributed.storage import Storage, storage
 from tfdpg.training.evaluation import summarise
 from tfdpg.training.interrupt import Interrupt, deferred_signals
 from tfdpg.training.lanes import Episode
-from tfdpg.training.learning import compile_updates
-from tfdpg.training.loop import callback_list, run_step_epochs, validation
+from tfdpg.training.loop import Training, check_environments
 from tfdpg.training.updates import LARGEST_CHUNK
 
 WAIT = 0.2
 """Seconds to wait for a chunk at most before it is looked whether there was a signal to end."""
 
 
-def train(
-    agent: Agent,
-    make_env: Callable[[], Any],
-    plan: Plan,
-    epochs: int,
-    steps_per_epoch: int,
-    initial_epoch: int,
-    callbacks: Sequence[keras.callbacks.Callback] | None,
-    verbose: Any,
-    validation_env: Any,
-    validation_episodes: int,
-    max_ep_len: int | None,
-) -> keras.callbacks.History:
-    """See `tfdpg.distributed.fit`, whose arguments these are, checked."""
-    policy, weights = policy_for_workers(agent, plan.worker_backend)
-    plan.check(agent.given)
-    validate = validation(agent, validation_env, validation_episodes, max_ep_len)
-    hooks, history = callback_list(agent, callbacks, verbose, epochs, steps_per_epoch)
-    agent.stop_training, agent._initial_epoch = False, None
-    agent.collector.close_episodes()
-    agent._updates = agent._updates or compile_updates(agent, LARGEST_CHUNK)
+def train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOptions) -> keras.callbacks.History:
+    """See `tfdpg.distributed.fit`."""
+    check_environments(agent, options.validation_env)
+    actor, weights = policy_for_workers(agent, options.worker_backend)
+    check(agent, options)
+    training = Training(agent, options, options.epochs)
+    agent.learning.expect(LARGEST_CHUNK)
     with (
         deferred_signals() as interrupted,
-        connected(plan.ray_address, plan.actors + plan.replay_shards),
-        storage(agent, plan.replay_shards) as store,
+        connected(options.ray_address, options.actors + options.replay_shards),
+        storage(agent, options.replay_shards) as store,
     ):
         workers = [
-            store.start_worker(lane, agent.spec, make_env, policy, noise, agent.seed, max_ep_len)
-            for lane, noise in enumerate(plan.noises(agent.given))
+            store.start_worker(lane, agent.spec, make_env, behaviour, agent.seed, options.max_ep_len)
+            for lane, behaviour in enumerate(behaviours(agent, options, actor))
         ]
         with Fleet(workers) as fleet:
-            run = _Run(agent, plan, store, fleet, weights, hooks, interrupted)
+            run = _Run(agent, options, store, fleet, weights, training.hooks, interrupted)
             try:
-                run_step_epochs(agent, hooks, interrupted, initial_epoch, epochs, steps_per_epoch, run.epoch, validate)
+                training.run(interrupted, options.initial_epoch, run.epoch)
             finally:
+                agent.schedule.plan(None)
                 agent.actor.refresh()
-    return history
+    return training.history
 
 
 class _Run:
@@ -72,25 +59,27 @@ class _Run:
     def __init__(
         self,
         agent: Agent,
-        plan: Plan,
+        options: DistributedFitOptions,
         store: Storage,
         fleet: Fleet,
         weights: Callable[[], Any],
         hooks: keras.callbacks.CallbackList,
         interrupted: Interrupt,
     ):
-        self._agent, self._plan, self._store, self._fleet, self._weights = agent, plan, store, fleet, weights
-        self._hooks, self._interrupted = hooks, interrupted
-        self._rate = _updates_per_step(agent, plan)
+        self._agent, self._options, self._store, self._fleet = agent, options, store, fleet
+        self._weights, self._hooks, self._interrupted = weights, hooks, interrupted
+        samples = options.samples_per_insert
+        self._rate = None if samples is None else samples / agent.batch_size  # None leaves it to the agent's schedule
         usual = usual_rate(agent.schedule) if self._rate is None else self._rate
-        slack = plan.tolerance * agent.schedule.update_after
+        slack = options.tolerance * agent.schedule.update_after
         ahead = 0.0 if self._rate is None else slack * usual
-        self._limit = RateLimit(ahead, usual * max(slack, plan.actors * IN_FLIGHT * plan.chunk))
+        self._limit = RateLimit(ahead, usual * max(slack, options.actors * IN_FLIGHT * options.chunk))
         self._version, self._sent, self._reference = 0, agent.updates, ray.put(weights())
 
-    def epoch(self, steps: int) -> dict[str, float]:
-        """Trains until `steps` environment steps have arrived; returns the epoch's logs."""
-        agent, schedule = self._agent, self._agent.schedule
+    def epoch(self, epoch: int) -> dict[str, float]:
+        """Trains until an epoch's environment steps have arrived; returns its logs."""
+        agent, schedule, steps = self._agent, self._agent.schedule, self._options.steps_per_epoch
+        schedule.plan((self._options.epochs - epoch) * steps)
         agent.statistics.reset()
         first, updates, began = schedule.env_steps, agent.updates, time.perf_counter()
         episodes: list[Episode] = []
@@ -139,10 +128,9 @@ class _Run:
         """Counts what a worker reports; returns the episodes that ended."""
         agent, summary = self._agent, reply.summary
         ended = self._store.take(lane, reply)
-        agent.collector.make_room(lane)
-        agent.collector.episodes[lane] = summary.episodes
+        agent.collector.begun(lane, summary.episodes)
         if self._rate is None:
-            self._limit.earn(scheduled_updates(agent.schedule, agent.sampler, ended))
+            self._limit.earn(scheduled_updates(agent.schedule, agent.draw.sampler, ended))
         else:
             self._limit.earn(proportional_updates(agent.schedule, self._rate, ended))
         return [Episode(lane, *episode) for episode in zip(summary.returns, summary.lengths, strict=True)]
@@ -157,20 +145,15 @@ class _Run:
 
     def _newest_weights(self) -> tuple[Any, int]:
         """A reference to the weights that workers act with now, and their version."""
-        if self._agent.updates - self._sent >= self._plan.variable_update_period:
+        if self._agent.updates - self._sent >= self._options.variable_update_period:
             self._version, self._sent = self._version + 1, self._agent.updates
             self._reference = ray.put(self._weights())
         return self._reference, self._version
 
     def _next_order(self, lane: int) -> Order:
-        agent, steps = self._agent, self._plan.chunk
+        agent, steps = self._agent, self._options.chunk
         issued = agent.schedule.env_steps + self._fleet.in_flight
         at_random = min(max(agent.schedule.start_steps - issued, 0), steps)
         agent.collector.make_room(lane)
-        factor = agent.exploration.factor(agent.schedule.env_steps)
+        factor = agent.behaviour.exploration.factor(agent.schedule.env_steps)
         return Order(steps, at_random, factor, int(agent.collector.episodes[lane]))
-
-
-def _updates_per_step(agent: Agent, plan: Plan) -> float | None:
-    """The updates for each step that `samples_per_insert` asks for; None leaves it to the agent's schedule."""
-    return None if plan.samples_per_insert is None else plan.samples_per_insert / agent.batch_size

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfdpg.arguments import reject
-from tfdpg.distributed.worker import ActingPolicy
+from tfdpg.acting import ForwardPass
 from tfdpg.spec import Packed, Spec
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class KerasPolicy:
         return self._act(packed)
 
 
-def policy_for_workers(agent: "Agent", backend: str) -> tuple[ActingPolicy, Callable[[], Any]]:
+def policy_for_workers(agent: "Agent", backend: str) -> tuple[ForwardPass, Callable[[], Any]]:
     """What workers act with, and what gives the weights that it is to load.
 
     Args:
@@ -59,11 +58,11 @@ def policy_for_workers(agent: "Agent", backend: str) -> tuple[ActingPolicy, Call
         backend: "numpy" or "tensorflow".
 
     Raises:
-        ValueError: there is no such backend, or the policy has no forward pass in NumPy.
+        ValueError: the policy has no forward pass in NumPy.
     """
     pi = agent.networks["pi"]
     if backend == "numpy":
-        if agent.actor.source is None:
+        if agent.actor.weights_from is None:
             raise ValueError(
                 "`worker_backend` must be 'tensorflow' for this policy, which has no forward pass in NumPy (it is "
                 "your own, has an activation or an encoder that is not there, or computes in half precision). "
@@ -73,6 +72,4 @@ def policy_for_workers(agent: "Agent", backend: str) -> tuple[ActingPolicy, Call
 
         actor: Any = agent.actor.snapshot()
         return actor.without_weights(), lambda: flat_weights(pi).numpy()
-    if backend != "tensorflow":
-        raise reject("worker_backend", '"numpy" or "tensorflow"', backend)
     return KerasPolicy(agent.spec, pi.to_json()), pi.get_weights

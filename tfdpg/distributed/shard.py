@@ -8,7 +8,7 @@ import numpy as np
 
 from tfdpg.acting import Moments
 from tfdpg.distributed.chunks import Chunk, Links, Summary
-from tfdpg.replay import Ring, draw_transitions, return_range, sampler
+from tfdpg.replay import MakeDraw, Ring, return_range
 from tfdpg.replay.ring import NONE
 from tfdpg.replay.uniform import drawable
 from tfdpg.spec import Packed, Spec
@@ -60,24 +60,13 @@ class Shard:
     Args:
         spec: the spaces.
         ring: size and directory of its ring.
-        options: of its sampler, as `tfdpg.replay.sampler` takes them.
-        n_step: steps whose rewards are summed.
-        gamma: the discount factor of one step.
+        make_draw: makes what draws from it, as the agent would.
         keeps_moments: whether to keep statistics of observations.
     """
 
-    def __init__(
-        self,
-        spec: Spec,
-        ring: tuple[int, Any],
-        options: Mapping[str, Any],
-        n_step: int,
-        gamma: float,
-        keeps_moments: bool,
-    ):
+    def __init__(self, spec: Spec, ring: tuple[int, Any], make_draw: MakeDraw, keeps_moments: bool):
         self._ring = Ring(spec, *ring)
-        self._sampler = sampler(self._ring, **options)
-        self._n_step, self._gamma = n_step, gamma
+        self._draw = make_draw(self._ring)
         self._moments = Moments(spec) if keeps_moments else None
         self._links, self._steps = Links(), {}
         self._incarnation, self._tickets = secrets.randbits(62), 0
@@ -105,8 +94,7 @@ class Shard:
         """The minibatches of the updates after the first `update`; None where there is no transition yet."""
         if not drawable(self._ring):
             return None
-        slots, weights = self._sampler.draw(update, count)
-        packed = draw_transitions(self._ring, slots, self._n_step, self._gamma, weights)
+        packed, slots = self._draw(update, count)
         self._tickets += 1
         newest = self._ring.added - 1
         self._drawn[self._tickets] = newest - (newest - slots) % self._ring.replay_size  # the numbers of the rows
@@ -121,11 +109,11 @@ class Shard:
         numbers = self._drawn.pop(ticket)[: len(errors)]
         held = numbers >= self._ring.added - self._ring.replay_size
         if held.any():
-            self._sampler.refresh(numbers[held] % self._ring.replay_size, errors[held])
+            self._draw.refresh(numbers[held] % self._ring.replay_size, errors[held])
 
     def return_range(self) -> tuple[float, float] | None:
         """See `tfdpg.replay.return_range`; None where there is no transition yet."""
-        return return_range(self._ring, self._gamma) if drawable(self._ring) else None
+        return return_range(self._ring, self._draw.gamma) if drawable(self._ring) else None
 
     def state(self) -> tuple[dict[str, Any], Receipt]:
         """The rows, as `Ring.state` gives them, and what they are."""

@@ -1,5 +1,6 @@
 """The replay in shards, as the learner sees it: where workers store, and where updates draw."""
 
+import contextlib
 import time
 import uuid
 import warnings
@@ -11,7 +12,7 @@ import ray
 
 from tfdpg.acting import Moments
 from tfdpg.agents.agent import Agent
-from tfdpg.distributed.actors import LOST, patiently, start_actor
+from tfdpg.distributed.processes import LOST, patiently, start_process
 from tfdpg.distributed.shard import Drawn, Receipt, Shard, Stored, split
 from tfdpg.distributed.storing import StoringWorker
 from tfdpg.spec import Packed
@@ -27,7 +28,7 @@ class _Known:
 
     def __init__(self, *arguments: Any):
         self.name = f"tfdpg-shard-{uuid.uuid4()}"  # a handle among a worker's arguments would be an object to keep
-        self.actor = start_actor(Shard, *arguments, name=self.name)
+        self.actor = start_process(Shard, *arguments, name=self.name)
         self.incarnation, self.rows = -1, 0
         self.steps: dict[int, int] = {}
         self.moments: dict[int, dict[str, np.ndarray]] = {}
@@ -44,11 +45,12 @@ class Shards:
     """
 
     def __init__(self, agent: Agent, count: int):
-        ring = agent.replay.replay_size // count, agent.given["replay_dir"]
-        how = agent.given["n_step"], agent.given["gamma"], agent.moments is not None
-        self._agent, self._is_prioritized = agent, agent.sampling["replay"] == "prioritized"
-        self._shards = [_Known(agent.spec, ring, agent.sampling, *how) for _ in range(count)]
+        ring = agent.replay.replay_size // count, agent.options.replay_dir
+        how = agent.make_draw, agent.moments is not None
+        self._agent, self._wants_errors = agent, agent.draw.sampler.wants_errors
+        self._shards = [_Known(agent.spec, ring, *how) for _ in range(count)]
         self._saved: list[Path] = []
+        self._stack = contextlib.ExitStack()
         self._base = None if agent.moments is None else agent.moments.state()
         self._next: tuple[int, Any] | None = None
         self._block: Drawn | None = None
@@ -60,13 +62,13 @@ class Shards:
             for shard, part in zip(self._shards, split(agent.replay.state(), len(self._shards)), strict=True):
                 self._notice(shard, ray.get(shard.actor.append.remote(part)))
         agent.replay.clear()
-        agent.sampler.restore({})
-        agent.source = self
+        agent.draw.sampler.restore({})
+        self._stack.enter_context(agent.learning.from_elsewhere(self))
         return self
 
     def __exit__(self, kind: Any, *exception: object) -> None:
         """Takes the rows back, where there is room and nothing went wrong, and ends the shards."""
-        self._agent.source = None
+        self._stack.close()
         try:
             if kind is None or issubclass(kind, KeyboardInterrupt):
                 self._gather()
@@ -84,13 +86,13 @@ class Shards:
                 f"The rows of the shards did not all come back into the agent's replay: {error}", stacklevel=3
             )
         if agent.moments is not None:
-            agent.moments.rows = agent.replay.added
+            agent.moments.looked_at(agent.replay.added)
 
     # Where workers store.
 
     def start_worker(self, lane: int, *arguments: Any) -> Any:
         """Starts the worker of a lane, as a Ray actor."""
-        return start_actor(StoringWorker, self._of(lane).name, lane, *arguments)
+        return start_process(StoringWorker, self._of(lane).name, lane, *arguments)
 
     def take(self, lane: int, reply: Stored) -> np.ndarray:
         """`ended` for each step of a lane that its shard has stored and that was not counted yet."""
@@ -171,14 +173,13 @@ class Shards:
         """
         if self._block is None or self.ready(count) < count:
             raise ValueError(f"The shards have not drawn {count} minibatches yet.")
-        if self._agent.support is not None:
-            self._agent.support.find(update, self._return_range)
         part = slice(self._used, self._used + count)
         packed = tuple(values[part] for values in self._block.packed)
         self._used += count
         return packed
 
-    def _return_range(self) -> tuple[float, float]:
+    def return_range(self) -> tuple[float, float]:
+        """See `tfdpg.replay.return_range`, of all shards."""
         ranges = patiently(lambda: ray.get([shard.actor.return_range.remote() for shard in self._shards]))
         lows, highs = zip(*[known for known in ranges if known is not None], strict=True)
         return min(lows), max(highs)
@@ -188,7 +189,7 @@ class Shards:
         self._errors.append(errors)
         if self._block is None or self._used < BLOCK:
             return
-        if self._is_prioritized:
+        if self._wants_errors:
             self._from.actor.refresh.remote(self._block.ticket, np.concatenate(self._errors))
         self._block = None
 

@@ -5,8 +5,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from tfdpg.agents.agent import Agent
-from tfdpg.distributed.actors import start_actor
 from tfdpg.distributed.chunks import Chunk, Links
+from tfdpg.distributed.processes import start_process
 from tfdpg.distributed.shards import Shards
 from tfdpg.distributed.worker import Worker
 
@@ -51,7 +51,7 @@ class OwnReplay:
 
     def start_worker(self, lane: int, *arguments: Any) -> Any:
         """See `Storage`."""
-        return start_actor(Worker, lane, *arguments)
+        return start_process(Worker, lane, *arguments)
 
     def take(self, lane: int, reply: Chunk) -> np.ndarray:
         """Stores a chunk.

@@ -4,8 +4,8 @@ from typing import Any
 
 import ray
 
-from tfdpg.distributed.actors import patiently
 from tfdpg.distributed.chunks import Order
+from tfdpg.distributed.processes import patiently
 from tfdpg.distributed.shard import Stored
 from tfdpg.distributed.worker import Worker
 from tfdpg.spec import Spec

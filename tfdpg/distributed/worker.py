@@ -2,32 +2,20 @@
 
 import secrets
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from tfdpg.acting import Behaviour
 from tfdpg.arguments import reject
 from tfdpg.distributed.chunks import Chunk, Order, Summary
-from tfdpg.exploration import NoisyActions, noisy_actions, uniform_actions
 from tfdpg.replay import Rows
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.lanes import TRAINING, Lanes, reset_seed
 
 EXPLORATION = 2
 """The stream of random numbers of workers, beside those of `tfdpg.training.lanes`."""
-
-
-class ActingPolicy(Protocol):
-    """A policy whose weights can be replaced."""
-
-    def load(self, weights: Any) -> None:
-        """Takes weights, as the learner sends them."""
-        ...
-
-    def __call__(self, packed: Packed) -> np.ndarray:
-        """Greedy actions, float32 `[lanes, act_dim]`."""
-        ...
 
 
 class Worker:
@@ -40,8 +28,7 @@ class Worker:
         lane: the lane, which is the number of the worker.
         spec: the spaces that the environment must have.
         make_env: makes the environment.
-        policy: acts; its weights come with each order.
-        noise: kind, scale and theta of the exploration noise, as `tfdpg.exploration.noisy_actions` takes them.
+        behaviour: acts; the weights of its actor come with each order.
         seed: the agent's.
         max_ep_len: episodes are cut (truncated) after this many steps; None leaves it to the environment.
     """
@@ -51,16 +38,13 @@ class Worker:
         lane: int,
         spec: Spec,
         make_env: Callable[[], gym.Env],
-        policy: ActingPolicy,
-        noise: tuple[str, Any, float],
+        behaviour: Behaviour,
         seed: int,
         max_ep_len: int | None,
     ):
-        self._lane, self._spec, self._make_env, self._policy = lane, spec, make_env, policy
+        self._lane, self._spec, self._make_env, self._behaviour = lane, spec, make_env, behaviour
         self._seed, self._max_ep_len = seed, max_ep_len
-        self._exploration: NoisyActions = noisy_actions(spec, *noise, lambda step: self._noise_factor)
         self._incarnation, self._sequence, self._version = secrets.randbits(62), 0, -1
-        self._noise_factor = 1.0
         self._lanes: Lanes | None = None
         self._packed: Packed | None = None  # what the environment shows; None between two episodes
 
@@ -77,31 +61,29 @@ class Worker:
         """
         lanes = self._lanes = self._lanes or self._first_lanes(order.episodes)
         if version != self._version:
-            self._policy.load(weights)
+            actor: Any = self._behaviour.actor
+            actor.load(weights)
             self._version = version
-        self._noise_factor = order.noise_factor
         rows, ended, finished = _Rows(self._spec, 2 * order.steps), np.zeros(order.steps, bool), []
         for step in range(order.steps):
             if self._packed is None:
                 self._packed = self._spec.pack(lanes.reset())
                 rows.begin(self._packed)
-            action = self._action(self._packed, step < order.random_steps)
+            if step < order.random_steps:
+                action = self._behaviour.at_random(1, self._rng)
+            else:
+                action = self._behaviour.explore(self._packed, order.noise_factor, self._rng)
             outcome, episodes = lanes.step(self._spec.to_env(action))
             self._packed = self._spec.pack(outcome.next_observation)
             rows.add(action, outcome.reward, outcome.terminated, self._packed)
             if episodes:
                 finished += episodes
                 ended[step], self._packed = True, None
-                self._exploration.noise.end(np.ones(1, bool))
+                self._behaviour.end(np.ones(1, bool))
         self._sequence += 1
         returns, lengths = ([episode[i] for episode in finished] for i in (1, 2))
         number = self._incarnation, self._sequence - 1
         return Chunk(Summary(*number, self._version, ended, returns, lengths, self._episodes), rows.taken())
-
-    def _action(self, packed: Packed, at_random: bool) -> np.ndarray:
-        if at_random:
-            return uniform_actions(self._spec, 1, self._rng)
-        return self._exploration(self._policy(packed), 0, self._rng)
 
     def _first_lanes(self, episodes: int) -> Lanes:
         env = self._make_env()

@@ -1,9 +1,9 @@
 """Policies and critics as SavedModels: write, verify, load, warm up."""
 
+from tfdpg.export.acer import acer_signatures
 from tfdpg.export.examples import example_observations
 from tfdpg.export.policy import Policy, describe, load
 from tfdpg.export.signatures import Signature, return_signature, signatures
-from tfdpg.export.stochastic import stochastic_signatures
 from tfdpg.export.verify import ExportError
 from tfdpg.export.versions import copy, latest_version, metadata, versions
 from tfdpg.export.write import write
@@ -20,7 +20,7 @@ __all__ = [
     "metadata",
     "return_signature",
     "signatures",
-    "stochastic_signatures",
+    "acer_signatures",
     "versions",
     "write",
 ]

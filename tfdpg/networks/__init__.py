@@ -3,6 +3,9 @@
 Networks take raw observations and actions in the environment's units, and rescale inside.
 """
 
+from tfdpg.networks.acer_critics import ACERCritic, ActionValues, Dueling, Separate
+from tfdpg.networks.acer_networks import acer_networks
+from tfdpg.networks.acer_policies import ACERPolicy, CategoricalPolicy, GaussianPolicy
 from tfdpg.networks.actor import Actor, compiled_actor, flat_weights
 from tfdpg.networks.actor_critic import ActorCritic, actor_critic, check_hidden
 from tfdpg.networks.custom import check_actor, check_critics, check_loadable, check_separate
@@ -11,9 +14,7 @@ from tfdpg.networks.distributions import Categorical, Mixture
 from tfdpg.networks.encoder import Normalizer, encoder, observation_inputs
 from tfdpg.networks.heads import Head, HeadOptions, Value, head_of
 from tfdpg.networks.mlp import mlp_actor, mlp_critic
-from tfdpg.networks.policies import CategoricalPolicy, GaussianPolicy, StochasticPolicy
 from tfdpg.networks.randomness import stateless_normal, stateless_uniform
-from tfdpg.networks.stochastic import stochastic_actor_critic
 from tfdpg.networks.tensors import (
     Estimate,
     Sequences,
@@ -28,7 +29,6 @@ from tfdpg.networks.tensors import (
     unpack_sequences,
     unpack_transitions,
 )
-from tfdpg.networks.values import ActionValues, Dueling, Separate, StateActionCritic
 
 __all__ = [
     "ActionValues",
@@ -45,8 +45,8 @@ __all__ = [
     "Normalizer",
     "Separate",
     "Sequences",
-    "StateActionCritic",
-    "StochasticPolicy",
+    "ACERCritic",
+    "ACERPolicy",
     "Taken",
     "Transitions",
     "Value",
@@ -71,7 +71,7 @@ __all__ = [
     "over_steps",
     "stateless_normal",
     "stateless_uniform",
-    "stochastic_actor_critic",
+    "acer_networks",
     "unpack_observation",
     "unpack_sequences",
     "unpack_transitions",

@@ -38,12 +38,12 @@ class Actor:
         return self._compiled(packed)
 
     @property
-    def source(self) -> keras.Model | None:
+    def weights_from(self) -> keras.Model | None:
         """The network whose weights `load` wants; None if it wants none."""
         return None if self._numpy_actor is None else self._pi
 
     def load(self, weights: np.ndarray) -> None:
-        """Takes the weights of `source`, flat (see `flat_weights`)."""
+        """Takes the weights of `weights_from`, flat (see `flat_weights`)."""
         if self._numpy_actor is not None:
             self._numpy_actor.load(weights)
 

@@ -28,6 +28,18 @@ class Transitions(NamedTuple):
     weight: tf.Tensor
     next_observation: Any
 
+    def ask(self, network: keras.Model, action: tf.Tensor | None = None, training: bool = False) -> tf.Tensor:
+        """What a network says of s, or of s and an action."""
+        return network(self.observation if action is None else [self.observation, action], training=training)
+
+    def ask_next(self, network: keras.Model, action: tf.Tensor | None = None) -> tf.Tensor:
+        """What a network says of the next observation, or of it and an action."""
+        return network(self.next_observation if action is None else [self.next_observation, action])
+
+    def mean(self, losses: tf.Tensor) -> tf.Tensor:
+        """Their mean `[]`, each with its weight."""
+        return tf.reduce_mean(self.weight * losses)
+
 
 class Sequences(NamedTuple):
     """Windows of T steps and the state after them. Observations are as networks take them.
@@ -47,6 +59,14 @@ class Sequences(NamedTuple):
     reward: tf.Tensor
     discount: tf.Tensor
     acted: tf.Tensor
+
+    def ask(self, network: keras.Model, training: bool = False) -> tf.Tensor:
+        """What a network says of s_0, ..., s_T, `[batch, T + 1, n]`."""
+        return over_steps(network, self.observation, training=training)
+
+    def mean(self, losses: tf.Tensor) -> tf.Tensor:
+        """The mean `[]` over the steps that were taken, of `[batch, T]`."""
+        return tf.reduce_sum(tf.where(self.acted > 0, losses, 0.0)) / tf.maximum(tf.reduce_sum(self.acted), 1)
 
 
 class Estimate(NamedTuple):

@@ -1,5 +1,6 @@
 """The replay: one ring of rows, and what can be drawn from it. NumPy only."""
 
+from tfdpg.replay.draw import Draw, MakeDraw, transitions, windows
 from tfdpg.replay.memory import available_memory
 from tfdpg.replay.recorder import Recorder
 from tfdpg.replay.returns import return_range
@@ -11,7 +12,9 @@ from tfdpg.replay.uniform import uniform_rows
 from tfdpg.replay.windows import WindowLayout, Windows, draw_windows
 
 __all__ = [
+    "Draw",
     "Layout",
+    "MakeDraw",
     "Recorder",
     "Ring",
     "Rows",
@@ -23,5 +26,7 @@ __all__ = [
     "draw_windows",
     "return_range",
     "sampler",
+    "transitions",
     "uniform_rows",
+    "windows",
 ]

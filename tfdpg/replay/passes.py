@@ -18,6 +18,8 @@ class Passes:
         max_minibatches: minibatches in a round at most, shared out evenly among its passes; None is no limit.
     """
 
+    wants_errors: bool = False
+
     def __init__(self, ring: Ring, seed: int, batch_size: int, *, epochs: int, max_minibatches: int | None):
         self.ring, self._seed, self._batch_size = ring, seed, batch_size
         self._epochs = positive_int("epochs_per_round", epochs)

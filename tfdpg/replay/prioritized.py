@@ -33,6 +33,8 @@ class Prioritized:
         normalize_weights: whether to divide by the largest weight.
     """
 
+    wants_errors: bool = True
+
     def __init__(
         self,
         ring: Ring,

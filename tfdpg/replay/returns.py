@@ -3,6 +3,7 @@
 import numpy as np
 
 from tfdpg.replay.ring import NONE, Ring
+from tfdpg.replay.uniform import NOTHING_TO_DRAW, drawable
 
 MOST_ROWS = 100_000
 """The newest rows are enough."""
@@ -17,9 +18,14 @@ def return_range(ring: Ring, gamma: float) -> tuple[float, float]:
     or highest rewards (the 1 % and 99 % quantiles) went on for ever; with a tenth of the range on both sides.
 
     Args:
-        ring: the replay, with one transition or more.
+        ring: the replay.
         gamma: the discount factor, in [0, 1].
+
+    Raises:
+        ValueError: it holds no transition.
     """
+    if not drawable(ring):
+        raise ValueError(NOTHING_TO_DRAW)
     rows = np.arange(max(0, ring.added - MOST_ROWS, ring.added - ring.replay_size), ring.added) % ring.replay_size
     rewards, successors = ring.rows[:, -1], ring.successor
     returns = np.zeros(ring.replay_size)

@@ -4,7 +4,6 @@ from typing import Protocol
 
 import numpy as np
 
-from tfdpg.arguments import positive_int, reject
 from tfdpg.replay.passes import Passes
 from tfdpg.replay.prioritized import Prioritized
 from tfdpg.replay.ring import Ring
@@ -16,9 +15,11 @@ class Sampler(Protocol):
 
     Attributes:
         ring: where it draws from.
+        wants_errors: whether it draws by TD errors.
     """
 
     ring: Ring
+    wants_errors: bool
 
     def updates_due(self, credit: int) -> int:
         """The updates of a learning round that steps earned `credit` updates for."""
@@ -54,36 +55,11 @@ def sampler(
     max_minibatches_per_round: int | None,
     normalize_weights: bool = True,
 ) -> Sampler:
-    """The sampler that the agents' options describe.
-
-    Raises:
-        ValueError: an option out of its range, or one that another option leaves without effect.
-    """
-    if replay not in ("uniform", "prioritized"):
-        raise reject("replay", '"uniform" or "prioritized"', replay)
-    if replay == "uniform":
-        _refuse("`replay` is 'uniform'", alpha=alpha, beta=beta, beta_steps=beta_steps)
-    if epochs_per_round is None:
-        _refuse("`epochs_per_round` is None", max_minibatches_per_round=max_minibatches_per_round)
-    positive_int("batch_size", batch_size)
+    """The sampler that the agents' options describe; `Passes`, `Uniform` and `Prioritized` explain them."""
     if epochs_per_round is not None:
-        if replay != "uniform":
-            raise ValueError(
-                "`epochs_per_round` passes over all rows, which leaves no place for priorities. "
-                f"Received: epochs_per_round={epochs_per_round}, replay={replay!r}"
-            )
-        limit = max_minibatches_per_round
-        return Passes(ring, seed, batch_size, epochs=epochs_per_round, max_minibatches=limit)
+        return Passes(ring, seed, batch_size, epochs=epochs_per_round, max_minibatches=max_minibatches_per_round)
     if replay == "uniform":
         return Uniform(ring, seed, batch_size)
     alpha, beta = 0.6 if alpha is None else alpha, 0.4 if beta is None else beta
-    if beta == 1:
-        _refuse("`beta` is 1", beta_steps=beta_steps)
     options = {"beta_steps": beta_steps, "normalize_weights": normalize_weights}
     return Prioritized(ring, seed, batch_size, alpha=alpha, beta=beta, **options)
-
-
-def _refuse(why: str, **options: object) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise ValueError(f"`{name}` does nothing where {why}. Received: {name}={value!r}")

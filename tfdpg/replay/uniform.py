@@ -16,6 +16,8 @@ class Uniform:
         batch_size: rows in a minibatch.
     """
 
+    wants_errors: bool = False
+
     def __init__(self, ring: Ring, seed: int, batch_size: int):
         self.ring, self._seed, self._batch_size = ring, seed, batch_size
 

@@ -29,6 +29,8 @@ class Windows:
         start: the rows held before there are any of these.
     """
 
+    wants_errors: bool = False
+
     def __init__(self, ring: Ring, seed: int, batch_size: int, *, steps: int, newest: bool, ratio: float, start: int):
         self.ring, self._seed, self._batch_size = ring, seed, batch_size
         self._steps, self._newest, self._ratio, self._start = steps, newest, ratio, start
@@ -132,13 +134,14 @@ class WindowLayout(NamedTuple):
         return cls(slice(0, obs), slice(obs, after), after, after + 1, after + 2, after + 3)
 
 
-def draw_windows(ring: Ring, rows: np.ndarray, gamma: float) -> Packed:
+def draw_windows(ring: Ring, rows: np.ndarray, gamma: float, weights: np.ndarray | None = None) -> Packed:
     """Packed windows.
 
     Args:
         ring: the replay.
         rows: their rows, `[..., steps + 1]`, -1 in windows without a step.
         gamma: the discount factor.
+        weights: None: all count alike.
 
     Returns:
         `[..., steps + 1, width]` float32 (see `WindowLayout`; where a row did not act, its step is all ones and its

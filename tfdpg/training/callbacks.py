@@ -267,7 +267,7 @@ class ScalarWriter(_AgentCallback):
         if steps // self.write_interval == self._written // self.write_interval:
             return
         now = time.perf_counter()
-        values = {**self._logs, "noise_factor": agent.exploration.factor(steps)}
+        values = {**self._logs, "noise_factor": agent.behaviour.exploration.factor(steps)}
         values["steps_per_second"] = (steps - self._written) / (now - self._since)
         for optimizer in agent.optimizers.values():
             values[f"learning_rate/{optimizer.name}"] = float(optimizer.learning_rate)

@@ -18,7 +18,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import files
-from tfdpg.arguments import flag, natural
 from tfdpg.spec import Spec
 from tfdpg.training.network_weights import check_finite
 from tfdpg.training.objects import from_json, to_json, withheld
@@ -64,8 +63,8 @@ def save(agent: Saves, directory: str | Path, overwrite: bool = True) -> None:
     with files.scratch_directory(directory.parent) as scratch:
         _write(agent, scratch)
         files.replace(scratch, directory)
-    if agent.source is not None:
-        agent.source.saved(directory)
+    if agent.learning.elsewhere is not None:
+        agent.learning.elsewhere.saved(directory)
 
 
 def read(directory: str | Path, device: str | None = None, trusted: bool = False) -> Saved:
@@ -137,14 +136,7 @@ def restore(agent: Saves, saved: Saved, changes: Mapping[str, Any]) -> None:
         if optimizer is not None and f"{prefix}lr" in changes:
             optimizer.learning_rate = rate
     _restore_replay(agent, saved)
-    state = saved.state
-    agent.counter.assign(natural("updates", state["updates"]))
-    agent.epoch, agent.environment = natural("epoch", state["epoch"]), state["environment"]
-    schedule = agent.schedule
-    schedule.env_steps, schedule.last_round = (natural(name, state[name]) for name in ("env_steps", "last_round"))
-    schedule.episode_ended = flag("episode_ended", state["episode_ended"])
-    agent.collector.restore(state["collector"])
-    agent.actor.refresh()
+    agent.restore(saved.state)
 
 
 def _fitting(name: str, array: np.ndarray, variable: Any, is_weight: bool) -> np.ndarray:
@@ -162,11 +154,11 @@ def _restore_replay(agent: Saves, saved: Saved) -> None:
         agent.replay.restore(saved.replay)
     for file in saved.elsewhere:  # one at a time, since they may be large
         agent.replay.append(_read_arrays(file))
-    agent.sampler.restore(saved.replay)
+    agent.draw.sampler.restore(saved.replay)
     if agent.moments is not None:
         agent.moments.restore(saved.replay)
         rows = agent.replay.added
-        agent.moments.rows = rows if saved.elsewhere else min(agent.moments.rows, rows)
+        agent.moments.looked_at(rows if saved.elsewhere else min(agent.moments.rows, rows))
 
 
 def replay_files(directory: str | Path) -> list[Path]:
@@ -195,32 +187,22 @@ def _write(agent: Saves, directory: Path) -> None:
     }
     np.savez(directory / "variables.npz", **arrays)
     replay: dict[str, Any] = {}
-    if agent.source is None:
-        replay |= agent.replay.state() | agent.sampler.state()
+    if agent.learning.elsewhere is None:
+        replay |= agent.replay.state() | agent.draw.sampler.state()
     else:
-        agent.source.save(directory)
+        agent.learning.elsewhere.save(directory)
     if agent.moments is not None:
         replay |= agent.moments.state()
     np.savez(directory / "replay.npz", **replay)
     for name, network in agent.own_networks.items():
         network.save(directory / f"{name}.keras")
-    schedule = agent.schedule
-    state = {
-        "updates": int(agent.counter),
-        "env_steps": schedule.env_steps,
-        "last_round": schedule.last_round,
-        "episode_ended": schedule.episode_ended,
-        "epoch": agent.epoch,
-        "environment": agent.environment,
-        "collector": agent.collector.state(),
-    }
     description = {
         "format": FORMAT,
         "agent": type(agent).__name__,
-        "arguments": {name: to_json(value) for name, value in agent.arguments.items()},
+        "arguments": {name: to_json(value) for name, value in agent.saved_options.items()},
         **agent.spec.to_json(),
         "own_networks": sorted(agent.own_networks),
-        "state": state,
+        "state": agent.state(),
     }
     files.seal(directory, DESCRIPTION, description)
 

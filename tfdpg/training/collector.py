@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from tfdpg.acting import Behaviour
 from tfdpg.arguments import reject
-from tfdpg.exploration import Behaviour, uniform_actions
 from tfdpg.replay import Recorder, Ring, Rows
-from tfdpg.spec import Packed, Spec
+from tfdpg.spec import Spec
 from tfdpg.training.lanes import TRAINING, reset_seed
 from tfdpg.training.schedule import Schedule
 
@@ -26,8 +26,7 @@ class Collector:
         spec: the spaces.
         replay: where rows go.
         schedule: counts steps, and says when to act at random.
-        actor: gives the policy's outputs.
-        exploration: makes steps of them.
+        behaviour: acts.
         seed: fixes the exploration and the seeds of resets.
         reward_shaper: changes the rewards that are stored; None leaves them.
         recorders: take every row that `replay` takes.
@@ -43,15 +42,14 @@ class Collector:
         spec: Spec,
         replay: Ring,
         schedule: Schedule,
-        actor: Callable[[Packed], np.ndarray],
-        exploration: Behaviour,
+        behaviour: Behaviour,
         seed: int,
         reward_shaper: RewardShaper | None,
         recorders: Sequence[Ring | Recorder] = (),
     ):
         self._spec, self._replay, self._schedule = spec, replay, schedule
         self._recorders, self._stores = recorders, (replay, *recorders)
-        self._actor, self._exploration, self._seed = actor, exploration, seed
+        self._behaviour, self._seed = behaviour, seed
         if reward_shaper is not None and not callable(reward_shaper):
             raise reject("reward_shaper", "a callable of (reward, step, steps)", reward_shaper)
         self._shaper = reward_shaper
@@ -67,7 +65,7 @@ class Collector:
         if len(packed[0]) != len(self.lanes):
             self.close_episodes()
             self.lanes = np.arange(len(packed[0]))
-            self._schedule.lanes = len(self.lanes)
+            self._schedule.act_on(len(self.lanes))
         goes_on = self._replay.continues(self.lanes, packed)
         if self._resetting is not None:
             goes_on |= self._resetting
@@ -77,11 +75,12 @@ class Collector:
             for store in self._stores:
                 store.begin(self.lanes[opened], tuple(part[opened] for part in packed))
         if explore and self._schedule.acts_at_random:
-            self._pending = uniform_actions(self._spec, len(self.lanes), self.rng)
+            self._pending = self._behaviour.at_random(len(self.lanes), self.rng)
         elif explore:
-            self._pending = self._exploration(self._actor(packed), self._schedule.env_steps, self.rng)
+            factor = self._behaviour.exploration.factor(self._schedule.env_steps)
+            self._pending = self._behaviour.explore(packed, factor, self.rng)
         else:
-            self._pending = self._exploration.greedy(self._actor(packed))
+            self._pending = self._behaviour.greedy(packed)
         action = self._spec.to_env(self._pending[:, : self._spec.act_dim])
         return action[0] if self._spec.is_single(observation) else action
 
@@ -105,7 +104,7 @@ class Collector:
         stored, lanes = self._pending, self.lanes
         if self._resetting is not None:
             live = ~self._resetting
-            self._exploration.end(self._resetting)
+            self._behaviour.end(self._resetting)
             ended = ended & live
             any_ended = bool(ended.any())
             lanes, stored, reward, terminated = (values[live] for values in (lanes, stored, reward, terminated))
@@ -118,7 +117,7 @@ class Collector:
         self._pending, self._resetting = None, None
         if any_ended:
             self._end(self.lanes[ended])
-            self._exploration.end(ended)
+            self._behaviour.end(ended)
             if final_observation is None and not self._spec.is_single(next_observation):
                 self._resetting = ended
 
@@ -159,7 +158,7 @@ class Collector:
 
     def close_episodes(self) -> None:
         """Closes open episodes as truncated; the next `act` begins new ones."""
-        self._exploration.end(np.ones(len(self.lanes), bool))
+        self._behaviour.end(np.ones(len(self.lanes), bool))
         self._end(np.arange(len(self._replay.heads)))
         self._pending, self._resetting = None, None
 
@@ -179,6 +178,11 @@ class Collector:
         self.episodes[lane] += 1
         return reset_seed(self._seed, TRAINING, lane, int(self.episodes[lane]) - 1)
 
+    def begun(self, lane: int, episodes: int) -> None:
+        """Takes note of how many episodes have begun on a lane that another process steps."""
+        self.make_room(lane)
+        self.episodes[lane] = episodes
+
     def make_room(self, lane: int) -> None:
         """Makes `episodes` long enough for a lane."""
         if lane >= len(self.episodes):
@@ -189,7 +193,7 @@ class Collector:
         return {
             "random_state": self.rng.bit_generator.state,
             "episodes": self.episodes.tolist(),
-            "noise": self._exploration.state.tolist(),
+            "noise": self._behaviour.exploration.state.tolist(),
             "lanes": len(self.lanes),
             "resetting": None if self._resetting is None else self._resetting.tolist(),
         }
@@ -198,9 +202,9 @@ class Collector:
         """Takes what `state` gave."""
         self.rng.bit_generator.state = state["random_state"]
         self.episodes = np.array(state["episodes"], np.int64)
-        self._exploration.state = np.array(state["noise"], np.float32).reshape(-1, self._spec.act_dim)
+        self._behaviour.exploration.state = np.array(state["noise"], np.float32).reshape(-1, self._spec.act_dim)
         self.lanes = np.arange(state["lanes"])
-        self._schedule.lanes = max(1, len(self.lanes))
+        self._schedule.act_on(max(1, len(self.lanes)))
         if len(self._stores) > 1:
             self.close_episodes()  # recorders did not see them begin
         self._resetting = None if state["resetting"] is None else np.array(state["resetting"])

@@ -1,14 +1,13 @@
 """Episodes of a policy, and their returns."""
 
-import copy
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import numpy as np
 
+from tfdpg.acting import Behaviour
 from tfdpg.arguments import positive_int
-from tfdpg.exploration import Behaviour
-from tfdpg.spec import Packed, Spec
+from tfdpg.spec import Spec
 from tfdpg.training.lanes import EVALUATION, Episode, Lanes, reset_seed
 
 
@@ -25,35 +24,34 @@ class Acts(Protocol):
         ...
 
 
-class _Policy(NamedTuple):
-    """The spaces that a policy serves, what it does with packed observations, and with lanes whose episode ended."""
+class BehaviourPolicy:
+    """An agent's policy as `evaluate` takes it.
 
-    spec: Spec
-    act: Callable[[Packed], np.ndarray]
-    end: Callable[[np.ndarray], None]
+    Args:
+        behaviour: acts; its memory is this policy's alone.
+        factor: how much of its exploration there is, of 1; None is the greedy policy.
+        seed: fixes what it draws.
+    """
+
+    def __init__(self, behaviour: Behaviour, factor: float | None, seed: int):
+        self._behaviour, self._factor = behaviour, factor
+        self._rng = np.random.default_rng([seed, EVALUATION])
+
+    @property
+    def spec(self) -> Spec:
+        """The spaces that it serves."""
+        return self._behaviour.spec
 
     def __call__(self, observation: Any) -> np.ndarray:
         """The actions for a batch of observations."""
-        return self.act(self.spec.pack(observation))
+        packed = self.spec.pack(observation)
+        if self._factor is None:
+            return self.spec.served(self._behaviour.greedy(packed))
+        return self._behaviour.explore(packed, self._factor, self._rng)[:, : self.spec.act_dim]
 
-
-def policy(
-    spec: Spec, actor: Callable[[Packed], np.ndarray], behaviour: Behaviour, step: int, seed: int | None
-) -> Acts:
-    """A policy whose actions are chosen by a behaviour, or by a copy of it.
-
-    Args:
-        spec: the spaces.
-        actor: from packed observations to the outputs of the policy's network.
-        behaviour: makes actions of them.
-        step: the environment step whose exploration is wanted.
-        seed: fixes it; None is the greedy policy.
-    """
-    if seed is None:
-        return _Policy(spec, lambda packed: spec.served(behaviour.greedy(actor(packed))), lambda ended: None)
-    explores, rng = copy.deepcopy(behaviour), np.random.default_rng([seed, EVALUATION])
-    explores.state = np.zeros_like(explores.state)
-    return _Policy(spec, lambda packed: explores(actor(packed), step, rng)[:, : spec.act_dim], explores.end)
+    def end(self, ended: np.ndarray) -> None:
+        """Forgets the past of the lanes whose episode ended, bool `[lanes]`."""
+        self._behaviour.end(ended)
 
 
 def evaluate(
@@ -103,7 +101,7 @@ def run_episodes(
                 shares[episode.lane] -= 1
                 yield episode
         if any(shares):
-            if isinstance(policy, _Policy):
+            if isinstance(policy, BehaviourPolicy):
                 policy.end(step.terminated | step.truncated)
             observation = lanes.restart(step)
 

@@ -1,5 +1,7 @@
-"""A learning round: draw, update, and hand on what came out."""
+"""Learning rounds: draw, update, and hand on what came out."""
 
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,16 +11,18 @@ import tensorflow as tf
 
 from tfdpg.acting import Moments
 from tfdpg.networks import Actor, Normalizer
-from tfdpg.replay import Ring, Sampler
+from tfdpg.replay import Draw, return_range
 from tfdpg.spec import Packed
-from tfdpg.training.collector import Collector
 from tfdpg.training.normalization import take_in
 from tfdpg.training.schedule import Schedule
 from tfdpg.training.statistics import Statistics
-from tfdpg.training.updates import LARGEST_CHUNK, CompiledUpdates, wants_xla
+from tfdpg.training.updates import LARGEST_CHUNK, CompiledUpdates, Learnt, wants_xla
+
+Watcher = Callable[[int, dict[str, float]], None]
+"""Takes the number of updates ever made, and the logs of a learning round."""
 
 
-class Source(Protocol):
+class Minibatches(Protocol):
     """Where updates take their minibatches from."""
 
     def take_in(self) -> None:
@@ -33,9 +37,13 @@ class Source(Protocol):
         """Takes the TD errors of what was just drawn, `[count, batch]`."""
         ...
 
+    def return_range(self) -> tuple[float, float]:
+        """See `tfdpg.replay.return_range`."""
+        ...
 
-class Elsewhere(Source, Protocol):
-    """Rows that the agent does not hold itself."""
+
+class Elsewhere(Minibatches, Protocol):
+    """Of rows that the agent does not hold itself."""
 
     def save(self, directory: Path) -> None:
         """Writes the rows as `replay-*.npz`, for a checkpoint."""
@@ -46,59 +54,142 @@ class Elsewhere(Source, Protocol):
         ...
 
 
+class Preparation(Protocol):
+    """Something to be done before updates can be made."""
+
+    def __call__(self, updates: int, minibatches: Minibatches) -> None:
+        """Does it, after so many updates."""
+        ...
+
+
 class Learns(Protocol):
-    """What a learning round asks of an agent; see `Agent` for the meaning."""
+    """What learning asks of an agent; see `Agent` for the meaning."""
 
     networks: dict[str, keras.Model]
     metrics: tuple[str, ...]
     counter: tf.Variable
     batch_size: int
-    jit_compile: Any
-    device: str | None
-    replay: Ring
-    sampler: Sampler
-    source: Elsewhere | None
     schedule: Schedule
-    collector: Collector
     actor: Actor
+    draw: Draw
     statistics: Statistics
     normalizers: list[Normalizer]
     moments: Moments | None
-    usual_updates: int | None
 
     @property
-    def updates(self) -> int: ...
-    def draw(self, rows: np.ndarray, weights: np.ndarray | None) -> Packed: ...
-    def update(self, packed: tuple[tf.Tensor, ...], counter: Any) -> dict[str, tf.Tensor]: ...
+    def options(self) -> Any: ...
+    @property
+    def unpack(self) -> Callable[[tuple[tf.Tensor, ...]], Any]: ...
+    def update(self, batch: Any, counter: Any) -> dict[str, tf.Tensor]: ...
 
 
-def learn(agent: Learns, updates: int, compiled: CompiledUpdates) -> dict[str, float]:
-    """Makes `updates` updates, at least one; returns the means of their metrics and `loss`.
+class Learning:
+    """The learning rounds of an agent.
 
-    Raises:
-        FloatingPointError: weights became NaN or infinite.
+    Args:
+        agent: the agent.
+        usual_updates: the updates of a usual round; None is what the schedule says.
+        preparations: what is done before each round.
+        watchers: see what each round logged.
+
+    Attributes:
+        elsewhere: where minibatches come from while the rows are elsewhere; None is the agent's own replay.
     """
-    source = agent.source or _OwnReplay(agent)
-    source.take_in()
-    td_error = agent.metrics.index("td_error")
-    learnt = compiled(
-        updates,
-        lambda count: source.draw(agent.updates, count),
-        lambda measured: source.refresh(measured[:, td_error]),
-    )
-    if learnt.broken:
-        raise FloatingPointError(
-            f"The weights of {' and '.join(f'`{name}`' for name in learnt.broken)} became NaN or infinite in updates "
-            f"{agent.updates - updates + 1} to {agent.updates}, at environment step {agent.schedule.env_steps}. Lower "
-            "the learning rates, clip gradients (`clip_norm`), or look for rewards that are far too large. An earlier "
-            "checkpoint is sound; of these weights none is written."
+
+    def __init__(
+        self, agent: Learns, usual_updates: int | None, preparations: Sequence[Preparation], watchers: Sequence[Watcher]
+    ):
+        self._agent, self._usual_updates = agent, usual_updates
+        self._preparations, self._watchers = preparations, watchers
+        self._own = _OwnReplay(agent)
+        self.elsewhere: Elsewhere | None = None
+        self._updates: CompiledUpdates | None = None
+
+    def round(self, updates: int) -> dict[str, float]:
+        """Makes `updates` updates, at least one; returns the means of their metrics and `loss`.
+
+        Raises:
+            ValueError: there is nothing to learn from.
+            FloatingPointError: weights became NaN or infinite.
+        """
+        agent, minibatches, made = self._agent, self.elsewhere or self._own, int(self._agent.counter)
+        minibatches.take_in()
+        for prepare in self._preparations:
+            prepare(made, minibatches)
+        td_error = agent.metrics.index("td_error")
+        learnt = self._compiled(
+            updates,
+            lambda count: minibatches.draw(int(agent.counter), count),
+            lambda measured: minibatches.refresh(measured[:, td_error]),
         )
-    agent.actor.load(learnt.weights)
-    return agent.statistics.add(learnt.measured)
+        logs = self._take(learnt, made)
+        for watch in self._watchers:
+            watch(int(agent.counter), logs)
+        return logs
+
+    def on_batch(self, packed: Packed) -> dict[str, float]:
+        """One update on a packed minibatch `[1, batch, ...]`; returns its metrics and `loss`."""
+        made = int(self._agent.counter)
+        return self._take(self._compiled(1, lambda count: packed), made)
+
+    @contextlib.contextmanager
+    def from_elsewhere(self, minibatches: Elsewhere) -> Iterator[None]:
+        """Draws from there for a while."""
+        self.elsewhere = minibatches
+        try:
+            yield
+        finally:
+            self.elsewhere = None
+
+    def expect(self, updates: int) -> None:
+        """Is told how many updates a round may have, before the first one."""
+        if self._updates is None:
+            self._usual_updates = updates
+
+    @property
+    def function(self) -> Any:
+        """The compiled updates; None before the first."""
+        return None if self._updates is None else self._updates.function
+
+    @property
+    def _compiled(self) -> CompiledUpdates:
+        """The agent's updates, to be compiled at the first call."""
+        agent, options = self._agent, self._agent.options
+        if self._updates is None:
+            lanes = max(1, agent.schedule.lanes)
+            usual = self._usual_updates or (agent.schedule.usual_updates or LARGEST_CHUNK) * lanes
+            jit = not options.run_eagerly and options.jit_compile
+            self._updates = CompiledUpdates(
+                agent.update,
+                agent.unpack,
+                agent.counter,
+                metrics=agent.metrics,
+                chunk=min(LARGEST_CHUNK, usual),
+                batch_size=agent.batch_size,
+                networks=agent.networks,
+                acting=agent.actor.weights_from,
+                jit_compile=wants_xla(list(agent.networks.values())) if jit == "auto" else bool(jit),
+                run_eagerly=options.run_eagerly,
+                device=options.device,
+            )
+        return self._updates
+
+    def _take(self, learnt: Learnt, made: int) -> dict[str, float]:
+        """Hands on what updates after the first `made` gave."""
+        agent = self._agent
+        if learnt.broken:
+            raise FloatingPointError(
+                f"The weights of {' and '.join(f'`{name}`' for name in learnt.broken)} became NaN or infinite in "
+                f"updates {made + 1} to {int(agent.counter)}, at environment step {agent.schedule.env_steps}. Lower "
+                "the learning rates, clip gradients (`clip_norm`), or look for rewards that are far too large. An "
+                "earlier checkpoint is sound; of these weights none is written."
+            )
+        agent.actor.load(learnt.weights)
+        return agent.statistics.add(learnt.measured)
 
 
 class _OwnReplay:
-    """The agent's own replay as a source, for a round."""
+    """Minibatches of the agent's own replay."""
 
     def __init__(self, agent: Learns):
         self._agent = agent
@@ -107,34 +198,14 @@ class _OwnReplay:
     def take_in(self) -> None:
         agent = self._agent
         if agent.moments is not None:
-            take_in(agent.replay, agent.moments, agent.normalizers)
+            take_in(agent.draw.ring, agent.moments, agent.normalizers)
 
     def draw(self, update: int, count: int) -> Packed:
-        self._rows, weights = self._agent.sampler.draw(update, count)
-        return self._agent.draw(self._rows, weights)
+        packed, self._rows = self._agent.draw(update, count)
+        return packed
 
     def refresh(self, errors: np.ndarray) -> None:
-        self._agent.sampler.refresh(self._rows, errors)
+        self._agent.draw.refresh(self._rows, errors)
 
-
-def compile_updates(agent: Learns, usual: int | None = None) -> CompiledUpdates:
-    """The agent's update, to be compiled at the first call.
-
-    Args:
-        agent: the agent.
-        usual: the updates that a round usually has; None is what the agent or its schedule says.
-    """
-    usual = usual or agent.usual_updates
-    usual = usual or (agent.schedule.usual_updates or LARGEST_CHUNK) * max(1, len(agent.collector.lanes))
-    jit = wants_xla(list(agent.networks.values())) if agent.jit_compile == "auto" else bool(agent.jit_compile)
-    return CompiledUpdates(
-        agent.update,
-        agent.counter,
-        metrics=agent.metrics,
-        chunk=min(LARGEST_CHUNK, usual),
-        batch_size=agent.batch_size,
-        networks=agent.networks,
-        acting=agent.actor.source,
-        jit_compile=jit,
-        device=agent.device,
-    )
+    def return_range(self) -> tuple[float, float]:
+        return return_range(self._agent.draw.ring, self._agent.draw.gamma)

@@ -16,7 +16,7 @@ def take_in(ring: Ring, moments: Moments, normalizers: Sequence[Normalizer]) -> 
     if first == ring.added:
         return
     moments.update(ring.observation(np.arange(first, ring.added) % ring.replay_size))
-    moments.rows = ring.added
+    moments.looked_at(ring.added)
     write_statistics(moments, normalizers)
 
 

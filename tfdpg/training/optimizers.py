@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdpg.arguments import positive, reject
+from tfdpg.arguments import reject
 
 
 def make_optimizers(
@@ -26,11 +26,9 @@ def make_optimizers(
         clip_value: the largest absolute value of an element.
 
     Raises:
-        ValueError: not an optimizer, both ways to clip, or options that an own optimizer leaves without effect.
+        ValueError: not an optimizer.
     """
     clipping = _clipping(clip_norm, clip_value)
-    if clipping and given["pi"] is not None and given["q"] is not None:
-        raise ValueError("`clip_norm` and `clip_value` do nothing beside optimizers of your own; clip in these.")
     optimizers = {}
     for name, network in networks.items():
         kind = "pi" if name == "pi" else "q"
@@ -71,16 +69,8 @@ def trainable_variables(networks: Iterable[keras.Model]) -> list[Any]:
 
 
 def _clipping(clip_norm: float | None, clip_value: float | None) -> dict[str, Any]:
-    if clip_norm is not None and clip_value is not None:
-        raise ValueError(
-            f"Give `clip_norm` or `clip_value`, not both. Received: clip_norm={clip_norm}, clip_value={clip_value}"
-        )
-    clipping: dict[str, Any] = {}
-    if clip_norm is not None:
-        clipping["global_clipnorm"] = positive("clip_norm", clip_norm)
-    if clip_value is not None:
-        clipping["clipvalue"] = positive("clip_value", clip_value)
-    return clipping
+    limits = {"global_clipnorm": clip_norm, "clipvalue": clip_value}
+    return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def _copy(name: str, own: Any, prefix: str = "") -> keras.optimizers.Optimizer:

@@ -1,17 +1,16 @@
 """What an agent promises to training: the loop and checkpoints know these, and never an agent class."""
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import keras
-import numpy as np
-import tensorflow as tf
 
 from tfdpg.acting import Moments
 from tfdpg.networks import Actor
-from tfdpg.replay import Ring, Sampler
+from tfdpg.replay import Draw, Ring
 from tfdpg.spec import Spec
 from tfdpg.training.collector import Collector
-from tfdpg.training.learning import Elsewhere
+from tfdpg.training.learning import Learning
 from tfdpg.training.schedule import Schedule
 from tfdpg.training.statistics import Statistics
 
@@ -22,14 +21,16 @@ class Trains(Protocol):
     spec: Spec
     replay: Ring
     schedule: Schedule
-    actor: Actor
     collector: Collector
     statistics: Statistics
-    epoch: int
     stop_training: bool
     _initial_epoch: int | None
 
-    def act(self, observation: Any, explore: bool = True) -> np.ndarray: ...
+    @property
+    def epoch(self) -> int: ...
+    def begin_training(self) -> None: ...
+    def complete(self, epoch: int) -> None: ...
+    def act(self, observation: Any, explore: bool = True) -> Any: ...
     def observe(
         self, reward: Any, next_observation: Any, terminated: Any, truncated: Any, final_observation: Any = None
     ) -> None: ...
@@ -46,15 +47,12 @@ class Saves(Protocol):
     optimizers: dict[str, keras.optimizers.Optimizer]
     own_networks: dict[str, keras.Model]
     replay: Ring
-    sampler: Sampler
-    source: Elsewhere | None
+    draw: Draw
+    learning: Learning
     moments: Moments | None
-    schedule: Schedule
     actor: Actor
-    collector: Collector
-    counter: tf.Variable
-    epoch: int
-    environment: dict[str, Any] | None
 
     @property
-    def arguments(self) -> dict[str, Any]: ...
+    def saved_options(self) -> dict[str, Any]: ...
+    def state(self) -> dict[str, Any]: ...
+    def restore(self, state: Mapping[str, Any]) -> None: ...

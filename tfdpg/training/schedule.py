@@ -1,8 +1,9 @@
 """When to act at random, when to learn, and how much."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from tfdpg.arguments import natural, positive_int, reject
+from tfdpg.arguments import flag, natural, positive_int, reject
 
 
 class Schedule:
@@ -57,6 +58,27 @@ class Schedule:
         if self.gradient_steps is None and self.update_every != "episode":
             return self.update_every
         return self.gradient_steps
+
+    def act_on(self, lanes: int) -> None:
+        """Takes note of how many lanes act."""
+        self.lanes = lanes
+
+    def plan(self, steps: int | None) -> None:
+        """Takes note of how many steps are still to come; None is unknown."""
+        self.total_steps = None if steps is None else self.env_steps + steps
+
+    def state(self) -> dict[str, Any]:
+        """The counters, as plain JSON values."""
+        return {"env_steps": self.env_steps, "last_round": self.last_round, "episode_ended": self.episode_ended}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes what `state` gave.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        self.env_steps, self.last_round = (natural(name, state[name]) for name in ("env_steps", "last_round"))
+        self.episode_ended = flag("episode_ended", state["episode_ended"])
 
     def count(self, steps: int, episode_ended: bool) -> None:
         """Counts `steps` environment steps, one for each lane that took one."""

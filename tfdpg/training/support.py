@@ -1,9 +1,10 @@
 """The support of categorical critics: from the returns that were seen, and watched while training."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tfdpg.networks import Categorical
+from tfdpg.training.learning import Minibatches
 
 MOST_EDGE_MASS = 0.05
 FIRST_UPDATES = 200
@@ -11,7 +12,7 @@ FIRST_UPDATES = 200
 
 
 class Support:
-    """The support of an agent whose arguments leave it open: it is chosen before the first update.
+    """The support of an agent whose options leave it open: it is chosen before the first update.
 
     Args:
         heads: the last layers of all critics and their targets.
@@ -21,10 +22,10 @@ class Support:
         self._heads = heads
         self._unknown = heads[0].v_min, heads[0].v_max
 
-    def find(self, updates: int, seen: Callable[[], tuple[float, float]]) -> None:
-        """Takes the range of returns that `seen` gives, unless updates were made or atoms were loaded."""
+    def __call__(self, updates: int, minibatches: Minibatches) -> None:
+        """Takes the range of returns that were seen, unless updates were made or atoms were loaded."""
         if updates == 0 and tuple(self._heads[0].atoms.numpy()[[0, -1]]) == self._unknown:
-            v_min, v_max = seen()
+            v_min, v_max = minibatches.return_range()
             for head in self._heads:
                 head.set_range(v_min, v_max)
 

@@ -1,9 +1,8 @@
 """Many updates in one compiled call."""
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import keras
@@ -11,12 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg.networks import flat_weights
-from tfdpg.training.optimizers import trainable_variables
+from tfdpg.spec import Packed
 
 LARGEST_CHUNK = 50
 """More updates in one call save nothing measurable, and cost memory."""
 
-Update = Callable[[tuple[tf.Tensor, ...], Any], dict[str, tf.Tensor]]
+Update = Callable[[Any, Any], dict[str, tf.Tensor]]
+"""From a minibatch and the update's number (from 1, int64) to its metrics, each `[batch]`."""
 
 
 class Learnt(NamedTuple):
@@ -40,8 +40,8 @@ class CompiledUpdates:
     and a number n of minibatches in it that count.
 
     Args:
-        update: the algorithm's step, from a packed minibatch and the update's number (from 1, int64) to
-            its metrics, each `[batch]`.
+        update: the algorithm's update.
+        unpack: makes a minibatch of one row of a packed chunk.
         counter: the number of updates ever made, which the call advances.
         metrics: the names of the metrics.
         chunk: the number of minibatches in a chunk.
@@ -49,12 +49,14 @@ class CompiledUpdates:
         networks: what learns, by name.
         acting: the network whose weights go back to the acting side; None sends none.
         jit_compile: whether XLA compiles it.
+        run_eagerly: whether it runs line by line instead, in the thread that calls.
         device: where it runs.
     """
 
     def __init__(
         self,
         update: Update,
+        unpack: Callable[[tuple[tf.Tensor, ...]], Any],
         counter: tf.Variable,
         *,
         metrics: Sequence[str],
@@ -63,6 +65,7 @@ class CompiledUpdates:
         networks: Mapping[str, keras.Model],
         acting: keras.Model | None,
         jit_compile: bool,
+        run_eagerly: bool = False,
         device: str | None = None,
     ):
         self._metrics, self._names = tuple(metrics), tuple(networks)
@@ -70,7 +73,7 @@ class CompiledUpdates:
 
         def run(packed: tuple[tf.Tensor, ...], n: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             def step(i: tf.Tensor, measured: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-                values = update(tuple(part[i] for part in packed), counter.assign_add(1))
+                values = update(unpack(tuple(part[i] for part in packed)), counter.assign_add(1))
                 return i + 1, measured.write(i, tf.stack([values[name] for name in self._metrics]))
 
             measured = tf.TensorArray(tf.float32, chunk, element_shape=[len(self._metrics), batch_size])
@@ -78,18 +81,15 @@ class CompiledUpdates:
             weights = tf.zeros(0) if acting is None else flat_weights(acting)
             return measured.stack(), weights, tf.stack([is_finite(network) for network in networks.values()])
 
-        self.function = tf.function(run, jit_compile=jit_compile, autograph=False)
-        self._concrete: Callable[..., Any] | None = None
+        self.function: Any = run if run_eagerly else tf.function(run, jit_compile=jit_compile, autograph=False)
+        self._runs = run if run_eagerly else None
         self._counts = functools.cache(tf.constant)
         # On one core, XLA's pool and a caller that has just been busy take turns at every operation, which costs up to
         # a third of a call; XLA's pool and a thread that has slept do not.
-        self._thread = ThreadPoolExecutor(1, "updates")
+        self._thread: Executor | None = None if run_eagerly else ThreadPoolExecutor(1, "updates")
 
     def __call__(
-        self,
-        updates: int,
-        draw: Callable[[int], tuple[np.ndarray, ...]],
-        refresh: Callable[[np.ndarray], None],
+        self, updates: int, draw: Callable[[int], Packed], refresh: Callable[[np.ndarray], None] = lambda measured: None
     ) -> Learnt:
         """Makes `updates` updates, at least one.
 
@@ -102,7 +102,10 @@ class CompiledUpdates:
         while True:
             n = min(updates, self._chunk)
             packed = tuple(self._padded(part) for part in draw(n))
-            values, weights, finite = self._thread.submit(self._call, packed, n).result()
+            if self._thread is None:
+                values, weights, finite = self._call(packed, n)
+            else:
+                values, weights, finite = self._thread.submit(self._call, packed, n).result()
             measured.append(values[:n])
             refresh(values[:n])
             updates -= n
@@ -113,8 +116,8 @@ class CompiledUpdates:
     def _call(self, packed: tuple[np.ndarray, ...], n: int) -> list[np.ndarray]:
         with tf.device(self._device):
             arguments = tuple(map(tf.constant, packed)), self._counts(n)
-            concrete = self._concrete = self._concrete or self.function.get_concrete_function(*arguments)
-            return [result.numpy() for result in concrete(*arguments)]
+            self._runs = self._runs or self.function.get_concrete_function(*arguments)
+            return [result.numpy() for result in self._runs(*arguments)]
 
     def _padded(self, part: np.ndarray) -> np.ndarray:
         if len(part) == self._chunk:
@@ -128,76 +131,6 @@ def is_finite(network: keras.Model) -> tf.Tensor:
     """Whether all weights of a network are finite numbers, a bool `[]`."""
     floats = [weight.value for weight in network.weights if weight.value.dtype.is_floating]
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(weight)) for weight in floats])
-
-
-def minimize(
-    loss: Callable[[], tuple[tf.Tensor, Any]],
-    networks: keras.Model | Sequence[keras.Model],
-    optimizer: keras.optimizers.Optimizer,
-) -> Any:
-    """One optimizer step on a network's trainable weights, or on those of several, and on nothing else.
-
-    The networks' own losses (regularizers; of a single network `add_loss` too) are added.
-
-    Args:
-        loss: gives the scalar loss, and whatever is to be returned.
-        networks: what learns.
-        optimizer: an optimizer built for its trainable weights.
-
-    Returns:
-        The second thing that `loss` gave.
-    """
-    several = [networks] if isinstance(networks, keras.Model) else networks
-    variables = trainable_variables(several)
-    weights = [weight.value for weight in variables]
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-        tape.watch(weights)
-        value, rest = loss()
-        value += own_losses(several)
-        value = optimizer.scale_loss(value)  # scales in mixed float16 precision only
-    optimizer.apply(tape.gradient(value, weights), variables)
-    return rest
-
-
-def own_losses(networks: Sequence[keras.Model]) -> Any:
-    """The losses of a network; of several, which may share layers, the regularization of each variable once."""
-    if len(networks) == 1:
-        return sum(networks[0].losses)
-    variables = trainable_variables(networks)
-    return sum(variable.regularizer(variable) for variable in variables if variable.regularizer is not None)
-
-
-def where_due(is_due: tf.Tensor, update: Callable[[], Any], size: int = 0) -> tf.Tensor:
-    """Runs `update` if `is_due`, as a loop of one pass or none, which XLA runs in place.
-
-    Out of a conditional, XLA copies every weight that one of its branches changes, twice, whichever branch runs.
-
-    Args:
-        is_due: a bool, `[]`.
-        update: changes weights, and gives a metric `[size]` if `size` is not 0.
-        size: the number of elements in the metric.
-
-    Returns:
-        The metric, NaN if `update` was not due.
-    """
-    passes, nothing = tf.cast(is_due, tf.int32), tf.fill([size], math.nan)
-
-    def run(i: tf.Tensor, metric: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        result = update()
-        return i + 1, result if size else metric
-
-    return tf.while_loop(lambda i, _: i < passes, run, [0, nothing], parallel_iterations=1)[1]
-
-
-def polyak_average(target: keras.Model, online: keras.Model, polyak: float) -> None:
-    """Moves every trainable weight: target ← polyak * target + (1 - polyak) * online.
-
-    The others, statistics of normalisation layers, are copied.
-    """
-    for old, new in zip(target.trainable_weights, online.trainable_weights, strict=True):
-        old.assign(polyak * old + (1 - polyak) * new)
-    for old, new in zip(target.non_trainable_weights, online.non_trainable_weights, strict=True):
-        old.assign(new)
 
 
 def wants_xla(networks: Sequence[keras.Model]) -> bool:

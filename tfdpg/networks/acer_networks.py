@@ -7,21 +7,21 @@ import keras
 import numpy as np
 
 from tfdpg.acting import ACTIVATIONS, MLPActor, mlp
+from tfdpg.networks.acer_policies import ACERPolicy
 from tfdpg.networks.actor_critic import ActorCritic
 from tfdpg.networks.custom import check_loadable, check_separate, check_width, output_on_zeros
 from tfdpg.networks.encoder import Normalizer, observation_inputs
 from tfdpg.networks.heads import Value
 from tfdpg.networks.mlp import actor_output, features, hidden_layers, initializer, scaled_action
-from tfdpg.networks.policies import StochasticPolicy
 from tfdpg.spec import Spec
 
 OUTPUT_SCALE = 1e-4
 """Of the policy's last kernel, so that all actions are as likely at first, or means in the middle of the box."""
 
 
-def stochastic_actor_critic(
+def acer_networks(
     spec: Spec,
-    policy: StochasticPolicy,
+    policy: ACERPolicy,
     given: Mapping[str, keras.Model | None],
     *,
     hidden_units: Sequence[int],
@@ -87,7 +87,7 @@ class _Stock:
     def __init__(
         self,
         spec: Spec,
-        policy: StochasticPolicy,
+        policy: ACERPolicy,
         layers: Any,
         encoder: keras.Model | None,
         normalizer: Normalizer | None,

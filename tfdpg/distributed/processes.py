@@ -111,7 +111,7 @@ def check_reachable(address: str) -> None:
             raise ConnectionError(f"`ray_address` must be that of a Ray. Received: {address!r} ({error})") from error
 
 
-def start_actor(kind: type, *arguments: Any, name: str | None = None) -> Any:
+def start_process(kind: type, *arguments: Any, name: str | None = None) -> Any:
     """Starts an actor that comes back whenever its process or node dies; a call that it cost is not repeated."""
     remote: Any = ray.remote(
         num_cpus=1,

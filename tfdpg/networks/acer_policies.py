@@ -14,7 +14,7 @@ import tensorflow as tf
 from tfdpg import losses
 from tfdpg.acting import BoxAction, CategoricalSampling, GaussianSampling, LocScale, Output, Probabilities
 from tfdpg.arguments import reject
-from tfdpg.exploration import Behaviour
+from tfdpg.exploration import Exploration
 from tfdpg.networks.randomness import stateless_normal
 from tfdpg.networks.tensors import Estimate, Taken, bounded
 from tfdpg.spec import Spec
@@ -23,18 +23,18 @@ LARGEST_LOG_RATIO = 30.0
 """Of two densities, so that an importance weight is a finite number."""
 
 
-class StochasticPolicy(abc.ABC):
+class ACERPolicy(abc.ABC):
     """A policy by the distribution that it draws actions from.
 
     Attributes:
         output: what a stock network makes of its last layer.
-        behaviour: draws actions, in NumPy.
+        exploration: draws actions, in NumPy.
         dimensions: of an action, whose root an importance weight's trace is.
         record_width: the numbers in a record.
     """
 
     output: Output
-    behaviour: Behaviour
+    exploration: Exploration
     dimensions: int
     record_width: int
 
@@ -100,14 +100,14 @@ class StochasticPolicy(abc.ABC):
         return tf.stop_gradient(tf.exp(tf.minimum(log_ratio, LARGEST_LOG_RATIO)))
 
 
-class CategoricalPolicy(StochasticPolicy):
+class CategoricalPolicy(ACERPolicy):
     """Probabilities of the actions of a Discrete space."""
 
     dimensions = 1
 
     def __init__(self, spec: Spec):
         self._first, self.record_width = int(spec.low[0]), spec.actions or 0
-        self.output, self.behaviour = Probabilities(spec), CategoricalSampling(spec)
+        self.output, self.exploration = Probabilities(spec), CategoricalSampling(spec)
 
     def check(self, output: np.ndarray) -> None:
         """They must be probabilities."""
@@ -170,7 +170,7 @@ class CategoricalPolicy(StochasticPolicy):
         return {"probs": output}
 
 
-class GaussianPolicy(StochasticPolicy):
+class GaussianPolicy(ACERPolicy):
     """A Gaussian with independent dimensions, whose mean is in the action box.
 
     Args:
@@ -183,7 +183,7 @@ class GaussianPolicy(StochasticPolicy):
         self._spec, self._sigma, self._learns_scale = spec, sigma, learns_scale
         self.dimensions, self.record_width = spec.act_dim, 2 * spec.act_dim
         self.output = LocScale(spec, sigma) if learns_scale else BoxAction(spec)
-        self.behaviour = GaussianSampling(spec, sigma)
+        self.exploration = GaussianSampling(spec, sigma)
 
     def check(self, output: np.ndarray) -> None:
         """Scales must be above 0."""

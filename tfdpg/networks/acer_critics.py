@@ -10,13 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import losses
-from tfdpg.networks.policies import CategoricalPolicy, GaussianPolicy
+from tfdpg.networks.acer_policies import CategoricalPolicy, GaussianPolicy
 from tfdpg.networks.tensors import Estimate, Sequences, flat_values, over_steps
 
 Networks = Mapping[str, keras.Model]
 
 
-class StateActionCritic(abc.ABC):
+class ACERCritic(abc.ABC):
     """Values of actions and of states, from an agent's networks by their names."""
 
     names: tuple[str, ...]
@@ -55,7 +55,7 @@ class StateActionCritic(abc.ABC):
         """The values of actions `[batch]`; the same at each call."""
 
 
-class ActionValues(StateActionCritic):
+class ActionValues(ACERCritic):
     """`q1(s)` gives the value of each action; V is their mean under the policy."""
 
     names = ("q1",)
@@ -89,7 +89,7 @@ class ActionValues(StateActionCritic):
         return tf.reduce_sum(taken * values, axis=-1)
 
 
-class Separate(StateActionCritic):
+class Separate(ACERCritic):
     """`q1(s, a)` and `v(s)`, which share no network: V learns from Q."""
 
     names = ("q1", "v")

@@ -7,14 +7,14 @@ import keras
 import tensorflow as tf
 
 from tfdpg.export.signatures import Outputs, Signature, action_input
-from tfdpg.networks import StateActionCritic, StochasticPolicy
+from tfdpg.networks import ACERCritic, ACERPolicy
 from tfdpg.spec import Spec
 
 
-def stochastic_signatures(
+def acer_signatures(
     spec: Spec,
-    policy: StochasticPolicy,
-    critic: StateActionCritic,
+    policy: ACERPolicy,
+    critic: ACERCritic,
     networks: Mapping[str, keras.Model],
     reward_scale: float,
 ) -> dict[str, Signature]:

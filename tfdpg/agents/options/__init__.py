@@ -1,0 +1,25 @@
+"""The options of the agents, in groups that they share. No TensorFlow is imported."""
+
+from tfdpg.agents.options.acer import ACEROptions
+from tfdpg.agents.options.d4pg import D4PGOptions
+from tfdpg.agents.options.ddpg import DDPGOptions
+from tfdpg.agents.options.groups import AgentOptions, DeterministicOptions
+from tfdpg.agents.options.td3 import TD3Options
+
+OPTIONS: dict[str, type[AgentOptions]] = {
+    "DDPG": DDPGOptions,
+    "TD3": TD3Options,
+    "D4PG": D4PGOptions,
+    "ACER": ACEROptions,
+}
+"""The options of each algorithm, by its name."""
+
+__all__ = [
+    "OPTIONS",
+    "ACEROptions",
+    "AgentOptions",
+    "D4PGOptions",
+    "DDPGOptions",
+    "DeterministicOptions",
+    "TD3Options",
+]

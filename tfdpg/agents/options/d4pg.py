@@ -1,0 +1,71 @@
+"""The options of D4PG."""
+
+from typing import Annotated, Literal
+
+from tfdpg.agents.options.groups import TargetPeriod, TwinOptions
+from tfdpg.options import Only, Stock, Structural
+from tfdpg.ranges import Count, Positive, Within
+
+
+class D4PGOptions(TargetPeriod, TwinOptions, group="algorithm"):
+    """The options of D4PG."""
+
+    critic: Annotated[Literal["categorical", "mixture", "scalar"], Structural] = "categorical"
+    """what the critic gives: "categorical", probabilities on atoms; "mixture", a mixture of Gaussians; or "scalar", a
+    number."""
+    v_min: Annotated[float | None, Structural, Only(critic="categorical")] = None
+    """first atom of a categorical critic; goes with `v_max`."""
+    v_max: Annotated[float | None, Structural, Only(critic="categorical")] = None
+    """last atom."""
+    v_range: Annotated[Literal["auto"] | None, Structural, Only(critic="categorical")] = None
+    """"auto" chooses both from the returns seen before the first update, as None does where neither is given."""
+    atoms: Annotated[Annotated[int, Within(2)], Structural, Only(critic="categorical")] = 51
+    """number of atoms, equally spaced."""
+    components: Annotated[Count, Structural, Only(critic="mixture")] = 5
+    """Gaussians of a mixture critic."""
+    target_samples: Annotated[Count, Only(critic="mixture")] = 32
+    """samples of the target from which a mixture critic learns."""
+    min_stddev: Annotated[Positive, Only(critic="mixture")] = 1e-2
+    """smallest standard deviation of its Gaussians."""
+    clip_action_gradient: Positive | None = None
+    """largest norm of the critic's gradient by the action, in half-ranges of the action, for each sample; None does not
+    clip."""
+    torso: Annotated[Literal["mlp", "control", "layer_norm", "two_branch"], Structural, Stock] = "mlp"
+    """hidden layers of the stock networks: "mlp" with `hidden_units`; "control" as in the DeepMind Control Suite report
+    (300-200 and 400-300); "layer_norm" as in Acme (256-256-256 and 512-512-256); "two_branch", where each part of a
+    Dict observation has a first layer of its own."""
+    normalize_weights: Annotated[bool, Only(replay="prioritized")] = False
+    """divide the weights that correct the bias of priorities by the largest of the minibatch."""
+
+    critics = 1
+    """1, or 2, of which the one with the smaller mean is the target."""
+    polyak = 0.0
+    target_update_every = 100
+    pi_lr = 1e-4
+    q_lr = 1e-4
+    batch_size = 256
+    start_steps = 1000
+    act_noise = 0.3
+    n_step = 5
+    q1 = None
+    """your own first critic, a Keras model from `[observation, action]` that ends in a layer
+    `tfdpg.networks.Categorical`, `Mixture` or `Value`, as `critic` says."""
+    replay = "prioritized"
+    beta = None
+    """how much of their bias is corrected at first, in [0, 1]; None is 1."""
+
+    def check(self) -> None:
+        """Refuses atoms that are half given, and layers that the torso has itself."""
+        if (self.v_min is None) != (self.v_max is None):
+            raise ValueError(f"`v_min` and `v_max` go together. Received: v_min={self.v_min}, v_max={self.v_max}")
+        if self.v_min is not None and self.v_range == "auto":
+            raise ValueError(
+                f"`v_range='auto'` chooses `v_min` and `v_max` itself. Received: v_min={self.v_min}, v_max={self.v_max}"
+            )
+        if self.q1 is not None:
+            own = ("v_min", "v_max", "atoms", "components", "target_samples", "min_stddev")
+            self.refuse(own, "`q1` is your own, with a last layer of its own")
+        if self.torso in ("control", "layer_norm"):
+            self.refuse(["hidden_units", "activation"], f"`torso` is {self.torso!r}")
+        if self.beta is None:
+            self.refuse(["beta_steps"], "`beta` is 1")

@@ -1,0 +1,99 @@
+"""The options of a training run, and what is kept of them. No TensorFlow is imported."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from tfdpg.agents.options import OPTIONS
+from tfdpg.distributed.options import Distribution
+from tfdpg.options import Options, options_of
+from tfdpg.ranges import Count, Natural
+from tfdpg.training.options import FitOptions
+
+
+class Environment(Options, group="environment"):
+    """What is stepped."""
+
+    env: str
+    """id of a registered Gymnasium environment."""
+    num_envs: Count = 1
+    """environments to step together; more than one makes a vector environment."""
+    vectorization: Literal["sync", "async"] = "sync"
+    """whether these are stepped one after the other, or each in a process of its own."""
+
+
+class Run(Environment, group="run"):
+    """What is written, and when it ends."""
+
+    networks: str | None = None
+    """module:function that takes the Spec and returns a dict with any of pi, q1, q2, v, encoder and the agent's other
+    objects (pi_optimizer, act_noise_schedule, ...)."""
+    target_return: float | None = None
+    """stop as soon as an evaluation returns this much."""
+    save_every: Count = 1
+    """epochs between two checkpoints."""
+    keep_checkpoints: Count = 2
+    """how many of the newest checkpoints are kept."""
+    write_interval: Count = 250
+    """environment steps between two writes of the rounds' logs to TensorBoard."""
+
+
+class EnvironmentArguments(Options, group="environment"):
+    """What an environment is made with, as the command line has it."""
+
+    env_kwargs: tuple[str, ...] = ()
+    """arguments of the environment, as name=value with Python literals."""
+
+
+class RunFlags(Run, EnvironmentArguments, group="run"):
+    """What only the command line has."""
+
+    seeds: tuple[int, ...] = (0,)
+    """one run for each, one after the other."""
+    run_dir: Path | None = None
+    """where the runs go, as <run_dir>/seed-<seed>; the default is runs/<agent>-<env>."""
+
+
+class RunConfig(Run, group="run"):
+    """Everything that a run was started with, as `run.json` has it."""
+
+    agent: str
+    """the algorithm, in lower case."""
+    seed: Natural
+    """the agent's."""
+    env_kwargs: dict[str, Any]
+    """arguments of the environment."""
+    options: dict[str, Any]
+    """the flags of the agent and of `fit`."""
+    distributed: dict[str, Any] | None = None
+    """those of `tfdpg.distributed.fit`; None trains without workers."""
+
+    def check(self) -> None:
+        """Refuses an agent that there is not, what no flag can give, and what the other groups refuse."""
+        if self.agent.upper() not in OPTIONS:
+            raise ValueError(f"There is no agent {self.agent!r}. Known: {', '.join(OPTIONS)}")
+        if objects := sorted(set(self.options) & set(OBJECTS)):
+            raise ValueError(f"`options` has {objects[0]!r}, which is no flag")
+        OPTIONS[self.agent.upper()](**self.agent_options)
+        FitOptions(**self.fit_options)
+        Distribution(**(self.distributed or {}))
+
+    @property
+    def fit_options(self) -> dict[str, Any]:
+        """The options of `fit`, without objects."""
+        return {name: value for name, value in self.options.items() if name in FIT_FLAGS}
+
+    @property
+    def agent_options(self) -> dict[str, Any]:
+        """The options of the agent, without objects."""
+        return {name: value for name, value in self.options.items() if name not in FIT_FLAGS}
+
+    @property
+    def distribution(self) -> Distribution | None:
+        """How the training is distributed."""
+        return None if self.distributed is None else Distribution(**self.distributed)
+
+
+OBJECTS = sorted({option.name for kind in OPTIONS.values() for option in options_of(kind) if option.is_object})
+"""The options of agents that no flag can give."""
+FIT_FLAGS = [option.name for option in options_of(FitOptions) if not option.is_object]
+"""The options of `fit` that are flags."""

@@ -1,0 +1,128 @@
+"""Minibatches that the caller gives, packed as those are that are drawn."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfdpg.replay import Layout, WindowLayout
+from tfdpg.spec import Packed, Spec
+
+
+def pack_transitions(spec: Spec, batch_size: int, gamma: float, batch: Mapping[str, Any]) -> Packed:
+    """Transitions, packed `[1, batch, ...]` (see `tfdpg.replay.Layout`).
+
+    Args:
+        spec: the spaces.
+        batch_size: how many there must be.
+        gamma: the discount factor of one step.
+        batch: `observations`, `actions`, `rewards`, `terminations` and `next_observations`, a row for each transition;
+            optional are `discounts` (gamma unless given; with rewards that are sums over m steps, gamma^m),
+            `weights` in the critic's loss (1), and `truncations`, which change nothing: a cut bootstraps.
+
+    Raises:
+        ValueError: arrays are missing, of other shapes, or not finite.
+    """
+    arrays = _Arrays(batch, (batch_size,), ("discounts", "weights", "truncations"))
+    layout, first, last = Layout.of(spec), *(arrays.observations(spec, name) for name in OBSERVATIONS)
+    packed = np.empty((1, batch_size, layout.width), np.float32)
+    packed[0, :, layout.action] = arrays.take("actions", spec.act_dim)
+    packed[0, :, layout.reward] = arrays.take("rewards")
+    packed[0, :, layout.discount] = arrays.take("discounts", default=gamma) * (1 - arrays.take("terminations"))
+    packed[0, :, layout.weight] = arrays.take("weights", default=1.0)
+    images = None
+    for columns, observation in ((layout.observation, first), (layout.next_observation, last)):
+        packed[0, :, columns] = observation.get("float32", packed[0, :, :0])
+    if "uint8" in first:
+        images = np.concatenate([first["uint8"], last["uint8"]], axis=1)[None]
+    arrays.finish()
+    return (packed,) if images is None else (packed, images)
+
+
+OBSERVATIONS = "observations", "next_observations"
+
+
+def pack_windows(
+    spec: Spec, batch_size: int, steps: int, record_width: int, gamma: float, batch: Mapping[str, Any]
+) -> Packed:
+    """Windows of successive steps, packed `[1, batch, steps + 1, ...]` (see `tfdpg.replay.WindowLayout`).
+
+    Args:
+        spec: the spaces.
+        batch_size: how many windows there must be.
+        steps: the steps in each.
+        record_width: the numbers that say what drew an action.
+        gamma: the discount factor of one step.
+        batch: `observations` `[batch, steps + 1, ...]`, `actions`, `rewards`, `terminations` `[batch, steps]`, and
+            `behaviours` `[batch, steps, n]`, the probabilities, or the means and scales, that actions were drawn from;
+            optional is `truncations`: where step t was cut, the observation t + 1 is its last one, and what stands at
+            t + 1 beside it is no step; and `discounts` (gamma).
+
+    Raises:
+        ValueError: arrays are missing, of other shapes, or not finite.
+    """
+    arrays = _Arrays(batch, (batch_size, steps), ("discounts", "truncations"))
+    layout = WindowLayout.of(spec, spec.act_dim + record_width)
+    cut = arrays.take("truncations", default=0.0) * (1 - arrays.take("terminations")) > 0
+    acted = np.concatenate([np.ones((batch_size, 1), bool), ~cut[:, :-1]], axis=1)
+    packed = np.empty((1, batch_size, steps + 1, layout.width), np.float32)
+    observation = _Arrays(batch, (batch_size, steps + 1)).observations(spec, "observations")
+    packed[0, ..., layout.observation] = observation.get("float32", packed[0, ..., :0])
+    step = [arrays.take("actions", spec.act_dim), arrays.take("behaviours", record_width)]
+    inner = packed[0, :, :-1]
+    inner[..., layout.step] = np.where(acted[..., None], np.concatenate(step, axis=-1), 1.0)
+    inner[..., layout.reward] = np.where(acted, arrays.take("rewards"), 0.0)
+    inner[..., layout.discount] = arrays.take("discounts", default=gamma) * (1 - arrays.take("terminations"))
+    inner[..., layout.acted] = acted
+    packed[0, :, -1, layout.step.start :] = [*[1.0] * (spec.act_dim + record_width), 0.0, gamma, 0.0]
+    arrays.finish("observations")
+    return (packed, observation["uint8"][None]) if "uint8" in observation else (packed,)
+
+
+class _Arrays:
+    """Arrays by name, each taken once, with a shape that they share."""
+
+    def __init__(self, batch: Mapping[str, Any], shape: tuple[int, ...], optional: tuple[str, ...] = ()):
+        if not isinstance(batch, Mapping):
+            raise ValueError(f"`batch` must be a dict of arrays. Received: {type(batch).__name__}")
+        self._batch, self._shape, self._optional, self._taken = batch, shape, optional, set[str]()
+
+    def take(self, name: str, *width: int, default: float | None = None) -> np.ndarray:
+        """An array `[*shape]` or `[*shape, width]`, float32; a single action number needs no axis of its own."""
+        self._taken.add(name)
+        if name not in self._batch:
+            if default is None:
+                raise ValueError(f"`batch` must have {name!r}. Received: {sorted(self._batch)}")
+            return np.full((*self._shape, *width), default, np.float32)
+        array = np.asarray(self._batch[name], np.float32)
+        wanted = (*self._shape, *width)
+        if array.shape != wanted and not (width == (1,) and array.shape == self._shape):
+            raise ValueError(f"`batch[{name!r}]` must have the shape {wanted}. Received: {array.shape}")
+        if not np.isfinite(array).all():
+            raise ValueError(f"`batch[{name!r}]` must be finite numbers")
+        return array.reshape(wanted)
+
+    def observations(self, spec: Spec, name: str) -> dict[str, np.ndarray]:
+        """Packed observations `[*shape, width]` by group."""
+        self._taken |= {key for key in self._batch if key.split("/")[0] == name}
+        if name in self._batch:
+            given = self._batch[name]
+        else:
+            given = {leaf.name: self._batch.get(f"{name}/{leaf.name}") for leaf in spec.leaves}
+        leaves = given if isinstance(given, Mapping) else {"x": given}
+        flat = {}
+        for leaf in spec.leaves:
+            array, wanted = np.asarray(leaves.get(leaf.name)), (*self._shape, *leaf.shape)
+            if array.shape != wanted:
+                raise ValueError(f"`batch[{name!r}]` must have the shape {wanted}. Received: {array.shape}")
+            flat[leaf.name] = array.reshape(-1, *leaf.shape)
+        packed = spec.pack(flat if spec.is_dict else flat["x"])
+        spec.check_finite(packed, np.zeros(1, np.float32), f"a row of `batch[{name!r}]`")
+        return {
+            group: part.reshape(*self._shape, part.shape[-1]) for group, part in zip(spec.groups, packed, strict=True)
+        }
+
+    def finish(self, *others: str) -> None:
+        """Raises `ValueError` for arrays that were not asked for."""
+        if unknown := sorted(set(self._batch) - self._taken - set(self._optional) - set(others)):
+            raise ValueError(f"`batch` has arrays that are not known: {unknown}")
