@@ -1,0 +1,38 @@
+"""How Sphinx builds these pages: sphinx-build -W -q -b html docs <directory>."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent)]
+
+import tfdpg  # noqa: E402 (what it imports reads the environment)
+
+project = "tfdpg"
+release = tfdpg.__version__
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "docstrings",
+    "options",
+]
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 100
+smartquotes_action = "D"  # dashes only: quotes are code's more often than not
+html_theme = "furo"
+html_title = f"tfdpg {release}"
+html_static_path = ["_static"]
+html_copy_source = False
+html_show_copyright = False

@@ -1,0 +1,74 @@
+"""What the tests change in the code of the pages before they run it, so that nothing trains for long.
+
+The pages stay as they are written; each text below is replaced wherever it stands in a Python block.
+"""
+
+import shutil
+
+import gymnasium as gym
+import numpy as np
+
+import tfdpg
+from tests.agents.roster import ACER, D4PG, SMALL
+from tests.docs.pages import ROOT
+
+PYTHON = {
+    # small networks and replays, and updates from the first steps on
+    "TD3(env, seed=0": "TD3(env, seed=0, **SMALL",
+    "TD3(env)": "TD3(env, **SMALL)",
+    "TD3(env, recorders=": "TD3(env, **SMALL, recorders=",
+    'TD3(gym.make("HalfCheetah-v5"), seed=0)': 'TD3(gym.make("HalfCheetah-v5"), seed=0, **SMALL)',
+    "TD3(tfdpg.Spec.of(env), ": "TD3(tfdpg.Spec.of(env), **SMALL, ",
+    "ACER(env, seed=0)": "ACER(env, seed=0, **ACER)",
+    # one short epoch
+    "    epochs=75,": "    epochs=1,",
+    "    epochs=5,": "    epochs=1, steps_per_epoch=60,",
+    "fit(env, epochs=75, ": "fit(env, epochs=1, steps_per_epoch=60, validation_episodes=1, ",
+    "fit(env, epochs=5)": "fit(env, epochs=1, steps_per_epoch=60)",
+    "epochs=5, steps_per_epoch=4000": "epochs=1, steps_per_epoch=10",
+    "epochs=10, steps_per_epoch=10_000": "epochs=1, steps_per_epoch=60, validation_episodes=1",
+    "steps_per_epoch=4000,": "steps_per_epoch=60,",
+    # short episodes
+    'gym.make("HalfCheetah-v5")': 'gym.make("HalfCheetah-v5", max_episode_steps=20)',
+    'gym.make("Pendulum-v1")': 'gym.make("Pendulum-v1", max_episode_steps=20)',
+    # a loop that ends
+    "while True:": "for _ in range(60):",
+    # one worker
+    "    actors=8,": "    actors=1, chunk=10, epochs=1, steps_per_epoch=60, validation_episodes=1,",
+}
+"""Texts in Python blocks, and what stands for them."""
+
+NOT_RUN = {
+    "dm_control/": "needs the extra dm-control",
+    "LunarLander": "needs the extra box2d",
+    "--ray-address": "needs a cluster",
+}
+"""Texts in commands that are parsed and not run, and why."""
+
+FLAGS = {
+    "ddpg": "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --update-every 5",
+    "td3": "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --update-every 5",
+    "d4pg": "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --update-every 5",
+    "acer": "--hidden-units 8 --batch-size 8 --n-steps 5 --replay-start 10",
+    "all": "--replay-size 500 --jit-compile False --epochs 1 --steps-per-epoch 60 --validation-episodes 1 "
+    "--max-ep-len 20 --seeds 0 --verbose 0",
+    "--networks": "--batch-size 8 --start-steps 10 --update-after 10 --update-every 5",
+    "--actors": "--actors 1 --chunk 10",
+    "evaluate": "--max-ep-len 20",
+}
+"""Flags that are put behind a command before it is run: the last one of a name counts."""
+
+
+def prepare(page, directory):
+    """Puts the files that a page speaks of into `directory`, and returns the names that its code speaks of."""
+    shutil.copytree(ROOT / "exported_models", directory / "exported_models")
+    names = {"__name__": "__main__", "SMALL": SMALL, "ACER": ACER}
+    if page == "docs/serving.md":
+        env, cartpole = gym.make("HalfCheetah-v5"), gym.make("CartPole-v1")
+        tfdpg.D4PG(env, **SMALL | D4PG).export(directory / "exported_models/d4pg-walker")
+        tfdpg.ACER(cartpole, **ACER).export(directory / "exported_models/acer-cartpole")
+        observation, action = env.reset(seed=0)[0], env.action_space.sample()
+        names |= {"directory": str(directory / "exported_models/td3-halfcheetah/1")}
+        names |= {"observations": np.stack([observation, observation]).astype(np.float32)}
+        names |= {"observation": observation, "action": action, "cartpole_observation": cartpole.reset(seed=0)[0]}
+    return names

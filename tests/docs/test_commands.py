@@ -1,0 +1,168 @@
+"""Every command of the pages is one that the real command lines take; what does not need more than is here is run.
+
+Bash reads the blocks, with `tfdpg`, `ray`, `python` and so on as scripts that note the words they are called with.
+"""
+
+import configparser
+import dataclasses
+import functools
+import inspect
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+import tyro
+
+from tests.docs.pages import PAGES, ROOT, fences, spans, table
+from tests.docs.substitutions import FLAGS, NOT_RUN, prepare
+from tfdpg import cli
+from tfdpg.agents import AGENTS
+
+PROGRAMS = ("tfdpg", "ray", "python", "python3", "pip", "sphinx-build")
+NOTE = '#!/bin/bash\n{ printf "%s\\0" "${0##*/}" "$@"; printf "\\n"; } >> "$NOTES"\n'
+COMMANDS = {"evaluate": cli.evaluate, "export": cli.export, "inspect": cli.inspect_export, "plot": cli.plot}
+TRAINING = {name.lower() for name in AGENTS}
+BLOCKS = [(page, block) for page in PAGES for block in fences(page, "sh")]
+
+
+def called(code, directory):
+    """The words of each command that a block of shell code calls, in their order."""
+    directories = [directory / "programs", directory / ".venv/bin"]
+    for place in directories:
+        place.mkdir(parents=True)
+        for program in PROGRAMS:
+            (place / program).write_text(NOTE)
+            (place / program).chmod(0o755)
+    notes = directory / "notes"
+    environment = {"PATH": f"{directories[0]}:{os.environ['PATH']}", "NOTES": str(notes)}
+    subprocess.run(["bash", "-euo", "pipefail", "-c", code], cwd=directory, env=environment, check=True)
+    return [line.split("\0")[:-1] for line in notes.read_text().splitlines()]
+
+
+def echo(function):
+    """A function with the arguments of another, which only returns them."""
+    return functools.wraps(function)(lambda *args, **kwargs: (args, kwargs))
+
+
+def parse(command, *words):
+    """What `tfdpg`'s own parsers make of a command line; they exit where there is something wrong."""
+    if command != "train":
+        return tyro.cli(echo(COMMANDS[command]), args=words)
+    if words[0] == "--resume":
+        return tyro.cli(echo(cli.resume), args=words[1:])
+    options = tyro.cli(cli.training_options(words[0]), args=words[1:])
+    if not options.env.startswith("dm_control/"):
+        gym.spec(options.env)
+    return options
+
+
+def extras():
+    parsed = configparser.ConfigParser(interpolation=None)
+    parsed.read(ROOT / "setup.cfg")
+    return parsed["options.extras_require"]
+
+
+def check(program, words):
+    match program, words:
+        case "tfdpg", _:
+            parse(*words)
+        case "ray", _:
+            import click
+            from ray.scripts.scripts import cli as ray
+
+            name, command, rest = ray.resolve_command(click.Context(ray), words)
+            command.make_context(name, rest)
+        case (("python" | "python3"), ["-m", name, *_]):
+            assert name in ("venv", "pytest")
+        case "python", [script]:
+            assert (ROOT / script).is_file()
+        case "pip", ["install", *_, what]:
+            assert set(re.findall(r"[\w-]+", what)) <= set(extras())
+        case _:
+            raise AssertionError(f"Nobody checks {program} {words}")
+
+
+@pytest.mark.parametrize("page, block", BLOCKS, ids=[f"{page}:{block.line}" for page, block in BLOCKS])
+def test_commands_are_understood(page, block, tmp_path):
+    commands = called(block.code, tmp_path)
+    assert commands
+    for program, *words in commands:
+        check(program, words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page, block", BLOCKS, ids=[f"{page}:{block.line}" for page, block in BLOCKS])
+def test_commands_run(page, block, tmp_path, monkeypatch):
+    commands = [words for program, *words in called(block.code, tmp_path) if program == "tfdpg"]
+    commands = [words for words in commands if not any(text in " ".join(words) for text in NOT_RUN)]
+    if not commands:
+        pytest.skip("nothing that can be run here")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    prepare(page, tmp_path)
+    for command, *words in commands:
+        assert cli.main([command, *words, *small(command, words)]) == 0
+
+
+def small(command, words):
+    """The flags that make a command short."""
+    if command == "train" and words[0] != "--resume":
+        networks = FLAGS["--networks" if "--networks" in words else words[0]]
+        workers = FLAGS["--actors"] if "--actors" in words else ""
+        return f"{networks} {FLAGS['all']} {workers}".split()
+    return FLAGS.get(command, "").split()
+
+
+def test_the_commands_of_the_readme_are_those_of_the_results(tmp_path):
+    def measured(page):
+        for i, block in enumerate(fences(page, "sh")):
+            for program, *words in called(block.code, tmp_path / page / str(i)):
+                if (program, words[0]) == ("tfdpg", "train") and words[1] in TRAINING:
+                    yield re.sub(r" --seeds( \d+)+", "", " ".join(words))
+
+    results = {command for page in PAGES if page.startswith("docs/algorithms/") for command in measured(page)}
+    commands = [command for command in measured("README.md") if "--epochs" in command and "--target" not in command]
+    assert len(commands) == len(table("README.md", "agent")) and set(commands) <= results
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(span.startswith("--") for span in spans(page))])
+def test_the_flags_that_it_names_exist(page):
+    agents = [page.split("/")[-1].removesuffix(".md")] if page.startswith("docs/algorithms/") else sorted(TRAINING)
+    known = {field.name for agent in agents for field in dataclasses.fields(cli.training_options(agent))}
+    known |= {name for function in (*COMMANDS.values(), cli.resume) for name in inspect.signature(function).parameters}
+    for span in spans(page):
+        for flag in re.findall(r"^--([a-z-]+)", span):
+            name = flag.replace("-", "_")
+            assert name in known | {"resume"} or name.removeprefix("no_") in known, span
+
+
+def test_the_options_of_the_ablations_are_understood():
+    for page, agent in (("docs/algorithms/d4pg.md", "d4pg"), ("docs/algorithms/acer.md", "acer")):
+        given = [span for span in spans(page) if span.startswith("--")]
+        assert len(given) >= 4
+        for span in given:
+            parse("train", agent, "--env", "Pendulum-v1", *span.split())
+
+
+def test_the_synopsis_is_that_of_the_command_line():
+    (block,) = fences("docs/command-line.md", "text")
+    seen = set()
+    for line in block.code.splitlines():
+        _, command, *words = line.split()
+        seen.add(command)
+        functions = [cli.resume] if "--resume" in words else [COMMANDS.get(command)]
+        known = {name for function in functions if function for name in inspect.signature(function).parameters}
+        if agents := re.search(r"\{(.*?)\}", line):
+            assert set(agents[1].split(",")) == (TRAINING - {"acer"} if "--actors" in words else TRAINING)
+            known = {field.name for field in dataclasses.fields(cli.training_options("td3"))}
+        assert {flag.replace("-", "_") for flag in re.findall(r"--([a-z-]+)", line)} <= known | {"resume"}, line
+    assert seen == {*COMMANDS, "train"}
+
+
+def test_the_test_command_is_the_one_that_ci_runs():
+    awk = re.search(r"command=\$\((awk .*)\)", (ROOT / ".ci/run").read_text())[1]
+    found = subprocess.run(["bash", "-c", awk], cwd=Path(ROOT), capture_output=True, text=True, check=True).stdout
+    assert found == "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest\n"

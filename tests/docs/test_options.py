@@ -1,0 +1,114 @@
+"""The tables of options tell the truth: each name and default on our side exists as written."""
+
+import ast
+import inspect
+import re
+
+import pytest
+
+import tfdpg
+from tests.docs.pages import PAGES, module, table
+from tfdpg.distributed.plan import OPTIONS
+
+CALLABLES = {
+    "TD3": tfdpg.TD3.__init__,
+    "DDPG": tfdpg.DDPG.__init__,
+    "D4PG": tfdpg.D4PG.__init__,
+    "ACER": tfdpg.ACER.__init__,
+    "fit": tfdpg.TD3.fit,
+    "distributed.fit": tfdpg.distributed.fit,
+    "fit_offline": tfdpg.TD3.fit_offline,
+    "ScalarWriter": tfdpg.callbacks.ScalarWriter.__init__,
+    "EpochLogger": tfdpg.callbacks.EpochLogger.__init__,
+    "Checkpoint": tfdpg.callbacks.Checkpoint.__init__,
+}
+SPINNING_UP = (
+    "env_fn actor_critic ac_kwargs seed steps_per_epoch epochs replay_size gamma polyak pi_lr q_lr batch_size "
+    "start_steps update_after update_every act_noise target_noise noise_clip policy_delay num_test_episodes "
+    "max_ep_len logger_kwargs save_freq"
+).split()
+MATLAB = (
+    "rlTD3Agent rlContinuousDeterministicActor rlQValueFunction NumHiddenUnit DiscountFactor MiniBatchSize "
+    "ExperienceBufferLength NumWarmStartSteps LearningFrequency NumEpoch MaxMiniBatchPerEpoch NumStepsToLookAhead "
+    "PolicyUpdateFrequency TargetUpdateFrequency TargetSmoothFactor ExplorationModel TargetPolicySmoothModel "
+    "ActorOptimizerOptions CriticOptimizerOptions BatchDataRegularizerOptions trainFromData"
+).split()
+SKRL = (
+    "models memory observation_space device gradient_steps batch_size discount_factor polyak actor_learning_rate "
+    "critic_learning_rate learning_rate_scheduler state_preprocessor random_timesteps learning_starts grad_norm_clip "
+    "noise initial_scale rewards_shaper write_interval checkpoint_interval"
+).split()
+MAPPINGS = {
+    "docs/options/spinning-up.md": ("Spinning Up", SPINNING_UP),
+    "docs/options/matlab.md": ("MATLAB", MATLAB),
+    "docs/options/skrl.md": ("skrl", SKRL),
+}
+SYMBOLS = {"docs/algorithms/d4pg.md": "D4PG", "docs/algorithms/acer.md": "ACER"}
+GENERATED = {
+    "docs/options/td3.md": "TD3",
+    "docs/options/ddpg.md": "DDPG",
+    "docs/options/d4pg.md": "D4PG",
+    "docs/options/acer.md": "ACER",
+    "docs/options/fit.md": "fit",
+    "docs/cluster.md": "distributed.fit",
+}
+options = module("docs/_ext/options.py")
+
+
+@pytest.mark.parametrize("page", MAPPINGS)
+def test_every_option_of_the_seeds_is_mapped(page):
+    library, names = MAPPINGS[page]
+    assert [name for row in table(page, library) for name in re.findall(r"`(\w+)`", row[0])] == names
+
+
+@pytest.mark.parametrize("page", MAPPINGS)
+def test_every_name_and_default_on_our_side_is_as_written(page):
+    checked = 0
+    for theirs, ours, defaults, *_ in table(page, MAPPINGS[page][0]):
+        names = re.findall(r"(\w+)\((\w+)\)", ours)
+        values = re.findall(r"`([^`]+)`", defaults)
+        assert names and len(values) in (0, len(names)), f"{theirs}: {ours}, {defaults}"
+        for i, (function, argument) in enumerate(names):
+            default = inspect.signature(CALLABLES[function]).parameters[argument].default
+            if values:
+                assert ast.literal_eval(values[i]) == default, f"{function}({argument}) is {default}, not {values[i]}"
+                checked += 1
+            else:
+                assert default is inspect.Parameter.empty, f"{function}({argument}) has the default {default}"
+    assert checked >= 20
+
+
+@pytest.mark.parametrize("page", SYMBOLS)
+def test_every_option_beside_a_symbol_exists(page):
+    rows = table(page, SYMBOLS[page])
+    for row in rows:
+        names = re.findall(r"([\w.]+)\((\w+)\)", row[1])
+        assert names and all(argument in inspect.signature(CALLABLES[name]).parameters for name, argument in names), row
+    assert len(rows) >= 20
+
+
+@pytest.mark.parametrize("page", GENERATED)
+def test_every_option_is_in_the_table_of_its_page_with_its_default_and_help(page):
+    name = GENERATED[page]
+    assert f"```{{options-table}} {name}\n```" in PAGES[page]
+    found = options.options(name)
+    parameters = inspect.signature(CALLABLES[name]).parameters
+    expected = ["make_env", *OPTIONS] if name == "distributed.fit" else list(parameters)[1:]
+    assert sorted(option.name for option in found) == sorted(expected)
+    for option in found:
+        assert option.help and option.type
+        default = parameters[option.name].default
+        empty = default is inspect.Parameter.empty
+        assert option.default == "" if empty else ast.literal_eval(option.default) == default
+    groups = [option.group for option in found]
+    assert [group for i, group in enumerate(groups) if group not in groups[:i]] == [
+        group for i, group in enumerate(groups) if i == 0 or group != groups[i - 1]
+    ]
+
+
+def test_types_and_defaults_are_written_as_people_do():
+    rows = {option.name: option for option in options.options("TD3")}
+    assert rows["update_every"].type == 'int | Literal["episode"]' and rows["pi"].type == "keras.Model | None"
+    assert rows["replay_size"].default == "1_000_000" and rows["noise"].default == '"gaussian"'
+    line = options.table([options.Option("", "x", "int | None", "None", "one | two")])[-1]
+    assert line == r"| `x` | `int \| None` | `None` | one \| two |"

@@ -1,0 +1,74 @@
+"""The pages hold together: links, files, the picture, the table of agents, the floors, the public names."""
+
+import re
+
+import pytest
+
+import tfdpg
+from tests.docs.pages import PAGES, ROOT, anchors, module, prose, spans, table
+from tests.test_floors import FLOORS
+
+
+def test_the_readme_is_an_entrance():
+    assert len(PAGES["README.md"].splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_lines_are_short(page):
+    assert not [line for line in PAGES[page].splitlines() if len(line) > 150 and not line.startswith("|")]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = ((ROOT / page).parent / path).resolve() if path else ROOT / page
+        assert file.is_file(), target
+        assert not anchor or anchor in anchors(file.relative_to(ROOT).as_posix()), target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_files_that_it_names_exist(page):
+    for path in re.findall(r"\b(?:examples|tests|tfdpg|exported_models/td3-halfcheetah)/[\w/.-]*\w", prose(page)):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_readme_leads_to_every_page():
+    pages = {page for page in PAGES if page.count("/") == 1} - {"docs/index.md"}
+    assert pages <= set(re.findall(r"\]\(([^)#]+)", PAGES["README.md"]))
+
+
+def test_the_picture_shows_the_results():
+    picture = module("docs/picture.py")
+    assert picture.PICTURE.read_text() == picture.picture() and picture.PICTURE.stat().st_size < 100_000
+    assert f"{picture.points()[-1][1]:,.0f}" == "8,796"
+    assert f"]({picture.PICTURE.relative_to(ROOT)})" in PAGES["README.md"]
+
+
+def test_the_returns_of_the_readme_are_those_of_the_pages():
+    rows = table("README.md", "agent")
+    assert [re.search(r"`(\w+)`", row[0])[1] for row in rows] == ["DDPG", "TD3", "D4PG", "ACER"]
+    for name, paper, _, score in rows:
+        page = re.search(r"\((.*)\)", name)[1]
+        assert re.search(r"\*\*.*?\*\*", score)[0][:-2] in PAGES[page].replace(" and **", " and **")
+        assert re.search(r"\((.*)\)", paper)[1] in PAGES[page]
+
+
+def test_the_api_has_every_public_name():
+    api = "\n".join(text for page, text in PAGES.items() if page.startswith("docs/api/"))
+    assert {name for name in tfdpg.__all__ if not re.search(rf":: tfdpg\.{name}\b", api)} == set()
+
+
+def test_the_floors_are_as_written():
+    house = [(int(row[0]), set(row[1].strip("`").split())) for row in table("docs/house.md", "floor")]
+    floors = {part: floor for floor, parts in house for part in parts}
+    assert floors == FLOORS and sum(len(parts) for _, parts in house) == len(FLOORS)
+
+
+def test_the_logs_are_those_of_a_training():
+    written = {log for span in spans("docs/callbacks.md") for log in span.split() if re.fullmatch(r"[a-z_0-9]+", log)}
+    for agent in ("TD3", "ACER"):
+        metrics = set(getattr(tfdpg, agent).metrics)
+        assert metrics <= written

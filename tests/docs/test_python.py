@@ -1,0 +1,46 @@
+"""Every Python block of the pages runs, the blocks of a page in one namespace."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import tfdpg
+from tests.docs.pages import PAGES, fences
+from tests.docs.substitutions import PYTHON, prepare
+
+PYTHON_PAGES = [page for page in PAGES if fences(page, "python")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PYTHON_PAGES)
+def test_the_code_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    names = prepare(page, tmp_path)
+    for block in fences(page, "python"):
+        code = block.code
+        for text, replacement in PYTHON.items():
+            code = code.replace(text, replacement)
+        exec(compile("\n" * block.line + code, page, "exec"), names)
+    if page == "docs/own-networks.md":
+        np.testing.assert_allclose(names["target"], [10.9, 1.0], rtol=1e-6)
+
+
+def test_every_substitution_is_of_something():
+    code = "\n".join(block.code for page in PYTHON_PAGES for block in fences(page, "python"))
+    assert [text for text in PYTHON if text not in code] == []
+
+
+def test_the_session_says_what_the_agent_does(tmp_path):
+    code = PAGES["docs/serving.md"].split("<!-- the session -->")[1].split("```python")[1].split("```")[0]
+    agent = tfdpg.TD3(gym.make("Pendulum-v1"), hidden_units=(8,), jit_compile=False)
+    observations = np.array([[1.0, 0.0, 0.5], [0.0, 1.0, -0.5]], np.float32)
+    names = {"directory": str(agent.export(tmp_path / "model"))}
+    exec(compile(code, "serving.md", "exec"), names)
+    actions = names["run"]("pi", x=observations)
+    np.testing.assert_allclose(actions, agent.predict(observations), rtol=1e-4, atol=1e-5)
+    for name, network in (("q1", agent.q1), ("q2", agent.q2)):
+        values = names["run"](name, x=observations, a=actions)
+        np.testing.assert_allclose(values, network([observations, actions]), rtol=1e-4, atol=1e-5)
+    names["session"].close()
+    assert len([line for line in code.splitlines() if line and not line.startswith("import")]) == 6
