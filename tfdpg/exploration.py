@@ -137,42 +137,6 @@ class OrnsteinUhlenbeck:
             self.state[ended] = 0
 
 
-class Exploration(Protocol):
-    """What is done with a policy's outputs `[lanes, n]`, and stored with the step: the action, what belongs to it."""
-
-    @property
-    def state(self) -> np.ndarray:
-        """What the next step depends on besides the generator, `[lanes, n]`."""
-        ...
-
-    @state.setter
-    def state(self, state: np.ndarray) -> None: ...
-
-    def factor(self, step: int) -> float:
-        """How much it explores at an environment step, of 1."""
-        ...
-
-    def __call__(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
-        """What is stored with an exploring step, float32 `[lanes, step_width]`; the action comes first."""
-        ...
-
-    def greedy(self, output: np.ndarray) -> np.ndarray:
-        """What is stored with a step that does not explore."""
-        ...
-
-    def end(self, ended: np.ndarray) -> None:
-        """Forgets the past of the lanes whose episode ended, bool `[lanes]`."""
-        ...
-
-    def at_scale(self, scale: float | None) -> "Exploration":
-        """The same in another process, with noise of another scale; None leaves it.
-
-        Raises:
-            ValueError: it does not explore with noise.
-        """
-        ...
-
-
 class NoisyActions:
     """Greedy actions with noise, inside the action box.
 
@@ -250,8 +214,3 @@ def per_dimension(name: str, value: Any, spec: Spec) -> np.ndarray:
     if len(value) != spec.act_dim:
         raise reject(name, f"a number, or {spec.act_dim} of them (one for each action dimension)", value)
     return np.array([real(name, part, low=0) for part in value], np.float32)
-
-
-def uniform_actions(spec: Spec, lanes: int, rng: np.random.Generator) -> np.ndarray:
-    """Actions drawn uniformly from the action box, float32 `[lanes, act_dim]`."""
-    return spec.low + rng.random((lanes, spec.act_dim), np.float32) * (spec.high - spec.low)

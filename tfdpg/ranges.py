@@ -107,6 +107,5 @@ def described(kind: Any) -> str:
         return "a sequence of " + re.sub(r"\b(number|integer|text)\b", r"\1s", one)
     if kind in (int, float):
         return range_.describe(kind)
-    return {bool: "True or False", str: "a text", Path: "a path", types.NoneType: "None"}.get(
-        kind, f"a {origin.__name__}"
-    )
+    names = {bool: "True or False", str: "a text", Path: "a path", types.NoneType: "None", Any: "an object"}
+    return names.get(kind) or f"a {(origin or kind).__name__}"

@@ -4,17 +4,19 @@
 ```
 """
 
-import inspect
+import dataclasses
 import itertools
-import re
-import types
-import typing
 from typing import Any, NamedTuple
 
-import docstring_parser
 from docutils import nodes
 from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
+
+from tfdpg.agents.options import OPTIONS
+from tfdpg.cli import GROUPS
+from tfdpg.distributed.options import Distribution
+from tfdpg.options import options_of
+from tfdpg.training.options import FitOptions
 
 
 class Option(NamedTuple):
@@ -28,42 +30,23 @@ class Option(NamedTuple):
 
 
 def options(name: str) -> list[Option]:
-    """The options of `tfdpg.<name>` in the order of their declaration, those of a group one after the other.
+    """The options of `tfdpg.<name>`, those of a group one after the other, the common groups first.
 
     Args:
         name: "TD3" or another agent, "fit", or "distributed.fit" (those that `fit` does not have).
     """
-    import tfdpg
-
-    skipped = {"self"}
-    if name == "distributed.fit":
-        documented: Any = tfdpg.distributed.fit
-        skipped |= {"agent"} | set(inspect.signature(tfdpg.Agent.fit).parameters)
-    else:
-        documented = tfdpg.Agent.fit if name == "fit" else getattr(tfdpg, name)
-    function = documented.__init__ if inspect.isclass(documented) else documented
-    described = docstring_parser.parse(inspect.getdoc(documented) or "").params
-    helps = {one.arg_name: " ".join((one.description or "").split()) for one in described}
+    kinds: dict[str, Any] = {"fit": FitOptions, "distributed.fit": Distribution, **OPTIONS}
+    titles = [*GROUPS, "objects"]
+    declared = sorted(options_of(kinds[name]), key=lambda option: titles.index(option.group))
     return [
-        Option("", parameter.name, type_text(parameter.annotation), default_text(parameter.default), helps[one])
-        for one, parameter in inspect.signature(function).parameters.items()
-        if one not in skipped
+        Option(option.group, option.name, option.kind_in_words, default_text(option.default), option.help)
+        for option in declared
     ]
-
-
-def type_text(annotation: Any) -> str:
-    """A type as people write it: without modules, but for Keras'."""
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return " | ".join(type_text(one) for one in typing.get_args(annotation))
-    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    text = re.sub(r"\bkeras\.(?:\w+\.)*(?=[A-Z])", "keras:", text.replace("NoneType", "None"))
-    text = re.sub(r"\b(?:\w+\.)+(?=[A-Z])", "", text)
-    return text.replace("keras:", "keras.").replace("'", '"')
 
 
 def default_text(default: Any) -> str:
     """A default as Python, large integers with underscores; nothing for none."""
-    if default is inspect.Parameter.empty:
+    if default is dataclasses.MISSING:
         return ""
     if isinstance(default, str):
         return f'"{default}"'
@@ -87,9 +70,9 @@ class OptionsTable(Directive):
 
 def table(members: list[Option]) -> list[str]:
     """The lines of a Markdown table of options."""
-    lines = ["| option | type | default | what it does |", "|---|---|---|---|"]
+    lines = ["| option | what it takes | default | what it does |", "|---|---|---|---|"]
     for option in members:
-        cells = f"`{option.name}`", code(option.type), code(option.default), option.help
+        cells = f"`{option.name}`", option.type, code(option.default), option.help
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return lines
 

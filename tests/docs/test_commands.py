@@ -10,6 +10,7 @@ import inspect
 import os
 import re
 import subprocess
+import typing
 from pathlib import Path
 
 import gymnasium as gym
@@ -53,10 +54,16 @@ def parse(command, *words):
         return tyro.cli(echo(COMMANDS[command]), args=words)
     if words[0] == "--resume":
         return tyro.cli(echo(cli.resume), args=words[1:])
-    options = tyro.cli(cli.training_options(words[0]), args=words[1:])
-    if not options.env.startswith("dm_control/"):
-        gym.spec(options.env)
+    options = tyro.cli(cli.training_flags(words[0]), args=words[1:])
+    if not options.environment.env.startswith("dm_control/"):
+        gym.spec(options.environment.env)
     return options
+
+
+def flags(agent):
+    """The names of the flags with which an agent is trained."""
+    groups = dataclasses.fields(cli.training_flags(agent))
+    return {field.name for group in groups for field in dataclasses.fields(typing.get_args(group.type)[0])}
 
 
 def extras():
@@ -131,7 +138,7 @@ def test_the_commands_of_the_readme_are_those_of_the_results(tmp_path):
 @pytest.mark.parametrize("page", [page for page in PAGES if any(span.startswith("--") for span in spans(page))])
 def test_the_flags_that_it_names_exist(page):
     agents = [page.split("/")[-1].removesuffix(".md")] if page.startswith("docs/algorithms/") else sorted(TRAINING)
-    known = {field.name for agent in agents for field in dataclasses.fields(cli.training_options(agent))}
+    known = {name for agent in agents for name in flags(agent)}
     known |= {name for function in (*COMMANDS.values(), cli.resume) for name in inspect.signature(function).parameters}
     for span in spans(page):
         for flag in re.findall(r"^--([a-z-]+)", span):
@@ -157,7 +164,7 @@ def test_the_synopsis_is_that_of_the_command_line():
         known = {name for function in functions if function for name in inspect.signature(function).parameters}
         if agents := re.search(r"\{(.*?)\}", line):
             assert set(agents[1].split(",")) == (TRAINING - {"acer"} if "--actors" in words else TRAINING)
-            known = {field.name for field in dataclasses.fields(cli.training_options("td3"))}
+            known = flags("td3")
         assert {flag.replace("-", "_") for flag in re.findall(r"--([a-z-]+)", line)} <= known | {"resume"}, line
     assert seen == {*COMMANDS, "train"}
 

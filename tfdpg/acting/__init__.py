@@ -3,7 +3,7 @@
 A call of a compiled TensorFlow function costs more than the arithmetic of acting on one observation.
 """
 
-from tfdpg.acting.behaviour import Behaviour, ForwardPass
+from tfdpg.acting.behaviour import Behaviour, Exploration, ForwardPass
 from tfdpg.acting.encoder import encode, feature_columns
 from tfdpg.acting.mlp import ACTIVATIONS, MLPActor
 from tfdpg.acting.moments import Moments
@@ -17,6 +17,7 @@ __all__ = [
     "Behaviour",
     "BoxAction",
     "CategoricalSampling",
+    "Exploration",
     "ForwardPass",
     "GaussianSampling",
     "Hidden",

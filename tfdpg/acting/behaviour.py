@@ -2,14 +2,50 @@
 
 import copy
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
-from tfdpg.exploration import Exploration, uniform_actions
 from tfdpg.spec import Packed, Spec
 
 ForwardPass = Callable[[Packed], np.ndarray]
 """From packed observations to the outputs of a policy's network, `[lanes, n]`."""
+
+
+class Exploration(Protocol):
+    """What is done with a policy's outputs `[lanes, n]`, and stored with the step: the action, what belongs to it."""
+
+    @property
+    def state(self) -> np.ndarray:
+        """What the next step depends on besides the generator, `[lanes, n]`."""
+        ...
+
+    @state.setter
+    def state(self, state: np.ndarray) -> None: ...
+
+    def factor(self, step: int) -> float:
+        """How much it explores at an environment step, of 1."""
+        ...
+
+    def __call__(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
+        """What is stored with an exploring step, float32 `[lanes, step_width]`; the action comes first."""
+        ...
+
+    def greedy(self, output: np.ndarray) -> np.ndarray:
+        """What is stored with a step that does not explore."""
+        ...
+
+    def end(self, ended: np.ndarray) -> None:
+        """Forgets the past of the lanes whose episode ended, bool `[lanes]`."""
+        ...
+
+    def at_scale(self, scale: float | None) -> "Exploration":
+        """The same in another process, with noise of another scale; None leaves it.
+
+        Raises:
+            ValueError: it does not explore with noise.
+        """
+        ...
 
 
 class Behaviour:
@@ -36,7 +72,8 @@ class Behaviour:
 
     def at_random(self, lanes: int, rng: np.random.Generator) -> np.ndarray:
         """Actions drawn uniformly from the action box, `[lanes, act_dim]`."""
-        return uniform_actions(self.spec, lanes, rng)
+        low, high = self.spec.low, self.spec.high
+        return low + rng.random((lanes, self.spec.act_dim), np.float32) * (high - low)
 
     def end(self, ended: np.ndarray) -> None:
         """Forgets the past of the lanes whose episode ended, bool `[lanes]`."""

@@ -12,10 +12,10 @@ import keras
 import tensorflow as tf
 
 from tfdpg import export
-from tfdpg.acting import MIN_SIGMA
+from tfdpg.acting import MIN_SIGMA, Exploration
 from tfdpg.agents.options import ACEROptions, AgentOptions, DeterministicOptions
 from tfdpg.arguments import reject
-from tfdpg.exploration import Exploration, noisy_actions
+from tfdpg.exploration import noisy_actions
 from tfdpg.networks import (
     ACERCritic,
     ACERPolicy,

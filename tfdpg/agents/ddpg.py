@@ -16,6 +16,8 @@ from tfdpg.networks import Transitions, flat_values
 from tfdpg.options import takes
 from tfdpg.training.gradients import average_all, descent, policy_loss, where_due
 
+METRICS = "loss_q", "loss_pi", "q1", "td_error"
+
 
 @final
 class DDPG(Agent):
@@ -45,7 +47,7 @@ class DDPG(Agent):
             env: the environment or vector environment to be trained on, or a `Spec`.
             options: keyword arguments.
         """
-        super().__init__(env, options, build(env, options, ["q1"], ["loss_q", "loss_pi", "q1", "td_error"]))
+        super().__init__(env, options, build(env, options, ["q1"], METRICS))
         self.pi, self.q1 = self.networks["pi"], self.networks["q1"]
         self.pi_target, self.q1_target = self.targets["pi"], self.targets["q1"]
         self.polyak, self.bc_weight = options.polyak, options.bc_weight

@@ -12,9 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import losses
-from tfdpg.acting import BoxAction, CategoricalSampling, GaussianSampling, LocScale, Output, Probabilities
+from tfdpg.acting import BoxAction, CategoricalSampling, Exploration, GaussianSampling, LocScale, Output, Probabilities
 from tfdpg.arguments import reject
-from tfdpg.exploration import Exploration
 from tfdpg.networks.randomness import stateless_normal
 from tfdpg.networks.tensors import Estimate, Taken, bounded
 from tfdpg.spec import Spec
