@@ -17,7 +17,9 @@ FLOORS = {
     "export": 3,
     "training": 4,
     "agents": 5,
-    **dict.fromkeys(("distributed", "cli", "run_options", "runs", "environments", "plotting", "filming", "__main__"), 6),
+    **dict.fromkeys(
+        ("distributed", "cli", "run_options", "runs", "environments", "plotting", "filming", "__main__"), 6
+    ),
 }
 COMMANDS = {"cli", "run_options", "runs", "environments", "plotting", "filming", "__main__"}
 NUMPY_ONLY = ("arguments", "ranges", "options", "files", "spaces", "spec", "exploration", "replay", "acting")

@@ -130,6 +130,8 @@ class Learning:
     def on_batch(self, packed: Packed) -> dict[str, float]:
         """One update on a packed minibatch `[1, batch, ...]`; returns its metrics and `loss`."""
         made = int(self._agent.counter)
+        for prepare in self._preparations:
+            prepare(made, self._own)
         return self._take(self._compiled(1, lambda count: packed), made)
 
     @contextlib.contextmanager

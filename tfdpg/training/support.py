@@ -25,7 +25,12 @@ class Support:
     def __call__(self, updates: int, minibatches: Minibatches) -> None:
         """Takes the range of returns that were seen, unless updates were made or atoms were loaded."""
         if updates == 0 and tuple(self._heads[0].atoms.numpy()[[0, -1]]) == self._unknown:
-            v_min, v_max = minibatches.return_range()
+            try:
+                v_min, v_max = minibatches.return_range()
+            except ValueError as error:
+                raise ValueError(
+                    f"{error} Give `v_min` and `v_max` to an agent that is to learn without it."
+                ) from error
             for head in self._heads:
                 head.set_range(v_min, v_max)
 

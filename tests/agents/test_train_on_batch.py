@@ -1,0 +1,139 @@
+"""One update on a minibatch of the caller's: the same as one on what is drawn."""
+
+import functools
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdpg
+from tests.agents.roster import ACER, AGENTS
+from tests.environments import Counter
+from tfdpg.replay import Layout, WindowLayout
+
+
+def trained(make, ends, steps=40):
+    env = Counter(length=3, ends=ends)
+    agent = make(env)
+    agent.fit(env, epochs=1, steps_per_epoch=steps, verbose=0)
+    return agent
+
+
+def transitions(agent, packed):
+    """The arrays of a drawn minibatch, by their names."""
+    layout, rows = Layout.of(agent.spec), packed[0][0]
+    columns = {"actions": layout.action, "rewards": layout.reward, "weights": layout.weight}
+    columns |= {"observations": layout.observation, "next_observations": layout.next_observation}
+    discount = rows[:, layout.discount]
+    ends = {"terminations": discount == 0, "discounts": np.where(discount == 0, 0.5, discount)}
+    return {name: rows[:, column] for name, column in columns.items()} | ends
+
+
+def windows(agent, packed):
+    layout, rows = WindowLayout.of(agent.spec, agent.replay.step_width), packed[0][0]
+    inner, act_dim = rows[:, :-1], agent.spec.act_dim
+    ended = inner[..., layout.acted] == 0
+    assert ended.any(), "a cut is among them"
+    return {
+        "observations": rows[..., layout.observation],
+        "actions": inner[..., layout.step][..., :act_dim],
+        "behaviours": inner[..., layout.step][..., act_dim:],
+        "rewards": np.where(ended, 7.0, inner[..., layout.reward]),
+        "terminations": inner[..., layout.discount] == 0,
+        "truncations": np.concatenate([ended[:, 1:], np.zeros((len(rows), 1), bool)], axis=1),
+    }
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_it_equals_an_update_on_what_is_drawn(name):
+    ends = "truncated" if name == "ACER" else "terminated"
+    drawn, given = (trained(AGENTS[name], ends) for _ in range(2))
+    packed, _ = given.draw(given.updates, 1)
+    batch = windows(given, packed) if name == "ACER" else transitions(given, packed)
+    for part, repacked in zip(packed, given._pack(batch), strict=True):
+        np.testing.assert_array_equal(part, repacked)
+    before = given.updates
+    logs, expected = given.train_on_batch(batch), drawn.learn(1)
+    assert logs.keys() == expected.keys() and "loss" in logs and given.updates == before + 1
+    np.testing.assert_allclose(list(logs.values()), list(expected.values()), rtol=1e-6)
+    for mine, theirs in zip(given.get_weights(), drawn.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.fixture(scope="module")
+def td3():
+    return AGENTS["TD3"](Counter(as_dict=True))
+
+
+@pytest.fixture
+def batch(td3):
+    rng = np.random.default_rng(0)
+    observations = {"position": rng.normal(size=(8, 2)), "phase": rng.integers(1, 4, 8)}
+    return {
+        "observations": observations,
+        "actions": rng.uniform(-1, 1, (8, 1)),
+        "rewards": rng.normal(size=8),
+        "terminations": np.zeros(8, bool),
+        "next_observations": observations,
+    }
+
+
+def test_what_is_left_out_is_gamma_and_1(td3, batch):
+    layout, (packed,) = Layout.of(td3.spec), td3._pack(batch)
+    assert (packed[0, :, layout.discount] == np.float32(0.99)).all() and (packed[0, :, layout.weight] == 1).all()
+    flat = {f"observations/{key}": value for key, value in batch.pop("observations").items()}
+    np.testing.assert_array_equal(packed, td3._pack(batch | flat | {"truncations": np.ones(8, bool)})[0])
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"rewards": np.zeros(7)}, r"`batch\['rewards'\]` must have the shape \(8,\). Received: \(7,\)"),
+        ({"actions": np.zeros((8, 2))}, r"must have the shape \(8, 1\). Received: \(8, 2\)"),
+        ({"weights": np.full(8, np.nan)}, r"`batch\['weights'\]` must be finite"),
+        ({"dones": np.zeros(8)}, r"arrays that are not known: \['dones'\]"),
+        ({"observations": {"position": np.zeros((8, 2))}}, r"must have the shape \(8,\). Received: \(\)"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_nothing_is_learnt(td3, batch, changes, message):
+    with pytest.raises(ValueError, match=message):
+        td3.train_on_batch(batch | changes)
+    with pytest.raises(ValueError, match="`batch` must have 'rewards'"):
+        td3.train_on_batch({name: value for name, value in batch.items() if name != "rewards"})
+    with pytest.raises(ValueError, match="`batch` must be a dict of arrays. Received: list"):
+        td3.train_on_batch([1])
+    assert td3.updates == 0
+
+
+def test_a_support_that_is_left_open_has_nothing_to_be_found_from():
+    agent = tfdpg.D4PG(Counter(), batch_size=2, hidden_units=(4,), jit_compile=False)
+    zeros = np.zeros((2, 2))
+    batch = {"observations": zeros, "next_observations": zeros, "actions": np.zeros(2), "rewards": np.zeros(2)}
+    with pytest.raises(ValueError, match="`v_min` and `v_max`"):
+        agent.train_on_batch(batch | {"terminations": np.zeros(2)})
+
+
+def noted(seen, update, batch, counter):
+    seen.append(int(counter) if tf.executing_eagerly() else None)
+    return update(batch, counter)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_without_compilation_the_same_is_learnt_and_python_runs_in_each_update(name):
+    env = gym.make("Pendulum-v1")
+    numbers = {}
+    for run_eagerly in (False, True):
+        agent = AGENTS[name](env, run_eagerly=run_eagerly)
+        seen, real = [], agent.update
+        agent.update = functools.partial(noted, seen, real)
+        agent.fit(env, epochs=1, steps_per_epoch=30, verbose=0)
+        numbers[run_eagerly] = agent.get_weights()
+        assert seen == (list(range(1, agent.updates + 1)) if run_eagerly else [None])
+    for compiled, eager in zip(numbers[False], numbers[True], strict=True):
+        np.testing.assert_allclose(eager, compiled, rtol=1e-4, atol=1e-6)
+
+
+def test_what_runs_eagerly_is_not_compiled():
+    with pytest.raises(ValueError, match="`run_eagerly=True` compiles nothing. Received: jit_compile=True"):
+        tfdpg.ACER(Counter(), **ACER | {"jit_compile": True, "run_eagerly": True})
