@@ -13,7 +13,7 @@ NUMBER_OF_UPDATES = 2
 
 
 class Windows:
-    """A round of windows: the newest of each lane, then ones that begin anywhere; a `Sampler`.
+    """A round of windows: those of the newest steps, then ones that begin anywhere; a `Sampler`.
 
     A window is `steps` + 1 rows of a lane as they came, those of the next episode after an episode's end. The last
     observation of an episode that was cut is among them; that of one which terminated is not, having no value.
@@ -23,8 +23,8 @@ class Windows:
         seed: the seed of the agent.
         batch_size: windows in a minibatch.
         steps: steps in a window.
-        newest: whether a round begins with the newest window of each lane; they take as few minibatches as hold them,
-            the last one filled up with windows without a step.
+        newest: whether a round begins with windows of the steps since the last round, each of which is in one of them;
+            they take as few minibatches as hold them, the last one filled up with windows without a step.
         ratio: the mean number of minibatches of a round (Poisson) whose windows begin anywhere, at least 0.
         start: the rows held before there are any of these.
     """
@@ -100,20 +100,38 @@ def next_rows(ring: Ring, rows: np.ndarray) -> np.ndarray:
 
 
 def newest_starts(ring: Ring, steps: int, seen: int) -> np.ndarray:
-    """Where the newest windows begin, one for each lane that has a row after the first `seen` ever, `[lanes]`."""
-    newest = ring.newest
-    recent = np.arange(max(0, ring.added - 2 * (steps + 1) * len(newest), ring.added - ring.replay_size), ring.added)
+    """Where windows begin that together have every step which followed the first `seen` rows ever, each once.
+
+    A lane has one, and another where the last observations of cut episodes take places in it.
+
+    Args:
+        ring: the replay.
+        steps: steps in a window.
+        seen: the rows that were there before; the steps that led to later ones are new.
+
+    Returns:
+        Slots, `[n]`, lane by lane.
+    """
+    lanes = ring.newest[ring.newest >= 0]
+    recent = np.arange(max(0, seen - 4 * len(lanes), ring.added - ring.replay_size), ring.added)
     slots = recent % ring.replay_size
-    follower = next_rows(ring, slots)
-    place = (follower - recent[0]) % ring.replay_size  # of a slot among the recent ones
+    successor, follower = ring.successor[slots], next_rows(ring, slots)
+    led_to = recent[-1:] - (recent[-1:] - successor) % ring.replay_size  # the number of the successor
+    is_new, is_old = ((successor != NONE) & known for known in (led_to >= seen, led_to < seen))
+    place = (follower - recent[:1]) % ring.replay_size  # of a slot among the recent ones
     previous = np.arange(len(recent))
     for acted in (False, True):  # a step that terminated goes before the observation that it led to
-        known = (follower != NONE) & ((ring.successor[slots] != NONE) == acted)
+        known = (follower != NONE) & ((successor != NONE) == acted)
         previous[place[known]] = np.flatnonzero(known)
-    starts = newest[newest >= max(recent[0], seen)] - recent[0]
-    for _ in range(steps):
-        starts = previous[starts]
-    return slots[starts]
+    starts: list[int] = []
+    for newest in lanes[lanes >= recent[:1]] - recent[:1]:
+        rows = [int(newest)]
+        while previous[rows[-1]] != rows[-1] and not is_old[previous[rows[-1]]]:
+            rows.append(int(previous[rows[-1]]))
+        first = max((n for n, row in enumerate(rows) if is_new[row]), default=-1)
+        rows = rows[first::-1] if first >= 0 else []
+        starts += [rows[n] for n in range(0, len(rows), steps) if is_new[rows[n : n + steps]].any()]
+    return slots[np.array(starts, np.int64)]
 
 
 class WindowLayout(NamedTuple):
