@@ -11,7 +11,7 @@ import tfdpg
 
 PACKAGE = Path(tfdpg.__file__).parent
 FLOORS = {
-    **dict.fromkeys(("arguments", "ranges", "options", "files", "spaces", "spec"), 0),
+    **dict.fromkeys(("arguments", "ranges", "options", "files", "spaces", "spec", "streams"), 0),
     **dict.fromkeys(("losses", "exploration", "replay", "acting"), 1),
     "networks": 2,
     "export": 3,
@@ -22,7 +22,7 @@ FLOORS = {
     ),
 }
 COMMANDS = {"cli", "run_options", "runs", "environments", "plotting", "filming", "__main__"}
-NUMPY_ONLY = ("arguments", "ranges", "options", "files", "spaces", "spec", "exploration", "replay", "acting")
+NUMPY_ONLY = ("arguments", "ranges", "options", "files", "spaces", "spec", "streams", "exploration", "replay", "acting")
 
 
 def parts():

@@ -12,10 +12,8 @@ from tfdpg.arguments import reject
 from tfdpg.distributed.chunks import Chunk, Order, Summary
 from tfdpg.replay import Rows
 from tfdpg.spec import Packed, Spec
+from tfdpg.streams import Purpose, stream
 from tfdpg.training.lanes import TRAINING, Lanes, reset_seed
-
-EXPLORATION = 2
-"""The stream of random numbers of workers, beside those of `tfdpg.training.lanes`."""
 
 
 class Worker:
@@ -91,7 +89,7 @@ class Worker:
             raise reject("make_env", "a function that makes one gymnasium.Env", env)
         self._spec.check(env, "make_env")
         self._episodes = episodes
-        self._rng = np.random.default_rng([self._seed, EXPLORATION, self._lane, episodes])
+        self._rng = np.random.default_rng(stream(Purpose.WORKERS, self._seed, self._lane, episodes))
         return Lanes(env, self._spec, self._next_reset_seed, self._max_ep_len)
 
     def _next_reset_seed(self, lane: int) -> int:

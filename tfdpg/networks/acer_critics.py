@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfdpg import losses
 from tfdpg.networks.acer_policies import CategoricalPolicy, GaussianPolicy
 from tfdpg.networks.tensors import Estimate, Sequences, flat_values, over_steps
+from tfdpg.streams import Purpose, stream
 
 Networks = Mapping[str, keras.Model]
 
@@ -148,7 +149,9 @@ class Dueling(Separate):
         super().__init__(policy)
         self._samples = samples
         shape = samples, 1, policy.dimensions
-        self._noise = np.random.default_rng([seed, samples]).standard_normal(shape).astype(np.float32)
+        self._noise = (
+            np.random.default_rng(stream(Purpose.DUELING, seed, samples)).standard_normal(shape).astype(np.float32)
+        )
 
     def estimate(
         self, networks: Networks, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor, training: bool

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
 from tfdpg.acting import ACTIVATIONS, MLPActor, mlp
 from tfdpg.networks.acer_policies import ACERPolicy
@@ -14,6 +13,7 @@ from tfdpg.networks.encoder import Normalizer, observation_inputs
 from tfdpg.networks.heads import Value
 from tfdpg.networks.mlp import actor_output, features, hidden_layers, initializer, scaled_action
 from tfdpg.spec import Spec
+from tfdpg.streams import Purpose, seeds
 
 OUTPUT_SCALE = 1e-4
 """Of the policy's last kernel, so that all actions are as likely at first, or means in the middle of the box."""
@@ -101,7 +101,7 @@ class _Stock:
 
     def make(self, name: str) -> keras.Model:
         """The network of a name: `pi`, `v` or `q1`."""
-        seed = int(np.random.SeedSequence([self._seed, 1, *name.encode()]).generate_state(1)[0])
+        (seed,) = seeds(Purpose.NETWORKS, self._seed, *name.encode())
         kernel = {"kernel_initializer": initializer(seed, len(self._layers))}
         if name == "q1" and self._spec.actions is None:
             return self._advantage(seed)

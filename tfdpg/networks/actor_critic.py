@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
-import numpy as np
 
 from tfdpg.acting import ACTIVATIONS, MLPActor, make_torso
 from tfdpg.arguments import positive_int, reject
@@ -13,6 +12,7 @@ from tfdpg.networks.encoder import Normalizer
 from tfdpg.networks.heads import HeadOptions, Value
 from tfdpg.networks.mlp import mlp_actor, mlp_critic
 from tfdpg.spec import Spec
+from tfdpg.streams import Purpose, seeds
 
 
 class ActorCritic(NamedTuple):
@@ -74,9 +74,9 @@ def actor_critic(
     if encoder is not None:
         check_loadable("encoder", encoder)
     stock |= {"normalizer": normalizer}
-    seeds = np.random.SeedSequence([seed, 1]).generate_state(len(given))
+    own_seeds = seeds(Purpose.NETWORKS, seed, count=len(given))
     networks = {}
-    for (name, network), network_seed in zip(given.items(), map(int, seeds), strict=True):
+    for (name, network), network_seed in zip(given.items(), own_seeds, strict=True):
         if network is not None:
             networks[name] = network
         elif name == "pi":

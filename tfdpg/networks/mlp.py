@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
 from tfdpg.acting import BoxAction, Hidden, LocScale, Output, Probabilities, feature_columns, make_torso
 from tfdpg.acting.outputs import MIN_SIGMA
@@ -13,6 +12,7 @@ from tfdpg.networks.encoder import Normalizer, observation_inputs
 from tfdpg.networks.encoder import encoder as stock_encoder
 from tfdpg.networks.heads import Head, Value
 from tfdpg.spec import Spec
+from tfdpg.streams import Purpose, seeds
 
 
 def mlp_actor(
@@ -146,10 +146,10 @@ def hidden_layers(x: Any, layers: Sequence[Hidden], seed: int) -> Any:
 
 def _branches(spec: Spec, features: keras.KerasTensor, hidden: Hidden, seed: int, l2: float) -> keras.KerasTensor:
     """A layer of its own for each part of an observation, concatenated."""
-    seeds = np.random.SeedSequence([seed, len(spec.leaves)]).generate_state(len(spec.leaves)).tolist()
+    branch_seeds = seeds(Purpose.BRANCHES, seed, count=len(spec.leaves))
     parts = [
         _hidden(features[:, columns], hidden, branch_seed, 0, l2)
-        for columns, branch_seed in zip(feature_columns(spec), seeds, strict=True)
+        for columns, branch_seed in zip(feature_columns(spec), branch_seeds, strict=True)
     ]
     return keras.layers.Concatenate()(parts)
 
@@ -174,5 +174,5 @@ def _regularizer(l2: float) -> keras.regularizers.Regularizer | None:
 
 def initializer(seed: int, depth: int, scale: float = 1.0) -> Any:
     """Of a layer's kernel: Glorot's uniform one, if the scale is 1."""
-    state = int(np.random.SeedSequence([seed, depth]).generate_state(1)[0])
-    return keras.initializers.VarianceScaling(scale, "fan_avg", "uniform", seed=state)
+    (layer_seed,) = seeds(Purpose.LAYERS, seed, depth)
+    return keras.initializers.VarianceScaling(scale, "fan_avg", "uniform", seed=layer_seed)

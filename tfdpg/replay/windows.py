@@ -7,9 +7,7 @@ import numpy as np
 from tfdpg.replay.ring import NONE, Ring
 from tfdpg.replay.uniform import uniform_rows
 from tfdpg.spec import Packed, Spec
-
-NUMBER_OF_UPDATES = 2
-"""The random stream of how many updates a round has."""
+from tfdpg.streams import Purpose, stream
 
 
 class Windows:
@@ -48,7 +46,7 @@ class Windows:
         self._waiting.flat[: len(starts)] = starts
         if self.ring.size < self._start:
             return minibatches
-        random = np.random.default_rng([self._seed, NUMBER_OF_UPDATES, self.ring.added])
+        random = np.random.default_rng(stream(Purpose.ROUNDS, self._seed, self.ring.added))
         return minibatches + int(random.poisson(self._ratio))
 
     def draw(self, update: int, minibatches: int) -> tuple[np.ndarray, None]:

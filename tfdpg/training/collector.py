@@ -9,6 +9,7 @@ from tfdpg.acting import Behaviour
 from tfdpg.arguments import reject
 from tfdpg.replay import Recorder, Ring, Rows
 from tfdpg.spec import Spec
+from tfdpg.streams import Purpose, stream
 from tfdpg.training.lanes import TRAINING, reset_seed
 from tfdpg.training.schedule import Schedule
 
@@ -53,7 +54,7 @@ class Collector:
         if reward_shaper is not None and not callable(reward_shaper):
             raise reject("reward_shaper", "a callable of (reward, step, steps)", reward_shaper)
         self._shaper = reward_shaper
-        self.rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, 0])))
+        self.rng = np.random.Generator(np.random.PCG64(stream(Purpose.ACTING, seed)))
         self.episodes = np.zeros(0, np.int64)
         self.lanes = np.zeros(0, np.int64)
         self._resetting: np.ndarray | None = None  # lanes whose next step is a reset; None where there is none

@@ -8,6 +8,7 @@ import numpy as np
 from tfdpg.acting import Behaviour
 from tfdpg.arguments import positive_int
 from tfdpg.spec import Spec
+from tfdpg.streams import Purpose, stream
 from tfdpg.training.lanes import EVALUATION, Episode, Lanes, reset_seed
 
 
@@ -35,7 +36,7 @@ class BehaviourPolicy:
 
     def __init__(self, behaviour: Behaviour, factor: float | None, seed: int):
         self._behaviour, self._factor = behaviour, factor
-        self._rng = np.random.default_rng([seed, EVALUATION])
+        self._rng = np.random.default_rng(stream(Purpose.EVALUATION, seed))
 
     @property
     def spec(self) -> Spec:
