@@ -3,6 +3,7 @@ import pytest
 from gymnasium import spaces
 
 from tfdpg import Spec, exploration
+from tfdpg.acting import Behaviour
 
 SPEC = Spec(spaces.Box(-1, 1, (1,)), spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 1.0], np.float32)))
 
@@ -22,7 +23,7 @@ def test_gaussian_refuses_a_negative_scale():
 
 
 def test_uniform_actions_fill_the_box(rng):
-    actions = exploration.uniform_actions(SPEC, 20_000, rng)
+    actions = Behaviour(SPEC, lambda packed: packed[0], None).at_random(20_000, rng)
     assert (actions >= SPEC.low).all() and (actions <= SPEC.high).all()
     np.testing.assert_allclose(actions.mean(axis=0), SPEC.center, atol=0.05)
     np.testing.assert_allclose(actions.std(axis=0), 2 * SPEC.half_range / np.sqrt(12), rtol=0.03)
@@ -59,12 +60,12 @@ def test_schedules_by_hand():
 def test_the_schedule_scales_the_noise_and_is_checked():
     noisy = exploration.NoisyActions(SPEC, exploration.Gaussian(SPEC, 0.1), lambda step: 1.0 if step < 10 else 0.0)
     greedy, rng = np.tile(SPEC.center, (1000, 1)), np.random.default_rng(0)
-    np.testing.assert_allclose(noisy(greedy, 9, rng).std(axis=0), [0.2, 0.05], rtol=0.1)
-    np.testing.assert_array_equal(noisy(greedy, 10, rng), greedy)
-    beyond = noisy(greedy + 5 * SPEC.half_range, 0, rng)
+    np.testing.assert_allclose(noisy.explore(greedy, noisy.factor(9), rng).std(axis=0), [0.2, 0.05], rtol=0.1)
+    np.testing.assert_array_equal(noisy.explore(greedy, noisy.factor(10), rng), greedy)
+    beyond = noisy.explore(greedy + 5 * SPEC.half_range, 1.0, rng)
     assert 0.4 < (beyond < SPEC.high).mean() < 0.6  # noise begins at the border, however far beyond a policy is
     with pytest.raises(ValueError, match="`act_noise_schedule` must be a finite number"):
-        exploration.NoisyActions(SPEC, exploration.Gaussian(SPEC, 0.1), lambda step: float("nan"))(greedy, 0, rng)
+        exploration.NoisyActions(SPEC, exploration.Gaussian(SPEC, 0.1), lambda step: float("nan")).factor(0)
     with pytest.raises(ValueError, match=r"`act_noise` must be a number, or 2 of them"):
         exploration.noisy_actions(SPEC, "gaussian", (0.1, 0.1, 0.1), 0.15, None)
 

@@ -172,7 +172,7 @@ class NoisyActions:
         """The policy's actions, inside the box."""
         return np.minimum(np.maximum(output, self._spec.low), self._spec.high)
 
-    def __call__(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
+    def explore(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
         """What to do instead of the policy's actions `[lanes, act_dim]`; the noise has a factor."""
         noise = self.noise.sample(len(output), rng)
         if factor != 1:

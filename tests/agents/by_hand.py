@@ -6,6 +6,7 @@ import tensorflow as tf
 from gymnasium import spaces
 
 import tfdpg
+from tfdpg.networks import unpack_transitions
 from tfdpg.replay import Layout
 
 ACTION = spaces.Box(np.array([-1.0], np.float32), np.array([3.0], np.float32))
@@ -49,7 +50,7 @@ def minibatch(observation, action, reward, discount, next_observation):
     for column, values in zip(columns, (observation, action, next_observation), strict=True):
         packed[:, column] = np.reshape(values, (-1, 1))
     packed[:, LAYOUT.reward], packed[:, LAYOUT.discount], packed[:, LAYOUT.weight] = reward, discount, 1
-    return (tf.constant(packed),)
+    return unpack_transitions(SPEC, (tf.constant(packed),))
 
 
 S, A, R, D, S2 = (

@@ -34,7 +34,9 @@ def windows(agent):
     packed[:, -1, layout.acted] = 0.0
     packed[1, 2, layout.acted] = 0.0  # the last observation of the episode that was cut
     outputs = agent.pi(packed[..., layout.observation].reshape(-1, 2)).numpy()
-    behaviour = agent.exploration(outputs + RNG.normal(0, 0.05, outputs.shape).astype(np.float32), 0, RNG)
+    behaviour = agent.behaviour.exploration.explore(
+        outputs + RNG.normal(0, 0.05, outputs.shape).astype(np.float32), 1.0, RNG
+    )
     if spec.actions:
         behaviour[:, 1:] = np.abs(behaviour[:, 1:]) / np.abs(behaviour[:, 1:]).sum(axis=1, keepdims=True)
     packed[..., layout.step] = behaviour.reshape(3, STEPS + 1, -1)
@@ -53,7 +55,7 @@ def slow_update(agent, packed, layout, counter):
     )
     drawn = None
     if not spec.actions:
-        count = 1 + agent.given["dueling_samples"] * agent.given["dueling"]
+        count = 1 + agent.options.dueling_samples * agent.options.dueling
         drawn = family.sample(tf.constant(statistics[:, :-1], tf.float32), count, key).numpy()
     direction, target_q, target_v = np.zeros((3, STEPS, statistics.shape[-1])), np.zeros((3, STEPS)), {}
     for b in range(3):
@@ -73,7 +75,7 @@ def slow_update(agent, packed, layout, counter):
             direction[b, t] = z + agent.ent_coef * entropy_gradient(agent, statistics[b, t])
             _, _, own_q = policy_gradient(agent, agent.networks, ret, opc, v[t], *of_step)
             own_v = value(agent, agent.networks, s, statistics[b, t])
-            if not agent.given["dueling"]:
+            if not agent.options.dueling:
                 own_v = action_value(agent, agent.networks, s, drawn[0][b, t], ())
             target_q[b, t], target_v[b, t] = ret, min(1, rho) * (ret - own_q) + own_v
             trace = agent.retrace_lambda * min(agent.retrace_clip, rho ** (1 if spec.actions else 1 / d))
@@ -102,7 +104,7 @@ def action_value(agent, networks, s, action, us):
     """Q~(s, a) by equation 13, or Q(s, a)."""
     points = tf.constant(np.stack([action, *us]), tf.float32)
     a = networks["q1"]([tf.repeat(s, len(points), axis=0), points]).numpy().reshape(-1).astype(float)
-    if not agent.given["dueling"]:
+    if not agent.options.dueling:
         return a[0]
     return float(networks["v"](s)[0]) + a[0] - a[1:].mean()
 
@@ -161,7 +163,7 @@ def gradients(agent, packed, layout, direction, target_q, target_v, counter):
         else:
             v, action = agent.v(observation), packed[:, :-1, layout.step][..., :2].reshape(-1, 2)
             q = agent.q1([observation, tf.constant(action)])
-            if agent.given["dueling"]:
+            if agent.options.dueling:
                 now = tf.reshape(tf.stop_gradient(statistics), [3, STEPS, -1])
                 drawn = tf.reshape(agent.family.sample(now, 6, key), [6, -1, 2])
                 q += v - tf.add_n([agent.q1([observation, u]) for u in tf.unstack(drawn)[1:]]) / 5
@@ -192,7 +194,7 @@ def test_an_update_is_the_paper_s(kind, options):
     expected = gradients(agent, packed, layout, *slow_update(agent, packed, layout, 1), 1)
     before = [w.numpy() for network in agent.networks.values() for w in network.trainable_variables]
     averages = {name: [w.numpy() for w in target.weights] for name, target in agent.targets.items()}
-    agent.update((tf.constant(packed),), tf.constant(1, tf.int64))
+    agent.update(agent.unpack((tf.constant(packed),)), tf.constant(1, tf.int64))
     after = [w.numpy() for network in agent.networks.values() for w in network.trainable_variables]
     for x, y, gradient in zip(before, after, expected, strict=True):
         np.testing.assert_allclose(x - y, gradient, rtol=2e-3, atol=2e-5)
@@ -218,7 +220,7 @@ def test_nothing_flows_over_an_end_inside_a_window(kind):
         found = []
         for minibatch in (only, other):
             fresh = tfdpg.ACER(SPECS[kind], optimizer=keras.optimizers.SGD(1.0), **SMALL)
-            fresh.update((tf.constant(minibatch),), tf.constant(1, tf.int64))
+            fresh.update(fresh.unpack((tf.constant(minibatch),)), tf.constant(1, tf.int64))
             found.append(fresh.get_weights())
         for x, y in zip(*found, strict=True):
             np.testing.assert_array_equal(x, y)

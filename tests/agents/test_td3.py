@@ -22,7 +22,7 @@ from tests.agents.by_hand import (
     set_targets,
 )
 from tests.environments import Identity
-from tfdpg.networks import unpack_transitions
+from tfdpg.training.gradients import descent
 
 
 def test_a_critic_update_is_the_paper_s():
@@ -67,19 +67,17 @@ def test_a_policy_update_climbs_q1_and_then_targets_move():
 
 def test_only_its_own_weights_move():
     agent = linear_agent()
-    batch = unpack_transitions(SPEC, BATCH)
     before = {name: network.get_weights()[0] for name, network in agent.networks.items()}
-    agent.update_critic("q1", batch, tf.constant([1.0, 2.0]))
-    moved = {
-        name for name, network in agent.networks.items() if not np.array_equal(before[name], network.get_weights()[0])
-    }
-    assert moved == {"q1"}
-    before = {name: network.get_weights()[0] for name, network in agent.networks.items()}
-    agent.update_policy(batch)
+    agent.update_policy(BATCH)
     moved = {
         name for name, network in agent.networks.items() if not np.array_equal(before[name], network.get_weights()[0])
     }
     assert moved == {"pi"}
+    before = agent.get_weights()
+    with descent(agent.q1, agent.optimizers["q1"]) as down:
+        down(tf.reduce_mean(BATCH.ask(agent.q1, BATCH.ask(agent.pi))))
+    moved = [not np.array_equal(old, new) for old, new in zip(before, agent.get_weights(), strict=True)]
+    assert sum(moved) == 1 and not np.array_equal(agent.q1.get_weights()[0], agent.targets["q1"].get_weights()[0])
 
 
 def test_smoothing_noise_is_drawn_for_each_sample_and_dimension():
@@ -122,7 +120,7 @@ def test_exploration_noise_stays_in_the_box_and_scales_with_it():
     )
     agent = tfdpg.TD3(spec, hidden_units=(4,), start_steps=0, act_noise=0.1)
     observations = np.zeros((20_000, 1), np.float32)
-    actions = agent.exploration(np.zeros((20_000, 2), np.float32), 0, np.random.default_rng(0))
+    actions = agent.behaviour.exploration.explore(np.zeros((20_000, 2), np.float32), 1.0, np.random.default_rng(0))
     np.testing.assert_allclose(actions.std(axis=0), [0.1, 1.0], rtol=0.03)
     loud = tfdpg.TD3(spec, hidden_units=(4,), start_steps=0, act_noise=5.0, replay_size=50_000)
     assert all(spec.action_space.contains(row) for row in loud.act(observations))
@@ -175,7 +173,7 @@ def test_an_adapted_normalization_layer_learns_acts_and_is_exported(tmp_path):
 def test_options_that_nothing_would_use_are_refused():
     encoder = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
     for name, value in (("encoder", encoder), ("hidden_units", (64, 64)), ("activation", "tanh")):
-        with pytest.raises(ValueError, match=f"`{name}` is for the stock networks"):
+        with pytest.raises(ValueError, match=f"`{name}` does nothing where `pi`, `q1` and `q2` are your own"):
             linear_agent(**{name: value})
 
 

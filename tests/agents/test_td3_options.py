@@ -43,7 +43,7 @@ def test_with_one_critic_it_is_delayed_ddpg():
     np.testing.assert_allclose(measured["loss_q"], (Q1[0] * S + Q1[1] * A - target) ** 2, rtol=1e-4)
     np.testing.assert_array_equal(measured["q1"], measured["q2"])
     for options in ({"q2": agent.q1}, {"policy_gradient": "min"}):
-        with pytest.raises(ValueError, match="need two critics"):
+        with pytest.raises(ValueError, match="needs? two critics"):
             tfdpg.TD3(SPEC, critics=1, **options)
 
 

@@ -1,16 +1,20 @@
 """A shard in this process."""
 
+import functools
+
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from tests.environments import Counter
 from tfdpg import Spec
-from tfdpg.acting import Moments
+from tfdpg.acting import Behaviour, Moments
 from tfdpg.distributed.chunks import Order
 from tfdpg.distributed.shard import Shard, split
 from tfdpg.distributed.worker import Worker
+from tfdpg.exploration import noisy_actions
 from tfdpg.replay import Layout, Ring
+from tfdpg.replay import transitions as transitions_of
 from tfdpg.replay.ring import NONE
 
 SPEC = Spec.of(Counter())
@@ -26,11 +30,13 @@ class Still:
 
 
 def worker(lane=0):
-    return Worker(lane, SPEC, lambda: Counter(length=4, ends="truncated"), Still(), ("gaussian", 0.1, 0.15), 0, None)
+    behaviour = Behaviour(SPEC, Still(), noisy_actions(SPEC, "gaussian", 0.1, 0.15, None))
+    return Worker(lane, SPEC, lambda: Counter(length=4, ends="truncated"), behaviour, 0, None)
 
 
 def shard(size=100, **options):
-    return Shard(SPEC, (size, None), OPTIONS | options, 1, 0.9, True)
+    make_draw = functools.partial(transitions_of, n_step=1, gamma=0.9, **OPTIONS | options)
+    return Shard(SPEC, (size, None), make_draw, True)
 
 
 def transitions(state):
@@ -78,9 +84,9 @@ def test_errors_of_overwritten_rows_are_ignored():
     one.store(0, first.rollout(None, 0, Order(12, 0, 1, 0)))
     drawn = one.draw(0, 1)
     one.store(0, first.rollout(None, 0, Order(16, 0, 1, 0)))
-    before = one._sampler._largest
+    before = one._draw.sampler._largest
     one.refresh(drawn.ticket, np.full((1, 6), 1e6))
-    assert one._sampler._largest == before
+    assert one._draw.sampler._largest == before
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 40])

@@ -5,8 +5,10 @@ import pytest
 
 from tests.environments import Counter, Identity
 from tfdpg import Spec
+from tfdpg.acting import Behaviour
 from tfdpg.distributed.chunks import Order
 from tfdpg.distributed.worker import Worker
+from tfdpg.exploration import noisy_actions
 from tfdpg.training.lanes import TRAINING, reset_seed
 
 ENV = Counter(length=3)
@@ -27,7 +29,8 @@ class Constant:
 
 
 def worker(make_env=lambda: Counter(length=3), spec=SPEC, policy=None, scale=0.0, lane=2, max_ep_len=None):
-    return Worker(lane, spec, make_env, policy or Constant(), ("gaussian", scale, 0.15), 7, max_ep_len)
+    behaviour = Behaviour(spec, policy or Constant(), noisy_actions(spec, "gaussian", scale, 0.15, None))
+    return Worker(lane, spec, make_env, behaviour, 7, max_ep_len)
 
 
 def test_rows_are_packed_as_the_ring_takes_them():

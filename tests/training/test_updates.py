@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 
 from tfdpg.networks import stateless_normal
+from tfdpg.training.gradients import descent, polyak_average, where_due
 from tfdpg.training.optimizers import trainable_variables
-from tfdpg.training.updates import minimize, polyak_average, wants_xla, where_due
+from tfdpg.training.updates import wants_xla
 
 ROUNDS = """
 import gymnasium as gym, keras, sys, tfdpg
@@ -71,7 +72,8 @@ def test_own_losses_of_a_network_count():
         network.set_weights([np.ones((1, 1)), np.zeros(1)])
         optimizer = keras.optimizers.SGD(0.01)
         optimizer.build(network.trainable_variables)
-        minimize(lambda network=network: (tf.reduce_mean(network(tf.ones((1, 1)))), None), network, optimizer)
+        with descent(network, optimizer) as down:
+            down(tf.reduce_mean(network(tf.ones((1, 1)))))
         kernels.append(float(network.get_weights()[0][0, 0]))
     np.testing.assert_allclose(kernels, [1 - 0.01, 1 - 0.01 * (1 + 2 * 10)], rtol=1e-5)
 
@@ -82,7 +84,8 @@ def test_regularizers_of_networks_that_share_a_layer_count_once():
     networks = [keras.Model(x, keras.layers.Dense(1, kernel_initializer="ones")(shared)) for _ in range(2)]
     optimizer = keras.optimizers.SGD(0.01)
     optimizer.build(trainable_variables(networks))
-    minimize(lambda: (sum(tf.reduce_mean(q(tf.ones((1, 1)))) for q in networks), None), networks, optimizer)
+    with descent(networks, optimizer) as down:
+        down(sum(tf.reduce_mean(q(tf.ones((1, 1)))) for q in networks))
     np.testing.assert_allclose(networks[1].get_weights()[0], 1 - 0.01 * (2 + 2 * 10), rtol=1e-5)
 
 

@@ -27,7 +27,7 @@ class Exploration(Protocol):
         """How much it explores at an environment step, of 1."""
         ...
 
-    def __call__(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
+    def explore(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
         """What is stored with an exploring step, float32 `[lanes, step_width]`; the action comes first."""
         ...
 
@@ -64,7 +64,7 @@ class Behaviour:
 
     def explore(self, packed: Packed, factor: float, rng: np.random.Generator) -> np.ndarray:
         """Exploring steps; `factor` is how much of the exploration there is, of 1."""
-        return self.exploration(self.actor(packed), factor, rng)
+        return self.exploration.explore(self.actor(packed), factor, rng)
 
     def greedy(self, packed: Packed) -> np.ndarray:
         """Steps that do not explore."""

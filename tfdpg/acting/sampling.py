@@ -26,7 +26,7 @@ class CategoricalSampling:
         """1: how much it explores is the policy's."""
         return 1.0
 
-    def __call__(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
+    def explore(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
         """A drawn action for each row of probabilities, `[lanes, 1 + actions]`."""
         cumulative = np.cumsum(output, axis=1)
         drawn = rng.random((len(output), 1), np.float32) * cumulative[:, -1:]
@@ -65,7 +65,7 @@ class GaussianSampling:
         """1: how much it explores is the policy's."""
         return 1.0
 
-    def __call__(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
+    def explore(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
         """A drawn action for each row of means, or of means and scales, `[lanes, 3 act_dim]`."""
         loc, scale = self._parameters(output)
         action = loc + scale * rng.standard_normal(loc.shape, np.float32)
