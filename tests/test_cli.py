@@ -189,7 +189,7 @@ def test_vector_environments_and_own_networks(tmp_path, monkeypatch, capsys):
     assert train("--run-dir", "r", "--num-envs", "3", "--networks", "my_networks:build") == 0
     agent = tfdpg.load_agent(tmp_path / "r/seed-0/checkpoints/60")
     assert set(agent.own_networks) == {"pi"} and agent.pi.layers[1].units == 5
-    assert len(agent.replay.heads) == 3
+    assert len(agent.replay.current) == 3
     assert train("--run-dir", "s", "--networks", "my_networks:wrong") == 1
     assert "['actor']" in capsys.readouterr().err
 

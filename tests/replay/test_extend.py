@@ -35,7 +35,7 @@ def one_by_one(ring, lane, rows):
     lanes = np.array([lane])
     for i, opens in enumerate(rows.first):
         row = rows.part(slice(i, i + 1))
-        if opens or lane >= len(ring.heads) or ring.heads[lane] == NONE:
+        if opens or lane >= len(ring.current) or ring.current[lane] == NONE:
             ring.begin(lanes, row.observation)
         else:
             ring.add(lanes, row.action, row.reward, row.terminated, row.observation)
@@ -59,7 +59,7 @@ def test_a_chunk_is_its_rows_one_by_one(history, size, kind, closing):
     assert ring.added == reference.added
     if not ring.added:
         return
-    np.testing.assert_array_equal(ring.heads, reference.heads)
+    np.testing.assert_array_equal(ring.current, reference.current)
     held = slice(0, ring.size)
     np.testing.assert_array_equal(ring.successor[held], reference.successor[held])
     follows = np.flatnonzero(ring.successor[held] != NONE)

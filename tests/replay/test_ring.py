@@ -63,7 +63,7 @@ def histories(draw):
 
 
 def is_open(ring, lanes):
-    return np.array([lane < len(ring.heads) and ring.heads[lane] != NONE for lane in lanes])
+    return np.array([lane < len(ring.current) and ring.current[lane] != NONE for lane in lanes])
 
 
 @settings(max_examples=300, deadline=None)
@@ -79,7 +79,7 @@ def test_transitions_are_the_reference_s(history):
             observation = next(value)
             ring.begin(np.array([lane]), (np.array([[observation]], np.float32),))
             reference.begin(lane, observation)
-        overwritten = ring.heads[moving] < ring.added + len(moving) - size
+        overwritten = ring.current[moving] < ring.added + len(moving) - size
         observations = np.array([next(value) for _ in moving], np.float32)
         rewards = np.array([next(value) for _ in moving], np.float32)
         terminated = ends.random(len(moving)) < 0.2

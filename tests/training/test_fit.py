@@ -34,7 +34,7 @@ def final_rows(agent):
     """The observations of rows without successor, heads of open episodes left out."""
     ring = agent.replay
     rows = np.flatnonzero(ring.successor[: ring.size] == NONE)
-    heads = set(ring.heads[ring.heads != NONE] % ring.replay_size)
+    heads = set(ring.current[ring.current != NONE] % ring.replay_size)
     return ring.rows[[row for row in rows if row not in heads], :2]
 
 

@@ -14,13 +14,13 @@ class Moments:
 
     Attributes:
         count: the observations taken in.
-        rows: the rows of the replay that were looked at.
+        rows_seen: the rows of the replay that were looked at.
         mean: `[features]`.
     """
 
     def __init__(self, spec: Spec):
         self._spec, self._real = spec, real_features(spec)
-        self.count = self.rows = 0
+        self.count = self.rows_seen = 0
         self.mean = np.zeros(len(self._real))
         self._squares = np.zeros(len(self._real))
 
@@ -37,7 +37,7 @@ class Moments:
 
     def looked_at(self, rows: int) -> None:
         """Takes note of how many rows of the replay have been taken in, from the first one ever."""
-        self.rows = rows
+        self.rows_seen = rows
 
     def merge(self, state: dict[str, np.ndarray]) -> None:
         """Takes in what another `Moments` of the same spec saw; `state` is its own."""
@@ -59,12 +59,12 @@ class Moments:
         """All that a later `restore` needs, as arrays."""
         return {
             "moments_count": np.array(self.count),
-            "moments_rows": np.array(self.rows),
+            "moments_rows": np.array(self.rows_seen),
             "moments_mean": self.mean,
             "moments_squares": self._squares,
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Takes what `state` gave."""
-        self.count, self.rows = int(state["moments_count"]), int(state["moments_rows"])
+        self.count, self.rows_seen = int(state["moments_count"]), int(state["moments_rows"])
         self.mean, self._squares = state["moments_mean"], state["moments_squares"]

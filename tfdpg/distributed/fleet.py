@@ -20,8 +20,8 @@ MANY = 20
 class _Lane:
     """A worker, the orders that it has, and what is known of it."""
 
-    def __init__(self, actor: Any):
-        self.actor = actor
+    def __init__(self, worker: Any):
+        self.worker = worker
         self.orders: collections.deque[tuple[Any, int]] = collections.deque()
         self.incarnation = -1
         self.failures, self.not_before = 0, 0.0
@@ -31,15 +31,15 @@ class Fleet:
     """The workers of a training.
 
     Args:
-        actors: one Ray actor for each lane, with a method `rollout(weights, version, order)`.
+        workers: one Ray actor for each lane, with a method `rollout(weights, version, order)`.
 
     Attributes:
         in_flight: environment steps that were ordered and did not arrive yet.
         restarts: how often a worker came back as a new process.
     """
 
-    def __init__(self, actors: Sequence[Any]):
-        self._lanes = [_Lane(actor) for actor in actors]
+    def __init__(self, workers: Sequence[Any]):
+        self._lanes = [_Lane(worker) for worker in workers]
         self.in_flight = self.restarts = 0
 
     def __enter__(self) -> "Fleet":
@@ -48,7 +48,7 @@ class Fleet:
     def __exit__(self, *exception: object) -> None:
         """Ends all workers."""
         for lane in self._lanes:
-            ray.kill(lane.actor)
+            ray.kill(lane.worker)
 
     def order(self, weights: Any, version: int, next_order: Callable[[int], Order]) -> None:
         """Gives each worker that has less than `IN_FLIGHT` orders one more.
@@ -62,7 +62,7 @@ class Fleet:
         for number, lane in enumerate(self._lanes):
             if len(lane.orders) < IN_FLIGHT and now >= lane.not_before:
                 order = next_order(number)
-                lane.orders.append((lane.actor.rollout.remote(weights, version, order), order.steps))
+                lane.orders.append((lane.worker.rollout.remote(weights, version, order), order.steps))
                 self.in_flight += order.steps
 
     def arrivals(self, timeout: float) -> list[tuple[int, Any]]:

@@ -28,7 +28,7 @@ class _Known:
 
     def __init__(self, *arguments: Any):
         self.name = f"tfdpg-shard-{uuid.uuid4()}"  # a handle among a worker's arguments would be an object to keep
-        self.actor = start_process(Shard, *arguments, name=self.name)
+        self.process = start_process(Shard, *arguments, name=self.name)
         self.incarnation, self.rows = -1, 0
         self.steps: dict[int, int] = {}
         self.moments: dict[int, dict[str, np.ndarray]] = {}
@@ -60,7 +60,7 @@ class Shards:
         agent = self._agent
         if agent.replay.size:
             for shard, part in zip(self._shards, split(agent.replay.state(), len(self._shards)), strict=True):
-                self._notice(shard, ray.get(shard.actor.append.remote(part)))
+                self._notice(shard, ray.get(shard.process.append.remote(part)))
         agent.replay.clear()
         agent.draw.sampler.restore({})
         self._stack.enter_context(agent.learning.from_elsewhere(self))
@@ -74,7 +74,7 @@ class Shards:
                 self._gather()
         finally:
             for shard in self._shards:
-                ray.kill(shard.actor)
+                ray.kill(shard.process)
 
     def _gather(self) -> None:
         agent = self._agent
@@ -116,7 +116,7 @@ class Shards:
         if number < len(self._saved) and self._saved[number].exists():
             with np.load(self._saved[number]) as file:
                 state = dict(file)
-            shard.actor.append.remote(state)
+            shard.process.append.remote(state)
             back = len(state["rows"])
         warnings.warn(f"Replay shard {number} died with {lost} rows; {back} are back from a checkpoint.", stacklevel=2)
         return True
@@ -152,7 +152,7 @@ class Shards:
     def _ask(self, update: int) -> tuple[int, Any]:
         """Asks the next shard for a block of minibatches."""
         number, self._turn = self._turn, (self._turn + 1) % len(self._shards)
-        return number, self._shards[number].actor.draw.remote(update, BLOCK)
+        return number, self._shards[number].process.draw.remote(update, BLOCK)
 
     def take_in(self) -> None:
         """Merges the statistics of the shards, and writes them into the networks."""
@@ -180,7 +180,7 @@ class Shards:
 
     def return_range(self) -> tuple[float, float]:
         """See `tfdpg.replay.return_range`, of all shards."""
-        ranges = patiently(lambda: ray.get([shard.actor.return_range.remote() for shard in self._shards]))
+        ranges = patiently(lambda: ray.get([shard.process.return_range.remote() for shard in self._shards]))
         lows, highs = zip(*[known for known in ranges if known is not None], strict=True)
         return min(lows), max(highs)
 
@@ -190,7 +190,7 @@ class Shards:
         if self._block is None or self._used < BLOCK:
             return
         if self._wants_errors:
-            self._from.actor.refresh.remote(self._block.ticket, np.concatenate(self._errors))
+            self._from.process.refresh.remote(self._block.ticket, np.concatenate(self._errors))
         self._block = None
 
     # Where checkpoints are written.
@@ -204,8 +204,8 @@ class Shards:
                 warnings.warn(f"The checkpoint lacks the rows of replay shard {number}: {error}", stacklevel=2)
 
     def _rows_of(self, shard: _Known) -> dict[str, Any]:
-        state, receipt = patiently(lambda: ray.get(shard.actor.state.remote()))
-        return patiently(lambda: ray.get(shard.actor.state.remote()))[0] if self._notice(shard, receipt) else state
+        state, receipt = patiently(lambda: ray.get(shard.process.state.remote()))
+        return patiently(lambda: ray.get(shard.process.state.remote()))[0] if self._notice(shard, receipt) else state
 
     def saved(self, directory: Path) -> None:
         """Remembers where the rows are, for a shard that dies."""

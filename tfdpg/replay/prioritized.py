@@ -112,7 +112,7 @@ class Prioritized:
             slots = self._newest(self.ring.size)
             priorities = state["priorities"][len(state["priorities"]) - len(slots) :]
             self._set(slots, np.where(self.ring.successor[slots] != NONE, priorities, 0.0))
-            self._seen, self._waiting = self.ring.added, self._heads()
+            self._seen, self._waiting = self.ring.added, self._current()
             self._drawable = np.count_nonzero(self._priorities)
 
     def _take_in_new_rows(self) -> None:
@@ -124,17 +124,17 @@ class Prioritized:
         slots = np.concatenate([self._waiting, new])
         follows = self.ring.successor[slots] != NONE
         self._set(slots, np.where(follows, self._largest, 0.0))
-        self._seen, self._waiting = added, self._heads()
+        self._seen, self._waiting = added, self._current()
         self._drawable = np.count_nonzero(self._priorities)
 
     def _newest(self, count: int) -> np.ndarray:
         """The slots of the newest rows, the oldest of them first."""
         return np.arange(self.ring.added - count, self.ring.added) % self.ring.replay_size
 
-    def _heads(self) -> np.ndarray:
+    def _current(self) -> np.ndarray:
         """Rows that have no successor yet."""
-        heads = self.ring.heads
-        return heads[heads >= max(0, self.ring.added - self.ring.replay_size)] % self.ring.replay_size
+        rows = self.ring.current
+        return rows[rows >= max(0, self.ring.added - self.ring.replay_size)] % self.ring.replay_size
 
     def _set(self, slots: np.ndarray, priorities: np.ndarray) -> None:
         self._priorities.ravel()[slots] = priorities

@@ -2,7 +2,7 @@
 
 A row is an observation and, once it has acted, its action, reward and end. The next observation of a row is
 its successor's: nothing is stored twice. The observation that ends an episode is a row of its own, without
-successor; it says with which row its lane went on. A lane (one environment) is nothing but its current head row, so
+successor; it says with which row its lane went on. A lane (one environment) is nothing but its current row, so
 lanes may come, go and run at unequal speed. Overwriting the oldest row is safe, since a successor is always newer than
 its row.
 """
@@ -41,7 +41,7 @@ class Ring:
         onward: the first row of the lane's next episode, where an episode ended, int32 `[replay_size]`; else -1. None
             without `has_windows`.
         added: the number of rows ever added.
-        heads: for each lane the number (counted from the first row ever) of its head row, or -1.
+        current: for each lane the number (counted from the first row ever) of the row that has not acted yet, or -1.
         newest: for each lane the number of its newest row, or -1.
     """
 
@@ -65,7 +65,7 @@ class Ring:
         self.obs_width = widths.get("float32", 0)
         self.image_width = widths.get("uint8", 0)
         self.added = 0
-        self.heads = self.newest = np.empty(0, np.int64)
+        self.current = self.newest = np.empty(0, np.int64)
         self._allocated = False
 
     @property
@@ -104,7 +104,7 @@ class Ring:
             self._make_room(lanes.max())
         new = self._append(observation)
         self._go_on(self.newest[lanes], new)
-        self.heads[lanes] = self.newest[lanes] = new
+        self.current[lanes] = self.newest[lanes] = new
 
     def add(
         self,
@@ -114,7 +114,7 @@ class Ring:
         terminated: np.ndarray,
         next_observation: Packed,
     ) -> None:
-        """Completes the head row of each lane, and makes its next observation the new head.
+        """Completes the current row of each lane, and makes its next observation the current one.
 
         Args:
             lanes: the lanes that took a step, `[n]`, each with an open episode.
@@ -124,25 +124,25 @@ class Ring:
             next_observation: packed, `[n, ...]`; an episode's final observation at its end.
         """
         new = self._append(next_observation)
-        heads = self.heads[lanes]
-        kept = heads >= self.added - self.replay_size  # a lane may be so slow that its head was overwritten
+        rows = self.current[lanes]
+        kept = rows >= self.added - self.replay_size  # a lane may be so slow that its row was overwritten
         if not kept.all():
-            heads, action, reward, terminated, followers = (
-                values[kept] for values in (heads, action, reward, terminated, new)
+            rows, action, reward, terminated, followers = (
+                values[kept] for values in (rows, action, reward, terminated, new)
             )
         else:
             followers = new
-        slots = self._slots(heads)
+        slots = self._slots(rows)
         self.rows[slots, self.obs_width : -1] = action
         self.rows[slots, -1] = reward
         self.terminated[slots] = terminated
         self.successor[slots] = followers % self.replay_size
-        self.heads[lanes] = self.newest[lanes] = new
+        self.current[lanes] = self.newest[lanes] = new
 
     def extend(self, lane: int, rows: Rows) -> None:
         """Adds successive rows of a lane, as `begin` and `add` would one by one.
 
-        The first of them follows the lane's head, unless it opens an episode; where the lane has no head, the step
+        The first of them follows the lane's current row, unless it opens an episode; where the lane has none, the step
         that led to it is not kept.
         """
         self.allocate()
@@ -152,15 +152,15 @@ class Ring:
             self._extend(lane, rows.part(slice(start, start + most)))
 
     def _extend(self, lane: int, rows: Rows) -> None:
-        head, first_row = self.heads[lane], self.added
-        if not rows.first[0] and head != NONE and head >= first_row + 1 - self.replay_size:
-            self._complete(np.array([head]), rows.part(slice(0, 1)), np.array([first_row]))
+        current, first_row = self.current[lane], self.added
+        if not rows.first[0] and current != NONE and current >= first_row + 1 - self.replay_size:
+            self._complete(np.array([current]), rows.part(slice(0, 1)), np.array([first_row]))
         numbers, opens = self._append(rows.observation), np.flatnonzero(rows.first)
         self._go_on(np.append(self.newest[lane], numbers[:-1])[opens], numbers[opens])
         follows = np.flatnonzero(~rows.first[1:]) + 1
         steps = Rows((), *(values[follows] for values in rows[1:]))
         self._complete(numbers[follows - 1], steps, numbers[follows])
-        self.heads[lane] = self.newest[lane] = numbers[-1]
+        self.current[lane] = self.newest[lane] = numbers[-1]
 
     def _go_on(self, numbers: np.ndarray, followers: np.ndarray) -> None:
         """Says of the last rows of episodes, by their numbers (-1 is none), with which rows their lanes went on."""
@@ -178,16 +178,16 @@ class Ring:
         self.successor[slots] = followers % self.replay_size
 
     def end(self, lanes: np.ndarray) -> None:
-        """Closes the episode on each of `lanes`: its head is the final observation."""
-        self.heads[lanes[lanes < len(self.heads)]] = NONE
+        """Closes the episode on each of `lanes`: its current row is the final observation."""
+        self.current[lanes[lanes < len(self.current)]] = NONE
 
     def continues(self, lanes: np.ndarray, observation: Packed) -> np.ndarray:
-        """Whether each of `lanes` has an open episode whose head is this observation, bool `[len(lanes)]`."""
-        if len(lanes) == 0 or lanes[-1] >= len(self.heads):
+        """Whether each of `lanes` has an open episode whose current row is this observation, bool `[len(lanes)]`."""
+        if len(lanes) == 0 or lanes[-1] >= len(self.current):
             return np.zeros(len(lanes), bool)
-        heads = self.heads[lanes]
-        same = heads >= max(0, self.added - self.replay_size)
-        for held, given in zip(self.observation(heads % self.replay_size), observation, strict=True):
+        rows = self.current[lanes]
+        same = rows >= max(0, self.added - self.replay_size)
+        for held, given in zip(self.observation(rows % self.replay_size), observation, strict=True):
             if held.tobytes() != given.tobytes():  # several times as fast as comparing numbers
                 same &= (held == given).all(axis=1)
         return same
@@ -203,13 +203,13 @@ class Ring:
         if self._allocated:
             del self.rows, self.images, self.terminated, self.successor, self.onward
         self.added, self._allocated = 0, False
-        self.heads = self.newest = np.empty(0, np.int64)
+        self.current = self.newest = np.empty(0, np.int64)
 
     def state(self) -> dict[str, Any]:
         """All that a later `restore` needs, as arrays; only rows that are held."""
         self.allocate()
         held = slice(0, self.size)
-        state = {"added": np.int64(self.added), "heads": self.heads, "newest": self.newest, "rows": self.rows[held]}
+        state = {"added": np.int64(self.added), "heads": self.current, "newest": self.newest, "rows": self.rows[held]}
         names = ("terminated", "successor", "onward", "images")
         return state | {name: getattr(self, name)[held] for name in names if getattr(self, name) is not None}
 
@@ -220,7 +220,7 @@ class Ring:
         forgotten = self.added if held < self.replay_size else 0  # slots that no row was ever put into come last
         self.added -= forgotten
         self.append(state)
-        self.heads, self.newest = (
+        self.current, self.newest = (
             np.where(rows >= forgotten, rows - forgotten, NONE)
             for rows in (state["heads"], state.get("newest", state["heads"]))
         )
@@ -272,10 +272,10 @@ class Ring:
         return numbers
 
     def _make_room(self, lane: int) -> None:
-        """Makes `heads` and `newest` long enough for a lane."""
-        if lane >= len(self.heads):
-            more = np.full(lane + 1 - len(self.heads), NONE)
-            self.heads, self.newest = np.append(self.heads, more), np.append(self.newest, more)
+        """Makes `current` and `newest` long enough for a lane."""
+        if lane >= len(self.current):
+            more = np.full(lane + 1 - len(self.current), NONE)
+            self.current, self.newest = np.append(self.current, more), np.append(self.newest, more)
 
     def _slots(self, numbers: np.ndarray) -> np.ndarray | slice:
         """Where rows lie; a slice for one row, which NumPy indexes several times as fast."""

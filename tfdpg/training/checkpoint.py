@@ -158,7 +158,7 @@ def _restore_replay(agent: Saves, saved: Saved) -> None:
     if agent.moments is not None:
         agent.moments.restore(saved.replay)
         rows = agent.replay.added
-        agent.moments.looked_at(rows if saved.elsewhere else min(agent.moments.rows, rows))
+        agent.moments.looked_at(rows if saved.elsewhere else min(agent.moments.rows_seen, rows))
 
 
 def replay_files(directory: str | Path) -> list[Path]:

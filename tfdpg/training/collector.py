@@ -160,7 +160,7 @@ class Collector:
     def close_episodes(self) -> None:
         """Closes open episodes as truncated; the next `act` begins new ones."""
         self._behaviour.end(np.ones(len(self.lanes), bool))
-        self._end(np.arange(len(self._replay.heads)))
+        self._end(np.arange(len(self._replay.current)))
         self._pending, self._resetting = None, None
 
     def _end(self, lanes: np.ndarray) -> None:

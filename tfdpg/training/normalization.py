@@ -12,7 +12,7 @@ from tfdpg.replay import Ring
 
 def take_in(ring: Ring, moments: Moments, normalizers: Sequence[Normalizer]) -> None:
     """Adds the observations of the rows that are new since the last time, and writes mean and variance."""
-    first = max(moments.rows, ring.added - ring.replay_size)
+    first = max(moments.rows_seen, ring.added - ring.replay_size)
     if first == ring.added:
         return
     moments.update(ring.observation(np.arange(first, ring.added) % ring.replay_size))
