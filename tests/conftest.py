@@ -1,21 +1,52 @@
 import os
+import warnings
+
+import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
-import warnings
+FIRST = ("distributed", "training", "agents", "export", "test_cli")
+"""The longest first, so that no process works alone in the end."""
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of the libraries' own imports
-    import keras  # noqa: F401
-    import tensorflow as tf
-    import tensorflow_serving.apis  # noqa: F401
 
-import pytest
+def pytest_configure(config):
+    if config.getoption("dist", "no") != "no" and "PYTEST_XDIST_WORKER" not in os.environ:
+        return  # this process only deals out tests
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the libraries' own imports
+        import keras  # noqa: F401
+        import tensorflow as tf
+        import tensorflow_serving.apis  # noqa: F401
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
 
-tf.config.threading.set_intra_op_parallelism_threads(1)
-tf.config.threading.set_inter_op_parallelism_threads(1)
+
+def pytest_xdist_auto_num_workers():
+    """A process a core, and not more than the tests keep busy."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(cores, 4)
+
+
+def pytest_collection_modifyitems(items):
+    def place(item):
+        parts = item.nodeid.removeprefix("tests/")
+        return next((number for number, name in enumerate(FIRST) if parts.startswith(name)), len(FIRST))
+
+    items.sort(key=place)
+
+
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):
+        """Deals out whole files, which share agents; those that start a Ray go to one process, one after the other."""
+
+        def _split_scope(self, nodeid):
+            return "ray" if nodeid.startswith("tests/distributed/") else super()._split_scope(nodeid)
+
+    return Files(config, log)
 
 
 @pytest.fixture

@@ -342,6 +342,7 @@ def passes(tree: Path, tests: tuple[str, ...]) -> bool:
         "-x",
         "-p",
         "no:cacheprovider",
+        "-n0",
         *(f"tests/{test}" for test in tests),
     ]
     environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}

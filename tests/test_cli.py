@@ -27,11 +27,13 @@ TINY = (
     "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --update-every 5 "
     "--replay-size 500 --jit-compile False"
 ).split()
+QUIET = ["--update-after", "1000"]
+"""Without updates, which cost a trace, where a test does not look at what is learnt."""
 SHORT = ["--epochs", "2", "--steps-per-epoch", "30", "--validation-episodes", "2", "--verbose", "0"]
 
 
 def train(*arguments, env="tfdpg-test/Counter-v0"):
-    return cli.main(["train", "td3", "--env", env, *TINY, *SHORT, *map(str, arguments)])
+    return cli.main(["train", "ddpg", "--env", env, *TINY, *SHORT, *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +188,7 @@ def test_vector_environments_and_own_networks(tmp_path, monkeypatch, capsys):
         "    return {'actor': None}\n"
     )
     monkeypatch.chdir(tmp_path)
-    assert train("--run-dir", "r", "--num-envs", "3", "--networks", "my_networks:build") == 0
+    assert train("--run-dir", "r", "--num-envs", "3", "--networks", "my_networks:build", *QUIET) == 0
     agent = tfdpg.load_agent(tmp_path / "r/seed-0/checkpoints/60")
     assert set(agent.own_networks) == {"pi"} and agent.pi.layers[1].units == 5
     assert len(agent.replay.current) == 3
@@ -219,15 +221,26 @@ def test_acer_trains_on_discrete_actions_and_is_evaluated_and_inspected(tmp_path
 
 
 def test_target_return_stops_early(tmp_path):
-    assert train("--run-dir", tmp_path / "r", "--target-return", "15") == 0
+    assert train("--run-dir", tmp_path / "r", "--target-return", "15", *QUIET) == 0
     assert tfdpg.load_agent(tmp_path / "r/seed-0/checkpoints/30").epoch == 1
 
 
-@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("lanes", [[], ["--num-envs", "2", "--vectorization", "async"]], ids=["one", "async"])
+INTERRUPTED, ENDED = (signal.SIGINT, 130), (signal.SIGTERM, 143)
+ASYNC = ["--num-envs", "2", "--vectorization", "async"]
+
+
+@pytest.mark.parametrize(
+    "number, status, lanes",
+    [
+        pytest.param(*INTERRUPTED, [], id="SIGINT-one"),
+        pytest.param(*ENDED, ASYNC, id="SIGTERM-async"),
+        pytest.param(*ENDED, [], id="SIGTERM-one", marks=pytest.mark.slow),
+        pytest.param(*INTERRUPTED, ASYNC, id="SIGINT-async", marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_to_all_processes_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, number, status, lanes):
     code = "import sys, tests.environments; from tfdpg.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "train", "td3", "--env", "tfdpg-test/Counter-v0", *TINY]
+    command = [sys.executable, "-c", code, "train", "ddpg", "--env", "tfdpg-test/Counter-v0", *TINY]
     command += ["--steps-per-epoch", "100", "--epochs", "100000", "--verbose", "0", "--run-dir", str(tmp_path)]
     pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
     process = subprocess.Popen([*command, *lanes], start_new_session=True, **pipes)
@@ -365,7 +378,9 @@ def test_every_option_is_a_flag_with_its_help_and_default(name, capsys):
     assert all(field.type.__metadata__[0].help for field in fields.values())
 
 
-@pytest.mark.parametrize("env, size", [("Pendulum-v1", 500), ("InvertedPendulum-v5", 480)])
+@pytest.mark.parametrize(
+    "env, size", [("Pendulum-v1", 500), pytest.param("InvertedPendulum-v5", 480, marks=pytest.mark.slow)]
+)
 def test_video_has_every_frame(tmp_path, env, size):
     agent = tfdpg.TD3(gym.make(env), hidden_units=(4,), jit_compile=False)
     agent.export(tmp_path / "model")

@@ -1,5 +1,7 @@
 """Every agent, small, ready for the tests that all of them must pass."""
 
+import functools
+
 import pytest
 
 import tfdpg
@@ -29,7 +31,19 @@ AGENTS = {
 }
 
 
+def roster(*quick):
+    """Parametrizes a test with the agents: quick are those that differ in what it tests, the others are slow."""
+    slow = [pytest.mark.slow]
+    params = [pytest.param(make, id=name, marks=[] if name in quick else slow) for name, make in AGENTS.items()]
+    return pytest.mark.parametrize("make", params)
+
+
+@functools.cache
+def options_of(make):
+    return frozenset(make(Counter()).given)
+
+
 def needs(make, option):
     """Skips the test where an agent has no such option."""
-    if option not in make(Counter()).given:
+    if option not in options_of(make):
         pytest.skip(f"the agent has no option {option}")

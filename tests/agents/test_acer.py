@@ -72,7 +72,7 @@ def test_a_round_is_one_update_on_the_newest_windows_and_then_some_on_others():
         assert (steps == [(10 * number + t) % 7 + 1 for t in range(10)]).all()
 
 
-@pytest.mark.parametrize("kind", ["discrete", "box"])
+@pytest.mark.parametrize("kind", [pytest.param("discrete", marks=pytest.mark.slow), "box"])
 def test_identity_is_learnt(kind):
     def make():
         return Choice() if kind == "discrete" else Identity()
@@ -98,8 +98,16 @@ class Choice(gym.Env):
         return self.wanted, 0.0 if action == self.wanted + 5 else -1.0, True, False, {}
 
 
-@pytest.mark.parametrize("options", [{}, {"shared_torso": True}], ids=["separate", "shared"])
-@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize(
+    "kind, options",
+    [
+        ("discrete", {}),
+        ("box", {"shared_torso": True}),
+        pytest.param("discrete", {"shared_torso": True}, marks=pytest.mark.slow),
+        pytest.param("box", {}, marks=pytest.mark.slow),
+    ],
+    ids=["discrete-separate", "box-shared", "discrete-shared", "box-separate"],
+)
 def test_exports_have_modes_values_and_distributions(kind, options, tmp_path):
     agent = tfdpg.ACER(SPECS[kind], reward_scale=0.1, **SMALL | options)
     policy = tfdpg.load(agent.export(tmp_path / "model"))
@@ -206,7 +214,9 @@ def test_deterministic_policies_refuse_discrete_actions():
             agent(SPECS["discrete"])
 
 
-@pytest.mark.parametrize("start", [-1, 0, 5])
+@pytest.mark.parametrize(
+    "start", [pytest.param(-1, marks=pytest.mark.slow), pytest.param(0, marks=pytest.mark.slow), 5]
+)
 def test_windows_without_steps_and_cuts_change_nothing_that_is_not_a_number(start):
     """Memory that was not written to may hold anything; one lane leaves 2 of 3 newest windows without a step."""
     spec = tfdpg.Spec(SPECS["box"].observation_space, spaces.Discrete(2, start=start))

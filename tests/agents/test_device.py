@@ -24,10 +24,10 @@ import tfdpg
 from tests.agents.roster import AGENTS
 from tests.environments import Counter
 
-device, directory = sys.argv[1:]
-for name, make in AGENTS.items():
+device, directory, *names = sys.argv[1:]
+for name in names:
     env = Counter()
-    agent = make(env, device=device, jit_compile=True, update_every=5)
+    agent = AGENTS[name](env, device=device, jit_compile=True, update_every=5)
     agent.fit(env, epochs=1, steps_per_epoch=40, validation_env=Counter(), validation_episodes=1, verbose=0)
     assert agent.updates >= 30
     agent.save(f"{directory}/{name}")
@@ -44,15 +44,16 @@ for name, make in AGENTS.items():
 """
 
 
-def run_every_agent(device, directory, hidden="-1"):
+def run_agents(names, device, directory, hidden="-1"):
     environment = dict(os.environ, CUDA_VISIBLE_DEVICES=hidden)
-    command = [sys.executable, "-c", SESSION, device, str(directory)]
+    command = [sys.executable, "-c", SESSION, device, str(directory), *names]
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert result.stdout.split() == list(AGENTS), result.stderr
+    assert result.stdout.split() == list(names), result.stderr
 
 
-def test_all_lives_and_runs_on_the_second_cpu(tmp_path):
-    run_every_agent("cpu:1", tmp_path)
+@pytest.mark.parametrize("names", [["DDPG"], pytest.param(list(AGENTS), marks=pytest.mark.slow)], ids=["one", "all"])
+def test_all_lives_and_runs_on_the_second_cpu(names, tmp_path):
+    run_agents(names, "cpu:1", tmp_path)
 
 
 def gpus():
@@ -62,7 +63,7 @@ def gpus():
 @pytest.mark.gpu
 @pytest.mark.skipif(not gpus(), reason="there is no GPU")
 def test_all_lives_and_runs_on_a_gpu(tmp_path):
-    run_every_agent("gpu:0", tmp_path, hidden="0")
+    run_agents(AGENTS, "gpu:0", tmp_path, hidden="0")
 
 
 @pytest.mark.parametrize("make", AGENTS.values(), ids=AGENTS)
@@ -71,13 +72,17 @@ def test_a_device_that_is_not_there_is_refused(make):
         make(Counter(), device="gpu:0")
 
 
-@pytest.mark.parametrize("make", AGENTS.values(), ids=AGENTS)
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_mixed_precision_learns_acts_and_exports(make, policy, tmp_path):
+HALVES = ["mixed_float16", "mixed_bfloat16"]
+QUICK = [("ACER", "mixed_float16", False), ("TD3", "mixed_bfloat16", False)]
+SLOW = [(name, half, True) for half in HALVES for name in AGENTS]
+
+
+@pytest.mark.parametrize("name, policy, jit", QUICK + [pytest.param(*case, marks=pytest.mark.slow) for case in SLOW])
+def test_mixed_precision_learns_acts_and_exports(name, policy, jit, tmp_path):
     env = Counter()
     keras.config.set_dtype_policy(policy)
     try:
-        agent = make(env, jit_compile=True)
+        agent = AGENTS[name](env, jit_compile=jit)
         agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
         assert agent.pi.layers[2].compute_dtype == policy.removeprefix("mixed_")
         assert {variable.dtype for variable in agent.pi.variables} == {"float32"}

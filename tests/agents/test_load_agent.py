@@ -6,33 +6,33 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tfdpg
-from tests.agents.roster import AGENTS, needs
+from tests.agents.roster import needs, roster
 from tests.agents.test_options import doubled, fitted
 from tests.environments import Counter
 
-pytestmark = pytest.mark.parametrize("make", AGENTS.values(), ids=AGENTS)
 
-
-@pytest.mark.parametrize("size", [30, 1000])
+@roster("DDPG")
 @pytest.mark.parametrize("options", [{"replay": "prioritized"}, {"epochs_per_round": 1}], ids=["prioritized", "passes"])
-def test_a_replay_moves_into_one_of_another_size(make, options, size, tmp_path):
+def test_a_replay_moves_into_one_of_another_size(make, options, tmp_path):
     needs(make, next(iter(options)))
     agent = fitted(make, Counter(length=9), steps=120, replay_size=100, normalize_observations=True, **options)
     agent.learn(3)
     agent.save(tmp_path / "agent")
     changes = {"batch_size": 4} if "epochs_per_round" in options else {}
-    again = tfdpg.load_agent(tmp_path / "agent", replay_size=size, **changes)
-    kept = min(size, 100)
-    slots = [np.arange(a.replay.added - kept, a.replay.added) % a.replay.replay_size for a in (agent, again)]
-    acted = agent.replay.successor[slots[0]] >= 0
-    np.testing.assert_array_equal(agent.replay.rows[slots[0]][acted], again.replay.rows[slots[1]][acted])
-    assert again.replay.size == kept
-    if "replay" in options:
-        held = [a.sampler._priorities.ravel()[s] for a, s in zip((agent, again), slots, strict=True)]
-        np.testing.assert_array_equal(*held)
-    assert np.isfinite(list(again.learn(5).values())).all()
+    for size in (30, 1000):
+        again = tfdpg.load_agent(tmp_path / "agent", replay_size=size, **changes)
+        kept = min(size, 100)
+        slots = [np.arange(a.replay.added - kept, a.replay.added) % a.replay.replay_size for a in (agent, again)]
+        acted = agent.replay.successor[slots[0]] >= 0
+        np.testing.assert_array_equal(agent.replay.rows[slots[0]][acted], again.replay.rows[slots[1]][acted])
+        assert again.replay.size == kept
+        if "replay" in options:
+            held = [a.sampler._priorities.ravel()[s] for a, s in zip((agent, again), slots, strict=True)]
+            np.testing.assert_array_equal(*held)
+        assert np.isfinite(list(again.learn(5).values())).all()
 
 
+@roster("ACER", "DDPG")
 def test_an_open_episode_goes_on_after_loading_in_every_lane(make, tmp_path):
     makers = [lambda: Counter(length=7), lambda: Counter(length=4)]
     env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
@@ -52,6 +52,7 @@ def test_an_open_episode_goes_on_after_loading_in_every_lane(make, tmp_path):
     assert again.replay.added == agent.replay.added == 12 and again.env_steps == agent.env_steps == 9
 
 
+@roster("ACER", "DDPG")
 def test_loaded_statistics_are_not_forgotten(make, tmp_path):
     agent = fitted(make, Counter(length=9), steps=60, normalize_observations=True)
     agent.save_weights(tmp_path / "a.weights.h5")
@@ -63,6 +64,7 @@ def test_loaded_statistics_are_not_forgotten(make, tmp_path):
     assert np.abs(other.normalizers[0].mean.numpy() - agent.normalizers[0].mean.numpy()).max() < 1
 
 
+@roster("DDPG")
 def test_load_agent_changes_what_it_is_told(make, tmp_path):
     needs(make, "pi_lr")
     agent = fitted(make, clip_norm=1.0)
@@ -98,6 +100,7 @@ def test_load_agent_changes_what_it_is_told(make, tmp_path):
         tfdpg.load_agent(tmp_path / "agent", gama=0.9)
 
 
+@roster("DDPG")
 def test_objects_are_saved_with_the_agent(make, tmp_path):
     needs(make, "pi_optimizer")
     schedule = tfdpg.exploration.Decay(0.01, minimum=0.1)

@@ -8,11 +8,11 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tfdpg
-from tests.agents.roster import AGENTS, needs
+from tests.agents.roster import AGENTS, needs, options_of, roster
 from tests.environments import Counter
 from tfdpg.replay import Recorder, Ring
 
-pytestmark = pytest.mark.parametrize("make", AGENTS.values(), ids=AGENTS)
+everyone = roster(*AGENTS)
 
 
 def fitted(make, env=None, steps=40, **changes):
@@ -37,6 +37,7 @@ def first_step(make, **changes):
     return [b - a for b, a in zip(before, agent.networks["q1"].get_weights(), strict=True)]
 
 
+@roster("DDPG")
 def test_own_optimizers_are_copied_for_each_network(make):
     needs(make, "pi_optimizer")
     pi, q = (
@@ -53,20 +54,12 @@ def test_own_optimizers_are_copied_for_each_network(make):
 
 
 @pytest.mark.parametrize("option", ["clip_norm", "clip_value"])
-def test_gradients_are_clipped(make, option):
+@everyone
+def test_optimizers_clip_gradients(make, option):
     needs(make, "q_optimizer")
     agent = make(Counter(), **{option: 0.25})
     key = {"clip_norm": "global_clipnorm", "clip_value": "clipvalue"}[option]
     assert all(getattr(optimizer, key) == 0.25 for optimizer in agent.optimizers.values())
-    free, clipped = first_step(make), first_step(make, sgd={key: 0.25})
-    norm = np.sqrt(sum((g**2).sum() for g in free))
-    assert norm > 0.3
-    if option == "clip_norm":
-        expected = [g * 0.25 / norm for g in free]
-    else:
-        expected = [np.clip(g, -0.25, 0.25) for g in free]
-    for x, y in zip(clipped, expected, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-6)
     with pytest.raises(ValueError, match="not both"):
         make(Counter(), clip_norm=1.0, clip_value=1.0)
     with pytest.raises(ValueError, match="do nothing beside optimizers of your own"):
@@ -74,19 +67,30 @@ def test_gradients_are_clipped(make, option):
         make(Counter(), pi_optimizer=optimizer, q_optimizer=optimizer, **{option: 1.0})
 
 
-def test_l2_pulls_kernels_to_zero(make):
+@roster("DDPG")
+def test_clipped_gradients_are_smaller_and_l2_pulls_kernels_to_zero(make):
     needs(make, "l2")
     kernels = [w for w in make(Counter()).networks["q1"].get_weights() if w.ndim == 2]
-    plain, pulled = first_step(make), first_step(make, l2=0.5)
-    differences = [b - a for a, b in zip(plain, pulled, strict=True)]
+    free = first_step(make)
+    norm = np.sqrt(sum((g**2).sum() for g in free))
+    assert norm > 0.3
+    expected = {
+        "global_clipnorm": [g * 0.25 / norm for g in free],
+        "clipvalue": [np.clip(g, -0.25, 0.25) for g in free],
+    }
+    for key, gradients in expected.items():
+        for x, y in zip(first_step(make, sgd={key: 0.25}), gradients, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-6)
+    differences = [b - a for a, b in zip(free, first_step(make, l2=0.5), strict=True)]
     for difference, kernel in zip([d for d in differences if d.ndim == 2], kernels, strict=True):
         np.testing.assert_allclose(difference, 2 * 0.5 * kernel, rtol=1e-3, atol=1e-4)
     assert all(np.abs(d).max() < 1e-4 for d in differences if d.ndim == 1)
 
 
+@roster("DDPG")
 def test_ornstein_uhlenbeck_noise_explores_and_resumes(make, tmp_path):
     needs(make, "noise")
-    agent = fitted(make, Counter(length=50), noise="ou", ou_theta=0.1, start_steps=0)
+    agent = fitted(make, Counter(length=50), noise="ou", ou_theta=0.1, start_steps=0, update_after=1000)
     assert np.abs(agent.exploration.noise.state).max() > 0
     agent.act(np.zeros(2, np.float32))
     agent.observe(0.0, np.ones(2, np.float32), False, False)
@@ -96,6 +100,7 @@ def test_ornstein_uhlenbeck_noise_explores_and_resumes(make, tmp_path):
     np.testing.assert_array_equal(agent.act(np.ones(2, np.float32)), again.act(np.ones(2, np.float32)))
 
 
+@roster("DDPG")
 def test_the_noise_schedule_counts_environment_steps(make):
     needs(make, "act_noise_schedule")
     env = Counter(length=50)
@@ -110,6 +115,7 @@ def test_the_noise_schedule_counts_environment_steps(make):
     assert sum(noisy[:15]) == 15 and not any(noisy[21:])
 
 
+@roster("ACER", "DDPG")
 def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
     env, seen = Counter(), []
 
@@ -117,7 +123,7 @@ def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
         seen.append((step, steps))
         return reward - 10
 
-    agent = make(env, reward_shaper=shaper)
+    agent = make(env, reward_shaper=shaper, update_after=400)
     history = agent.fit(env, epochs=2, steps_per_epoch=20, verbose=0)
     assert history.history["return"] == [15, 15]
     drawable = agent.replay.successor[: agent.replay.size] >= 0
@@ -146,6 +152,7 @@ def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
     assert tfdpg.load_agent(tmp_path / "local", act_noise_schedule=Local(0.25)).exploration.factor(0) == 0.25
 
 
+@roster("ACER", "DDPG")
 def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_path):
     env = Counter(length=9)
     agent = fitted(make, env, steps=60, normalize_observations=True)
@@ -171,6 +178,7 @@ def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_pat
         make(env, normalize_observations=True, encoder=keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)]))
 
 
+@roster("DDPG")
 def test_dict_observations_are_normalised_but_for_one_hot_features(make):
     env = Counter(length=9, as_dict=True)
     agent = fitted(make, env, steps=60, normalize_observations=True)
@@ -180,6 +188,7 @@ def test_dict_observations_are_normalised_but_for_one_hot_features(make):
     np.testing.assert_allclose(variance, [*held[:, :2].var(axis=0), 1, 1, 1], rtol=1e-4)
 
 
+@roster("DDPG")
 def test_priorities_follow_the_td_errors(make, tmp_path):
     needs(make, "replay")
     agent = fitted(make, replay="prioritized", alpha=0.7, beta=0.5, beta_steps=100, batch_size=16)
@@ -199,6 +208,7 @@ def test_priorities_follow_the_td_errors(make, tmp_path):
             make(Counter(), **{name: value})
 
 
+@roster("DDPG")
 def test_a_round_of_passes_takes_each_row_once(make):
     needs(make, "epochs_per_round")
     agent = make(Counter(), update_every=40, epochs_per_round=2, batch_size=8, update_after=0)
@@ -221,11 +231,13 @@ def test_a_round_of_passes_takes_each_row_once(make):
         make(Counter(), epochs_per_round=1, replay="prioritized")
 
 
+@roster("ACER", "DDPG")
 def test_recorders_receive_every_transition_and_train_another_agent(make, tmp_path):
     env = Counter(ends="truncated")
     spec = tfdpg.Spec.of(env)
     ring = Ring(spec, 500)
-    agent = fitted(make, env, steps=43, recorders=[ring, tmp_path / "run", Recorder(tmp_path / "small", spec, rows=10)])
+    recorders = [ring, tmp_path / "run", Recorder(tmp_path / "small", spec, rows=10)]
+    agent = fitted(make, env, steps=43, recorders=recorders, update_after=400)
     for name in ("successor", "terminated"):
         np.testing.assert_array_equal(getattr(ring, name), getattr(agent.replay, name))
     acted = ring.successor >= 0
@@ -253,9 +265,10 @@ def test_recorders_receive_every_transition_and_train_another_agent(make, tmp_pa
     np.testing.assert_array_equal(other.replay.rows[:5], agent.replay.rows[:5])
 
 
-def test_an_own_loop_gives_the_weights_that_fit_gives(make):
+@roster("ACER", "DDPG")
+def test_an_own_loop_gives_the_weights_that_fit_gives_whatever_one_predicts_and_evaluates(make):
     options = {"normalize_observations": True}
-    if "noise" in make(Counter()).given:
+    if "noise" in options_of(make):
         options |= {"noise": "ou", "replay": "prioritized", "n_step": 3}
     by_fit = fitted(make, Counter(length=7), steps=40, **options)
     env = Counter(length=7)
@@ -263,15 +276,19 @@ def test_an_own_loop_gives_the_weights_that_fit_gives(make):
     observation, _ = env.reset(seed=agent.next_reset_seed(0))
     for _ in range(40):
         action = agent.act(observation)
+        agent.predict(np.zeros((2, 2), np.float32))
+        agent.evaluate(Counter(length=3), episodes=1)
         observation, reward, terminated, truncated, _ = env.step(action)
         agent.observe(reward, observation, terminated, truncated)
         agent.learn()
         if terminated or truncated:
             observation, _ = env.reset(seed=agent.next_reset_seed(0))
+    assert agent.updates == by_fit.updates > 0
     for x, y in zip(by_fit.get_weights(), agent.get_weights(), strict=True):
         np.testing.assert_array_equal(x, y)
 
 
+@roster("DDPG")
 def test_an_own_loop_over_a_vector_environment_gives_the_weights_that_fit_gives(make):
     def lanes():
         return SyncVectorEnv(
@@ -279,7 +296,7 @@ def test_an_own_loop_over_a_vector_environment_gives_the_weights_that_fit_gives(
         )
 
     options = {"start_steps": 0, "update_every": 6}
-    if "noise" in make(Counter()).given:
+    if "noise" in options_of(make):
         options |= {"noise": "ou"}
     by_fit = fitted(make, lanes(), steps=60, **options)
     env = lanes()
@@ -299,6 +316,7 @@ def test_an_own_loop_over_a_vector_environment_gives_the_weights_that_fit_gives(
         np.testing.assert_array_equal(x, y)
 
 
+@everyone
 def test_n_step_and_discount_reach_the_minibatch(make):
     needs(make, "n_step")
     env = Counter(length=9)
@@ -309,6 +327,7 @@ def test_n_step_and_discount_reach_the_minibatch(make):
     np.testing.assert_allclose(packed[7, 3:5], [8 + 0.5 * 9, 0.0])
 
 
+@roster("ACER", "DDPG")
 @pytest.mark.parametrize(
     "options, named",
     [

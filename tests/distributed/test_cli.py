@@ -15,7 +15,7 @@ import pytest
 
 import tests.environments  # noqa: F401 (registers an environment)
 import tfdpg
-from tests.test_cli import SHORT, TINY
+from tests.test_cli import QUIET, SHORT, TINY
 from tfdpg import cli, distributed, runs
 from tfdpg.distributed.flags import flags
 
@@ -23,7 +23,7 @@ ENV = "tests.environments:tfdpg-test/Counter-v0"
 
 
 def train(*arguments):
-    return cli.main(["train", "td3", "--env", ENV, *TINY, *SHORT, *map(str, arguments)])
+    return cli.main(["train", "ddpg", "--env", ENV, *TINY, *SHORT, *map(str, arguments)])
 
 
 def test_a_distributed_run_and_its_resumption(local_ray, tmp_path, capsys):
@@ -66,7 +66,7 @@ def test_every_option_is_a_flag_with_its_help(capsys):
 
 
 def test_a_run_of_before_can_be_read(tmp_path):
-    assert train("--run-dir", tmp_path) == 0
+    assert train("--run-dir", tmp_path, *QUIET) == 0
     config = json.loads((tmp_path / "seed-0/run.json").read_text())
     assert config.pop("distributed") is None
     (tmp_path / "seed-0/run.json").write_text(json.dumps(config))

@@ -65,7 +65,7 @@ class Disaster(keras.callbacks.Callback):
 
 
 def test_training_survives(cluster, tmp_path):
-    agent = AGENTS["TD3"](Counter(), replay_size=500_000)
+    agent = AGENTS["DDPG"](Counter(), replay_size=500_000)
     disaster = Disaster(cluster, tmp_path)
     options = {"actors": 2, "chunk": 10, "verbose": 0, "ray_address": cluster.address, "samples_per_insert": 0.1}
     make_env = functools.partial(Witness, tmp_path)
@@ -78,7 +78,7 @@ def test_training_survives(cluster, tmp_path):
 
 
 def test_too_few_cpus_are_said(cluster):
-    agent = AGENTS["TD3"](Counter())
+    agent = AGENTS["DDPG"](Counter())
     options = {"actors": 5, "chunk": 5, "verbose": 0, "ray_address": cluster.address, "epochs": 1}
     with pytest.warns(UserWarning, match=r"The Ray cluster has 2 CPUs, and 5 actors take one each: 3 of them start"):
         distributed.fit(agent, Counter, steps_per_epoch=50, **options)

@@ -21,14 +21,14 @@ from tfdpg.training.callbacks import Checkpoint
 
 if __name__ == "__main__":
     directory = sys.argv[1]
-    agent = AGENTS["TD3"](Counter())
+    agent = AGENTS["DDPG"](Counter())
     make_env = functools.partial(Witness, directory)
     options = {"epochs": 10**6, "steps_per_epoch": 10**6, "verbose": 0, "chunk": 10, "samples_per_insert": 0.1}
     distributed.fit(agent, make_env, actors=2, callbacks=[Checkpoint(directory + "/checkpoints")], **options)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_signal_leaves_a_checkpoint_and_no_workers(tmp_path, number):
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-c", SCRIPT, str(tmp_path)]

@@ -25,7 +25,7 @@ def transitions(agent):
 
 @pytest.mark.parametrize("replay", ["prioritized", pytest.param("uniform", marks=pytest.mark.slow)])
 def test_rows_come_and_go(local_ray, replay, tmp_path):
-    agent = AGENTS["TD3"](Counter(), replay=replay, normalize_observations=True)
+    agent = AGENTS["DDPG"](Counter(), replay=replay, normalize_observations=True)
     agent.fit(counter(), epochs=1, steps_per_epoch=50, verbose=0)
     before = set(np.unique(agent.replay.rows[:50, 2]))
     history = distributed.fit(agent, counter, **SHORT, callbacks=[Checkpoint(tmp_path)]).history
@@ -42,7 +42,7 @@ def test_rows_come_and_go(local_ray, replay, tmp_path):
         assert loaded.env_steps == agent.env_steps and stored - 40 <= transitions(loaded) <= stored
         distributed.fit(loaded, counter, **SHORT | {"epochs": 1, "replay_shards": shard_count})
         assert transitions(loaded) > stored
-    offline = AGENTS["TD3"](Counter())
+    offline = AGENTS["DDPG"](Counter())
     offline.fit_offline(saved, epochs=1, steps_per_epoch=5, verbose=0)
     assert offline.replay.added > 150
 
@@ -85,7 +85,7 @@ class Killer(keras.callbacks.Callback):
 
 @pytest.mark.parametrize("with_checkpoint", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_killed_shard_comes_back(local_ray, tmp_path, with_checkpoint):
-    agent = AGENTS["TD3"](Counter(), replay_size=200_000)
+    agent = AGENTS["DDPG"](Counter(), replay_size=200_000)
     callbacks = [Checkpoint(tmp_path / "checkpoints"), Killer()] if with_checkpoint else [Killer()]
     expected = r"Replay shard 1 died with \d\d+ rows; \d\d+ are back" if with_checkpoint else "; 0 are back"
     options = SHORT | {"epochs": 10**6, "steps_per_epoch": 200}
@@ -102,7 +102,7 @@ def test_what_shards_cannot_serve(local_ray):
         with pytest.raises(ValueError, match=f"`replay_shards` must be 0 with `{name}`"):
             distributed.fit(tfdpg.TD3(Counter(), **SMALL | {name: value}), counter, **SHORT)
     with pytest.raises(ValueError, match="`replay_size` must be at least two rows for each of 2 shards"):
-        distributed.fit(AGENTS["TD3"](Counter(), replay_size=3), counter, **SHORT)
-    agent = AGENTS["TD3"](Counter())
+        distributed.fit(AGENTS["DDPG"](Counter(), replay_size=3), counter, **SHORT)
+    agent = AGENTS["DDPG"](Counter())
     with pytest.raises(ValueError, match="The environment's reward is not finite at 10 steps of lane"):
         distributed.fit(agent, lambda: Counter(bad="reward", bad_at=23), **SHORT)

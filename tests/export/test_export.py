@@ -27,19 +27,44 @@ SESSION = """
     import numpy as np
     import tensorflow as tf
 
-    directory, inputs = sys.argv[1], dict(np.load(sys.argv[2]))
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        model = tf.compat.v1.saved_model.load(session, ["serve"], directory)
-        out = {}
-        for name, signature in model.signature_def.items():
-            if name.startswith("__"):
-                continue
-            feed = {tensor.name: inputs[key] for key, tensor in signature.inputs.items()}
-            for key, tensor in signature.outputs.items():
-                out[f"{name}/{key}"] = session.run(tensor.name, feed).tolist()
+    inputs, *directories = sys.argv[1:]
+    inputs, found = dict(np.load(inputs)), []
+    for directory in directories:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            model = tf.compat.v1.saved_model.load(session, ["serve"], directory)
+            found.append(out := {})
+            for name, signature in model.signature_def.items():
+                if name.startswith("__"):
+                    continue
+                feed = {tensor.name: inputs[key] for key, tensor in signature.inputs.items()}
+                for key, tensor in signature.outputs.items():
+                    out[f"{name}/{key}"] = session.run(tensor.name, feed).tolist()
     assert not any(name.startswith(("keras.", "tfdpg.")) for name in sys.modules)
-    print(json.dumps(out))
+    print(json.dumps(found))
 """
+
+TOOL = """
+    import json, sys
+    from tensorflow.python.tools import saved_model_cli
+
+    for sys.argv in json.loads(sys.argv[1]):
+        try:
+            saved_model_cli.main()
+        except SystemExit as end:
+            assert not end.code
+"""
+
+
+@pytest.fixture(scope="module")
+def td3():
+    """One that has learnt, for tests that only look at it."""
+    return trained(AGENTS["TD3"], gym.make("Pendulum-v1", g=9.0))
+
+
+@pytest.fixture(scope="module")
+def exported(td3, tmp_path_factory):
+    """Its export, of version 1, for tests that only read it."""
+    return td3.export(tmp_path_factory.mktemp("exported") / "pendulum")
 
 
 def trained(make, env):
@@ -54,23 +79,24 @@ def batch(spec, count):
     return tuple(np.concatenate(parts) for parts in zip(*rows, strict=True))
 
 
-@pytest.mark.parametrize("make", AGENTS.values(), ids=AGENTS)
-def test_a_fresh_process_without_tfdpg_computes_what_the_agent_does(make, tmp_path):
+def test_a_fresh_process_without_tfdpg_computes_what_the_agents_do(td3, exported, tmp_path):
     env = gym.make("Pendulum-v1")
-    agent = trained(make, env)
-    directory = agent.export(tmp_path / "model")
+    agents = [make(env) if name == "DDPG" else trained(make, env) for name, make in AGENTS.items() if name != "TD3"]
+    directories = [agent.export(tmp_path / type(agent).__name__) for agent in agents]
     observations = np.stack([env.reset(seed=seed)[0] for seed in range(5)])
     actions = np.linspace(-2, 2, 5, dtype=np.float32)[:, None]
     np.savez(tmp_path / "inputs.npz", x=observations, a=actions, levels=np.array([0.1, 0.5], np.float32))
-    command = [sys.executable, "-c", textwrap.dedent(SESSION), str(directory), str(tmp_path / "inputs.npz")]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout)
+    command = [sys.executable, "-c", textwrap.dedent(SESSION), tmp_path / "inputs.npz", exported, *directories]
+    shown = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    for agent, found in zip([td3, *agents], json.loads(shown), strict=True):
+        assert_computes(agent, found, observations, actions)
+
+
+def assert_computes(agent, found, observations, actions):
+    """That what another process computed is what the agent does."""
     further = set(agent.signatures) - {"pi", "q1", "q2"}
-    assert {name for name in found if name.split("/")[0] not in further} == {
-        "pi/pi",
-        "serving_default/pi",
-        "q1/q1",
-        "q2/q2",
-    }
+    named = {name for name in found if name.split("/")[0] not in further}
+    assert named == {"pi/pi", "serving_default/pi", "q1/q1", "q2/q2"}
     for name in ("pi/pi", "serving_default/pi"):
         np.testing.assert_allclose(found[name], agent.predict(observations), rtol=1e-4, atol=1e-5)
     for name in ("q1", "q2"):
@@ -84,34 +110,35 @@ def test_a_fresh_process_without_tfdpg_computes_what_the_agent_does(make, tmp_pa
         np.testing.assert_allclose(found[f"{name}/{name}"], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_saved_model_cli_runs_every_signature(tmp_path):
-    env = gym.make("Pendulum-v1")
-    agent = trained(AGENTS["TD3"], env)
-    directory = agent.export(tmp_path / "model")
+def test_saved_model_cli_runs_every_signature(td3, exported, tmp_path):
     x, a = np.ones((2, 3), np.float32), np.ones((2, 1), np.float32)
-    tool = [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", "run", "--dir", str(directory)]
-    for signature, output in (("pi", "pi"), ("serving_default", "pi"), ("q1", "q1"), ("q2", "q2")):
+    outputs = {"pi": "pi", "serving_default": "pi", "q1": "q1", "q2": "q2"}
+    commands = []
+    for signature, output in outputs.items():
         expressions = f"x={x.tolist()}" + (f";a={a.tolist()}" if output != "pi" else "")
-        out = tmp_path / signature
-        arguments = [
-            "--tag_set",
-            "serve",
-            "--signature_def",
-            signature,
-            "--input_exprs",
-            expressions,
-            "--outdir",
-            str(out),
-        ]
-        subprocess.run(tool + arguments, capture_output=True, check=True)
-        expected = agent.predict(x) if output == "pi" else agent.networks[output]([x, a]).numpy()
-        np.testing.assert_allclose(np.load(out / f"{output}.npy"), expected, rtol=1e-4, atol=1e-5)
+        command = ["saved_model_cli", "run", "--dir", exported, "--tag_set", "serve", "--signature_def", signature]
+        command += ["--input_exprs", expressions, "--outdir", tmp_path / signature]
+        commands.append(list(map(str, command)))
+    command = [sys.executable, "-c", textwrap.dedent(TOOL), json.dumps(commands)]
+    subprocess.run(command, capture_output=True, check=True)
+    for signature, output in outputs.items():
+        expected = td3.predict(x) if output == "pi" else td3.networks[output]([x, a]).numpy()
+        np.testing.assert_allclose(np.load(tmp_path / signature / f"{output}.npy"), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("space", OBSERVATIONS.values(), ids=OBSERVATIONS)
+QUICK = {"scalar", "image", "discrete", "types", "dict"}
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        pytest.param(space, id=name, marks=[] if name in QUICK else [pytest.mark.slow])
+        for name, space in OBSERVATIONS.items()
+    ],
+)
 def test_every_observation_space_is_served_raw(space, tmp_path):
     spec = tfdpg.Spec(space, ACTION)
-    agent = tfdpg.TD3(spec, **SMALL)
+    agent = tfdpg.DDPG(spec, **SMALL)
     agent.export(tmp_path / "model", scores={"return": 1.5})
     policy = tfdpg.load(tmp_path / "model")
     assert policy.spec.observation_space == space and policy.spec.action_space == ACTION
@@ -127,7 +154,7 @@ def test_every_observation_space_is_served_raw(space, tmp_path):
     tensors = networks.unpack_observation(spec, packed)
     for name in ("q1", "q2"):
         values = getattr(policy, name)(observations, actions)
-        np.testing.assert_allclose(values, agent.networks[name]([tensors, tf.constant(actions)]), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(values, agent.q1([tensors, tf.constant(actions)]), rtol=1e-4, atol=1e-5)
     assert np.shape(policy.q1(observation, action)) == ()
     assert policy.metadata["scores"] == {"return": 1.5}
 
@@ -144,10 +171,8 @@ def test_versions_count_up_and_the_newest_is_loaded(tmp_path):
     assert [path.name for path in (tmp_path / "model").iterdir() if path.name.startswith(".")] == []
 
 
-def test_metadata_names_everything(tmp_path):
-    env = gym.make("Pendulum-v1", g=9.0)
-    agent = trained(AGENTS["TD3"], env)
-    metadata = json.loads((agent.export(tmp_path / "model") / "tfdpg.json").read_text())
+def test_metadata_names_everything(exported):
+    metadata = json.loads((exported / "tfdpg.json").read_text())
     assert metadata["agent"] == "TD3" and metadata["critics"] == 2
     assert metadata["environment"] == {"id": "Pendulum-v1", "kwargs": {"g": 9.0}}
     assert metadata["env_steps"] == 40 and metadata["updates"] == 30
@@ -187,31 +212,27 @@ def test_verification_sees_the_export_trap(tmp_path):
         verification.verify(tmp_path, {"pi": lambda inputs: {"pi": pi(inputs["x"]).numpy()}}, {"pi": [observations]})
 
 
-def test_verification_compares_every_signature(tmp_path):
-    agent = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL)
-    directory = agent.export(tmp_path / "model")
+def test_verification_compares_every_signature(td3, exported):
     observation, action = np.ones((7, 3), np.float32), np.ones((7, 1), np.float32)
     cases: dict = {"pi": [{"x": observation}]} | {name: [{"x": observation, "a": action}] for name in ("q1", "q2")}
 
     def reference(name, offset=0.0):
-        network = agent.networks[name]
+        network = td3.networks[name]
         if name == "pi":
             return lambda inputs: {name: network(inputs["x"]).numpy() + offset}
         return lambda inputs: {name: network([inputs["x"], inputs["a"]]).numpy() + offset}
 
     right = {name: reference(name) for name in ("pi", "q1", "q2")}
-    verification.verify(directory, right, cases)
+    verification.verify(exported, right, cases)
     for name in right:
         with pytest.raises(export.ExportError, match=repr(name)):
-            verification.verify(directory, {**right, name: reference(name, 0.01)}, cases)
+            verification.verify(exported, {**right, name: reference(name, 0.01)}, cases)
 
 
-def test_warm_up_requests_fit_the_signatures(tmp_path):
-    agent = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL)
-    directory = agent.export(tmp_path / "pendulum")
-    records = tf.data.TFRecordDataset(str(directory / "assets.extra/tf_serving_warmup_requests"))
+def test_warm_up_requests_fit_the_signatures(exported):
+    records = tf.data.TFRecordDataset(str(exported / "assets.extra/tf_serving_warmup_requests"))
     logs = [prediction_log_pb2.PredictionLog.FromString(record.numpy()) for record in records]
-    signatures = tf.saved_model.load(str(directory)).signatures
+    signatures = tf.saved_model.load(str(exported)).signatures
     asked = []
     for log in logs:
         request = log.predict_log.request
@@ -288,20 +309,16 @@ def test_a_wide_box_verifies_on_samples_of_the_space(tmp_path):
     tfdpg.TD3(spec, **SMALL).export(tmp_path / "model")
 
 
-def test_evaluate_is_the_same_for_agent_and_export(tmp_path):
-    env = gym.make("Pendulum-v1")
-    agent = trained(AGENTS["TD3"], env)
-    agent.export(tmp_path / "model")
-    policy = tfdpg.load(tmp_path / "model")
-    expected = agent.evaluate(gym.make("Pendulum-v1"), episodes=2)
+def test_evaluate_is_the_same_for_agent_and_export(td3, exported):
+    policy = tfdpg.load(exported)
+    expected = td3.evaluate(gym.make("Pendulum-v1"), episodes=2)
     found = tfdpg.evaluate(policy, gym.make("Pendulum-v1"), episodes=2)
     assert found == pytest.approx(expected, rel=1e-3)
-    assert tfdpg.evaluate(agent, gym.make("Pendulum-v1"), episodes=2) == pytest.approx(expected, rel=1e-3)
+    assert tfdpg.evaluate(td3, gym.make("Pendulum-v1"), episodes=2) == pytest.approx(expected, rel=1e-3)
 
 
-def test_describe_shows_signatures(tmp_path):
-    tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL).export(tmp_path / "model")
-    text = export.describe(tmp_path / "model")
+def test_describe_shows_signatures(exported):
+    text = export.describe(exported.parent)
     assert "pi(x: float32[batch, 3]) -> pi: float32[batch, 1]" in text
     assert "q2(x: float32[batch, 3], a: float32[batch, 1]) -> q2: float32[batch]" in text
     assert '"id": "Pendulum-v1"' in text

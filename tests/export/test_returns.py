@@ -1,5 +1,7 @@
 """The signature `z` of distributional critics: the distribution, its quantiles and its conditional values at risk."""
 
+import functools
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -14,15 +16,22 @@ OUTPUTS = {"categorical": {"atoms", "probs"}, "mixture": {"weights", "means", "s
 X, A = np.array([[1, 0, 0.5], [0, 1, -3.0]], np.float32), np.array([[1.5], [-0.5]], np.float32)
 
 
-def exported(kind, tmp_path):
-    support = {"v_min": -200, "v_max": 10, "atoms": 11} if kind == "categorical" else {}
-    agent = tfdpg.D4PG(gym.make("Pendulum-v1"), critic=kind, **support, **SMALL)
-    return agent, agent.export(tmp_path / "model")
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """An agent and its export by the kind of its critics, for tests that only look at them."""
+
+    @functools.cache
+    def of(kind):
+        support = {"v_min": -200, "v_max": 10, "atoms": 11} if kind == "categorical" else {}
+        agent = tfdpg.D4PG(gym.make("Pendulum-v1"), critic=kind, **support, **SMALL)
+        return agent, agent.export(tmp_path_factory.mktemp(kind) / "model")
+
+    return of
 
 
 @pytest.mark.parametrize("kind", OUTPUTS)
-def test_the_distribution_s_mean_is_q1_and_its_tails_are_right(kind, tmp_path):
-    policy = tfdpg.load(exported(kind, tmp_path)[1])
+def test_the_distribution_s_mean_is_q1_and_its_tails_are_right(kind, exported):
+    policy = tfdpg.load(exported(kind)[1])
     levels = [0.05, 0.5, 1.0]
     z = policy.z(X, A, levels)
     assert set(z) == OUTPUTS[kind] | {"quantiles", "cvar"}
@@ -36,8 +45,8 @@ def test_the_distribution_s_mean_is_q1_and_its_tails_are_right(kind, tmp_path):
     np.testing.assert_allclose(policy.z(X, A, 0.5)["cvar"], z["cvar"][:, 1:2], rtol=1e-4, atol=1e-5)
 
 
-def test_categorical_by_hand(tmp_path):
-    agent, directory = exported("categorical", tmp_path)
+def test_categorical_by_hand(exported):
+    agent, directory = exported("categorical")
     z = tfdpg.load(directory).z(X, A, [0.25])
     logits = agent.q1([X, A]).numpy()
     probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
@@ -53,8 +62,8 @@ def test_categorical_by_hand(tmp_path):
 
 
 @pytest.mark.parametrize("kind", OUTPUTS)
-def test_a_session_takes_levels_for_all_or_for_each(kind, tmp_path):
-    directory = exported(kind, tmp_path)[1]
+def test_a_session_takes_levels_for_all_or_for_each(kind, exported):
+    directory = exported(kind)[1]
     expected = tfdpg.load(directory).z(X, A, [0.1, 0.9])
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         signature = tf.compat.v1.saved_model.load(session, ["serve"], str(directory)).signature_def["z"]
@@ -66,8 +75,8 @@ def test_a_session_takes_levels_for_all_or_for_each(kind, tmp_path):
                 np.testing.assert_allclose(found, values, rtol=1e-4, atol=1e-5)
 
 
-def test_what_cannot_be_asked_for_is_named(tmp_path):
-    policy = tfdpg.load(exported("categorical", tmp_path)[1])
+def test_what_cannot_be_asked_for_is_named(exported, tmp_path):
+    policy = tfdpg.load(exported("categorical")[1])
     with pytest.raises(ValueError, match=r"`levels` must be a finite number in \[0, 1\]. Received: levels=1.5"):
         policy.z(X, A, [1.5])
     plain = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL).export(tmp_path / "td3")
@@ -78,7 +87,7 @@ def test_what_cannot_be_asked_for_is_named(tmp_path):
         tfdpg.D4PG(tfdpg.Spec(space, spaces.Box(-1, 1, (1,))), **SMALL)
 
 
-def test_it_is_described(tmp_path):
-    text = describe(exported("mixture", tmp_path)[1])
+def test_it_is_described(exported):
+    text = describe(exported("mixture")[1])
     assert "z(x: float32[batch, 3], a: float32[batch, 1], levels: float32[levels] or [batch, levels]) ->" in text
     assert "cvar: float32[batch, any]" in text and 'agent: "D4PG"' in text

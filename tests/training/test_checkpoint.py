@@ -17,11 +17,9 @@ from tfdpg.training.checkpoint import CheckpointError
 
 
 @pytest.fixture
-def agent():
-    env = Counter()
-    agent = tfdpg.TD3(env, **SMALL)
-    agent.fit(env, epochs=1, steps_per_epoch=30, verbose=0)
-    return agent
+def agent(one):
+    """One that has learnt, and learns no more when it goes on."""
+    return tfdpg.load_agent(one, update_after=1000)
 
 
 @pytest.mark.parametrize("file", ["agent.json", "variables.npz", "replay.npz"])
@@ -147,9 +145,9 @@ def test_a_power_cut_at_any_moment_leaves_a_checkpoint_and_a_policy(tmp_path, mo
         cuts.append((newest_sound(place / "checkpoints"), newest_policy(place / "best")))
 
     env = Counter()
+    agent = tfdpg.TD3(env, **SMALL | {"update_after": 1000})
     callbacks = [tfdpg.callbacks.Checkpoint(tmp_path / "disk/checkpoints", keep=1)]
     callbacks += [tfdpg.callbacks.ExportBest(tmp_path / "disk/best", monitor="env_steps")]
-    agent = tfdpg.TD3(env, **SMALL)
     agent.fit(env, epochs=1, steps_per_epoch=20, callbacks=callbacks, verbose=0)
     disk.check = cut
     agent.fit(env, epochs=2, initial_epoch=1, steps_per_epoch=20, callbacks=callbacks, verbose=0)
@@ -175,6 +173,7 @@ def newest_policy(directory):
 def test_files_of_two_checkpoints_never_mix(agent, tmp_path):
     agent.save(tmp_path / "a")
     agent.fit(Counter(), epochs=1, steps_per_epoch=10, verbose=0)
+    agent.set_weights([weight + 1 for weight in agent.get_weights()])
     agent.save(tmp_path / "b")
     names = sorted(path.name for path in (tmp_path / "a").iterdir())
     for count in range(1, len(names)):

@@ -62,7 +62,9 @@ def test_a_second_signal_ends_at_once(first, second):
 
     before = [signal.getsignal(known) for known in ENDS]
     with pytest.raises(SystemExit, match="143"):
-        agent_for(Counter()).fit(Counter(), epochs=1, callbacks=[Twice()], steps_per_epoch=100, verbose=0)
+        agent_for(Counter(), update_after=1000).fit(
+            Counter(), epochs=1, callbacks=[Twice()], steps_per_epoch=100, verbose=0
+        )
     assert [signal.getsignal(known) for known in ENDS] == before
 
 
@@ -85,7 +87,7 @@ class Broken(Counter):
 
 def test_after_an_exception_of_the_environment_the_steps_before_it_are_saved(tmp_path):
     env, ends = Broken(), Ends()
-    agent = agent_for(env)
+    agent = agent_for(env, update_after=1000)
 
     class Fails(keras.callbacks.Callback):
         def on_train_end(self, logs=None):
@@ -99,8 +101,7 @@ def test_after_an_exception_of_the_environment_the_steps_before_it_are_saved(tmp
     assert ends.seen == 1 and tfdpg.load_agent(tmp_path / "33").env_steps == 33
 
 
-@pytest.mark.parametrize("name", ["pi", "q1", "q2"])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name, value", [("pi", np.nan), ("q1", np.inf), ("q2", np.nan)])
 def test_weights_that_become_nan_are_named_and_never_saved(tmp_path, name, value):
     class Diverge(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):

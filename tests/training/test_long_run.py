@@ -38,7 +38,7 @@ print("flat", file=sys.stderr)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.hours
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory from Linux' /proc")
 def test_200_000_steps_take_no_more_memory_and_compile_nothing_again(tmp_path):
     environment = os.environ | {"XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"}

@@ -60,25 +60,21 @@ def test_appending_keeps_the_newest():
     np.testing.assert_array_equal(packed[np.argsort(packed[:, 3], kind="stable"), 3], [0, 1, 2, 3, 4, 5, 6, 6])
 
 
-@pytest.mark.parametrize("form", ["dict", "npz", "saved agent", "replay.npz"])
-def test_every_form_of_data_trains(form, tmp_path):
-    given = data()
-    if form == "npz":
-        np.savez(tmp_path / "data.npz", **given)
-        given = tmp_path / "data.npz"
-    elif form != "dict":
-        source = tfdpg.TD3(SPEC, **SMALL)
-        source.fit_offline(given, epochs=1, steps_per_epoch=1, verbose=0)
-        source.save(tmp_path / "agent")
-        given = tmp_path / ("agent" if form == "saved agent" else "agent/replay.npz")
+def test_every_form_of_data_trains(tmp_path):
+    np.savez(tmp_path / "data.npz", **data())
+    source = tfdpg.TD3(SPEC, **SMALL)
+    source.fit_offline(data(), epochs=1, steps_per_epoch=1, verbose=0)
+    source.save(tmp_path / "agent")
     agent = tfdpg.DDPG(SPEC, **SMALL | {"replay_size": 12})
-    history = agent.fit_offline(
-        given, epochs=2, steps_per_epoch=60, validation_env=Counter(), validation_episodes=1, verbose=0
-    )
-    assert agent.updates == 120 and agent.env_steps == 0
-    assert history.history["val_return"] == [15, 15] and np.isfinite(history.history["loss"]).all()
+    forms = (data(), tmp_path / "data.npz", tmp_path / "agent", tmp_path / "agent/replay.npz")
+    for number, given in enumerate(forms, start=1):
+        history = agent.fit_offline(
+            given, epochs=2, steps_per_epoch=60, validation_env=Counter(), validation_episodes=1, verbose=0
+        )
+        assert agent.updates == 120 * number and agent.replay.added == 10 * number and agent.env_steps == 0
+        assert history.history["val_return"] == [15, 15] and np.isfinite(history.history["loss"]).all()
     agent.fit(Counter(), epochs=1, steps_per_epoch=20, verbose=0)
-    assert agent.env_steps == 20 and agent.updates == 130
+    assert agent.env_steps == 20 and agent.updates == 120 * len(forms) + 10
 
 
 def test_steps_with_the_distribution_that_drew_them_are_for_their_own_kind(tmp_path):
@@ -89,19 +85,19 @@ def test_steps_with_the_distribution_that_drew_them_are_for_their_own_kind(tmp_p
 
 
 def test_checkpoints_follow_the_updates(tmp_path):
-    agent = tfdpg.TD3(SPEC, **SMALL)
+    agent = tfdpg.DDPG(SPEC, **SMALL)
     options = {"steps_per_epoch": 5, "callbacks": [tfdpg.callbacks.Checkpoint(tmp_path)], "verbose": 0}
     agent.fit_offline(data(), epochs=3, **options)
     agent.fit_offline(None, epochs=1, **options)
     assert tfdpg.load_agent(tmp_path / "0").updates == 20
     with pytest.raises(ValueError, match="of another training"):
-        tfdpg.TD3(SPEC, **SMALL).fit_offline(data(), epochs=1, **options)
+        tfdpg.DDPG(SPEC, **SMALL).fit_offline(data(), epochs=1, **options)
 
 
 def test_a_dict_space(tmp_path):
     env = Counter(as_dict=True)
     spec = tfdpg.Spec.of(env)
-    agent = tfdpg.TD3(env, **SMALL, recorders=[tmp_path / "run"])
+    agent = tfdpg.DDPG(env, **SMALL | {"update_after": 1000}, recorders=[tmp_path / "run"])
     agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0)
     ring = Ring(spec, 100)
     load_into(ring, tmp_path / "run")
@@ -125,7 +121,7 @@ def test_data_of_other_shapes_is_refused(change, message):
 
 
 def test_missing_and_unknown_data(tmp_path):
-    agent = tfdpg.TD3(SPEC, **SMALL)
+    agent = tfdpg.DDPG(SPEC, **SMALL)
     with pytest.raises(ValueError, match="must have the array 'rewards'"):
         agent.fit_offline({name: values for name, values in data().items() if name != "rewards"}, verbose=0)
     with pytest.raises(ValueError, match="`data` must be a dict of arrays, a path or a Minari data set"):
@@ -147,7 +143,7 @@ def test_missing_and_unknown_data(tmp_path):
 
 
 def test_ctrl_c_ends_between_two_rounds():
-    agent = tfdpg.TD3(SPEC, **SMALL)
+    agent = tfdpg.DDPG(SPEC, **SMALL)
 
     class Interrupt(keras.callbacks.Callback):
         ended = False
@@ -200,7 +196,7 @@ def test_a_minari_data_set(tmp_path, monkeypatch):
         parts = {"observations": np.array(observations), "actions": np.array(actions), "rewards": list(rewards)}
         buffers.append(EpisodeBuffer(seed, **parts, terminations=list(terminations), truncations=list(truncations)))
     data_set = minari.create_dataset_from_buffers("tfdpg-test/pendulum-v0", buffer=buffers, env=env)
-    agent = tfdpg.TD3(env, **SMALL)
+    agent = tfdpg.DDPG(env, **SMALL)
     agent.fit_offline(data_set, epochs=1, steps_per_epoch=2, verbose=0)
     acted = np.flatnonzero(agent.replay.successor[: agent.replay.size] != NONE)
     assert agent.replay.size == 33 and len(acted) == 30
