@@ -137,7 +137,7 @@ def test_exports_have_modes_values_and_distributions(kind, options, tmp_path):
     assert bool(shared) == bool(options)
 
 
-@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("kind", [pytest.param("discrete", marks=pytest.mark.slow), "box"])
 def test_own_networks_and_a_shared_encoder_are_saved_and_go_on(kind, tmp_path):
     encoder = keras.Sequential([keras.Input((2,)), keras.layers.Dense(4, "tanh")])
     agent = tfdpg.ACER(SPECS[kind], encoder=encoder, shared_torso=True, learn_sigma=kind == "box", **SMALL)

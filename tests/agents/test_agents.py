@@ -57,7 +57,7 @@ def test_xla_computes_the_same_updates(make):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
 
-@roster("ACER", "TD3")
+@roster("ACER", "DDPG")
 def test_same_seed_gives_the_same_weights_to_the_bit_and_save_and_load_go_on_identically(make, one, tmp_path):
     agent = fitted(make)
     assert_same_weights(one(make), agent)
@@ -74,7 +74,7 @@ def test_same_seed_gives_the_same_weights_to_the_bit_and_save_and_load_go_on_ide
     assert_same_weights(agent, again)
 
 
-@roster("ACER", "TD3")
+@roster("ACER", "DDPG")
 def test_weights_files_and_lists_round_trip(make, one, tmp_path):
     agent, other = one(make), make(pendulum(), seed=5)
     agent.save_weights(tmp_path / "a.weights.h5")
@@ -88,7 +88,7 @@ def test_weights_files_and_lists_round_trip(make, one, tmp_path):
         other.set_weights(agent.get_weights()[1:])
 
 
-@roster("ACER", "TD3")
+@roster("ACER", "DDPG")
 def test_acting_predicting_and_policy_agree(make, one):
     agent = one(make)
     observations = np.stack([pendulum().reset(seed=seed)[0] for seed in range(4)])
@@ -167,7 +167,7 @@ def test_what_a_lane_misuses_is_refused(make):
         make(Counter()).learn(1)
 
 
-@everyone
+@roster("ACER", "DDPG")
 @pytest.mark.parametrize(
     "argument, value",
     [

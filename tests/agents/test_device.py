@@ -73,7 +73,7 @@ def test_a_device_that_is_not_there_is_refused(make):
 
 
 HALVES = ["mixed_float16", "mixed_bfloat16"]
-QUICK = [("ACER", "mixed_float16", False), ("TD3", "mixed_bfloat16", False)]
+QUICK = [("ACER", "mixed_float16", False), ("DDPG", "mixed_bfloat16", False)]
 SLOW = [(name, half, True) for half in HALVES for name in AGENTS]
 
 

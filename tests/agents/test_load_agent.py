@@ -12,7 +12,13 @@ from tests.environments import Counter
 
 
 @roster("DDPG")
-@pytest.mark.parametrize("options", [{"replay": "prioritized"}, {"epochs_per_round": 1}], ids=["prioritized", "passes"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"replay": "prioritized"}, id="prioritized"),
+        pytest.param({"epochs_per_round": 1}, id="passes", marks=pytest.mark.slow),
+    ],
+)
 def test_a_replay_moves_into_one_of_another_size(make, options, tmp_path):
     needs(make, next(iter(options)))
     agent = fitted(make, Counter(length=9), steps=120, replay_size=100, normalize_observations=True, **options)
@@ -52,7 +58,7 @@ def test_an_open_episode_goes_on_after_loading_in_every_lane(make, tmp_path):
     assert again.replay.added == agent.replay.added == 12 and again.env_steps == agent.env_steps == 9
 
 
-@roster("ACER", "DDPG")
+@roster("DDPG")
 def test_loaded_statistics_are_not_forgotten(make, tmp_path):
     agent = fitted(make, Counter(length=9), steps=60, normalize_observations=True)
     agent.save_weights(tmp_path / "a.weights.h5")

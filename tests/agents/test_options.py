@@ -54,7 +54,7 @@ def test_own_optimizers_are_copied_for_each_network(make):
 
 
 @pytest.mark.parametrize("option", ["clip_norm", "clip_value"])
-@everyone
+@roster("DDPG")
 def test_optimizers_clip_gradients(make, option):
     needs(make, "q_optimizer")
     agent = make(Counter(), **{option: 0.25})

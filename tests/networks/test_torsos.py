@@ -63,7 +63,9 @@ def test_branches_see_their_part_only():
     assert kernels(q) == [(3, 8), (4, 8), (4, 8), (26, 6), (6, 1)]
 
 
-@pytest.mark.parametrize("torso", TORSOS)
+@pytest.mark.parametrize(
+    "torso", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("mlp", "control"))) for name in TORSOS]
+)
 def test_agents_with_each_torso_learn_save_and_load(torso, tmp_path):
     env = gym.make("Pendulum-v1")
     spec = Spec(spaces.Dict(a_=env.observation_space, b=spaces.Box(-1, 1, (2,))), env.action_space)
