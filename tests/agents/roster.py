@@ -40,7 +40,7 @@ def roster(*quick):
 
 @functools.cache
 def options_of(make):
-    return frozenset(make(Counter()).given)
+    return frozenset(make(Counter()).options.values())
 
 
 def needs(make, option):

@@ -21,7 +21,7 @@ def test_many_updates_at_once_equal_one_by_one_and_xla_computes_the_same(options
     def fitted(jit):
         agent = tfdpg.ACER(gym.make("Pendulum-v1"), **SMALL | {"n_steps": 1000, "jit_compile": jit} | options)
         agent.fit(gym.make("Pendulum-v1"), epochs=1, steps_per_epoch=60, verbose=0)
-        agent.sampler._steps = 5
+        agent.draw.sampler._steps = 5
         return agent
 
     one, many, compiled = fitted(False), fitted(False), fitted(True)
@@ -61,8 +61,8 @@ def test_discrete_actions_begin_where_the_space_says_and_follow_the_probabilitie
 def test_a_round_is_one_update_on_the_newest_windows_and_then_some_on_others():
     env = SyncVectorEnv([lambda: Counter(length=7)] * 3)
     agent = tfdpg.ACER(env, **SMALL | {"replay_ratio": 0, "on_policy": True, "n_steps": 10})
-    drawn, draw = [], agent.draw
-    agent.draw = lambda rows, weights: drawn.append(draw(rows, weights)[0]) or (drawn[-1],)
+    drawn, pack = [], agent.draw.pack
+    agent.draw.pack = lambda rows, weights: drawn.append(pack(rows, weights)[0]) or (drawn[-1],)
     agent.fit(env, epochs=1, steps_per_epoch=90, verbose=0)
     assert agent.updates == len(drawn) == 3
     layout = WindowLayout.of(agent.spec, 1 + agent.family.record_width)
@@ -187,7 +187,7 @@ def test_an_optimizer_and_a_rate_can_change(tmp_path):
         ("box", {"replay_ratio": 0}, "`replay_ratio` must be above 0 where `on_policy` is off"),
         ("box", {"replay_start": 10**6}, "`replay_start` must be at most replay_size=50000"),
         ("box", {"c": 0}, "`c` must be a number above 0, or infinity"),
-        ("box", {"c": "10"}, "`c` must be a number above 0, or infinity. Received: c='10'"),
+        ("box", {"c": "10"}, "`c` must be a number above 0, or infinity or None. Received: c='10'"),
         ("box", {"ent_coef": 0.1}, "`ent_coef` does nothing where the scale of a Gaussian is fixed"),
         ("discrete", {"replay_ratio": 0, "replay_start": 50}, "`replay_start` does nothing where `replay_ratio` is 0"),
         ("box", {"on_policy": "yes"}, "`on_policy` must be True or False"),

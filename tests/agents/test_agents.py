@@ -66,7 +66,7 @@ def test_same_seed_gives_the_same_weights_to_the_bit_and_save_and_load_go_on_ide
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent", pendulum())
     assert type(again) is type(agent)
-    assert again.arguments == agent.arguments
+    assert again.options == agent.options
     assert (again.env_steps, again.updates, again.epoch) == (agent.env_steps, agent.updates, 2)
     assert_same_weights(agent, again)
     for each in (agent, again):

@@ -12,7 +12,7 @@ from tests.agents.by_hand import BATCH, PI, PI_T, S2, SPEC, A, D, R, S, adam_fir
 from tests.agents.roster import SMALL
 from tests.environments import Counter, Identity
 from tests.losses.test_distributional import slow_projection
-from tfdpg.networks import Categorical, Mixture, Value, head_of, unpack_transitions
+from tfdpg.networks import Categorical, Mixture, Value, head_of
 from tfdpg.replay import Layout, return_range
 
 ATOMS = np.linspace(-2, 2, 5)
@@ -70,15 +70,13 @@ def test_a_critic_update_is_the_paper_s():
 
 
 def test_weights_count_in_the_critic_s_loss_only():
-    (packed,) = minibatch(S, A, R, D, S2)
-    weights = np.zeros(packed.shape, np.float32)
-    weights[:, Layout.of(SPEC).weight] = [2, -1]  # 3 and 0, added to 1
+    weighty = BATCH._replace(weight=tf.constant([3.0, 0.0]))
     sgd = {"pi_optimizer": keras.optimizers.SGD(0.1)}
     plain, weighted = categorical_agent(q_lr=1e-12, **sgd), categorical_agent(q_lr=1e-12, **sgd)
-    plain.update((packed,), tf.constant(1, tf.int64)), weighted.update((packed + weights,), tf.constant(1, tf.int64))
+    plain.update(BATCH, tf.constant(1, tf.int64)), weighted.update(weighty, tf.constant(1, tf.int64))
     np.testing.assert_array_equal(plain.pi.get_weights()[0], weighted.pi.get_weights()[0])
     weighted = categorical_agent()
-    weighted.update((packed + weights,), tf.constant(1, tf.int64))
+    weighted.update(weighty, tf.constant(1, tf.int64))
     target, probs = target_probs(), softmax(logits(S, A))
     gradient = np.stack([S, A], axis=1)[:1].T * 3 @ (probs - target)[:1] / 2
     np.testing.assert_allclose(weighted.head.kernel, KERNEL - adam_first_step(gradient, 0.1), atol=2e-6)
@@ -119,12 +117,11 @@ def test_of_two_critics_the_distribution_with_the_smaller_mean_is_the_target():
     other = np.array([[-0.3, 0.2, 0.1, -0.4, 0.5], [0.5, -0.6, 0.1, 0.2, 0.7]], np.float32)
     q2 = critic(Categorical(-9, 9, 5), other)
     agent = categorical_agent(critics=2, q2=q2)
-    batch = unpack_transitions(SPEC, BATCH)
     both = np.stack([logits(S2, PI_T * S2, kernel) for kernel in (KERNEL_T, other)])
     means = softmax(both) @ ATOMS
     chosen = means.argmin(axis=0)
     assert set(chosen) == {0, 1}
-    np.testing.assert_allclose(agent.target_output(batch), both[chosen, np.arange(2)], rtol=1e-5)
+    np.testing.assert_allclose(agent.target_output(BATCH), both[chosen, np.arange(2)], rtol=1e-5)
     before = [network.get_weights()[0].copy() for network in (agent.q1, agent.q2)]
     agent.update(BATCH, tf.constant(1, tf.int64))
     for old, network in zip(before, (agent.q1, agent.q2), strict=True):
@@ -284,14 +281,14 @@ def test_priorities_correct_with_the_seed_s_weights():
     env = Counter(length=9)
     agent = tfdpg.D4PG(env, v_min=-9, v_max=90, **SMALL)
     agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
-    rows, weights = agent.sampler.draw(7, 40)
-    priorities = agent.sampler._priorities.ravel()
+    rows, weights = agent.draw.sampler.draw(7, 40)
+    priorities = agent.draw.sampler._priorities.ravel()
     drawable = np.count_nonzero(agent.replay.successor[: agent.replay.size] >= 0)
     np.testing.assert_allclose(weights, priorities.sum() / (drawable * priorities[rows]), rtol=1e-4)
-    np.testing.assert_array_equal(agent.draw(rows, weights)[0][..., Layout.of(agent.spec).weight], weights)
+    np.testing.assert_array_equal(agent.draw.pack(rows, weights)[0][..., Layout.of(agent.spec).weight], weights)
     normalised = tfdpg.D4PG(env, normalize_weights=True, **SMALL)
     normalised.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
-    assert (normalised.sampler.draw(7, 40)[1].max(axis=1) == 1).all()
+    assert (normalised.draw.sampler.draw(7, 40)[1].max(axis=1) == 1).all()
 
 
 @pytest.mark.parametrize(
@@ -304,7 +301,7 @@ def test_priorities_correct_with_the_seed_s_weights():
         ({"v_min": 1.0, "v_max": 1.0}, "`v_min` must be less than `v_max`"),
         ({"v_min": 0.0, "v_max": 1.0, "v_range": "auto"}, "chooses `v_min` and `v_max` itself"),
         ({"v_range": "wide"}, '`v_range` must be "auto" or None'),
-        ({"v_min": 0.0, "v_max": 1.0, "atoms": 1}, "with two atoms or more that differ in float32"),
+        ({"v_min": 0.0, "v_max": 1.0, "atoms": 1}, "`atoms` must be an integer of at least 2"),
         ({"v_min": 1e8, "v_max": 1e8 + 1}, "that differ in float32"),
         ({"critic": "mixture", "min_stddev": 0.0}, "`min_stddev` must be a number above 0"),
         ({"beta_steps": 10}, "`beta_steps` does nothing where `beta` is 1"),

@@ -33,7 +33,7 @@ def test_a_replay_moves_into_one_of_another_size(make, options, tmp_path):
         np.testing.assert_array_equal(agent.replay.rows[slots[0]][acted], again.replay.rows[slots[1]][acted])
         assert again.replay.size == kept
         if "replay" in options:
-            held = [a.sampler._priorities.ravel()[s] for a, s in zip((agent, again), slots, strict=True)]
+            held = [a.draw.sampler._priorities.ravel()[s] for a, s in zip((agent, again), slots, strict=True)]
             np.testing.assert_array_equal(*held)
         assert np.isfinite(list(again.learn(5).values())).all()
 
@@ -85,10 +85,10 @@ def test_load_agent_changes_what_it_is_told(make, tmp_path):
         "device": "cpu",
     }
     again = tfdpg.load_agent(tmp_path / "agent", **changes)
-    assert {name: again.given[name] for name in changes} == changes and again.given["clip_norm"] == 1.0
+    assert {name: getattr(again.options, name) for name in changes} == changes and again.options.clip_norm == 1.0
     assert float(again.optimizers["pi"].learning_rate) == 0.5
-    assert float(again.optimizers["q1"].learning_rate) == pytest.approx(agent.given["q_lr"])
-    assert again.gamma == 0.5 and again.replay.size == 30
+    assert float(again.optimizers["q1"].learning_rate) == pytest.approx(agent.options.q_lr)
+    assert again.draw.gamma == 0.5 and again.replay.size == 30
     newest = agent.replay.rows[agent.replay.size - 30 : agent.replay.size]
     np.testing.assert_array_equal(
         again.replay.rows[np.arange(again.replay.added - 30, again.replay.added) % 30], newest
@@ -115,6 +115,6 @@ def test_objects_are_saved_with_the_agent(make, tmp_path):
     )
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent", trusted=True)
-    assert again.given["act_noise_schedule"] == schedule and again.given["reward_shaper"] is doubled
+    assert again.options.act_noise_schedule == schedule and again.options.reward_shaper is doubled
     assert isinstance(again.optimizers["pi"], keras.optimizers.RMSprop)
     assert float(again.optimizers["pi"].learning_rate) == pytest.approx(0.02)

@@ -62,7 +62,7 @@ def test_optimizers_clip_gradients(make, option):
     assert all(getattr(optimizer, key) == 0.25 for optimizer in agent.optimizers.values())
     with pytest.raises(ValueError, match="not both"):
         make(Counter(), clip_norm=1.0, clip_value=1.0)
-    with pytest.raises(ValueError, match="do nothing beside optimizers of your own"):
+    with pytest.raises(ValueError, match="does nothing where both optimizers are your own"):
         optimizer = keras.optimizers.SGD(0.1)
         make(Counter(), pi_optimizer=optimizer, q_optimizer=optimizer, **{option: 1.0})
 
@@ -91,12 +91,12 @@ def test_clipped_gradients_are_smaller_and_l2_pulls_kernels_to_zero(make):
 def test_ornstein_uhlenbeck_noise_explores_and_resumes(make, tmp_path):
     needs(make, "noise")
     agent = fitted(make, Counter(length=50), noise="ou", ou_theta=0.1, start_steps=0, update_after=1000)
-    assert np.abs(agent.exploration.noise.state).max() > 0
+    assert np.abs(agent.behaviour.exploration.noise.state).max() > 0
     agent.act(np.zeros(2, np.float32))
     agent.observe(0.0, np.ones(2, np.float32), False, False)
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")
-    np.testing.assert_array_equal(agent.exploration.noise.state, again.exploration.noise.state)
+    np.testing.assert_array_equal(agent.behaviour.exploration.noise.state, again.behaviour.exploration.noise.state)
     np.testing.assert_array_equal(agent.act(np.ones(2, np.float32)), again.act(np.ones(2, np.float32)))
 
 
@@ -134,9 +134,9 @@ def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
     agent.save(tmp_path / "agent")
     with pytest.raises(ValueError, match=r"`reward_shaper` could not be saved.*load_agent\(..., reward_shaper="):
         tfdpg.load_agent(tmp_path / "agent")
-    assert tfdpg.load_agent(tmp_path / "agent", reward_shaper=doubled).given["reward_shaper"] is doubled
+    assert tfdpg.load_agent(tmp_path / "agent", reward_shaper=doubled).options.reward_shaper is doubled
 
-    if "act_noise_schedule" not in agent.given:
+    if "act_noise_schedule" not in agent.options.values():
         return
 
     @dataclasses.dataclass
@@ -149,14 +149,14 @@ def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
     make(env, act_noise_schedule=Local()).save(tmp_path / "local")
     with pytest.raises(ValueError, match="`act_noise_schedule` could not be saved"):
         tfdpg.load_agent(tmp_path / "local")
-    assert tfdpg.load_agent(tmp_path / "local", act_noise_schedule=Local(0.25)).exploration.factor(0) == 0.25
+    assert tfdpg.load_agent(tmp_path / "local", act_noise_schedule=Local(0.25)).behaviour.exploration.factor(0) == 0.25
 
 
 @roster("ACER", "DDPG")
 def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_path):
     env = Counter(length=9)
     agent = fitted(make, env, steps=60, normalize_observations=True)
-    held = agent.replay.rows[: agent.moments.rows, :2]
+    held = agent.replay.rows[: agent.moments.rows_seen, :2]
     assert len(agent.normalizers) == 1 + len(agent.targets)
     for normalizer in agent.normalizers:  # target networks see the same
         np.testing.assert_allclose(normalizer.mean, held.mean(axis=0), rtol=1e-5)
@@ -182,7 +182,7 @@ def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_pat
 def test_dict_observations_are_normalised_but_for_one_hot_features(make):
     env = Counter(length=9, as_dict=True)
     agent = fitted(make, env, steps=60, normalize_observations=True)
-    held = agent.replay.rows[: agent.moments.rows, :3]
+    held = agent.replay.rows[: agent.moments.rows_seen, :3]
     mean, variance = agent.normalizers[0].mean.numpy(), agent.normalizers[0].variance.numpy()
     np.testing.assert_allclose(mean, [*held[:, :2].mean(axis=0), 0, 0, 0], rtol=1e-5)
     np.testing.assert_allclose(variance, [*held[:, :2].var(axis=0), 1, 1, 1], rtol=1e-4)
@@ -192,12 +192,14 @@ def test_dict_observations_are_normalised_but_for_one_hot_features(make):
 def test_priorities_follow_the_td_errors(make, tmp_path):
     needs(make, "replay")
     agent = fitted(make, replay="prioritized", alpha=0.7, beta=0.5, beta_steps=100, batch_size=16)
-    rows, weights = agent.sampler.draw(agent.updates, 1)
+    rows, weights = agent.draw.sampler.draw(agent.updates, 1)
     assert weights.shape == (1, 16) and weights.min() < 1
-    assert (weights.max() == 1) == agent.given.get("normalize_weights", True)
+    assert (weights.max() == 1) == agent.options.values().get("normalize_weights", True)
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")
-    np.testing.assert_array_equal(again.sampler.draw(agent.updates, 3)[0], agent.sampler.draw(agent.updates, 3)[0])
+    np.testing.assert_array_equal(
+        again.draw.sampler.draw(agent.updates, 3)[0], agent.draw.sampler.draw(agent.updates, 3)[0]
+    )
     agent.learn(3), again.learn(3)
     for x, y in zip(agent.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(x, y)
@@ -212,8 +214,8 @@ def test_priorities_follow_the_td_errors(make, tmp_path):
 def test_a_round_of_passes_takes_each_row_once(make):
     needs(make, "epochs_per_round")
     agent = make(Counter(), update_every=40, epochs_per_round=2, batch_size=8, update_after=0)
-    drawn, draw = [], agent.sampler.draw
-    agent.sampler.draw = lambda *args: drawn.append(draw(*args)) or drawn[-1]
+    drawn, draw = [], agent.draw.sampler.draw
+    agent.draw.sampler.draw = lambda *args: drawn.append(draw(*args)) or drawn[-1]
     agent.fit(Counter(), epochs=1, steps_per_epoch=40, verbose=0)
     rows = np.concatenate([slots for slots, _ in drawn])
     assert agent.updates == 10 == len(rows)
@@ -253,7 +255,7 @@ def test_recorders_receive_every_transition_and_train_another_agent(make, tmp_pa
     again = fitted(make, env, steps=3, recorders=str(tmp_path / "small"))
     assert again.env_steps == 3 and (tmp_path / "small/000005.npz").exists()
     other = make(spec)
-    if "n_steps" in other.given:
+    if "n_steps" in other.options.values():
         with pytest.raises(
             ValueError, match="`data` must be for these spaces, and with the distribution that drew each action"
         ):
@@ -322,7 +324,7 @@ def test_n_step_and_discount_reach_the_minibatch(make):
     env = Counter(length=9)
     agent = make(env, n_step=3, gamma=0.5, start_steps=100, update_after=1000)
     agent.fit(env, epochs=1, steps_per_epoch=9, verbose=0)
-    packed = agent.draw(np.arange(9)[None], None)[0][0]
+    packed = agent.draw.pack(np.arange(9)[None])[0][0]
     np.testing.assert_allclose(packed[0, 3:5], [1 + 0.5 * 2 + 0.25 * 3, 0.125])
     np.testing.assert_allclose(packed[7, 3:5], [8 + 0.5 * 9, 0.0])
 

@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
+from tfdpg.distributed.flags import flags
 
 import tests.environments  # noqa: F401 (registers an environment)
 import tfdpg
 from tests.test_cli import QUIET, SHORT, TINY
 from tfdpg import cli, distributed, runs
-from tfdpg.distributed.flags import flags
 
 ENV = "tests.environments:tfdpg-test/Counter-v0"
 

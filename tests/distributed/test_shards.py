@@ -34,7 +34,7 @@ def test_rows_come_and_go(local_ray, replay, tmp_path):
     assert agent.env_steps - 1 <= stored <= agent.env_steps + 40
     assert before <= set(np.unique(agent.replay.rows[: agent.replay.size, 2]))
     assert agent.moments.count <= agent.replay.added and agent.moments.mean[1] == pytest.approx(2.5, abs=0.3)
-    assert agent.source is None and agent.moments.rows == agent.replay.added
+    assert agent.learning.elsewhere is None and agent.moments.rows_seen == agent.replay.added
     saved = tmp_path / str(agent.env_steps)
     assert len(list(saved.glob("replay-*.npz"))) == 2
     for shard_count in (0, 2):
@@ -50,7 +50,7 @@ def test_rows_come_and_go(local_ray, replay, tmp_path):
 def test_shards_know_the_range_of_returns_and_the_seed_s_weights(local_ray):
     agent = tfdpg.D4PG(Counter(), **SMALL)
     history = distributed.fit(agent, counter, **SHORT).history
-    assert agent.sampling["beta"] == 1 and not agent.sampling["normalize_weights"]
+    assert agent.draw.sampler._beta == 1 and not agent.draw.sampler._normalize_weights
     v_min, v_max = agent.head.atoms.numpy()[[0, -1]]
     assert 0 < v_max - 500 < 100 and history["v_max"][-1] == pytest.approx(v_max)  # rewards up to 5, and a margin
     assert np.isfinite(history["loss"]).all()
@@ -74,7 +74,7 @@ class Killer(keras.callbacks.Callback):
         self.killed, self.alive = None, 0
 
     def on_epoch_end(self, epoch, logs=None):
-        shard = self.model.source._shards[1]
+        shard = self.model.learning.elsewhere._shards[1]
         if self.killed is None and epoch >= 2 and shard.rows > 100:
             self.killed = shard.incarnation
             ray.kill(shard.actor, no_restart=False)  # ends the process at once

@@ -76,10 +76,10 @@ def test_what_is_trusted_or_given_again_is_taken(saved, tmp_path, monkeypatch):
     ):
         tfdpg.load_agent(saved, replay_dir=None)
     again = tfdpg.load_agent(saved, reward_shaper=None, replay_dir=None)
-    assert again.given["reward_shaper"] is None and not (tmp_path / "harm").exists()
+    assert again.options.reward_shaper is None and not (tmp_path / "harm").exists()
     trusted = tfdpg.load_agent(saved, trusted=True)
-    assert trusted.given["reward_shaper"].__module__ == "own_code" and (tmp_path / "harm").exists()
-    assert trusted.given["replay_dir"] == str(tmp_path / "rows") and (tmp_path / "rows").is_dir()
+    assert trusted.options.reward_shaper.__module__ == "own_code" and (tmp_path / "harm").exists()
+    assert trusted.options.replay_dir == str(tmp_path / "rows") and (tmp_path / "rows").is_dir()
 
 
 def test_an_argument_that_there_is_not_is_an_error_of_the_file(saved, tmp_path):

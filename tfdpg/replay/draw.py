@@ -38,7 +38,11 @@ class Draw:
             ValueError: there is nothing to draw.
         """
         rows, weights = self.sampler.draw(update, count)
-        return self._pack(self.ring, rows, weights=weights), rows
+        return self.pack(rows, weights), rows
+
+    def pack(self, rows: np.ndarray, weights: np.ndarray | None = None) -> Packed:
+        """The minibatches of some rows, with some weights; None is 1."""
+        return self._pack(self.ring, rows, weights=weights)
 
     def refresh(self, rows: np.ndarray, errors: np.ndarray) -> None:
         """Takes the TD errors of rows that were drawn."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 
 from tfdpg.options import Only, Options, Stock, Structural, Unsaved
-from tfdpg.ranges import Count, Fraction, Natural, NonNegative, Positive
+from tfdpg.ranges import Count, Fraction, Natural, NonNegative, Positive, Within
 from tfdpg.replay import Ring
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Observations(Options, group="observations"):
 class Memory(Options, group="replay"):
     """How large the replay is, and where."""
 
-    replay_size: Count = 1_000_000
+    replay_size: Annotated[int, Within(2)] = 1_000_000
     """observations that the replay holds."""
     replay_dir: str | Path | None = None
     """a directory for the replay, as memory-mapped files that live as long as the agent; None keeps it in memory."""
