@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import typing
 import warnings
 
 import gymnasium as gym
@@ -152,7 +153,7 @@ def test_errors_are_one_line_that_says_what_to_do(run, tmp_path, capsys):
         (["--num-envs", "0"], "`num_envs` must be a positive integer"),
         (["--networks", "tests.environments:nope"], "has no function 'nope'"),
         (["--steps-per-epoch", "0"], "`steps_per_epoch`"),
-        (["--save-every", "0"], "`every`"),
+        (["--save-every", "0"], "`save_every` must be a positive integer"),
         (["--seeds"], "`--seeds` must be"),
         (["--seeds", "3", "3"], "`--seeds` must be"),
         (["--initial-epoch", "2"], "`initial_epoch` must be less than epochs=2"),
@@ -313,12 +314,12 @@ def test_what_files_name_is_imported_only_if_trusted(run, tmp_path, monkeypatch,
             assert "imports" in shown and "foreign_code:" in shown and "pass --trusted" in shown
     for change, message in (
         ({"options": config["options"] | {"recorders": ["foreign"]}}, "`options` has 'recorders', which is no flag"),
-        ({"env": ["foreign_code:X"]}, "`env` is ['foreign_code:X']"),
-        ({"env_kwargs": None}, "`env_kwargs` is None"),
-        ({"options": None}, "`options` is None"),
-        ({"distributed": [1]}, "`distributed` is [1]"),
-        ({"target_return": "x"}, "`target_return` is 'x'"),
-        ({"agent": 3}, "`agent` is 3"),
+        ({"env": ["foreign_code:X"]}, "`env` must be a text. Received: env=['foreign"),
+        ({"env_kwargs": None}, "`env_kwargs` must be a dict. Received"),
+        ({"options": None}, "`options` must be a dict. Received"),
+        ({"distributed": [1]}, "`distributed` must be a dict or None. Received"),
+        ({"target_return": "x"}, "`target_return` must be a finite number or None. Received"),
+        ({"agent": 3}, "`agent` must be a text. Received"),
     ):
         (copy / "run.json").write_text(json.dumps(config | change))
         assert cli.main(["train", "--resume", str(copy), "--epochs", "3"]) == 1
@@ -369,13 +370,15 @@ def test_every_option_is_a_flag_with_its_help_and_default(name, capsys):
     with pytest.raises(SystemExit):
         cli.main(["train", name, "--help"])
     shown = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
-    fields = {field.name: field for field in dataclasses.fields(cli.training_options(name))}
+    groups = [typing.get_args(group.type)[0] for group in dataclasses.fields(cli.training_flags(name))]
+    fields = {field.name: field for group in groups for field in dataclasses.fields(group)}
+    assert fields["chunk"].default == 100 and fields["actors"].default is None and "--replay-shards " in shown
     for function in (cls.__init__, cls.fit):
         for option, parameter in inspect.signature(function).parameters.items():
             if option not in objects | {"seed"}:
                 assert re.search(rf"--{option.replace('_', '-')}[ ,]", shown), option
                 assert fields[option].default == parameter.default
-    assert all(field.type.__metadata__[0].help for field in fields.values())
+    assert all(next(m.help for m in field.type.__metadata__ if hasattr(m, "help")) for field in fields.values())
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
 """`tfdpg train --actors`, and what is left of a killed run."""
 
 import csv
-import dataclasses
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,12 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tfdpg.distributed.flags import flags
 
 import tests.environments  # noqa: F401 (registers an environment)
 import tfdpg
 from tests.test_cli import QUIET, SHORT, TINY
-from tfdpg import cli, distributed, runs
+from tfdpg import cli, runs
 
 ENV = "tests.environments:tfdpg-test/Counter-v0"
 
@@ -51,18 +48,6 @@ def test_what_does_not_go_together(tmp_path, capsys):
     ):
         assert train("--run-dir", tmp_path / "bad", *options) == 1
         assert message in capsys.readouterr().err and not (tmp_path / "bad").exists()
-
-
-def test_every_option_is_a_flag_with_its_help(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["train", "td3", "--help"])
-    shown = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
-    assert "{fixed}" not in shown
-    fields = {field.name: field for field in dataclasses.fields(cli.training_options("td3"))}
-    for flag in flags():
-        assert f"--{flag.name.replace('_', '-')} " in shown and fields[flag.name].default == flag.default
-        assert fields[flag.name].type.__metadata__[0].help[:30] in shown
-    assert "replay-shards" in shown and distributed.fit.__kwdefaults__["chunk"] == 100
 
 
 def test_a_run_of_before_can_be_read(tmp_path):

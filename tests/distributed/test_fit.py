@@ -17,7 +17,9 @@ from tests.distributed.callbacks import Until
 from tests.distributed.environments import Witness, counter, witnesses
 from tests.environments import Counter, Identity
 from tfdpg import distributed
-from tfdpg.distributed.plan import environment_maker
+from tfdpg.distributed.options import Distribution
+from tfdpg.distributed.plan import behaviours, environment_maker
+from tfdpg.exploration import OrnsteinUhlenbeck
 from tfdpg.replay.ring import NONE
 from tfdpg.training.callbacks import Checkpoint
 
@@ -193,7 +195,7 @@ def test_arguments_are_checked():
 
     refused("`actors` must be a positive integer", actors=0)
     refused("`noise_levels` must be 2 numbers", noise_levels=(0.1,))
-    refused("`noise_levels` must be a finite number", noise_levels=(0.1, -1))
+    refused("`noise_levels` must be a sequence of finite numbers of at least 0", noise_levels=(0.1, -1))
     refused("`chunk` must be", chunk=0)
     refused("`variable_update_period` must be", variable_update_period=0)
     refused("`samples_per_insert` must be", samples_per_insert=-1)
@@ -218,13 +220,14 @@ def test_an_id_may_name_the_module_that_registers_it():
 
 
 def test_the_default_noise_is_a_ladder():
-    from tfdpg.distributed.plan import Plan
-
-    plan = Plan(32, None, None, 100, 100, None, 0.1, "numpy", 0)
-    given = {"noise": "ou", "act_noise": 0.1, "ou_theta": 0.2}
-    assert plan.noises(given) == [("ou", (i + 1) / 32, 0.2) for i in range(32)]
+    agent = AGENTS["DDPG"](Counter(), noise="ou", act_noise=0.1, ou_theta=0.2, act_noise_schedule=lambda step: 0.0)
+    noises = [each.exploration.noise for each in behaviours(agent, Distribution(actors=32), agent.actor)]
+    np.testing.assert_allclose([noise._std[0] for noise in noises], [(i + 1) / 32 for i in range(32)], rtol=1e-6)
+    assert {(type(noise), float(noise._theta)) for noise in noises} == {(OrnsteinUhlenbeck, np.float32(0.2))}
+    (alone,) = behaviours(agent, Distribution(actors=1), agent.actor)
+    assert alone.exploration.noise._std[0] == np.float32(0.1) and alone.exploration.factor(5) == 1
     with pytest.raises(ValueError, match="`agent` must be one that explores with noise"):
-        plan.noises({})
+        behaviours(AGENTS["ACER"](Counter()), Distribution(), agent.actor)
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch):

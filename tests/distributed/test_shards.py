@@ -77,7 +77,7 @@ class Killer(keras.callbacks.Callback):
         shard = self.model.learning.elsewhere._shards[1]
         if self.killed is None and epoch >= 2 and shard.rows > 100:
             self.killed = shard.incarnation
-            ray.kill(shard.actor, no_restart=False)  # ends the process at once
+            ray.kill(shard.process, no_restart=False)  # ends the process at once
         self.alive += self.killed is not None and shard.incarnation != self.killed
         self.model.stop_training = self.alive == 3
         time.sleep(0.05)

@@ -160,14 +160,14 @@ def test_every_observation_space_is_served_raw(space, tmp_path):
 
 
 def test_versions_count_up_and_the_newest_is_loaded(tmp_path):
-    agent = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL)
+    agent, observation = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL), np.array([-1.0, 1.0, 3.0])
     (tmp_path / "model/7").mkdir(parents=True)
     assert agent.export(tmp_path / "model").name == "8"
     agent.set_weights([weight * 0 for weight in agent.get_weights()])
     assert agent.export(tmp_path / "model").name == "9"
     assert tfdpg.load(tmp_path / "model").directory.name == "9"
-    np.testing.assert_array_equal(tfdpg.load(tmp_path / "model")(np.ones(3)), [0.0])
-    assert tfdpg.load(tmp_path / "model/8")(np.ones(3)) != 0
+    np.testing.assert_array_equal(tfdpg.load(tmp_path / "model")(observation), [0.0])
+    assert tfdpg.load(tmp_path / "model/8")(observation) != 0
     assert [path.name for path in (tmp_path / "model").iterdir() if path.name.startswith(".")] == []
 
 

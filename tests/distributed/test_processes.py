@@ -14,7 +14,7 @@ import ray
 from ray._private import ray_constants
 from ray.exceptions import ActorUnavailableError
 
-from tfdpg.distributed import actors
+from tfdpg.distributed import processes
 from tfdpg.distributed.plan import require_ray
 
 
@@ -45,7 +45,7 @@ def local_ray():
     assert not ray.is_initialized()
     former = signal.signal(signal.SIGTERM, HANDLER)
     try:
-        with actors.connected(None, cpus=2):
+        with processes.connected(None, cpus=2):
             yield
         caught = int(re.search(r"SigCgt:\s*(\w+)", Path("/proc/self/status").read_text())[1], 16)
         assert caught & 1 << signal.SIGTERM - 1, "After `ray.shutdown` the system handles SIGTERM, and Python does not."
@@ -54,7 +54,7 @@ def local_ray():
 
 
 def test_a_ray_that_is_started_here_listens_on_this_machine_only(local_ray):
-    actor = actors.start_actor(Go)
+    actor = processes.start_process(Go)
     with pytest.raises(ValueError, match="wrong"):
         ray.get(actor.wrong.remote())
     sockets, names = listeners(), descendants()
@@ -115,14 +115,14 @@ def test_a_ray_that_listens_elsewhere_is_ended(monkeypatch):
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "192.0.2.2")
     message = r"must listen at 127.0.0.1 or ::1 only. Received: Ray \S+ at 192.0.2.2. Start a Ray yourself"
     monkeypatch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", True)
-    with pytest.raises(RuntimeError, match=message), actors.connected(None, cpus=1):
+    with pytest.raises(RuntimeError, match=message), processes.connected(None, cpus=1):
         pass
     assert calls == [False, "shutdown"] and ray_constants.ENABLE_RAY_CLUSTER
 
 
 def test_another_thread_leaves_sigterm_alone():
     def keep():
-        with actors.kept_sigterm():
+        with processes.kept_sigterm():
             pass
 
     with ThreadPoolExecutor(1) as threads:
@@ -141,13 +141,13 @@ def test_an_older_ray_is_refused(monkeypatch):
 
 
 def test_a_loss_inside_a_call_is_a_loss(local_ray):
-    actor = actors.start_actor(Go)
+    actor = processes.start_process(Go)
     with pytest.raises(Exception) as caught:
         ray.get(actor.between.remote())
-    assert actors.is_loss(caught.value)
+    assert processes.is_loss(caught.value)
     with pytest.raises(ValueError, match="wrong") as caught:
         ray.get(actor.wrong.remote())
-    assert not actors.is_loss(caught.value)
+    assert not processes.is_loss(caught.value)
     ray.kill(actor)
 
 
@@ -160,14 +160,14 @@ def test_patience():
             raise ActorUnavailableError("gone", None)
         return "back"
 
-    assert actors.patiently(call) == "back" and len(calls) == 3
+    assert processes.patiently(call) == "back" and len(calls) == 3
     with pytest.raises(ActorUnavailableError):
-        actors.patiently(lambda: (_ for _ in ()).throw(ActorUnavailableError("gone", None)), seconds=0)
+        processes.patiently(lambda: (_ for _ in ()).throw(ActorUnavailableError("gone", None)), seconds=0)
 
 
 def test_an_address_where_nothing_listens_is_refused_at_once():
     with pytest.raises(ConnectionError, match="`ray_address` must be that of a Ray. Received: '127.0.0.1:1'"):
-        actors.check_reachable("127.0.0.1:1")
+        processes.check_reachable("127.0.0.1:1")
     with socket.create_server(("127.0.0.1", 0)) as server:
-        actors.check_reachable(f"127.0.0.1:{server.getsockname()[1]}")
-    actors.check_reachable("auto")
+        processes.check_reachable(f"127.0.0.1:{server.getsockname()[1]}")
+    processes.check_reachable("auto")
