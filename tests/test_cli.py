@@ -197,6 +197,7 @@ def test_vector_environments_and_own_networks(tmp_path, monkeypatch, capsys):
     assert "['actor']" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_acer_trains_on_discrete_actions_and_is_evaluated_and_inspected(tmp_path, capsys):
     options = ["--hidden-units", "8", "--n-steps", "5", "--c", "inf", "--delta", "inf", "--replay-start", "20"]
     options += ["--env", "CartPole-v1", "--num-envs", "2", "--steps-per-epoch", "40", "--epochs", "2"]
@@ -234,7 +235,7 @@ ASYNC = ["--num-envs", "2", "--vectorization", "async"]
     "number, status, lanes",
     [
         pytest.param(*INTERRUPTED, [], id="SIGINT-one"),
-        pytest.param(*ENDED, ASYNC, id="SIGTERM-async"),
+        pytest.param(*ENDED, ASYNC, id="SIGTERM-async", marks=pytest.mark.slow),
         pytest.param(*ENDED, [], id="SIGTERM-one", marks=pytest.mark.slow),
         pytest.param(*INTERRUPTED, ASYNC, id="SIGINT-async", marks=pytest.mark.slow),
     ],
@@ -381,9 +382,8 @@ def test_every_option_is_a_flag_with_its_help_and_default(name, capsys):
     assert all(next(m.help for m in field.type.__metadata__ if hasattr(m, "help")) for field in fields.values())
 
 
-@pytest.mark.parametrize(
-    "env, size", [("Pendulum-v1", 500), pytest.param("InvertedPendulum-v5", 480, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("env, size", [("Pendulum-v1", 500), ("InvertedPendulum-v5", 480)])
+@pytest.mark.slow
 def test_video_has_every_frame(tmp_path, env, size):
     agent = tfdpg.TD3(gym.make(env), hidden_units=(4,), jit_compile=False)
     agent.export(tmp_path / "model")

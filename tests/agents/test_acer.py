@@ -72,7 +72,8 @@ def test_a_round_is_one_update_on_the_newest_windows_and_then_some_on_others():
         assert (steps == [(10 * number + t) % 7 + 1 for t in range(10)]).all()
 
 
-@pytest.mark.parametrize("kind", [pytest.param("discrete", marks=pytest.mark.slow), "box"])
+@pytest.mark.parametrize("kind", ["discrete", "box"])
+@pytest.mark.slow
 def test_identity_is_learnt(kind):
     def make():
         return Choice() if kind == "discrete" else Identity()
@@ -137,7 +138,8 @@ def test_exports_have_modes_values_and_distributions(kind, options, tmp_path):
     assert bool(shared) == bool(options)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("discrete", marks=pytest.mark.slow), "box"])
+@pytest.mark.parametrize("kind", ["discrete", "box"])
+@pytest.mark.slow
 def test_own_networks_and_a_shared_encoder_are_saved_and_go_on(kind, tmp_path):
     encoder = keras.Sequential([keras.Input((2,)), keras.layers.Dense(4, "tanh")])
     agent = tfdpg.ACER(SPECS[kind], encoder=encoder, shared_torso=True, learn_sigma=kind == "box", **SMALL)

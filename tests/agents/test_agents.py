@@ -36,7 +36,7 @@ def one():
     return functools.cache(fitted)
 
 
-@roster("ACER", "TD3")
+@roster("TD3")
 def test_many_updates_at_once_equal_one_by_one(make):
     one, many = (fitted(make, update_after=400) for _ in range(2))
     assert one.updates == 0
@@ -57,7 +57,7 @@ def test_xla_computes_the_same_updates(make):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
 
-@roster("ACER", "DDPG")
+@roster("DDPG")
 def test_same_seed_gives_the_same_weights_to_the_bit_and_save_and_load_go_on_identically(make, one, tmp_path):
     agent = fitted(make)
     assert_same_weights(one(make), agent)

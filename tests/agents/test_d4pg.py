@@ -243,6 +243,7 @@ def test_the_range_comes_from_the_returns_seen():
     np.testing.assert_allclose(agent.head.atoms.numpy()[[0, -1]], [low, high], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_range_found_is_kept_by_checkpoints_and_weights(tmp_path):
     env = Counter(length=4)
     agent = tfdpg.D4PG(env, **SMALL)

@@ -16,9 +16,10 @@ from tests.environments import Counter
     "options",
     [
         pytest.param({"replay": "prioritized"}, id="prioritized"),
-        pytest.param({"epochs_per_round": 1}, id="passes", marks=pytest.mark.slow),
+        pytest.param({"epochs_per_round": 1}, id="passes"),
     ],
 )
+@pytest.mark.slow
 def test_a_replay_moves_into_one_of_another_size(make, options, tmp_path):
     needs(make, next(iter(options)))
     agent = fitted(make, Counter(length=9), steps=120, replay_size=100, normalize_observations=True, **options)

@@ -152,7 +152,7 @@ def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
     assert tfdpg.load_agent(tmp_path / "local", act_noise_schedule=Local(0.25)).behaviour.exploration.factor(0) == 0.25
 
 
-@roster("ACER", "DDPG")
+@roster("DDPG")
 def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_path):
     env = Counter(length=9)
     agent = fitted(make, env, steps=60, normalize_observations=True)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdpg
-from tests.agents.roster import ACER, AGENTS
+from tests.agents.roster import ACER, AGENTS, roster
 from tests.environments import Counter
 from tfdpg.replay import Layout, WindowLayout
 
@@ -45,12 +45,12 @@ def windows(agent, packed):
     }
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_it_equals_an_update_on_what_is_drawn(name):
-    ends = "truncated" if name == "ACER" else "terminated"
-    drawn, given = (trained(AGENTS[name], ends) for _ in range(2))
+@roster("ACER", "TD3")
+def test_it_equals_an_update_on_what_is_drawn(make):
+    is_acer = make is AGENTS["ACER"]
+    drawn, given = (trained(make, "truncated" if is_acer else "terminated") for _ in range(2))
     packed, _ = given.draw(given.updates, 1)
-    batch = windows(given, packed) if name == "ACER" else transitions(given, packed)
+    batch = windows(given, packed) if is_acer else transitions(given, packed)
     for part, repacked in zip(packed, given._pack(batch), strict=True):
         np.testing.assert_array_equal(part, repacked)
     before = given.updates
@@ -119,12 +119,12 @@ def noted(seen, update, batch, counter):
     return update(batch, counter)
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_without_compilation_the_same_is_learnt_and_python_runs_in_each_update(name):
+@roster("TD3")
+def test_without_compilation_the_same_is_learnt_and_python_runs_in_each_update(make):
     env = gym.make("Pendulum-v1")
     numbers = {}
     for run_eagerly in (False, True):
-        agent = AGENTS[name](env, run_eagerly=run_eagerly)
+        agent = make(env, run_eagerly=run_eagerly)
         seen, real = [], agent.update
         agent.update = functools.partial(noted, seen, real)
         agent.fit(env, epochs=1, steps_per_epoch=30, verbose=0)

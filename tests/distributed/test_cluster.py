@@ -64,6 +64,7 @@ class Disaster(keras.callbacks.Callback):
         self.model.stop_training = True
 
 
+@pytest.mark.slow
 def test_training_survives(cluster, tmp_path):
     agent = AGENTS["DDPG"](Counter(), replay_size=500_000)
     disaster = Disaster(cluster, tmp_path)

@@ -63,6 +63,7 @@ def test_every_agent_trains(local_ray, name, tmp_path):
     loaded.fit(Counter(), epochs=1, steps_per_epoch=10, verbose=0)
 
 
+@pytest.mark.slow
 def test_it_learns(local_ray):
     options = {"hidden_units": (32, 32), "batch_size": 64, "start_steps": 300, "update_after": 300, "gamma": 0.0}
     agent = tfdpg.TD3(Identity(), pi_lr=3e-3, q_lr=3e-3, **options)
@@ -93,6 +94,7 @@ def wait_for_the_end_of(pid):
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_a_keras_policy_acts_in_workers_too(local_ray):
     def agent():
         first, second = (keras.initializers.GlorotUniform(seed) for seed in (1, 2))

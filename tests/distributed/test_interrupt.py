@@ -28,7 +28,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
 def test_a_signal_leaves_a_checkpoint_and_no_workers(tmp_path, number):
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-c", SCRIPT, str(tmp_path)]

@@ -23,7 +23,8 @@ def transitions(agent):
     return int((agent.replay.successor[: agent.replay.size] != NONE).sum())
 
 
-@pytest.mark.parametrize("replay", ["prioritized", pytest.param("uniform", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("replay", ["prioritized", "uniform"])
+@pytest.mark.slow
 def test_rows_come_and_go(local_ray, replay, tmp_path):
     agent = AGENTS["DDPG"](Counter(), replay=replay, normalize_observations=True)
     agent.fit(counter(), epochs=1, steps_per_epoch=50, verbose=0)

@@ -110,6 +110,7 @@ def assert_computes(agent, found, observations, actions):
         np.testing.assert_allclose(found[f"{name}/{name}"], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_saved_model_cli_runs_every_signature(td3, exported, tmp_path):
     x, a = np.ones((2, 3), np.float32), np.ones((2, 1), np.float32)
     outputs = {"pi": "pi", "serving_default": "pi", "q1": "q1", "q2": "q2"}

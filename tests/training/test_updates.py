@@ -27,6 +27,7 @@ print(agent.train_function.experimental_get_tracing_count())
 """
 
 
+@pytest.mark.slow
 def test_rounds_of_any_length_trace_and_compile_once(tmp_path):
     environment = os.environ | {"XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"}
     result = subprocess.run([sys.executable, "-c", ROUNDS], env=environment, capture_output=True, text=True, check=True)
