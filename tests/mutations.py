@@ -52,7 +52,7 @@ MUTATIONS = [
         ),
         (
             "td3: the larger critic in the target",
-            "agents/td3.py",
+            "networks/tensors.py",
             "return tf.reduce_min([flat_values",
             "return tf.reduce_max([flat_values",
             TD3,

@@ -212,7 +212,7 @@ def test_options_out_of_range_or_without_effect_are_named(kind, options, message
 
 def test_deterministic_policies_refuse_discrete_actions():
     for agent in (tfdpg.TD3, tfdpg.DDPG, tfdpg.D4PG):
-        with pytest.raises(ValueError, match="Discrete.*not supported by deterministic policies.*tfdpg.ACER"):
+        with pytest.raises(ValueError, match="Discrete.*not supported by this agent.*tfdpg.ACER"):
             agent(SPECS["discrete"])
 
 

@@ -6,14 +6,15 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfdpg import export
-from tfdpg.acting import MIN_SIGMA, Exploration
-from tfdpg.agents.options import ACEROptions, AgentOptions, DeterministicOptions
+from tfdpg.acting import MIN_SIGMA, BoxAction, Exploration, Output
+from tfdpg.agents.options import ACEROptions, AgentOptions, DeterministicOptions, OffPolicyOptions
 from tfdpg.arguments import reject
 from tfdpg.exploration import noisy_actions
 from tfdpg.networks import (
@@ -85,26 +86,36 @@ class Parts:
         return dataclasses.replace(self, **others)
 
 
+def with_noise(spec: Spec, options: DeterministicOptions) -> tuple[Output, Exploration]:
+    """A policy that gives actions, to which noise is added while collecting."""
+    noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule
+    return BoxAction(spec), noisy_actions(spec, *noise)
+
+
 def build(
     env: Any,
-    options: DeterministicOptions,
+    options: OffPolicyOptions,
     critics: Sequence[str],
     metrics: Sequence[str],
     *,
+    policy: Callable[[Spec, Any], tuple[Output, Exploration]] = with_noise,
+    targets: Sequence[str] | None = None,
     torso: str = "mlp",
     head: HeadOptions | None = None,
-    **sampling: Any,
+    sampling: Mapping[str, Any] = MappingProxyType({}),
 ) -> Parts:
-    """The parts of a deterministic actor-critic.
+    """The parts of an actor-critic that learns from transitions.
 
     Args:
         env: the environment, a vector environment, or a `Spec`.
         options: its options.
         critics: the names of its critics.
         metrics: the names of what its update measures.
+        policy: from the spaces and the options to what `pi` gives, and what is made of that while collecting.
+        targets: the names of the networks that have a target; None is all.
         torso: see `tfdpg.acting.make_torso`.
         head: see `actor_critic`.
-        **sampling: what `tfdpg.replay.sampler` is to take in place of the options.
+        sampling: what `tfdpg.replay.sampler` is to take in place of the options.
 
     Raises:
         ValueError: spaces or networks that cannot be served, or an option that others leave without effect.
@@ -112,10 +123,10 @@ def build(
     spec = Spec.of(env)
     if spec.actions is not None:
         raise ValueError(
-            f"The action space {spec.action_space} is not supported by deterministic policies, which need a "
-            "one-dimensional float Box. tfdpg.ACER takes Discrete ones."
+            f"The action space {spec.action_space} is not supported by this agent, which needs a one-dimensional float "
+            "Box. tfdpg.ACER takes Discrete ones."
         )
-    given = _given_networks(options, ("pi", *critics))
+    given, (output, exploration) = _given_networks(options, ("pi", *critics)), policy(spec, options)
     with tf.device(_device(options, given)):
         networks = actor_critic(
             spec,
@@ -128,18 +139,18 @@ def build(
             l2=options.l2,
             seed=options.seed,
             head=head,
+            output=output,
         )
         own = {"pi": options.pi_optimizer, "q": options.q_optimizer}
         rates = {"pi": options.pi_lr, "q": options.q_lr}
         optimizers = make_optimizers(networks.networks, own, rates, options.clip_norm, options.clip_value)
-        targets = copy.deepcopy(networks.networks)
+        copied = {name: copy.deepcopy(networks.networks[name]) for name in targets or networks.networks}
     names = ("batch_size", "replay", "alpha", "beta", "beta_steps", "epochs_per_round", "max_minibatches_per_round")
-    sampling = {name: getattr(options, name) for name in (*names, "seed")} | sampling
-    noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule
+    drawn = {name: getattr(options, name) for name in (*names, "seed")} | {**sampling}
     return Parts(
         spec=spec,
         networks=networks,
-        targets=targets,
+        targets=copied,
         optimizers=optimizers,
         schedule=Schedule(
             start_steps=options.start_steps,
@@ -148,10 +159,10 @@ def build(
             gradient_steps=options.gradient_steps,
         ),
         replay=Ring(spec, options.replay_size, options.replay_dir),
-        make_draw=functools.partial(transitions, n_step=options.n_step, gamma=options.gamma, **sampling),
+        make_draw=functools.partial(transitions, n_step=options.n_step, gamma=options.gamma, **drawn),
         unpack=functools.partial(unpack_transitions, spec),
         pack=functools.partial(pack_transitions, spec, options.batch_size, options.gamma),
-        exploration=noisy_actions(spec, *noise),
+        exploration=exploration,
         metrics=tuple(metrics),
         signatures=export.signatures(spec, networks.networks),
     )

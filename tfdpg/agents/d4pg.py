@@ -116,7 +116,7 @@ def d4pg_parts(env: Any, options: D4PGOptions, critics: tuple[str, ...]) -> Part
     sampling = {"beta": 1.0 if options.replay == "prioritized" and beta is None else beta}
     sampling |= {"normalize_weights": options.normalize_weights}
     metrics = *METRICS, *head.kind.metrics_of_update
-    parts = build(env, options, critics, metrics, torso=options.torso, head=head, **sampling)
+    parts = build(env, options, critics, metrics, torso=options.torso, head=head, sampling=sampling)
     networks = parts.networks.networks
     z = export.return_signature(parts.spec, networks["q1"], cast(Head, head_of(networks["q1"])))
     categorical = options.critic == "categorical"

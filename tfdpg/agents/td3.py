@@ -4,7 +4,6 @@ Source: Fujimoto, van Hoof, Meger 2018, "Addressing Function Approximation Error
 options and defaults are Spinning Up's, and further options those of MATLAB's rlTD3Agent.
 """
 
-from collections.abc import Sequence
 from typing import Any, final
 
 import tensorflow as tf
@@ -14,7 +13,7 @@ from tfdpg.agents.build import build
 from tfdpg.agents.options import TD3Options
 from tfdpg.exploration import per_dimension
 from tfdpg.losses import smooth_action, td_loss, td_target
-from tfdpg.networks import Transitions, flat_values, stateless_normal
+from tfdpg.networks import Transitions, flat_values, smallest, stateless_normal
 from tfdpg.options import takes
 from tfdpg.training.gradients import average_all, descent, policy_loss, where_due
 
@@ -110,8 +109,3 @@ class TD3(Agent):
             left = tf.pow(1.0 - self.target_noise_decay, tf.cast(counter - 1, tf.float32))
             noise *= tf.maximum(left, self.target_noise_min)
         return noise * self.target_noise
-
-
-def smallest(outputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    """min_i Q_i, `[batch]`."""
-    return tf.reduce_min([flat_values(output) for output in outputs], axis=0)

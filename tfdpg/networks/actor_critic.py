@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import keras
 
-from tfdpg.acting import ACTIVATIONS, MLPActor, make_torso
+from tfdpg.acting import ACTIVATIONS, BoxAction, MLPActor, Output, make_torso
 from tfdpg.arguments import positive_int, reject
-from tfdpg.networks.custom import check_actor, check_critics, check_loadable, check_separate
+from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width
 from tfdpg.networks.encoder import Normalizer
 from tfdpg.networks.heads import HeadOptions, Value
 from tfdpg.networks.mlp import mlp_actor, mlp_critic
@@ -41,6 +41,7 @@ def actor_critic(
     l2: float,
     seed: int,
     head: HeadOptions | None = None,
+    output: Output | None = None,
 ) -> ActorCritic:
     """Builds the networks that were not given, and checks all.
 
@@ -55,6 +56,7 @@ def actor_critic(
         l2: see `mlp_actor`.
         seed: fixes their initial weights.
         head: makes the last layer of each critic, and all critics end in such a layer; None is for values.
+        output: what `pi` gives; None is actions.
 
     Raises:
         ValueError: networks of wrong shapes, ones that share weights or cannot be saved and loaded, critics that
@@ -80,10 +82,10 @@ def actor_critic(
         if network is not None:
             networks[name] = network
         elif name == "pi":
-            networks[name] = mlp_actor(spec, **stock, seed=network_seed)
+            networks[name] = mlp_actor(spec, **stock, seed=network_seed, output=output)
         else:
             networks[name] = mlp_critic(spec, **stock, seed=network_seed, name=name, head=head or Value)
-    check_actor(spec, networks["pi"])
+    check_width(spec, "pi", networks["pi"], takes_action=False, width=(output or BoxAction(spec)).units)
     critics = {name: network for name, network in networks.items() if name != "pi"}
     check_critics(spec, critics, None if head is None else head.kind)
     check_separate(networks)
@@ -97,7 +99,7 @@ def actor_critic(
     return ActorCritic(
         networks,
         {name: networks[name] for name in (own if encoder is None else networks)},
-        MLPActor(spec, layers, statistics) if numpy_actor else None,
+        MLPActor(spec, layers, statistics, output) if numpy_actor else None,
     )
 
 

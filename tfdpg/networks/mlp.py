@@ -1,6 +1,7 @@
 """The stock networks: fully connected actor and critic."""
 
 import copy
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,8 +26,9 @@ def mlp_actor(
     normalizer: Normalizer | None = None,
     l2: float = 0.0,
     seed: int = 0,
+    output: Output | None = None,
 ) -> keras.Model:
-    """A deterministic policy: features, hidden layers, tanh, then each dimension stretched to its bounds.
+    """A policy: features, hidden layers, tanh, then each dimension stretched to its bounds.
 
     Args:
         spec: the spaces.
@@ -38,6 +40,7 @@ def mlp_actor(
         normalizer: a layer for the stock encoder's features, which networks may share.
         l2: each kernel adds l2 · Σ w² to the loss.
         seed: fixes the initial weights (Glorot uniform kernels, zero biases).
+        output: what is made of the last layer; None is tanh and stretching.
 
     Returns:
         A functional model, observation → action `[batch, act_dim]` in the environment's units, float32 whatever
@@ -52,30 +55,38 @@ def mlp_actor(
     for depth, hidden in depths:
         x = _hidden(x, hidden, seed, depth, l2)
     kernel = initializer(seed, len(layers.pi), layers.output_scale)
-    action = actor_output(BoxAction(spec), x, kernel_initializer=kernel, kernel_regularizer=_regularizer(l2))
+    action = actor_output(output or BoxAction(spec), x, kernel_initializer=kernel, kernel_regularizer=_regularizer(l2))
     return keras.Model(observation, action, name="pi")
 
 
 def actor_output(output: Output, x: Any, **kernel: Any) -> Any:
     """Keras' form of what is made of an actor's last layer, which has a `kernel`, for `[batch, features]`."""
-    dense = keras.layers.Dense(output.units, **kernel, dtype="float32")
-    match output:
-        case Probabilities():
-            return keras.layers.Softmax(dtype="float32")(dense(x))
-        case BoxAction():
-            return _box_action(output, dense(x))
-        case LocScale():
-            x, act_dim = dense(x), output.units // 2
-            above: Any = keras.ops.softplus(x[:, act_dim:] + output.offset)
-            sigma = above + MIN_SIGMA
-            scale = keras.layers.Rescaling(output.mean.half_range.tolist(), dtype="float32")(sigma)
-            return keras.layers.Concatenate(dtype="float32")([_box_action(output.mean, x[:, :act_dim]), scale])
+    return keras_form(output, keras.layers.Dense(output.units, **kernel, dtype="float32")(x))
+
+
+@functools.singledispatch
+def keras_form(output: Output, x: Any) -> Any:
+    """Keras' form of an `Output`, for the numbers `[batch, units]` of the last layer; each kind registers its own."""
     raise TypeError(f"There is no Keras form of {output}")
 
 
+@keras_form.register
 def _box_action(output: BoxAction, x: Any) -> Any:
     stretched = keras.layers.Rescaling(output.half_range.tolist(), output.center.tolist(), dtype="float32")
     return stretched(keras.layers.Activation("tanh", dtype="float32")(x))
+
+
+@keras_form.register
+def _probabilities(output: Probabilities, x: Any) -> Any:
+    return keras.layers.Softmax(dtype="float32")(x)
+
+
+@keras_form.register
+def _loc_scale(output: LocScale, x: Any) -> Any:
+    act_dim = output.units // 2
+    above: Any = keras.ops.softplus(x[:, act_dim:] + output.offset)
+    scale = keras.layers.Rescaling(output.mean.half_range.tolist(), dtype="float32")(above + MIN_SIGMA)
+    return keras.layers.Concatenate(dtype="float32")([_box_action(output.mean, x[:, :act_dim]), scale])
 
 
 def mlp_critic(

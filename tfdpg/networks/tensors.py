@@ -1,5 +1,6 @@
 """From packed arrays to what networks take, inside the compiled call."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -168,6 +169,11 @@ def bounded(spec: Spec, action: tf.Tensor) -> tf.Tensor:
 def flat_values(values: tf.Tensor) -> tf.Tensor:
     """A critic's output, `[batch]` or `[batch, 1]`, as `[batch]`."""
     return values if values.shape.rank == 1 else tf.squeeze(values, axis=-1)
+
+
+def smallest(outputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The smallest value that critics give, min_i Q_i, `[batch]`."""
+    return tf.reduce_min([flat_values(output) for output in outputs], axis=0)
 
 
 def in_half_precision(network: keras.Model) -> bool:

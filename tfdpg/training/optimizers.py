@@ -19,8 +19,8 @@ def make_optimizers(
     """A built optimizer for each network, by its name: Adam, or a copy of one's own.
 
     Args:
-        networks: the networks; all but `pi` are critics.
-        given: one's own optimizer for "pi" and for the critics, "q".
+        networks: the networks; those of critics begin with q.
+        given: one's own optimizer for "pi", for the critics, "q", and for others by their names.
         rates: the learning rates of Adam, likewise.
         clip_norm: the largest global norm of a network's gradient.
         clip_value: the largest absolute value of an element.
@@ -31,7 +31,7 @@ def make_optimizers(
     clipping = _clipping(clip_norm, clip_value)
     optimizers = {}
     for name, network in networks.items():
-        kind = "pi" if name == "pi" else "q"
+        kind = option_prefix(name).removesuffix("_")
         if given[kind] is None:
             optimizer = _scaled(keras.optimizers.Adam(rates[kind], name=f"{name}_adam", **clipping))
         else:
@@ -59,8 +59,8 @@ def make_joint_optimizer(
 
 
 def option_prefix(name: str) -> str:
-    """What begins the names of an optimizer's options: `pi_` and `q_`, or nothing where there is one for all."""
-    return {"pi": "pi_", "all": ""}.get(name, "q_")
+    """What begins the names of an optimizer's options: `pi_`, `q_` for critics; nothing where there is one for all."""
+    return "" if name == "all" else "q_" if name.startswith("q") else f"{name}_"
 
 
 def trainable_variables(networks: Iterable[keras.Model]) -> list[Any]:

@@ -3,7 +3,7 @@
 from tfdpg.agents.options.acer import ACEROptions
 from tfdpg.agents.options.d4pg import D4PGOptions
 from tfdpg.agents.options.ddpg import DDPGOptions
-from tfdpg.agents.options.groups import AgentOptions, DeterministicOptions
+from tfdpg.agents.options.groups import AgentOptions, DeterministicOptions, OffPolicyOptions
 from tfdpg.agents.options.td3 import TD3Options
 
 OPTIONS: dict[str, type[AgentOptions]] = {
@@ -21,5 +21,6 @@ __all__ = [
     "D4PGOptions",
     "DDPGOptions",
     "DeterministicOptions",
+    "OffPolicyOptions",
     "TD3Options",
 ]

@@ -59,7 +59,7 @@ class Returns(Options, group="returns"):
 
 
 class Targets(Returns, group="returns"):
-    """Targets of the deterministic actor-critics."""
+    """Targets of the actor-critics that learn from transitions."""
 
     polyak: Fraction = 0.995
     """fraction of the old target that is kept at each target update, in [0, 1]."""
@@ -254,10 +254,8 @@ class AgentOptions(Returns, Minibatch, HiddenLayers, Clipping, Observations, Mem
     """What all agents have."""
 
 
-class DeterministicOptions(
-    Targets, Schedule, Exploration, Weights, GivenOptimisers, Replay, NoiseSchedule, AgentOptions
-):
-    """What all deterministic actor-critics have."""
+class OffPolicyOptions(Targets, Schedule, Weights, GivenOptimisers, Replay, AgentOptions):
+    """What all actor-critics have that learn from transitions."""
 
     def check(self) -> None:
         """Refuses what the way to draw leaves without effect."""
@@ -268,6 +266,10 @@ class DeterministicOptions(
             )
         if self.beta == 1:
             self.refuse(["beta_steps"], "`beta` is 1")
+
+
+class DeterministicOptions(Exploration, NoiseSchedule, OffPolicyOptions):
+    """What all deterministic actor-critics have."""
 
 
 class TwinOptions(Twin, DeterministicOptions, SecondCritic):
