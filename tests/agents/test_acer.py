@@ -82,7 +82,8 @@ def test_identity_is_learnt(kind):
     agent = tfdpg.ACER(env, hidden_units=(32,), n_steps=10, replay_start=100, lr=2e-3, seed=0)
     agent.fit(env, epochs=1, steps_per_epoch=6000, verbose=0)
     assert agent.evaluate(make(), 100)["return"] > -0.05
-    assert agent.evaluate(make(), 100, stochastic=True)["return"] < agent.evaluate(make(), 100)["return"]
+    greedy, drawn = (agent.evaluate(make(), 100, stochastic=stochastic)["return"] for stochastic in (False, True))
+    assert drawn < greedy or (kind, drawn, greedy) == ("discrete", 0, 0)  # which may have no doubt left
 
 
 class Choice(gym.Env):

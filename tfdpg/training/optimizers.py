@@ -90,8 +90,12 @@ class FusedAdam(keras.optimizers.Adam):
     """Keras' Adam, with one operation for each variable where Keras has twenty, which are traced one by one."""
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """m ← m + (g − m)(1 − β₁), v ← v + (g² − v)(1 − β₂), w ← w − α m / (√v + ε), with α = η √(1 − β₂ᵗ) / (1 − β₁ᵗ)."""
-        index, step = self._get_variable_index(variable), tf.cast(self.iterations + 1, tf.float32)
+        """One step: m ← m + (g − m)(1 − β₁), v ← v + (g² − v)(1 − β₂), w ← w − α m / (√v + ε).
+
+        α = η √(1 − β₂ᵗ) / (1 − β₁ᵗ).
+        """
+        iterations: Any = self.iterations
+        index, step = self._get_variable_index(variable), tf.cast(iterations + 1, tf.float32)
         var, m, v = (_handle(each) for each in (variable, self._momentums[index], self._velocities[index]))
         tf.raw_ops.ResourceApplyAdam(
             var=var,
@@ -99,7 +103,7 @@ class FusedAdam(keras.optimizers.Adam):
             v=v,
             beta1_power=tf.pow(self.beta_1, step),
             beta2_power=tf.pow(self.beta_2, step),
-            lr=tf.cast(learning_rate, tf.float32),
+            lr=learning_rate,
             beta1=self.beta_1,
             beta2=self.beta_2,
             epsilon=self.epsilon,
