@@ -119,7 +119,7 @@ def noted(seen, update, batch, counter):
     return update(batch, counter)
 
 
-@roster("TD3")
+@roster("DDPG")
 def test_without_compilation_the_same_is_learnt_and_python_runs_in_each_update(make):
     env = gym.make("Pendulum-v1")
     numbers = {}

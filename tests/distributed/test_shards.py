@@ -84,7 +84,8 @@ class Killer(keras.callbacks.Callback):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("with_checkpoint", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("with_checkpoint", [True, False])
 def test_a_killed_shard_comes_back(local_ray, tmp_path, with_checkpoint):
     agent = AGENTS["DDPG"](Counter(), replay_size=200_000)
     callbacks = [Checkpoint(tmp_path / "checkpoints"), Killer()] if with_checkpoint else [Killer()]
