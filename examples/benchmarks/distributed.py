@@ -24,9 +24,9 @@ import ray
 
 import tfdpg
 from tfdpg import distributed
-from tfdpg.distributed.processes import OBJECT_STORE
 from tfdpg.distributed.chunks import Order
 from tfdpg.distributed.policies import policy_for_workers
+from tfdpg.distributed.processes import OBJECT_STORE
 from tfdpg.distributed.worker import Worker
 
 CHUNKS = (10, 50, 100, 500, 1000)
