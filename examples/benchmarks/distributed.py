@@ -24,6 +24,7 @@ import ray
 
 import tfdpg
 from tfdpg import distributed
+from tfdpg.acting import Behaviour
 from tfdpg.distributed.chunks import Order
 from tfdpg.distributed.policies import policy_for_workers
 from tfdpg.distributed.processes import OBJECT_STORE
@@ -117,7 +118,8 @@ def sizes(env_id: str, chunk: int) -> dict[str, float]:
     agent = new_agent(env_id)
     policy, weights = policy_for_workers(agent, "numpy")
     make_env = functools.partial(gym.make, env_id)
-    worker = Worker(0, agent.spec, make_env, policy, ("gaussian", 0.1, 0.15), 0, 1000)
+    behaviour = Behaviour(agent.spec, policy, agent.behaviour.exploration.at_scale(0.1))
+    worker = Worker(0, agent.spec, make_env, behaviour, 0, 1000)
     sent = worker.rollout(weights(), 0, Order(chunk, 0, 1.0, 0))
     return {"transition": len(pickle.dumps(sent, protocol=5)) / chunk, "weights": weights().nbytes}
 
