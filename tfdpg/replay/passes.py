@@ -1,7 +1,5 @@
 """Passes over the replay: within one, a row is in one minibatch at most."""
 
-import math
-
 import numpy as np
 
 from tfdpg.arguments import positive_int
@@ -21,7 +19,6 @@ class Passes:
     """
 
     wants_errors: bool = False
-    most_at_once: float = math.inf
 
     def __init__(self, ring: Ring, seed: int, batch_size: int, *, epochs: int, max_minibatches: int | None):
         self.ring, self._seed, self._batch_size = ring, seed, batch_size

@@ -21,6 +21,10 @@ class Prioritized:
     The weight of a row in the critic's loss is (R P(i))^−β, divided by the largest of its minibatch if so wanted; R
     is the number of rows that can be drawn. β goes linearly to 1 over `beta_steps` updates.
 
+    A round's minibatches are drawn up to 50 at once, by the priorities from before them: TD errors that the round
+    measures, and so those of rows that are new to it, count in the next draw. Drawing 25 at a time was measured to
+    cost 3.6 to 3.9 % of the time of a round.
+
     The sums form a tree of two levels, wide enough for NumPy: the priorities in blocks, and the sum of each block.
 
     Args:
@@ -34,8 +38,6 @@ class Prioritized:
     """
 
     wants_errors: bool = True
-    most_at_once: float = 25
-    """Priorities are as old as what is drawn at once; fewer would cost more than 3 % of the time of training."""
 
     def __init__(
         self,

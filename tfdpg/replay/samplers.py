@@ -16,12 +16,10 @@ class Sampler(Protocol):
     Attributes:
         ring: where it draws from.
         wants_errors: whether it draws by TD errors.
-        most_at_once: the minibatches that should be drawn at once at most.
     """
 
     ring: Ring
     wants_errors: bool
-    most_at_once: float
 
     def updates_due(self, credit: int) -> int:
         """The updates of a learning round that steps earned `credit` updates for."""

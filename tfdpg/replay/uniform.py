@@ -1,7 +1,5 @@
 """Uniform draws of rows, each minibatch a pure function of (seed, update counter, ring)."""
 
-import math
-
 import numpy as np
 
 from tfdpg.replay.ring import NONE, Ring
@@ -19,7 +17,6 @@ class Uniform:
     """
 
     wants_errors: bool = False
-    most_at_once: float = math.inf
 
     def __init__(self, ring: Ring, seed: int, batch_size: int):
         self.ring, self._seed, self._batch_size = ring, seed, batch_size

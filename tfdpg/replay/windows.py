@@ -1,6 +1,5 @@
 """Windows: successive steps of a lane, as many in each, over the ends of episodes."""
 
-import math
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -29,7 +28,6 @@ class Windows:
     """
 
     wants_errors: bool = False
-    most_at_once: float = math.inf
 
     def __init__(self, ring: Ring, seed: int, batch_size: int, *, steps: int, newest: bool, ratio: float, start: int):
         self.ring, self._seed, self._batch_size = ring, seed, batch_size

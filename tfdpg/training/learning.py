@@ -166,7 +166,7 @@ class Learning:
                 agent.unpack,
                 agent.counter,
                 metrics=agent.metrics,
-                chunk=int(min(LARGEST_CHUNK, usual, agent.draw.sampler.most_at_once)),
+                chunk=min(LARGEST_CHUNK, usual),
                 batch_size=agent.batch_size,
                 networks=agent.networks,
                 acting=agent.actor.weights_from,
