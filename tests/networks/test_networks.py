@@ -12,6 +12,10 @@ from tfdpg.networks.heads import Value
 SPEC = Spec(spaces.Box(-1, 1, (3,)), ACTION)
 
 
+def check_actor(spec, pi):
+    networks.check_width(spec, "pi", pi, takes_action=False, width=spec.act_dim)
+
+
 def critic(units=1, seed=0, **kwargs):
     inputs = [keras.Input((3,)), keras.Input((2,))]
     x = keras.layers.Concatenate()(inputs)
@@ -22,7 +26,7 @@ def critic(units=1, seed=0, **kwargs):
 @pytest.mark.parametrize("space", OBSERVATIONS.values(), ids=OBSERVATIONS)
 def test_stock_networks_fit_every_space(space):
     spec = Spec(space, ACTION)
-    networks.check_actor(spec, networks.mlp_actor(spec, hidden_units=(8,)))
+    check_actor(spec, networks.mlp_actor(spec, hidden_units=(8,)))
     networks.check_critics(
         spec, {name: networks.mlp_critic(spec, hidden_units=(8,), seed=i) for i, name in enumerate(("q1", "q2"))}
     )
@@ -58,13 +62,13 @@ def test_an_encoder_is_copied_with_its_weights():
 
 def test_wrong_shapes_name_both():
     with pytest.raises(ValueError, match=r"`pi` must return shape \(batch, 2\). Received: \(batch, 5\)"):
-        networks.check_actor(SPEC, keras.Sequential([keras.Input((3,)), keras.layers.Dense(5)]))
+        check_actor(SPEC, keras.Sequential([keras.Input((3,)), keras.layers.Dense(5)]))
     with pytest.raises(ValueError, match=r"`q1` must return shape .*\(batch, 1\). Received: \(batch, 4\)"):
         networks.check_critics(SPEC, {"q1": critic(4)})
     with pytest.raises(ValueError, match=r"`pi` cannot be called with inputs of shape \(batch, 3\)"):
-        networks.check_actor(SPEC, keras.Sequential([keras.Input((7,)), keras.layers.Dense(2)]))
+        check_actor(SPEC, keras.Sequential([keras.Input((7,)), keras.layers.Dense(2)]))
     with pytest.raises(ValueError, match="`pi` must be a keras.Model"):
-        networks.check_actor(SPEC, lambda x: x)
+        check_actor(SPEC, lambda x: x)
 
 
 def test_equal_or_shared_critics_are_refused():

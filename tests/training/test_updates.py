@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdpg.networks import stateless_normal
 from tfdpg.training.gradients import descent, polyak_average, where_due
-from tfdpg.training.optimizers import trainable_variables
+from tfdpg.training.optimizers import FusedAdam, trainable_variables
 from tfdpg.training.updates import wants_xla
 
 ROUNDS = """
@@ -77,6 +77,29 @@ def test_own_losses_of_a_network_count():
             down(tf.reduce_mean(network(tf.ones((1, 1)))))
         kernels.append(float(network.get_weights()[0][0, 0]))
     np.testing.assert_allclose(kernels, [1 - 0.01, 1 - 0.01 * (1 + 2 * 10)], rtol=1e-5)
+
+
+@pytest.mark.parametrize("clipping", [{}, {"global_clipnorm": 0.1}, {"clipvalue": 0.05}], ids=str)
+def test_adam_in_one_operation_is_keras_s_over_many_steps(clipping):
+    rng = np.random.default_rng(0)
+    start, gradients = rng.normal(size=(3, 2)), rng.normal(size=(50, 3, 2)) * [1.0, 1e-4]
+    ends = []
+    for kind in (keras.optimizers.Adam, FusedAdam):
+        variable, optimizer = keras.Variable(start, dtype="float32"), kind(0.01, **clipping)
+        optimizer.build([variable])
+        for gradient in gradients.astype(np.float32):
+            optimizer.apply([tf.constant(gradient)], [variable])
+        ends.append([variable.numpy(), *(np.asarray(each) for each in optimizer.variables)])
+    assert np.abs(ends[0][0] - start).min() > 1e-3 and int(optimizer.iterations) == 50
+    for theirs, ours in zip(*ends, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-9)  # Keras takes 1 − 0.999 in two precisions
+    if not clipping:
+        m = v = np.zeros(start.shape)
+        w = start.copy()
+        for t, g in enumerate(gradients, 1):
+            m, v = m + 0.1 * (g - m), v + 0.001 * (g**2 - v)
+            w -= 0.01 * m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-7 / np.sqrt(1 - 0.999**t))
+        np.testing.assert_allclose(ends[1][0], w, rtol=0, atol=1e-6)
 
 
 def test_regularizers_of_networks_that_share_a_layer_count_once():

@@ -7,8 +7,8 @@ from tfdpg.networks.acer_critics import ACERCritic, ActionValues, Dueling, Separ
 from tfdpg.networks.acer_networks import acer_networks
 from tfdpg.networks.acer_policies import ACERPolicy, CategoricalPolicy, GaussianPolicy
 from tfdpg.networks.actor import Actor, compiled_actor, flat_weights
-from tfdpg.networks.actor_critic import ActorCritic, actor_critic, check_hidden
-from tfdpg.networks.custom import check_actor, check_critics, check_loadable, check_separate
+from tfdpg.networks.actor_critic import ActorCritic, actor_critic
+from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width
 from tfdpg.networks.device import check_device
 from tfdpg.networks.distributions import Categorical, Mixture
 from tfdpg.networks.encoder import Normalizer, encoder, observation_inputs
@@ -53,12 +53,11 @@ __all__ = [
     "Value",
     "actor_critic",
     "bounded",
-    "check_actor",
     "check_critics",
     "check_device",
-    "check_hidden",
     "check_loadable",
     "check_separate",
+    "check_width",
     "compiled_actor",
     "encoder",
     "flat_values",

@@ -1,12 +1,11 @@
 """The networks of a deterministic actor-critic: one's own or stock ones, checked."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import keras
 
 from tfdpg.acting import ACTIVATIONS, BoxAction, MLPActor, Output, make_torso
-from tfdpg.arguments import positive_int, reject
 from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width
 from tfdpg.networks.encoder import Normalizer
 from tfdpg.networks.heads import HeadOptions, Value
@@ -60,12 +59,10 @@ def actor_critic(
 
     Raises:
         ValueError: networks of wrong shapes, ones that share weights or cannot be saved and loaded, critics that
-            are equal, or options of stock networks where there are none.
+            are equal.
     """
     stock = {"torso": torso, "hidden_units": hidden_units, "activation": activation, "encoder": encoder, "l2": l2}
     own = frozenset(name for name, network in given.items() if network is not None)
-    if own == set(given):
-        _check_unused(given, stock)
     if normalizer is not None and (own or encoder is not None):
         raise ValueError("`normalize_observations` is for stock networks with the stock encoder; put it into your own.")
     if torso == "two_branch" and (encoder is not None or len(spec.leaves) < 2):
@@ -101,22 +98,3 @@ def actor_critic(
         {name: networks[name] for name in (own if encoder is None else networks)},
         MLPActor(spec, layers, statistics, output) if numpy_actor else None,
     )
-
-
-def check_hidden(hidden_units: Any, activation: Any) -> tuple[tuple[int, ...], str]:
-    """Returns the units and the activation of hidden layers, or raises `ValueError`."""
-    if not isinstance(hidden_units, Sequence) or isinstance(hidden_units, str):
-        raise reject("hidden_units", "a sequence of positive integers", hidden_units)
-    if not isinstance(activation, str):
-        raise reject("activation", "the name of a Keras activation", activation)
-    return tuple(positive_int("hidden_units", units) for units in hidden_units), activation
-
-
-def _check_unused(given: Mapping[str, Any], stock: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for an option of the stock networks that differs from its default."""
-    for name, value in stock.items():
-        if value != (mlp_actor.__kwdefaults__ or {})[name]:
-            *names, last = (f"`{network}`" for network in given)
-            raise ValueError(
-                f"`{name}` is for the stock networks, and {', '.join(names)} and {last} leave none. Pass one or other."
-            )

@@ -15,11 +15,6 @@ from tfdpg.spec import Spec
 _BATCH = 3
 
 
-def check_actor(spec: Spec, pi: keras.Model) -> None:
-    """Raises `ValueError` unless `pi` maps a batch of observations to `[batch, act_dim]`."""
-    check_width(spec, "pi", pi, takes_action=False, width=spec.act_dim)
-
-
 def check_critics(spec: Spec, critics: dict[str, keras.Model], head: type[Head] | None = None) -> None:
     """Raises `ValueError` unless each critic gives one value an element, and no two have equal weights.
 

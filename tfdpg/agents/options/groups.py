@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tfdpg.options import Only, Options, Stock, Structural, Unsaved
 from tfdpg.ranges import Count, Fraction, Natural, NonNegative, Positive, Within
@@ -13,7 +11,7 @@ from tfdpg.replay import Ring
 if TYPE_CHECKING:
     import keras
 
-RewardShaper = Callable[[np.ndarray, int, int | None], Any]
+    from tfdpg.training.collector import RewardShaper
 
 
 class Schedule(Options, group="schedule"):
