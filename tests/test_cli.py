@@ -8,10 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 
-import gymnasium as gym
-import imageio.v3 as imageio
 import numpy as np
 import pytest
 
@@ -338,20 +335,3 @@ def test_what_files_name_is_imported_only_if_trusted(run, tmp_path, monkeypatch,
     assert (tmp_path / "harm").exists()
     (copy / "run.json").write_text(json.dumps(config | foreign[0]))
     assert cli.main(["train", "--resume", str(copy), "--epochs", "3", "--trusted"]) == 0
-
-
-@pytest.mark.parametrize("env, size", [("Pendulum-v1", 500), ("InvertedPendulum-v5", 480)])
-@pytest.mark.slow
-def test_video_has_every_frame(tmp_path, env, size):
-    agent = tfdpg.TD3(gym.make(env), hidden_units=(4,), jit_compile=False)
-    agent.export(tmp_path / "model")
-    film = tmp_path / "films/pendulum.mp4"
-    command = [sys.executable, "-W", "ignore", "-m", "tfdpg", "evaluate", str(tmp_path / "model"), "--episodes", "2"]
-    environment = os.environ | {"SDL_VIDEODRIVER": "dummy"}
-    subprocess.run(
-        [*command, "--max-ep-len", "3", "--video", str(film)], env=environment, check=True, capture_output=True
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        frames = list(imageio.imiter(film))
-    assert len(frames) == 2 * 4 and frames[0].shape == (size, size, 3)
