@@ -11,18 +11,16 @@ import tfdpg
 
 PACKAGE = Path(tfdpg.__file__).parent
 FLOORS = {
-    **dict.fromkeys(("arguments", "ranges", "options", "files", "spaces", "spec", "streams"), 0),
+    **dict.fromkeys(("arguments", "environments", "ranges", "options", "files", "spaces", "spec", "streams"), 0),
     **dict.fromkeys(("losses", "exploration", "replay", "acting"), 1),
     "networks": 2,
     "export": 3,
     "training": 4,
     "agents": 5,
-    **dict.fromkeys(
-        ("distributed", "cli", "run_options", "runs", "environments", "plotting", "filming", "__main__"), 6
-    ),
+    **dict.fromkeys(("distributed", "cli", "run_options", "runs", "plotting", "filming", "__main__"), 6),
 }
-COMMANDS = {"cli", "run_options", "runs", "environments", "plotting", "filming", "__main__"}
-NUMPY_ONLY = ("arguments", "ranges", "options", "files", "spaces", "spec", "streams", "exploration", "replay", "acting")
+COMMANDS = {"cli", "run_options", "runs", "plotting", "filming", "__main__"}
+NUMPY_ONLY = [*(part for part in FLOORS if FLOORS[part] == 0), "exploration", "replay", "acting"]
 
 
 def parts():

@@ -257,7 +257,7 @@ def evaluate(
     """
     _import_tensorflow()
     from tfdpg import runs
-    from tfdpg.environments import evaluation_env
+    from tfdpg.filming import evaluation_env
     from tfdpg.training.evaluation import run_episodes, summarise
 
     policy, environment = runs.load_policy(path, checkpoint, trusted)

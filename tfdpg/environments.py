@@ -1,13 +1,10 @@
-"""The environments of the command line: made by their ids, which people type and files name."""
+"""Environments by their ids, which people type and files name."""
 
-import contextlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 
-from tfdpg import filming
 from tfdpg.arguments import positive_int
 
 PATHS = ":./\\~"
@@ -62,35 +59,3 @@ def make_several(env_id: str, kwargs: Mapping[str, Any], num_envs: int, vectoriz
         return make(env_id, **kwargs)
     make(env_id, **kwargs).close()
     return gym.make_vec(full_id(env_id), num_envs=num_envs, vectorization_mode=vectorization, **kwargs)
-
-
-@contextlib.contextmanager
-def evaluation_env(
-    environment: dict[str, Any] | None, env_id: str | None, *, render: bool, video: Path | None, trusted: bool
-) -> Iterator[Any]:
-    """Makes the environment of an evaluation, shown in a window or filmed if so asked, and closes it.
-
-    Args:
-        environment: id and arguments, as a file has them; None if it has none.
-        env_id: the id to take instead.
-        render: whether to show it.
-        video: the file to film it to.
-        trusted: whether what the file names may be imported.
-    """
-    if render and video:
-        raise ValueError("`--render` and `--video` exclude each other: an environment renders in one way.")
-    made = environment if env_id is None else {"id": env_id, "kwargs": {}}
-    if made is None:
-        raise ValueError("It is not known what environment this policy was trained on. Pass --env ID.")
-    if env_id is None:
-        if not isinstance(made, Mapping) or set(made) != {"id", "kwargs"}:
-            raise ValueError(f"An environment must be an id and a dict of arguments. Received: {made!r}")
-        check_trusted(made["id"], made["kwargs"], trusted)
-    if video is not None:
-        env = filming.make(made["id"], made["kwargs"], video)
-    else:
-        env = make(made["id"], **made["kwargs"], **({"render_mode": "human"} if render else {}))
-    try:
-        yield env
-    finally:
-        env.close()

@@ -1,19 +1,55 @@
-"""Filming an environment in a process of its own.
+"""Environments to be looked at: in a window, or filmed in a process of their own.
 
 TensorFlow and Mesa's software renderer bring different copies of LLVM, and crash when they meet in one process.
 """
 
+import contextlib
 import functools
 import importlib.util
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
+from tfdpg.environments import check_trusted, make
 
-def make(env_id: str, kwargs: dict[str, Any], file: Path) -> AsyncVectorEnv:
+
+@contextlib.contextmanager
+def evaluation_env(
+    environment: dict[str, Any] | None, env_id: str | None, *, render: bool, video: Path | None, trusted: bool
+) -> Iterator[Any]:
+    """Makes the environment of an evaluation, shown in a window or filmed if so asked, and closes it.
+
+    Args:
+        environment: id and arguments, as a file has them; None if it has none.
+        env_id: the id to take instead.
+        render: whether to show it.
+        video: the file to film it to.
+        trusted: whether what the file names may be imported.
+    """
+    if render and video:
+        raise ValueError("`--render` and `--video` exclude each other: an environment renders in one way.")
+    made = environment if env_id is None else {"id": env_id, "kwargs": {}}
+    if made is None:
+        raise ValueError("It is not known what environment this policy was trained on. Pass --env ID.")
+    if env_id is None:
+        if not isinstance(made, Mapping) or set(made) != {"id", "kwargs"}:
+            raise ValueError(f"An environment must be an id and a dict of arguments. Received: {made!r}")
+        check_trusted(made["id"], made["kwargs"], trusted)
+    if video is not None:
+        env = film(made["id"], made["kwargs"], video)
+    else:
+        env = make(made["id"], **made["kwargs"], **({"render_mode": "human"} if render else {}))
+    try:
+        yield env
+    finally:
+        env.close()
+
+
+def film(env_id: str, kwargs: dict[str, Any], file: Path) -> AsyncVectorEnv:
     """A vector environment of one lane, whose frames go into a video until it is closed.
 
     Args:
