@@ -11,7 +11,9 @@ import tfdpg
 
 PACKAGE = Path(tfdpg.__file__).parent
 FLOORS = {
-    **dict.fromkeys(("arguments", "environments", "ranges", "options", "files", "spaces", "spec", "streams"), 0),
+    **dict.fromkeys(
+        ("arguments", "environments", "hints", "ranges", "options", "files", "spaces", "spec", "streams"), 0
+    ),
     **dict.fromkeys(("losses", "exploration", "replay", "acting"), 1),
     "networks": 2,
     "export": 3,

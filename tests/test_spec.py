@@ -58,7 +58,7 @@ def test_json_round_trip(space):
         spaces.MultiDiscrete([2, 2]),
         spaces.Box(-np.inf, np.inf, (2,)),
         spaces.Box(-3e38, 3e38, (2,)),
-        spaces.Box(-1, 1, (2, 2)),
+        spaces.Box(-1, 1, ()),
         spaces.Box(0, 5, (2,), np.int64),
         spaces.Box(np.array([0.0, 1.0], np.float32), np.array([1.0, 1.0], np.float32)),
     ],
@@ -173,8 +173,9 @@ def test_of_environments():
     vector = gym.make_vec("Pendulum-v1", num_envs=2, vectorization_mode="sync")
     assert Spec.of(vector).observation_space == env.observation_space
     vector.close()
+    assert Spec.of("Pendulum-v1").observation_space == env.observation_space
     with pytest.raises(ValueError, match="`env`"):
-        Spec.of("Pendulum-v1")
+        Spec.of(gym.make)
 
 
 def test_to_env_never_leaves_a_float64_box():

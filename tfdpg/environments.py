@@ -1,5 +1,6 @@
 """Environments by their ids, which people type and files name."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,6 +28,19 @@ def make(env_id: str, **kwargs: Any) -> gym.Env:
     except (gym.error.Error, ImportError, TypeError) as error:
         message = " ".join(str(error).split())
         raise ValueError(f"The environment {env_id!r} cannot be made with {kwargs}: {message}") from error
+
+
+@contextlib.contextmanager
+def opened(env: Any) -> Iterator[Any]:
+    """An environment as it is; or one made by its id, and closed in the end."""
+    if not isinstance(env, str):
+        yield env
+        return
+    made = make(env)
+    try:
+        yield made
+    finally:
+        made.close()
 
 
 def check_trusted(env_id: str, kwargs: Mapping[str, Any], trusted: bool) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 from tfdpg.arguments import positive_int, real, reject
 from tfdpg.spec import Spec
 
+__all__ = ["Decay", "Gaussian", "Linear", "NoisyActions", "OrnsteinUhlenbeck", "Schedule"]
+
 Schedule = Callable[[int], float]
 """From environment steps to a factor of the noise."""
 
@@ -214,3 +216,7 @@ def per_dimension(name: str, value: Any, spec: Spec) -> np.ndarray:
     if len(value) != spec.act_dim:
         raise reject(name, f"a number, or {spec.act_dim} of them (one for each action dimension)", value)
     return np.array([real(name, part, low=0) for part in value], np.float32)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -6,7 +6,6 @@ what takes them (`takes`), the flags of the command line, the saved configuratio
 
 import ast
 import dataclasses
-import difflib
 import functools
 import inspect
 import itertools
@@ -26,6 +25,7 @@ from typing import (
 )
 
 from tfdpg.arguments import reject
+from tfdpg.hints import misused
 from tfdpg.ranges import UNFIT, Within, described, taken_by, without_ranges
 
 P = ParamSpec("P")
@@ -239,7 +239,7 @@ def takes(
             try:
                 bound = signature.bind(*args, **kwargs).arguments
             except TypeError as error:
-                raise TypeError(_misused(function.__qualname__, signature, kwargs, error)) from None
+                raise TypeError(misused(function, signature, args, kwargs, error)) from None
             given = [bound.pop(parameter.name) for parameter in first]
             return cast(Any, function)(*given, cast(Any, kind)(**bound))
 
@@ -248,13 +248,6 @@ def takes(
         return cast(Callable[Concatenate[Owner, First, P], Result], taking)
 
     return decorate
-
-
-def _misused(name: str, signature: inspect.Signature, given: Collection[str], error: TypeError) -> str:
-    """What is wrong with a call, and which argument may have been meant."""
-    unknown = next((each for each in given if each not in signature.parameters), "")
-    near = difflib.get_close_matches(unknown, signature.parameters, 1)
-    return f"{name}() {error}" + (f". Did you mean `{near[0]}`?" if near else "")
 
 
 def documented(doc: str, options: Sequence[Option]) -> str:

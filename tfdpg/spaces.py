@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 SUPPORTED = (
     "Observations: Box of any shape, Discrete, MultiDiscrete, or a flat Dict of these. "
-    "Actions: a one-dimensional float Box with finite bounds, low < high; for ACER also Discrete."
+    "Actions: a float Box with finite bounds, low < high; for ACER also Discrete."
 )
 
 EXACT = 2**24
@@ -26,7 +26,7 @@ def check_action_space(space: spaces.Space) -> spaces.Box | spaces.Discrete:
     if isinstance(space, spaces.Discrete):
         whole_numbers(space)
         return space
-    if not isinstance(space, spaces.Box) or len(space.shape) != 1 or space.dtype.kind != "f":
+    if not isinstance(space, spaces.Box) or not space.shape or 0 in space.shape or space.dtype.kind != "f":
         raise ValueError(f"The action space {space} is not supported. {SUPPORTED}")
     if (space.high.astype(np.float64) - space.low > np.finfo(np.float32).max).any():
         raise ValueError(
@@ -74,9 +74,9 @@ def whole_numbers(space: spaces.Space) -> tuple[Any, Any] | None:
 
 
 def action_bounds(space: spaces.Box | spaces.Discrete) -> tuple[np.ndarray, np.ndarray, int | None]:
-    """The lower and upper bounds of actions, and the number of actions of a Discrete space."""
+    """The lower and upper bounds of actions, `[act_dim]`, and the number of actions of a Discrete space."""
     if isinstance(space, spaces.Box):
-        return space.low, space.high, None
+        return space.low.ravel(), space.high.ravel(), None
     return np.array([space.start]), np.array([space.start + space.n - 1]), int(space.n)
 
 

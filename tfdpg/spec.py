@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from tfdpg.environments import opened
 from tfdpg.spaces import SUPPORTED, action_bounds, check_action_space, space_from_json, space_to_json, whole_numbers
 
 Packed = tuple[np.ndarray, ...]
@@ -48,12 +49,14 @@ class Spec:
 
     Args:
         observation_space: Box, Discrete, MultiDiscrete, or a Dict of these.
-        action_space: a one-dimensional float Box with finite bounds, or Discrete.
+        action_space: a float Box with finite bounds, or Discrete.
 
     Attributes:
         leaves: the arrays of an observation.
         groups: the packed matrices, "float32" and "uint8" as they occur.
         widths: the width of each.
+        act_shape: the shape of an action in the environment.
+        act_dim: the numbers of an action, which is flat inside the library.
         actions: the number of actions of a Discrete space, whose `act_dim` is 1; None of a Box.
         low: the lower bounds of the actions, float32 `[act_dim]`.
         high: the upper bounds.
@@ -81,21 +84,25 @@ class Spec:
         )
         low, high, self.actions = action_bounds(self.action_space)
         self.low, self.high = low.astype(np.float32), high.astype(np.float32)
-        self.act_dim = len(self.low)
+        self.act_shape, self.act_dim = tuple(action_space.shape or ()), len(self.low)
         self.center = (self.high + self.low) / 2
         self.half_range = _inner_half_range(self.low, self.high, self.center)
 
     @classmethod
     def of(cls, env: Any) -> "Spec":
-        """The spec of a `Spec`, an environment or a vector environment."""
+        """The spec of a `Spec`, an environment, a vector environment, or an environment's id."""
         if isinstance(env, Spec):
             return env
+        if isinstance(env, str):
+            with opened(env) as made:
+                return cls.of(made)
         if isinstance(env, gym.vector.VectorEnv):
             return cls(env.single_observation_space, env.single_action_space)
         if isinstance(env, gym.Env):
             return cls(env.observation_space, env.action_space)
         raise ValueError(
-            f"`env` must be a gymnasium.Env, a gymnasium.vector.VectorEnv or a tfdpg.Spec. Received: env={env!r}"
+            "`env` must be a gymnasium.Env, a gymnasium.vector.VectorEnv, the id of an environment or a tfdpg.Spec. "
+            f"Received: env={env!r}"
         )
 
     def check(self, env: Any, what: str = "env") -> None:
@@ -175,18 +182,36 @@ class Spec:
         }
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
-        """A copy of actions `[lanes, act_dim]` in the dtype of the environment, inside its bounds to the last bit.
+        """A copy of actions in the shape and dtype of the environment, inside its bounds to the last bit.
 
-        Those of a Discrete space may come as `[lanes]` too, and leave so.
+        Args:
+            action: `[lanes, act_dim]`, or as it leaves.
+
+        Returns:
+            `[lanes, *act_shape]`.
         """
-        if isinstance(self.action_space, spaces.Discrete):
-            return np.asarray(action).reshape(len(action)).astype(self.action_space.dtype)
-        converted = np.maximum(action, self.action_space.low, dtype=self.action_space.dtype)
-        return np.minimum(converted, self.action_space.high, out=converted)
+        space = self.action_space
+        if len(self.act_shape) != 1:
+            action = np.reshape(action, (len(action), *self.act_shape))
+        if isinstance(space, spaces.Discrete):
+            return action.astype(space.dtype)
+        converted = np.maximum(action, space.low, dtype=space.dtype)
+        return np.minimum(converted, space.high, out=converted)
 
     def served(self, action: np.ndarray) -> np.ndarray:
-        """Actions, the first of `[lanes, n]`, as exports give them: `[lanes, act_dim]`, or int64 `[lanes]`."""
-        return action[:, : self.act_dim] if self.actions is None else action[:, 0].astype(np.int64)
+        """Actions, the first of `[lanes, n]`, as people get them: `[lanes, *act_shape]`; int64 if Discrete."""
+        return self.shaped(action[:, : self.act_dim]) if self.actions is None else action[:, 0].astype(np.int64)
+
+    def shaped(self, actions: np.ndarray) -> np.ndarray:
+        """Actions `[..., act_dim]` as `[..., *act_shape]`; those of a Discrete space as they are."""
+        return actions if len(self.act_shape) < 2 else actions.reshape(*actions.shape[:-1], *self.act_shape)
+
+    def flat_actions(self, actions: Any) -> np.ndarray:
+        """The inverse of `shaped`; flat actions, and arrays of other shapes, are left as they are."""
+        actions, shape = np.asarray(actions), self.act_shape
+        if len(shape) < 2 or actions.shape[-len(shape) :] != shape:
+            return actions
+        return actions.reshape(*actions.shape[: -len(shape)], self.act_dim)
 
     def check_finite(
         self, observation: Packed, reward: np.ndarray, where: str, action: np.ndarray | None = None

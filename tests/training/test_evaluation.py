@@ -94,3 +94,44 @@ def test_float64_actions_reach_the_environment_in_its_type():
     agent = tfdpg.TD3(env, hidden_units=(4,), start_steps=0, act_noise=9.0, update_after=100, jit_compile=False)
     agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0)
     agent.evaluate(env, 1)
+
+
+def test_any_callable_is_a_policy():
+    env = gym.make("Pendulum-v1")
+    env.action_space.seed(0)
+    scores = tfdpg.evaluate(lambda observation: env.action_space.sample(), env, 3)
+    assert -2000 < scores["return"] < -500 and scores["episode_length"] == 200
+
+    def swing(observation):  # sees one observation, as the environment gives it
+        assert observation.shape == (3,)
+        return np.array([-2 * np.sign(observation[2])], np.float32)
+
+    assert tfdpg.evaluate(swing, "Pendulum-v1", 2) == tfdpg.evaluate(swing, env, 2)
+
+
+def test_a_callable_sees_all_lanes_of_a_vector_environment():
+    envs = gym.make_vec("CartPole-v1", num_envs=3, vectorization_mode="sync")
+    lean = tfdpg.evaluate(lambda observations: (observations[:, 2] > 0).astype(int), envs, 6, per_episode=True)
+    one = tfdpg.evaluate(lambda observation: int(observation[2] > 0), "CartPole-v1", 6)
+    assert len(lean["returns"]) == 6 and 20 < one["return"] < 80 and 20 < lean["return"] < 80
+    with pytest.raises(ValueError, match=r"`policy` must give actions of shape \(3,\)"):
+        tfdpg.evaluate(lambda observations: 1, envs)
+
+
+def test_a_callable_sees_dicts_and_must_give_actions():
+    env, seen = Counter(as_dict=True), []
+    tfdpg.evaluate(lambda observation: seen.append(observation) or [0.5], env, 1)
+    assert seen[1]["position"].tolist() == [0, 1] and seen[1]["phase"] == 2
+    with pytest.raises(ValueError, match=r"actions of shape \(1,\), as `env` takes. Received: array\(0.5\)"):
+        tfdpg.evaluate(lambda observation: 0.5, env)
+    with pytest.raises(ValueError, match="`policy` must be a policy, an agent, or a callable"):
+        tfdpg.evaluate("TD3", env)
+
+
+def test_each_episode_on_request():
+    envs = SyncVectorEnv([lambda: Counter(length=2), lambda: Counter(length=5)])
+    scores = tfdpg.evaluate(Fixed(envs), envs, episodes=5, per_episode=True)
+    assert scores["lengths"] == [2, 2, 5, 2, 5] and scores["returns"] == [3, 3, 15, 3, 15]
+    assert scores["return"] == np.mean(scores["returns"])
+    agent = tfdpg.DDPG(Counter(), hidden_units=(4,))
+    assert agent.evaluate(Counter(), 3, per_episode=True)["lengths"] == [5, 5, 5]

@@ -28,7 +28,7 @@ class ACER(Agent):
     stochastic dueling network. Some defaults are for one kind or the other: 20 | 50 is for Discrete and for Box.
 
     Args:
-        env: the environment or vector environment to be trained on, or a `Spec`.
+        env: the environment or vector environment to be trained on, its id, or a `Spec`.
         options: keyword arguments; `help(tfdpg.ACER.__init__)` says what they are.
 
     Raises:
@@ -49,12 +49,12 @@ class ACER(Agent):
         """See the class.
 
         Args:
-            env: the environment or vector environment to be trained on, or a `Spec`.
+            env: the environment or vector environment to be trained on, its id, or a `Spec`.
             options: keyword arguments.
         """
         spec = Spec.of(env)
         self.family, self.critic = acer_family(spec, options)
-        super().__init__(env, options, build_acer(env, options, self.family, self.critic, METRICS))
+        super().__init__(env, options, build_acer(spec, options, self.family, self.critic, METRICS))
         self.pi, self.q1, self.v = self.networks["pi"], self.networks["q1"], self.networks.get("v")
         self.reward_scale, self.critic_average = options.reward_scale, options.critic_average
         self.retrace_lambda, self.retrace_clip = options.retrace_lambda, options.retrace_clip

@@ -11,9 +11,11 @@ import tensorflow as tf
 
 from tfdpg import export
 from tfdpg.acting import Behaviour, Moments
+from tfdpg.agents import description
 from tfdpg.agents.build import Parts, recorders
 from tfdpg.agents.options import AgentOptions
 from tfdpg.arguments import natural
+from tfdpg.hints import explains
 from tfdpg.networks import Actor
 from tfdpg.options import Stock, Unsaved, takes
 from tfdpg.training import checkpoint, evaluation, loop, network_weights, offline
@@ -30,7 +32,7 @@ class Agent(abc.ABC):
     """An off-policy actor-critic agent; its final subclasses say what they are made of and how they update.
 
     Args:
-        env: the environment, a vector environment, or a `Spec`.
+        env: the environment, a vector environment, its id, or a `Spec`.
         options: the options.
         parts: what the agent is made of.
 
@@ -57,7 +59,7 @@ class Agent(abc.ABC):
 
     def __init__(self, env: Any, options: AgentOptions, parts: Parts):
         self.spec, self.environment = parts.spec, environment_of(env)
-        self._options, self.seed, self.batch_size = options, options.seed, options.batch_size
+        self._options, self.seed, self.batch_size = options, options.drawn_seed, options.batch_size
         self.networks, self.own_networks = parts.networks.networks, parts.networks.own
         self.targets, self.optimizers, self.schedule = parts.targets, parts.optimizers, parts.schedule
         with tf.device(options.device):
@@ -119,7 +121,7 @@ class Agent(abc.ABC):
             explore: False for the greedy action.
 
         Returns:
-            Actions in the environment's units and dtype, `[act_dim]` or `[lanes, act_dim]`.
+            Actions as the environment takes them; for a batch, one for each lane.
         """
         return self.collector.act(observation, explore)
 
@@ -148,6 +150,7 @@ class Agent(abc.ABC):
         """The seed with which `fit` resets a lane's environment for its next training episode."""
         return self.collector.next_reset_seed(lane)
 
+    @explains
     def learn(self, updates: int | None = None) -> dict[str, float]:
         """Makes the updates that the schedule says are due now, or exactly `updates`.
 
@@ -220,26 +223,24 @@ class Agent(abc.ABC):
         stochastic: bool = False,
         seed: int | None = None,
         max_ep_len: int | None = None,
-    ) -> dict[str, float]:
+        per_episode: bool = False,
+    ) -> dict[str, Any]:
         """See `tfdpg.evaluate`; the default seed is the agent's. Equal to the export's scores up to rounding.
 
         `stochastic` acts as while collecting: actions are drawn from the policy, or have exploration noise.
         """
         seed = self.seed if seed is None else seed
-        policy = self.policy(seed if stochastic else None)
-        return evaluation.evaluate(policy, env, episodes, seed=seed, max_ep_len=max_ep_len)
+        policy, more = self.policy(seed if stochastic else None), {"max_ep_len": max_ep_len, "per_episode": per_episode}
+        return evaluation.evaluate(policy, env, episodes, seed=seed, **more)
 
+    @explains
     def predict(self, observations: Any) -> np.ndarray:
-        """The greedy actions for a batch of observations, float32 `[batch, act_dim]`; int64 `[batch]` if Discrete."""
-        if self.spec.is_single(observations):
-            raise ValueError("`observations` must be a batch, with a leading dimension. Received: one observation")
-        return self(observations)
+        """The greedy action for each observation of a batch, or for one, in the environment's shape; no noise."""
+        steps = self.behaviour.exploration.greedy(self.actor.predict(self.spec.pack(observations)))
+        actions = self.spec.served(steps)
+        return actions[0] if self.spec.is_single(observations) else actions
 
-    def __call__(self, observation: Any) -> np.ndarray:
-        """The greedy actions for one observation `[act_dim]` or a batch `[batch, act_dim]`."""
-        steps = self.behaviour.exploration.greedy(self.actor.predict(self.spec.pack(observation)))
-        action = self.spec.served(steps)
-        return action[0] if self.spec.is_single(observation) else action
+    __call__ = predict
 
     def policy(self, seed: int | None = None) -> evaluation.Acts:
         """The greedy policy as `tfdpg.evaluate` takes it, or with a seed the one that explores."""
@@ -283,11 +284,23 @@ class Agent(abc.ABC):
             NotADirectoryError: `directory` is a file.
             tfdpg.export.ExportError: the model does not compute what the agent does; nothing is left behind.
         """
-        facts: dict[str, Any] = {"agent": type(self).__name__, "environment": self.environment}
-        facts |= {"critics": sum(name.startswith("q") for name in self.networks), "env_steps": self.env_steps}
-        facts |= {"updates": self.updates, "scores": dict(scores or {})}
         examples = export.example_observations(self.spec, self.replay, self.seed)
+        facts = description.facts(self) | {"scores": dict(scores or {})}
         return export.write(directory, self.spec, self.networks, self.signatures, examples, facts)
+
+    summary, get_config = description.summary, description.configuration
+
+    def __repr__(self) -> str:
+        return description.in_a_line(self)
+
+    def __dir__(self) -> Sequence[str]:
+        return description.PUBLIC
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Agent":
+        """What saving and loading would give."""
+        return checkpoint.copied(self)
+
+    __reduce_ex__ = description.refuse_pickling
 
     # What the loop, checkpoints and callbacks ask for.
 

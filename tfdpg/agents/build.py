@@ -107,7 +107,7 @@ def build(
     """The parts of an actor-critic that learns from transitions.
 
     Args:
-        env: the environment, a vector environment, or a `Spec`.
+        env: the environment, a vector environment, the id of one, or a `Spec`.
         options: its options.
         critics: the names of its critics.
         metrics: the names of what its update measures.
@@ -123,8 +123,8 @@ def build(
     spec = Spec.of(env)
     if spec.actions is not None:
         raise ValueError(
-            f"The action space {spec.action_space} is not supported by this agent, which needs a one-dimensional float "
-            "Box. tfdpg.ACER takes Discrete ones."
+            f"The action space {spec.action_space} is not supported by this agent, which needs a float Box. "
+            "tfdpg.ACER takes Discrete ones."
         )
     given, (output, exploration) = _given_networks(options, ("pi", *critics)), policy(spec, options)
     with tf.device(_device(options, given)):
@@ -137,7 +137,7 @@ def build(
             encoder=options.encoder,
             normalizer=_normalizer(options),
             l2=options.l2,
-            seed=options.seed,
+            seed=options.drawn_seed,
             head=head,
             output=output,
         )
@@ -168,11 +168,13 @@ def build(
     )
 
 
-def build_acer(env: Any, options: ACEROptions, policy: ACERPolicy, critic: ACERCritic, metrics: Sequence[str]) -> Parts:
+def build_acer(
+    spec: Spec, options: ACEROptions, policy: ACERPolicy, critic: ACERCritic, metrics: Sequence[str]
+) -> Parts:
     """The parts of ACER.
 
     Args:
-        env: the environment, a vector environment, or a `Spec`.
+        spec: the spaces.
         options: its options.
         policy: the policy's distributions; see `acer_family`.
         critic: the kind of critic.
@@ -181,7 +183,6 @@ def build_acer(env: Any, options: ACEROptions, policy: ACERPolicy, critic: ACERC
     Raises:
         ValueError: networks that cannot be served, or an option that others leave without effect.
     """
-    spec = Spec.of(env)
     given = _given_networks(options, ("pi", *critic.names))
     steps, on_policy = by_actions(spec, options.n_steps, 20, 50), by_actions(spec, options.on_policy, True, False)
     size, ratio = options.replay_size, options.replay_ratio
@@ -201,14 +202,14 @@ def build_acer(env: Any, options: ACEROptions, policy: ACERPolicy, critic: ACERC
             encoder=options.encoder,
             normalizer=_normalizer(options),
             shared_torso=options.shared_torso,
-            seed=options.seed,
+            seed=options.drawn_seed,
         )
         clipping = options.clip_norm, options.clip_value
         optimizers = make_joint_optimizer(networks.networks, options.optimizer, options.lr, *clipping)
         averaged = ("pi",) if options.critic_average is None else tuple(given)
         targets = {name: copy.deepcopy(networks.networks[name]) for name in averaged}
     sampling = {"steps": steps, "newest": on_policy, "ratio": ratio, "start": options.replay_start}
-    sampling |= {"seed": options.seed, "batch_size": options.batch_size, "gamma": options.gamma}
+    sampling |= {"seed": options.drawn_seed, "batch_size": options.batch_size, "gamma": options.gamma}
     return Parts(
         spec=spec,
         networks=networks,
@@ -244,7 +245,7 @@ def acer_family(spec: Spec, options: ACEROptions) -> tuple[ACERPolicy, ACERCriti
     policy = GaussianPolicy(spec, options.sigma, options.learn_sigma)
     if not options.dueling:
         return policy, Separate(policy)
-    return policy, Dueling(policy, options.dueling_samples, options.seed)
+    return policy, Dueling(policy, options.dueling_samples, options.drawn_seed)
 
 
 def by_actions(spec: Spec, given: Any, discrete: Any, box: Any) -> Any:

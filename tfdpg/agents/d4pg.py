@@ -29,7 +29,7 @@ class D4PG(Agent):
     """D4PG: a critic that learns the distribution of N-step returns, and a policy that climbs its mean.
 
     Args:
-        env: the environment or vector environment to be trained on, or a `Spec`.
+        env: the environment or vector environment to be trained on, its id, or a `Spec`.
         options: keyword arguments; `help(tfdpg.D4PG.__init__)` says what they are.
 
     Raises:
@@ -50,7 +50,7 @@ class D4PG(Agent):
         """See the class.
 
         Args:
-            env: the environment or vector environment to be trained on, or a `Spec`.
+            env: the environment or vector environment to be trained on, its id, or a `Spec`.
             options: keyword arguments.
         """
         self.critics = ("q1", "q2")[: options.critics]

@@ -24,7 +24,7 @@ class DDPG(Agent):
     """DDPG: a critic, and a policy that climbs it.
 
     Args:
-        env: the environment or vector environment to be trained on, or a `Spec`.
+        env: the environment or vector environment to be trained on, its id, or a `Spec`.
         options: keyword arguments; `help(tfdpg.DDPG.__init__)` says what they are.
 
     Raises:
@@ -44,7 +44,7 @@ class DDPG(Agent):
         """See the class.
 
         Args:
-            env: the environment or vector environment to be trained on, or a `Spec`.
+            env: the environment or vector environment to be trained on, its id, or a `Spec`.
             options: keyword arguments.
         """
         super().__init__(env, options, build(env, options, ["q1"], METRICS))

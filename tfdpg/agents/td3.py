@@ -25,7 +25,7 @@ class TD3(Agent):
     """TD3: two critics, smoothed target actions, a delayed policy.
 
     Args:
-        env: the environment or vector environment to be trained on, or a `Spec`.
+        env: the environment or vector environment to be trained on, its id, or a `Spec`.
         options: keyword arguments; `help(tfdpg.TD3.__init__)` says what they are.
 
     Raises:
@@ -46,7 +46,7 @@ class TD3(Agent):
         """See the class.
 
         Args:
-            env: the environment or vector environment to be trained on, or a `Spec`.
+            env: the environment or vector environment to be trained on, its id, or a `Spec`.
             options: keyword arguments.
         """
         self.critics = ("q1", "q2")[: options.critics]

@@ -6,3 +6,7 @@ Importing this needs neither Ray nor TensorFlow.
 from tfdpg.distributed.interface import fit
 
 __all__ = ["fit"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -20,7 +20,7 @@ from tfdpg.distributed.storage import Storage, storage
 from tfdpg.training.evaluation import summarise
 from tfdpg.training.interrupt import Interrupt, deferred_signals
 from tfdpg.training.lanes import Episode
-from tfdpg.training.loop import Training, check_environments
+from tfdpg.training.loop import Training, check_environments, with_environment
 from tfdpg.training.updates import LARGEST_CHUNK
 
 WAIT = 0.2
@@ -29,6 +29,11 @@ WAIT = 0.2
 
 def train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOptions) -> keras.callbacks.History:
     """See `tfdpg.distributed.fit`."""
+    with with_environment(options) as options:
+        return _train(agent, make_env, options)
+
+
+def _train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOptions) -> keras.callbacks.History:
     check_environments(agent, options.validation_env)
     actor, weights = policy_for_workers(agent, options.worker_backend)
     check(agent, options)

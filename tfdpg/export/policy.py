@@ -44,11 +44,11 @@ class Policy:
             raise ExportError(f"The exported model in {directory} cannot be loaded: {error}") from error
 
     def __call__(self, observation: Any) -> np.ndarray:
-        """The actions for one observation `[act_dim]` or a batch `[batch, act_dim]`, in the environment's units.
+        """The actions for one observation or a batch, in the environment's units and shape, float32.
 
         Those of a Discrete space are int64, one number or `[batch]`.
         """
-        return self._run("pi", observation)["pi"]
+        return self.spec.shaped(self._run("pi", observation)["pi"])
 
     def q1(self, observation: Any, action: Any) -> np.ndarray:
         """The first critic's values of actions in observations: one (a scalar) or a batch `[batch]`."""
@@ -97,6 +97,13 @@ class Policy:
         """
         self._need_stochastic("distribution")
         return self._run("distribution", observation)
+
+    def __repr__(self) -> str:
+        trained = self.metadata.get("environment") or {}
+        return f"<Policy of {self.metadata.get('agent')} on {trained.get('id')}: {self.directory}>"
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.directory,)
 
     def _need_stochastic(self, signature: str) -> None:
         if signature not in self._model.signatures:

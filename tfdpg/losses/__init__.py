@@ -53,3 +53,7 @@ __all__ = [
     "td_target",
     "trust_region",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

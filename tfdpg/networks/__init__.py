@@ -77,3 +77,7 @@ __all__ = [
     "unpack_sequences",
     "unpack_transitions",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -30,3 +30,7 @@ __all__ = [
     "uniform_rows",
     "windows",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -205,6 +205,10 @@ class Ring:
         self.added, self._allocated = 0, False
         self.current = self.newest = np.empty(0, np.int64)
 
+    def __repr__(self) -> str:
+        held = f"{self.size:,} of {self.replay_size:,} rows"
+        return f"<Ring: {held}, {self.nbytes / 1e6:,.1f} MB when full>"
+
     def state(self) -> dict[str, Any]:
         """All that a later `restore` needs, as arrays; only rows that are held."""
         self.allocate()

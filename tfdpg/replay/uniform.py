@@ -4,7 +4,7 @@ import numpy as np
 
 from tfdpg.replay.ring import NONE, Ring
 
-NOTHING_TO_DRAW = "The replay holds no transition yet, so nothing can be drawn from it."
+NOTHING_TO_DRAW = "The replay holds no transition yet, to learn from; agent.fit(env) collects and learns."
 
 
 class Uniform:

@@ -26,7 +26,7 @@ def pack_transitions(spec: Spec, batch_size: int, gamma: float, batch: Mapping[s
     arrays = _Arrays(batch, (batch_size,), ("discounts", "weights", "truncations"))
     layout, first, last = Layout.of(spec), *(arrays.observations(spec, name) for name in OBSERVATIONS)
     packed = np.empty((1, batch_size, layout.width), np.float32)
-    packed[0, :, layout.action] = arrays.take("actions", spec.act_dim)
+    packed[0, :, layout.action] = arrays.actions(spec)
     packed[0, :, layout.reward] = arrays.take("rewards")
     packed[0, :, layout.discount] = arrays.take("discounts", default=gamma) * (1 - arrays.take("terminations"))
     packed[0, :, layout.weight] = arrays.take("weights", default=1.0)
@@ -68,7 +68,7 @@ def pack_windows(
     packed = np.empty((1, batch_size, steps + 1, layout.width), np.float32)
     observation = _Arrays(batch, (batch_size, steps + 1)).observations(spec, "observations")
     packed[0, ..., layout.observation] = observation.get("float32", packed[0, ..., :0])
-    step = [arrays.take("actions", spec.act_dim), arrays.take("behaviours", record_width)]
+    step = [arrays.actions(spec), arrays.take("behaviours", record_width)]
     inner = packed[0, :, :-1]
     inner[..., layout.step] = np.where(acted[..., None], np.concatenate(step, axis=-1), 1.0)
     inner[..., layout.reward] = np.where(acted, arrays.take("rewards"), 0.0)
@@ -101,6 +101,12 @@ class _Arrays:
         if not np.isfinite(array).all():
             raise ValueError(f"`batch[{name!r}]` must be finite numbers")
         return array.reshape(wanted)
+
+    def actions(self, spec: Spec) -> np.ndarray:
+        """Actions `[*shape, act_dim]`; they may come in the environment's shape."""
+        if "actions" in self._batch:
+            self._batch = {**self._batch, "actions": spec.flat_actions(self._batch["actions"])}
+        return self.take("actions", spec.act_dim)
 
     def observations(self, spec: Spec, name: str) -> dict[str, np.ndarray]:
         """Packed observations `[*shape, width]` by group."""

@@ -8,6 +8,7 @@
 Weights are read back from `variables.npz`, in order; the `.keras` files only say how the networks are built.
 """
 
+import copy
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,6 +98,23 @@ def read(directory: str | Path, device: str | None = None, trusted: bool = False
         raise CheckpointError(f"The saved agent in {directory} cannot be loaded: {error!r}") from error
 
 
+def copied(agent: Any) -> Any:
+    """Another agent, as saving and loading would give it.
+
+    Raises:
+        ValueError: the rows are in `replay_dir`, or in other processes.
+    """
+    if agent.options.replay_dir is not None or agent.learning.elsewhere is not None:
+        raise ValueError(
+            "An agent with `replay_dir`, or whose rows are in other processes, is copied by save and load."
+        )
+    arguments, networks, state = copy.deepcopy((agent.saved_options, agent.own_networks, agent.state()))
+    other = type(agent)(agent.spec, **arguments, **networks)
+    saved = Saved(type(agent).__name__, agent.spec, arguments, networks, state, _arrays(agent), _replay(agent), [])
+    restore(other, saved, {})
+    return other
+
+
 def is_saved(directory: Path) -> bool:
     """Whether a directory is a saved agent, sound or not."""
     return (files.present(directory) / DESCRIPTION).exists()
@@ -180,20 +198,10 @@ def _elsewhere(paths: Mapping[str, Path]) -> list[Path]:
 
 
 def _write(agent: Saves, directory: Path) -> None:
-    arrays: dict[str, Any] = {
-        f"{name}/{i}": np.asarray(variable)
-        for name, variables in _variables(agent).items()
-        for i, variable in enumerate(variables)
-    }
-    np.savez(directory / "variables.npz", **arrays)
-    replay: dict[str, Any] = {}
-    if agent.learning.elsewhere is None:
-        replay |= agent.replay.state() | agent.draw.sampler.state()
-    else:
+    np.savez(directory / "variables.npz", **_arrays(agent))
+    np.savez(directory / "replay.npz", **_replay(agent))
+    if agent.learning.elsewhere is not None:
         agent.learning.elsewhere.save(directory)
-    if agent.moments is not None:
-        replay |= agent.moments.state()
-    np.savez(directory / "replay.npz", **replay)
     for name, network in agent.own_networks.items():
         network.save(directory / f"{name}.keras")
     description = {
@@ -205,6 +213,21 @@ def _write(agent: Saves, directory: Path) -> None:
         "state": agent.state(),
     }
     files.seal(directory, DESCRIPTION, description)
+
+
+def _arrays(agent: Saves) -> dict[str, Any]:
+    """The weights and the optimizers' states."""
+    return {
+        f"{name}/{i}": np.asarray(variable)
+        for name, variables in _variables(agent).items()
+        for i, variable in enumerate(variables)
+    }
+
+
+def _replay(agent: Saves) -> dict[str, Any]:
+    """The rows that the agent holds itself, with what drawing and normalising them needs."""
+    rows = {} if agent.learning.elsewhere is not None else agent.replay.state() | agent.draw.sampler.state()
+    return rows | (agent.moments.state() if agent.moments is not None else {})
 
 
 def _variables(agent: Saves) -> dict[str, list[Any]]:

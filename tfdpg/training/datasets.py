@@ -93,7 +93,7 @@ def _part(episode: Any, steps: slice) -> Any:
 def _rows(spec: Spec, data: Mapping[str, Any]) -> dict[str, Any]:
     """The state of a ring that holds these transitions, each episode's end with its final observation."""
     arrays = {name: _array(data, name) for name in ("actions", "rewards", "terminations")}
-    count = len(arrays["rewards"])
+    arrays["actions"], count = spec.flat_actions(arrays["actions"]), len(arrays["rewards"])
     truncated = _array(data, "truncations", np.zeros(count, bool)).astype(bool)
     terminated = arrays["terminations"].astype(bool)
     observation = spec.pack(_observations(spec, data, "observations"))

@@ -1,17 +1,20 @@
 """Episodes of a policy, and their returns."""
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, runtime_checkable
 
+import gymnasium as gym
 import numpy as np
 
 from tfdpg.acting import Behaviour
-from tfdpg.arguments import positive_int
+from tfdpg.arguments import positive_int, reject
+from tfdpg.environments import opened
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, stream
 from tfdpg.training.lanes import EVALUATION, Episode, Lanes, reset_seed
 
 
+@runtime_checkable
 class Acts(Protocol):
     """Anything with a `spec` that maps a batch of observations to actions: a `Policy`, an agent."""
 
@@ -21,8 +24,35 @@ class Acts(Protocol):
         ...
 
     def __call__(self, observation: Any) -> np.ndarray:
-        """The actions for a batch of observations, `[batch, act_dim]`."""
+        """The actions for a batch of observations, a row or an entry for each."""
         ...
+
+
+Acting = Acts | Callable[[Any], Any]
+"""What can be evaluated: a policy or an agent, or what takes an observation of an environment and gives an action."""
+
+
+class _Baseline:
+    """A callable as a policy: it sees what the environment gives, and gives what the environment takes.
+
+    Args:
+        spec: the spaces.
+        act: from an observation to an action, or from a vector environment's to its actions.
+        num_envs: the lanes of a vector environment; None is a single one.
+    """
+
+    def __init__(self, spec: Spec, act: Callable[[Any], Any], num_envs: int | None):
+        self.spec, self._act, self._num_envs = spec, act, num_envs
+
+    def __call__(self, observation: Any) -> np.ndarray:
+        """The actions for a batch of observations."""
+        if self._num_envs is None:
+            observation = {k: v[0] for k, v in observation.items()} if self.spec.is_dict else observation[0]
+        action, lanes = np.asarray(self._act(observation)), () if self._num_envs is None else (self._num_envs,)
+        expected = (*lanes, *self.spec.act_shape)
+        if action.shape != expected or action.dtype.kind not in "biuf":
+            raise ValueError(f"`policy` must give actions of shape {expected}, as `env` takes. Received: {action!r}")
+        return action if lanes else action[None]
 
 
 class BehaviourPolicy:
@@ -56,31 +86,49 @@ class BehaviourPolicy:
 
 
 def evaluate(
-    policy: Acts, env: Any, episodes: int = 10, *, seed: int = 0, max_ep_len: int | None = None
-) -> dict[str, float]:
+    policy: Acting,
+    env: Any,
+    episodes: int = 10,
+    *,
+    seed: int = 0,
+    max_ep_len: int | None = None,
+    per_episode: bool = False,
+) -> dict[str, Any]:
     """Runs episodes with the actions that a policy gives; exports and agents do not explore.
 
     Args:
-        policy: an exported policy or an agent.
-        env: an environment or a vector environment with the policy's spaces.
-        episodes: how many; a vector environment's lanes share them evenly.
+        policy: an exported policy, an agent, or any callable from an observation, as `env` gives it, to an action, as
+            `env` takes it: `lambda observation: env.action_space.sample()`.
+        env: an environment or a vector environment with the policy's spaces, or the id of one.
+        episodes: how many; a vector environment's lanes share them evenly, and step together.
         seed: fixes the episodes' initial states; the same seed gives the same episodes.
         max_ep_len: cuts episodes after this many steps; None leaves it to the environment.
+        per_episode: adds `returns` and `lengths`, lists with a number for each episode in the order of their ends.
 
     Returns:
         `return` (the mean), `return_std`, `return_min`, `return_max` and `episode_length` (the mean).
 
     Raises:
-        ValueError: the spaces of `env` are not the policy's.
+        ValueError: the spaces of `env` are not the policy's, or a callable gives something else than actions.
     """
-    return summarise(list(run_episodes(policy, env, episodes, seed=seed, max_ep_len=max_ep_len)))
+    with opened(env) as env:
+        ended = list(run_episodes(policy, env, episodes, seed=seed, max_ep_len=max_ep_len))
+    scores: dict[str, Any] = summarise(ended)
+    if per_episode:
+        scores |= {"returns": [episode.episode_return for episode in ended]}
+        scores |= {"lengths": [episode.length for episode in ended]}
+    return scores
 
 
 def run_episodes(
-    policy: Acts, env: Any, episodes: int, *, seed: int = 0, max_ep_len: int | None = None
+    policy: Acting, env: Any, episodes: int, *, seed: int = 0, max_ep_len: int | None = None
 ) -> Iterator[Episode]:
     """Runs episodes as `evaluate` does, and yields each as it ends."""
     positive_int("episodes", episodes)
+    if not callable(policy):
+        raise reject("policy", "a policy, an agent, or a callable from observations to actions", policy)
+    if not isinstance(policy, Acts):
+        policy = _Baseline(Spec.of(env), policy, env.num_envs if isinstance(env, gym.vector.VectorEnv) else None)
     spec = policy.spec
     spec.check(env)
     run, steps = {}, 0

@@ -141,6 +141,8 @@ def _check_partial_reset(env: gym.vector.VectorEnv) -> None:
 
 def environment_of(env: Any) -> dict[str, Any] | None:
     """The registered name and arguments of an environment; None where JSON cannot hold them, or for a `Spec`."""
+    if isinstance(env, str):
+        return {"id": env, "kwargs": {}}
     spec = None if isinstance(env, Spec) else env.spec
     if spec is None:
         return None

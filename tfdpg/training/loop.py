@@ -1,18 +1,23 @@
 """The training loop: act, step, observe, learn; and Keras' callbacks around it."""
 
+import contextlib
+import dataclasses
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
 
 import keras
 import numpy as np
 
+from tfdpg.environments import opened
 from tfdpg.training.callbacks import ProgressBar, refuse_unusable
 from tfdpg.training.evaluation import summarise
 from tfdpg.training.interrupt import Interrupt, deferred_signals
 from tfdpg.training.lanes import Episode, Lanes
 from tfdpg.training.options import FitOptions, TrainingOptions
 from tfdpg.training.protocols import Trains
+
+Trained = TypeVar("Trained", bound=TrainingOptions)
 
 
 def fit(agent: Trains, env: Any, options: FitOptions) -> keras.callbacks.History:
@@ -21,7 +26,12 @@ def fit(agent: Trains, env: Any, options: FitOptions) -> keras.callbacks.History
     Ctrl-C ends training between two steps: callbacks see the end of training, so that a checkpoint is
     written, and `KeyboardInterrupt` is raised. SIGTERM does the same, and raises `SystemExit(143)`.
     """
-    check_environments(agent, options.validation_env, env)
+    with opened(env) as env, with_environment(options) as options:
+        check_environments(agent, options.validation_env, env)
+        return _fit(agent, env, options)
+
+
+def _fit(agent: Trains, env: Any, options: FitOptions) -> keras.callbacks.History:
     lanes = Lanes(env, agent.spec, agent.collector.next_reset_seed, options.max_ep_len)
     training = Training(agent, options, options.epochs)
     with deferred_signals() as interrupted:
@@ -32,6 +42,17 @@ def fit(agent: Trains, env: Any, options: FitOptions) -> keras.callbacks.History
             agent.schedule.plan(None)
             agent.collector.flush()
     return training.history
+
+
+@contextlib.contextmanager
+def with_environment(options: Trained) -> Iterator[Trained]:
+    """The options, with an environment where `validation_env` is the id of one; it is closed in the end."""
+    with opened(options.validation_env) as env:
+        yield (
+            dataclasses.replace(cast(Any, options), validation_env=env)
+            if isinstance(options.validation_env, str)
+            else options
+        )
 
 
 def check_environments(agent: Trains, validation_env: Any, env: Any = None) -> None:

@@ -7,7 +7,7 @@ import keras
 
 from tfdpg.training.datasets import load_into
 from tfdpg.training.interrupt import deferred_signals
-from tfdpg.training.loop import Training, check_environments
+from tfdpg.training.loop import Training, check_environments, with_environment
 from tfdpg.training.options import TrainingOptions
 from tfdpg.training.protocols import Trains
 from tfdpg.training.updates import LARGEST_CHUNK
@@ -15,6 +15,11 @@ from tfdpg.training.updates import LARGEST_CHUNK
 
 def fit_offline(agent: Trains, data: Any, options: TrainingOptions) -> keras.callbacks.History:
     """See `Agent.fit_offline`. Ctrl-C ends training between two rounds, as in `fit`, whose count of epochs goes on."""
+    with with_environment(options) as options:
+        return _fit_offline(agent, data, options)
+
+
+def _fit_offline(agent: Trains, data: Any, options: TrainingOptions) -> keras.callbacks.History:
     check_environments(agent, options.validation_env)
     agent.collector.close_episodes()
     if data is not None:

@@ -17,7 +17,7 @@ class Watching(Options, group="objects", objects=True):
     callbacks: "Sequence[keras.callbacks.Callback] | None" = None
     """Keras callbacks. A batch is a learning round; its index is that of its last update."""
     validation_env: Any = None
-    """a second environment, evaluated on at the end of each epoch."""
+    """a second environment, or the id of one, evaluated on at the end of each epoch."""
 
 
 class TrainingOptions(Watching, group="training"):

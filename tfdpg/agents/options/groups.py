@@ -1,8 +1,9 @@
 """The groups of options that agents share."""
 
+import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from tfdpg.options import Only, Options, Stock, Structural, Unsaved
 from tfdpg.ranges import Count, Fraction, Natural, NonNegative, Positive, Within
@@ -168,8 +169,8 @@ class Replay(Memory, group="replay"):
 class Machine(Options, group="machine"):
     """What it runs on, and how."""
 
-    seed: Annotated[Natural, Structural] = 0
-    """fixes everything random."""
+    seed: Annotated[Natural | None, Structural] = 0
+    """fixes everything random; None draws one, which the agent keeps."""
     jit_compile: bool | Literal["auto"] = "auto"
     """compile updates with XLA; "auto" does, except with convolutions."""
     run_eagerly: bool = False
@@ -179,9 +180,16 @@ class Machine(Options, group="machine"):
     GPU where there is one."""
 
     def check(self) -> None:
-        """Refuses to compile what is to run eagerly."""
+        """Draws the seed, if it is to be drawn; refuses to compile what is to run eagerly."""
+        if self.seed is None:
+            object.__setattr__(self, "seed", secrets.randbits(31))
         if self.run_eagerly and self.jit_compile is True:
             raise ValueError("`run_eagerly=True` compiles nothing. Received: jit_compile=True")
+
+    @property
+    def drawn_seed(self) -> int:
+        """`seed`, which is a number once it has been drawn."""
+        return cast(int, self.seed)
 
 
 class GivenNetworks(Options, group="objects", objects=True, marks=(Structural, Unsaved)):

@@ -1,0 +1,84 @@
+"""Actions of any shape: people see the environment's, networks and exports are flat."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+
+import tfdpg
+from tests.agents.roster import roster
+from tests.environments import Counter
+
+SMALL = {"hidden_units": (4,), "batch_size": 8, "jit_compile": False}
+LOW = np.array([[-1, -2, 0], [-4, -5, -6]], np.float32)
+HIGH = np.array([[1, 2, 1], [4, 6, 6]], np.float32)
+
+
+class Matrix(Counter):
+    """The reward is best where the action is the target; actions are checked to be inside the space."""
+
+    action_space = spaces.Box(LOW, HIGH)
+    target = (LOW + 3 * HIGH) / 4
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        observation, _, *ends = super().step(action)
+        return observation, -float(np.mean(((action - self.target) / (HIGH - LOW)) ** 2)), *ends
+
+
+@roster("TD3", "ACER")
+def test_everything_that_people_see_has_the_shape_of_the_environment(make, tmp_path):
+    agent = make(Matrix(length=10))
+    agent.fit(Matrix(length=10), epochs=1, steps_per_epoch=60, verbose=0)
+    one, batch = np.zeros(2, np.float32), np.zeros((5, 2), np.float32)
+    for act in (agent.act, agent.predict, agent):
+        assert act(one).shape == (2, 3) and act(batch).shape == (5, 2, 3)
+    policy = tfdpg.load(agent.export(tmp_path / "model"))
+    assert policy(one).shape == (2, 3) and policy(batch).shape == (5, 2, 3)
+    np.testing.assert_allclose(policy(batch), agent.predict(batch), rtol=1e-4, atol=1e-5)
+    assert policy.q1(one, policy(one)).shape == () and policy.q1(batch, policy(batch)).shape == (5,)
+    flat = policy._model.signatures["pi"](policy._inputs(batch)["x"])["pi"]
+    np.testing.assert_array_equal(flat.numpy().reshape(5, 2, 3), policy(batch))  # row by row, in NumPy's order
+    scores = [tfdpg.evaluate(each, Matrix(length=10), 3)["return"] for each in (agent, policy)]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-4)
+    agent.save(tmp_path / "agent")
+    np.testing.assert_array_equal(tfdpg.load_agent(tmp_path / "agent", Matrix()).predict(batch), agent.predict(batch))
+
+
+def test_lanes_and_stored_transitions_have_it_too(tmp_path):
+    env = SyncVectorEnv([lambda: Matrix(length=10)] * 2)
+    agent = tfdpg.DDPG(env, **SMALL, start_steps=10, update_after=10, recorders=tmp_path / "r")
+    agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
+    shaped = {
+        "observations": np.zeros((8, 2)),
+        "actions": np.stack([Matrix.target] * 8),
+        "rewards": np.zeros(8),
+        "terminations": np.zeros(8),
+        "next_observations": np.zeros((8, 2)),
+    }
+    flat = shaped | {"actions": shaped["actions"].reshape(8, 6)}
+    other = tfdpg.DDPG(env, **SMALL)
+    again = tfdpg.DDPG(env, **SMALL)
+    assert other.train_on_batch(shaped) == again.train_on_batch(flat)
+    for data in (shaped, flat, tmp_path / "r"):
+        one = tfdpg.DDPG(env, **SMALL)
+        one.fit_offline(data, epochs=1, steps_per_epoch=3, verbose=0)
+        assert one.updates == 3 and one.replay.rows.shape[1] == 2 + 6 + 1
+    with pytest.raises(ValueError, match=r"must have the shape \(8, 6\). Received: \(8, 3, 2\)"):
+        other.train_on_batch(shaped | {"actions": np.zeros((8, 3, 2))})
+
+
+@pytest.mark.slow
+def test_it_learns_which_entry_is_which():
+    env = Matrix(length=1)
+    agent = tfdpg.TD3(env, hidden_units=(32,), start_steps=500, update_after=100, gamma=0.0, pi_lr=1e-2, q_lr=1e-2)
+    agent.fit(env, epochs=1, steps_per_epoch=3000, verbose=0)
+    error = (agent.predict(np.array([3000, 0], np.float32)) - Matrix.target) / (HIGH - LOW)
+    assert np.abs(error).max() < 0.1
+
+
+def test_spaces_without_entries_are_refused():
+    for shape in ((0,), (2, 0)):
+        with pytest.raises(ValueError, match="is not supported"):
+            tfdpg.Spec(gym.spaces.Box(-1, 1, (2,)), gym.spaces.Box(-1, 1, shape))

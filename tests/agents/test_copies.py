@@ -1,0 +1,91 @@
+"""A copy of an agent is what saving and loading would give."""
+
+import copy
+import pickle
+
+import keras
+import numpy as np
+import pytest
+
+import tfdpg
+from tests.agents.roster import AGENTS, roster
+from tests.environments import Counter
+
+
+def fitted(make, **changes):
+    agent = make(Counter(length=7), normalize_observations=True, **changes)
+    agent.fit(Counter(length=7), epochs=1, steps_per_epoch=60, verbose=0)
+    return agent
+
+
+def assert_equal(a, b):
+    for x, y in zip(a.get_weights(), b.get_weights(), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@roster(*AGENTS)
+def test_a_copy_goes_on_as_the_saved_agent_does(make, tmp_path):
+    agent = fitted(make)
+    agent.save(tmp_path / "agent")
+    other = copy.deepcopy(agent)
+    assert type(other) is type(agent) and other.options == agent.options and other.environment == agent.environment
+    before = (60, agent.updates, 1, agent.replay.size)
+    for each in (agent, other, tfdpg.load_agent(tmp_path / "agent")):
+        assert (each.env_steps, each.updates, each.epoch, each.replay.size) == before
+        each.learn(7)
+        each.fit(Counter(length=7), epochs=2, initial_epoch=1, steps_per_epoch=20, verbose=0)
+        assert_equal(each, agent)
+
+
+@roster("DDPG")
+def test_a_copy_is_independent(make):
+    agent = fitted(make, replay="prioritized", q_optimizer=keras.optimizers.SGD(0.01, momentum=0.9))
+    other, third = copy.deepcopy(agent), copy.deepcopy(agent)
+    agent.fit(Counter(length=7), epochs=3, initial_epoch=1, steps_per_epoch=40, verbose=0)
+    assert (other.env_steps, agent.env_steps) == (60, 140)
+    for each in (other, third):
+        each.learn(20)  # with the priorities, moments and momenta of then
+    assert_equal(other, third)
+    assert not np.array_equal(other.get_weights()[-1], agent.get_weights()[-1])
+
+
+class Shaper:
+    """Counts its calls."""
+
+    calls = 0
+
+    def __call__(self, reward, step, steps):
+        self.calls += 1
+        return reward
+
+
+def test_callables_are_copied_too():
+    agent = fitted(lambda env, **options: tfdpg.TD3(env, hidden_units=(4,), **options), reward_shaper=Shaper())
+    other = copy.deepcopy(agent)
+    assert other.options.reward_shaper.calls == 60 and other.options.reward_shaper is not agent.options.reward_shaper
+
+
+def test_own_networks_are_copied_too():
+    pi = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, activation="tanh")])
+    agent = tfdpg.TD3(Counter(), hidden_units=(4,), pi=pi, jit_compile=False)
+    other = copy.deepcopy(agent)
+    assert other.networks["pi"] is not pi
+    other.networks["pi"].set_weights([0 * weight for weight in pi.get_weights()])
+    assert np.abs(pi.get_weights()[0]).max() > 0
+
+
+def test_a_replay_in_files_is_not_copied(tmp_path):
+    agent = tfdpg.TD3(Counter(), hidden_units=(4,), replay_dir=tmp_path)
+    with pytest.raises(ValueError, match="`replay_dir`.*save and load"):
+        copy.deepcopy(agent)
+
+
+def test_pickle_names_save_and_policies_have_it(tmp_path):
+    agent = tfdpg.TD3(Counter(), hidden_units=(4,))
+    for dump in (pickle.dumps, copy.copy):
+        with pytest.raises(TypeError, match=r"agent\.save\(directory\) and tfdpg\.load_agent"):
+            dump(agent)
+    policy = tfdpg.load(agent.export(tmp_path / "model"))
+    observation = np.ones((3, 2), np.float32)
+    for again in (pickle.loads(pickle.dumps(policy)), copy.deepcopy(policy)):
+        np.testing.assert_array_equal(again(observation), policy(observation))

@@ -1,0 +1,113 @@
+"""Who an agent is: what it prints of itself, its configuration, and what people see of it."""
+
+import importlib
+import inspect
+import json
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+
+import tfdpg
+from tests.agents.roster import AGENTS, roster
+from tests.environments import Counter
+
+SMALL = {"hidden_units": (4,), "jit_compile": False}
+
+
+def test_it_says_on_a_line_who_it_is():
+    agent = tfdpg.TD3("Pendulum-v1", **SMALL, pi_lr=3e-4, start_steps=0, update_after=10)
+    assert repr(agent).startswith("<TD3 on Pendulum-v1, seed=0, ") and ", pi_lr=0.0003, " in repr(agent)
+    assert repr(agent).endswith(": 0 environment steps, 0 updates>") and "gamma" not in repr(agent)
+    agent.fit("Pendulum-v1", epochs=1, steps_per_epoch=1010, verbose=0, max_ep_len=200)
+    assert repr(agent).endswith(": 1,010 environment steps, 990 updates>")
+    # the rows: 1,010 steps, and the last observation of each of six episodes, of which one is open
+    assert repr(agent.replay) == "<Ring: 1,016 of 1,000,000 rows, 25.0 MB when full>"
+
+
+def test_an_environment_without_a_name_is_shown_by_its_spaces():
+    assert repr(tfdpg.DDPG(Counter(), **SMALL)).startswith("<DDPG on Spec(Box(-inf, inf, (2,), float32), Box(-1.0")
+
+
+def test_a_policy_says_where_it_is_from(tmp_path):
+    directory = tfdpg.DDPG("Pendulum-v1", **SMALL).export(tmp_path / "model")
+    assert repr(tfdpg.load(directory)) == f"<Policy of DDPG on Pendulum-v1: {directory}>"
+
+
+@roster("TD3", "ACER")
+def test_the_summary_names_every_network_and_counts_its_parameters(make):
+    agent, lines = make(Counter()), []
+    agent.summary(print_fn=lines.append)
+    text = "\n".join(lines)
+    assert lines[0] == repr(agent) and "observation x: float32 (2,)" in lines and repr(agent.replay) in text
+    for name, network in agent.networks.items():
+        assert f'Model: "{network.name}"' in text
+        target = ", with a target network" if name in agent.targets else ""
+        assert f"{name}: {sum(weight.size for weight in network.get_weights()):,} parameters{target}" in lines
+    for optimizer in agent.optimizers.values():
+        assert f"{optimizer.name}: learning rate {float(optimizer.learning_rate):g}" in lines
+
+
+@roster(*AGENTS)
+def test_the_configuration_makes_the_agent_again(make):
+    agent = make(Counter(), gamma=0.9, seed=5, normalize_observations=True)
+    config = json.loads(json.dumps(agent.get_config()))
+    again = type(agent)(Counter(), **config)
+    assert again.get_config() == agent.get_config() and config["gamma"] == 0.9 and config["seed"] == 5
+    for a, b in zip(agent.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_configuration_has_no_objects():
+    agent = tfdpg.TD3(Counter(), **SMALL, pi_optimizer=keras.optimizers.SGD(0.1), reward_shaper=lambda r, *_: r)
+    assert not {"pi_optimizer", "reward_shaper", "pi", "recorders"} & set(agent.get_config())
+
+
+def test_no_seed_is_a_drawn_one_that_is_kept(tmp_path):
+    one, other = (tfdpg.DDPG(Counter(), **SMALL, seed=None) for _ in range(2))
+    assert one.seed != other.seed and one.seed == one.options.seed == one.get_config()["seed"]
+    assert f"seed={one.seed}" in repr(one)
+    one.save(tmp_path / "agent")
+    assert tfdpg.load_agent(tmp_path / "agent").seed == one.seed
+    same = tfdpg.DDPG(Counter(), **SMALL, seed=one.seed)
+    np.testing.assert_array_equal(same.get_weights()[0], one.get_weights()[0])
+    assert not np.array_equal(other.get_weights()[0], one.get_weights()[0])
+
+
+@roster("TD3")
+def test_tab_completion_shows_what_is_public(make):
+    agent = make(Counter())
+    for name in dir(agent):
+        assert not name.startswith("_")
+        getattr(agent, name)
+    methods = {name for name, value in vars(tfdpg.Agent).items() if callable(value) and not name.startswith("_")}
+    hidden = {"update", "begin_training", "complete", "state", "restore"}
+    assert methods - set(dir(agent)) == hidden
+
+
+@pytest.mark.parametrize("name", ["callbacks", "distributed", "exploration", "losses", "networks", "replay"])
+def test_modules_complete_to_what_is_public(name):
+    module = importlib.import_module(f"tfdpg.{'training.' if name == 'callbacks' else ''}{name}")
+    assert dir(module) == sorted(module.__all__) and not {"np", "keras", "Any"} & set(module.__all__)
+    for each in filter(inspect.isroutine, (getattr(module, name) for name in module.__all__)):
+        assert each.__module__.startswith("tfdpg.")
+
+
+def test_ids_are_taken_where_environments_are(tmp_path):
+    id = "Pendulum-v1"
+    agent = tfdpg.TD3(id, **SMALL, start_steps=0, update_after=10, batch_size=4)
+    assert agent.environment == {"id": id, "kwargs": {}}
+    history = agent.fit(
+        id, epochs=1, steps_per_epoch=200, validation_env=id, validation_episodes=2, max_ep_len=50, verbose=0
+    )
+    assert history.history["env_steps"] == [200] and history.history["val_episode_length"] == [50]
+    assert agent.evaluate(id, 2, max_ep_len=50) == agent.evaluate(gym.make(id), 2, max_ep_len=50)
+    agent.save(tmp_path / "agent")
+    assert tfdpg.load_agent(tmp_path / "agent", id).env_steps == 200
+    offline = agent.fit_offline(None, epochs=1, steps_per_epoch=10, validation_env=id, validation_episodes=1, verbose=0)
+    assert np.isfinite(offline.history["val_return"]).all()
+    with pytest.raises(ValueError, match="'Pendulum-v9' cannot be made"):
+        tfdpg.TD3("Pendulum-v9")
+    with pytest.raises(ValueError, match="observation_space of `validation_env` must be the agent's"):
+        agent.fit(id, validation_env="MountainCarContinuous-v0")

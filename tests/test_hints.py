@@ -1,0 +1,42 @@
+"""The words of other libraries, and slips of the pen, are told what they are here."""
+
+import pytest
+
+import tfdpg
+from tests.environments import Counter
+from tfdpg.agents.options import OPTIONS
+from tfdpg.hints import ELSEWHERE
+from tfdpg.options import options_of
+from tfdpg.training.options import FitOptions
+
+
+@pytest.mark.parametrize(
+    "wrong, hint",
+    [
+        (lambda: tfdpg.TD3(Counter(), learning_rate=1e-3), "'learning_rate'. Here it is `pi_lr` and `q_lr`"),
+        (lambda: tfdpg.TD3("MlpPolicy", Counter()), "Here it is `hidden_units`, or networks of your own"),
+        (lambda: tfdpg.TD3(policy="MlpPolicy", env=Counter()), "'policy'. Here it is `hidden_units`"),
+        (lambda: tfdpg.DDPG(Counter(), gama=0.9), "'gama'. Did you mean `gamma`?"),
+        (
+            lambda: tfdpg.DDPG(Counter()).fit(Counter(), total_timesteps=9),
+            "Here it is `epochs` times `steps_per_epoch`",
+        ),
+        (lambda: tfdpg.DDPG(Counter()).learn(total_timesteps=9), "`epochs` times `steps_per_epoch`"),
+        (lambda: tfdpg.DDPG(Counter()).learn(update=9), "Did you mean `updates`?"),
+        (lambda: tfdpg.DDPG(Counter()).predict([0, 0], deterministic=True), "`predict` does not explore"),
+    ],
+)
+def test_the_error_says_what_it_is_here(wrong, hint):
+    with pytest.raises(TypeError) as error:
+        wrong()
+    assert hint in str(error.value)
+
+
+def test_no_hint_is_about_an_argument_of_ours():
+    ours = {option.name for kind in (*OPTIONS.values(), FitOptions) for option in options_of(kind)}
+    assert set(ELSEWHERE) & ours == {"lr"}  # ACER's
+
+
+def test_learning_from_nothing_points_to_fit():
+    with pytest.raises(ValueError, match="fit"):
+        tfdpg.DDPG(Counter()).learn(10_000)

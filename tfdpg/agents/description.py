@@ -1,0 +1,74 @@
+"""What an agent says of itself, for people."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tfdpg.options import options_of
+from tfdpg.training.objects import to_json
+
+if TYPE_CHECKING:
+    from tfdpg.agents.agent import Agent
+
+PUBLIC = (
+    *("act", "batch_size", "env_steps", "environment", "epoch", "evaluate", "export", "fit", "fit_offline"),
+    *("get_config", "get_weights", "history", "learn", "load_weights", "networks", "next_reset_seed", "observe"),
+    *("optimizers", "options", "policy", "predict", "replay", "save", "save_weights", "seed", "set_weights", "spec"),
+    *("stop_training", "summary", "targets", "train_on_batch", "updates"),
+)
+"""What tab completion shows of an agent; its other attributes are for the rest of tfdpg."""
+
+
+def in_a_line(agent: "Agent") -> str:
+    """The algorithm, the environment, the seed and the options that were changed, and how far it is."""
+    where = (agent.environment or {}).get("id") or agent.spec
+    options = agent.options
+    changed = [
+        f"{option.name}={getattr(options, option.name)!r}"
+        for option in options_of(type(options))
+        if option.name != "seed" and not option.is_object and options.is_changed(option.name)
+    ]
+    what = ", ".join([f"{type(agent).__name__} on {where}", f"seed={agent.seed}", *changed])
+    return f"<{what}: {agent.env_steps:,} environment steps, {agent.updates:,} updates>"
+
+
+def configuration(agent: "Agent") -> dict[str, Any]:
+    """The options as plain values, with which the class makes another such agent: `TD3(env, **config)`.
+
+    Networks, optimizers and callables of one's own are not in it.
+    """
+    options = (option for option in options_of(type(agent.options)) if not option.is_object)
+    return {option.name: to_json(getattr(agent.options, option.name)) for option in options}
+
+
+def refuse_pickling(agent: "Agent", protocol: Any) -> Any:
+    """Raises `TypeError`, and says what to do."""
+    raise TypeError("An agent cannot be pickled. Use agent.save(directory) and tfdpg.load_agent(directory).")
+
+
+def facts(agent: "Agent") -> dict[str, Any]:
+    """What an export says of the agent."""
+    critics = sum(name.startswith("q") for name in agent.networks)
+    counters = {"env_steps": agent.env_steps, "updates": agent.updates}
+    return {"agent": type(agent).__name__, "environment": agent.environment, "critics": critics, **counters}
+
+
+def summary(agent: "Agent", line_length: int | None = None, print_fn: Callable[[str], Any] = print) -> None:
+    """Prints what the agent is made of: options, spaces, networks (as Keras does), optimizers and replay.
+
+    Args:
+        agent: the agent.
+        line_length: the width of Keras' tables.
+        print_fn: takes each line in place of `print`.
+    """
+    print_fn(in_a_line(agent))
+    for leaf in agent.spec.leaves:
+        print_fn(f"observation {leaf.name}: {leaf.dtype} {leaf.shape}")
+    print_fn(f"action: {agent.spec.action_space}")
+    for network in agent.networks.values():
+        network.summary(line_length=line_length, print_fn=lambda text, *args, **kwargs: print_fn(text))
+    for name, network in agent.networks.items():
+        target = ", with a target network" if name in agent.targets else ""
+        print_fn(f"{name}: {network.count_params():,} parameters{target}")
+    for optimizer in agent.optimizers.values():
+        print_fn(f"{optimizer.name}: learning rate {float(optimizer.learning_rate):g}")
+    print_fn(f"replay: {agent.replay!r}")
