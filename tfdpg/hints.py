@@ -1,13 +1,9 @@
 """What may have been meant: near names, and the words of other libraries."""
 
 import difflib
-import functools
 import inspect
 from collections.abc import Callable, Collection
-from typing import Any, ParamSpec, TypeVar
-
-P = ParamSpec("P")
-Result = TypeVar("Result")
+from typing import Any
 
 ELSEWHERE = {
     "learning_rate": "`pi_lr` and `q_lr` (ACER: `lr`)",
@@ -29,23 +25,14 @@ ELSEWHERE = {
 """What arguments are called in other libraries, and what has their place here."""
 
 
-def explains(function: Callable[P, Result]) -> Callable[P, Result]:
-    """Makes the `TypeError` for an unknown keyword argument say which one may have been meant."""
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def explaining(*args: P.args, **kwargs: P.kwargs) -> Result:
-        if kwargs and not kwargs.keys() <= signature.parameters.keys():
-            try:
-                signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(misused(function, signature, args, kwargs, error)) from None
-        return function(*args, **kwargs)
-
-    return explaining
+def refuse(function: Callable[..., Any], unknown: Collection[str]) -> None:
+    """Raises `TypeError` for keyword arguments that a function does not have, if there are any."""
+    if unknown:
+        error = f"got an unexpected keyword argument {next(iter(unknown))!r}"
+        raise TypeError(misused(function, inspect.signature(function), (), unknown, error))
 
 
-def misused(function: Any, signature: inspect.Signature, args: Any, given: Collection[str], error: TypeError) -> str:
+def misused(function: Any, signature: inspect.Signature, args: Any, given: Collection[str], error: Any) -> str:
     """What is wrong with a call, and which argument may have been meant."""
     message = f"{function.__qualname__}() {error}"
     unknown = next((each for each in given if each not in signature.parameters), "")

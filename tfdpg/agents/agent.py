@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ from tfdpg.agents import description
 from tfdpg.agents.build import Parts, recorders
 from tfdpg.agents.options import AgentOptions
 from tfdpg.arguments import natural
-from tfdpg.hints import explains
+from tfdpg.hints import refuse
 from tfdpg.networks import Actor
 from tfdpg.options import Stock, Unsaved, takes
 from tfdpg.training import checkpoint, evaluation, loop, network_weights, offline
@@ -150,8 +150,7 @@ class Agent(abc.ABC):
         """The seed with which `fit` resets a lane's environment for its next training episode."""
         return self.collector.next_reset_seed(lane)
 
-    @explains
-    def learn(self, updates: int | None = None) -> dict[str, float]:
+    def learn(self, updates: int | None = None, **unknown: Never) -> dict[str, float]:
         """Makes the updates that the schedule says are due now, or exactly `updates`.
 
         Returns:
@@ -161,6 +160,7 @@ class Agent(abc.ABC):
             ValueError: the replay holds no transition yet.
             FloatingPointError: weights became NaN or infinite; the message names the networks.
         """
+        refuse(self.learn, unknown)
         if updates is None:
             updates = self.draw.sampler.updates_due(self.schedule.take_round())
         return self.learning.round(updates) if natural("updates", updates) else {}
@@ -233,9 +233,9 @@ class Agent(abc.ABC):
         policy, more = self.policy(seed if stochastic else None), {"max_ep_len": max_ep_len, "per_episode": per_episode}
         return evaluation.evaluate(policy, env, episodes, seed=seed, **more)
 
-    @explains
-    def predict(self, observations: Any) -> np.ndarray:
+    def predict(self, observations: Any, **unknown: Never) -> np.ndarray:
         """The greedy action for each observation of a batch, or for one, in the environment's shape; no noise."""
+        refuse(self.predict, unknown)
         steps = self.behaviour.exploration.greedy(self.actor.predict(self.spec.pack(observations)))
         actions = self.spec.served(steps)
         return actions[0] if self.spec.is_single(observations) else actions

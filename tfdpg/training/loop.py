@@ -28,19 +28,15 @@ def fit(agent: Trains, env: Any, options: FitOptions) -> keras.callbacks.History
     """
     with opened(env) as env, with_environment(options) as options:
         check_environments(agent, options.validation_env, env)
-        return _fit(agent, env, options)
-
-
-def _fit(agent: Trains, env: Any, options: FitOptions) -> keras.callbacks.History:
-    lanes = Lanes(env, agent.spec, agent.collector.next_reset_seed, options.max_ep_len)
-    training = Training(agent, options, options.epochs)
-    with deferred_signals() as interrupted:
-        run = _Run(agent, lanes, training.hooks, interrupted, options)
-        try:
-            training.run(interrupted, options.initial_epoch, run.epoch)
-        finally:
-            agent.schedule.plan(None)
-            agent.collector.flush()
+        lanes = Lanes(env, agent.spec, agent.collector.next_reset_seed, options.max_ep_len)
+        training = Training(agent, options, options.epochs)
+        with deferred_signals() as interrupted:
+            run = _Run(agent, lanes, training.hooks, interrupted, options)
+            try:
+                training.run(interrupted, options.initial_epoch, run.epoch)
+            finally:
+                agent.schedule.plan(None)
+                agent.collector.flush()
     return training.history
 
 
