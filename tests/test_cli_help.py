@@ -11,6 +11,7 @@ import pytest
 
 from tfdpg import cli
 from tfdpg.agents import AGENTS, agent_class
+from tfdpg.cli.flags import training_flags
 
 
 def test_help_imports_nothing_heavy():
@@ -39,7 +40,7 @@ def test_every_option_is_a_flag_with_its_help_and_default(name, capsys):
     with pytest.raises(SystemExit):
         cli.main(["train", name, "--help"])
     shown = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
-    groups = [typing.get_args(group.type)[0] for group in dataclasses.fields(cli.training_flags(name))]
+    groups = [typing.get_args(group.type)[0] for group in dataclasses.fields(training_flags(name))]
     fields = {field.name: field for group in groups for field in dataclasses.fields(group)}
     assert fields["chunk"].default == 100 and fields["actors"].default is None and "--replay-shards " in shown
     for function in (cls.__init__, cls.fit):
