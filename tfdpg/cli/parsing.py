@@ -98,6 +98,7 @@ def _more(prog: str) -> str:
 
 
 def _message(box: str) -> str:
-    """What tyro's box says first, on one line."""
-    lines = [line.strip("│╭╮╰╯─ ") for line in re.sub(r"\x1b\[[\d;]*m", "", box).strip().splitlines()]
-    return " ".join("\n".join(lines[1:]).partition("\n\n")[0].split())
+    """What tyro's box says under its title, up to the first rule, on one line."""
+    lines = [line.strip("│╭╮╰╯─ ") for line in re.sub(r"\x1b\[[\d;]*m", "", box).strip().splitlines()[1:]]
+    text = "\n".join("" if set(line) <= {"-"} else line for line in lines)
+    return " ".join(text.strip().partition("\n\n")[0].split())
