@@ -1,4 +1,4 @@
-"""What the command line says of a path that is not what is wanted, and of screens and films. No TensorFlow is needed."""
+"""What is said of a path that is not what is wanted, and of screens and films. No TensorFlow is needed."""
 
 import dataclasses
 import json

@@ -18,9 +18,9 @@ import tyro
 from tests.docs.pages import PAGES, ROOT, fences, spans, table
 from tests.docs.substitutions import FLAGS, NOT_RUN, prepare
 from tfdpg import cli
+from tfdpg.agents import AGENTS
 from tfdpg.cli.flags import resume_flags, training_flags
 from tfdpg.cli.parsing import flags_of
-from tfdpg.agents import AGENTS
 
 PROGRAMS = ("tfdpg", "ray", "python", "python3", "pip", "sphinx-build")
 NOTE = '#!/bin/bash\n{ printf "%s\\0" "${0##*/}" "$@"; printf "\\n"; } >> "$NOTES"\n'

@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
+PROGRAM = (sys.executable, "-m", "tfdpg")
+"""What commands are of."""
+
 
 class Jobs:
     """Runs commands of tfdpg, some at a time. Their lines are printed with their names before them.
@@ -57,23 +60,22 @@ class Jobs:
 
     def _run_one(self, name: str, words: Sequence[str]) -> int | None:
         """Runs a command to its end; gives its exit status, None if it was not begun."""
-        command = [sys.executable, "-m", "tfdpg", *words]
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
         with self._lock:
             if self._signal is not None:
                 return None
-            process = subprocess.Popen(command, env=environment(self._at_a_time), **pipes)
+            process = subprocess.Popen([*PROGRAM, *words], env=environment(self._at_a_time), **pipes)
             self._running.add(process)
-        pairs = (process.stdout, sys.stdout), (process.stderr, sys.stderr)
-        pumps = [threading.Thread(target=_pump, args=(name, *pair)) for pair in pairs]
-        for pump in pumps:
-            pump.start()
-        for pump in pumps:
-            pump.join()
-        status = process.wait()
+        with process:
+            pairs = (process.stdout, sys.stdout), (process.stderr, sys.stderr)
+            pumps = [threading.Thread(target=_pump, args=(name, *pair)) for pair in pairs]
+            for pump in pumps:
+                pump.start()
+            for pump in pumps:
+                pump.join()
         with self._lock:
             self._running.remove(process)
-        return status
+        return process.returncode
 
 
 def _pump(name: str, source: IO[bytes], target: IO[str]) -> None:
