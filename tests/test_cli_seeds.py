@@ -59,7 +59,8 @@ def test_the_table_has_final_and_best_and_what_is_missing(tmp_path):
     ]
 
 
-def test_overwrite_replaces_runs_once_the_new_one_is_sure(tmp_path, capsys):
+def test_overwrite_replaces_runs_once_the_new_one_is_sure(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(runs, "_train", lambda *arguments: None)
     assert train("--run-dir", tmp_path) == 0
     (tmp_path / "seed-0/mine").touch()
     capsys.readouterr()
@@ -175,7 +176,7 @@ def test_a_signal_reaches_all_jobs_once_and_no_other_begins(number, status):
     out, errors = process.communicate(timeout=30)
     assert process.returncode == status
     assert sorted(out.splitlines()) == ["a | and ended", "b | and ended"]
-    assert "tfdpg: " in errors and "Traceback" not in errors
+    assert "tfdpg: " in errors and "Not begun: c" in errors and "Traceback" not in errors
 
 
 @pytest.mark.slow

@@ -44,11 +44,13 @@ class Jobs:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-        if self._signal == signal.SIGINT:
-            raise KeyboardInterrupt("Training was interrupted.")
+        ended = list(zip(commands, statuses, strict=True))
         if self._signal is not None:
-            raise SystemExit(128 + self._signal)
-        ended = zip(commands, statuses, strict=True)
+            is_interrupt = self._signal == signal.SIGINT
+            end = KeyboardInterrupt("Training was interrupted.") if is_interrupt else SystemExit(128 + self._signal)
+            if left := [name for name, status in ended if status is None]:
+                end.add_note(f"Not begun: {', '.join(left)}")
+            raise end
         if failed := [f"{name} (exit status {status})" for name, status in ended if status != 0]:
             raise RuntimeError(f"{len(failed)} of {len(commands)} runs failed: {', '.join(failed)}")
 
@@ -81,8 +83,9 @@ class Jobs:
 def _pump(name: str, source: IO[bytes], target: IO[str]) -> None:
     for line in source:
         shown = line.decode(errors="replace").rstrip().rpartition("\r")[2]  # of a progress bar, how it ended
-        target.write(f"{name} | {shown}\n")
-        target.flush()
+        if shown:
+            target.write(f"{name} | {shown}\n")
+            target.flush()
 
 
 def environment(at_a_time: int) -> dict[str, str]:
