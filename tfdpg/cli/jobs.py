@@ -25,7 +25,7 @@ class Jobs:
 
     def __init__(self, at_a_time: int):
         self._at_a_time = at_a_time
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._running: set[subprocess.Popen[Any]] = set()
         self._lock = threading.RLock()
         self._signal: int | None = None
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import tyro
 
-NO_CHANGES: Mapping[str, str] = {}
 ELSEWHERE = {
     "learning-rate": ("lr", "pi-lr", "q-lr"),
     "lr": ("pi-lr", "q-lr"),
@@ -36,7 +35,7 @@ def near(word: str, known: Collection[str], quote: str = "'") -> str:
     return f" Did you mean {quote}{found[0]}{quote}?" if found else ""
 
 
-def parse(target: Any, words: Sequence[str], prog: str, refused: Mapping[str, str] = NO_CHANGES) -> Any:
+def parse(target: Any, words: Sequence[str], prog: str, refused: Mapping[str, str] | None = None) -> Any:
     """What words say, as `tyro.cli` gives it.
 
     Args:
@@ -50,8 +49,9 @@ def parse(target: Any, words: Sequence[str], prog: str, refused: Mapping[str, st
         SystemExit: after the help.
     """
     if not {"-h", "--help"} & set(words):
+        known = flags_of(target)
         for word in words:
-            _check_flag(word, flags_of(target), refused, prog)
+            _check_flag(word, known, refused or {}, prog)
     shown = io.StringIO()
     try:
         with contextlib.redirect_stderr(shown):
