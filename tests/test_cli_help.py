@@ -1,7 +1,8 @@
-"""The help of the command line: every option, and nothing heavy."""
+"""The help of the command line, and what it says to mistakes: every option, and nothing heavy."""
 
 import dataclasses
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -11,12 +12,86 @@ import pytest
 
 from tfdpg import cli
 from tfdpg.agents import AGENTS, agent_class
+from tfdpg.cli.flags import training_flags
 
 
 def test_help_imports_nothing_heavy():
     code = "import sys; from tfdpg.cli import main; main(['--help']); assert 'tensorflow' not in sys.modules"
     shown = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert all(command in shown for command in ("train {ddpg,td3,d4pg,acer}", "evaluate", "export", "inspect", "plot"))
+
+
+TD3 = "train td3 --env Pendulum-v1"
+MISTAKES = {
+    "evalute": "there is no command 'evalute'. Did you mean 'evaluate'?",
+    "fly": "there is no command 'fly'.",
+    "train td4 --env X": "there is no agent 'td4'. Did you mean 'td3'?",
+    "train ppo": "there is no agent 'ppo'.",
+    "train --epochs 3 --resume X": "`--resume RUN` comes first: tfdpg train --resume RUN [--epochs N]",
+    "train --resume": "`--resume` takes a run, or a directory of runs: tfdpg train --resume RUN [--epochs N]",
+    "train td3": "Missing from tfdpg train td3: --env STR id of a registered Gymnasium environment. (required)",
+    f"{TD3} --gama 1": "there is no flag --gama. Did you mean --gamma?",
+    f"{TD3} --zzz=1": "there is no flag --zzz.",
+    f"{TD3} --learning_rate 1": "there is no flag --learning-rate. Did you mean --pi-lr and --q-lr?",
+    f"{TD3} --lr 1": "there is no flag --lr. Did you mean --pi-lr and --q-lr?",
+    "train acer --env X --learning-rate 1": "there is no flag --learning-rate. Did you mean --lr?",
+    f"{TD3} --total-timesteps 1": "there is no flag --total-timesteps. Did you mean --epochs and --steps-per-epoch?",
+    f"{TD3} --timesteps 1": "there is no flag --timesteps. Did you mean --epochs and --steps-per-epoch?",
+    f"{TD3} --policy Mlp": "there is no flag --policy. Did you mean --hidden-units and --networks?",
+    f"{TD3} --seed 1": "there is no flag --seed. Did you mean --seeds?",
+    f"{TD3} --epochs few": "Error parsing --epochs: invalid literal for int() with base 10: 'few'",
+    "evaluate x --episode 3": "there is no flag --episode. Did you mean --episodes?",
+    "inspect": "Missing from tfdpg inspect: PATH a model directory, ",
+}
+"""Command lines that are not understood."""
+REFUSED = {
+    f"{TD3} --gamma 2": "`gamma` must be a finite number in [0, 1]. Received: gamma=2.0",
+    f"{TD3} --seeds -1": "`seed` must be an integer of at least 0. Received: seed=-1",
+    f"{TD3} --jobs 0": "`jobs` must be a positive integer. Received: jobs=0",
+    f"{TD3} --run-dir auto --overwrite": "`overwrite` does nothing where `--run-dir auto` takes",
+    "train td3 --env NoSuch-v0": "The environment 'NoSuch-v0' cannot be made",
+    "train --resume nowhere": "No run in nowhere: there is no such directory",
+    "evaluate nowhere": "No run and no exported model in nowhere: there is no such directory",
+    "export nowhere x": "No run in nowhere: there is no such directory",
+    "inspect nowhere": "No exported model in nowhere: there is no such directory",
+    "plot nowhere": "No run to plot in nowhere: there is no such directory",
+}
+"""Those that are, and ask for what there is not."""
+HELPS = [
+    "--help",
+    "train",
+    "train --help",
+    "train td3 --help",
+    "train --resume --help",
+    "evaluate --help",
+    "plot --help",
+]
+RUN_ALL = """
+import contextlib, io, json, sys
+from tfdpg.cli import main
+answers = {}
+for line in json.loads(sys.argv[1]):
+    errors, status = io.StringIO(), None
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            status = main(line.split())
+        except SystemExit as end:
+            status = end.code
+    answers[line] = status, errors.getvalue().partition("\\n")[0]
+print(json.dumps([sorted({"tensorflow", "keras", "ray"} & set(sys.modules)), answers]))
+"""
+
+
+def test_help_and_mistakes_need_no_tensorflow_and_the_first_line_says_what_is_wrong():
+    lines = [*MISTAKES, *REFUSED, *HELPS]
+    shown = subprocess.check_output([sys.executable, "-c", RUN_ALL, json.dumps(lines)], text=True)
+    heavy, answers = json.loads(shown)
+    assert not heavy
+    for status, expected in ((2, MISTAKES), (1, REFUSED)):
+        for line, message in expected.items():
+            assert answers[line][0] == status, line
+            assert answers[line][1].startswith(f"tfdpg: {message}"), answers[line]
+    assert [answers[line] for line in HELPS] == [[0, ""]] * len(HELPS)
 
 
 COMMANDS = [["train", name.lower()] for name in AGENTS] + [["evaluate"], ["export"], ["inspect"], ["plot"]]
@@ -39,7 +114,7 @@ def test_every_option_is_a_flag_with_its_help_and_default(name, capsys):
     with pytest.raises(SystemExit):
         cli.main(["train", name, "--help"])
     shown = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
-    groups = [typing.get_args(group.type)[0] for group in dataclasses.fields(cli.training_flags(name))]
+    groups = [typing.get_args(group.type)[0] for group in dataclasses.fields(training_flags(name))]
     fields = {field.name: field for group in groups for field in dataclasses.fields(group)}
     assert fields["chunk"].default == 100 and fields["actors"].default is None and "--replay-shards " in shown
     for function in (cls.__init__, cls.fit):

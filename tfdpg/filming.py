@@ -7,6 +7,7 @@ import contextlib
 import functools
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,35 @@ import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from tfdpg.environments import check_trusted, make
+
+FORMATS = (".mp4", ".mkv", ".mov", ".avi", ".gif")
+"""How the names of videos end."""
+
+
+def check(render: bool, video: Path | None) -> None:
+    """Refuses what cannot be shown or filmed, before anything is loaded.
+
+    Raises:
+        ValueError: there is no screen, the video has another format, or both ways are asked for.
+        ImportError: imageio is not installed.
+    """
+    if render and video:
+        raise ValueError("`--render` and `--video` exclude each other: an environment renders in one way.")
+    if render and not (_has_screen() or "SDL_VIDEODRIVER" in os.environ):
+        raise ValueError(NO_SCREEN)
+    if video is not None and video.suffix.lower() not in FORMATS:
+        raise ValueError(f"`--video` must be a file that ends with {', '.join(FORMATS)}. Received: {video}")
+    if video is not None and importlib.util.find_spec("imageio") is None:
+        raise ImportError("`--video` needs imageio: pip install 'tfdpg[video]'")
+
+
+NO_SCREEN = (
+    "`--render` needs a screen, and neither DISPLAY nor WAYLAND_DISPLAY is set. `--video FILE` films without one."
+)
+
+
+def _has_screen() -> bool:
+    return not sys.platform.startswith("linux") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
 @contextlib.contextmanager
@@ -30,8 +60,7 @@ def evaluation_env(
         video: the file to film it to.
         trusted: whether what the file names may be imported.
     """
-    if render and video:
-        raise ValueError("`--render` and `--video` exclude each other: an environment renders in one way.")
+    check(render, video)
     made = environment if env_id is None else {"id": env_id, "kwargs": {}}
     if made is None:
         raise ValueError("It is not known what environment this policy was trained on. Pass --env ID.")
@@ -44,6 +73,8 @@ def evaluation_env(
     else:
         env = make(made["id"], **made["kwargs"], **({"render_mode": "human"} if render else {}))
     try:
+        if render and not _has_screen() and any("mujoco" in kind.__module__ for kind in type(env.unwrapped).__mro__):
+            raise ValueError(NO_SCREEN)  # SDL's drivers are pygame's, and GLFW ends the process
         yield env
     finally:
         env.close()
@@ -56,12 +87,7 @@ def film(env_id: str, kwargs: dict[str, Any], file: Path) -> AsyncVectorEnv:
         env_id: id of a registered environment that can render to `rgb_array`.
         kwargs: its arguments.
         file: the video; its directory is made.
-
-    Raises:
-        ImportError: imageio is not installed.
     """
-    if importlib.util.find_spec("imageio") is None:
-        raise ImportError("`--video` needs imageio: pip install 'tfdpg[video]'")
     if "DISPLAY" not in os.environ:
         os.environ.setdefault("MUJOCO_GL", "egl")
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """The options of a training run, and what is kept of them. No TensorFlow is imported."""
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,10 +48,30 @@ class EnvironmentArguments(Options, group="environment"):
 class RunFlags(Run, EnvironmentArguments, group="run"):
     """What only the command line has."""
 
-    seeds: tuple[int, ...] = (0,)
-    """one run for each, one after the other."""
+    seeds: tuple[int | Literal["random"], ...] = (0,)
+    """one run for each; `random` draws one, which its directory is named by."""
     run_dir: Path | None = None
-    """where the runs go, as <run_dir>/seed-<seed>; the default is runs/<agent>-<env>."""
+    """where the runs go, as <run_dir>/seed-<seed>; the default is runs/<agent>-<env>, and `auto` is the first of
+    runs/<agent>-<env>, runs/<agent>-<env>-2, ... that there is not yet."""
+    overwrite: bool = False
+    """replace runs that are there already."""
+    jobs: Count = 1
+    """how many run side by side, as processes; each takes its part of the cores, unless OMP_NUM_THREADS,
+    TF_NUM_INTRAOP_THREADS and TF_NUM_INTEROP_THREADS say otherwise."""
+
+    def check(self) -> None:
+        """Refuses to replace what is free."""
+        if self.run_dir == Path("auto"):
+            self.refuse(["overwrite"], "`--run-dir auto` takes a directory that there is not yet")
+
+
+class ResumeFlags(Options, group="run"):
+    """What only `--resume` has."""
+
+    trusted: bool = False
+    """import the modules, and use the replay directory, that the run's files name."""
+    jobs: Count = 1
+    """how many run side by side, as processes, if there are several."""
 
 
 class RunConfig(Run, group="run"):
@@ -91,6 +112,18 @@ class RunConfig(Run, group="run"):
     def distribution(self) -> Distribution | None:
         """How the training is distributed."""
         return None if self.distributed is None else Distribution(**self.distributed)
+
+
+def read_config(directory: Path) -> RunConfig:
+    """The configuration of a run.
+
+    Raises:
+        ValueError: `run.json` is damaged.
+    """
+    try:
+        return RunConfig(**json.loads((directory / "run.json").read_text()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{directory}/run.json is damaged: {error}") from error
 
 
 OBJECTS = sorted({option.name for kind in OPTIONS.values() for option in options_of(kind) if option.is_object})

@@ -22,12 +22,15 @@ import gymnasium as gym
 import keras
 
 from tfdpg import distributed, export, files
+from tfdpg import run_paths as paths
 from tfdpg.agents import agent_class, load_agent
 from tfdpg.agents.agent import Agent
+from tfdpg.agents.options import OPTIONS
 from tfdpg.distributed.plan import check, require_ray
 from tfdpg.distributed.policies import policy_for_workers
 from tfdpg.environments import check_trusted, full_id, make, make_several
-from tfdpg.run_options import OBJECTS, RunConfig
+from tfdpg.options import Structural
+from tfdpg.run_options import OBJECTS, RunConfig, read_config
 from tfdpg.spec import Spec
 from tfdpg.training.arrived import ArrivedSteps, arrived_steps
 from tfdpg.training.callbacks import Checkpoint, EpochLogger, ExportBest, ScalarWriter, StopAtReturn
@@ -35,27 +38,31 @@ from tfdpg.training.checkpoint import CheckpointError
 from tfdpg.training.evaluation import Acts
 
 
-def check_free(directory: Path) -> None:
-    """Raises `FileExistsError` if there is anything where a new run is to go."""
-    if (directory / "run.json").exists():
-        raise FileExistsError(
-            f"{directory} already holds a run. Go on with it: tfdpg train --resume {directory}; "
-            "or choose another --run-dir."
-        )
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise FileExistsError(f"{directory} exists and is not empty. Choose another --run-dir.")
+def start(directory: Path, config: RunConfig, overwrite: bool = False) -> None:
+    """Trains a new agent in a new run directory, which is made once everything has been checked.
 
-
-def start(directory: Path, config: RunConfig) -> None:
-    """Trains a new agent in a new run directory, which is made once everything has been checked."""
-    check_free(directory)
+    Args:
+        directory: where the run goes.
+        config: what it is.
+        overwrite: whether it takes the place of a run that is there.
+    """
+    paths.check_free(directory, overwrite)
     env = _make_env(config)
     agent = _new_agent(config, env)
     _check_distributed(config, agent)
     callbacks = _callbacks(directory, config)
+    files.make_directory(directory.parent)
+    if paths.is_run(directory):
+        with files.scratch_directory(directory.parent) as scratch:
+            directory.rename(scratch / directory.name)
     files.make_directory(directory)
-    files.write_text(directory / "run.json", json.dumps(dataclasses.asdict(config), indent=2) + "\n")
+    _write_config(directory, config)
     _train(directory, config, agent, env, callbacks)
+
+
+def _write_config(directory: Path, config: RunConfig) -> None:
+    text = json.dumps(dataclasses.asdict(config), indent=2)
+    files.write_text(directory / "run.json", text + "\n")
 
 
 def _check_distributed(config: RunConfig, agent: Agent) -> None:
@@ -78,23 +85,26 @@ def _new_agent(config: RunConfig, env: Any) -> Agent:
     return agent(env, **config.agent_options, **objects, seed=config.seed)
 
 
-def resume(directory: Path, epochs: int | None = None, trusted: bool = False) -> None:
-    """Goes on with a run from its latest sound checkpoint, up to `epochs` or the run's own number.
+def resume(directory: Path, config: RunConfig, trusted: bool = False) -> None:
+    """Goes on with a run from its latest sound checkpoint.
 
     A run that ended before its first checkpoint begins again. What `run.json` and the checkpoint name is imported and
     followed only if it is `trusted`.
+
+    Args:
+        directory: the run.
+        config: what it is from now on; differs from `run.json` in what may change.
+        trusted: whether the files are.
     """
-    config = read_config(directory)
-    followed = config.networks, config.options.get("replay_dir"), (config.distributed or {}).get("ray_address")
+    before = read_config(directory)
+    followed = before.networks, before.options.get("replay_dir"), (before.distributed or {}).get("ray_address")
     if any(followed) and not trusted:
         name = next(filter(None, followed))
         raise ValueError(f"{directory}/run.json imports, or follows, {name!r}. If you trust it, pass --trusted.")
-    if epochs is not None:
-        config = dataclasses.replace(config, options={**config.options, "epochs": epochs})
-    check_trusted(config.env, config.env_kwargs, trusted)
+    check_trusted(before.env, before.env_kwargs, trusted)
     env = _make_env(config)
     if export.versions(directory / "checkpoints"):
-        agent = _load_latest(directory, trusted, sets_aside=True, env=env)
+        agent = _load_latest(directory, trusted, sets_aside=True, env=env, config=config)
     else:
         agent = _new_agent(config, env)
     if agent.epoch >= config.options["epochs"]:
@@ -102,27 +112,15 @@ def resume(directory: Path, epochs: int | None = None, trusted: bool = False) ->
         return
     if lost := arrived_steps(directory / "env_steps") - agent.env_steps:
         print(f"resumed at step {agent.env_steps}; {lost} steps that had arrived after it are lost")
+    if config != before:
+        _write_config(directory, config)
     config = dataclasses.replace(config, options={**config.options, "initial_epoch": agent.epoch})
     _train(directory, config, agent, env, _callbacks(directory, config))
 
 
-def read_config(directory: Path) -> RunConfig:
-    """The configuration of a run.
-
-    Raises:
-        FileNotFoundError: there is no run in `directory`.
-    """
-    if not (directory / "run.json").exists():
-        raise FileNotFoundError(f"No run in {directory}: there is no run.json")
-    try:
-        return RunConfig(**json.loads((directory / "run.json").read_text()))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{directory}/run.json is damaged: {error}") from error
-
-
 def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[Acts, dict[str, Any] | None]:
     """The policy of a run or of an exported model, and the id and arguments of its environment."""
-    if not (path / "run.json").exists():
+    if not paths.is_run(path):
         if checkpoint is not None:
             raise ValueError(f"`--checkpoint` is for run directories, and {path} is none: there is no run.json")
         policy = export.load(path)
@@ -130,7 +128,7 @@ def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[Acts
     config = read_config(path)
     environment = {"id": config.env, "kwargs": config.env_kwargs}
     if checkpoint == "best":
-        return export.load(path / "best"), environment
+        return export.load(_best(path)), environment
     return _load(path, checkpoint or "latest", trusted).policy(), environment
 
 
@@ -138,8 +136,15 @@ def export_policy(run: Path, directory: Path, checkpoint: str, trusted: bool) ->
     """Exports a checkpoint of a run, or copies its best export, as the next version of `directory`."""
     read_config(run)
     if checkpoint == "best":
-        return export.copy(export.latest_version(run / "best"), directory)
+        return export.copy(_best(run), directory)
     return _load(run, checkpoint, trusted).export(directory)
+
+
+def _best(run: Path) -> Path:
+    """The newest version of a run's best policy."""
+    if not paths.is_model(run / "best"):
+        raise FileNotFoundError(f"{run} has no best policy yet: there is one once an epoch has been evaluated")
+    return export.latest_version(run / "best")
 
 
 def _make_env(config: RunConfig) -> Any:
@@ -200,7 +205,7 @@ def _load(run: Path, which: str, trusted: bool) -> Agent:
     """The agent of a checkpoint: `latest`, or its environment steps."""
     saved = export.versions(run / "checkpoints")
     if not saved:
-        raise FileNotFoundError(f"{run} holds no checkpoint yet")
+        raise FileNotFoundError(f"{run} holds no checkpoint yet: there is one once an epoch has ended, or Ctrl-C")
     if which == "latest":
         return _load_latest(run, trusted)
     if not which.isdigit() or int(which) not in saved:
@@ -208,8 +213,12 @@ def _load(run: Path, which: str, trusted: bool) -> Agent:
     return load_agent(run / "checkpoints" / which, trusted=trusted)
 
 
-def _load_latest(run: Path, trusted: bool, sets_aside: bool = False, env: Any = None) -> Agent:
-    """The newest checkpoint that is sound; with `sets_aside` damaged ones get another name, to make room for new ones.
+def _load_latest(
+    run: Path, trusted: bool, sets_aside: bool = False, env: Any = None, config: RunConfig | None = None
+) -> Agent:
+    """The newest checkpoint that is sound, with the options of `config`.
+
+    With `sets_aside` damaged ones get another name, to make room for new ones.
 
     Raises:
         CheckpointError: none is sound; it names what is wrong with the newest.
@@ -218,7 +227,7 @@ def _load_latest(run: Path, trusted: bool, sets_aside: bool = False, env: Any = 
     for steps in reversed(saved):
         directory = run / "checkpoints" / str(steps)
         try:
-            agent = load_agent(directory, env, trusted=trusted)
+            agent = load_agent(directory, env, trusted=trusted, **(_changes(directory, config) if config else {}))
         except (CheckpointError, FileNotFoundError) as error:
             damaged.append((directory, error))
             continue
@@ -229,3 +238,14 @@ def _load_latest(run: Path, trusted: bool, sets_aside: bool = False, env: Any = 
                 directory.rename(directory.with_name(f"{directory.name}.damaged-{taken + 1}"))
         return agent
     raise damaged[0][1]
+
+
+def _changes(checkpoint: Path, config: RunConfig) -> dict[str, Any]:
+    """The options of a run, of those that may change, that a checkpoint was saved with others of."""
+    try:
+        saved = json.loads((checkpoint / "agent.json").read_text())["arguments"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}  # what is wrong with it is said where it is loaded
+    now = json.loads(json.dumps(config.agent_options))
+    names = set(now) & set(saved) - set(OPTIONS[config.agent.upper()].names(Structural))
+    return {name: config.agent_options[name] for name in names if now[name] != saved[name]}

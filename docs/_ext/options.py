@@ -13,7 +13,7 @@ from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
 
 from tfdpg.agents.options import OPTIONS
-from tfdpg.cli import GROUPS
+from tfdpg.cli.flags import GROUPS
 from tfdpg.distributed.options import Distribution
 from tfdpg.options import options_of
 from tfdpg.training.options import FitOptions

@@ -4,13 +4,11 @@ Bash reads the blocks, with `tfdpg`, `ray`, `python` and so on as scripts that n
 """
 
 import configparser
-import dataclasses
 import functools
 import inspect
 import os
 import re
 import subprocess
-import typing
 from pathlib import Path
 
 import gymnasium as gym
@@ -21,6 +19,8 @@ from tests.docs.pages import PAGES, ROOT, fences, spans, table
 from tests.docs.substitutions import FLAGS, NOT_RUN, prepare
 from tfdpg import cli
 from tfdpg.agents import AGENTS
+from tfdpg.cli.flags import resume_flags, training_flags
+from tfdpg.cli.parsing import flags_of
 
 PROGRAMS = ("tfdpg", "ray", "python", "python3", "pip", "sphinx-build")
 NOTE = '#!/bin/bash\n{ printf "%s\\0" "${0##*/}" "$@"; printf "\\n"; } >> "$NOTES"\n'
@@ -53,8 +53,8 @@ def parse(command, *words):
     if command != "train":
         return tyro.cli(echo(COMMANDS[command]), args=words)
     if words[0] == "--resume":
-        return tyro.cli(echo(cli.resume), args=words[1:])
-    options = tyro.cli(cli.training_flags(words[0]), args=words[1:])
+        return tyro.cli(resume_flags(None), args=words[2:])
+    options = tyro.cli(training_flags(words[0]), args=words[1:])
     if not options.environment.env.startswith("dm_control/"):
         gym.spec(options.environment.env)
     return options
@@ -62,8 +62,7 @@ def parse(command, *words):
 
 def flags(agent):
     """The names of the flags with which an agent is trained."""
-    groups = dataclasses.fields(cli.training_flags(agent))
-    return {field.name for group in groups for field in dataclasses.fields(typing.get_args(group.type)[0])}
+    return {flag.replace("-", "_") for flag in flags_of(training_flags(agent))}
 
 
 def extras():
@@ -139,7 +138,8 @@ def test_the_commands_of_the_readme_are_those_of_the_results(tmp_path):
 def test_the_flags_that_it_names_exist(page):
     agents = [page.split("/")[-1].removesuffix(".md")] if page.startswith("docs/algorithms/") else sorted(TRAINING)
     known = {name for agent in agents for name in flags(agent)}
-    known |= {name for function in (*COMMANDS.values(), cli.resume) for name in inspect.signature(function).parameters}
+    known |= {name for function in COMMANDS.values() for name in inspect.signature(function).parameters}
+    known |= {flag.replace("-", "_") for flag in flags_of(resume_flags(None))}
     for span in spans(page):
         for flag in re.findall(r"^--([a-z-]+)", span):
             name = flag.replace("-", "_")
@@ -160,8 +160,10 @@ def test_the_synopsis_is_that_of_the_command_line():
     for line in block.code.splitlines():
         _, command, *words = line.split()
         seen.add(command)
-        functions = [cli.resume] if "--resume" in words else [COMMANDS.get(command)]
-        known = {name for function in functions if function for name in inspect.signature(function).parameters}
+        function = COMMANDS.get(command)
+        known = set(inspect.signature(function).parameters) if function else set()
+        if "--resume" in words:
+            known = {flag.replace("-", "_") for flag in flags_of(resume_flags(None))}
         if agents := re.search(r"\{(.*?)\}", line):
             assert set(agents[1].split(",")) == (TRAINING - {"acer"} if "--actors" in words else TRAINING)
             known = flags("td3")

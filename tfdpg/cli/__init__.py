@@ -1,0 +1,218 @@
+"""The command line. Flags come from the options of what they set.
+
+Nothing heavy is imported before it is known which command runs, so that `tfdpg --help` answers at once.
+"""
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+import tfdpg
+from tfdpg import run_paths as paths
+from tfdpg.cli.loading import import_tensorflow
+from tfdpg.cli.parsing import MisuseError, called, near, parse
+
+USAGE = """\
+usage: tfdpg COMMAND [OPTIONS]
+
+Train continuous-control policies, evaluate them, and export them for TensorFlow Serving.
+
+commands:
+  train {agents}  train an agent on an environment, in a run directory
+  train --resume RUN   go on with a run, or with all runs in a directory
+  evaluate             run episodes with a trained or an exported policy
+  export               export the policy of a run
+  inspect              show what an exported model holds
+  plot                 plot the learning curves of runs
+
+`tfdpg --version` prints the version; `tfdpg COMMAND --help` and `tfdpg train AGENT --help` show the options.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit status. Errors of use are one line on standard error."""
+    command, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    commands: dict[str, Callable[[list[str]], None]] = {
+        "train": _train,
+        "evaluate": lambda args: parse(called(evaluate), args, "tfdpg evaluate")(),
+        "export": lambda args: parse(called(export), args, "tfdpg export")(),
+        "inspect": lambda args: parse(called(inspect_export), args, "tfdpg inspect")(),
+        "plot": lambda args: parse(called(plot), args, "tfdpg plot")(),
+    }
+    if command in ("-h", "--help"):
+        print(_usage(), end="")
+        return 0
+    if command == "--version":
+        print(f"tfdpg {tfdpg.__version__}")
+        return 0
+    if command not in commands:
+        meant = near(command, commands)
+        print(f"tfdpg: there is no command {command!r}.{meant}\n\n{_usage()}", end="", file=sys.stderr)
+        return 2
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` does: the user's modules are where the command is run
+    try:
+        commands[command](rest)
+    except MisuseError as error:
+        print(f"tfdpg: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as error:
+        print(f"\n{_told(error, str(error) or 'interrupted')}", file=sys.stderr)
+        return 130
+    except SystemExit as error:
+        if error.code == 128 + signal.SIGTERM:
+            print(_told(error, "ended by SIGTERM."), file=sys.stderr)
+        raise
+    except (ValueError, OSError, ImportError, RuntimeError, FloatingPointError) as error:
+        print(_told(error, str(error)), file=sys.stderr)
+        return 1
+    return 0
+
+
+def _told(error: BaseException, message: str) -> str:
+    """What went wrong on one line, and a line for each note."""
+    return "\n".join([f"tfdpg: {message}", *getattr(error, "__notes__", ())])
+
+
+def _usage() -> str:
+    from tfdpg.agents import AGENTS
+
+    return USAGE.format(agents="{" + ",".join(name.lower() for name in AGENTS) + "}")
+
+
+def _train(argv: list[str]) -> None:
+    from tfdpg.agents import AGENTS
+
+    known = [name.lower() for name in AGENTS]
+    if argv in (["-h"], ["--help"], []):
+        print(_usage(), end="")
+        return
+    if "--resume" in argv[1:]:
+        raise MisuseError("`--resume RUN` comes first: tfdpg train --resume RUN [--epochs N]")
+    if argv[0].lower() not in (*known, "--resume"):
+        agents = f"Agents: {', '.join(known)}; to go on with a run: --resume RUN"
+        raise MisuseError(f"there is no agent {argv[0]!r}.{near(argv[0].lower(), known)}\n{agents}")
+    from tfdpg.cli.training import resume, train
+
+    if argv[0] == "--resume":
+        resume(argv[1:])
+    else:
+        train(argv[0], argv[1:])
+
+
+def evaluate(
+    path: Annotated[Path, tyro.conf.Positional],
+    /,
+    env: str | None = None,
+    episodes: int = 10,
+    checkpoint: str | None = None,
+    render: bool = False,
+    video: Path | None = None,
+    max_ep_len: int | None = None,
+    seed: int = 0,
+    trusted: bool = False,
+) -> None:
+    """Run episodes without exploration noise, and print each return and length, then mean, std, max and min.
+
+    Args:
+        path: a run directory, or an exported model.
+        env: id of the environment; the default is the run's own.
+        episodes: how many.
+        checkpoint: of a run: latest (the default), best, or the environment steps of a checkpoint.
+        render: show the environment in a window.
+        video: write all episodes to this file, whose name ends with .mp4, .mkv, .mov, .avi or .gif.
+        max_ep_len: cut episodes after this many steps; the default is the environment's own limit.
+        seed: fixes the initial states.
+        trusted: import the modules, and use the replay directory, that the files name.
+    """
+    from tfdpg import filming
+
+    paths.check_policy(path)
+    filming.check(render, video)
+    import_tensorflow()
+    from tfdpg import runs
+    from tfdpg.training.evaluation import run_episodes, summarise
+
+    policy, environment = runs.load_policy(path, checkpoint, trusted)
+    with filming.evaluation_env(environment, env, render=render, video=video, trusted=trusted) as environment:
+        ended = []
+        for episode in run_episodes(policy, environment, episodes, seed=seed, max_ep_len=max_ep_len):
+            ended.append(episode)
+            print(f"episode {len(ended)}: return {episode.episode_return:.3f}, length {episode.length}", flush=True)
+    scores = summarise(ended)
+    print(
+        f"return: mean {scores['return']:.3f}, std {scores['return_std']:.3f}, "
+        f"max {scores['return_max']:.3f}, min {scores['return_min']:.3f}; "
+        f"length: mean {scores['episode_length']:.1f}"
+    )
+    if video is not None:
+        print(f"wrote {video}")
+
+
+def export(
+    run: Annotated[Path, tyro.conf.Positional],
+    directory: Annotated[Path, tyro.conf.Positional],
+    /,
+    checkpoint: str = "best",
+    trusted: bool = False,
+) -> None:
+    """Export the policy of a run as the next version of a model directory.
+
+    Args:
+        run: the run directory.
+        directory: the model directory, as TensorFlow Serving takes it.
+        checkpoint: best, latest, or the environment steps of a checkpoint.
+        trusted: import the modules, and use the replay directory, that the files name.
+    """
+    paths.check_run(run)
+    import_tensorflow()
+    from tfdpg import runs
+
+    print(f"exported {runs.export_policy(run, directory, checkpoint, trusted)}")
+
+
+def inspect_export(path: Annotated[Path, tyro.conf.Positional], /) -> None:
+    """Show what an exported model holds: its signatures, spaces, scores and versions.
+
+    Args:
+        path: a model directory, of which the newest version is shown, or a version's directory.
+    """
+    paths.check_model(path)
+    import_tensorflow()
+    from tfdpg.export import describe
+
+    print(describe(path))
+
+
+def plot(
+    run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    /,
+    out: Path = Path("curves.png"),
+    x: str = "env_steps",
+    y: str = "val_return",
+    smooth: int = 1,
+    select: tuple[str, ...] = (),
+    exclude: tuple[str, ...] = (),
+    separate: bool = False,
+) -> None:
+    """Plot learning curves; runs of one configuration together, as mean and 95 % bootstrap interval.
+
+    Args:
+        run_dirs: run directories, or directories of run directories.
+        out: the image to write.
+        x: the column of progress.csv on the x axis.
+        y: the column of progress.csv on the y axis.
+        smooth: average over this many points.
+        select: take only runs whose path contains one of these.
+        exclude: leave out runs whose path contains one of these.
+        separate: a curve for each run.
+    """
+    from tfdpg import plotting
+
+    paths.check_curves(run_dirs)
+    plotting.plot(run_dirs, out, x=x, y=y, smooth=smooth, select=select, exclude=exclude, separate=separate)
+    print(f"wrote {out}")

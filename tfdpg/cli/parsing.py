@@ -1,0 +1,104 @@
+"""What was asked for: words of a command line as options, and the first line of what is wrong with them."""
+
+import contextlib
+import dataclasses
+import difflib
+import functools
+import inspect
+import io
+import re
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import tyro
+
+ELSEWHERE = {
+    "learning-rate": ("lr", "pi-lr", "q-lr"),
+    "lr": ("pi-lr", "q-lr"),
+    "total-timesteps": ("epochs", "steps-per-epoch"),
+    "timesteps": ("epochs", "steps-per-epoch"),
+    "total-steps": ("epochs", "steps-per-epoch"),
+    "policy": ("hidden-units", "networks"),
+    "seed": ("seeds",),
+}
+"""Flags that other programs have, and those that are here in their place."""
+
+
+class MisuseError(Exception):
+    """A command line that is not understood; the first line says what of it."""
+
+
+def near(word: str, known: Collection[str], quote: str = "'") -> str:
+    """Which of `known` may have been meant, as a question; nothing where none is like it."""
+    found = difflib.get_close_matches(word, known, 1)
+    return f" Did you mean {quote}{found[0]}{quote}?" if found else ""
+
+
+def parse(target: Any, words: Sequence[str], prog: str, refused: Mapping[str, str] | None = None) -> Any:
+    """What words say, as `tyro.cli` gives it.
+
+    Args:
+        target: a dataclass with groups of flags, or a function whose parameters are the flags.
+        words: the words after the command.
+        prog: the command.
+        refused: flags that are none here, and why.
+
+    Raises:
+        MisuseError: they are not understood.
+        SystemExit: after the help.
+    """
+    if not {"-h", "--help"} & set(words):
+        known = flags_of(target)
+        for word in words:
+            _check_flag(word, known, refused or {}, prog)
+    shown = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(shown):
+            return tyro.cli(target, args=list(words), prog=prog)
+    except SystemExit as end:
+        if end.code in (0, None):
+            raise
+        raise MisuseError(f"{_message(shown.getvalue())}\n{_more(prog)}") from None
+
+
+def called(function: Callable[..., None]) -> Callable[..., functools.partial[None]]:
+    """A function with the parameters of another, which gives the call of that one."""
+    return functools.wraps(function)(lambda *args, **kwargs: functools.partial(function, *args, **kwargs))
+
+
+def flags_of(target: Any) -> set[str]:
+    """The flags of a dataclass with groups, or of a function."""
+    if dataclasses.is_dataclass(target):
+        groups = [typing.get_args(group.type)[0] for group in dataclasses.fields(target)]
+        names = {field.name for group in groups for field in dataclasses.fields(group)}
+    else:
+        parameters = inspect.signature(target).parameters.values()
+        names = {each.name for each in parameters if each.kind is not inspect.Parameter.POSITIONAL_ONLY}
+    return {name.replace("_", "-") for name in names}
+
+
+def _check_flag(word: str, known: Collection[str], refused: Mapping[str, str], prog: str) -> None:
+    flag = word.removeprefix("--").partition("=")[0].replace("_", "-")
+    if not word.startswith("--") or flag in ("", *known) or flag.removeprefix("no-") in known:
+        return
+    if flag.startswith("tyro-"):
+        return  # tyro's own, which print completions for shells
+    if flag in refused:
+        raise MisuseError(refused[flag])
+    others = [f"--{other}" for other in ELSEWHERE.get(flag, ()) if other in known]
+    meant = (
+        f" Did you mean {' and '.join(others)}?" if others else near(f"--{flag}", [f"--{each}" for each in known], "")
+    )
+    raise MisuseError(f"there is no flag --{flag}.{meant}\n{_more(prog)}")
+
+
+def _more(prog: str) -> str:
+    return f"`{prog} --help` shows the flags that there are."
+
+
+def _message(box: str) -> str:
+    """What tyro's box says under its title, up to the first rule, on one line."""
+    lines = [line.strip("│╭╮╰╯─ ") for line in re.sub(r"\x1b\[[\d;]*m", "", box).strip().splitlines()[1:]]
+    text = "\n".join("" if set(line) <= {"-"} else line for line in lines)
+    return " ".join(text.strip().partition("\n\n")[0].split())

@@ -1,0 +1,37 @@
+"""What is told of several runs."""
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+
+def returns(run: Path) -> list[float]:
+    """The evaluation returns of a run, epoch for epoch."""
+    if not (run / "progress.csv").exists():
+        return []
+    with open(run / "progress.csv", newline="") as file:
+        values = [float(row.get("val_return") or math.nan) for row in csv.DictReader(file)]
+    return [value for value in values if not math.isnan(value)]
+
+
+def table(runs: Sequence[tuple[str, Path]]) -> str:
+    """The final and the best evaluation return of each run, and mean ± standard deviation over them.
+
+    Args:
+        runs: their names, and where they are.
+    """
+    found = [(name, returns(run)) for name, run in runs]
+    pairs = {name: (values[-1], max(values)) for name, values in found if values}
+    rows = [(name, *(f"{value:.2f}" for value in pairs.get(name, ()))) for name, _ in found]
+    if len(pairs) > 1:
+        columns = np.transpose(list(pairs.values()))
+        of = "" if len(pairs) == len(rows) else f" of {len(pairs)}"
+        rows.append((f"mean ± std{of}", *(f"{np.mean(column):.2f} ± {np.std(column):.2f}" for column in columns)))
+    rows = [("evaluation return", "final", "best"), *((*row, "-", "-")[:3] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
+    )

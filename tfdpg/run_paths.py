@@ -1,0 +1,112 @@
+"""What a path holds: a run, runs, a checkpoint, an exported model; and what is said where it is not what is wanted."""
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+
+def is_run(path: Path) -> bool:
+    """Whether a directory is a run's."""
+    return (path / "run.json").exists()
+
+
+def is_model(path: Path) -> bool:
+    """Whether a directory is that of an exported model, or of a version of one."""
+    return (path / "saved_model.pb").exists() or any(
+        file.parent.name.isdigit() for file in path.glob("*/saved_model.pb")
+    )
+
+
+def runs_below(path: Path, *patterns: str) -> list[Path]:
+    """The runs whose `run.json` matches a pattern, seeds in their order."""
+    found = {file.parent for pattern in patterns for file in path.glob(pattern)}
+    shown = [run for run in found if not run.relative_to(path).as_posix().startswith(".")]
+    return sorted(
+        shown, key=lambda run: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", str(run))]
+    )
+
+
+def check_run(path: Path) -> None:
+    """Raises `FileNotFoundError`, which says what there is, where there is no run."""
+    if not is_run(path):
+        raise FileNotFoundError(f"No run in {path}: {held(path) or 'there is no run.json'}")
+
+
+def check_model(path: Path) -> None:
+    """Raises `FileNotFoundError`, which says what there is, where there is no exported model."""
+    if not is_model(path):
+        expected = f"expected {path}/<integer version>/saved_model.pb"
+        raise FileNotFoundError(f"No exported model in {path}: {held(path) or expected}")
+
+
+def check_policy(path: Path) -> None:
+    """Raises `FileNotFoundError`, which says what there is, where there is neither a run nor an exported model."""
+    if not (is_run(path) or is_model(path)):
+        expected = "there is no run.json and no <integer version>/saved_model.pb"
+        raise FileNotFoundError(f"No run and no exported model in {path}: {held(path) or expected}")
+
+
+def check_curves(paths: Sequence[Path]) -> None:
+    """Raises `FileNotFoundError` for the first path at and below which no run has a learning curve."""
+    for path in paths:
+        if not any((file.parent / "progress.csv").exists() for file in path.rglob("run.json")):
+            looked_for = held(path) if not path.is_dir() or is_model(path) else None
+            looked_for = looked_for or "no directory at or below it has run.json and progress.csv"
+            raise FileNotFoundError(f"No run to plot in {path}: {looked_for}")
+
+
+def held(path: Path) -> str | None:
+    """What a path holds, and which path may have been meant; None where it is nothing of tfdpg's."""
+    if not path.is_dir():
+        return "it is a file" if path.exists() else "there is no such directory"
+    if is_run(path):
+        exports = [str(path / name) for name in ("best", "export") if is_model(path / name)]
+        return f"it is a run; its exported models are {' and '.join(exports) or 'not written yet'}"
+    if is_model(path):
+        return "it is an exported model"
+    if (path / "agent.json").exists() and is_run(run := path.parent.parent):
+        return f"it is a checkpoint; its run is {run}"
+    runs = [str(run) for run in runs_below(path, "*/run.json", "*/*/run.json")]
+    more = f" and {len(runs) - 10} more" if len(runs) > 10 else ""
+    return f"it holds the runs {', '.join(runs[:10])}{more}; name one" if runs else None
+
+
+def parent_of(agent: str, env_id: str) -> Path:
+    """Where the runs of an agent on an environment go."""
+    return Path("runs") / f"{agent.lower()}-{re.sub(r'[/:]', '-', env_id)}"
+
+
+def check_free(directory: Path, overwrite: bool = False) -> None:
+    """Raises `FileExistsError` if there is anything where a new run is to go, unless it is a run to be replaced."""
+    if is_run(directory):
+        if overwrite:
+            from tfdpg.run_options import read_config
+
+            read_config(directory)  # which refuses a run.json that is none of tfdpg's
+            return
+        raise FileExistsError(
+            f"{directory} already holds a run. Go on with it: tfdpg train --resume {directory}; "
+            "replace it: --overwrite; or take the next free directory: --run-dir auto."
+        )
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise FileExistsError(f"{directory} exists, is not empty, and is no run. Choose another --run-dir, or `auto`.")
+
+
+@contextlib.contextmanager
+def next_free(parent: Path) -> Iterator[Path]:
+    """Makes `parent`, `parent-2`, ..., whichever is the first that there is not; it goes again if it stays empty."""
+    parent.parent.mkdir(parents=True, exist_ok=True)
+    number, directory = 1, parent
+    while True:
+        try:
+            directory.mkdir()
+            break
+        except FileExistsError:
+            number += 1
+            directory = parent.with_name(f"{parent.name}-{number}")
+    try:
+        yield directory
+    finally:
+        with contextlib.suppress(OSError):
+            directory.rmdir()
