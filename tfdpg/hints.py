@@ -2,27 +2,48 @@
 
 import difflib
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 ELSEWHERE = {
-    "learning_rate": "`pi_lr` and `q_lr` (ACER: `lr`)",
-    "lr": "`pi_lr` and `q_lr`",
-    "total_timesteps": "`epochs` times `steps_per_epoch` of `fit`",
-    "policy": "`hidden_units`, or networks of your own as `pi`, `q1`, `q2`",
-    "policy_kwargs": "`hidden_units` and `activation`",
-    "buffer_size": "`replay_size`",
-    "learning_starts": "`start_steps` and `update_after`",
-    "train_freq": "`update_every`",
-    "tau": "`polyak`, which is 1 - tau",
-    "action_noise": "`noise` and `act_noise`",
-    "target_policy_noise": "`target_noise`",
-    "target_noise_clip": "`noise_clip`",
-    "eval_env": "`validation_env` of `fit`",
-    "n_eval_episodes": "`validation_episodes` of `fit`, `episodes` of `evaluate`",
-    "deterministic": "`stochastic` of `evaluate`; `predict` does not explore",
+    "learning_rate": ("lr", "pi_lr", "q_lr"),
+    "lr": ("pi_lr", "q_lr"),
+    "total_timesteps": ("epochs", "steps_per_epoch"),
+    "timesteps": ("epochs", "steps_per_epoch"),
+    "total_steps": ("epochs", "steps_per_epoch"),
+    "policy": ("hidden_units", "networks", "pi"),
+    "policy_kwargs": ("hidden_units", "activation"),
+    "net_arch": ("hidden_units",),
+    "buffer_size": ("replay_size",),
+    "learning_starts": ("start_steps", "update_after", "replay_start"),
+    "train_freq": ("update_every",),
+    "tau": ("polyak",),
+    "action_noise": ("noise", "act_noise"),
+    "target_policy_noise": ("target_noise",),
+    "target_noise_clip": ("noise_clip",),
+    "eval_env": ("validation_env",),
+    "n_eval_episodes": ("validation_episodes", "episodes"),
+    "n_envs": ("num_envs",),
+    "seed": ("seeds",),
+    "deterministic": ("stochastic",),
 }
-"""What arguments are called in other libraries, and what has their place here."""
+"""What arguments are called in other libraries, and here."""
+NOTES = {"tau": "which is 1 - tau", "deterministic": "of `evaluate`; `predict` does not explore"}
+"""What else is to be known of some."""
+
+
+def question(word: str, known: Iterable[str], form: str = "`{}`") -> str:
+    """Which of the known words may have been meant; nothing where none is like it.
+
+    Args:
+        word: what is not known; the words of other libraries have underscores.
+        known: what is known.
+        form: how words are shown.
+    """
+    known, there = list(known), ELSEWHERE.get(word, ())
+    names = [name for name in there if name in known] or difflib.get_close_matches(word, known, 1) or there
+    note = f", {NOTES[word]}" if word in NOTES else ""
+    return f" Did you mean {' and '.join(form.format(name) for name in names)}{note}?" if names else ""
 
 
 def refuse(function: Callable[..., Any], unknown: Collection[str]) -> None:
@@ -38,7 +59,4 @@ def misused(function: Any, signature: inspect.Signature, args: Any, given: Colle
     unknown = next((each for each in given if each not in signature.parameters), "")
     if any(isinstance(each, str) and each.endswith("Policy") for each in args):
         unknown = "policy"
-    if unknown in ELSEWHERE:
-        return f"{message}. Here it is {ELSEWHERE[unknown]}"
-    near = difflib.get_close_matches(unknown, signature.parameters, 1)
-    return message + (f". Did you mean `{near[0]}`?" if near else "")
+    return message + question(unknown, signature.parameters).replace(" ", ". ", 1)

@@ -14,8 +14,10 @@ import tyro
 import tfdpg
 from tfdpg import run_paths as paths
 from tfdpg.cli.loading import import_tensorflow
-from tfdpg.cli.parsing import MisuseError, called, near, parse
+from tfdpg.cli.parsing import MisuseError, called, parse
+from tfdpg.hints import question
 
+QUOTED = "'{}'"
 USAGE = """\
 usage: tfdpg COMMAND [OPTIONS]
 
@@ -50,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tfdpg {tfdpg.__version__}")
         return 0
     if command not in commands:
-        meant = near(command, commands)
+        meant = question(command, commands, QUOTED)
         print(f"tfdpg: there is no command {command!r}.{meant}\n\n{_usage()}", end="", file=sys.stderr)
         return 2
     if "" not in sys.path:
@@ -95,7 +97,7 @@ def _train(argv: list[str]) -> None:
         raise MisuseError("`--resume RUN` comes first: tfdpg train --resume RUN [--epochs N]")
     if argv[0].lower() not in (*known, "--resume"):
         agents = f"Agents: {', '.join(known)}; to go on with a run: --resume RUN"
-        raise MisuseError(f"there is no agent {argv[0]!r}.{near(argv[0].lower(), known)}\n{agents}")
+        raise MisuseError(f"there is no agent {argv[0]!r}.{question(argv[0].lower(), known, QUOTED)}\n{agents}")
     from tfdpg.cli.training import resume, train
 
     if argv[0] == "--resume":

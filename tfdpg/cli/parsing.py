@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import inspect
 import io
@@ -13,26 +12,11 @@ from typing import Any
 
 import tyro
 
-ELSEWHERE = {
-    "learning-rate": ("lr", "pi-lr", "q-lr"),
-    "lr": ("pi-lr", "q-lr"),
-    "total-timesteps": ("epochs", "steps-per-epoch"),
-    "timesteps": ("epochs", "steps-per-epoch"),
-    "total-steps": ("epochs", "steps-per-epoch"),
-    "policy": ("hidden-units", "networks"),
-    "seed": ("seeds",),
-}
-"""Flags that other programs have, and those that are here in their place."""
+from tfdpg.hints import question
 
 
 class MisuseError(Exception):
     """A command line that is not understood; the first line says what of it."""
-
-
-def near(word: str, known: Collection[str], quote: str = "'") -> str:
-    """Which of `known` may have been meant, as a question; nothing where none is like it."""
-    found = difflib.get_close_matches(word, known, 1)
-    return f" Did you mean {quote}{found[0]}{quote}?" if found else ""
 
 
 def parse(target: Any, words: Sequence[str], prog: str, refused: Mapping[str, str] | None = None) -> Any:
@@ -86,10 +70,7 @@ def _check_flag(word: str, known: Collection[str], refused: Mapping[str, str], p
         return  # tyro's own, which print completions for shells
     if flag in refused:
         raise MisuseError(refused[flag])
-    others = [f"--{other}" for other in ELSEWHERE.get(flag, ()) if other in known]
-    meant = (
-        f" Did you mean {' and '.join(others)}?" if others else near(f"--{flag}", [f"--{each}" for each in known], "")
-    )
+    meant = question(flag.replace("-", "_"), (each.replace("-", "_") for each in known), "--{}").replace("_", "-")
     raise MisuseError(f"there is no flag --{flag}.{meant}\n{_more(prog)}")
 
 
