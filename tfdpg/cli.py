@@ -25,6 +25,7 @@ Train continuous-control policies, evaluate them, and export them for TensorFlow
 commands:
   train {agents}  train an agent on an environment, in a run directory
   train --resume RUN   go on with a run
+  check                look for what is wrong with an environment
   evaluate             run episodes with a trained or an exported policy
   export               export the policy of a run
   inspect              show what an exported model holds
@@ -37,8 +38,9 @@ commands:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status. Errors of use are one line on standard error."""
     command, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    commands: dict[str, Callable[[list[str]], None]] = {
+    commands: dict[str, Callable[[list[str]], int | None]] = {
         "train": _train,
+        "check": lambda args: tyro.cli(check, args=args, prog="tfdpg check"),
         "evaluate": lambda args: tyro.cli(evaluate, args=args, prog="tfdpg evaluate"),
         "export": lambda args: tyro.cli(export, args=args, prog="tfdpg export"),
         "inspect": lambda args: tyro.cli(inspect_export, args=args, prog="tfdpg inspect"),
@@ -56,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does: the user's modules are where the command is run
     try:
-        commands[command](rest)
+        return commands[command](rest) or 0
     except KeyboardInterrupt as error:
         print(f"\n{_told(error, str(error) or 'interrupted')}", file=sys.stderr)
         return 130
@@ -67,7 +69,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, ImportError, RuntimeError, FloatingPointError) as error:
         print(_told(error, str(error)), file=sys.stderr)
         return 1
-    return 0
 
 
 def _told(error: BaseException, message: str) -> str:
@@ -228,6 +229,31 @@ def resume(run: Annotated[Path, tyro.conf.Positional], /, epochs: int | None = N
     from tfdpg import runs
 
     runs.resume(run, epochs, trusted)
+
+
+def check(
+    env: Annotated[str, tyro.conf.Positional],
+    /,
+    env_kwargs: tuple[str, ...] = (),
+    steps: int = 1000,
+    seed: int = 0,
+) -> int:
+    """Look for what is wrong with an environment, and show what an agent will see of it; exit with 1 if there is any.
+
+    Args:
+        env: id of a registered Gymnasium environment, module:id or module:Class.
+        env_kwargs: arguments of the environment, as name=value with Python literals.
+        steps: random steps to take.
+        seed: fixes resets and actions.
+    """
+    from tfdpg import checking
+    from tfdpg.environments import make
+
+    made = make(env, **_parse_kwargs(env_kwargs))
+    try:
+        return int(bool(checking.check(made, steps=steps, seed=seed)))
+    finally:
+        made.close()
 
 
 def evaluate(
