@@ -16,10 +16,12 @@ from tfdpg.agents import AGENTS, agent_class
 def test_help_imports_nothing_heavy():
     code = "import sys; from tfdpg.cli import main; main(['--help']); assert 'tensorflow' not in sys.modules"
     shown = subprocess.check_output([sys.executable, "-c", code], text=True)
-    assert all(command in shown for command in ("train {ddpg,td3,d4pg,acer}", "evaluate", "export", "inspect", "plot"))
+    assert all(
+        command in shown for command in ("train {ddpg,td3,d4pg,acer}", "check", "evaluate", "export", "inspect", "plot")
+    )
 
 
-COMMANDS = [["train", name.lower()] for name in AGENTS] + [["evaluate"], ["export"], ["inspect"], ["plot"]]
+COMMANDS = [["train", name.lower()] for name in AGENTS] + [["check"], ["evaluate"], ["export"], ["inspect"], ["plot"]]
 
 
 @pytest.mark.parametrize("arguments", COMMANDS)

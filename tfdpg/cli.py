@@ -3,7 +3,6 @@
 Nothing heavy is imported before it is known which command runs, so that `tfdpg --help` answers at once.
 """
 
-import ast
 import dataclasses
 import importlib
 import os
@@ -40,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     commands: dict[str, Callable[[list[str]], int | None]] = {
         "train": _train,
-        "check": lambda args: tyro.cli(check, args=args, prog="tfdpg check"),
+        "check": _check,
         "evaluate": lambda args: tyro.cli(evaluate, args=args, prog="tfdpg evaluate"),
         "export": lambda args: tyro.cli(export, args=args, prog="tfdpg export"),
         "inspect": lambda args: tyro.cli(inspect_export, args=args, prog="tfdpg inspect"),
@@ -99,6 +98,12 @@ def _usage() -> str:
     return USAGE.format(agents="{" + ",".join(name.lower() for name in AGENTS) + "}")
 
 
+def _check(argv: list[str]) -> int:
+    from tfdpg.checking.command import check
+
+    return tyro.cli(check, args=argv, prog="tfdpg check")
+
+
 def _train(argv: list[str]) -> None:
     from tfdpg.agents import AGENTS
 
@@ -153,6 +158,7 @@ def training_flags(agent: str) -> type:
 
 def train(agent: str, flags: Any) -> None:
     """Trains one run for each seed."""
+    from tfdpg.environments import parse_kwargs
     from tfdpg.options import options_of
     from tfdpg.run_options import Run, RunConfig, RunFlags
 
@@ -167,7 +173,7 @@ def train(agent: str, flags: Any) -> None:
         RunConfig(
             agent=agent.lower(),
             seed=seed,
-            env_kwargs=_parse_kwargs(run.env_kwargs),
+            env_kwargs=parse_kwargs(run.env_kwargs),
             options=values,
             distributed=spread,
             **{option.name: getattr(run, option.name) for option in options_of(Run)},
@@ -204,19 +210,6 @@ def _chosen_distribution(values: dict[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def _parse_kwargs(pairs: Sequence[str]) -> dict[str, Any]:
-    kwargs = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not (name.isidentifier() and equals):
-            raise ValueError(f"`--env-kwargs` takes name=value pairs. Received: {pair!r}")
-        try:
-            kwargs[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            kwargs[name] = text
-    return kwargs
-
-
 def resume(run: Annotated[Path, tyro.conf.Positional], /, epochs: int | None = None, trusted: bool = False) -> None:
     """Go on with a run from its latest checkpoint.
 
@@ -229,31 +222,6 @@ def resume(run: Annotated[Path, tyro.conf.Positional], /, epochs: int | None = N
     from tfdpg import runs
 
     runs.resume(run, epochs, trusted)
-
-
-def check(
-    env: Annotated[str, tyro.conf.Positional],
-    /,
-    env_kwargs: tuple[str, ...] = (),
-    steps: int = 1000,
-    seed: int = 0,
-) -> int:
-    """Look for what is wrong with an environment, and show what an agent will see of it; exit with 1 if there is any.
-
-    Args:
-        env: id of a registered Gymnasium environment, module:id or module:Class.
-        env_kwargs: arguments of the environment, as name=value with Python literals.
-        steps: random steps to take.
-        seed: fixes resets and actions.
-    """
-    from tfdpg import checking
-    from tfdpg.environments import make
-
-    made = make(env, **_parse_kwargs(env_kwargs))
-    try:
-        return int(bool(checking.check(made, steps=steps, seed=seed)))
-    finally:
-        made.close()
 
 
 def evaluate(

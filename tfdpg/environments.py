@@ -1,7 +1,8 @@
 """Environments by their ids, which people type and files name."""
 
+import ast
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -39,6 +40,20 @@ def make(env_id: str, **kwargs: Any) -> gym.Env:
     except (gym.error.Error, ImportError, TypeError) as error:
         message = " ".join(str(error).split())
         raise ValueError(f"The environment {env_id!r} cannot be made with {kwargs}: {message}") from error
+
+
+def parse_kwargs(pairs: Sequence[str]) -> dict[str, Any]:
+    """An environment's arguments, as people type them: `name=value` with Python literals, and texts as they are."""
+    kwargs = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not (name.isidentifier() and equals):
+            raise ValueError(f"`--env-kwargs` takes name=value pairs. Received: {pair!r}")
+        try:
+            kwargs[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            kwargs[name] = text
+    return kwargs
 
 
 def check_trusted(env_id: str, kwargs: Mapping[str, Any], trusted: bool) -> None:

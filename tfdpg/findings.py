@@ -39,9 +39,7 @@ def malformed_reset(result: Any) -> Finding | None:
     """What is wrong with the form of what `reset` returned."""
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
         return None
-    return Finding(
-        f"`reset` returns {_form(result)}, not (observation, info).", "End it with `return observation, {}`."
-    )
+    return Finding(f"`reset` returns {_form(result)}, not (observation, info).", "Return `observation, {}`.")
 
 
 def malformed_step(result: Any) -> Finding | None:

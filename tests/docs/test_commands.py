@@ -21,10 +21,12 @@ from tests.docs.pages import PAGES, ROOT, fences, spans, table
 from tests.docs.substitutions import FLAGS, NOT_RUN, prepare
 from tfdpg import cli
 from tfdpg.agents import AGENTS
+from tfdpg.checking.command import check as check_environment
 
 PROGRAMS = ("tfdpg", "ray", "python", "python3", "pip", "sphinx-build")
 NOTE = '#!/bin/bash\n{ printf "%s\\0" "${0##*/}" "$@"; printf "\\n"; } >> "$NOTES"\n'
-COMMANDS = {"evaluate": cli.evaluate, "export": cli.export, "inspect": cli.inspect_export, "plot": cli.plot}
+COMMANDS = {"check": check_environment, "evaluate": cli.evaluate, "export": cli.export}
+COMMANDS |= {"inspect": cli.inspect_export, "plot": cli.plot}
 TRAINING = {name.lower() for name in AGENTS}
 BLOCKS = [(page, block) for page in PAGES for block in fences(page, "sh")]
 

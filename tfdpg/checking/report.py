@@ -35,7 +35,9 @@ def number(value: Any) -> str:
 
 def bounds(low: Any, high: Any) -> str:
     """The bounds of an array of numbers, once where all have the same."""
-    pairs = [f"[{number(a)}, {number(b)}]" for a, b in zip(np.ravel(low), np.ravel(high), strict=True)]
-    if len(set(pairs)) > 1 and len(pairs) > 4:
-        return f"bounds of their own, from {number(np.min(low))} to {number(np.max(high))}"
-    return pairs[0] if len(set(pairs)) == 1 else " × ".join(pairs)
+    low, high = np.ravel(low), np.ravel(high)
+    if (low == low[:1]).all() and (high == high[:1]).all():
+        low, high = low[:1], high[:1]
+    if len(low) > 4:
+        return f"bounds of their own, from {number(low.min())} to {number(high.max())}"
+    return " × ".join(f"[{number(a)}, {number(b)}]" for a, b in zip(low, high, strict=True))
