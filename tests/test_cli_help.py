@@ -18,7 +18,9 @@ from tfdpg.cli.flags import training_flags
 def test_help_imports_nothing_heavy():
     code = "import sys; from tfdpg.cli import main; main(['--help']); assert 'tensorflow' not in sys.modules"
     shown = subprocess.check_output([sys.executable, "-c", code], text=True)
-    assert all(command in shown for command in ("train {ddpg,td3,d4pg,acer}", "evaluate", "export", "inspect", "plot"))
+    assert all(
+        command in shown for command in ("train {ddpg,td3,d4pg,acer}", "check", "evaluate", "export", "inspect", "plot")
+    )
 
 
 TD3 = "train td3 --env Pendulum-v1"
@@ -94,7 +96,7 @@ def test_help_and_mistakes_need_no_tensorflow_and_the_first_line_says_what_is_wr
     assert [answers[line] for line in HELPS] == [[0, ""]] * len(HELPS)
 
 
-COMMANDS = [["train", name.lower()] for name in AGENTS] + [["evaluate"], ["export"], ["inspect"], ["plot"]]
+COMMANDS = [["train", name.lower()] for name in AGENTS] + [["check"], ["evaluate"], ["export"], ["inspect"], ["plot"]]
 
 
 @pytest.mark.parametrize("arguments", COMMANDS)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tfdpg.agents.d4pg import D4PG
     from tfdpg.agents.ddpg import DDPG
     from tfdpg.agents.td3 import TD3
+    from tfdpg.checking import check
     from tfdpg.export import Policy, load
     from tfdpg.spec import Spec
     from tfdpg.training import callbacks
@@ -24,6 +25,7 @@ _NAMES = {
     "Policy": "tfdpg.export",
     "Spec": "tfdpg.spec",
     "TD3": "tfdpg.agents.td3",
+    "check": "tfdpg.checking",
     "evaluate": "tfdpg.training.evaluation",
     "load": "tfdpg.export",
     "load_agent": "tfdpg.agents",
@@ -46,6 +48,7 @@ __all__ = [
     "Policy",
     "Spec",
     "callbacks",
+    "check",
     "distributed",
     "evaluate",
     "exploration",

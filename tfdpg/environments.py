@@ -1,10 +1,13 @@
 """Environments by their ids, which people type and files name."""
 
+import ast
 import contextlib
-from collections.abc import Iterator, Mapping
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
 
 from tfdpg.arguments import positive_int
 
@@ -12,19 +15,29 @@ PATHS = ":./\\~"
 """What names of modules and files have, and other texts among an environment's arguments hardly."""
 
 
-def full_id(env_id: str) -> str:
-    """The id with the module that registers it, where that is known and is not said."""
+def _entry(env_id: str) -> str | EnvSpec:
+    """What Gymnasium makes an environment of: its id, with the module that registers it where that is known, or a spec.
+
+    Of `module:Class` that is a spec, since nobody registered the class.
+    """
+    module, _, name = env_id.partition(":")
+    if name.isidentifier() and callable(getattr(importlib.import_module(module), name, None)):
+        return EnvSpec(env_id, entry_point=env_id)
     return f"shimmy:{env_id}" if env_id.startswith("dm_control/") else env_id
 
 
 def make(env_id: str, **kwargs: Any) -> gym.Env:
     """Makes an environment.
 
+    Args:
+        env_id: a registered id, `module:id` where a module is to be imported that registers it, or `module:Class`.
+        kwargs: arguments of the environment, and of `gymnasium.make`.
+
     Raises:
         ValueError: it cannot be made; the message says why, on one line.
     """
     try:
-        return gym.make(full_id(env_id), **kwargs)
+        return gym.make(_entry(env_id), **kwargs)
     except (gym.error.Error, ImportError, TypeError) as error:
         message = " ".join(str(error).split())
         raise ValueError(f"The environment {env_id!r} cannot be made with {kwargs}: {message}") from error
@@ -41,6 +54,20 @@ def opened(env: Any) -> Iterator[Any]:
         yield made
     finally:
         made.close()
+
+
+def parse_kwargs(pairs: Sequence[str]) -> dict[str, Any]:
+    """An environment's arguments, as people type them: `name=value` with Python literals, and texts as they are."""
+    kwargs = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not (name.isidentifier() and equals):
+            raise ValueError(f"`--env-kwargs` takes name=value pairs. Received: {pair!r}")
+        try:
+            kwargs[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            kwargs[name] = text
+    return kwargs
 
 
 def check_trusted(env_id: str, kwargs: Mapping[str, Any], trusted: bool) -> None:
@@ -72,4 +99,4 @@ def make_several(env_id: str, kwargs: Mapping[str, Any], num_envs: int, vectoriz
             raise ValueError("`--vectorization` needs several environments: pass --num-envs.")
         return make(env_id, **kwargs)
     make(env_id, **kwargs).close()
-    return gym.make_vec(full_id(env_id), num_envs=num_envs, vectorization_mode=vectorization, **kwargs)
+    return gym.make_vec(_entry(env_id), num_envs=num_envs, vectorization_mode=vectorization, **kwargs)

@@ -96,7 +96,7 @@ def film(env_id: str, kwargs: dict[str, Any], file: Path) -> AsyncVectorEnv:
 
 
 def _make_filmed(env_id: str, kwargs: dict[str, Any], file: Path) -> gym.Env:
-    return Filmed(gym.make(env_id, **kwargs, render_mode="rgb_array"), file)
+    return Filmed(make(env_id, **kwargs, render_mode="rgb_array"), file)
 
 
 class Filmed(gym.Wrapper):

@@ -15,7 +15,7 @@ class Environment(Options, group="environment"):
     """What is stepped."""
 
     env: str
-    """id of a registered Gymnasium environment."""
+    """id of a registered Gymnasium environment, module:id or module:Class."""
     num_envs: Count = 1
     """environments to step together; more than one makes a vector environment."""
     vectorization: Literal["sync", "async"] = "sync"

@@ -18,7 +18,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import keras
 
 from tfdpg import distributed, export, files
@@ -28,7 +27,7 @@ from tfdpg.agents.agent import Agent
 from tfdpg.agents.options import OPTIONS
 from tfdpg.distributed.plan import check, require_ray
 from tfdpg.distributed.policies import policy_for_workers
-from tfdpg.environments import check_trusted, full_id, make, make_several
+from tfdpg.environments import check_trusted, make, make_several
 from tfdpg.options import Structural
 from tfdpg.run_options import OBJECTS, RunConfig, read_config
 from tfdpg.spec import Spec
@@ -188,7 +187,7 @@ def _train(
         if config.distributed is None:
             agent.fit(env, validation_env=validation_env, callbacks=callbacks, **fit_options)
         else:
-            make_env = functools.partial(gym.make, full_id(config.env), **config.env_kwargs)
+            make_env = functools.partial(make, config.env, **config.env_kwargs)
             fit_options |= config.distributed
             distributed.fit(agent, make_env, validation_env=validation_env, callbacks=callbacks, **fit_options)
         print(f"exported {agent.export(directory / 'export')}; the best policy is in {directory / 'best'}")

@@ -19,12 +19,14 @@ from tests.docs.pages import PAGES, ROOT, fences, spans, table
 from tests.docs.substitutions import FLAGS, NOT_RUN, prepare
 from tfdpg import cli
 from tfdpg.agents import AGENTS
+from tfdpg.checking.command import check as check_environment
 from tfdpg.cli.flags import resume_flags, training_flags
 from tfdpg.cli.parsing import flags_of
 
 PROGRAMS = ("tfdpg", "ray", "python", "python3", "pip", "sphinx-build")
 NOTE = '#!/bin/bash\n{ printf "%s\\0" "${0##*/}" "$@"; printf "\\n"; } >> "$NOTES"\n'
-COMMANDS = {"evaluate": cli.evaluate, "export": cli.export, "inspect": cli.inspect_export, "plot": cli.plot}
+COMMANDS = {"check": check_environment, "evaluate": cli.evaluate, "export": cli.export}
+COMMANDS |= {"inspect": cli.inspect_export, "plot": cli.plot}
 TRAINING = {name.lower() for name in AGENTS}
 BLOCKS = [(page, block) for page in PAGES for block in fences(page, "sh")]
 

@@ -26,6 +26,7 @@ Train continuous-control policies, evaluate them, and export them for TensorFlow
 commands:
   train {agents}  train an agent on an environment, in a run directory
   train --resume RUN   go on with a run, or with all runs in a directory
+  check                look for what is wrong with an environment
   evaluate             run episodes with a trained or an exported policy
   export               export the policy of a run
   inspect              show what an exported model holds
@@ -38,8 +39,9 @@ commands:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status. Errors of use are one line on standard error."""
     command, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    commands: dict[str, Callable[[list[str]], None]] = {
+    commands: dict[str, Callable[[list[str]], int | None]] = {
         "train": _train,
+        "check": _check,
         "evaluate": lambda args: parse(called(evaluate), args, "tfdpg evaluate")(),
         "export": lambda args: parse(called(export), args, "tfdpg export")(),
         "inspect": lambda args: parse(called(inspect_export), args, "tfdpg inspect")(),
@@ -58,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does: the user's modules are where the command is run
     try:
-        commands[command](rest)
+        return commands[command](rest) or 0
     except MisuseError as error:
         print(f"tfdpg: {error}", file=sys.stderr)
         return 2
@@ -72,7 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, ImportError, RuntimeError, FloatingPointError) as error:
         print(_told(error, str(error)), file=sys.stderr)
         return 1
-    return 0
 
 
 def _told(error: BaseException, message: str) -> str:
@@ -84,6 +85,12 @@ def _usage() -> str:
     from tfdpg.agents import AGENTS
 
     return USAGE.format(agents="{" + ",".join(name.lower() for name in AGENTS) + "}")
+
+
+def _check(argv: list[str]) -> int:
+    from tfdpg.checking.command import check
+
+    return parse(called(check), argv, "tfdpg check")()
 
 
 def _train(argv: list[str]) -> None:

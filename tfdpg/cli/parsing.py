@@ -46,7 +46,7 @@ def parse(target: Any, words: Sequence[str], prog: str, refused: Mapping[str, st
         raise MisuseError(f"{_message(shown.getvalue())}\n{_more(prog)}") from None
 
 
-def called(function: Callable[..., None]) -> Callable[..., functools.partial[None]]:
+def called(function: Callable[..., Any]) -> Callable[..., functools.partial[Any]]:
     """A function with the parameters of another, which gives the call of that one."""
     return functools.wraps(function)(lambda *args, **kwargs: functools.partial(function, *args, **kwargs))
 

@@ -1,6 +1,5 @@
 """`tfdpg train`: new runs and old ones, one after the other or side by side."""
 
-import ast
 import contextlib
 import dataclasses
 import secrets
@@ -15,7 +14,7 @@ from tfdpg.cli.jobs import Jobs
 from tfdpg.cli.loading import import_tensorflow
 from tfdpg.cli.parsing import MisuseError, flags_of, parse
 from tfdpg.distributed.options import Distribution
-from tfdpg.environments import make
+from tfdpg.environments import make, parse_kwargs
 from tfdpg.options import options_of
 from tfdpg.run_options import Run, RunConfig, RunFlags, read_config
 
@@ -44,7 +43,7 @@ def train(agent: str, words: Sequence[str]) -> None:
     flags = RunFlags(**{option.name: values.pop(option.name) for option in options_of(RunFlags)})
     spread = _chosen_distribution(values)
     shared: dict[str, Any] = {option.name: getattr(flags, option.name) for option in options_of(Run)}
-    shared |= {"env_kwargs": _parse_kwargs(flags.env_kwargs), "options": values, "distributed": spread}
+    shared |= {"env_kwargs": parse_kwargs(flags.env_kwargs), "options": values, "distributed": spread}
     configs = [RunConfig(agent=agent.lower(), seed=seed, **shared) for seed in _drawn(flags.seeds)]
     make(flags.env, **shared["env_kwargs"]).close()
     with _parent(agent, flags) as parent:
@@ -156,16 +155,3 @@ def _chosen_distribution(values: dict[str, Any]) -> dict[str, Any] | None:
         if option.name != "actors" and chosen[option.name] != option.default:
             raise ValueError(f"`--{option.name.replace('_', '-')}` needs `--actors`, the number of rollout workers.")
     return None
-
-
-def _parse_kwargs(pairs: Sequence[str]) -> dict[str, Any]:
-    kwargs = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not (name.isidentifier() and equals):
-            raise ValueError(f"`--env-kwargs` takes name=value pairs. Received: {pair!r}")
-        try:
-            kwargs[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            kwargs[name] = text
-    return kwargs

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from tfdpg.findings import malformed, malformed_reset, malformed_step
 from tfdpg.spec import Spec
 
 ResetSeed = Callable[[int], int]
@@ -70,27 +71,42 @@ class Lanes:
         self._env, self._spec, self._reset_seed = env, spec, reset_seed
         self._is_vector = isinstance(env, gym.vector.VectorEnv)
         if self._is_vector:
-            _check_partial_reset(env)
+            check_partial_reset(env)
         self.num_lanes: int = env.num_envs if self._is_vector else 1
         self._max_ep_len = np.inf if max_ep_len is None else max_ep_len
         self._returns = np.zeros(self.num_lanes)
         self._lengths = np.zeros(self.num_lanes, np.int64)
+        self._has_stepped = False
 
     def reset(self) -> Any:
-        """Resets all lanes; returns their first observations, batched."""
+        """Resets all lanes; returns their first observations, batched.
+
+        Raises:
+            ValueError: the environment's `reset` has another form than Gymnasium's.
+        """
         self._returns[:], self._lengths[:] = 0, 0
         seeds = [self._reset_seed(lane) for lane in range(self.num_lanes)]
-        if self._is_vector:
-            return self._env.reset(seed=seeds)[0]
-        return self._batched(self._env.reset(seed=seeds[0])[0])
+        try:
+            result = self._env.reset(seed=seeds if self._is_vector else seeds[0])
+        except Exception as error:
+            self._explain(error)
+            raise
+        if found := malformed_reset(result):
+            raise ValueError(str(found))
+        return result[0] if self._is_vector else self._batched(result[0])
 
     def step(self, action: np.ndarray) -> tuple[Step, list[Episode]]:
-        """Takes `action` `[lanes, act_dim]` on all lanes; also returns the episodes that ended."""
+        """Takes `action` `[lanes, act_dim]` on all lanes; also returns the episodes that ended.
+
+        Raises:
+            ValueError: the environment's `step` has another form than Gymnasium's.
+        """
+        take = self._env.step if self._has_stepped else self._first_step
         if self._is_vector:
-            observation, reward, terminated, truncated, info = self._env.step(action)
+            observation, reward, terminated, truncated, info = take(action)
             final = info.get("final_obs", observation)
         else:
-            observation, *scalars, _ = self._env.step(action[0])
+            observation, *scalars, _ = take(action[0])
             observation = final = self._batched(observation)
             reward, terminated, truncated = (np.asarray(value).reshape(1) for value in scalars)
         self._returns += reward
@@ -99,6 +115,22 @@ class Lanes:
         step = Step(reward, observation, terminated, truncated, final)
         ended = terminated | truncated
         return step, self._finish(ended) if ended.any() else []
+
+    def _first_step(self, action: Any) -> Any:
+        self._has_stepped = True
+        try:
+            result = self._env.step(action)
+        except Exception as error:
+            self._explain(error)
+            raise
+        if not self._is_vector and (found := malformed_step(result)):
+            raise ValueError(str(found))
+        return result
+
+    def _explain(self, error: Exception) -> None:
+        """Raises what is to be changed in the environment, if that is why it failed."""
+        if found := malformed(self._env):
+            raise ValueError(str(found)) from error
 
     def _finish(self, ended: np.ndarray) -> list[Episode]:
         """The episodes of the lanes that ended, whose counts begin anew."""
@@ -123,7 +155,8 @@ class Lanes:
         return np.asarray(observation)[None]
 
 
-def _check_partial_reset(env: gym.vector.VectorEnv) -> None:
+def check_partial_reset(env: gym.vector.VectorEnv) -> None:
+    """Raises `ValueError` for a vector environment that cannot reset some of its lanes."""
     base = env.unwrapped
     if not isinstance(base, (SyncVectorEnv, AsyncVectorEnv)):
         raise ValueError(

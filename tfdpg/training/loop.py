@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from tfdpg.environments import opened
+from tfdpg.findings import warn_of_normalizers, warn_of_observations
 from tfdpg.training.callbacks import ProgressBar, refuse_unusable
 from tfdpg.training.evaluation import summarise
 from tfdpg.training.interrupt import Interrupt, deferred_signals
@@ -52,11 +53,13 @@ def with_environment(options: Trained) -> Iterator[Trained]:
 
 
 def check_environments(agent: Trains, validation_env: Any, env: Any = None) -> None:
-    """Raises `ValueError` for environments that are not the agent's, or that are one."""
+    """Raises `ValueError` for environments that are not the agent's, or that are one; warns of what normalises."""
     if env is not None:
         agent.spec.check(env)
+        warn_of_normalizers(env, "env")
     if validation_env is not None:
         agent.spec.check(validation_env, "validation_env")
+        warn_of_normalizers(validation_env, "validation_env")
         if env is not None and (validation_env is env or validation_env.unwrapped is env.unwrapped):
             raise ValueError("`validation_env` must be another environment than `env`: evaluating would reset it.")
 
@@ -155,6 +158,7 @@ class _Run:
         self._agent, self._lanes, self._callbacks, self._interrupted = agent, lanes, callbacks, interrupted
         self._epochs, self._steps = options.epochs, options.steps_per_epoch
         self._observation: Any = None
+        self._has_looked = False
 
     def epoch(self, epoch: int) -> dict[str, float]:
         """Takes an epoch's environment steps, with the learning that falls due; returns its logs."""
@@ -169,6 +173,8 @@ class _Run:
             begin = schedule.env_steps - first
             self._callbacks.on_train_batch_begin(begin)
             ended = self._collect(first + steps)
+            if not self._has_looked:
+                self._look()
             logs = agent.learn()
             episodes += ended
             logs |= {"env_steps": schedule.env_steps}
@@ -181,6 +187,12 @@ class _Run:
             | agent.statistics.summary()
             | {"env_steps": schedule.env_steps, "steps_per_second": taken / seconds}
         )
+
+    def _look(self) -> None:
+        """Warns if the newest observations are far outside their space."""
+        self._has_looked, ring = True, self._agent.replay
+        newest = np.arange(max(0, ring.added - 100), ring.added) % ring.replay_size
+        warn_of_observations(self._agent.spec, ring.observation(newest))
 
     def _collect(self, until: int) -> list[Episode]:
         """Steps the lanes until learning is due, the epoch ends or Ctrl-C; returns the episodes that ended."""

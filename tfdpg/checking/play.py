@@ -1,0 +1,160 @@
+"""Random steps, and what they show: observations, rewards, ends, speed."""
+
+import copy
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from tfdpg.checking.report import Fact, number
+from tfdpg.findings import Finding, outside, wrappers_of
+
+SECONDS = 10.0
+"""How long to step, at most."""
+LARGE, SMALL = 100.0, 1e-3
+"""The mean of absolute rewards above which they are large, and the largest one below which they are small."""
+SCALE = "Scale them to about 1, by the agent's `reward_shaper`, or ACER's `reward_scale`."
+
+
+class Play:
+    """Takes random steps in an environment.
+
+    Args:
+        env: the environment.
+        one: the same, or its first lane, which is stepped.
+    """
+
+    def __init__(self, env: Any, one: gym.Env):
+        self._env, self._one = env, one
+        self._found: dict[str, Finding] = {}
+        self._ranges: dict[str, tuple[float, float]] = {}
+        self._rewards: list[float] = []
+        self._lengths: list[int] = []
+        self._ends = Counter()
+        self._seconds = 0.0
+
+    def steps(self, steps: int, seed: int) -> Iterator[Fact | Finding]:
+        """Takes so many steps, or as many as there is time for; then says what they showed."""
+        one, actions, begun, reward = self._one, copy.deepcopy(self._one.action_space), 0, 0.0
+        actions.seed(seed)
+        self._look(one.reset(seed=seed)[0], "after a reset")
+        while len(self._rewards) < steps and self._seconds < SECONDS:
+            action, began = actions.sample(), time.perf_counter()
+            observation, reward, terminated, truncated, info = one.step(action)
+            self._seconds += time.perf_counter() - began
+            self._rewards.append(float(reward))
+            self._look(observation, f"at step {len(self._rewards)}")
+            if terminated or truncated:
+                self._lengths.append(len(self._rewards) - begun)
+                self._ends["terminated" if terminated else "truncated"] += 1
+                self._ends["mistaken"] += bool(terminated and info.get("TimeLimit.truncated"))
+                begun = len(self._rewards)
+                self._look(one.reset(seed=seed + len(self._lengths))[0], "after a reset")
+        yield from self._found.values()
+        for name, (low, high) in self._ranges.items():
+            yield Fact("seen", f"{name} from {number(low)} to {number(high)}")
+        yield from self._of_rewards()
+        yield from self._of_ends(steps)
+        lanes = f" of each of {self._env.num_envs} lanes" if one is not self._env else ""
+        yield Fact("speed", f"{len(self._rewards) / max(self._seconds, 1e-9):,.0f} steps/s{lanes}")
+
+    def _look(self, observation: Any, when: str, space: Any = None, name: str = "") -> None:
+        """Looks at an observation, or at a part of it; of each kind of trouble the first is kept."""
+        space = space or self._one.observation_space
+        if isinstance(space, spaces.Dict):
+            if not isinstance(observation, Mapping) or set(observation) != set(space.spaces):
+                keys = list(observation) if isinstance(observation, Mapping) else type(observation).__name__
+                self._find(
+                    "keys", f"An observation has the keys {keys}, its space {list(space.spaces)}.", "Give these."
+                )
+                return
+            for key, part in space.spaces.items():
+                self._look(observation[key], when, part, f"{name}.{key}" if name else key)
+        elif isinstance(space, spaces.Box):
+            self._look_at_numbers(space, np.asarray(observation), name or "x", when)
+        elif not space.contains(observation):
+            self._find(
+                name,
+                f"An observation has {name or 'x'} = {observation!r} {when}, which is not in its space {space}.",
+                "Give the space what there is, or give what the space has.",
+            )
+
+    def _look_at_numbers(self, space: spaces.Box, values: np.ndarray, name: str, when: str) -> None:
+        if values.shape != space.shape or values.dtype.kind not in "biuf":
+            self._find(
+                f"{name} shape",
+                f"An observation has {name} of type {values.dtype} and shape {values.shape} {when}, "
+                f"its space shape {space.shape}.",
+                "Give both the same shape, of real numbers.",
+            )
+            return
+        if not np.isfinite(values).all():
+            self._find(
+                f"{name} finite",
+                f"An observation has {name} = {values[~np.isfinite(values)].flat[0]} {when}.",
+                "Find what divides by 0 or overflows; `fit` refuses it.",
+            )
+            return
+        if values.size:
+            low, high = self._ranges.get(name, (np.inf, -np.inf))
+            self._ranges[name] = min(low, float(values.min())), max(high, float(values.max()))
+        if found := outside(space, values, name):
+            self._find(f"{name} outside", *found)
+
+    def _find(self, kind: str, what: str, remedy: str) -> None:
+        self._found.setdefault(kind, Finding(what, remedy))
+
+    def _of_rewards(self) -> Iterator[Fact | Finding]:
+        rewards = np.array(self._rewards)
+        if not (finite := np.isfinite(rewards)).all():
+            step = int(np.flatnonzero(~finite)[0])
+            yield Finding(
+                f"The reward is {rewards[step]} at step {step + 1}.",
+                "Find what divides by 0 or overflows; `fit` refuses it.",
+            )
+            return
+        low, high, mean = (number(value) for value in (rewards.min(), rewards.max(), rewards.mean()))
+        yield Fact("rewards", f"{low} to {high}, {mean} on average, of random actions")
+        if (largest := np.abs(rewards).max()) == 0:
+            yield Finding(
+                f"The reward is 0 in all of {len(rewards):,} random steps.",
+                "Exploration may never meet another: reward what leads there, by the agent's `reward_shaper` too.",
+            )
+        elif largest < SMALL:
+            yield Finding(f"Rewards are small: none is beyond ±{number(largest)}.", SCALE)
+        elif (average := np.abs(rewards).mean()) > LARGE:
+            yield Finding(f"Rewards are large: {number(average)} on average, the sign left out.", SCALE)
+
+    def _of_ends(self, steps: int) -> Iterator[Fact | Finding]:
+        lengths, taken, ends = self._lengths, len(self._rewards), self._ends
+        if not lengths:
+            yield Fact("episodes", f"none ended in {taken:,} steps")
+            if taken == steps and not self._is_limited:
+                yield Finding(
+                    f"No episode ended in {taken:,} steps, and no limit of them is known.",
+                    "Make it with `max_episode_steps` (gymnasium.wrappers.TimeLimit), or leave it to `fit`, which cuts "
+                    "episodes after `max_ep_len` steps.",
+                )
+            return
+        span = f"{min(lengths):,} to {max(lengths):,}" if min(lengths) < max(lengths) else f"{lengths[0]:,}"
+        counts = f"{ends['terminated']} terminated, {ends['truncated']} truncated"
+        yield Fact("episodes", f"{len(lengths)} of {span} step{'' if span == '1' else 's'}; {counts}")
+        same = len(lengths) >= 3 and len(set(lengths)) == 1 and lengths[0] > 1
+        if ends["mistaken"] or (same and not ends["truncated"]):
+            length = "a limit of their steps" if ends["mistaken"] else f"exactly {lengths[0]:,} steps"
+            yield Finding(
+                f"Episodes terminate after {length}, as if time were a terminal state.",
+                "If it is a limit, give truncated=True in place of terminated=True: values go on beyond it.",
+            )
+
+    @property
+    def _is_limited(self) -> bool:
+        """Whether the environment is known to have a limit of steps."""
+        spec = self._env.spec
+        return (spec is not None and spec.max_episode_steps is not None) or any(
+            isinstance(wrapper, gym.wrappers.TimeLimit) for wrapper in wrappers_of(self._env)
+        )
