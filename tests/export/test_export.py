@@ -1,5 +1,6 @@
 """Exports, run by loaders that know nothing of tfdpg or Keras."""
 
+import importlib.metadata
 import json
 import shutil
 import subprocess
@@ -179,6 +180,18 @@ def test_metadata_names_everything(exported):
     assert metadata["environment"] == {"id": "Pendulum-v1", "kwargs": {"g": 9.0}}
     assert metadata["env_steps"] == 40 and metadata["updates"] == 30
     assert metadata["versions"]["tensorflow"] == tf.__version__ and metadata["versions"]["keras"] == keras.__version__
+
+
+def test_tensorflow_may_be_installed_under_another_name(tmp_path, monkeypatch):
+    def only_tfdpg(name):
+        if name != "tfdpg":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "0.1.0"
+
+    monkeypatch.setattr(importlib.metadata, "version", only_tfdpg)
+    agent = tfdpg.DDPG(gym.make("Pendulum-v1"), **SMALL)
+    metadata = tfdpg.load(agent.export(tmp_path / "model")).metadata
+    assert metadata["versions"]["tensorflow"] == tf.__version__
 
 
 def test_an_export_that_does_not_verify_leaves_nothing_behind(tmp_path, monkeypatch):
