@@ -95,6 +95,20 @@ def test_importing_tfdpg_imports_nothing_heavy():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
+def test_ddpg_and_td3_know_no_tf_probability(tmp_path):
+    code = (
+        "import sys; sys.modules['tensorflow_probability'] = sys.modules['tf_keras'] = None;"  # importing them fails
+        "import gymnasium as gym, tfdpg; env = gym.make('Pendulum-v1', max_episode_steps=20);"
+        "small = dict(hidden_units=(4,), start_steps=5, update_after=5, update_every=5, jit_compile=False);"
+        "agents = [make(env, **small) for make in (tfdpg.DDPG, tfdpg.TD3)];"
+        "[agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0) for agent in agents];"
+        "assert all(agent.updates == 15 for agent in agents), [agent.updates for agent in agents];"
+        "tfdpg.load(agents[1].export(sys.argv[1]))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
 def test_public_names():
     for name in tfdpg.__all__:
         assert getattr(tfdpg, name) is not None

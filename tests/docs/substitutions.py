@@ -20,6 +20,8 @@ PYTHON = {
     'TD3(gym.make("HalfCheetah-v5"), seed=0)': 'TD3(gym.make("HalfCheetah-v5"), seed=0, **SMALL)',
     "TD3(tfdpg.Spec.of(env), ": "TD3(tfdpg.Spec.of(env), **SMALL, ",
     "ACER(env, seed=0)": "ACER(env, seed=0, **ACER)",
+    "    start_steps=100,\n    update_after=100,": "    start_steps=10, update_after=10, jit_compile=False,",
+    "    hidden_units=(400, 300),\n    batch_size=256,": "    hidden_units=(8,), batch_size=8,",
     # one short epoch
     "    epochs=75,": "    epochs=1,",
     "    epochs=5,": "    epochs=1, steps_per_epoch=60,",

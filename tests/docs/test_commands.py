@@ -67,10 +67,10 @@ def flags(agent):
     return {flag.replace("-", "_") for flag in flags_of(training_flags(agent))}
 
 
-def extras():
+def setup():
     parsed = configparser.ConfigParser(interpolation=None)
     parsed.read(ROOT / "setup.cfg")
-    return parsed["options.extras_require"]
+    return parsed
 
 
 def check(program, words):
@@ -87,8 +87,10 @@ def check(program, words):
             assert name in ("venv", "pytest")
         case "python", [script]:
             assert (ROOT / script).is_file()
-        case "pip", ["install", *_, what]:
-            assert set(re.findall(r"[\w-]+", what)) <= set(extras())
+        case "pip", ["install", *_, what] if "[" in what:
+            assert set(re.findall(r"[\w-]+", what)) <= set(setup()["options.extras_require"])
+        case "pip", ["install", *_]:
+            pass  # see test_tensorflow_cpu_comes_with_all_that_tfdpg_needs
         case _:
             raise AssertionError(f"Nobody checks {program} {words}")
 
@@ -171,6 +173,13 @@ def test_the_synopsis_is_that_of_the_command_line():
             known = flags("td3")
         assert {flag.replace("-", "_") for flag in re.findall(r"--([a-z-]+)", line)} <= known | {"resume"}, line
     assert seen == {*COMMANDS, "train"}
+
+
+def test_tensorflow_cpu_comes_with_all_that_tfdpg_needs(tmp_path):
+    block = next(block for block in fences("docs/start.md", "sh") if "tensorflow-cpu" in block.code)
+    words = [word for program, *words in called(block.code, tmp_path) if program == "pip" for word in words[1:]]
+    needed = setup()["options"]["install_requires"].replace("tensorflow>=", "tensorflow-cpu>=").split("\n")
+    assert sorted(words) == sorted(["--no-deps", ".", *filter(None, needed)])
 
 
 def test_the_test_command_is_the_one_that_ci_runs():

@@ -39,10 +39,17 @@ SKRL = (
     "critic_learning_rate learning_rate_scheduler state_preprocessor random_timesteps learning_starts grad_norm_clip "
     "noise initial_scale rewards_shaper write_interval checkpoint_interval"
 ).split()
+STABLE_BASELINES3 = (
+    "policy env learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps "
+    "action_noise n_steps policy_delay target_policy_noise target_noise_clip device net_arch activation_fn "
+    "optimizer_class n_critics features_extractor_class total_timesteps callback verbose progress_bar eval_env "
+    "n_eval_episodes eval_freq save_freq norm_obs clip_obs epsilon"
+).split()
 MAPPINGS = {
     "docs/options/spinning-up.md": ("Spinning Up", SPINNING_UP),
     "docs/options/matlab.md": ("MATLAB", MATLAB),
     "docs/options/skrl.md": ("skrl", SKRL),
+    "docs/options/stable-baselines3.md": ("Stable-Baselines3", STABLE_BASELINES3),
 }
 SYMBOLS = {"docs/algorithms/d4pg.md": "D4PG", "docs/algorithms/acer.md": "ACER"}
 GENERATED = {

@@ -1,5 +1,6 @@
 """Exports, run by loaders that know nothing of tfdpg or Keras."""
 
+import importlib.metadata
 import json
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from tests.agents.roster import AGENTS, SMALL
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import export, networks
 from tfdpg.export import verify as verification
+from tfdpg.export.warmup import prediction_log
 
 SESSION = """
     import json, sys
@@ -180,6 +182,18 @@ def test_metadata_names_everything(exported):
     assert metadata["versions"]["tensorflow"] == tf.__version__ and metadata["versions"]["keras"] == keras.__version__
 
 
+def test_tensorflow_may_be_installed_under_another_name(tmp_path, monkeypatch):
+    def only_tfdpg(name):
+        if name != "tfdpg":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "0.1.0"
+
+    monkeypatch.setattr(importlib.metadata, "version", only_tfdpg)
+    agent = tfdpg.DDPG(gym.make("Pendulum-v1"), **SMALL)
+    metadata = tfdpg.load(agent.export(tmp_path / "model")).metadata
+    assert metadata["versions"]["tensorflow"] == tf.__version__
+
+
 def test_an_export_that_does_not_verify_leaves_nothing_behind(tmp_path, monkeypatch):
     """A network whose output is random cannot be exported; neither can one that the loader would not get right."""
 
@@ -242,6 +256,17 @@ def test_warm_up_requests_fit_the_signatures(exported):
         signatures[request.model_spec.signature_name](**inputs)
         asked.append((request.model_spec.signature_name, len(inputs["x"])))
     assert sorted(asked) == sorted((name, n) for name in ("serving_default", "pi", "q1", "q2") for n in (1, 7))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 40, 70_000])
+def test_warm_up_requests_are_those_that_the_package_of_the_server_writes(rows):
+    inputs = {"a": np.zeros(rows, np.int64), "größe": np.uint8([]), "x": np.ones((rows, 3), np.float32)}
+    expected = prediction_log_pb2.PredictionLog()
+    request = expected.predict_log.request
+    request.model_spec.name, request.model_spec.signature_name = "m" * 127, "s" * 128
+    for name, values in inputs.items():
+        request.inputs[name].CopyFrom(tf.make_tensor_proto(values))
+    assert prediction_log("m" * 127, "s" * 128, inputs) == expected.SerializeToString(deterministic=True)
 
 
 def test_every_file_of_an_export_is_its_own(tmp_path):

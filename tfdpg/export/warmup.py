@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from tensorflow_serving.apis import prediction_log_pb2
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 
@@ -23,10 +22,34 @@ def write_warmup(directory: Path, model: str, cases: Mapping[str, Sequence[Mappi
     with tf.io.TFRecordWriter(str(path)) as writer:
         for signature, requests in cases.items():
             for inputs in requests:
-                log = prediction_log_pb2.PredictionLog()  # pyright: ignore[reportAttributeAccessIssue]
-                request = log.predict_log.request
-                request.model_spec.name = model
-                request.model_spec.signature_name = signature
-                for key, values in inputs.items():
-                    request.inputs[key].CopyFrom(tf.make_tensor_proto(values))
-                writer.write(log.SerializeToString())
+                writer.write(prediction_log(model, signature, inputs))
+
+
+def prediction_log(model: str, signature: str, inputs: Mapping[str, np.ndarray]) -> bytes:
+    """A request as a `PredictionLog`, a protocol buffer of the package tensorflow-serving-api.
+
+    It is written by hand, since it has fields of one kind only:
+
+        PredictionLog {PredictLog predict_log = 6}
+        PredictLog {PredictRequest request = 1}
+        PredictRequest {ModelSpec model_spec = 1; map<string, TensorProto> inputs = 2}
+        ModelSpec {string name = 1; string signature_name = 3}
+
+    Args:
+        model: the name under which the model will be served.
+        signature: the signature that is asked.
+        inputs: its inputs.
+    """
+    request = _field(1, _field(1, model.encode()) + _field(3, signature.encode()))
+    for name, values in inputs.items():
+        request += _field(2, _field(1, name.encode()) + _field(2, tf.make_tensor_proto(values).SerializeToString()))
+    return _field(6, _field(1, request))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field that holds a text or a message: its number (below 16) and kind, its length in groups of 7 bits, it."""
+    length, rest = bytearray(), len(content)
+    while rest > 127:
+        length.append(rest % 128 + 128)
+        rest //= 128
+    return bytes([number << 3 | 2, *length, rest]) + content

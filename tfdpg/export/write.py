@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import keras
 import numpy as np
 import tensorflow as tf
@@ -89,10 +90,7 @@ class _RawVariables(tf.Module):
 
 
 def _describe(spec: Spec, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    libraries = ("tfdpg", "tensorflow", "keras", "gymnasium", "numpy")
-    return {
-        "format": FORMAT,
-        **metadata,
-        **spec.to_json(),
-        "versions": {name: importlib.metadata.version(name) for name in libraries},
-    }
+    # their own word: TensorFlow may be installed under another name, such as tensorflow-cpu
+    others = {library.__name__: library.__version__ for library in (tf, keras, gymnasium, np)}
+    versions = {"tfdpg": importlib.metadata.version("tfdpg"), **others}
+    return {"format": FORMAT, **metadata, **spec.to_json(), "versions": versions}
