@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,7 @@ def resume(directory: Path, epochs: int | None = None, trusted: bool = False) ->
         agent = _load_latest(directory, trusted, sets_aside=True, env=env)
     else:
         agent = _new_agent(config, env)
+        shutil.rmtree(directory / "tensorboard", ignore_errors=True)  # begins again
     if agent.epoch >= config.options["epochs"]:
         print(f"{directory} is complete: {agent.epoch} epochs. Pass --epochs to train longer.")
         return
@@ -163,8 +165,7 @@ def _callbacks(directory: Path, config: RunConfig) -> list[keras.callbacks.Callb
     callbacks = [
         keras.callbacks.CSVLogger(str(directory / "progress.csv"), append=True),
         EpochLogger(directory / "progress.txt", append=True),
-        keras.callbacks.TensorBoard(str(directory / "tensorboard"), write_graph=False),
-        ScalarWriter(directory / "tensorboard" / "rounds", config.write_interval),
+        ScalarWriter(directory / "tensorboard", config.write_interval),
         Checkpoint(directory / "checkpoints", every=config.save_every, keep=config.keep_checkpoints),
         ArrivedSteps(directory / "env_steps"),
         ExportBest(directory / "best"),
