@@ -17,9 +17,9 @@ FLOORS = {
     "export": 3,
     "training": 4,
     "agents": 5,
-    **dict.fromkeys(("distributed", "cli", "run_options", "runs", "plotting", "filming", "__main__"), 6),
+    **dict.fromkeys(("distributed", "cli", "run_options", "runs", "curves", "plotting", "filming", "__main__"), 6),
 }
-COMMANDS = {"cli", "run_options", "runs", "plotting", "filming", "__main__"}
+COMMANDS = {"cli", "run_options", "runs", "curves", "plotting", "filming", "__main__"}
 NUMPY_ONLY = [*(part for part in FLOORS if FLOORS[part] == 0), "exploration", "replay", "acting"]
 
 
