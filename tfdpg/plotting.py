@@ -93,13 +93,13 @@ def draw(curves: dict[str, list[LearningCurve]], x: str, y: str, title: str = ""
     """
     import seaborn as sns
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.ticker import EngFormatter, FuncFormatter
 
     with sns.axes_style("whitegrid", STYLE), sns.plotting_context("notebook", rc={"lines.linewidth": 1.5}):
         columns = 2 if len(curves) > 4 and max(map(len, curves)) < 46 else 1
         rows = -(-len(curves) // columns)
-        figure = Figure(figsize=(8, 4.4 + 0.22 * rows), layout="constrained")
-        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
+        figure = Figure(figsize=(8, 4.4 + 0.22 * rows), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
         axes = figure.subplots()
         colours = sns.color_palette("colorblind")
         for number, (label, runs) in enumerate(curves.items()):

@@ -112,18 +112,36 @@ def test_a_training_that_goes_on_replaces_what_was_written_of_later_steps(tmp_pa
         (tmp_path / "cut" / file.name).write_bytes(file.read_bytes())
     killed = max((tmp_path / "cut").iterdir())
     killed.write_bytes(killed.read_bytes()[:-10])  # its process was killed while it wrote
-    (tmp_path / "cut/events.out.tfevents.1.others").write_bytes(b"of others")
-    lost = untimed(tmp_path / "whole")
+    others = tf.summary.create_file_writer(str(tmp_path / "cut"), filename_suffix=".of_others")
+    with others.as_default(step=10_000):
+        tf.summary.scalar("of_others", 1.0)
+    others.close()
     fit(tfdpg.load_agent(tmp_path / "saved"), tmp_path / "cut")
-    assert (tmp_path / "cut/events.out.tfevents.1.others").read_bytes() == b"of others"
-    (tmp_path / "cut/events.out.tfevents.1.others").unlink()
-    assert untimed(tmp_path / "cut") == lost and steps(lost, "validation/return") == [50, 100, 150, 200]
+    found, lost = untimed(tmp_path / "cut"), untimed(tmp_path / "whole")
+    assert found.pop("of_others") == [(10_000, 1.0)]
+    assert found == lost and steps(lost, "validation/return") == [50, 100, 150, 200]
 
 
 def test_a_training_that_begins_leaves_what_is_there(tmp_path):
     for _ in range(2):
         fit(tfdpg.TD3(Counter(), **SMALL | {"update_after": 1000}), tmp_path, epochs=1)
     assert steps(scalars(tmp_path), "validation/return") == [50, 50]
+
+
+def hparams_tab(log_dir):
+    """What TensorBoard's HPARAMS tab is told: the columns, and a row for each run."""
+    runs = EventMultiplexer()
+    runs.AddRunsFromDirectory(str(log_dir))
+    runs.Reload()
+    provider, request = MultiplexerDataProvider(runs, str(log_dir)), RequestContext()
+    context = Context(TBContext(data_provider=provider, logdir=str(log_dir)))
+    experiment = context.experiment_from_metadata(request, "", True, context.hparams_metadata(request, ""), [])
+    columns = [api_pb2.ColParams(metric=metric.name) for metric in experiment.metric_infos]
+    asked = api_pb2.ListSessionGroupsRequest(
+        slice_size=9, allowed_statuses=[0, 1, 2, 3], col_params=columns, include_metrics=True
+    )
+    rows = list_session_groups.Handler(request, context, "", asked).run().session_groups
+    return experiment.hparam_infos, rows
 
 
 def test_the_hparams_tab_compares_seeds_and_settings(tmp_path):
@@ -133,34 +151,31 @@ def test_the_hparams_tab_compares_seeds_and_settings(tmp_path):
         agent = tfdpg.TD3(env, **SMALL | {"update_after": 1000}, seed=seed, gamma=gamma)
         fit(agent, tmp_path / f"seed-{seed}")
         fit(agent, tmp_path / f"seed-{seed}", epochs=1)
-    runs = EventMultiplexer()
-    runs.AddRunsFromDirectory(str(tmp_path))
-    runs.Reload()
-    provider, request = MultiplexerDataProvider(runs, str(tmp_path)), RequestContext()
-    context = Context(TBContext(data_provider=provider, logdir=str(tmp_path)))
-    told = context.hparams_metadata(request, "")
-    experiment = context.experiment_from_metadata(request, "", True, told, [])
-    first = [info.name for info in experiment.hparam_infos if info.differs]
-    assert {"agent", "environment", "seed", "hidden_units"} <= set(first) and "polyak" not in first
-    assert {"gamma", "polyak", "target_update_every"} <= {info.name for info in experiment.hparam_infos}
-    columns = [api_pb2.ColParams(metric=metric.name) for metric in experiment.metric_infos]
-    asked = api_pb2.ListSessionGroupsRequest(
-        slice_size=9, allowed_statuses=[0, 1, 2, 3], col_params=columns, include_metrics=True
-    )
-    groups = list_session_groups.Handler(request, context, "", asked).run().session_groups
-    known = [{name: value for name, value in group.hparams.items()} for group in groups]
+    columns, rows = hparams_tab(tmp_path)
+    first = {column.name for column in columns if column.differs}
+    assert {"agent", "environment", "seed", "hidden_units"} <= first and "polyak" not in first
+    assert {"gamma", "polyak", "target_update_every", "length"} <= {column.name for column in columns}
+    known = [dict(row.hparams.items()) for row in rows]
     assert [(hp["seed"].number_value, hp["gamma"].number_value) for hp in known] == [(0, 0.99), (1, 0.9)]
-    assert known[0]["agent"].string_value == "TD3" and known[0]["hidden_units"].string_value == "(8, 8)"
-    assert known[0]["jit_compile"].bool_value is False and "target_update_every" not in known[0]
-    metrics = [{value.name.tag: value.value for value in group.metric_values} for group in groups]
+    assert (known[0]["agent"].string_value, known[0]["environment"].string_value) == ("TD3", "Counter-v0")
+    assert known[0]["hidden_units"].string_value == "(8, 8)" and known[0]["jit_compile"].bool_value is False
+    assert "target_update_every" not in known[0]
+    metrics = [{value.name.tag: value.value for value in row.metric_values} for row in rows]
     assert metrics == [{"validation/return": 15, "validation/best_return": 15, "train/return": 15}] * 2
 
 
-def test_infinite_options_reach_tensorboard_which_has_none(tmp_path):
+def test_an_infinite_option_is_a_text_for_tensorboard_whose_json_has_none(tmp_path):
     agent = tfdpg.ACER(Counter(), hidden_units=(8,), c=math.inf, n_steps=5, replay_start=1000, jit_compile=False)
     fit(agent, tmp_path, epochs=1)
+    assert hparams_tab(tmp_path)[1][0].hparams["c"].string_value == "inf"
+
+
+def test_a_description_is_written_once(tmp_path):
+    agent = tfdpg.TD3(Counter(), **SMALL | {"update_after": 1000})
+    for _ in range(2):
+        fit(agent, tmp_path, epochs=1)
     records = [record.numpy() for file in tmp_path.iterdir() for record in tf.data.TFRecordDataset(str(file))]
-    assert any(b"session_start_info" in record and b"inf" in record for record in records)
+    assert sum(b"session_start_info" in record for record in records) == 1
 
 
 def test_offline_training_is_written_by_updates(tmp_path):

@@ -1,7 +1,6 @@
 """What TensorBoard shows of a training."""
 
 import math
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,7 @@ class ScalarWriter(keras.callbacks.Callback):
 
     def __init__(self, log_dir: str | Path, write_interval: int = 250):
         super().__init__()
-        self.log_dir = Path(log_dir)
+        self.log_dir = str(log_dir)
         self.write_interval = positive_int("write_interval", write_interval)
 
     @property
@@ -87,8 +86,8 @@ class ScalarWriter(keras.callbacks.Callback):
         """Writes what is left, and closes the file."""
         if self._writer is None:
             return
-        if self._sums:
-            self._write_rounds(getattr(self.agent, self._axis))
+        if (steps := self._steps({})) > self._written:
+            self._write_rounds(steps)
         self._writer.close()
 
     def _steps(self, logs: dict[str, Any]) -> int:
@@ -100,7 +99,7 @@ class ScalarWriter(keras.callbacks.Callback):
 
     def _open(self, steps: int) -> None:
         self._best, is_described = _go_on(self.log_dir, steps)
-        self._writer = tf.summary.create_file_writer(str(self.log_dir), filename_suffix=SUFFIX)
+        self._writer = tf.summary.create_file_writer(self.log_dir, filename_suffix=SUFFIX)
         self._written, self._sums = steps, {}
         self._rate = f"{self._axis.removeprefix('env_')}_per_second"
         self._of_rounds = {"env_steps", self._rate, *self._settings()}
@@ -170,7 +169,7 @@ def _plain(value: Any) -> bool | float | str | None:
     return value if value is None or is_finite else str(value)
 
 
-def _go_on(log_dir: Path, steps: int) -> tuple[float, bool]:
+def _go_on(log_dir: str, steps: int) -> tuple[float, bool]:
     """Takes events after `steps` out of the directory's files, since a training that goes on writes them again.
 
     One that begins leaves what is there, as TensorBoard's writers do.
@@ -179,17 +178,18 @@ def _go_on(log_dir: Path, steps: int) -> tuple[float, bool]:
         The best evaluation return of those that are left, and whether they describe the run.
     """
     best, is_described = -math.inf, False
-    for file in sorted(log_dir.glob(f"*.tfevents.*{SUFFIX}")) if steps else ():
-        events = [tf.compat.v1.Event.FromString(record) for record in RawEventFileLoader(str(file)).Load()]
+    names = sorted(tf.io.gfile.listdir(log_dir)) if steps and tf.io.gfile.isdir(log_dir) else ()
+    for file in (f"{log_dir}/{name}" for name in names if "tfevents" in name and name.endswith(SUFFIX)):
+        events = [tf.compat.v1.Event.FromString(record) for record in RawEventFileLoader(file).Load()]
         kept = [event for event in events if event.step <= steps]
         for value in (value for event in kept for value in event.summary.value):
             is_described |= value.metadata.plugin_data.plugin_name == "hparams"
             if value.tag == BEST:
                 best = max(best, value.tensor.float_val[0])
         if len(kept) < len(events):
-            scratch = log_dir / ".events.part"
-            with tf.io.TFRecordWriter(str(scratch)) as writer:
+            scratch = f"{log_dir}/.cut"
+            with tf.io.TFRecordWriter(scratch) as writer:
                 for event in kept:
                     writer.write(event.SerializeToString())
-            os.replace(scratch, file)
+            tf.io.gfile.rename(scratch, file, overwrite=True)
     return best, is_described
