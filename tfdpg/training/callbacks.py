@@ -13,10 +13,10 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from tfdpg import export
 from tfdpg.arguments import positive_int
+from tfdpg.training.scalars import ScalarWriter as ScalarWriter
 
 REFUSED = {
     "OrbaxCheckpoint": (
@@ -237,55 +237,6 @@ class EpochLogger(keras.callbacks.Callback):
     def _write(self, row: Iterable[Any], mode: str) -> None:
         with open(self.filename, mode, newline="") as file:
             csv.writer(file, delimiter="\t", lineterminator="\n").writerow(row)
-
-
-class ScalarWriter(_AgentCallback):
-    """Writes the logs of `fit`'s learning rounds to TensorBoard, by environment steps, and not only those of epochs.
-
-    Beside the logs (returns, losses, values, TD errors) it writes `noise_factor` (of the exploration noise),
-    `learning_rate/<optimizer>` and `steps_per_second`.
-
-    Args:
-        log_dir: the directory of the event file.
-        write_interval: environment steps between two writes.
-    """
-
-    def __init__(self, log_dir: str | Path, write_interval: int = 250):
-        super().__init__()
-        self.log_dir = str(log_dir)
-        self.write_interval = positive_int("write_interval", write_interval)
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Opens the file."""
-        self._writer = tf.summary.create_file_writer(self.log_dir)
-        self._written, self._since, self._logs = self.agent.env_steps, time.perf_counter(), {}
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Writes the newest logs, if it is time."""
-        self._logs |= logs or {}
-        agent, steps = self.agent, self.agent.env_steps
-        if steps // self.write_interval == self._written // self.write_interval:
-            return
-        now = time.perf_counter()
-        values = {**self._logs, "noise_factor": agent.behaviour.exploration.factor(steps)}
-        values["steps_per_second"] = (steps - self._written) / (now - self._since)
-        for optimizer in agent.optimizers.values():
-            values[f"learning_rate/{optimizer.name}"] = float(optimizer.learning_rate)
-        with self._writer.as_default(step=steps):
-            for name, value in values.items():
-                tf.summary.scalar(name, value)
-        self._written, self._since, self._logs = steps, now, {}
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Writes the evaluation, if there was one."""
-        with self._writer.as_default(step=self.agent.env_steps):
-            for name, value in (logs or {}).items():
-                if name.startswith("val_"):
-                    tf.summary.scalar(name, value)
-
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Closes the file."""
-        self._writer.close()
 
 
 def refuse_unusable(callbacks: Iterable[keras.callbacks.Callback]) -> None:

@@ -1,0 +1,179 @@
+"""Pictures of learning curves, of what runs leave behind."""
+
+import json
+
+import matplotlib.figure
+import numpy as np
+import pytest
+
+from tfdpg import cli, curves, plotting
+from tfdpg.curves import LearningCurve
+
+
+def write_run(directory, seed=0, returns=(0.0, 1.0, 2.0), steps=100_000, **config):
+    """A run directory of `tfdpg train`, as far as pictures look at it."""
+    config = {"agent": "td3", "seed": seed, "env": "Hopper-v5", "options": {}} | config
+    directory.mkdir(parents=True)
+    (directory / "run.json").write_text(json.dumps(config))
+    rows = [f"{i},{(i + 1) * steps},{value},{-value}\n" for i, value in enumerate(returns)]
+    (directory / "progress.csv").write_text("".join(["epoch,env_steps,val_return,loss_q\n", *rows]))
+    return directory
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """What `tfdpg plot` draws."""
+    drawn, save = [], matplotlib.figure.Figure.savefig
+
+    def keep(figure, *args, **kwargs):
+        drawn.append(figure)
+        save(figure, *args, **kwargs)
+
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", keep)
+    return drawn
+
+
+def plot(*arguments):
+    return cli.main(["plot", *map(str, arguments)])
+
+
+def legend(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_axes_legend_and_title_say_what_is_shown(tmp_path, figures):
+    for seed in (0, 1, 2):
+        write_run(tmp_path / f"slow/seed-{seed}", seed, (0.0, 500.0 + seed, 1500.0), 400_000, options={"pi_lr": 3e-4})
+    write_run(tmp_path / "usual/seed-0", verbose=2)
+    out = tmp_path / "pictures/curves.png"
+    assert plot(tmp_path, "--out", out, "--title", "Hopping") == 0
+    assert out.read_bytes().startswith(b"\x89PNG")
+    (figure,) = figures
+    (axes,) = figure.axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("environment steps", "evaluation return")
+    assert axes.get_title(loc="left") == "Hopping"
+    assert legend(figure) == ["TD3, Hopper-v5, pi_lr=0.0003 (3 seeds)", "TD3, Hopper-v5, pi_lr=0.001 (1 seed)"]
+    note = figure.legends[0].get_title().get_text()
+    assert note == "mean and 95 % bootstrap interval over seeds; below three seeds single curves"
+    ticks = [label.get_text() for label in axes.get_xticklabels()]
+    assert {"200k", "1M"} <= set(ticks)
+    assert "1,400" in [label.get_text() for label in axes.get_yticklabels()]
+    assert len(axes.collections) == 1 and len(axes.lines) == 2
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [0, 501, 1500])
+
+
+def test_fewer_than_three_seeds_are_single_curves(tmp_path, figures):
+    for seed in (0, 1):
+        write_run(tmp_path / f"seed-{seed}", seed, (seed, seed))
+    assert plot(tmp_path, "--out", tmp_path / "curves.svg") == 0
+    (axes,) = figures[0].axes
+    assert len(axes.lines) == 2 and not axes.collections and axes.lines[0].get_color() == axes.lines[1].get_color()
+    assert legend(figures[0]) == ["TD3, Hopper-v5 (2 seeds)"] and not figures[0].legends[0].get_title().get_text()
+
+
+def test_configurations_are_told_apart_by_what_differs_and_not_by_where_they_are(tmp_path):
+    runs = [
+        write_run(tmp_path / "a/seed-0", options={"gamma": 0.99, "verbose": 0}, write_interval=100, num_envs=1),
+        write_run(tmp_path / "b/c/other", 1, options={"hidden_units": [256, 256], "forgotten_option": None}),
+        write_run(tmp_path / "a/seed-2", 2, env="Walker2d-v5"),
+        write_run(tmp_path / "d/seed-0", 3, options={"hidden_units": [64], "gamma": 0.9}),
+        write_run(tmp_path / "e/seed-0", env_kwargs={"length": 5}),
+        write_run(tmp_path / "f/seed-0", agent="d4pg", options={"gamma": 0.5}),
+        write_run(tmp_path / "g/seed-0", agent="sarsa"),
+        write_run(tmp_path / "h/seed-0", distributed={"actors": 4}),
+        write_run(tmp_path / "i/seed-0", 7, options={"gamma": 0.99}),
+    ]
+    labels = curves.labelled([curves.read(run, "env_steps", "val_return", 1) for run in runs], separate=False)
+    base = "gamma=0.99, hidden_units=(256, 256)"
+    alone = f"actors=None, {base}"
+    assert [(label, [run.path.parent.name for run in group]) for label, group in labels.items()] == [
+        (f"TD3, Hopper-v5, {alone}", ["a", "i"]),
+        (f"TD3, Hopper-v5, actors=None, forgotten_option=None, {base}", ["c"]),
+        (f"TD3, Walker2d-v5, {alone}", ["a"]),
+        ("TD3, Hopper-v5, actors=None, gamma=0.9, hidden_units=(64,)", ["d"]),
+        (f"TD3, Hopper-v5, actors=None, length=5, {base}", ["e"]),
+        ("D4PG, Hopper-v5", ["f"]),
+        ("SARSA, Hopper-v5", ["g"]),
+        (f"TD3, Hopper-v5, actors=4, {base}", ["h"]),
+    ]
+
+
+def test_each_run_by_itself_has_its_seed_or_its_path_for_a_label(tmp_path):
+    runs = [write_run(tmp_path / "a", 0), write_run(tmp_path / "b", 1), write_run(tmp_path / "c", 1)]
+    read = [curves.read(run, "env_steps", "val_return", 1) for run in runs]
+    labels = list(curves.labelled(read, separate=True))
+    seed_1 = "TD3, Hopper-v5, seed=1"
+    assert labels == ["TD3, Hopper-v5, seed=0", f"{seed_1} ({tmp_path}/b)", f"{seed_1} ({tmp_path}/c)"]
+
+
+def test_labels_of_one_s_own_columns_and_smoothing(tmp_path, figures, capsys):
+    write_run(tmp_path / "a", returns=(2.0, 4.0, 9.0))
+    write_run(tmp_path / "b", returns=(1.0, 1.0, 1.0), env="Walker2d-v5")
+    options = ["--y", "loss_q", "--x", "epoch", "--smooth", "2", "--label", "hopping", "walking", "--separate"]
+    assert plot(tmp_path / "a", tmp_path / "b", "--out", tmp_path / "curves.pdf", *options) == 0
+    (axes,) = figures[0].axes
+    assert legend(figures[0]) == ["hopping", "walking"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("epoch", "critic loss")
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [-2, -3, -6.5])
+    assert plot(tmp_path, "--out", tmp_path / "x.png", "--label", "one") == 1
+    error = capsys.readouterr().err
+    assert "each of 2 curves: TD3, Hopper-v5; TD3, Walker2d-v5. Received: 1 labels" in error
+
+
+def test_more_curves_than_colours_are_told_apart():
+    run = LearningCurve(None, {"seed": 0}, np.arange(2.0), np.arange(2.0))
+    lines = plotting.draw({str(number): [run] for number in range(30)}, "x", "y").axes[0].lines
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 30
+
+
+def test_seeds_at_other_steps_and_of_other_lengths_are_averaged_where_all_of_them_are():
+    def run(x, y):
+        return LearningCurve(None, {}, np.array(x, float), np.array(y, float))
+
+    x, values = curves.together([run([0, 10, 20], [0, 10, 20]), run([5, 15], [1, 3]), run([0, 15, 30], [6, 6, 6])])
+    assert x.tolist() == [5, 10, 15]
+    np.testing.assert_allclose(values, [[5, 10, 15], [1, 2, 3], [6, 6, 6]])
+    with pytest.raises(ValueError, match="no part of the x axis in common"):
+        curves.together([run([0, 1], [0, 0]), run([2, 3], [0, 0])])
+
+
+def test_the_interval_covers_the_mean_about_as_often_as_it_says(rng):
+    values = rng.normal(3.0, 2.0, (20, 2000))  # as if of 2000 configurations with 20 seeds each
+    low, high = curves.interval(values)
+    assert 0.9 < np.mean((low < 3.0) & (high > 3.0)) < 0.96
+    np.testing.assert_array_equal(low, curves.interval(values)[0])
+
+
+def test_rows_that_a_run_wrote_again_and_empty_ones_do_not_count(tmp_path):
+    run = write_run(tmp_path / "a", returns=(1.0, 2.0))
+    with open(run / "progress.csv", "a") as file:
+        file.write("1,200000.0,5.0,0\n2,300000,nan,0\n3,400000,7,0\n")
+    read = curves.read(run, "env_steps", "val_return", 1)
+    assert (read.x.tolist(), read.y.tolist()) == ([100_000, 200_000, 400_000], [1, 5, 7])
+
+
+def test_errors_say_what_was_looked_for(tmp_path, capsys):
+    run = write_run(tmp_path / "runs/seed-0")
+
+    def error(*arguments):
+        assert plot(*arguments) == 1
+        return capsys.readouterr().err
+
+    assert "needs run directories" in error()
+    (tmp_path / "empty").mkdir()
+    nothing = f"No run to plot in {tmp_path}"
+    assert f"{nothing}/empty: no directory at or below it has run.json and progress.csv" in error(
+        run, tmp_path / "empty"
+    )
+    assert f"{nothing}/nope: there is no such directory" in error(tmp_path / "nope")
+    begun = write_run(tmp_path / "begun/seed-0", returns=())
+    assert f"{begun} has no epoch yet" in error(begun)
+    assert "None of the 1 runs in" in error(run, "--select", "nothing")
+    assert "select=['nothing'], exclude=[]" in error(run, "--select", "nothing")
+    assert "has no column 'reward'. It has: epoch, env_steps" in error(run, "--y", "reward")
+    for name in ("curves.doc", "curves"):
+        assert ".pdf" in (message := error(run, "--out", tmp_path / name)) and f"Received: {tmp_path}/{name}" in message
+    assert "`smooth` must be a positive integer" in error(run, "--smooth", 0)
+    for text in ("[]", "3", "{", "null", "{}", '{"agent": "td3"}', '{"agent": "td3", "options": 3}'):
+        (run / "run.json").write_text(text)
+        assert f"{run}/run.json is damaged" in error(run)

@@ -1,0 +1,195 @@
+"""What TensorBoard shows of a training."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+from tensorboard.plugins.hparams import api_pb2 as untyped
+from tensorboard.plugins.hparams import summary as hparams
+from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+
+from tfdpg.arguments import positive_int
+from tfdpg.options import options_of
+
+api: Any = untyped  # of which pyright sees nothing
+
+SUFFIX = ".tfdpg"
+"""How the names of our event files end; others in the directory are left alone."""
+
+BEST = "validation/best_return"
+
+METRICS = {"validation/return": "final return", BEST: "best return", "train/return": "training return"}
+"""What the HPARAMS tab compares: tags and their titles there."""
+
+KINDS = {bool: api.DATA_TYPE_BOOL, str: api.DATA_TYPE_STRING}
+KINDS |= dict.fromkeys((int, float), api.DATA_TYPE_FLOAT64)
+
+
+class ScalarWriter(keras.callbacks.Callback):
+    """Writes the logs of `fit` to TensorBoard as one run, by environment steps (`fit_offline`: by updates).
+
+    Tags are `train/` (returns and lengths of episodes), `validation/`, `time/`, and `diagnosis/` for all else: losses,
+    values, TD errors, `noise_factor` (of the exploration noise), `learning_rate_<optimizer>`. What learning rounds log
+    is averaged over `write_interval`; what only epochs log is written when they end. NaN, which was not measured, is
+    left out. The HPARAMS tab has the agent's plain options, the final and the best return.
+
+    An agent that was saved, and goes on in the same `log_dir`, replaces what was written there of later steps.
+
+    Args:
+        log_dir: the directory of the event files.
+        write_interval: environment steps between two writes.
+    """
+
+    def __init__(self, log_dir: str | Path, write_interval: int = 250):
+        super().__init__()
+        self.log_dir = str(log_dir)
+        self.write_interval = positive_int("write_interval", write_interval)
+
+    @property
+    def agent(self) -> Any:
+        """The agent, which Keras calls the model."""
+        return self.model
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Takes note of where training begins; the first logs say what they are counted in, and open the file."""
+        self._writer: Any = None
+        self._begun = {"env_steps": self.agent.env_steps, "updates": self.agent.updates}
+        self._since = self._ended = time.perf_counter()
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Leaves what was between two epochs, such as an evaluation, out of the time that steps took."""
+        now = time.perf_counter()
+        self._since, self._ended = self._since + now - self._ended, now
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Takes the logs of a round; writes, if it is time."""
+        steps = self._steps(logs or {})
+        self._take(logs or {})
+        self._ended = time.perf_counter()
+        if steps // self.write_interval != self._written // self.write_interval:
+            self._write_rounds(steps)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Writes the evaluation, if there was one, and what rounds do not log."""
+        steps, rest = self._steps(logs or {}), {k: v for k, v in (logs or {}).items() if k not in self._of_rounds}
+        values = {_tag(name): value for name, value in rest.items()}
+        if "val_return" in rest:
+            self._best = max(self._best, rest["val_return"])
+            values[BEST] = self._best
+        self._write(steps, values)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Writes what is left, and closes the file."""
+        if self._writer is None:
+            return
+        if (steps := self._steps({})) > self._written:
+            self._write_rounds(steps)
+        self._writer.close()
+
+    def _steps(self, logs: dict[str, Any]) -> int:
+        """Where on the x axis training is."""
+        if self._writer is None:
+            self._axis = "env_steps" if "env_steps" in logs else "updates"
+            self._open(self._begun[self._axis])
+        return getattr(self.agent, self._axis)
+
+    def _open(self, steps: int) -> None:
+        self._best, is_described = _go_on(self.log_dir, steps)
+        self._writer = tf.summary.create_file_writer(self.log_dir, filename_suffix=SUFFIX)
+        self._written, self._sums = steps, {}
+        self._rate = f"{self._axis.removeprefix('env_')}_per_second"
+        self._of_rounds = {"env_steps", self._rate, *self._settings()}
+        if not is_described:
+            self._put(0, *_description(self.agent))
+
+    def _take(self, logs: dict[str, Any]) -> None:
+        for name, value in logs.items():
+            if not math.isnan(value):
+                total, count = self._sums.get(name, (0.0, 0))
+                self._sums[name] = total + value, count + 1
+        self._of_rounds.update(logs)
+
+    def _write_rounds(self, steps: int) -> None:
+        """Writes the means of what rounds logged since they were last written."""
+        values = {name: total / count for name, (total, count) in self._sums.items() if name != "env_steps"}
+        values |= {self._rate: (steps - self._written) / (self._ended - self._since), **self._settings()}
+        self._write(steps, {_tag(name): value for name, value in values.items()})
+        self._written, self._since, self._sums = steps, self._ended, {}
+
+    def _settings(self) -> dict[str, float]:
+        """What the agent is set to at this step."""
+        agent = self.agent
+        rates = {f"learning_rate_{each.name}": float(each.learning_rate) for each in agent.optimizers.values()}
+        return rates | {"noise_factor": agent.behaviour.exploration.factor(agent.env_steps)}
+
+    def _write(self, steps: int, values: dict[str, float]) -> None:
+        self._put(steps, *(scalar_pb(tag, value) for tag, value in values.items() if not math.isnan(value)))
+
+    def _put(self, steps: int, *summaries: Any) -> None:
+        """Writes an event; summaries one after the other are one with the values of all."""
+        with self._writer.as_default(step=steps):
+            tf.summary.experimental.write_raw_pb(b"".join(each.SerializeToString() for each in summaries))
+
+
+def _tag(log: str) -> str:
+    """The tag of a log, which says where a person looks for it."""
+    if log.startswith("val_"):
+        return f"validation/{log.removeprefix('val_')}"
+    if log.startswith(("return", "episode")):
+        return f"train/{log}"
+    return f"time/{log}" if log.endswith("_per_second") else f"diagnosis/{log}"
+
+
+def _description(agent: Any) -> tuple[Any, Any]:
+    """What the HPARAMS tab knows of a run: the agent, its environment and its plain options.
+
+    What differs from run to run, or from the defaults, comes first there.
+    """
+    options, environment = agent.options, agent.environment or {}
+    plain = [option.name for option in options_of(type(options)) if not option.is_object]
+    values = {name: _plain(getattr(options, name)) for name in plain}
+    values |= {"agent": type(agent).__name__, "environment": environment.get("id")}
+    values |= {name: _plain(value) for name, value in environment.get("kwargs", {}).items() if name not in values}
+    first = {"agent", "environment", "seed", *filter(options.is_changed, plain)}
+    infos = [
+        api.HParamInfo(name=name, type=KINDS.get(type(value)), differs=name in first) for name, value in values.items()
+    ]
+    metrics = [api.MetricInfo(name=api.MetricName(tag=tag), display_name=title) for tag, title in METRICS.items()]
+    known = {name: value for name, value in values.items() if value is not None}
+    return hparams.experiment_pb(infos, metrics), hparams.session_start_pb(known)
+
+
+def _plain(value: Any) -> bool | float | str | None:
+    """An option as TensorBoard takes it: its JSON has no infinity."""
+    is_finite = isinstance(value, (bool, int, float)) and math.isfinite(value)
+    return value if value is None or is_finite else str(value)
+
+
+def _go_on(log_dir: str, steps: int) -> tuple[float, bool]:
+    """Takes events after `steps` out of the directory's files, since a training that goes on writes them again.
+
+    One that begins leaves what is there, as TensorBoard's writers do.
+
+    Returns:
+        The best evaluation return of those that are left, and whether they describe the run.
+    """
+    best, is_described = -math.inf, False
+    names = sorted(tf.io.gfile.listdir(log_dir)) if steps and tf.io.gfile.isdir(log_dir) else ()
+    for file in (f"{log_dir}/{name}" for name in names if "tfevents" in name and name.endswith(SUFFIX)):
+        events = [tf.compat.v1.Event.FromString(record) for record in RawEventFileLoader(file).Load()]
+        kept = [event for event in events if event.step <= steps]
+        for value in (value for event in kept for value in event.summary.value):
+            is_described |= value.metadata.plugin_data.plugin_name == "hparams"
+            if value.tag == BEST:
+                best = max(best, value.tensor.float_val[0])
+        if len(kept) < len(events):
+            scratch = f"{log_dir}/.cut"
+            with tf.io.TFRecordWriter(scratch) as writer:
+                for event in kept:
+                    writer.write(event.SerializeToString())
+            tf.io.gfile.rename(scratch, file, overwrite=True)
+    return best, is_described
