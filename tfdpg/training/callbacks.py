@@ -1,6 +1,6 @@
 """Keras callbacks, where Keras has none.
 
-Keras' own callbacks work with `Agent.fit`; those that cannot are named in `REFUSED`, with what to use.
+Keras' own callbacks work with `Agent.fit`; see `tfdpg.training.monitors` for those that cannot.
 """
 
 import csv
@@ -17,34 +17,6 @@ import tensorflow as tf
 
 from tfdpg import export
 from tfdpg.arguments import positive_int
-
-REFUSED = {
-    "OrbaxCheckpoint": (
-        "it saves one Keras model, and an agent is several with a replay. Use tfdpg.callbacks.Checkpoint, which "
-        "saves everything needed to go on"
-    ),
-}
-"""Keras callbacks that cannot work with an agent: why, and what to use."""
-
-PROGRESS = ("return", "episode_length", "loss_q", "loss_pi", "q1", "env_steps", "val_return")
-"""What the progress bar shows; `History` and `CSVLogger` have everything."""
-
-
-class ProgressBar(keras.callbacks.ProgbarLogger):
-    """Keras' progress bar, in environment steps, with the few numbers that fit on a line."""
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Shows the numbers of the round."""
-        super().on_train_batch_end(batch, _shown(logs))
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Shows the numbers of the epoch."""
-        super().on_epoch_end(epoch, _shown(logs))
-
-
-def _shown(logs: dict[str, Any] | None) -> dict[str, float]:
-    return {key: logs[key] for key in PROGRESS if logs and key in logs and np.isfinite(logs[key])}
-
 
 class _AgentCallback(keras.callbacks.Callback):
     """A callback of an agent, which Keras calls the model."""
@@ -173,13 +145,17 @@ class StopAtReturn(_AgentCallback):
 
 
 def _monitored(callback: ExportBest | StopAtReturn, logs: dict[str, Any] | None) -> float:
-    logs = logs or {}
-    if callback.monitor not in logs:
-        raise ValueError(
-            f"{type(callback).__name__} monitors {callback.monitor!r}, which is not among the logs {sorted(logs)}. "
-            "Give fit a validation_env, or the callback another `monitor`."
-        )
-    return logs[callback.monitor]
+    if callback.monitor not in (logs or {}):
+        raise not_logged(callback, logs or {})
+    return (logs or {})[callback.monitor]
+
+
+def not_logged(callback: Any, logs: Iterable[str]) -> ValueError:
+    """The error of a callback that monitors what is not among the logs."""
+    return ValueError(
+        f"{type(callback).__name__} monitors {callback.monitor!r}, which is not among the logs {sorted(logs)}. "
+        "Give fit a validation_env, or the callback another `monitor`."
+    )
 
 
 class EpochLogger(keras.callbacks.Callback):
@@ -286,11 +262,3 @@ class ScalarWriter(_AgentCallback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Closes the file."""
         self._writer.close()
-
-
-def refuse_unusable(callbacks: Iterable[keras.callbacks.Callback]) -> None:
-    """Raises `ValueError` for a Keras callback that cannot work with an agent, naming what to use."""
-    for callback in callbacks:
-        for base in type(callback).__mro__:
-            if base.__name__ in REFUSED and base.__module__.startswith("keras."):
-                raise ValueError(f"keras.callbacks.{base.__name__} cannot be used: {REFUSED[base.__name__]}.")

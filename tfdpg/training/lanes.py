@@ -76,6 +76,11 @@ class Lanes:
         self._returns = np.zeros(self.num_lanes)
         self._lengths = np.zeros(self.num_lanes, np.int64)
 
+    @property
+    def longest_open(self) -> int:
+        """The steps of the longest episode that has not ended."""
+        return int(self._lengths.max())
+
     def reset(self) -> Any:
         """Resets all lanes; returns their first observations, batched."""
         self._returns[:], self._lengths[:] = 0, 0
