@@ -31,6 +31,12 @@ AGENTS = {
 }
 
 
+def collect(agent, env, **options):
+    """`fit` for so few steps that there is no update, which is told."""
+    with pytest.warns(UserWarning, match="makes no update"):
+        return agent.fit(env, **{"verbose": 0} | options)
+
+
 def roster(*quick):
     """Parametrizes a test with the agents: quick are those that differ in what it tests, the others are slow."""
     slow = [pytest.mark.slow]

@@ -18,6 +18,7 @@ import tensorflow as tf
 from tfdpg import export
 from tfdpg.arguments import positive_int
 
+
 class _AgentCallback(keras.callbacks.Callback):
     """A callback of an agent, which Keras calls the model."""
 

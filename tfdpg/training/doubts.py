@@ -57,14 +57,15 @@ class Doubts:
     def end(self) -> None:
         """Warns of a training that is over, and made no update, or saw no episode end."""
         last = self._agent.schedule.env_steps
-        if last == self._first_step:
+        steps = last - self._first_step
+        if steps == 0:
             return
         if not self._is_short:
             self._tell_if_short(last, self._agent.updates == self._first_update)
         if np.isnan(self._returns).all():
-            longest = "" if self._lanes is None else f"; the longest open one has {self._lanes.longest_open:,} steps"
+            longest = "" if self._lanes is None else f"; the longest open one has {counted(self._lanes.longest_open)}"
             _warn(
-                f"No episode ended in the {last - self._first_step:,} environment steps of this training, so it has no "
+                f"No episode ended in the {counted(steps, 'environment step')} of this training, so it has no "
                 f"`return`{longest}. Raise `epochs` or `steps_per_epoch`, or cut episodes with `max_ep_len`."
             )
 
@@ -99,6 +100,11 @@ def actions_at_bounds(agent: Trains) -> dict[str, float]:
     action = agent.behaviour.greedy(replay.observation(slots))[:, : spec.act_dim]
     inside = np.minimum(action - spec.low, spec.high - action)
     return {"actions_at_bounds": float(np.mean(inside <= NEAR * spec.half_range))}
+
+
+def counted(number: int, unit: str = "step") -> str:
+    """1 step, 1,000 steps."""
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
 
 def _warn(text: str) -> None:

@@ -1,6 +1,7 @@
 """Keras' callbacks and an agent: which cannot work, and which way what they monitor is better."""
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import keras
 
@@ -19,7 +20,7 @@ DIRECTED = (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint, kera
 """Keras callbacks that monitor a log, with a `mode`."""
 
 
-def prepare(callbacks: Sequence[keras.callbacks.Callback], logs: Collection[str]) -> None:
+def prepare(callbacks: Sequence[Any], logs: Collection[str]) -> None:
     """Makes callbacks ready for an agent, before the first step.
 
     What is monitored without a `mode` is maximised if it is a return, and minimised if it is a loss or an error; a
@@ -45,20 +46,20 @@ def prepare(callbacks: Sequence[keras.callbacks.Callback], logs: Collection[str]
         extended |= _may_log(callback)
 
 
-def _refuse_unusable(callback: keras.callbacks.Callback) -> None:
+def _refuse_unusable(callback: Any) -> None:
     for base in type(callback).__mro__:
         if base.__name__ in REFUSED and base.__module__.startswith("keras."):
             raise ValueError(f"keras.callbacks.{base.__name__} cannot be used: {REFUSED[base.__name__]}.")
 
 
-def _monitors(callback: keras.callbacks.Callback) -> bool:
+def _monitors(callback: Any) -> bool:
     """Whether it looks at what it monitors."""
     if isinstance(callback, keras.callbacks.ModelCheckpoint):
         return callback.save_best_only
     return isinstance(callback, (*DIRECTED, ExportBest, StopAtReturn))
 
 
-def _direction(callback: keras.callbacks.Callback) -> str:
+def _direction(callback: Any) -> str:
     """Which way what a callback monitors is better."""
     name = callback.monitor.removeprefix("val_")
     if "return" in name and not name.endswith("_std"):
@@ -68,7 +69,7 @@ def _direction(callback: keras.callbacks.Callback) -> str:
     raise reject("mode", f"'min' or 'max' for {type(callback).__name__} on {callback.monitor!r}", callback.mode)
 
 
-def _may_log(callback: keras.callbacks.Callback) -> bool:
+def _may_log(callback: Any) -> bool:
     """Whether it is somebody's own, and may add to an epoch's logs what later ones monitor."""
     if isinstance(callback, keras.callbacks.LambdaCallback):
         return True

@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,6 +15,8 @@ from absl import logging
 
 PROGRESS = ("env_steps", "updates", "return", "episode_length", "loss_q", "loss_pi", "q1", "val_return")
 """What is printed; `History` and `CSVLogger` have everything."""
+COUNTS = ("env_steps", "updates")
+"""What is no mean; Keras gives callbacks floats."""
 
 BAR = 20
 """The characters of a full bar."""
@@ -24,24 +26,6 @@ ASCII = str.maketrans("━─·−", "=.--")
 """For an output that cannot take the characters on the left."""
 
 
-class Mean(NamedTuple):
-    """The mean of what rounds measured, or the newest of what they count, which are whole numbers."""
-
-    total: float
-    rounds: int
-
-    @property
-    def value(self) -> float:
-        return self.total if self.rounds == 1 else self.total / self.rounds
-
-    def plus(self, value: float) -> "Mean":
-        """With one more round."""
-        return Mean(value, 1) if isinstance(value, int) else Mean(self.total + value, self.rounds + 1)
-
-
-NOTHING = Mean(0.0, 0)
-
-
 class ProgressBar(keras.callbacks.Callback):
     """A bar in environment steps (`verbose=1`), or a line when an epoch is over (`verbose=2`).
 
@@ -49,17 +33,21 @@ class ProgressBar(keras.callbacks.Callback):
     show its logs, the same numbers that `History` has.
     """
 
+    def set_params(self, params: dict[str, Any]) -> None:
+        """Takes the number of epochs, that of steps in each, and `verbose`."""
+        self._epochs, self._steps, self._verbose = params["epochs"], params["steps"], params["verbose"]
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Lets XLA have its say before there is a bar."""
-        self._draws, self._width = self.params["verbose"] == 1 and keras.config.is_interactive_logging_enabled(), 0
+        self._draws, self._width = self._verbose == 1 and keras.config.is_interactive_logging_enabled(), 0
         if self._draws:
             let_xla_speak()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Names the epoch."""
-        self._epoch = f"Epoch {epoch + 1}/{self.params['epochs']}"
+        self._epoch = f"Epoch {epoch + 1}/{self._epochs}"
         self._began, self._drawn, self._done = time.perf_counter(), -np.inf, 0
-        self._rounds: dict[str, Mean] = {}
+        self._rounds: dict[str, tuple[float, int]] = {}
         if self._draws:
             _print(self._epoch)
 
@@ -69,12 +57,13 @@ class ProgressBar(keras.callbacks.Callback):
         if not self._draws:
             return
         for name, value in (logs or {}).items():
-            self._rounds[name] = self._rounds.get(name, NOTHING).plus(value)
+            total, rounds = self._rounds.get(name, (0.0, 0)) if name not in COUNTS else (0.0, 0)
+            self._rounds[name] = total + value, rounds + 1
         if now - self._drawn < INTERVAL:
             return
         self._drawn, seconds = now, now - self._began
-        so_far = {name: mean.value for name, mean in self._rounds.items()}
-        left = seconds / self._done * (self.params["steps"] - self._done)
+        so_far = {name: total / rounds for name, (total, rounds) in self._rounds.items()}
+        left = seconds / self._done * (self._steps - self._done)
         self._draw([self._bar(f"{duration(left)} left"), *shown(so_far)], _columns())
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -93,8 +82,8 @@ class ProgressBar(keras.callbacks.Callback):
             self._width = 0
 
     def _bar(self, seconds: str) -> str:
-        total = f"{self.params['steps']:,}"
-        full = BAR * self._done // self.params["steps"]
+        total = f"{self._steps:,}"
+        full = BAR * self._done // self._steps
         return f"{self._done:{len(total)},}/{total} {'━' * full}{'─' * (BAR - full)} {seconds}"
 
     def _draw(self, parts: list[str], columns: int | None) -> None:
@@ -118,7 +107,8 @@ def resolve(verbose: Any) -> int:
 
 def shown(logs: Mapping[str, float]) -> list[str]:
     """The logs of `PROGRESS` that were measured, each as its name and number."""
-    return [f"{name} {written(logs[name])}" for name in PROGRESS if name in logs and not np.isnan(logs[name])]
+    measured = {name: logs[name] for name in PROGRESS if name in logs and not np.isnan(logs[name])}
+    return [f"{name} {written(int(value) if name in COUNTS else value)}" for name, value in measured.items()]
 
 
 def written(value: float) -> str:
