@@ -291,7 +291,7 @@ def test_orbax_checkpoint_is_refused_with_what_to_use(tmp_path):
         assert "orbax" in str(error).lower()
         callback = keras.callbacks.OrbaxCheckpoint.__new__(keras.callbacks.OrbaxCheckpoint)
     with pytest.raises(ValueError, match=r"OrbaxCheckpoint cannot be used.*tfdpg.callbacks.Checkpoint"):
-        fit([callback])
+        fit([callback], learns=True)
 
 
 def test_checkpoint_every_and_keep(tmp_path):
@@ -344,14 +344,14 @@ def test_a_damaged_best_is_named_and_beaten(tmp_path):
 
 def test_export_best_without_its_log():
     with pytest.raises(ValueError, match="'no_such_log'.*validation_env"):
-        fit([tfdpg.callbacks.ExportBest("unused", monitor="no_such_log")])
+        fit([tfdpg.callbacks.ExportBest("unused", monitor="no_such_log")], learns=True)
 
 
 def test_stop_at_return():
     assert len(fit([StopAtReturn(15)])[1].epoch) == 1
     assert len(fit([StopAtReturn(15.1)])[1].epoch) == 3
     with pytest.raises(ValueError, match="StopAtReturn monitors 'test_return'"):
-        fit([StopAtReturn(15, monitor="test_return")])
+        fit([StopAtReturn(15, monitor="test_return")], learns=True)
 
 
 SPINNING_UP = (

@@ -16,6 +16,7 @@ from tests.agents.roster import SMALL
 from tests.environments import Counter
 from tfdpg.training.progress import ProgressBar, duration, resolve, written
 
+MEANS = ("return", "episode_length", "loss_q", "loss_pi", "q1")
 SHORT = {"epochs": 2, "steps_per_epoch": 20}
 
 
@@ -55,9 +56,7 @@ def test_the_line_of_an_epoch_has_the_numbers_of_its_logs(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     for epoch, line in enumerate(lines):
-        expected = [
-            f"{name} {written(logs[name][epoch])}" for name in ("return", "episode_length", "loss_q", "loss_pi", "q1")
-        ]
+        expected = [f"{name} {written(logs[name][epoch])}" for name in MEANS]
         assert line.split(" · ")[0] == f"Epoch {epoch + 1}/2" and re.fullmatch(r"\d+s", line.split(" · ")[1])
         assert line.split(" · ")[2:] == [f"env_steps {60 + 20 * epoch}", *expected]
     agent.fit_offline(None, **SHORT)
@@ -73,7 +72,7 @@ def test_the_bar(capsys, monkeypatch):
     assert lines[0] == "Epoch 1/2" and lines[2] == "Epoch 2/2" and lines[4:] == [""]
     drawn = lines[3].split("\r")[1:]
     assert len(drawn) == 5 and drawn[1].startswith("10/20 ━━━━━━━━━━────────── 0s left · env_steps 30 · return 15 · ")
-    last = [f"{name} {written(logs[name][1])}" for name in ("return", "episode_length", "loss_q", "loss_pi", "q1")]
+    last = [f"{name} {written(logs[name][1])}" for name in MEANS]
     assert drawn[-1].rstrip() == " · ".join(["20/20 " + 20 * "━" + " 0s", "env_steps 40", *last])
     assert all(len(after) >= len(before.rstrip()) for before, after in zip(drawn, drawn[1:], strict=False))
 
@@ -132,7 +131,7 @@ def bar_of(output, monkeypatch):
 
 def test_ascii_where_the_output_takes_nothing_else(monkeypatch):
     shown = bar_of(Output("cp1252", False), monkeypatch)
-    assert shown.isascii() and "10/20 ==========---------- 0s left . env_steps 10 . return -1,324.8" in shown
+    assert shown.isascii() and "10/20 ==========.......... 0s left - env_steps 10 - return -1,324.8" in shown
 
 
 def test_a_drawing_fits_the_terminal_and_the_last_line_is_whole(monkeypatch):

@@ -1,5 +1,6 @@
 """Warnings where a training goes on as if nothing were wrong, and cannot come to anything."""
 
+import sys
 import warnings
 
 import numpy as np
@@ -108,4 +109,8 @@ def counted(number: int, unit: str = "step") -> str:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=3)
+    """Warns at the line that trains, outside of tfdpg."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("tfdpg."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
