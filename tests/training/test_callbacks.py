@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfdpg
-from tests.agents.roster import SMALL, collect
+from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tfdpg.training.callbacks import StopAtReturn
 from tfdpg.training.monitors import prepare
@@ -25,7 +25,7 @@ def fit(callbacks, epochs=3, agent=None, verbose=0, learns=False, **changes):
     options = {"epochs": epochs, "steps_per_epoch": 20, "callbacks": callbacks, "verbose": verbose}
     options |= {"validation_env": Counter(), "validation_episodes": 1}
     if agent.schedule.update_after == 1000:
-        return agent, collect(agent, Counter(), **options)
+        return agent, fit_briefly(agent, Counter(), **options)
     return agent, agent.fit(Counter(), **options)
 
 

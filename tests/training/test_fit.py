@@ -7,7 +7,7 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import tfdpg
-from tests.agents.roster import SMALL, collect
+from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tfdpg.replay.ring import NONE
 
@@ -56,7 +56,7 @@ def test_ends_are_right_of_dicts_that_terminate_and_boxes_that_are_cut(mode):
 def check_ends(kind, mode, ends, as_dict):
     envs = kind([lambda: Counter(length=3, ends=ends, as_dict=as_dict)] * 2, autoreset_mode=mode)
     agent = agent_for(envs, update_after=1000)
-    collect(agent, envs, epochs=1, steps_per_epoch=20)
+    fit_briefly(agent, envs, epochs=1, steps_per_epoch=20)
     envs.close()
     assert agent.env_steps == 20
     found = transitions(agent)
@@ -74,7 +74,7 @@ def test_single_and_vector_environments_see_the_same_episodes():
     logs = []
     for env in (single, vector):
         agent = agent_for(env, update_after=1000)
-        logs.append(collect(agent, env, epochs=2, steps_per_epoch=16).history)
+        logs.append(fit_briefly(agent, env, epochs=2, steps_per_epoch=16).history)
     for key in ("return", "episode_length"):
         assert logs[0][key] == logs[1][key]
     assert logs[0]["return"] == [10.0, 10.0] and logs[0]["episode_length"] == [4.0, 4.0]
@@ -85,7 +85,7 @@ def test_single_and_vector_environments_see_the_same_episodes():
 def test_max_ep_len_truncates(kind):
     env = Counter(length=100) if kind is None else kind([lambda: Counter(length=100)] * 2)
     agent = agent_for(env, update_after=1000)
-    history = collect(agent, env, epochs=1, steps_per_epoch=20, max_ep_len=5)
+    history = fit_briefly(agent, env, epochs=1, steps_per_epoch=20, max_ep_len=5)
     assert history.history["episode_length"] == [5.0]
     assert not agent.replay.terminated.any()
     assert len(transitions(agent)) == 20
@@ -111,10 +111,9 @@ def test_logs_of_each_epoch_are_complete():
 def test_the_schedule_earns_one_update_a_step_after_update_after():
     env = Counter()
     agent = agent_for(env, update_after=20, update_every=10)
-    collect(agent, env, epochs=1, steps_per_epoch=29)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=29)
     assert agent.updates == 0
-    with pytest.warns(UserWarning, match="No episode ended in the 1 environment step of this training"):
-        agent.fit(env, epochs=1, steps_per_epoch=1, verbose=0)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=1)
     assert agent.updates == 10  # nothing is caught up
     agent.fit(env, epochs=1, steps_per_epoch=35, verbose=0)
     assert agent.updates == 40
@@ -150,16 +149,15 @@ class Rounds(keras.callbacks.Callback):
 def test_a_batch_is_a_round():
     rounds, env = Rounds(), Counter()
     agent = agent_for(env, update_after=1000, update_every=10)
-    collect(agent, env, epochs=2, steps_per_epoch=25, callbacks=[rounds])
+    fit_briefly(agent, env, epochs=2, steps_per_epoch=25, callbacks=[rounds])
     assert rounds.ends == [(9, 10), (19, 20), (24, 25), (4, 30), (14, 40), (24, 50)]
 
 
 def test_a_second_fit_closes_the_open_episode_as_truncated():
     env = Counter(length=10)
     agent = agent_for(env, update_after=1000)
-    for _ in range(2):
-        with pytest.warns(UserWarning, match="No episode ended in the 4 environment steps"):
-            collect(agent, env, epochs=1, steps_per_epoch=4)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=4)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=4)
     found = transitions(agent)
     assert found[:, :2].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 0], [1, 1], [1, 2], [1, 3]]
     assert not found[:, 3].any()
@@ -173,10 +171,10 @@ def test_nan_from_the_environment_stops_and_names_the_step(bad, tmp_path):
     agent = agent_for(env, update_after=1000)
     checkpoint = tfdpg.callbacks.Checkpoint(tmp_path)
     with pytest.raises(ValueError, match=f"environment's {bad} is not finite at environment step 23"):
-        collect(agent, env, epochs=3, steps_per_epoch=20, callbacks=[checkpoint])
+        fit_briefly(agent, env, epochs=3, steps_per_epoch=20, callbacks=[checkpoint])
     again = tfdpg.load_agent(tmp_path / "22")
     assert again.env_steps == 22 and np.isfinite(again.replay.rows[: again.replay.size, 0]).all()
-    collect(agent, Counter(), epochs=1, steps_per_epoch=10)  # the agent is as good as before
+    fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=10)  # the agent is as good as before
     assert agent.env_steps == 22 + 10
 
 

@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 import tfdpg
-from tests.agents.roster import SMALL, collect
+from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tfdpg.replay import Ring, draw_transitions
 from tfdpg.replay.ring import NONE
@@ -99,7 +99,7 @@ def test_a_dict_space(tmp_path):
     env = Counter(as_dict=True)
     spec = tfdpg.Spec.of(env)
     agent = tfdpg.DDPG(env, **SMALL | {"update_after": 1000}, recorders=[tmp_path / "run"])
-    collect(agent, env, epochs=1, steps_per_epoch=20)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
     ring = Ring(spec, 100)
     load_into(ring, tmp_path / "run")
     acted = agent.replay.successor[:24] >= 0
