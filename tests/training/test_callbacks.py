@@ -24,9 +24,7 @@ def fit(callbacks, epochs=3, agent=None, verbose=0, learns=False, **changes):
     agent = agent or tfdpg.TD3(Counter(), **SMALL | ({} if learns else {"update_after": 1000}) | changes)
     options = {"epochs": epochs, "steps_per_epoch": 20, "callbacks": callbacks, "verbose": verbose}
     options |= {"validation_env": Counter(), "validation_episodes": 1}
-    if agent.schedule.update_after == 1000:
-        return agent, fit_briefly(agent, Counter(), **options)
-    return agent, agent.fit(Counter(), **options)
+    return agent, fit_briefly(agent, Counter(), **options)
 
 
 def rates(agent):
@@ -103,7 +101,7 @@ def test_model_checkpoint_of_weights(tmp_path):
 
 def test_model_checkpoint_of_everything(tmp_path):
     callback = keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"), monitor="val_return", save_best_only=True)
-    fit([callback], learns=True)
+    fit([callback])
     assert tfdpg.load_agent(tmp_path / "best.keras").env_steps == 20
 
 
@@ -291,7 +289,7 @@ def test_orbax_checkpoint_is_refused_with_what_to_use(tmp_path):
         assert "orbax" in str(error).lower()
         callback = keras.callbacks.OrbaxCheckpoint.__new__(keras.callbacks.OrbaxCheckpoint)
     with pytest.raises(ValueError, match=r"OrbaxCheckpoint cannot be used.*tfdpg.callbacks.Checkpoint"):
-        fit([callback], learns=True)
+        fit([callback])
 
 
 def test_checkpoint_every_and_keep(tmp_path):
@@ -344,14 +342,14 @@ def test_a_damaged_best_is_named_and_beaten(tmp_path):
 
 def test_export_best_without_its_log():
     with pytest.raises(ValueError, match="'no_such_log'.*validation_env"):
-        fit([tfdpg.callbacks.ExportBest("unused", monitor="no_such_log")], learns=True)
+        fit([tfdpg.callbacks.ExportBest("unused", monitor="no_such_log")])
 
 
 def test_stop_at_return():
     assert len(fit([StopAtReturn(15)])[1].epoch) == 1
     assert len(fit([StopAtReturn(15.1)])[1].epoch) == 3
     with pytest.raises(ValueError, match="StopAtReturn monitors 'test_return'"):
-        fit([StopAtReturn(15, monitor="test_return")], learns=True)
+        fit([StopAtReturn(15, monitor="test_return")])
 
 
 SPINNING_UP = (

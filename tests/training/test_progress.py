@@ -1,5 +1,6 @@
 """What training prints."""
 
+import contextlib
 import io
 import os
 import pty
@@ -150,14 +151,12 @@ def test_no_line_of_tensorflow_s_within_a_bar():
     )
     master, slave = pty.openpty()
     env = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=slave, stderr=slave, env=env)
-    os.close(slave)
     shown = bytearray()
-    while process.poll() is None or shown[-1:] != b"\n":
-        try:
-            shown += os.read(master, 4096)
-        except OSError:  # the other end is closed
-            break
+    with subprocess.Popen([sys.executable, "-c", code], stdout=slave, stderr=slave, env=env):
+        os.close(slave)
+        with contextlib.suppress(OSError):  # the other end is closed
+            while read := os.read(master, 4096):
+                shown += read
     os.close(master)
     before, bar = shown.decode().split("Epoch 1/1\r\n")
     assert "Compiled cluster using XLA!" in before
