@@ -1,6 +1,7 @@
 """Every agent, small, ready for the tests that all of them must pass."""
 
 import functools
+import warnings
 
 import pytest
 
@@ -29,6 +30,13 @@ AGENTS = {
     "D4PG": lambda env, **changes: tfdpg.D4PG(env, **SMALL | D4PG | changes),
     "TD3": lambda env, **changes: tfdpg.TD3(env, **SMALL | changes),
 }
+
+
+def fit_briefly(agent, env, **options):
+    """`fit` for so few steps that it has doubts, which tests/training/test_doubts.py looks at."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This training ends at|No episode ended")
+        return agent.fit(env, **{"verbose": 0} | options)
 
 
 def roster(*quick):

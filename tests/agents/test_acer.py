@@ -8,6 +8,7 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 import tfdpg
+from tests.agents.roster import fit_briefly
 from tests.agents.test_acer_update import ACTIONS, SMALL, SPECS
 from tests.environments import Counter, Identity
 from tfdpg.replay import WindowLayout
@@ -63,7 +64,7 @@ def test_a_round_is_one_update_on_the_newest_windows_and_then_some_on_others():
     agent = tfdpg.ACER(env, **SMALL | {"replay_ratio": 0, "on_policy": True, "n_steps": 10})
     drawn, pack = [], agent.draw.pack
     agent.draw.pack = lambda rows, weights: drawn.append(pack(rows, weights)[0]) or (drawn[-1],)
-    agent.fit(env, epochs=1, steps_per_epoch=90, verbose=0)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=90)
     assert agent.updates == len(drawn) == 3
     layout = WindowLayout.of(agent.spec, 1 + agent.family.record_width)
     for number, packed in enumerate(drawn):

@@ -8,7 +8,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tfdpg
-from tests.agents.roster import AGENTS, needs, roster
+from tests.agents.roster import AGENTS, fit_briefly, needs, roster
 from tests.environments import Counter
 
 everyone = roster(*AGENTS)
@@ -21,7 +21,7 @@ def pendulum():
 def fitted(make, env=None, epochs=2, steps=40, **changes):
     env = env or pendulum()
     agent = make(env, **changes)
-    agent.fit(env, epochs=epochs, steps_per_epoch=steps, verbose=0)
+    fit_briefly(agent, env, epochs=epochs, steps_per_epoch=steps)
     return agent
 
 
@@ -70,7 +70,7 @@ def test_same_seed_gives_the_same_weights_to_the_bit_and_save_and_load_go_on_ide
     assert (again.env_steps, again.updates, again.epoch) == (agent.env_steps, agent.updates, 2)
     assert_same_weights(agent, again)
     for each in (agent, again):
-        each.fit(pendulum(), epochs=4, initial_epoch=2, steps_per_epoch=40, verbose=0)
+        fit_briefly(each, pendulum(), epochs=4, initial_epoch=2, steps_per_epoch=40)
     assert_same_weights(agent, again)
 
 
@@ -104,7 +104,7 @@ def test_acting_predicting_and_policy_agree(make, one):
 def test_an_own_loop_that_begins_again_does_not_chain_episodes(make):
     env = Counter(length=9)
     agent = make(env, update_after=400)
-    agent.fit(env, epochs=1, steps_per_epoch=3, verbose=0)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=3)
     for _ in range(2):
         observation, _ = env.reset()
         for _ in range(2):

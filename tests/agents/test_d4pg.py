@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 import tfdpg
 from tests.agents.by_hand import BATCH, PI, PI_T, S2, SPEC, A, D, R, S, adam_first_step, linear, minibatch
-from tests.agents.roster import SMALL
+from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter, Identity
 from tests.losses.test_distributional import slow_projection
 from tfdpg.networks import Categorical, Mixture, Value, head_of
@@ -187,7 +187,7 @@ def waiting(**options):
     """An agent that has steps and has not learnt."""
     env = gym.make("Pendulum-v1")
     agent = tfdpg.D4PG(env, **SMALL | {"replay": "uniform", "update_after": 1000} | options)
-    agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=40)
     return agent
 
 

@@ -8,7 +8,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tfdpg
-from tests.agents.roster import AGENTS, needs, options_of, roster
+from tests.agents.roster import AGENTS, fit_briefly, needs, options_of, roster
 from tests.environments import Counter
 from tfdpg.replay import Recorder, Ring
 
@@ -18,7 +18,7 @@ everyone = roster(*AGENTS)
 def fitted(make, env=None, steps=40, **changes):
     env = env or Counter()
     agent = make(env, **changes)
-    agent.fit(env, epochs=1, steps_per_epoch=steps, verbose=0)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=steps)
     return agent
 
 
@@ -31,7 +31,7 @@ def first_step(make, **changes):
     agent = make(
         Counter(), update_after=1000, q_optimizer=keras.optimizers.SGD(1.0, **changes.pop("sgd", {})), **changes
     )
-    agent.fit(Counter(), epochs=1, steps_per_epoch=40, verbose=0)
+    fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=40)
     before = [w.copy() for w in agent.networks["q1"].get_weights()]
     agent.learn(1)
     return [b - a for b, a in zip(before, agent.networks["q1"].get_weights(), strict=True)]
@@ -124,7 +124,7 @@ def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
         return reward - 10
 
     agent = make(env, reward_shaper=shaper, update_after=400)
-    history = agent.fit(env, epochs=2, steps_per_epoch=20, verbose=0)
+    history = fit_briefly(agent, env, epochs=2, steps_per_epoch=20)
     assert history.history["return"] == [15, 15]
     drawable = agent.replay.successor[: agent.replay.size] >= 0
     assert sorted(set(agent.replay.rows[: agent.replay.size, -1][drawable])) == [-9, -8, -7, -6, -5]
@@ -323,7 +323,7 @@ def test_n_step_and_discount_reach_the_minibatch(make):
     needs(make, "n_step")
     env = Counter(length=9)
     agent = make(env, n_step=3, gamma=0.5, start_steps=100, update_after=1000)
-    agent.fit(env, epochs=1, steps_per_epoch=9, verbose=0)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=9)
     packed = agent.draw.pack(np.arange(9)[None])[0][0]
     np.testing.assert_allclose(packed[0, 3:5], [1 + 0.5 * 2 + 0.25 * 3, 0.125])
     np.testing.assert_allclose(packed[7, 3:5], [8 + 0.5 * 9, 0.0])

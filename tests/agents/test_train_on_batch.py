@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfdpg
-from tests.agents.roster import ACER, AGENTS, roster
+from tests.agents.roster import ACER, AGENTS, fit_briefly, roster
 from tests.environments import Counter
 from tfdpg.replay import Layout, WindowLayout
 
@@ -16,7 +16,7 @@ from tfdpg.replay import Layout, WindowLayout
 def trained(make, ends, steps=40):
     env = Counter(length=3, ends=ends)
     agent = make(env)
-    agent.fit(env, epochs=1, steps_per_epoch=steps, verbose=0)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=steps)
     return agent
 
 

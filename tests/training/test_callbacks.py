@@ -12,24 +12,19 @@ import pytest
 import tensorflow as tf
 
 import tfdpg
-from tests.agents.roster import SMALL
+from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
-from tfdpg.training.callbacks import PROGRESS, StopAtReturn
+from tfdpg.training.callbacks import StopAtReturn
+from tfdpg.training.monitors import prepare
+from tfdpg.training.progress import PROGRESS
 
 
 def fit(callbacks, epochs=3, agent=None, verbose=0, learns=False, **changes):
     """Without updates, which cost a trace, where a callback does not look at them."""
     agent = agent or tfdpg.TD3(Counter(), **SMALL | ({} if learns else {"update_after": 1000}) | changes)
-    history = agent.fit(
-        Counter(),
-        epochs=epochs,
-        steps_per_epoch=20,
-        callbacks=callbacks,
-        verbose=verbose,
-        validation_env=Counter(),
-        validation_episodes=1,
-    )
-    return agent, history
+    options = {"epochs": epochs, "steps_per_epoch": 20, "callbacks": callbacks, "verbose": verbose}
+    options |= {"validation_env": Counter(), "validation_episodes": 1}
+    return agent, fit_briefly(agent, Counter(), **options)
 
 
 def rates(agent):
@@ -105,10 +100,8 @@ def test_model_checkpoint_of_weights(tmp_path):
 
 
 def test_model_checkpoint_of_everything(tmp_path):
-    callback = keras.callbacks.ModelCheckpoint(
-        str(tmp_path / "best.keras"), monitor="val_return", mode="max", save_best_only=True
-    )
-    fit([callback], learns=True)
+    callback = keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"), monitor="val_return", save_best_only=True)
+    fit([callback])
     assert tfdpg.load_agent(tmp_path / "best.keras").env_steps == 20
 
 
@@ -135,9 +128,63 @@ def test_early_stopping_restores_the_best_weights():
     np.testing.assert_allclose(agent.act(observation, explore=False), agent.predict(observation), rtol=1e-4, atol=1e-6)
 
 
-def test_early_stopping_wants_a_mode():
-    with pytest.raises(ValueError, match="mode"):
-        fit([keras.callbacks.EarlyStopping("val_return")])
+@pytest.mark.parametrize("monitor, mode", [("val_return", "max"), ("return_min", "max"), ("td_error", "min")])
+def test_what_is_better_of_a_log_is_known(monitor, mode):
+    stopping = keras.callbacks.EarlyStopping(monitor)
+    plateau = keras.callbacks.ReduceLROnPlateau(monitor)
+    checkpoint = keras.callbacks.ModelCheckpoint("unused.keras", monitor, save_best_only=True)
+    given = keras.callbacks.EarlyStopping(monitor, mode="min")
+    prepare([stopping, plateau, checkpoint, given], [monitor])
+    assert [callback.mode for callback in (stopping, plateau, checkpoint, given)] == [mode, mode, mode, "min"]
+
+
+def test_early_stopping_maximises_a_return():
+    returns = iter([1.0, 2.0, 0.0, 0.5, 9.0])
+    falling = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update({"return": next(returns)}))
+    _, history = fit([falling, keras.callbacks.EarlyStopping("return", patience=2)], epochs=9)
+    assert history.epoch == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("monitor", ["q1", "val_return_std", "env_steps"])
+def test_what_is_better_must_be_said_before_the_first_step(monitor):
+    env = Counter()
+    agent = tfdpg.TD3(env, **SMALL)
+    stopping = keras.callbacks.EarlyStopping(monitor)
+    with pytest.raises(ValueError, match=f"`mode` must be 'min' or 'max' for EarlyStopping on '{monitor}'"):
+        agent.fit(env, callbacks=[stopping], validation_env=Counter())
+    assert env.total == 0
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        keras.callbacks.EarlyStopping("val_return"),
+        keras.callbacks.ReduceLROnPlateau("val_return"),
+        keras.callbacks.ModelCheckpoint("unused.keras", "val_return", save_best_only=True),
+        tfdpg.callbacks.ExportBest("unused"),
+        StopAtReturn(15),
+    ],
+    ids=lambda callback: type(callback).__name__,
+)
+def test_what_will_not_be_logged_is_refused_before_the_first_step(callback):
+    env = Counter()
+    agent = tfdpg.TD3(env, **SMALL)
+    message = (
+        f"{type(callback).__name__} monitors 'val_return', which is not among .*'return'.* Give fit a validation_env"
+    )
+    with pytest.raises(ValueError, match=message):
+        agent.fit(env, callbacks=[callback])
+    with pytest.raises(ValueError, match=r"which is not among .*'loss'.*'updates_per_second'"):
+        agent.fit_offline(None, callbacks=[callback])
+    assert env.total == 0
+    assert keras.callbacks.ModelCheckpoint("unused.keras").monitor == "val_loss"  # which it does not look at
+    prepare([keras.callbacks.ModelCheckpoint("unused.keras")], ["loss"])
+
+
+def test_model_checkpoint_of_weights_by_its_name(tmp_path):
+    agent, _ = fit([keras.callbacks.ModelCheckpoint(str(tmp_path / "pi.weights.h5"))])
+    assert (tmp_path / "pi.weights.h5").is_file()
+    agent.load_weights(tmp_path / "pi.weights.h5")
 
 
 def test_backup_and_restore_goes_on_at_the_epoch(tmp_path):
@@ -154,7 +201,7 @@ def test_backup_and_restore_goes_on_at_the_epoch(tmp_path):
 
 
 def test_reduce_lr_on_plateau_moves_every_optimizer():
-    callback = keras.callbacks.ReduceLROnPlateau("val_return", mode="max", factor=0.5, patience=1)
+    callback = keras.callbacks.ReduceLROnPlateau("val_return", factor=0.5, patience=1)
     agent, history = fit([callback], pi_lr=1e-3, q_lr=4e-3)
     assert rates(agent) == [2.5e-4, 1e-3, 1e-3]
     np.testing.assert_allclose(history.history["learning_rate_q1_adam"], [4e-3, 4e-3, 2e-3], rtol=1e-6)

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 import tfdpg
-from tests.agents.roster import SMALL
+from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tests.test_files import Disk
 from tfdpg import export, files
@@ -58,7 +58,7 @@ def test_other_spaces_are_refused(saved, tmp_path):
 def test_a_failed_save_keeps_the_old_one(agent, tmp_path, monkeypatch):
     agent.save(tmp_path / "agent")
     steps = agent.env_steps
-    agent.fit(Counter(), epochs=1, steps_per_epoch=10, verbose=0)
+    fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=10)
     monkeypatch.setattr(np, "savez", lambda *args, **kwargs: (_ for _ in ()).throw(OSError("No space left on device")))
     with pytest.raises(OSError, match="No space"):
         agent.save(tmp_path / "agent")
@@ -70,7 +70,7 @@ def test_a_failed_save_keeps_the_old_one(agent, tmp_path, monkeypatch):
 def test_an_interrupted_replacement_puts_the_old_one_back(agent, tmp_path, monkeypatch):
     agent.save(tmp_path / "agent")
     steps = agent.env_steps
-    agent.fit(Counter(), epochs=1, steps_per_epoch=10, verbose=0)
+    fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=10)
     rename = Path.rename
 
     def interrupted(self, target):
@@ -104,7 +104,7 @@ def test_a_dict_observation_keeps_its_order(tmp_path):
 
 def test_overwriting(agent, tmp_path):
     agent.save(tmp_path / "agent")
-    agent.fit(Counter(), epochs=1, steps_per_epoch=10, verbose=0)
+    fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=10)
     with pytest.raises(FileExistsError):
         agent.save(tmp_path / "agent", overwrite=False)
     agent.save(tmp_path / "agent")
@@ -148,9 +148,9 @@ def test_a_power_cut_at_any_moment_leaves_a_checkpoint_and_a_policy(tmp_path, mo
     agent = tfdpg.TD3(env, **SMALL | {"update_after": 1000})
     callbacks = [tfdpg.callbacks.Checkpoint(tmp_path / "disk/checkpoints", keep=1)]
     callbacks += [tfdpg.callbacks.ExportBest(tmp_path / "disk/best", monitor="env_steps")]
-    agent.fit(env, epochs=1, steps_per_epoch=20, callbacks=callbacks, verbose=0)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=20, callbacks=callbacks)
     disk.check = cut
-    agent.fit(env, epochs=2, initial_epoch=1, steps_per_epoch=20, callbacks=callbacks, verbose=0)
+    fit_briefly(agent, env, epochs=2, initial_epoch=1, steps_per_epoch=20, callbacks=callbacks)
     disk.check = lambda: None
     assert len(cuts) >= 4 and None not in {found for both in cuts for found in both}
     assert cuts[0] == (20, 20) or cuts[0] == (40, 20) and cuts[-1] == (40, 40)
@@ -172,7 +172,7 @@ def newest_policy(directory):
 
 def test_files_of_two_checkpoints_never_mix(agent, tmp_path):
     agent.save(tmp_path / "a")
-    agent.fit(Counter(), epochs=1, steps_per_epoch=10, verbose=0)
+    fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=10)
     agent.set_weights([weight + 1 for weight in agent.get_weights()])
     agent.save(tmp_path / "b")
     names = sorted(path.name for path in (tmp_path / "a").iterdir())

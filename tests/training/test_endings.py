@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tfdpg
-from tests.agents.roster import SMALL
+from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tests.training.test_fit import agent_for
 
@@ -63,9 +63,8 @@ def test_a_second_signal_ends_at_once(first, second):
 
     before = [signal.getsignal(known) for known in ENDS]
     with pytest.raises(SystemExit, match="143"):
-        agent_for(Counter(), update_after=1000).fit(
-            Counter(), epochs=1, callbacks=[Twice()], steps_per_epoch=100, verbose=0
-        )
+        agent = agent_for(Counter(), update_after=1000)
+        fit_briefly(agent, Counter(), epochs=1, callbacks=[Twice()], steps_per_epoch=100)
     assert [signal.getsignal(known) for known in ENDS] == before
 
 
@@ -96,7 +95,7 @@ def test_after_an_exception_of_the_environment_the_steps_before_it_are_saved(tmp
 
     callbacks = [Fails(), tfdpg.callbacks.Checkpoint(tmp_path), ends]
     with pytest.raises(KeyError, match="a sensor is gone") as raised:
-        agent.fit(env, epochs=3, steps_per_epoch=20, callbacks=callbacks, verbose=0)
+        fit_briefly(agent, env, epochs=3, steps_per_epoch=20, callbacks=callbacks)
     assert raised.value.__notes__ == ["Fails: the disk is full"]
     assert str(raised.value.__context__) == "the bus is silent" and not raised.value.__suppress_context__
     assert ends.seen == 1 and tfdpg.load_agent(tmp_path / "33").env_steps == 33

@@ -5,6 +5,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import tfdpg
+from tests.agents.roster import fit_briefly
 from tests.environments import Counter
 from tfdpg.training.lanes import reset_seed
 
@@ -44,7 +45,7 @@ def test_noise_with_a_past_has_none_when_an_episode_begins():
     starts = []
     options = {"noise": "ou", "act_noise": 0.01, "ou_theta": 0.0, "start_steps": 0, "update_after": 1000}
     agent = tfdpg.TD3(Counter(), **options, hidden_units=(4,), jit_compile=False)
-    agent.fit(Counter(), epochs=1, steps_per_epoch=502, verbose=0)
+    fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=502)
     scores = [agent.evaluate(Starts(length=100), 20, stochastic=True) for _ in range(2)]
     assert scores[0] == scores[1] and starts[:20] == starts[20:]
     assert np.std(starts) < 0.02  # it is 0.1 after an episode
@@ -92,7 +93,7 @@ def test_float64_actions_reach_the_environment_in_its_type():
 
     env = Double()
     agent = tfdpg.TD3(env, hidden_units=(4,), start_steps=0, act_noise=9.0, update_after=100, jit_compile=False)
-    agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
     agent.evaluate(env, 1)
 
 

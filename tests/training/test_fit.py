@@ -7,14 +7,14 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import tfdpg
-from tests.agents.roster import SMALL
+from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tfdpg.replay.ring import NONE
 
 LOGS = {
     *("return", "return_std", "return_min", "return_max", "episode_length", "loss", "loss_q", "loss_pi", "q1", "q2"),
     *("env_steps", "steps_per_second", "q1_std", "q1_min", "q1_max", "q2_std", "q2_min", "q2_max"),
-    "td_error",
+    *("td_error", "actions_at_bounds"),
 }
 
 
@@ -56,7 +56,7 @@ def test_ends_are_right_of_dicts_that_terminate_and_boxes_that_are_cut(mode):
 def check_ends(kind, mode, ends, as_dict):
     envs = kind([lambda: Counter(length=3, ends=ends, as_dict=as_dict)] * 2, autoreset_mode=mode)
     agent = agent_for(envs, update_after=1000)
-    agent.fit(envs, epochs=1, steps_per_epoch=20, verbose=0)
+    fit_briefly(agent, envs, epochs=1, steps_per_epoch=20)
     envs.close()
     assert agent.env_steps == 20
     found = transitions(agent)
@@ -74,7 +74,7 @@ def test_single_and_vector_environments_see_the_same_episodes():
     logs = []
     for env in (single, vector):
         agent = agent_for(env, update_after=1000)
-        logs.append(agent.fit(env, epochs=2, steps_per_epoch=16, verbose=0).history)
+        logs.append(fit_briefly(agent, env, epochs=2, steps_per_epoch=16).history)
     for key in ("return", "episode_length"):
         assert logs[0][key] == logs[1][key]
     assert logs[0]["return"] == [10.0, 10.0] and logs[0]["episode_length"] == [4.0, 4.0]
@@ -85,7 +85,7 @@ def test_single_and_vector_environments_see_the_same_episodes():
 def test_max_ep_len_truncates(kind):
     env = Counter(length=100) if kind is None else kind([lambda: Counter(length=100)] * 2)
     agent = agent_for(env, update_after=1000)
-    history = agent.fit(env, epochs=1, steps_per_epoch=20, max_ep_len=5, verbose=0)
+    history = fit_briefly(agent, env, epochs=1, steps_per_epoch=20, max_ep_len=5)
     assert history.history["episode_length"] == [5.0]
     assert not agent.replay.terminated.any()
     assert len(transitions(agent)) == 20
@@ -111,9 +111,9 @@ def test_logs_of_each_epoch_are_complete():
 def test_the_schedule_earns_one_update_a_step_after_update_after():
     env = Counter()
     agent = agent_for(env, update_after=20, update_every=10)
-    agent.fit(env, epochs=1, steps_per_epoch=29, verbose=0)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=29)
     assert agent.updates == 0
-    agent.fit(env, epochs=1, steps_per_epoch=1, verbose=0)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=1)
     assert agent.updates == 10  # nothing is caught up
     agent.fit(env, epochs=1, steps_per_epoch=35, verbose=0)
     assert agent.updates == 40
@@ -148,17 +148,16 @@ class Rounds(keras.callbacks.Callback):
 
 def test_a_batch_is_a_round():
     rounds, env = Rounds(), Counter()
-    agent_for(env, update_after=1000, update_every=10).fit(
-        env, epochs=2, steps_per_epoch=25, callbacks=[rounds], verbose=0
-    )
+    agent = agent_for(env, update_after=1000, update_every=10)
+    fit_briefly(agent, env, epochs=2, steps_per_epoch=25, callbacks=[rounds])
     assert rounds.ends == [(9, 10), (19, 20), (24, 25), (4, 30), (14, 40), (24, 50)]
 
 
 def test_a_second_fit_closes_the_open_episode_as_truncated():
     env = Counter(length=10)
     agent = agent_for(env, update_after=1000)
-    agent.fit(env, epochs=1, steps_per_epoch=4, verbose=0)
-    agent.fit(env, epochs=1, steps_per_epoch=4, verbose=0)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=4)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=4)
     found = transitions(agent)
     assert found[:, :2].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 0], [1, 1], [1, 2], [1, 3]]
     assert not found[:, 3].any()
@@ -172,10 +171,10 @@ def test_nan_from_the_environment_stops_and_names_the_step(bad, tmp_path):
     agent = agent_for(env, update_after=1000)
     checkpoint = tfdpg.callbacks.Checkpoint(tmp_path)
     with pytest.raises(ValueError, match=f"environment's {bad} is not finite at environment step 23"):
-        agent.fit(env, epochs=3, steps_per_epoch=20, callbacks=[checkpoint], verbose=0)
+        fit_briefly(agent, env, epochs=3, steps_per_epoch=20, callbacks=[checkpoint])
     again = tfdpg.load_agent(tmp_path / "22")
     assert again.env_steps == 22 and np.isfinite(again.replay.rows[: again.replay.size, 0]).all()
-    agent.fit(Counter(), epochs=1, steps_per_epoch=10, verbose=0)  # the agent is as good as before
+    fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=10)  # the agent is as good as before
     assert agent.env_steps == 22 + 10
 
 
@@ -225,15 +224,3 @@ def test_fit_in_another_thread():
     thread.start()
     thread.join()
     assert results[0].history["env_steps"] == [20]
-
-
-def test_verbosity(capsys):
-    env = Counter()
-    agent = agent_for(env)
-    agent.fit(env, epochs=2, steps_per_epoch=20, verbose=0)
-    assert capsys.readouterr().out == ""
-    agent.fit(env, epochs=2, steps_per_epoch=20, verbose=2)
-    shown = capsys.readouterr().out
-    assert "Epoch 2/2" in shown and "20/20" in shown and "return: 15" in shown and "loss_q" in shown
-    agent.fit(env, epochs=2, steps_per_epoch=20)
-    assert "━" in capsys.readouterr().out

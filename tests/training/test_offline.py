@@ -1,5 +1,6 @@
 """Training on stored transitions."""
 
+import contextlib
 import os
 import signal
 
@@ -9,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 import tfdpg
-from tests.agents.roster import SMALL
+from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tfdpg.replay import Ring, draw_transitions
 from tfdpg.replay.ring import NONE
@@ -65,7 +66,7 @@ def test_every_form_of_data_trains(tmp_path):
     source = tfdpg.TD3(SPEC, **SMALL)
     source.fit_offline(data(), epochs=1, steps_per_epoch=1, verbose=0)
     source.save(tmp_path / "agent")
-    agent = tfdpg.DDPG(SPEC, **SMALL | {"replay_size": 12})
+    agent = tfdpg.DDPG(SPEC, **SMALL | {"replay_size": 12}, pi_lr=1e-5)  # too slow to come to its bounds
     forms = (data(), tmp_path / "data.npz", tmp_path / "agent", tmp_path / "agent/replay.npz")
     for number, given in enumerate(forms, start=1):
         history = agent.fit_offline(
@@ -98,7 +99,7 @@ def test_a_dict_space(tmp_path):
     env = Counter(as_dict=True)
     spec = tfdpg.Spec.of(env)
     agent = tfdpg.DDPG(env, **SMALL | {"update_after": 1000}, recorders=[tmp_path / "run"])
-    agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
     ring = Ring(spec, 100)
     load_into(ring, tmp_path / "run")
     acted = agent.replay.successor[:24] >= 0
@@ -171,7 +172,9 @@ def test_behaviour_cloning_pulls_the_policy_to_the_data():
     errors = {}
     for bc_weight in (0.0, 10.0):
         agent = tfdpg.TD3(spec, hidden_units=(32,), batch_size=64, pi_lr=3e-3, bc_weight=bc_weight, jit_compile=False)
-        agent.fit_offline(given, epochs=1, steps_per_epoch=500, verbose=0)
+        saturated = pytest.warns(UserWarning, match="actions_at_bounds")  # the rewards say nothing of actions
+        with contextlib.nullcontext() if bc_weight else saturated:
+            agent.fit_offline(given, epochs=1, steps_per_epoch=500, verbose=0)
         errors[bc_weight] = np.abs(agent.predict(observations) - wanted).mean()
     assert errors[10.0] < 0.1 < errors[0.0] / 2
 

@@ -20,11 +20,14 @@ from tfdpg.distributed.storage import Storage, storage
 from tfdpg.training.evaluation import summarise
 from tfdpg.training.interrupt import Interrupt, deferred_signals
 from tfdpg.training.lanes import Episode
-from tfdpg.training.loop import Training, check_environments, with_environment
+from tfdpg.training.loop import STEPPED, Training, check_environments, with_environment
 from tfdpg.training.updates import LARGEST_CHUNK
 
 WAIT = 0.2
 """Seconds to wait for a chunk at most before it is looked whether there was a signal to end."""
+
+LOGS = (*STEPPED, "updates_per_second", "worker_restarts")
+"""The logs of an epoch, beside what updates measure."""
 
 
 def train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOptions) -> keras.callbacks.History:
@@ -37,7 +40,7 @@ def _train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOpt
     check_environments(agent, options.validation_env)
     actor, weights = policy_for_workers(agent, options.worker_backend)
     check(agent, options)
-    training = Training(agent, options, options.epochs)
+    training = Training(agent, options, options.epochs, LOGS)
     agent.learning.expect(LARGEST_CHUNK)
     with (
         deferred_signals() as interrupted,

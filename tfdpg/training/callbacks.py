@@ -1,6 +1,6 @@
 """Keras callbacks, where Keras has none.
 
-Keras' own callbacks work with `Agent.fit`; those that cannot are named in `REFUSED`, with what to use.
+Keras' own callbacks work with `Agent.fit`; see `tfdpg.training.monitors` for those that cannot.
 """
 
 import csv
@@ -16,34 +16,9 @@ import numpy as np
 
 from tfdpg import export
 from tfdpg.arguments import positive_int
-from tfdpg.training.scalars import ScalarWriter as ScalarWriter
+from tfdpg.training.scalars import ScalarWriter
 
-REFUSED = {
-    "OrbaxCheckpoint": (
-        "it saves one Keras model, and an agent is several with a replay. Use tfdpg.callbacks.Checkpoint, which "
-        "saves everything needed to go on"
-    ),
-}
-"""Keras callbacks that cannot work with an agent: why, and what to use."""
-
-PROGRESS = ("return", "episode_length", "loss_q", "loss_pi", "q1", "env_steps", "val_return")
-"""What the progress bar shows; `History` and `CSVLogger` have everything."""
-
-
-class ProgressBar(keras.callbacks.ProgbarLogger):
-    """Keras' progress bar, in environment steps, with the few numbers that fit on a line."""
-
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Shows the numbers of the round."""
-        super().on_train_batch_end(batch, _shown(logs))
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Shows the numbers of the epoch."""
-        super().on_epoch_end(epoch, _shown(logs))
-
-
-def _shown(logs: dict[str, Any] | None) -> dict[str, float]:
-    return {key: logs[key] for key in PROGRESS if logs and key in logs and np.isfinite(logs[key])}
+__all__ = ["Checkpoint", "EpochLogger", "ExportBest", "ScalarWriter", "StopAtReturn"]
 
 
 class _AgentCallback(keras.callbacks.Callback):
@@ -173,13 +148,17 @@ class StopAtReturn(_AgentCallback):
 
 
 def _monitored(callback: ExportBest | StopAtReturn, logs: dict[str, Any] | None) -> float:
-    logs = logs or {}
-    if callback.monitor not in logs:
-        raise ValueError(
-            f"{type(callback).__name__} monitors {callback.monitor!r}, which is not among the logs {sorted(logs)}. "
-            "Give fit a validation_env, or the callback another `monitor`."
-        )
-    return logs[callback.monitor]
+    if callback.monitor not in (logs or {}):
+        raise not_logged(callback, logs or {})
+    return (logs or {})[callback.monitor]
+
+
+def not_logged(callback: Any, logs: Iterable[str]) -> ValueError:
+    """The error of a callback that monitors what is not among the logs."""
+    return ValueError(
+        f"{type(callback).__name__} monitors {callback.monitor!r}, which is not among the logs {sorted(logs)}. "
+        "Give fit a validation_env, or the callback another `monitor`."
+    )
 
 
 class EpochLogger(keras.callbacks.Callback):
@@ -239,9 +218,5 @@ class EpochLogger(keras.callbacks.Callback):
             csv.writer(file, delimiter="\t", lineterminator="\n").writerow(row)
 
 
-def refuse_unusable(callbacks: Iterable[keras.callbacks.Callback]) -> None:
-    """Raises `ValueError` for a Keras callback that cannot work with an agent, naming what to use."""
-    for callback in callbacks:
-        for base in type(callback).__mro__:
-            if base.__name__ in REFUSED and base.__module__.startswith("keras."):
-                raise ValueError(f"keras.callbacks.{base.__name__} cannot be used: {REFUSED[base.__name__]}.")
+def __dir__() -> list[str]:
+    return __all__

@@ -78,6 +78,11 @@ class Lanes:
         self._lengths = np.zeros(self.num_lanes, np.int64)
         self._has_stepped = False
 
+    @property
+    def longest_open(self) -> int:
+        """The steps of the longest episode that has not ended."""
+        return int(self._lengths.max())
+
     def reset(self) -> Any:
         """Resets all lanes; returns their first observations, batched.
 

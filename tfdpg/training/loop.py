@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 import keras
@@ -11,14 +11,18 @@ import numpy as np
 
 from tfdpg.environments import opened
 from tfdpg.findings import warn_of_normalizers, warn_of_observations
-from tfdpg.training.callbacks import ProgressBar, refuse_unusable
+from tfdpg.training.doubts import Doubts, actions_at_bounds
 from tfdpg.training.evaluation import summarise
 from tfdpg.training.interrupt import Interrupt, deferred_signals
 from tfdpg.training.lanes import Episode, Lanes
+from tfdpg.training.monitors import prepare
 from tfdpg.training.options import FitOptions, TrainingOptions
+from tfdpg.training.progress import ProgressBar, resolve
 from tfdpg.training.protocols import Trains
 
 Trained = TypeVar("Trained", bound=TrainingOptions)
+STEPPED = (*summarise([]), "env_steps", "steps_per_second")
+"""The logs of an epoch in an environment, beside what updates measure."""
 
 
 def fit(agent: Trains, env: Any, options: FitOptions) -> keras.callbacks.History:
@@ -30,7 +34,8 @@ def fit(agent: Trains, env: Any, options: FitOptions) -> keras.callbacks.History
     with opened(env) as env, with_environment(options) as options:
         check_environments(agent, options.validation_env, env)
         lanes = Lanes(env, agent.spec, agent.collector.next_reset_seed, options.max_ep_len)
-        training = Training(agent, options, options.epochs)
+        training = Training(agent, options, options.epochs, STEPPED)
+        training.doubts.plan(options, lanes)
         with deferred_signals() as interrupted:
             run = _Run(agent, lanes, training.hooks, interrupted, options)
             try:
@@ -71,15 +76,18 @@ class Training:
         agent: the agent.
         options: what `fit` was given.
         stop: the epoch to stop at.
+        logs: the names of an epoch's logs, beside what updates measure.
 
     Attributes:
+        doubts: what is to be said about it.
         hooks: the callbacks, with a progress bar and `history`.
         history: what the epochs logged.
     """
 
-    def __init__(self, agent: Trains, options: TrainingOptions, stop: int):
+    def __init__(self, agent: Trains, options: TrainingOptions, stop: int, logs: Sequence[str]):
         self._agent, self._options, self._stop = agent, options, stop
-        self.hooks, self.history = _callback_list(agent, options, stop)
+        self.hooks, self.history = _callback_list(agent, options, stop, logs)
+        self.doubts = Doubts(agent)
         agent.begin_training()
 
     def run(self, interrupted: Interrupt, first: int, train_epoch: Callable[[int], dict[str, float]]) -> None:
@@ -104,9 +112,10 @@ class Training:
                 logs = train_epoch(epoch)
                 if interrupted.is_set():
                     break
-                logs |= self._validated()
+                logs |= actions_at_bounds(agent) | self._validated()
                 agent.complete(epoch)
                 hooks.on_epoch_end(epoch, logs)
+                self.doubts.epoch(logs)
                 if agent.stop_training or interrupted.is_set():
                     break
             if error := interrupted.error():
@@ -120,6 +129,7 @@ class Training:
                 raise signalled from None
             raise
         hooks.on_train_end()
+        self.doubts.end()
 
     def _validated(self) -> dict[str, float]:
         """The logs of an evaluation; none without an environment for it."""
@@ -211,16 +221,17 @@ class _Run:
 
 
 def _callback_list(
-    agent: Any, options: TrainingOptions, stop: int
+    agent: Any, options: TrainingOptions, stop: int, logs: Sequence[str]
 ) -> tuple[keras.callbacks.CallbackList, keras.callbacks.History]:
     """Keras' list of a training's callbacks, with a progress bar and a `History`, which is also given by itself."""
-    callbacks, verbose = list(options.callbacks or []), 1 if options.verbose == "auto" else options.verbose
-    refuse_unusable(callbacks)
+    callbacks, verbose = list(options.callbacks or []), resolve(options.verbose)
+    validated = () if options.validation_env is None else [f"val_{name}" for name in summarise([])]
+    prepare(callbacks, [*logs, *agent.statistics.summary(), *actions_at_bounds(agent), *validated])
     histories = [callback for callback in callbacks if isinstance(callback, keras.callbacks.History)]
     history = histories[0] if histories else keras.callbacks.History()
     if not histories:
         callbacks.append(history)
     if verbose and not any(isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks):
-        callbacks.append(ProgressBar())
+        callbacks.insert(0, ProgressBar())  # its line is whole before others write theirs
     counts: dict[str, Any] = {"epochs": stop, "steps": options.steps_per_epoch, "verbose": verbose}
     return keras.callbacks.CallbackList(callbacks, model=agent, **counts), history

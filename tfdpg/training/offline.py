@@ -24,7 +24,7 @@ def _fit_offline(agent: Trains, data: Any, options: TrainingOptions) -> keras.ca
     agent.collector.close_episodes()
     if data is not None:
         load_into(agent.replay, data)
-    training = Training(agent, options, agent.epoch + options.epochs)
+    training = Training(agent, options, agent.epoch + options.epochs, ("updates", "updates_per_second"))
     with deferred_signals() as interrupted:
 
         def train_epoch(epoch: int) -> dict[str, float]:
@@ -33,10 +33,11 @@ def _fit_offline(agent: Trains, data: Any, options: TrainingOptions) -> keras.ca
             while done < steps and not (agent.stop_training or interrupted.is_set()):
                 training.hooks.on_train_batch_begin(done)
                 count = min(LARGEST_CHUNK, steps - done)
-                logs = agent.learn(count)
+                logs = agent.learn(count) | {"updates": agent.updates}
                 done += count
                 training.hooks.on_train_batch_end(done - 1, logs)
-            return agent.statistics.summary() | {"updates_per_second": done / (time.perf_counter() - began)}
+            speed = done / (time.perf_counter() - began)
+            return agent.statistics.summary() | {"updates": agent.updates, "updates_per_second": speed}
 
         training.run(interrupted, agent.epoch, train_epoch)
     return training.history

@@ -32,7 +32,7 @@ class TrainingOptions(Watching, group="training"):
     max_ep_len: Count | None = 1000
     """episodes are cut (truncated) after this many steps; None leaves it to the environment."""
     verbose: Literal["auto", 0, 1, 2] = "auto"
-    """0 is silent, 1 a progress bar, 2 a line for each epoch; "auto" is 1."""
+    """0 is silent, 1 a progress bar, 2 a line for each epoch; "auto" is 1 on a terminal and in a notebook, else 2."""
 
 
 class FitOptions(TrainingOptions, group="training"):

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import keras
 
-from tfdpg.acting import Moments
+from tfdpg.acting import Behaviour, Moments
 from tfdpg.networks import Actor
 from tfdpg.replay import Draw, Ring
 from tfdpg.spec import Spec
@@ -23,11 +23,16 @@ class Trains(Protocol):
     schedule: Schedule
     collector: Collector
     statistics: Statistics
+    behaviour: Behaviour
     stop_training: bool
     _initial_epoch: int | None
 
     @property
+    def options(self) -> Any: ...
+    @property
     def epoch(self) -> int: ...
+    @property
+    def updates(self) -> int: ...
     def begin_training(self) -> None: ...
     def complete(self, epoch: int) -> None: ...
     def act(self, observation: Any, explore: bool = True) -> Any: ...

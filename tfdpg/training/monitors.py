@@ -1,0 +1,77 @@
+"""Keras' callbacks and an agent: which cannot work, and which way what they monitor is better."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import keras
+
+from tfdpg.arguments import reject
+from tfdpg.training.callbacks import ExportBest, StopAtReturn, not_logged
+
+REFUSED = {
+    "OrbaxCheckpoint": (
+        "it saves one Keras model, and an agent is several with a replay. Use tfdpg.callbacks.Checkpoint, which "
+        "saves everything needed to go on"
+    ),
+}
+"""Keras callbacks that cannot work with an agent: why, and what to use."""
+
+DIRECTED = (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint, keras.callbacks.ReduceLROnPlateau)
+"""Keras callbacks that monitor a log, with a `mode`."""
+
+
+def prepare(callbacks: Sequence[Any], logs: Collection[str]) -> None:
+    """Makes callbacks ready for an agent, before the first step.
+
+    What is monitored without a `mode` is maximised if it is a return, and minimised if it is a loss or an error; a
+    `ModelCheckpoint` of `.weights.h5` saves weights, as its name says.
+
+    Args:
+        callbacks: in the order in which they are called.
+        logs: the names of what an epoch will log.
+
+    Raises:
+        ValueError: a callback that cannot work with an agent, that monitors what will not be logged, or that needs a
+            `mode`.
+    """
+    extended = False
+    for callback in callbacks:
+        _refuse_unusable(callback)
+        if isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.filepath.endswith(".weights.h5"):
+            callback.save_weights_only = True
+        if _monitors(callback) and callback.monitor not in logs and not extended:
+            raise not_logged(callback, logs)
+        if isinstance(callback, DIRECTED) and callback.mode == "auto":
+            callback.mode = _direction(callback)
+        extended |= _may_log(callback)
+
+
+def _refuse_unusable(callback: Any) -> None:
+    for base in type(callback).__mro__:
+        if base.__name__ in REFUSED and base.__module__.startswith("keras."):
+            raise ValueError(f"keras.callbacks.{base.__name__} cannot be used: {REFUSED[base.__name__]}.")
+
+
+def _monitors(callback: Any) -> bool:
+    """Whether it looks at what it monitors."""
+    if isinstance(callback, keras.callbacks.ModelCheckpoint):
+        return callback.save_best_only
+    return isinstance(callback, (*DIRECTED, ExportBest, StopAtReturn))
+
+
+def _direction(callback: Any) -> str:
+    """Which way what a callback monitors is better."""
+    name = callback.monitor.removeprefix("val_")
+    if "return" in name and not name.endswith("_std"):
+        return "max"
+    if name.startswith("loss") or name == "td_error":
+        return "min"
+    raise reject("mode", f"'min' or 'max' for {type(callback).__name__} on {callback.monitor!r}", callback.mode)
+
+
+def _may_log(callback: Any) -> bool:
+    """Whether it is somebody's own, and may add to an epoch's logs what later ones monitor."""
+    if isinstance(callback, keras.callbacks.LambdaCallback):
+        return True
+    own = not type(callback).__module__.startswith(("keras.", "tfdpg."))
+    return own and type(callback).on_epoch_end is not keras.callbacks.Callback.on_epoch_end
