@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ import tfdpg
 from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tests.training.test_fit import agent_for
+from tfdpg.training import interrupt
 
 
 class SignalAt(keras.callbacks.Callback):
@@ -58,6 +60,8 @@ def test_a_second_signal_ends_at_once(first, second):
     class Twice(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             os.kill(os.getpid(), first)
+            os.kill(os.getpid(), first)  # passed on by a parent that got it too: the same one
+            time.sleep(interrupt.TOGETHER)
             os.kill(os.getpid(), second)
             raise AssertionError("the second signal was deferred, too")
 

@@ -1,10 +1,15 @@
 """Ctrl-C and SIGTERM: training ends between two steps, and leaves a checkpoint."""
 
 import contextlib
+import math
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
+
+TOGETHER = 0.5
+"""Seconds within which signals are one."""
 
 
 class Interrupt:
@@ -16,6 +21,7 @@ class Interrupt:
 
     def __init__(self) -> None:
         self._signal: int | None = None
+        self._since = -math.inf
         self.at_once = False
 
     def is_set(self) -> bool:
@@ -23,8 +29,14 @@ class Interrupt:
         return self._signal is not None
 
     def take(self, signum: int, frame: Any) -> None:
-        """Handles a signal: the first is remembered, the second ends at once."""
-        self.at_once, self._signal = self.is_set(), signum
+        """Handles a signal: the first is remembered, the second ends at once.
+
+        What comes with the first, since a scheduler sends it to all processes and a parent passes it on, is the first.
+        """
+        now = time.monotonic()
+        if self.is_set() and now - self._since < TOGETHER:
+            return
+        self.at_once, self._signal, self._since = self.is_set(), signum, now
         if self.at_once and (error := self.error()):
             raise error
 
