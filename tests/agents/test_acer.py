@@ -21,7 +21,7 @@ RNG = np.random.default_rng(0)
 def test_many_updates_at_once_equal_one_by_one_and_xla_computes_the_same(options):
     def fitted(jit):
         agent = tfdpg.ACER(gym.make("Pendulum-v1"), **SMALL | {"n_steps": 1000, "jit_compile": jit} | options)
-        agent.fit(gym.make("Pendulum-v1"), epochs=1, steps_per_epoch=60, verbose=0)
+        fit_briefly(agent, gym.make("Pendulum-v1"), epochs=1, steps_per_epoch=60)
         agent.draw.sampler._steps = 5
         return agent
 

@@ -127,7 +127,7 @@ def test_without_compilation_the_same_is_learnt_and_python_runs_in_each_update(m
         agent = make(env, run_eagerly=run_eagerly)
         seen, real = [], agent.update
         agent.update = functools.partial(noted, seen, real)
-        agent.fit(env, epochs=1, steps_per_epoch=30, verbose=0)
+        fit_briefly(agent, env, epochs=1, steps_per_epoch=30)
         numbers[run_eagerly] = agent.get_weights()
         assert seen == (list(range(1, agent.updates + 1)) if run_eagerly else [None])
     for compiled, eager in zip(numbers[False], numbers[True], strict=True):
