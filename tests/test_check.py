@@ -13,10 +13,12 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit, vector
 
 import tfdpg
-from tests.agents.roster import ACER, SMALL
+from tests.agents.roster import ACER, SMALL, brief
 from tests.environments import Counter
 from tfdpg import cli, environments
 from tfdpg.findings import normalizers, outside
+
+pytestmark = brief
 
 UNIT = spaces.Box(-1.0, 1.0, (2,), np.float32)
 SHARED = np.zeros(2, np.float32)
@@ -429,7 +431,7 @@ def test_what_fails_for_another_reason_keeps_its_error():
 def test_fit_warns_once_of_observations_far_outside_their_space():
     with pytest.warns(UserWarning, match=r"x\[1\] = .*outside its space's \[-1, 1\].*normalize_observations") as caught:
         fitted(Outside())
-    assert len([warning for warning in caught if warning.category is UserWarning]) == 1
+    assert sum("outside" in str(warning.message) for warning in caught) == 1
     fitted(Beside())  # without a warning: that is not far
 
 
@@ -477,7 +479,7 @@ def test_normalising_wrappers_are_found_wherever_they_are(made):
 def test_fit_warns_of_normalising_wrappers_around_both_environments():
     with pytest.warns(UserWarning, match="`env`: NormalizeReward .* `reward_shaper`") as caught:
         fitted(NormalizeReward(Sound()))
-    assert len([warning for warning in caught if warning.category is UserWarning]) == 1
+    assert sum("Normalize" in str(warning.message) for warning in caught) == 1
     training = TimeLimit(Sound(), 5)
     training.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     validation = NormalizeObservation(TimeLimit(Sound(), 5))

@@ -14,7 +14,10 @@ import pytest
 
 import tests.environments  # noqa: F401 (registers an environment)
 import tfdpg
+from tests.agents.roster import brief
 from tfdpg import cli, files, runs
+
+pytestmark = brief
 
 TINY = (
     "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --update-every 5 "

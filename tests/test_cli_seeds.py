@@ -11,6 +11,7 @@ import time
 import pytest
 
 import tfdpg
+from tests.agents.roster import brief
 from tests.test_cli import QUIET, SHORT, TINY
 from tfdpg import cli, runs
 from tfdpg.agents import AGENTS
@@ -18,6 +19,7 @@ from tfdpg.cli import report
 from tfdpg.cli.jobs import Jobs, environment
 from tfdpg.run_options import read_config
 
+pytestmark = brief
 COUNTER = "tests.environments:tfdpg-test/Counter-v0"
 QUICK = [*TINY, "--steps-per-epoch", "6", "--epochs", "1", "--validation-episodes", "1", "--verbose", "2", *QUIET]
 

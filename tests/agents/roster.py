@@ -32,6 +32,10 @@ AGENTS = {
 }
 
 
+brief = pytest.mark.filterwarnings("ignore:This training ends at", "ignore:No episode ended")
+"""Tests that train for so few steps that `fit` has doubts, which tests/training/test_doubts.py looks at."""
+
+
 def fit_briefly(agent, env, **options):
     """`fit` for so few steps that it has doubts, which tests/training/test_doubts.py looks at."""
     with warnings.catch_warnings():

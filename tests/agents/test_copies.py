@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import tfdpg
-from tests.agents.roster import AGENTS, roster
+from tests.agents.roster import AGENTS, brief, roster
 from tests.environments import Counter
+
+pytestmark = brief
 
 
 def fitted(make, **changes):

@@ -6,8 +6,10 @@ import threading
 import gymnasium as gym
 import pytest
 
-from tests.agents.roster import AGENTS
+from tests.agents.roster import AGENTS, brief
 from tfdpg.agents import acer, d4pg, ddpg, td3
+
+pytestmark = brief
 
 ARITHMETIC = {
     "ACER": (acer, "retrace"),

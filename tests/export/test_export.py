@@ -17,11 +17,13 @@ from gymnasium import spaces
 from tensorflow_serving.apis import prediction_log_pb2
 
 import tfdpg
-from tests.agents.roster import AGENTS, SMALL
+from tests.agents.roster import AGENTS, SMALL, brief
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import export, networks
 from tfdpg.export import verify as verification
 from tfdpg.export.warmup import prediction_log
+
+pytestmark = brief
 
 SESSION = """
     import json, sys

@@ -15,8 +15,10 @@ from tensorboard.plugins.hparams import api_pb2, list_session_groups
 from tensorboard.plugins.hparams.backend_context import Context
 
 import tfdpg
-from tests.agents.roster import SMALL
+from tests.agents.roster import SMALL, brief
 from tests.environments import Counter
+
+pytestmark = brief
 
 
 def fit(agent, log_dir, epochs=2, steps=50, interval=20, callbacks=(), **options):
