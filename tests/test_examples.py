@@ -5,7 +5,7 @@ import numpy as np
 
 import tfdpg
 from examples import offline, own_loop, own_networks, pixels
-from tests.agents.roster import SMALL
+from tests.agents.roster import SMALL, fit_briefly
 
 
 def test_own_loop(capsys):
@@ -20,7 +20,7 @@ def test_own_networks(tmp_path):
     env = gym.make("Pendulum-v1")
     options = {name: value for name, value in SMALL.items() if name != "hidden_units"}
     agent = tfdpg.TD3(env, **own_networks.build(tfdpg.Spec.of(env)), **options)
-    agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=40)
     agent.save(tmp_path / "agent")
     agent.export(tmp_path / "model")
     observation = np.array([1.0, 0.0, 2.0], np.float32)

@@ -229,7 +229,7 @@ def test_identity_is_learnt(kind):
 def test_the_range_comes_from_the_returns_seen():
     env = Counter(length=4)
     agent = tfdpg.D4PG(env, **SMALL | {"gamma": 0.5, "start_steps": 20, "update_after": 20})
-    agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
     low, high = return_range(agent.replay, 0.5)
     longest = 1 + 2 / 2 + 3 / 4 + 4 / 8, 2 + 3 / 2 + 4 / 4, 3 + 4 / 2, 4  # from each step of an episode
     extremes = [*longest, *(np.quantile(np.tile([1, 2, 3, 4], 5), [0.01, 0.99]) / 0.5)]

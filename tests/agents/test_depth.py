@@ -6,7 +6,7 @@ import threading
 import gymnasium as gym
 import pytest
 
-from tests.agents.roster import AGENTS
+from tests.agents.roster import AGENTS, fit_briefly
 from tfdpg.agents import acer, d4pg, ddpg, td3
 
 ARITHMETIC = {
@@ -38,7 +38,7 @@ def test_few_calls_lie_between_fit_and_the_loss(name, monkeypatch):
 
     monkeypatch.setattr(module, function, noted)
     env = gym.make("Pendulum-v1")
-    AGENTS[name](env).fit(env, epochs=1, steps_per_epoch=30, verbose=0)
+    fit_briefly(AGENTS[name](env), env, epochs=1, steps_per_epoch=30)
     (stack, *_) = stacks
     between = stack[stack.index(("agents/agent.py", "fit")) + 1 :]
     arithmetic = [place for place, name in between[[name for _, name in between].index("step") + 1 :]]

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from tensorflow_serving.apis import prediction_log_pb2
 
 import tfdpg
-from tests.agents.roster import AGENTS, SMALL
+from tests.agents.roster import AGENTS, SMALL, fit_briefly
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import export, networks
 from tfdpg.export import verify as verification
@@ -69,7 +69,7 @@ def exported(td3, tmp_path_factory):
 
 def trained(make, env):
     agent = make(env)
-    agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=40)
     return agent
 
 
