@@ -156,6 +156,7 @@ def test_errors_are_one_line_that_says_what_to_do(run, tmp_path, capsys):
     assert "exclude each other" in error("evaluate", run, "--render", "--video", tmp_path / "film.mp4")
 
 
+@pytest.mark.filterwarnings("ignore:This training ends at .* it makes no update")
 def test_vector_environments_and_own_networks(tmp_path, monkeypatch, capsys):
     (tmp_path / "my_networks.py").write_text(
         "import keras\n"
@@ -200,6 +201,7 @@ def test_acer_trains_on_discrete_actions_and_is_evaluated_and_inspected(tmp_path
     assert "`sigma` does nothing where actions are Discrete(2)" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore:This training ends at .* it makes no update")
 def test_target_return_stops_early(tmp_path):
     assert train("--run-dir", tmp_path / "r", "--target-return", "15", *QUIET) == 0
     assert tfdpg.load_agent(tmp_path / "r/seed-0/checkpoints/30").epoch == 1

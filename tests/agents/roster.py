@@ -37,9 +37,9 @@ brief = pytest.mark.filterwarnings("ignore:This training ends at", "ignore:No ep
 
 
 def fit_briefly(agent, env, **options):
-    """`fit` for so few steps that it has doubts, which tests/training/test_doubts.py looks at."""
+    """`fit` for so few steps that it has doubts, at which tests/training/test_doubts.py looks."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "This training ends at|No episode ended")
+        warnings.filterwarnings("ignore", "This training ends at|No episode ended|.*actions lie at their bounds")
         return agent.fit(env, **{"verbose": 0} | options)
 
 
