@@ -16,16 +16,20 @@ from tfdpg.training.options import FitOptions
         (lambda: tfdpg.TD3(Counter(), learning_rate=1e-3), "'learning_rate'. Did you mean `pi_lr` and `q_lr`?"),
         (
             lambda: tfdpg.TD3("MlpPolicy", Counter()),
-            "arguments. Did you mean `hidden_units` and `pi`?",
+            "arguments. The environment comes first",
         ),
-        (lambda: tfdpg.TD3(policy="MlpPolicy", env=Counter()), "'policy'. Did you mean `hidden_units` and `pi`?"),
+        (
+            lambda: tfdpg.TD3(policy="MlpPolicy", env=Counter()),
+            "'policy'. The environment comes first",
+        ),
         (lambda: tfdpg.DDPG(Counter(), tau=0.005), "Did you mean `polyak`, which is 1 - tau?"),
+        (lambda: tfdpg.ACER(Counter(), ent_coeff=0.1), "Did you mean `ent_coef`?"),
         (lambda: tfdpg.DDPG(Counter(), gama=0.9), "'gama'. Did you mean `gamma`?"),
         (
             lambda: tfdpg.DDPG(Counter()).fit(Counter(), total_timesteps=9),
             "Did you mean `epochs` and `steps_per_epoch`?",
         ),
-        (lambda: tfdpg.DDPG(Counter()).learn(total_timesteps=9), "Did you mean `epochs` and `steps_per_epoch`?"),
+        (lambda: tfdpg.DDPG(Counter()).learn(total_timesteps=9), "`epochs` and `steps_per_epoch` of `fit`?"),
         (lambda: tfdpg.DDPG(Counter()).learn(update=9), "Did you mean `updates`?"),
         (lambda: tfdpg.DDPG(Counter()).predict([0, 0], deterministic=True), "`predict` does not explore"),
     ],
@@ -44,3 +48,25 @@ def test_no_hint_is_about_an_argument_of_ours():
 def test_learning_from_nothing_points_to_fit():
     with pytest.raises(ValueError, match="fit"):
         tfdpg.DDPG(Counter()).learn(10_000)
+
+
+def test_nothing_is_suggested_that_is_not_there():
+    with pytest.raises(TypeError, match=r"'tau'$"):
+        tfdpg.ACER(Counter(), tau=0.1)
+
+
+def test_load_agent_has_hints_and_says_what_a_directory_is(tmp_path):
+    agent = tfdpg.DDPG(Counter(), hidden_units=(4,))
+    agent.save(tmp_path / "checkpoints/7")
+    exported = agent.export(tmp_path / "model")
+    with pytest.raises(ValueError, match="`learning_rate` is no argument of DDPG.*Did you mean `pi_lr` and `q_lr`"):
+        tfdpg.load_agent(tmp_path / "checkpoints/7", learning_rate=0.1)
+    for load, directory, hint in (
+        (tfdpg.load, tmp_path / "checkpoints/7", "a saved agent, for tfdpg.load_agent"),
+        (tfdpg.load, tmp_path / "model/9", r"there are the versions \[1\]"),
+        (tfdpg.load_agent, exported, "an exported model, for tfdpg.load"),
+        (tfdpg.load_agent, tmp_path / "model", "an exported model, for tfdpg.load"),
+        (tfdpg.load_agent, tmp_path / "checkpoints", "holds saved agents: 7"),
+    ):
+        with pytest.raises(FileNotFoundError, match=hint):
+            load(directory)

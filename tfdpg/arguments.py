@@ -1,7 +1,9 @@
-"""Checks of arguments: each names the argument, what was expected and what came."""
+"""Checks of arguments: each names the argument, what was expected and what came; and warnings."""
 
 import math
 import numbers
+import sys
+import warnings
 from typing import Any
 
 
@@ -47,3 +49,11 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise reject(name, "True or False", value)
     return value
+
+
+def warn(text: str) -> None:
+    """Warns at the line that called, outside of tfdpg."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals["__name__"].split(".")[0] == "tfdpg":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)

@@ -18,6 +18,9 @@ ELSEWHERE = {
     "learning_starts": ("start_steps", "update_after", "replay_start"),
     "train_freq": ("update_every",),
     "tau": ("polyak",),
+    "norm_obs": ("normalize_observations",),
+    "features_extractor_class": ("encoder",),
+    "validation_split": ("validation_env",),
     "action_noise": ("noise", "act_noise"),
     "target_policy_noise": ("target_noise",),
     "target_noise_clip": ("noise_clip",),
@@ -28,8 +31,11 @@ ELSEWHERE = {
     "deterministic": ("stochastic",),
 }
 """What arguments are called in other libraries, and here."""
-NOTES = {"tau": "which is 1 - tau", "deterministic": "of `evaluate`; `predict` does not explore"}
+NOTES = {"tau": ", which is 1 - tau"}
 """What else is to be known of some."""
+PLACES: dict[str, str] = {"deterministic": " of `evaluate`; `predict` does not explore"}
+PLACES |= dict.fromkeys(("total_timesteps", "timesteps", "total_steps", "eval_env", "n_eval_episodes"), " of `fit`")
+"""Where some are that are asked for at other places."""
 
 
 def question(word: str, known: Iterable[str], form: str = "`{}`") -> str:
@@ -40,9 +46,10 @@ def question(word: str, known: Iterable[str], form: str = "`{}`") -> str:
         known: what is known.
         form: how words are shown.
     """
-    known, there = list(known), ELSEWHERE.get(word, ())
-    names = [name for name in there if name in known] or difflib.get_close_matches(word, known, 1) or there
-    note = f", {NOTES[word]}" if word in NOTES else ""
+    known, there, note = list(known), ELSEWHERE.get(word, ()), NOTES.get(word, "")
+    names = [name for name in there if name in known] or difflib.get_close_matches(word, known, 1)
+    if not names and word in PLACES:
+        names, note = there, PLACES[word]
     return f" Did you mean {' and '.join(form.format(name) for name in names)}{note}?" if names else ""
 
 
@@ -57,6 +64,6 @@ def misused(function: Any, signature: inspect.Signature, args: Any, given: Colle
     """What is wrong with a call, and which argument may have been meant."""
     message = f"{function.__qualname__}() {error}"
     unknown = next((each for each in given if each not in signature.parameters), "")
-    if any(isinstance(each, str) and each.endswith("Policy") for each in args):
-        unknown = "policy"
+    if unknown == "policy" or any(isinstance(each, str) and each.endswith("Policy") for each in args):
+        return f"{message}. The environment comes first, and networks are options (`hidden_units`, `pi`): TD3(env)"
     return message + question(unknown, signature.parameters).replace(" ", ". ", 1)

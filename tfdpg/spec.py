@@ -100,6 +100,8 @@ class Spec:
             return cls(env.single_observation_space, env.single_action_space)
         if isinstance(env, gym.Env):
             return cls(env.observation_space, env.action_space)
+        if isinstance(env, type):
+            raise ValueError(f"`env` must be an environment, and not its class. Received: env={env!r}. Call it: env()")
         raise ValueError(
             "`env` must be a gymnasium.Env, a gymnasium.vector.VectorEnv, the id of an environment or a tfdpg.Spec. "
             f"Received: env={env!r}"
@@ -274,7 +276,7 @@ def _as_rows(leaf: Leaf, part: np.ndarray) -> np.ndarray:
     shape = leaf.shape
     is_batch = part.shape[1:] == shape and part.ndim == len(shape) + 1
     if not is_batch and part.shape != shape:
-        expected = f"{shape}, or (batch, *{shape})"
+        expected = f"{shape}, or {('batch', *shape)}".replace("'", "")
         raise ValueError(f"`{leaf.name}` of an observation must have shape {expected}. Received: shape={part.shape}")
     if part.dtype != leaf.group or leaf.dtype == "int32":
         _check_kept(leaf, part)

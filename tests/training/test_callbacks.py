@@ -134,7 +134,7 @@ def test_what_is_better_of_a_log_is_known(monitor, mode):
     plateau = keras.callbacks.ReduceLROnPlateau(monitor)
     checkpoint = keras.callbacks.ModelCheckpoint("unused.keras", monitor, save_best_only=True)
     given = keras.callbacks.EarlyStopping(monitor, mode="min")
-    prepare([stopping, plateau, checkpoint, given], [monitor])
+    prepare([stopping, plateau, checkpoint, given], [monitor], [])
     assert [callback.mode for callback in (stopping, plateau, checkpoint, given)] == [mode, mode, mode, "min"]
 
 
@@ -178,7 +178,7 @@ def test_what_will_not_be_logged_is_refused_before_the_first_step(callback):
         agent.fit_offline(None, callbacks=[callback])
     assert env.total == 0
     assert keras.callbacks.ModelCheckpoint("unused.keras").monitor == "val_loss"  # which it does not look at
-    prepare([keras.callbacks.ModelCheckpoint("unused.keras")], ["loss"])
+    prepare([keras.callbacks.ModelCheckpoint("unused.keras")], ["loss"], [])
 
 
 def test_model_checkpoint_of_weights_by_its_name(tmp_path):
@@ -341,7 +341,7 @@ def test_a_damaged_best_is_named_and_beaten(tmp_path):
 
 
 def test_export_best_without_its_log():
-    with pytest.raises(ValueError, match="'no_such_log'.*validation_env"):
+    with pytest.raises(ValueError, match="'no_such_log'.*such as 'val_return'"):
         fit([tfdpg.callbacks.ExportBest("unused", monitor="no_such_log")])
 
 
@@ -372,3 +372,10 @@ def test_epoch_logger_is_spinning_up_s(tmp_path):
     assert rows[2]["StdQ2Vals"] == history.history["q2_std"][2] and rows[2]["LossQ"] == history.history["loss_q"][2]
     assert rows[1]["MinQ1Vals"] < rows[1]["AverageQ1Vals"] < rows[1]["MaxQ1Vals"]
     assert 0 < rows[0]["Time"] < rows[2]["Time"]
+
+
+@pytest.mark.parametrize("given", [keras.callbacks.EarlyStopping, "tensorboard", [lambda logs: True]])
+def test_what_is_no_callback_is_refused_and_one_alone_is_taken(given):
+    with pytest.raises(ValueError, match="`callbacks` must be Keras callbacks"):
+        fit(given)
+    assert len(fit(StopAtReturn(15))[1].epoch) == 1

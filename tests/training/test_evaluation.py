@@ -125,6 +125,8 @@ def test_a_callable_sees_dicts_and_must_give_actions():
     assert seen[1]["position"].tolist() == [0, 1] and seen[1]["phase"] == 2
     with pytest.raises(ValueError, match=r"actions of shape \(1,\), as `env` takes. Received: array\(0.5\)"):
         tfdpg.evaluate(lambda observation: 0.5, env)
+    with pytest.raises(ValueError, match="`policy` must give actions alone, and no tuple"):
+        tfdpg.evaluate(lambda observation: (np.zeros(1), None), env)
     with pytest.raises(ValueError, match="`policy` must be a policy, an agent, or a callable"):
         tfdpg.evaluate("TD3", env)
 

@@ -167,7 +167,7 @@ def test_the_hparams_tab_compares_seeds_and_settings(tmp_path):
 
 
 def test_an_infinite_option_is_a_text_for_tensorboard_whose_json_has_none(tmp_path):
-    agent = tfdpg.ACER(Counter(), hidden_units=(8,), c=math.inf, n_steps=5, replay_start=1000, jit_compile=False)
+    agent = tfdpg.ACER(Counter(), hidden_units=(8,), c=math.inf, n_steps=500, jit_compile=False)
     fit(agent, tmp_path, epochs=1)
     assert hparams_tab(tmp_path)[1][0].hparams["c"].string_value == "inf"
 

@@ -20,7 +20,7 @@ PUBLIC = (
 
 def in_a_line(agent: "Agent") -> str:
     """The algorithm, the environment, the seed and the options that were changed, and how far it is."""
-    where = (agent.environment or {}).get("id") or agent.spec
+    where = " ".join(str((agent.environment or {}).get("id") or agent.spec).split())
     options = agent.options
     changed = [
         f"{option.name}={getattr(options, option.name)!r}"
@@ -41,8 +41,11 @@ def configuration(agent: "Agent") -> dict[str, Any]:
 
 
 def refuse_pickling(agent: "Agent", protocol: Any) -> Any:
-    """Raises `TypeError`, and says what to do."""
-    raise TypeError("An agent cannot be pickled. Use agent.save(directory) and tfdpg.load_agent(directory).")
+    """Raises `TypeError`, and says what to do; `copy.copy` comes here too."""
+    raise TypeError(
+        "An agent is neither pickled nor copied in part. Use agent.save(directory) and tfdpg.load_agent(directory), "
+        "or copy.deepcopy(agent)."
+    )
 
 
 def facts(agent: "Agent") -> dict[str, Any]:

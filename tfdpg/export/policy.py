@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.arguments import real
+from tfdpg.arguments import real, reject
 from tfdpg.export.signatures import LEVELS
 from tfdpg.export.verify import ExportError
 from tfdpg.export.versions import latest_version, metadata
@@ -52,11 +52,11 @@ class Policy:
 
     def q1(self, observation: Any, action: Any) -> np.ndarray:
         """The first critic's values of actions in observations: one (a scalar) or a batch `[batch]`."""
-        return self._run("q1", observation, a=self._action(action))["q1"]
+        return self._value("q1", observation, action)
 
     def q2(self, observation: Any, action: Any) -> np.ndarray:
         """The second critic's values; the same as `q1`'s where there is only one."""
-        return self._run("q2", observation, a=self._action(action))["q2"]
+        return self._value("q2", observation, action)
 
     def z(self, observation: Any, action: Any, levels: float | Sequence[float] = LEVELS) -> dict[str, np.ndarray]:
         """The distribution of the return, of an agent with a distributional critic.
@@ -76,7 +76,7 @@ class Policy:
         if "z" not in self._model.signatures:
             raise ValueError(f"The model in {self.directory} has no signature `z`: its critic gives values only.")
         wanted = tf.constant([real("levels", level, 0, 1) for level in np.atleast_1d(levels).tolist()], tf.float32)
-        return self._run("z", observation, a=self._action(action), levels=wanted)
+        return self._run("z", observation, a=self._actions(observation, action), levels=wanted)
 
     def v(self, observation: Any) -> np.ndarray:
         """The value of one observation (a scalar) or of a batch `[batch]`, of an agent with a stochastic policy.
@@ -100,7 +100,8 @@ class Policy:
 
     def __repr__(self) -> str:
         trained = self.metadata.get("environment") or {}
-        return f"<Policy of {self.metadata.get('agent')} on {trained.get('id')}: {self.directory}>"
+        where = f" on {trained['id']}" if trained else ""
+        return f"<Policy of {self.metadata.get('agent')}{where}: {self.directory}>"
 
     def __reduce__(self) -> Any:
         return type(self), (self.directory,)
@@ -109,10 +110,20 @@ class Policy:
         if signature not in self._model.signatures:
             raise ValueError(f"The model in {self.directory} has no signature `{signature}`: its policy is no ACER's.")
 
-    def _action(self, action: Any) -> tf.Tensor:
-        if self.spec.actions is not None:
-            return tf.constant(np.asarray(action, np.int64).reshape(-1))
-        return tf.constant(np.asarray(action, np.float32).reshape(-1, self.spec.act_dim))
+    def _value(self, name: str, observation: Any, action: Any) -> np.ndarray:
+        return self._run(name, observation, a=self._actions(observation, action))[name]
+
+    def _actions(self, observation: Any, action: Any) -> tf.Tensor:
+        """An action for each observation, as signatures take them."""
+        spec, given = self.spec, np.asarray(action)
+        lanes = () if spec.is_single(observation) else (len(spec.pack(observation)[0]),)
+        if given.shape not in {(*lanes, *spec.act_shape), (*lanes, spec.act_dim)} or given.dtype.kind not in "biuf":
+            raise reject("action", f"numbers of shape {(*lanes, *spec.act_shape)}, as the observations want", action)
+        if spec.actions is None:
+            return tf.constant(given.astype(np.float32).reshape(-1, spec.act_dim))
+        if not ((given >= spec.low) & (given <= spec.high) & (given == np.floor(given))).all():
+            raise reject("action", f"in {spec.action_space}", action)
+        return tf.constant(given.astype(np.int64).reshape(-1))
 
     def _run(self, name: str, observation: Any, **others: tf.Tensor) -> dict[str, np.ndarray]:
         outputs = self._model.signatures[name](**others, **self._inputs(observation))

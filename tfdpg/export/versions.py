@@ -35,9 +35,12 @@ def latest_version(directory: str | Path) -> Path:
         return directory
     found = versions(directory)
     if not found:
-        raise FileNotFoundError(
-            f"No exported model in {directory}: expected {directory}/<integer version>/saved_model.pb"
-        )
+        why = f"expected {directory}/<integer version>/saved_model.pb"
+        if (directory / "agent.json").exists():
+            why = "it is a saved agent, for tfdpg.load_agent"
+        elif others := versions(directory.parent):
+            why = f"there are the versions {others}"
+        raise FileNotFoundError(f"No exported model in {directory}: {why}")
     return directory / str(found[-1])
 
 

@@ -155,9 +155,15 @@ def _monitored(callback: ExportBest | StopAtReturn, logs: dict[str, Any] | None)
 
 def not_logged(callback: Any, logs: Iterable[str]) -> ValueError:
     """The error of a callback that monitors what is not among the logs."""
+    name = callback.monitor
+    validated = any(log.startswith("val_") for log in logs)
+    remedy = "Give it another `monitor`" + (", such as 'val_return'." if validated else ".")
+    if not validated and name.startswith("val_") and name != "val_loss":
+        remedy = "Give fit a validation_env."
+    elif not validated:
+        remedy = "Give it another `monitor`, such as 'return', or 'val_return' with a validation_env."
     return ValueError(
-        f"{type(callback).__name__} monitors {callback.monitor!r}, which is not among the logs {sorted(logs)}. "
-        "Give fit a validation_env, or the callback another `monitor`."
+        f"{type(callback).__name__} monitors {name!r}, which is not among the logs {sorted(logs)}. {remedy}"
     )
 
 

@@ -125,14 +125,23 @@ def _described(directory: str | Path) -> tuple[Path, dict[str, Any]]:
     asked = Path(directory)
     directory = files.present(asked)
     if not is_saved(directory):
-        hint = f". It is a run: load {directory}/checkpoints/<steps>" if (directory / "checkpoints").exists() else ""
-        raise FileNotFoundError(f"No saved agent in {directory}: there is no {DESCRIPTION}{hint}")
+        raise FileNotFoundError(f"No saved agent in {directory}: there is no {DESCRIPTION}{_hint(directory)}")
     if directory != asked:
         warnings.warn(f"Saving to {asked} was cut short; the agent that was there before is loaded.", stacklevel=4)
     try:
         return directory, files.unseal(directory, DESCRIPTION, FORMAT)
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"The saved agent cannot be loaded: {error}") from error
+
+
+def _hint(directory: Path) -> str:
+    """What a directory is that is no saved agent, and what to do."""
+    if (directory / "checkpoints").exists():
+        return f". It is a run: load {directory}/checkpoints/<steps>"
+    if any((each / "saved_model.pb").exists() for each in (directory, *directory.glob("*"))):
+        return ". It is an exported model, for tfdpg.load"
+    held = [each.name for each in directory.glob("*") if is_saved(each)]
+    return f". It holds saved agents: {', '.join(sorted(held))}" if held else ""
 
 
 def restore(agent: Saves, saved: Saved, changes: Mapping[str, Any]) -> None:

@@ -1,10 +1,8 @@
 """Warnings where a training goes on as if nothing were wrong, and cannot come to anything."""
 
-import sys
-import warnings
-
 import numpy as np
 
+from tfdpg.arguments import warn
 from tfdpg.training.lanes import Lanes
 from tfdpg.training.options import FitOptions
 from tfdpg.training.protocols import Trains
@@ -48,7 +46,7 @@ class Doubts:
         share, learnt = logs.get("actions_at_bounds", 0.0), self._agent.updates > self._first_update
         if share > MOST_AT_BOUNDS and learnt and not self._saturated:
             self._saturated = True
-            _warn(
+            warn(
                 f"{share:.0%} of the components of the policy's actions lie at their bounds (`actions_at_bounds`), "
                 "where tanh is flat and next to nothing is learnt. If returns do not rise, take a smaller learning "
                 "rate, smaller rewards (`reward_shaper`), `normalize_observations=True`, or rewards that are lower "
@@ -65,7 +63,7 @@ class Doubts:
             self._tell_if_short(last, self._agent.updates == self._first_update)
         if np.isnan(self._returns).all():
             longest = "" if self._lanes is None else f"; the longest open one has {counted(self._lanes.longest_open)}"
-            _warn(
+            warn(
                 f"No episode ended in the {counted(steps, 'environment step')} of this training, so it has no "
                 f"`return`{longest}. Raise `epochs` or `steps_per_epoch`, or cut episodes with `max_ep_len`."
             )
@@ -81,7 +79,7 @@ class Doubts:
             found.append(f"it makes no update ({numbers})")
         self._is_short = bool(found)
         if found:
-            _warn(
+            warn(
                 f"This training ends at environment step {last:,}: {' and '.join(found)}. Raise `epochs` or "
                 "`steps_per_epoch`, or lower these options."
             )
@@ -106,11 +104,3 @@ def actions_at_bounds(agent: Trains) -> dict[str, float]:
 def counted(number: int, unit: str = "step") -> str:
     """1 step, 1,000 steps."""
     return f"{number:,} {unit}{'' if number == 1 else 's'}"
-
-
-def _warn(text: str) -> None:
-    """Warns at the line that trains, outside of tfdpg."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("tfdpg."):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(text, stacklevel=level)

@@ -48,7 +48,10 @@ class _Baseline:
         """The actions for a batch of observations."""
         if self._num_envs is None:
             observation = {k: v[0] for k, v in observation.items()} if self.spec.is_dict else observation[0]
-        action, lanes = np.asarray(self._act(observation)), () if self._num_envs is None else (self._num_envs,)
+        given, lanes = self._act(observation), () if self._num_envs is None else (self._num_envs,)
+        if isinstance(given, tuple):
+            raise ValueError(f"`policy` must give actions alone, and no tuple with something else. Received: {given!r}")
+        action = np.asarray(given)
         expected = (*lanes, *self.spec.act_shape)
         if action.shape != expected or action.dtype.kind not in "biuf":
             raise ValueError(f"`policy` must give actions of shape {expected}, as `env` takes. Received: {action!r}")
@@ -101,7 +104,7 @@ def evaluate(
             `env` takes it: `lambda observation: env.action_space.sample()`.
         env: an environment or a vector environment with the policy's spaces, or the id of one.
         episodes: how many; a vector environment's lanes share them evenly, and step together.
-        seed: fixes the episodes' initial states; the same seed gives the same episodes.
+        seed: fixes the episodes' initial states, lane for lane; the same seed and number of lanes give the same ones.
         max_ep_len: cuts episodes after this many steps; None leaves it to the environment.
         per_episode: adds `returns` and `lengths`, lists with a number for each episode in the order of their ends.
 

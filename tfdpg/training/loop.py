@@ -15,7 +15,7 @@ from tfdpg.training.doubts import Doubts, actions_at_bounds
 from tfdpg.training.evaluation import summarise
 from tfdpg.training.interrupt import Interrupt, deferred_signals
 from tfdpg.training.lanes import Episode, Lanes
-from tfdpg.training.monitors import prepare
+from tfdpg.training.monitors import listed, prepare
 from tfdpg.training.options import FitOptions, TrainingOptions
 from tfdpg.training.progress import ProgressBar, resolve
 from tfdpg.training.protocols import Trains
@@ -224,9 +224,13 @@ def _callback_list(
     agent: Any, options: TrainingOptions, stop: int, logs: Sequence[str]
 ) -> tuple[keras.callbacks.CallbackList, keras.callbacks.History]:
     """Keras' list of a training's callbacks, with a progress bar and a `History`, which is also given by itself."""
-    callbacks, verbose = list(options.callbacks or []), resolve(options.verbose)
+    callbacks, verbose = listed(options.callbacks), resolve(options.verbose)
     validated = () if options.validation_env is None else [f"val_{name}" for name in summarise([])]
-    prepare(callbacks, [*logs, *agent.statistics.summary(), *actions_at_bounds(agent), *validated])
+    prepare(
+        callbacks,
+        [*logs, *agent.statistics.summary(), *actions_at_bounds(agent), *validated],
+        agent.optimizers.values(),
+    )
     histories = [callback for callback in callbacks if isinstance(callback, keras.callbacks.History)]
     history = histories[0] if histories else keras.callbacks.History()
     if not histories:

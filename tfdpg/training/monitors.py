@@ -1,6 +1,6 @@
 """Keras' callbacks and an agent: which cannot work, and which way what they monitor is better."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -20,7 +20,7 @@ DIRECTED = (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint, kera
 """Keras callbacks that monitor a log, with a `mode`."""
 
 
-def prepare(callbacks: Sequence[Any], logs: Collection[str]) -> None:
+def prepare(callbacks: Sequence[Any], logs: Collection[str], optimizers: Iterable[keras.optimizers.Optimizer]) -> None:
     """Makes callbacks ready for an agent, before the first step.
 
     What is monitored without a `mode` is maximised if it is a return, and minimised if it is a loss or an error; a
@@ -29,15 +29,18 @@ def prepare(callbacks: Sequence[Any], logs: Collection[str]) -> None:
     Args:
         callbacks: in the order in which they are called.
         logs: the names of what an epoch will log.
+        optimizers: the agent's.
 
     Raises:
         ValueError: a callback that cannot work with an agent, that monitors what will not be logged, or that needs a
             `mode`.
     """
-    extended = False
+    extended, averaging = False, [optimizer for optimizer in optimizers if optimizer.use_ema]
     for callback in callbacks:
-        _refuse_unusable(callback)
-        if isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.filepath.endswith(".weights.h5"):
+        _refuse_unusable(callback, averaging)
+        if isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.filepath.endswith(".h5"):
+            if not callback.filepath.endswith(".weights.h5"):
+                raise reject("filepath", "a path that ends in .weights.h5, or in .keras", callback.filepath)
             callback.save_weights_only = True
         if _monitors(callback) and callback.monitor not in logs and not extended:
             raise not_logged(callback, logs)
@@ -46,7 +49,24 @@ def prepare(callbacks: Sequence[Any], logs: Collection[str]) -> None:
         extended |= _may_log(callback)
 
 
-def _refuse_unusable(callback: Any) -> None:
+def listed(given: Any) -> list[keras.callbacks.Callback]:
+    """What `fit` was given as `callbacks`: None, one or several.
+
+    Raises:
+        ValueError: they are something else.
+    """
+    several = [] if given is None else [given] if isinstance(given, keras.callbacks.Callback) else given
+    if not isinstance(several, list | tuple) or not all(isinstance(each, keras.callbacks.Callback) for each in several):
+        raise reject("callbacks", "Keras callbacks (instances of keras.callbacks.Callback)", given)
+    return list(several)
+
+
+def _refuse_unusable(callback: keras.callbacks.Callback, averaging: Collection[Any]) -> None:
+    if isinstance(callback, keras.callbacks.SwapEMAWeights) and not averaging:
+        raise ValueError(
+            "keras.callbacks.SwapEMAWeights needs optimizers that keep moving averages: give the agent some of your "
+            "own, with use_ema=True."
+        )
     for base in type(callback).__mro__:
         if base.__name__ in REFUSED and base.__module__.startswith("keras."):
             raise ValueError(f"keras.callbacks.{base.__name__} cannot be used: {REFUSED[base.__name__]}.")
