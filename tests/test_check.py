@@ -509,34 +509,43 @@ def test_the_command_line_trains_on_a_class_and_goes_on(tmp_path):
 # What `fit` looks at.
 
 
-def fitted(env, **options):
-    agent = tfdpg.TD3(tfdpg.Spec.of(env), **SMALL | {"update_after": 1000})
-    return agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0, **options)
+def untrained(env):
+    return tfdpg.TD3(tfdpg.Spec.of(env), **SMALL | {"update_after": 1000})
+
+
+@pytest.fixture(scope="module")
+def agent():
+    """For environments that fail at once, so that nothing of them is stored."""
+    return untrained(Sound())
+
+
+def fitted(env, agent=None, **options):
+    return (agent or untrained(env)).fit(env, epochs=1, steps_per_epoch=20, verbose=0, **options)
 
 
 @pytest.mark.parametrize("wrap", [lambda env: env, lambda env: TimeLimit(env, 10)], ids=["bare", "limited"])
 @pytest.mark.parametrize("broken", [OldReset, OldStep, NoSeed, VectorReward, NumberEnds], ids=lambda b: b.__name__)
-def test_fit_says_what_to_change_in_old_environments(broken, wrap):
+def test_fit_says_what_to_change_in_old_environments(broken, wrap, agent):
     what, remedy = ZOO[broken]
     with pytest.raises(ValueError) as raised:
-        fitted(wrap(broken()))
+        fitted(wrap(broken()), agent)
     assert what in str(raised.value) and remedy in str(raised.value)
 
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 @pytest.mark.parametrize("broken", [OldReset, OldStep, NoOptions], ids=lambda b: b.__name__)
-def test_fit_says_what_to_change_in_old_lanes(kind, broken):
+def test_fit_says_what_to_change_in_old_lanes(kind, broken, agent):
     envs = kind([broken])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of AsyncVectorEnv about the error
         with pytest.raises(ValueError, match="`reset` returns|`step` returns|takes no"):
-            fitted(envs)
+            fitted(envs, agent)
         envs.close(**{"terminate": True} if kind is AsyncVectorEnv else {})
 
 
-def test_what_fails_for_another_reason_keeps_its_error():
+def test_what_fails_for_another_reason_keeps_its_error(agent):
     with pytest.raises(ZeroDivisionError, match="the mass is 0"):
-        fitted(Raising())
+        fitted(Raising(), agent)
 
 
 def test_fit_warns_once_of_observations_far_outside_their_space():
