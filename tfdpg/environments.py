@@ -65,8 +65,10 @@ def _explained(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
 def _why(env_id: str, error: BaseException) -> str:
     module, colon, name = env_id.partition(":")
     if isinstance(error, gym.error.NameNotFound | gym.error.NamespaceNotFound) and colon:
-        there = vars(importlib.import_module(module)).values()
-        own = [each.__name__ for each in there if inspect.isclass(each) and issubclass(each, gym.Env | gym.Wrapper)]
+        classes = inspect.getmembers(importlib.import_module(module), inspect.isclass)
+        own = [
+            each for each, kind in classes if issubclass(kind, gym.Env) and not kind.__module__.startswith("gymnasium.")
+        ]
         return (
             f"module {module!r} has no class {name!r}, and registers no environment of this name. "
             f"Environments that are classes of it: {', '.join(own) or 'none'}."
