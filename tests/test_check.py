@@ -1,5 +1,6 @@
 """`tfdpg.check`, and the cheap part of it in `fit`: each finding is that of a broken environment."""
 
+import re
 import subprocess
 import sys
 import time
@@ -14,8 +15,10 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit,
 
 import tfdpg
 from tests.agents.roster import ACER, SMALL, brief
+from tests.docs.pages import fences
 from tests.environments import Counter
 from tfdpg import cli, environments
+from tfdpg.checking import play
 from tfdpg.findings import normalizers, outside
 
 pytestmark = brief
@@ -201,6 +204,62 @@ class Raising(Sound):
         raise ZeroDivisionError("the mass is 0")
 
 
+class Exiting(Sound):
+    def step(self, action):
+        sys.exit(3)
+
+
+class NoActions(gym.Env):
+    observation_space, reset, step, observation = UNIT, Sound.reset, Sound.step, Sound.observation
+
+
+class NoObservations(gym.Env):
+    action_space, reset, step, observation = Sound.action_space, Sound.reset, Sound.step, Sound.observation
+
+
+class ArrayReward(Sound):
+    def step(self, action):
+        observation, reward, *ends = super().step(action)
+        return observation, np.array([reward]), *ends
+
+
+class ListObservation(Sound):
+    def observation(self):
+        return super().observation().tolist()
+
+
+class KeyOfAction(Sound):
+    observation_space = spaces.Dict(a=UNIT)
+
+    def observation(self):
+        return {"a": super().observation()}
+
+
+class Unlicensed(Sound):
+    def __init__(self):
+        raise RuntimeError("no licence")
+
+
+class Slow(Sound):
+    def step(self, action):
+        time.sleep(0.012)
+        return *super().step(action)[:2], False, False, {}
+
+
+class FloatCamera(Sound):
+    observation_space = spaces.Box(0.0, 1.0, (16, 20, 3), np.float32)
+
+    def observation(self):
+        return self.np_random.uniform(0, 1, (16, 20, 3)).astype(np.float32)
+
+
+class Board(Sound):
+    observation_space = spaces.Box(0.0, 1.0, (8, 8, 12), np.float32)
+
+    def observation(self):
+        return self.np_random.integers(0, 2, (8, 8, 12)).astype(np.float32)
+
+
 class FloatImage(Sound):
     observation_space = spaces.Box(0.0, 255.0, (4, 4, 3), np.float32)
 
@@ -262,6 +321,13 @@ ZOO = {
     Unseeded: ("with one seed, and the same actions, give two episodes", "`self.np_random` alone"),
     OneSeed: ("with two seeds, and the same actions, give one episode", "super().reset(seed=seed)"),
     Raising: ("ZeroDivisionError: the mass is 0", "test_check.py:"),
+    Exiting: ("SystemExit: 3", "test_check.py:"),
+    NoActions: ("It has no `action_space`", "Set `self.action_space = ...`"),
+    NoObservations: ("It has no `observation_space`", "Set `self.observation_space = ...`"),
+    ArrayReward: ("The reward returned by `step()` must be a float", "Give a float."),
+    ListObservation: ("expecting a numpy array, actual type: <class 'list'>", "Give a NumPy array."),
+    KeyOfAction: ("The key 'a' of the observation space cannot name", "Rename it"),
+    FloatCamera: ("x looks like an image of type float32", "uint8"),
     FloatImage: ("x looks like an image of type float32", "uint8"),
     HugeImage: ("`replay_size` must fit in the memory", "`replay_dir`"),
 }
@@ -277,7 +343,7 @@ def test_each_finding_is_that_of_an_environment(broken):
     assert "\n" not in found[0].what + found[0].remedy
 
 
-@pytest.mark.parametrize("sound", [Sound, RightLimit, Image, Mixed], ids=lambda sound: sound.__name__)
+@pytest.mark.parametrize("sound", [Sound, RightLimit, Image, Mixed, Board], ids=lambda sound: sound.__name__)
 def test_nothing_is_found_where_nothing_is_wrong(sound):
     assert tfdpg.check(sound(), verbose=0) == []
 
@@ -285,6 +351,17 @@ def test_nothing_is_found_where_nothing_is_wrong(sound):
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "HalfCheetah-v5", "CartPole-v1", "MountainCarContinuous-v0"])
 def test_nothing_is_found_in_gymnasiums_own(env_id):
     assert tfdpg.check(env_id, verbose=0) == []
+
+
+def test_what_was_hardly_looked_at_is_said(capsys, monkeypatch):
+    monkeypatch.setattr(play, "SECONDS", 0.1)
+    (found,) = tfdpg.check(Slow())
+    assert re.match(r"It is slow: a million steps take \d+ hours", found.what) and "async" in found.remedy
+    shown = capsys.readouterr().out
+    assert re.search(r"none ended in \d+ steps: too few to see one end$", shown, re.MULTILINE)
+    assert re.search(r"steps/s; cut after 0 seconds, at \d+ of 1,000 steps", shown)
+    assert tfdpg.check(TimeLimit(Endless(), 500), steps=100) == []
+    assert "none ended in 100 steps: too few to see one end; take more (--steps)" in capsys.readouterr().out
 
 
 def test_what_is_no_number_is_a_finding():
@@ -357,8 +434,42 @@ def test_the_command_says_it_all_and_exits_with_1_if_there_is_something(capsys, 
     assert "no findings" in (shown := capsys.readouterr().out) and "of 30 steps" in shown
     assert cli.main(["check", "tests.test_check:OldStep"]) == 1
     assert "1 finding\n- `step` returns 4 values" in capsys.readouterr().out
-    assert cli.main(["check", "Nope-v0"]) == 1
-    assert "cannot be made" in capsys.readouterr().err
+    assert cli.main(["check", "tests.test_check:NoActions"]) == 1
+    assert "1 finding\n- It has no `action_space`" in capsys.readouterr().out
+
+
+UNMADE = {
+    "Nope-v0": r"cannot be made: Environment `Nope` doesn't exist\..* An environment of your own is module:Class\.",
+    "Pendulum-v9": r"provides versioned environments: \[ `v1` \]\.$",
+    "tests.test_check": "module:Class",
+    "tests.environments:Nope": "module 'tests.environments' has no class 'Nope', and .* classes of it: .*Counter",
+    "tests.nowhere:Nope": "No module named 'tests.nowhere'. Modules are looked for in the working directory",
+    "tests.test_check:Unlicensed": r"it raised RuntimeError: no licence \(.*test_check\.py:\d+\)$",
+}
+
+
+@pytest.mark.parametrize("env_id", UNMADE)
+def test_the_command_says_why_an_environment_cannot_be_made(env_id, capsys):
+    assert cli.main(["check", env_id]) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("tfdpg: The environment") and shown.count("\n") == 1 and "{}" not in shown
+    assert re.search(UNMADE[env_id], shown)
+    with pytest.raises(ValueError, match="cannot be made with {'x': 1}: "):
+        environments.make(env_id, x=1)
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_command_has_gymnasiums_warnings_on_a_line(capsys):
+    assert cli.main(["check", "Pendulum", "--steps", "200"]) == 0
+    shown = "tfdpg: Using the latest versioned environment `Pendulum-v1` instead of the unversioned environment"
+    assert capsys.readouterr().err == f"{shown} `Pendulum`.\n"
+
+
+def test_the_page_shows_what_the_command_prints(capsys):
+    (shown,) = fences("docs/checking.md", "text")
+    assert cli.main(["check", "Pendulum-v1", "--env-kwargs", "g=9.81"]) == 0
+    without_speed = [re.sub(r"[\d,.]+ steps/s", "", text.strip()) for text in (shown.code, capsys.readouterr().out)]
+    assert without_speed[0] == without_speed[1]
 
 
 def test_the_command_needs_no_tensorflow():
@@ -398,34 +509,43 @@ def test_the_command_line_trains_on_a_class_and_goes_on(tmp_path):
 # What `fit` looks at.
 
 
-def fitted(env, **options):
-    agent = tfdpg.TD3(tfdpg.Spec.of(env), **SMALL | {"update_after": 1000})
-    return agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0, **options)
+def untrained(env):
+    return tfdpg.TD3(tfdpg.Spec.of(env), **SMALL | {"update_after": 1000})
+
+
+@pytest.fixture(scope="module")
+def agent():
+    """For environments that fail at once, so that nothing of them is stored."""
+    return untrained(Sound())
+
+
+def fitted(env, agent=None, **options):
+    return (agent or untrained(env)).fit(env, epochs=1, steps_per_epoch=20, verbose=0, **options)
 
 
 @pytest.mark.parametrize("wrap", [lambda env: env, lambda env: TimeLimit(env, 10)], ids=["bare", "limited"])
 @pytest.mark.parametrize("broken", [OldReset, OldStep, NoSeed, VectorReward, NumberEnds], ids=lambda b: b.__name__)
-def test_fit_says_what_to_change_in_old_environments(broken, wrap):
+def test_fit_says_what_to_change_in_old_environments(broken, wrap, agent):
     what, remedy = ZOO[broken]
     with pytest.raises(ValueError) as raised:
-        fitted(wrap(broken()))
+        fitted(wrap(broken()), agent)
     assert what in str(raised.value) and remedy in str(raised.value)
 
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 @pytest.mark.parametrize("broken", [OldReset, OldStep, NoOptions], ids=lambda b: b.__name__)
-def test_fit_says_what_to_change_in_old_lanes(kind, broken):
+def test_fit_says_what_to_change_in_old_lanes(kind, broken, agent):
     envs = kind([broken])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of AsyncVectorEnv about the error
         with pytest.raises(ValueError, match="`reset` returns|`step` returns|takes no"):
-            fitted(envs)
+            fitted(envs, agent)
         envs.close(**{"terminate": True} if kind is AsyncVectorEnv else {})
 
 
-def test_what_fails_for_another_reason_keeps_its_error():
+def test_what_fails_for_another_reason_keeps_its_error(agent):
     with pytest.raises(ZeroDivisionError, match="the mass is 0"):
-        fitted(Raising())
+        fitted(Raising(), agent)
 
 
 def test_fit_warns_once_of_observations_far_outside_their_space():

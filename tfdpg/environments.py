@@ -3,6 +3,9 @@
 import ast
 import contextlib
 import importlib
+import inspect
+import os
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +16,8 @@ from tfdpg.arguments import positive_int
 
 PATHS = ":./\\~"
 """What names of modules and files have, and other texts among an environment's arguments hardly."""
+BETWEEN = tuple(os.path.dirname(module.__file__ or "") + os.sep for module in (gym, importlib)) + (__file__, "<frozen")
+"""Files that only call what an environment raises in."""
 
 
 def _entry(env_id: str) -> str | EnvSpec:
@@ -20,8 +25,8 @@ def _entry(env_id: str) -> str | EnvSpec:
 
     Of `module:Class` that is a spec, since nobody registered the class.
     """
-    module, _, name = env_id.partition(":")
-    if name.isidentifier() and callable(getattr(importlib.import_module(module), name, None)):
+    module, colon, name = env_id.partition(":")
+    if colon and callable(getattr(importlib.import_module(module), name, None)):
         return EnvSpec(env_id, entry_point=env_id)
     return f"shimmy:{env_id}" if env_id.startswith("dm_control/") else env_id
 
@@ -36,11 +41,53 @@ def make(env_id: str, **kwargs: Any) -> gym.Env:
     Raises:
         ValueError: it cannot be made; the message says why, on one line.
     """
-    try:
+    with _explained(env_id, kwargs):
         return gym.make(_entry(env_id), **kwargs)
-    except (gym.error.Error, ImportError, TypeError) as error:
-        message = " ".join(str(error).split())
-        raise ValueError(f"The environment {env_id!r} cannot be made with {kwargs}: {message}") from error
+
+
+def make_unchecked(env_id: str, **kwargs: Any) -> gym.Env:
+    """Makes an environment as `make` does, without Gymnasium's checker, which refuses what is to be looked at."""
+    with _explained(env_id, kwargs):
+        return gym.make(_entry(env_id), **{"disable_env_checker": True} | kwargs)
+
+
+@contextlib.contextmanager
+def _explained(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Raises as `ValueError` whatever an environment, or Gymnasium, raises while it is made."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        given = f" with {dict(kwargs)}" if kwargs else ""
+        why = " ".join(_why(env_id, error).split())
+        raise ValueError(f"The environment {env_id!r} cannot be made{given}: {why}") from error
+
+
+def _why(env_id: str, error: BaseException) -> str:
+    module, colon, name = env_id.partition(":")
+    if isinstance(error, gym.error.NameNotFound | gym.error.NamespaceNotFound) and colon:
+        classes = inspect.getmembers(importlib.import_module(module), inspect.isclass)
+        own = [
+            each for each, kind in classes if issubclass(kind, gym.Env) and not kind.__module__.startswith("gymnasium.")
+        ]
+        return (
+            f"module {module!r} has no class {name!r}, and registers no environment of this name. "
+            f"Environments that are classes of it: {', '.join(own) or 'none'}."
+        )
+    if isinstance(error, gym.error.Error):
+        is_unknown = type(error) in (gym.error.Error, gym.error.NameNotFound, gym.error.NamespaceNotFound)
+        return f"{error}{' An environment of your own is module:Class.' if is_unknown and not colon else ''}"
+    if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+        return f"{error}. Modules are looked for in the working directory and on PYTHONPATH."
+    if "was raised from the environment creator" in str(error) and error.__cause__:
+        error = error.__cause__  # Gymnasium's own repeats the arguments
+    place = _place(error)
+    return f"it raised {type(error).__name__}: {error} ({place})" if place else str(error)
+
+
+def _place(error: BaseException) -> str:
+    """Where the code of an environment, or of its module, was as it raised; nothing where it was not reached."""
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(BETWEEN)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 @contextlib.contextmanager

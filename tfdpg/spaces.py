@@ -69,7 +69,10 @@ def whole_numbers(space: spaces.Space) -> tuple[Any, Any] | None:
         case _:
             return None
     if np.abs(np.array([low, high])).max() > EXACT:
-        raise ValueError(f"The space {space} has numbers beyond ±{EXACT}, which float32 cannot tell apart.")
+        raise ValueError(
+            f"The space {space} has numbers beyond ±{EXACT}, which float32 cannot tell apart. "
+            "Count from 0, or have fewer."
+        )
     return low, high
 
 

@@ -307,7 +307,8 @@ def _leaves(space: spaces.Space) -> tuple[Leaf, ...]:
             if not key.isidentifier() or keyword.iskeyword(key) or key in ("a", "self"):
                 raise ValueError(
                     f"The key {key!r} of the observation space cannot name an input of the exported model: "
-                    "keys must be Python identifiers other than `self` and `a`, which is the action."
+                    "keys must be Python identifiers other than `self` and `a`, which is the action. "
+                    "Rename it: gymnasium.wrappers.TransformObservation can."
                 )
     used = {"float32": 0, "uint8": 0}
     leaves = []

@@ -13,7 +13,7 @@ from tfdpg.checking.lane import FirstLane
 from tfdpg.checking.play import Play
 from tfdpg.checking.report import Fact, report
 from tfdpg.checking.spaces import refusals, served
-from tfdpg.environments import make
+from tfdpg.environments import make_unchecked
 from tfdpg.findings import Finding, normalizers
 from tfdpg.training.lanes import check_partial_reset
 
@@ -44,14 +44,14 @@ def check(env: Any, *, steps: int = 1000, seed: int = 0, verbose: int = 1) -> li
     """
     positive_int("steps", steps)
     natural("seed", seed)
-    made = make(env) if isinstance(env, str) else env
+    made = make_unchecked(env) if isinstance(env, str) else env
     items: list[Fact | Finding] = []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Gymnasium's: `conventions` takes them over
             for item in _examine(made, steps, seed):
                 items.append(item)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         items.append(_raised(error))
     finally:
         if made is not env:
@@ -75,6 +75,10 @@ def _examine(env: Any, steps: int, seed: int) -> Iterator[Fact | Finding]:
         if refused := list(refusals(lambda: check_partial_reset(env))):
             yield from refused
             return
+    elif missing := [name for name in ("observation_space", "action_space") if getattr(env, name, None) is None]:
+        for name in missing:
+            yield Finding(f"It has no `{name}`.", f"Set `self.{name} = ...` in `__init__`, then check again.")
+        return
     one = FirstLane(env) if isinstance(env, gym.vector.VectorEnv) else env
     yield from served(one)
     if malformed := form(env, one, seed):
@@ -86,7 +90,7 @@ def _examine(env: Any, steps: int, seed: int) -> Iterator[Fact | Finding]:
         yield from seeds(one, seed)
 
 
-def _raised(error: Exception) -> Finding:
+def _raised(error: BaseException) -> Finding:
     """An error that the environment raised, and where."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     message = " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,11 +1,14 @@
 """`tfdpg check`."""
 
+import sys
+import warnings
 from typing import Annotated
 
 import tyro
 
 from tfdpg import checking
-from tfdpg.environments import make, parse_kwargs
+from tfdpg.checking.conventions import plain
+from tfdpg.environments import make_unchecked, parse_kwargs
 
 
 def check(
@@ -25,7 +28,10 @@ def check(
         steps: random steps to take.
         seed: fixes resets and actions.
     """
-    made = make(env, **parse_kwargs(env_kwargs))
+    with warnings.catch_warnings(record=True) as caught:
+        made = make_unchecked(env, **parse_kwargs(env_kwargs))
+    for warning in caught:
+        print(f"tfdpg: {plain(str(warning.message))}", file=sys.stderr)
     try:
         return int(bool(checking.check(made, steps=steps, seed=seed)))
     finally:

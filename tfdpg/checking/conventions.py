@@ -19,10 +19,13 @@ STEPS = 20
 
 OWN = "is not within the observation space", "observation keys is not same", "is a NaN value", "is an inf value"
 """What Gymnasium says of the first step, and `Play` of all."""
+AGAIN = "Casting input x to numpy array"
+"""What it says after it has said that a NumPy array is expected."""
 
 REMEDIES = {
     "numpy array dtype": "Cast it to the dtype of its space, or declare the space with its own; agents see float32.",
     "numpy array, actual type": "Give a NumPy array.",
+    "must be a float": "Give a float.",
     "should be an int": "Give an int.",
     "default seed": "Let the default be None.",
     "share an object": "Give a copy: `return self.observation.copy(), ...`.",
@@ -66,15 +69,20 @@ def conventions(env: gym.Env, seed: int) -> Iterator[Finding]:
                 except (AssertionError, TypeError) as error:
                     said[str(error)] = None
         said |= {str(warning.message): None for warning in caught if "WARN: " in str(warning.message)}
-    for message in dict.fromkeys(map(_plain, said)):
-        if not any(part in message for part in OWN):
+    for message in dict.fromkeys(map(_first, said)):
+        if not any(part in message for part in (*OWN, AGAIN)):
             remedy = next((REMEDIES[part] for part in REMEDIES if part in message), None)
             yield Finding(message, remedy or "See gymnasium.utils.env_checker.check_env, which says so.")
 
 
-def _plain(message: str) -> str:
-    """The first sentence, without colours; of `reset` and `step` alike."""
-    message = re.sub(r"\x1b\[\d+m|WARN: ", "", message).replace("`reset()`", "`step()`")
+def plain(message: str) -> str:
+    """A message of Gymnasium's on one line, without colours."""
+    return " ".join(re.sub(r"\x1b\[\d+m|WARN: ", "", message).split())
+
+
+def _first(message: str) -> str:
+    """The first sentence; of `reset` and `step` alike."""
+    message = plain(message).replace("`reset()`", "`step()`")
     return re.split(r"\.\s|, therefore", message)[0].rstrip(".") + "."
 
 
@@ -105,7 +113,7 @@ def _episode(env: gym.Env, seed: int, actions_seed: int) -> list[Any]:
     seen: list[Any] = [copy.deepcopy(env.reset(seed=seed)[0])]
     for _ in range(STEPS):
         observation, reward, terminated, truncated, _ = env.step(actions.sample())
-        seen += [copy.deepcopy(observation), float(reward)]
+        seen += [copy.deepcopy(observation), np.asarray(reward).item()]
         if terminated or truncated:
             break
     return seen

@@ -15,6 +15,8 @@ from tfdpg.findings import Finding, outside, wrappers_of
 
 SECONDS = 10.0
 """How long to step, at most."""
+SLOW = 100.0
+"""The steps of a second below which a million of them take hours."""
 LARGE, SMALL = 100.0, 1e-3
 """The mean of absolute rewards above which they are large, and the largest one below which they are small."""
 SCALE = "Scale them to about 1, by the agent's `reward_shaper`, or ACER's `reward_scale`."
@@ -35,32 +37,35 @@ class Play:
         self._rewards: list[float] = []
         self._lengths: list[int] = []
         self._ends = Counter()
-        self._seconds = 0.0
+        self._seconds: list[float] = []
 
     def steps(self, steps: int, seed: int) -> Iterator[Fact | Finding]:
         """Takes so many steps, or as many as there is time for; then says what they showed."""
-        one, actions, begun, reward = self._one, copy.deepcopy(self._one.action_space), 0, 0.0
+        one, actions, begun = self._one, copy.deepcopy(self._one.action_space), 0
         actions.seed(seed)
         self._look(one.reset(seed=seed)[0], "after a reset")
-        while len(self._rewards) < steps and self._seconds < SECONDS:
+        until = time.perf_counter() + SECONDS
+        while len(self._rewards) < steps and time.perf_counter() < until:
             action, began = actions.sample(), time.perf_counter()
             observation, reward, terminated, truncated, info = one.step(action)
-            self._seconds += time.perf_counter() - began
-            self._rewards.append(float(reward))
+            self._seconds.append(time.perf_counter() - began)
+            self._rewards.append(float(np.asarray(reward).item()))
             self._look(observation, f"at step {len(self._rewards)}")
             if terminated or truncated:
                 self._lengths.append(len(self._rewards) - begun)
                 self._ends["terminated" if terminated else "truncated"] += 1
                 self._ends["mistaken"] += bool(terminated and info.get("TimeLimit.truncated"))
                 begun = len(self._rewards)
-                self._look(one.reset(seed=seed + len(self._lengths))[0], "after a reset")
+                began = time.perf_counter()
+                observation, _ = one.reset(seed=seed + len(self._lengths))
+                self._seconds[-1] += time.perf_counter() - began
+                self._look(observation, "after a reset")
         yield from self._found.values()
         for name, (low, high) in self._ranges.items():
             yield Fact("seen", f"{name} from {number(low)} to {number(high)}")
         yield from self._of_rewards()
         yield from self._of_ends(steps)
-        lanes = f" of each of {self._env.num_envs} lanes" if one is not self._env else ""
-        yield Fact("speed", f"{len(self._rewards) / max(self._seconds, 1e-9):,.0f} steps/s{lanes}")
+        yield from self._of_speed(steps)
 
     def _look(self, observation: Any, when: str, space: Any = None, name: str = "") -> None:
         """Looks at an observation, or at a part of it; of each kind of trouble the first is kept."""
@@ -132,8 +137,10 @@ class Play:
     def _of_ends(self, steps: int) -> Iterator[Fact | Finding]:
         lengths, taken, ends = self._lengths, len(self._rewards), self._ends
         if not lengths:
-            yield Fact("episodes", f"none ended in {taken:,} steps")
-            if taken == steps and not self._is_limited:
+            is_few = taken < steps or self._is_limited
+            more = f": too few to see one end{'; take more (--steps)' if taken == steps else ''}"
+            yield Fact("episodes", f"none ended in {taken:,} steps{more if is_few else ''}")
+            if not is_few:
                 yield Finding(
                     f"No episode ended in {taken:,} steps, and no limit of them is known.",
                     "Make it with `max_episode_steps` (gymnasium.wrappers.TimeLimit), or leave it to `fit`, which cuts "
@@ -149,6 +156,20 @@ class Play:
             yield Finding(
                 f"Episodes terminate after {length}, as if time were a terminal state.",
                 "If it is a limit, give truncated=True in place of terminated=True: values go on beyond it.",
+            )
+
+    def _of_speed(self, steps: int) -> Iterator[Fact | Finding]:
+        taken, lanes = len(self._seconds), 1 if self._one is self._env else self._env.num_envs
+        usual = self._seconds[1:] or self._seconds  # the first may compile, or load
+        speed = len(usual) / max(sum(usual), 1e-9)
+        of = f" of each of {lanes} lanes" if self._one is not self._env else ""
+        cut = f"; cut after {SECONDS:.0f} seconds, at {taken:,} of {steps:,} steps" if taken < steps else ""
+        yield Fact("speed", f"{number(speed)} steps/s{of}{cut}")
+        if speed * lanes < SLOW and sum(usual) > SECONDS / 10:
+            yield Finding(
+                f"It is slow: a million steps take {1e6 / (speed * lanes) / 3600:,.0f} hours.",
+                "Find what `step` waits for (rendering, sleeping, files), or let several step at once: "
+                '`--num-envs` with `--vectorization async`, in Python `vectorization_mode="async"`.',
             )
 
     @property

@@ -70,11 +70,18 @@ def _seen_as(leaf: Leaf, features: int) -> str:
 def _misdeclared(leaf: Leaf) -> Iterator[Finding]:
     box = leaf.space
     if isinstance(box, spaces.Box) and leaf.dtype != "uint8" and len(leaf.shape) >= 2:
-        if (box.low == 0).all() and (box.high == 255).all():
+        highest = 1 if _is_photographic(leaf.shape) else 255
+        if (box.low == 0).all() and ((box.high == 255).all() or (box.high == highest).all()):
             yield Finding(
                 f"{leaf.name} looks like an image of type {box.dtype}.",
-                "Let its space and its arrays be uint8: these are scaled to [0, 1], and take a quarter of the replay.",
+                "Let its space and its arrays be uint8, in [0, 255]: these are scaled to [0, 1], and take a quarter of "
+                "the replay.",
             )
+
+
+def _is_photographic(shape: tuple[int, ...]) -> bool:
+    """Whether it has the shape of a camera's image, channels first or last, rather than that of a board."""
+    return len(shape) == 3 and bool({shape[0], shape[-1]} & {1, 3, 4}) and sorted(shape)[1] >= 16
 
 
 def _actions(spec: Spec) -> Fact:
