@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers import vector
 
+from tfdpg.arguments import warn
 from tfdpg.spec import Packed, Spec
 
 FAR = 1.0
@@ -120,13 +120,13 @@ def warn_of_observations(spec: Spec, packed: Packed) -> None:
     boxes = [(leaf.space, leaf.name) for leaf in spec.leaves if isinstance(leaf.space, spaces.Box)]
     found = next(filter(None, (outside(space, arrays[name], name, FAR) for space, name in boxes)), None)
     if found:
-        warnings.warn(str(found), stacklevel=3)
+        warn(str(found))
 
 
 def warn_of_normalizers(env: Any, argument: str) -> None:
     """Warns if wrappers of an environment normalise with statistics of their own."""
     for found in normalizers(env):
-        warnings.warn(f"`{argument}`: {found}", stacklevel=4)
+        warn(f"`{argument}`: {found}")
 
 
 def normalizers(env: Any) -> Iterator[Finding]:
