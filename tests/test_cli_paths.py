@@ -7,7 +7,7 @@ import pytest
 
 from tfdpg import cli, filming
 from tfdpg import run_paths as paths
-from tfdpg.run_options import RunConfig
+from tfdpg.run_options import RunConfig, resuming
 
 CONFIG = RunConfig(agent="ddpg", seed=0, env="Pendulum-v1", env_kwargs={}, options={"epochs": 1})
 
@@ -70,6 +70,19 @@ def test_a_run_that_has_not_got_far_says_so(tmp_path, error):
     assert error("export", run, tmp_path / "x", "--checkpoint", "latest").startswith(f"{run} holds no checkpoint yet")
 
 
+def test_the_command_that_goes_on_has_what_it_needs(tmp_path):
+    assert resuming(tmp_path, CONFIG, "--jobs", "2") == f"tfdpg train --resume {tmp_path} --jobs 2"
+    for change in (
+        {"env": "tests.environments:Counter"},
+        {"env_kwargs": {"xml_file": "./robot.xml"}},
+        {"networks": "mine:build"},
+        {"options": CONFIG.options | {"replay_dir": "rows"}},
+        {"distributed": {"actors": 1, "ray_address": "auto"}},
+    ):
+        config = dataclasses.replace(CONFIG, **change)
+        assert resuming(tmp_path / "a run", config) == f"tfdpg train --resume '{tmp_path}/a run' --trusted"
+
+
 def test_what_a_run_keeps_cannot_change(tmp_path, capsys):
     run = make_run(tmp_path / "run")
     for flag in ("--hidden-units", "--env", "--num-envs", "--networks", "--seeds", "--run-dir", "--actors"):
@@ -106,7 +119,7 @@ def test_without_a_screen_nothing_is_rendered(tmp_path, monkeypatch, error):
     assert error("evaluate", model, "--render") == filming.NO_SCREEN and "--video" in filming.NO_SCREEN
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     for env_id in ("Pendulum-v1", "InvertedPendulum-v5"):
-        made = filming.evaluation_env(None, env_id, render=True, video=None, trusted=False)
+        made = filming.evaluation_env(None, env_id, render=True, video=None, trusted=False, file=model)
         if env_id == "Pendulum-v1":
             with made as env:
                 env.reset()

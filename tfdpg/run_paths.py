@@ -71,13 +71,13 @@ def parent_of(agent: str, env_id: str) -> Path:
 def check_free(directory: Path, overwrite: bool = False) -> None:
     """Raises `FileExistsError` if there is anything where a new run is to go, unless it is a run to be replaced."""
     if is_run(directory):
-        if overwrite:
-            from tfdpg.run_options import read_config
+        from tfdpg.run_options import read_config, resuming
 
-            read_config(directory)  # which refuses a run.json that is none of tfdpg's
+        config = read_config(directory)  # which refuses a run.json that is none of tfdpg's
+        if overwrite:
             return
         raise FileExistsError(
-            f"{directory} already holds a run. Go on with it: tfdpg train --resume {directory}; "
+            f"{directory} already holds a run. Go on with it: {resuming(directory, config)}; "
             "replace it: --overwrite; or take the next free directory: --run-dir auto."
         )
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):

@@ -147,7 +147,9 @@ def evaluate(
     from tfdpg.training.evaluation import run_episodes, summarise
 
     policy, environment = runs.load_policy(path, checkpoint, trusted)
-    with filming.evaluation_env(environment, env, render=render, video=video, trusted=trusted) as environment:
+    file = path / "run.json" if paths.is_run(path) else path
+    way = {"render": render, "video": video, "trusted": trusted, "file": file}
+    with filming.evaluation_env(environment, env, **way) as environment:
         ended = []
         for episode in run_episodes(policy, environment, episodes, seed=seed, max_ep_len=max_ep_len):
             ended.append(episode)

@@ -16,7 +16,7 @@ from tfdpg.cli.parsing import MisuseError, flags_of, parse
 from tfdpg.distributed.options import Distribution
 from tfdpg.environments import make, parse_kwargs
 from tfdpg.options import options_of
-from tfdpg.run_options import Run, RunConfig, RunFlags, read_config
+from tfdpg.run_options import Run, RunConfig, RunFlags, read_config, resuming
 
 
 class Training(NamedTuple):
@@ -109,7 +109,8 @@ def _train_all(trainings: Sequence[Training], parent: Path, jobs: int) -> None:
         try:
             Jobs(jobs).run({training.name: training.words for training in trainings})
         except (KeyboardInterrupt, SystemExit) as end:
-            end.add_note(f"Go on with all: tfdpg train --resume {parent} --jobs {jobs}")
+            config = max((training.config for training in trainings), key=lambda config: len(config.foreign))
+            end.add_note(f"Go on with all: {resuming(parent, config, '--jobs', str(jobs))}")
             raise
         except RuntimeError as error:
             failed = error
