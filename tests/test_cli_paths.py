@@ -52,6 +52,8 @@ def test_a_path_that_is_something_else_is_called_what_it_is(tmp_path, error):
     assert error("evaluate", parent) == f"No run and no exported model in {parent}: {held}"
     assert error("export", parent, tmp_path / "x") == f"No run in {parent}: {held}"
     assert error("inspect", tmp_path) == f"No exported model in {tmp_path}: {held}"
+    all_of = f"{held}, or {parent} for all of its runs"
+    assert error("train", "--resume", tmp_path) == f"No run in {tmp_path}: {all_of}"
     assert error("evaluate", tmp_path / "file").endswith("file: it is a file")
     checkpoint = run / "checkpoints/30"
     checkpoint.mkdir(parents=True)

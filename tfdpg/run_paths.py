@@ -33,6 +33,19 @@ def check_run(path: Path) -> None:
         raise FileNotFoundError(f"No run in {path}: {held(path) or 'there is no run.json'}")
 
 
+def runs_at(path: Path) -> list[Path]:
+    """The run, or the runs of a directory.
+
+    Raises:
+        FileNotFoundError: there is none; it says what there is, and which directories would do.
+    """
+    if runs := [path] if is_run(path) else runs_below(path, "*/run.json"):
+        return runs
+    parents = list(dict.fromkeys(str(run.parent) for run in runs_below(path, "*/*/run.json")))[:3]
+    all_of = f", or {' or '.join(parents)} for all of its runs" if parents else ""
+    raise FileNotFoundError(f"No run in {path}: {held(path) or 'there is no run.json'}{all_of}")
+
+
 def check_model(path: Path) -> None:
     """Raises `FileNotFoundError`, which says what there is, where there is no exported model."""
     if not is_model(path):

@@ -3,11 +3,13 @@
 Nothing heavy is imported before it is known which command runs, so that `tfdpg --help` answers at once.
 """
 
+import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -37,7 +39,37 @@ commands:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status. Errors of use are one line on standard error."""
+    """Runs a command; returns the exit status. Errors of use, and warnings, are one line on standard error."""
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _shown_by(warnings.showwarning)
+            try:
+                return _answer(argv)
+            finally:
+                sys.stdout.flush()
+    except BrokenPipeError as error:
+        try:
+            print(flush=True)
+        except BrokenPipeError:  # whoever read has enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
+        print(_told(error, str(error)), file=sys.stderr)
+        return 1
+
+
+def _shown_by(show: Callable[..., None]) -> Callable[..., None]:
+    """What shows a user's warnings on one line, and others as `show` does."""
+
+    def shown(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, UserWarning):
+            print(f"tfdpg: warning: {' '.join(str(message).split())}", file=sys.stderr)
+        else:
+            show(message, category, *where, **more)
+
+    return shown
+
+
+def _answer(argv: Sequence[str] | None) -> int:
     command, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     commands: dict[str, Callable[[list[str]], int | None]] = {
         "train": _train,
@@ -70,6 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as error:
         if error.code == 128 + signal.SIGTERM:
             print(_told(error, "ended by SIGTERM."), file=sys.stderr)
+        raise
+    except BrokenPipeError:
         raise
     except (ValueError, OSError, ImportError, RuntimeError, FloatingPointError) as error:
         print(_told(error, str(error)), file=sys.stderr)

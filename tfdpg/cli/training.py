@@ -71,10 +71,7 @@ def resume(words: Sequence[str]) -> None:
             parse(resume_flags(None), words, "tfdpg train --resume RUN")
         raise MisuseError("`--resume` takes a run, or a directory of runs: tfdpg train --resume RUN [--epochs N]")
     path, flags = Path(words[0]), words[1:]
-    directories = [path] if paths.is_run(path) else paths.runs_below(path, "*/run.json")
-    if not directories:
-        paths.check_run(path)
-    trainings = [_old(path, directory, flags) for directory in directories]
+    trainings = [_old(path, directory, flags) for directory in paths.runs_at(path)]
     _train_all([training for training, _ in trainings], path, max(jobs for _, jobs in trainings))
 
 
