@@ -55,6 +55,12 @@ def test_a_path_that_is_something_else_is_called_what_it_is(tmp_path, error):
     all_of = f"{held}, or {parent} for all of its runs"
     assert error("train", "--resume", tmp_path) == f"No run in {tmp_path}: {all_of}"
     assert error("evaluate", tmp_path / "file").endswith("file: it is a file")
+    other = make_run(tmp_path / "other")
+    expected = f"The model directory must not be a run's, and {other} is: it has a run.json."
+    assert error("export", run, other) == expected
+    assert (
+        error("evaluate", run, "--max-ep-len", 0) == "`max_ep_len` must be a positive integer. Received: max_ep_len=0"
+    )
     checkpoint = run / "checkpoints/30"
     checkpoint.mkdir(parents=True)
     (checkpoint / "agent.json").touch()
@@ -90,6 +96,8 @@ def test_what_a_run_keeps_cannot_change(tmp_path, capsys):
     for flag in ("--hidden-units", "--env", "--num-envs", "--networks", "--seeds", "--run-dir", "--actors"):
         assert cli.main(["train", "--resume", str(run), flag, "3"]) == 2
         assert f"{flag} cannot change: a run keeps what it was started with." in capsys.readouterr().err
+    assert cli.main(["train", "--resume", str(run), "--overwrite"]) == 2
+    assert "--overwrite is for new runs" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         cli.main(["train", "--resume", str(run), "--help"])
     shown = capsys.readouterr().out

@@ -15,6 +15,7 @@ import tyro
 
 import tfdpg
 from tfdpg import run_paths as paths
+from tfdpg.arguments import positive_int
 from tfdpg.cli.loading import import_tensorflow
 from tfdpg.cli.parsing import MisuseError, called, parse
 from tfdpg.hints import question
@@ -26,15 +27,36 @@ usage: tfdpg COMMAND [OPTIONS]
 Train continuous-control policies, evaluate them, and export them for TensorFlow Serving.
 
 commands:
-  train {agents}  train an agent on an environment, in a run directory
-  train --resume RUN   go on with a run, or with all runs in a directory
-  check                look for what is wrong with an environment
-  evaluate             run episodes with a trained or an exported policy
-  export               export the policy of a run
-  inspect              show what an exported model holds
-  plot                 plot the learning curves of runs
+  train AGENT         train {agents} on an environment, in a run directory
+  train --resume RUN  go on with a run, or with all runs in a directory
+  check               look for what is wrong with an environment
+  evaluate            run episodes with a trained or an exported policy
+  export              export the policy of a run
+  inspect             show what an exported model holds
+  plot                plot the learning curves of runs
 
-`tfdpg --version` prints the version; `tfdpg COMMAND --help` and `tfdpg train AGENT --help` show the options.
+`tfdpg --version` prints the version.
+`tfdpg COMMAND --help` and `tfdpg train AGENT --help` show the options.
+"""
+TRAIN = """\
+usage: tfdpg train AGENT --env ID [OPTIONS]
+       tfdpg train --resume RUN [OPTIONS]
+
+Train {agents} on an environment, in a run directory for each seed; or go on with runs.
+
+used most, with an agent:
+  --env ID             a registered Gymnasium environment, module:id or module:Class
+  --epochs N           how many
+  --steps-per-epoch N  environment steps in each
+  --seeds N ...        a run for each
+  --jobs N             how many run side by side
+  --run-dir DIR        where the runs go; the default is runs/<agent>-<env>
+
+with --resume:
+  --epochs N           the epoch to stop at from now on
+  --trusted            import and follow what the files of the run name
+
+`tfdpg train AGENT --help` and `tfdpg train --resume RUN --help` show all options.
 """
 
 
@@ -91,8 +113,13 @@ def _answer(argv: Sequence[str] | None) -> int:
         return 2
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does: the user's modules are where the command is run
+    return _carried_out(commands[command], rest)
+
+
+def _carried_out(command: Callable[[list[str]], int | None], words: list[str]) -> int:
+    """Runs a command, and tells what went wrong."""
     try:
-        return commands[command](rest) or 0
+        return command(words) or 0
     except MisuseError as error:
         print(f"tfdpg: {error}", file=sys.stderr)
         return 2
@@ -115,16 +142,17 @@ def _told(error: BaseException, message: str) -> str:
     return "\n".join([f"tfdpg: {message}", *getattr(error, "__notes__", ())])
 
 
-def _usage() -> str:
+def _usage(text: str = USAGE) -> str:
     from tfdpg.agents import AGENTS
 
-    return USAGE.format(agents="{" + ",".join(name.lower() for name in AGENTS) + "}")
+    return text.format(agents="|".join(name.lower() for name in AGENTS))
 
 
 def _check(argv: list[str]) -> int:
     from tfdpg.checking.command import check
 
-    return parse(called(check), argv, "tfdpg check")()
+    plain = {"env": "the environment goes in plainly: tfdpg check ENV"}
+    return parse(called(check), argv, "tfdpg check", plain)()
 
 
 def _train(argv: list[str]) -> None:
@@ -132,7 +160,7 @@ def _train(argv: list[str]) -> None:
 
     known = [name.lower() for name in AGENTS]
     if argv in (["-h"], ["--help"], []):
-        print(_usage(), end="")
+        print(_usage(TRAIN), end="")
         return
     if "--resume" in argv[1:]:
         raise MisuseError("`--resume RUN` comes first: tfdpg train --resume RUN [--epochs N]")
@@ -175,6 +203,8 @@ def evaluate(
     from tfdpg import filming
 
     paths.check_policy(path)
+    if max_ep_len is not None:
+        positive_int("max_ep_len", max_ep_len)
     filming.check(render, video)
     import_tensorflow()
     from tfdpg import runs
@@ -214,6 +244,8 @@ def export(
         trusted: import the modules, and use the replay directory, that the files name.
     """
     paths.check_run(run)
+    if paths.is_run(directory):
+        raise ValueError(f"The model directory must not be a run's, and {directory} is: it has a run.json.")
     import_tensorflow()
     from tfdpg import runs
 
