@@ -254,7 +254,7 @@ def test_a_run_goes_on_without_what_is_damaged_and_not_needed(run, tmp_path, cap
     assert damage in shown.err and "the checkpoint before it, of step 30, is taken" in shown.err
     assert "episode 1: return 6.000" in shown.out and (copy / "checkpoints/60").exists()
     with warnings.catch_warnings():
-        warnings.simplefilter("always")
+        warnings.simplefilter("always", UserWarning)
         assert cli.main(["train", "--resume", str(copy)]) == 0
     assert damage in (shown := capsys.readouterr().err)
     assert "\ntfdpg: warning: The score to beat is not known" in shown and "UserWarning" not in shown

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -100,6 +101,17 @@ def test_help_and_mistakes_need_no_tensorflow_and_the_first_line_says_what_is_wr
             assert answers[line][0] == status, line
             assert answers[line][1].startswith(f"tfdpg: {message}"), answers[line]
     assert [answers[line] for line in HELPS] == [[0, ""]] * len(HELPS)
+
+
+@pytest.mark.parametrize("options", [[], ["-u"]], ids=["buffered", "unbuffered"])
+def test_a_reader_that_has_enough_is_no_error(options):
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run(
+        [sys.executable, *options, "-m", "tfdpg", "--help"], stdout=write, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (141, "")
 
 
 COMMANDS = [["train", name.lower()] for name in AGENTS] + [["check"], ["evaluate"], ["export"], ["inspect"], ["plot"]]

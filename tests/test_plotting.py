@@ -128,7 +128,9 @@ def test_more_curves_than_colours_are_told_apart():
 
 def test_nothing_of_long_labels_is_cut(tmp_path):
     run = LearningCurve(None, {"seed": 0}, np.arange(2.0), np.arange(2.0))
-    figure = plotting.draw({f"{number}, " + "name=value, " * 30 + "w" * 200: [run] for number in range(6)}, "x", "y")
+    figure = plotting.draw(
+        {f"{number}, " + "name=value, " * 30 + "of_letters" * 20: [run] for number in range(6)}, "x", "y"
+    )
     figure.savefig(tmp_path / "curves.png")
     box, size = figure.legends[0].get_window_extent(), figure.bbox
     assert size.x0 <= box.x0 and box.x1 <= size.x1 and size.y0 <= box.y0 and box.y1 <= size.y1

@@ -17,7 +17,7 @@ NAMES |= {"loss_q": "critic loss", "loss_pi": "policy loss", "td_error": "TD err
 FEW = 3
 """Seeds from which on a mean and its interval say more than the single curves."""
 
-WIDTH = 92
+WIDTH = 88
 """Letters that a line of the legend has room for."""
 
 DASHES = ("-", "--", ":", "-.")

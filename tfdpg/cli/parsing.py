@@ -88,7 +88,7 @@ def _plain(message: str, target: Any) -> str:
     if missing := re.match(r"Missing from [^:]*: (--\S+ )?(\S+) (.*?)\.? \(required\)", message):
         flag, kind, meaning = missing.groups()
         return f"{(flag or kind).strip()} is missing: {meaning}."
-    if wrong := re.match(r"Error parsing --(\S+): .*?: (.*)", message):
+    if wrong := re.match(r"Error parsing --(\S+): (.*)", message):
         flag, came = wrong.groups()
         words = described(_without_help(flags_of(target)[flag])).removeprefix("a sequence of ")
         return f"--{flag} must be {words}. Received: {' '.join(re.findall(QUOTED, came))}"
