@@ -491,8 +491,8 @@ def test_a_class_is_made_by_its_module_and_name():
     for missing in ("tests.environments:Nope", "tests.nowhere:Counter", "tests.environments:np"):
         with pytest.raises(ValueError, match="cannot be made"):
             environments.make(missing)
-    with pytest.raises(ValueError, match="--trusted"):
-        environments.check_trusted("tests.environments:Counter", {}, trusted=False)
+    with pytest.raises(ValueError, match="^run.json imports.*--trusted"):
+        environments.check_trusted("tests.environments:Counter", {}, trusted=False, file="run.json")
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -91,8 +92,11 @@ def test_resume_goes_on_where_it_was(tmp_path, capsys):
     np.testing.assert_array_equal(after.replay.rows[: before.replay.size], before.replay.rows[: before.replay.size])
     assert len((tmp_path / "twice/seed-0/progress.csv").read_text().splitlines()) == 5
     assert len((tmp_path / "twice/seed-0/progress.txt").read_text().splitlines()) == 5
-    assert cli.main(["train", "--resume", str(tmp_path / "twice/seed-0")]) == 0
-    assert "is complete" in capsys.readouterr().out
+    before = (tmp_path / "twice/seed-0/run.json").read_text()
+    for changes, kept in (([], ""), (["--epochs", "3", "--pi-lr", "0.5"], "; nothing was changed")):
+        assert cli.main(["train", "--resume", str(tmp_path / "twice/seed-0"), *changes]) == 0
+        assert f"is complete: 4 epochs{kept}. To go on: --epochs 5 or more." in capsys.readouterr().out
+    assert (tmp_path / "twice/seed-0/run.json").read_text() == before
 
 
 def test_a_run_without_a_checkpoint_begins_again(run, tmp_path):
@@ -249,9 +253,11 @@ def test_a_run_goes_on_without_what_is_damaged_and_not_needed(run, tmp_path, cap
     shown = capsys.readouterr()
     assert damage in shown.err and "the checkpoint before it, of step 30, is taken" in shown.err
     assert "episode 1: return 6.000" in shown.out and (copy / "checkpoints/60").exists()
-    with pytest.warns(UserWarning, match="The score to beat is not known"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
         assert cli.main(["train", "--resume", str(copy)]) == 0
-    assert damage in capsys.readouterr().err
+    assert damage in (shown := capsys.readouterr().err)
+    assert "\ntfdpg: warning: The score to beat is not known" in shown and "UserWarning" not in shown
     (copy / "checkpoints/60/variables.npz").write_bytes(b"")
     assert cli.main(["train", "--resume", str(copy)]) == 0
     assert sorted(path.name for path in (copy / "checkpoints").iterdir()) == [
@@ -292,7 +298,8 @@ def test_what_files_name_is_imported_only_if_trusted(run, tmp_path, monkeypatch,
         for command in commands:
             assert cli.main(command) == 1
             shown = capsys.readouterr().err
-            assert "imports" in shown and "foreign_code:" in shown and "pass --trusted" in shown
+            assert f"{copy}/run.json imports, or follows," in shown and "foreign_code:" in shown
+            assert "pass --trusted" in shown
     for change, message in (
         ({"options": config["options"] | {"recorders": ["foreign"]}}, "`options` has 'recorders', which is no flag"),
         ({"env": ["foreign_code:X"]}, "`env` must be a text. Received: env=['foreign"),

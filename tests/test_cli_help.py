@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -19,7 +20,7 @@ def test_help_imports_nothing_heavy():
     code = "import sys; from tfdpg.cli import main; main(['--help']); assert 'tensorflow' not in sys.modules"
     shown = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert all(
-        command in shown for command in ("train {ddpg,td3,d4pg,acer}", "check", "evaluate", "export", "inspect", "plot")
+        command in shown for command in ("train ddpg|td3|d4pg|acer", "check", "evaluate", "export", "inspect", "plot")
     )
 
 
@@ -31,7 +32,7 @@ MISTAKES = {
     "train ppo": "there is no agent 'ppo'.",
     "train --epochs 3 --resume X": "`--resume RUN` comes first: tfdpg train --resume RUN [--epochs N]",
     "train --resume": "`--resume` takes a run, or a directory of runs: tfdpg train --resume RUN [--epochs N]",
-    "train td3": "Missing from tfdpg train td3: --env STR id of a registered Gymnasium environment, module:id",
+    "train td3": "--env is missing: id of a registered Gymnasium environment, module:id or module:Class.",
     f"{TD3} --gama 1": "there is no flag --gama. Did you mean --gamma?",
     f"{TD3} --zzz=1": "there is no flag --zzz.",
     f"{TD3} --learning_rate 1": "there is no flag --learning-rate. Did you mean --pi-lr and --q-lr?",
@@ -41,9 +42,14 @@ MISTAKES = {
     f"{TD3} --timesteps 1": "there is no flag --timesteps. Did you mean --epochs and --steps-per-epoch?",
     f"{TD3} --policy Mlp": "there is no flag --policy. Did you mean --hidden-units and --networks?",
     f"{TD3} --seed 1": "there is no flag --seed. Did you mean --seeds?",
-    f"{TD3} --epochs few": "Error parsing --epochs: invalid literal for int() with base 10: 'few'",
+    f"{TD3} --epochs few": "--epochs must be a positive integer. Received: few",
+    f"{TD3} --gamma abc": "--gamma must be a finite number in [0, 1]. Received: abc",
+    f"{TD3} --seeds a 1": '--seeds must be integers or "random". Received: a 1',
+    f"{TD3} --target-return high": "--target-return must be a finite number or None. Received: high",
+    "evaluate x --episodes few": "--episodes must be an integer. Received: few",
+    "check --env X": "the environment goes in plainly: tfdpg check ENV",
     "evaluate x --episode 3": "there is no flag --episode. Did you mean --episodes?",
-    "inspect": "Missing from tfdpg inspect: PATH a model directory, ",
+    "inspect": "PATH is missing: a model directory, ",
 }
 """Command lines that are not understood."""
 REFUSED = {
@@ -89,11 +95,23 @@ def test_help_and_mistakes_need_no_tensorflow_and_the_first_line_says_what_is_wr
     shown = subprocess.check_output([sys.executable, "-c", RUN_ALL, json.dumps(lines)], text=True)
     heavy, answers = json.loads(shown)
     assert not heavy
+    assert max(map(len, cli.USAGE.splitlines())) < 100 > max(map(len, cli.TRAIN.splitlines()))
     for status, expected in ((2, MISTAKES), (1, REFUSED)):
         for line, message in expected.items():
             assert answers[line][0] == status, line
             assert answers[line][1].startswith(f"tfdpg: {message}"), answers[line]
     assert [answers[line] for line in HELPS] == [[0, ""]] * len(HELPS)
+
+
+@pytest.mark.parametrize("options", [[], ["-u"]], ids=["buffered", "unbuffered"])
+def test_a_reader_that_has_enough_is_no_error(options):
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run(
+        [sys.executable, *options, "-m", "tfdpg", "--help"], stdout=write, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (141, "")
 
 
 COMMANDS = [["train", name.lower()] for name in AGENTS] + [["check"], ["evaluate"], ["export"], ["inspect"], ["plot"]]

@@ -7,7 +7,7 @@ import pytest
 
 from tfdpg import cli, filming
 from tfdpg import run_paths as paths
-from tfdpg.run_options import RunConfig
+from tfdpg.run_options import RunConfig, resuming
 
 CONFIG = RunConfig(agent="ddpg", seed=0, env="Pendulum-v1", env_kwargs={}, options={"epochs": 1})
 
@@ -52,7 +52,15 @@ def test_a_path_that_is_something_else_is_called_what_it_is(tmp_path, error):
     assert error("evaluate", parent) == f"No run and no exported model in {parent}: {held}"
     assert error("export", parent, tmp_path / "x") == f"No run in {parent}: {held}"
     assert error("inspect", tmp_path) == f"No exported model in {tmp_path}: {held}"
+    all_of = f"{held}, or {parent} for all of its runs"
+    assert error("train", "--resume", tmp_path) == f"No run in {tmp_path}: {all_of}"
     assert error("evaluate", tmp_path / "file").endswith("file: it is a file")
+    other = make_run(tmp_path / "other")
+    expected = f"The model directory must not be a run's, and {other} is: it has a run.json."
+    assert error("export", run, other) == expected
+    assert (
+        error("evaluate", run, "--max-ep-len", 0) == "`max_ep_len` must be a positive integer. Received: max_ep_len=0"
+    )
     checkpoint = run / "checkpoints/30"
     checkpoint.mkdir(parents=True)
     (checkpoint / "agent.json").touch()
@@ -70,11 +78,26 @@ def test_a_run_that_has_not_got_far_says_so(tmp_path, error):
     assert error("export", run, tmp_path / "x", "--checkpoint", "latest").startswith(f"{run} holds no checkpoint yet")
 
 
+def test_the_command_that_goes_on_has_what_it_needs(tmp_path):
+    assert resuming(tmp_path, CONFIG, "--jobs", "2") == f"tfdpg train --resume {tmp_path} --jobs 2"
+    for change in (
+        {"env": "tests.environments:Counter"},
+        {"env_kwargs": {"xml_file": "./robot.xml"}},
+        {"networks": "mine:build"},
+        {"options": CONFIG.options | {"replay_dir": "rows"}},
+        {"distributed": {"actors": 1, "ray_address": "auto"}},
+    ):
+        config = dataclasses.replace(CONFIG, **change)
+        assert resuming(tmp_path / "a run", config) == f"tfdpg train --resume '{tmp_path}/a run' --trusted"
+
+
 def test_what_a_run_keeps_cannot_change(tmp_path, capsys):
     run = make_run(tmp_path / "run")
     for flag in ("--hidden-units", "--env", "--num-envs", "--networks", "--seeds", "--run-dir", "--actors"):
         assert cli.main(["train", "--resume", str(run), flag, "3"]) == 2
         assert f"{flag} cannot change: a run keeps what it was started with." in capsys.readouterr().err
+    assert cli.main(["train", "--resume", str(run), "--overwrite"]) == 2
+    assert "--overwrite is for new runs" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         cli.main(["train", "--resume", str(run), "--help"])
     shown = capsys.readouterr().out
@@ -106,7 +129,7 @@ def test_without_a_screen_nothing_is_rendered(tmp_path, monkeypatch, error):
     assert error("evaluate", model, "--render") == filming.NO_SCREEN and "--video" in filming.NO_SCREEN
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     for env_id in ("Pendulum-v1", "InvertedPendulum-v5"):
-        made = filming.evaluation_env(None, env_id, render=True, video=None, trusted=False)
+        made = filming.evaluation_env(None, env_id, render=True, video=None, trusted=False, file=model)
         if env_id == "Pendulum-v1":
             with made as env:
                 env.reset()

@@ -81,7 +81,7 @@ def test_configurations_are_told_apart_by_what_differs_and_not_by_where_they_are
         write_run(tmp_path / "f/seed-0", agent="d4pg", options={"gamma": 0.5}),
         write_run(tmp_path / "g/seed-0", agent="sarsa"),
         write_run(tmp_path / "h/seed-0", distributed={"actors": 4}),
-        write_run(tmp_path / "i/seed-0", 7, options={"gamma": 0.99}),
+        write_run(tmp_path / "i/seed-0", 7, options={"gamma": 0.99, "epochs": 3, "validation_episodes": 2}),
     ]
     labels = curves.labelled([curves.read(run, "env_steps", "val_return", 1) for run in runs], separate=False)
     base = "gamma=0.99, hidden_units=(256, 256)"
@@ -124,6 +124,17 @@ def test_more_curves_than_colours_are_told_apart():
     run = LearningCurve(None, {"seed": 0}, np.arange(2.0), np.arange(2.0))
     lines = plotting.draw({str(number): [run] for number in range(30)}, "x", "y").axes[0].lines
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 30
+
+
+def test_nothing_of_long_labels_is_cut(tmp_path):
+    run = LearningCurve(None, {"seed": 0}, np.arange(2.0), np.arange(2.0))
+    figure = plotting.draw(
+        {f"{number}, " + "name=value, " * 30 + "of_letters" * 20: [run] for number in range(6)}, "x", "y"
+    )
+    figure.savefig(tmp_path / "curves.png")
+    box, size = figure.legends[0].get_window_extent(), figure.bbox
+    assert size.x0 <= box.x0 and box.x1 <= size.x1 and size.y0 <= box.y0 and box.y1 <= size.y1
+    assert figure.axes[0].get_window_extent().height > 200
 
 
 def test_seeds_at_other_steps_and_of_other_lengths_are_averaged_where_all_of_them_are():

@@ -15,6 +15,7 @@ from tfdpg.run_paths import held, is_model
 from tfdpg.training.options import FitOptions
 
 BOOKKEEPING = {"verbose", "save_every", "keep_checkpoints", "write_interval", "initial_epoch", "replay_dir"}
+BOOKKEEPING |= {"epochs", "validation_episodes"}
 """Options in which runs of one configuration may differ, beside the seed."""
 
 

@@ -117,13 +117,17 @@ def parse_kwargs(pairs: Sequence[str]) -> dict[str, Any]:
     return kwargs
 
 
-def check_trusted(env_id: str, kwargs: Mapping[str, Any], trusted: bool) -> None:
-    """Raises `ValueError` if an environment that a file names imports a module, or reads a file, and is not trusted."""
+def foreign(env_id: str, kwargs: Mapping[str, Any]) -> list[str]:
+    """What an environment that a file names imports, or reads."""
+    return [env_id] if ":" in env_id else [text for text in _texts(kwargs) if set(text) & set(PATHS)]
+
+
+def check_trusted(env_id: str, kwargs: Mapping[str, Any], trusted: bool, file: Any) -> None:
+    """Raises `ValueError` if the environment of a file imports a module, or reads a file, and is not trusted."""
     if not isinstance(env_id, str) or not isinstance(kwargs, Mapping):
         raise ValueError(f"An environment must be an id and a dict of arguments. Received: {env_id!r}, {kwargs!r}")
-    followed = [env_id] if ":" in env_id else [text for text in _texts(kwargs) if set(text) & set(PATHS)]
-    if followed and not trusted:
-        raise ValueError(f"The file's environment imports or reads {followed[0]!r}. If you trust it, pass --trusted.")
+    if not trusted and (followed := foreign(env_id, kwargs)):
+        raise ValueError(f"{file} imports, or follows, {followed[0]!r}. If you trust it, pass --trusted.")
 
 
 def _texts(value: Any) -> Iterator[str]:

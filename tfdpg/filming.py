@@ -49,7 +49,13 @@ def _has_screen() -> bool:
 
 @contextlib.contextmanager
 def evaluation_env(
-    environment: dict[str, Any] | None, env_id: str | None, *, render: bool, video: Path | None, trusted: bool
+    environment: dict[str, Any] | None,
+    env_id: str | None,
+    *,
+    render: bool,
+    video: Path | None,
+    trusted: bool,
+    file: Path,
 ) -> Iterator[Any]:
     """Makes the environment of an evaluation, shown in a window or filmed if so asked, and closes it.
 
@@ -59,6 +65,7 @@ def evaluation_env(
         render: whether to show it.
         video: the file to film it to.
         trusted: whether what the file names may be imported.
+        file: the one that names it.
     """
     check(render, video)
     made = environment if env_id is None else {"id": env_id, "kwargs": {}}
@@ -67,7 +74,7 @@ def evaluation_env(
     if env_id is None:
         if not isinstance(made, Mapping) or set(made) != {"id", "kwargs"}:
             raise ValueError(f"An environment must be an id and a dict of arguments. Received: {made!r}")
-        check_trusted(made["id"], made["kwargs"], trusted)
+        check_trusted(made["id"], made["kwargs"], trusted, file)
     if video is not None:
         env = film(made["id"], made["kwargs"], video)
     else:

@@ -1,5 +1,6 @@
 """Learning curves of runs."""
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,9 @@ NAMES |= {"loss_q": "critic loss", "loss_pi": "policy loss", "td_error": "TD err
 
 FEW = 3
 """Seeds from which on a mean and its interval say more than the single curves."""
+
+WIDTH = 88
+"""Letters that a line of the legend has room for."""
 
 DASHES = ("-", "--", ":", "-.")
 """How lines are drawn, one after the other, once colours repeat."""
@@ -99,16 +103,17 @@ def draw(curves: dict[str, list[LearningCurve]], x: str, y: str, title: str = ""
 
     with sns.axes_style("whitegrid", STYLE), sns.plotting_context("notebook", rc={"lines.linewidth": 1.5}):
         columns = 2 if len(curves) > 4 and max(map(len, curves)) < 46 else 1
-        rows = -(-len(curves) // columns)
+        shown = {_wrapped(label, runs, counted, WIDTH // columns): runs for label, runs in curves.items()}
+        rows = max(label.count("\n") + 1 for label in shown) * -(-len(shown) // columns)
         figure = Figure(figsize=(8, 4.4 + 0.22 * rows), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
         axes = figure.subplots()
         colours = sns.color_palette("colorblind")
-        for number, (label, runs) in enumerate(curves.items()):
+        for number, (label, runs) in enumerate(shown.items()):
             look = {
                 "color": colours[number % len(colours)],
                 "linestyle": DASHES[number // len(colours) % len(DASHES)],
             }
-            _draw_curve(axes, runs, label, counted, look)
+            _draw_curve(axes, runs, label, look)
         axes.set(xlabel=x, ylabel=y)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}".replace("-", "\N{MINUS SIGN}")))
@@ -130,10 +135,15 @@ def _note(curves: dict[str, list[LearningCurve]]) -> str:
     return "mean and 95 % bootstrap interval over seeds" + ("" if all(banded) else "; below three seeds single curves")
 
 
-def _draw_curve(axes: Any, runs: Sequence[LearningCurve], label: str, counted: bool, look: dict[str, Any]) -> None:
+def _wrapped(label: str, runs: Sequence[LearningCurve], counted: bool, width: int) -> str:
+    """A label, with how many runs it is for, on as many lines as it takes."""
     if counted:
         kind = "seed" if len({run.settings.get("seed") for run in runs}) == len(runs) else "run"
         label += f" ({len(runs)} {kind}{'s' * (len(runs) > 1)})"
+    return textwrap.fill(label, width, break_on_hyphens=False)
+
+
+def _draw_curve(axes: Any, runs: Sequence[LearningCurve], label: str, look: dict[str, Any]) -> None:
     if len(runs) < FEW:
         for number, run in enumerate(runs):
             marker = "o" if len(run.x) == 1 else ""

@@ -1,11 +1,13 @@
 """The options of a training run, and what is kept of them. No TensorFlow is imported."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any, Literal
 
 from tfdpg.agents.options import OPTIONS
 from tfdpg.distributed.options import Distribution
+from tfdpg.environments import foreign
 from tfdpg.options import Options, options_of
 from tfdpg.ranges import Count, Natural
 from tfdpg.training.options import FitOptions
@@ -112,6 +114,18 @@ class RunConfig(Run, group="run"):
     def distribution(self) -> Distribution | None:
         """How the training is distributed."""
         return None if self.distributed is None else Distribution(**self.distributed)
+
+    @property
+    def foreign(self) -> list[str]:
+        """What it imports, or follows, and so does only if it is trusted."""
+        named = self.networks, self.options.get("replay_dir"), (self.distributed or {}).get("ray_address")
+        return [*map(str, filter(None, named)), *foreign(self.env, self.env_kwargs)]
+
+
+def resuming(directory: Path, config: RunConfig, *flags: str) -> str:
+    """The command that goes on with a run, or with all runs in a directory."""
+    trusted = ["--trusted"] if config.foreign else []
+    return shlex.join(["tfdpg", "train", "--resume", str(directory), *trusted, *flags])
 
 
 def read_config(directory: Path) -> RunConfig:

@@ -33,6 +33,19 @@ def check_run(path: Path) -> None:
         raise FileNotFoundError(f"No run in {path}: {held(path) or 'there is no run.json'}")
 
 
+def runs_at(path: Path) -> list[Path]:
+    """The run, or the runs of a directory.
+
+    Raises:
+        FileNotFoundError: there is none; it says what there is, and which directories would do.
+    """
+    if runs := [path] if is_run(path) else runs_below(path, "*/run.json"):
+        return runs
+    parents = list(dict.fromkeys(str(run.parent) for run in runs_below(path, "*/*/run.json")))[:3]
+    all_of = f", or {' or '.join(parents)} for all of its runs" if parents else ""
+    raise FileNotFoundError(f"No run in {path}: {held(path) or 'there is no run.json'}{all_of}")
+
+
 def check_model(path: Path) -> None:
     """Raises `FileNotFoundError`, which says what there is, where there is no exported model."""
     if not is_model(path):
@@ -71,13 +84,13 @@ def parent_of(agent: str, env_id: str) -> Path:
 def check_free(directory: Path, overwrite: bool = False) -> None:
     """Raises `FileExistsError` if there is anything where a new run is to go, unless it is a run to be replaced."""
     if is_run(directory):
-        if overwrite:
-            from tfdpg.run_options import read_config
+        from tfdpg.run_options import read_config, resuming
 
-            read_config(directory)  # which refuses a run.json that is none of tfdpg's
+        config = read_config(directory)  # which refuses a run.json that is none of tfdpg's
+        if overwrite:
             return
         raise FileExistsError(
-            f"{directory} already holds a run. Go on with it: tfdpg train --resume {directory}; "
+            f"{directory} already holds a run. Go on with it: {resuming(directory, config)}; "
             "replace it: --overwrite; or take the next free directory: --run-dir auto."
         )
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):

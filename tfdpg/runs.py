@@ -28,9 +28,9 @@ from tfdpg.agents.agent import Agent
 from tfdpg.agents.options import OPTIONS
 from tfdpg.distributed.plan import check, require_ray
 from tfdpg.distributed.policies import policy_for_workers
-from tfdpg.environments import check_trusted, make, make_several
+from tfdpg.environments import make, make_several
 from tfdpg.options import Structural
-from tfdpg.run_options import OBJECTS, RunConfig, read_config
+from tfdpg.run_options import OBJECTS, RunConfig, read_config, resuming
 from tfdpg.spec import Spec
 from tfdpg.training.arrived import ArrivedSteps, arrived_steps
 from tfdpg.training.callbacks import Checkpoint, EpochLogger, ExportBest, ScalarWriter, StopAtReturn
@@ -97,11 +97,9 @@ def resume(directory: Path, config: RunConfig, trusted: bool = False) -> None:
         trusted: whether the files are.
     """
     before = read_config(directory)
-    followed = before.networks, before.options.get("replay_dir"), (before.distributed or {}).get("ray_address")
-    if any(followed) and not trusted:
-        name = next(filter(None, followed))
+    if before.foreign and not trusted:
+        name = before.foreign[0]
         raise ValueError(f"{directory}/run.json imports, or follows, {name!r}. If you trust it, pass --trusted.")
-    check_trusted(before.env, before.env_kwargs, trusted)
     env = _make_env(config)
     if export.versions(directory / "checkpoints"):
         agent = _load_latest(directory, trusted, sets_aside=True, env=env, config=config)
@@ -109,10 +107,11 @@ def resume(directory: Path, config: RunConfig, trusted: bool = False) -> None:
         agent = _new_agent(config, env)
         shutil.rmtree(directory / "tensorboard", ignore_errors=True)  # begins again
     if agent.epoch >= config.options["epochs"]:
-        print(f"{directory} is complete: {agent.epoch} epochs. Pass --epochs to train longer.")
+        kept = "" if config == before else "; nothing was changed"
+        print(f"{directory} is complete: {agent.epoch} epochs{kept}. To go on: --epochs {agent.epoch + 1} or more.")
         return
     if lost := arrived_steps(directory / "env_steps") - agent.env_steps:
-        print(f"resumed at step {agent.env_steps}; {lost} steps that had arrived after it are lost")
+        print(f"resumed at step {agent.env_steps}; {lost} steps after the checkpoint are lost")
     if config != before:
         _write_config(directory, config)
     config = dataclasses.replace(config, options={**config.options, "initial_epoch": agent.epoch})
@@ -193,7 +192,7 @@ def _train(
             distributed.fit(agent, make_env, validation_env=validation_env, callbacks=callbacks, **fit_options)
         print(f"exported {agent.export(directory / 'export')}; the best policy is in {directory / 'best'}")
     except (KeyboardInterrupt, SystemExit) as end:
-        end.add_note(f"Go on with: tfdpg train --resume {directory}")
+        end.add_note(f"Go on with: {resuming(directory, config)}")
         raise
     finally:
         for each in (env, validation_env):

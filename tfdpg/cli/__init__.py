@@ -3,16 +3,19 @@
 Nothing heavy is imported before it is known which command runs, so that `tfdpg --help` answers at once.
 """
 
+import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 import tfdpg
 from tfdpg import run_paths as paths
+from tfdpg.arguments import positive_int
 from tfdpg.cli.loading import import_tensorflow
 from tfdpg.cli.parsing import MisuseError, called, parse
 from tfdpg.hints import question
@@ -24,20 +27,71 @@ usage: tfdpg COMMAND [OPTIONS]
 Train continuous-control policies, evaluate them, and export them for TensorFlow Serving.
 
 commands:
-  train {agents}  train an agent on an environment, in a run directory
-  train --resume RUN   go on with a run, or with all runs in a directory
-  check                look for what is wrong with an environment
-  evaluate             run episodes with a trained or an exported policy
-  export               export the policy of a run
-  inspect              show what an exported model holds
-  plot                 plot the learning curves of runs
+  train AGENT         train {agents} on an environment, in a run directory
+  train --resume RUN  go on with a run, or with all runs in a directory
+  check               look for what is wrong with an environment
+  evaluate            run episodes with a trained or an exported policy
+  export              export the policy of a run
+  inspect             show what an exported model holds
+  plot                plot the learning curves of runs
 
-`tfdpg --version` prints the version; `tfdpg COMMAND --help` and `tfdpg train AGENT --help` show the options.
+`tfdpg --version` prints the version.
+`tfdpg COMMAND --help` and `tfdpg train AGENT --help` show the options.
+"""
+TRAIN = """\
+usage: tfdpg train AGENT --env ID [OPTIONS]
+       tfdpg train --resume RUN [OPTIONS]
+
+Train {agents} on an environment, in a run directory for each seed; or go on with runs.
+
+used most, with an agent:
+  --env ID             a registered Gymnasium environment, module:id or module:Class
+  --epochs N           how many
+  --steps-per-epoch N  environment steps in each
+  --seeds N ...        a run for each
+  --jobs N             how many run side by side
+  --run-dir DIR        where the runs go; the default is runs/<agent>-<env>
+
+with --resume:
+  --epochs N           the epoch to stop at from now on
+  --trusted            import and follow what the files of the run name
+
+`tfdpg train AGENT --help` and `tfdpg train --resume RUN --help` show all options.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status. Errors of use are one line on standard error."""
+    """Runs a command; returns the exit status. Errors of use, and warnings, are one line on standard error."""
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _shown_by(warnings.showwarning)
+            try:
+                return _answer(argv)
+            finally:
+                sys.stdout.flush()
+    except BrokenPipeError as error:
+        try:
+            print(flush=True)
+        except BrokenPipeError:  # whoever read has enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
+        print(_told(error, str(error)), file=sys.stderr)
+        return 1
+
+
+def _shown_by(show: Callable[..., None]) -> Callable[..., None]:
+    """What shows a user's warnings on one line, and others as `show` does."""
+
+    def shown(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, UserWarning):
+            print(f"tfdpg: warning: {' '.join(str(message).split())}", file=sys.stderr)
+        else:
+            show(message, category, *where, **more)
+
+    return shown
+
+
+def _answer(argv: Sequence[str] | None) -> int:
     command, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     commands: dict[str, Callable[[list[str]], int | None]] = {
         "train": _train,
@@ -59,8 +113,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does: the user's modules are where the command is run
+    return _carried_out(commands[command], rest)
+
+
+def _carried_out(command: Callable[[list[str]], int | None], words: list[str]) -> int:
+    """Runs a command, and tells what went wrong."""
     try:
-        return commands[command](rest) or 0
+        return command(words) or 0
     except MisuseError as error:
         print(f"tfdpg: {error}", file=sys.stderr)
         return 2
@@ -70,6 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as error:
         if error.code == 128 + signal.SIGTERM:
             print(_told(error, "ended by SIGTERM."), file=sys.stderr)
+        raise
+    except BrokenPipeError:
         raise
     except (ValueError, OSError, ImportError, RuntimeError, FloatingPointError) as error:
         print(_told(error, str(error)), file=sys.stderr)
@@ -81,16 +142,17 @@ def _told(error: BaseException, message: str) -> str:
     return "\n".join([f"tfdpg: {message}", *getattr(error, "__notes__", ())])
 
 
-def _usage() -> str:
+def _usage(text: str = USAGE) -> str:
     from tfdpg.agents import AGENTS
 
-    return USAGE.format(agents="{" + ",".join(name.lower() for name in AGENTS) + "}")
+    return text.format(agents="|".join(name.lower() for name in AGENTS))
 
 
 def _check(argv: list[str]) -> int:
     from tfdpg.checking.command import check
 
-    return parse(called(check), argv, "tfdpg check")()
+    plain = {"env": "the environment goes in plainly: tfdpg check ENV"}
+    return parse(called(check), argv, "tfdpg check", plain)()
 
 
 def _train(argv: list[str]) -> None:
@@ -98,7 +160,7 @@ def _train(argv: list[str]) -> None:
 
     known = [name.lower() for name in AGENTS]
     if argv in (["-h"], ["--help"], []):
-        print(_usage(), end="")
+        print(_usage(TRAIN), end="")
         return
     if "--resume" in argv[1:]:
         raise MisuseError("`--resume RUN` comes first: tfdpg train --resume RUN [--epochs N]")
@@ -141,13 +203,17 @@ def evaluate(
     from tfdpg import filming
 
     paths.check_policy(path)
+    if max_ep_len is not None:
+        positive_int("max_ep_len", max_ep_len)
     filming.check(render, video)
     import_tensorflow()
     from tfdpg import runs
     from tfdpg.training.evaluation import run_episodes, summarise
 
     policy, environment = runs.load_policy(path, checkpoint, trusted)
-    with filming.evaluation_env(environment, env, render=render, video=video, trusted=trusted) as environment:
+    file = path / "run.json" if paths.is_run(path) else path
+    way = {"render": render, "video": video, "trusted": trusted, "file": file}
+    with filming.evaluation_env(environment, env, **way) as environment:
         ended = []
         for episode in run_episodes(policy, environment, episodes, seed=seed, max_ep_len=max_ep_len):
             ended.append(episode)
@@ -178,6 +244,8 @@ def export(
         trusted: import the modules, and use the replay directory, that the files name.
     """
     paths.check_run(run)
+    if paths.is_run(directory):
+        raise ValueError(f"The model directory must not be a run's, and {directory} is: it has a run.json.")
     import_tensorflow()
     from tfdpg import runs
 

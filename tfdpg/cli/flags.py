@@ -13,10 +13,10 @@ from tfdpg.run_options import Environment, ResumeFlags, Run, RunConfig, RunFlags
 from tfdpg.training.options import FitOptions
 
 GROUPS = (
-    *("run", "environment", "training", "schedule", "exploration", "algorithm", "returns", "networks", "optimisers"),
+    *("environment", "training", "run", "schedule", "exploration", "algorithm", "returns", "networks", "optimisers"),
     *("observations", "replay", "machine", "rollout workers"),
 )
-"""The groups of flags in the order of their help, the common ones first."""
+"""The groups of flags in the order of their help: first what is needed, and what is used most."""
 KEPT = {"networks", "initial_epoch", *(option.name for option in options_of(Environment))}
 """What a run keeps, beside what its agents do."""
 
@@ -30,6 +30,7 @@ def training_flags(agent: str) -> type:
         if option.name == "actors":
             option = option._replace(kind=int | None, default=None)  # None trains without workers
         options.append(option)
+    options.sort(key=lambda option: option.name == "initial_epoch")  # which few need
     return _dataclass("TrainingFlags", f"Train {agent.upper()} on an environment.", options)
 
 

@@ -21,6 +21,9 @@ class Jobs:
 
     Args:
         at_a_time: how many run at once.
+
+    Attributes:
+        failed: the names of those that did not end well.
     """
 
     def __init__(self, at_a_time: int):
@@ -28,6 +31,7 @@ class Jobs:
         self._running: set[subprocess.Popen[Any]] = set()
         self._lock = threading.RLock()
         self._signal: int | None = None
+        self.failed: list[str] = []
 
     def run(self, commands: Mapping[str, Sequence[str]]) -> None:
         """Runs commands by their names, whether others fail or not.
@@ -51,6 +55,7 @@ class Jobs:
             if left := [name for name, status in ended if status is None]:
                 end.add_note(f"Not begun: {', '.join(left)}")
             raise end
+        self.failed = [name for name, status in ended if status != 0]
         if failed := [f"{name} (exit status {status})" for name, status in ended if status != 0]:
             raise RuntimeError(f"{len(failed)} of {len(commands)} runs failed: {', '.join(failed)}")
 

@@ -8,11 +8,14 @@ import io
 import re
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
 from tfdpg.hints import question
+from tfdpg.ranges import Within, described
+
+QUOTED = r"'([^']*)'"
 
 
 class MisuseError(Exception):
@@ -43,7 +46,7 @@ def parse(target: Any, words: Sequence[str], prog: str, refused: Mapping[str, st
     except SystemExit as end:
         if end.code in (0, None):
             raise
-        raise MisuseError(f"{_message(shown.getvalue())}\n{_more(prog)}") from None
+        raise MisuseError(f"{_plain(_message(shown.getvalue()), target)}\n{_more(prog)}") from None
 
 
 def called(function: Callable[..., Any]) -> Callable[..., functools.partial[Any]]:
@@ -51,15 +54,17 @@ def called(function: Callable[..., Any]) -> Callable[..., functools.partial[Any]
     return functools.wraps(function)(lambda *args, **kwargs: functools.partial(function, *args, **kwargs))
 
 
-def flags_of(target: Any) -> set[str]:
-    """The flags of a dataclass with groups, or of a function."""
+def flags_of(target: Any) -> dict[str, Any]:
+    """The flags of a dataclass with groups, or of a function, and their types."""
     if dataclasses.is_dataclass(target):
         groups = [typing.get_args(group.type)[0] for group in dataclasses.fields(target)]
-        names = {field.name for group in groups for field in dataclasses.fields(group)}
+        kinds = {field.name: field.type for group in groups for field in dataclasses.fields(group)}
     else:
         parameters = inspect.signature(target).parameters.values()
-        names = {each.name for each in parameters if each.kind is not inspect.Parameter.POSITIONAL_ONLY}
-    return {name.replace("_", "-") for name in names}
+        kinds = {
+            each.name: each.annotation for each in parameters if each.kind is not inspect.Parameter.POSITIONAL_ONLY
+        }
+    return {name.replace("_", "-"): kind for name, kind in kinds.items()}
 
 
 def _check_flag(word: str, known: Collection[str], refused: Mapping[str, str], prog: str) -> None:
@@ -76,6 +81,24 @@ def _check_flag(word: str, known: Collection[str], refused: Mapping[str, str], p
 
 def _more(prog: str) -> str:
     return f"`{prog} --help` shows the flags that there are."
+
+
+def _plain(message: str, target: Any) -> str:
+    """What tyro says of a flag that is missing, or of another type, in plain words."""
+    if missing := re.match(r"Missing from [^:]*: (--\S+ )?(\S+) (.*?)\.? \(required\)", message):
+        flag, kind, meaning = missing.groups()
+        return f"{(flag or kind).strip()} is missing: {meaning}."
+    if wrong := re.match(r"Error parsing --(\S+): (.*)", message):
+        flag, came = wrong.groups()
+        words = described(_without_help(flags_of(target)[flag])).removeprefix("a sequence of ")
+        return f"--{flag} must be {words}. Received: {' '.join(re.findall(QUOTED, came))}"
+    return message
+
+
+def _without_help(kind: Any) -> Any:
+    ranges = [mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, Within)]
+    plain = kind.__origin__ if typing.get_origin(kind) is Annotated else kind
+    return Annotated[plain, ranges[0]] if ranges else plain
 
 
 def _message(box: str) -> str:

@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +17,24 @@ def returns(run: Path) -> list[float]:
     return [value for value in values if not math.isnan(value)]
 
 
-def table(runs: Sequence[tuple[str, Path]]) -> str:
+def table(runs: Sequence[tuple[str, Path]], failed: Collection[str] = ()) -> str:
     """The final and the best evaluation return of each run, and mean ± standard deviation over them.
+
+    Those that failed are marked, and left out of the mean.
 
     Args:
         runs: their names, and where they are.
+        failed: the names of those that did.
     """
     found = [(name, returns(run)) for name, run in runs]
     pairs = {name: (values[-1], max(values)) for name, values in found if values}
-    rows = [(name, *(f"{value:.2f}" for value in pairs.get(name, ()))) for name, _ in found]
-    if len(pairs) > 1:
-        columns = np.transpose(list(pairs.values()))
-        of = "" if len(pairs) == len(rows) else f" of {len(pairs)}"
+    rows = [
+        (name + " (failed)" * (name in failed), *(f"{value:.2f}" for value in pairs.get(name, ()))) for name, _ in found
+    ]
+    counted = [pair for name, pair in pairs.items() if name not in failed]
+    if len(counted) > 1:
+        columns = np.transpose(counted)
+        of = "" if len(counted) == len(rows) else f" of {len(counted)}"
         rows.append((f"mean ± std{of}", *(f"{np.mean(column):.2f} ± {np.std(column):.2f}" for column in columns)))
     rows = [("evaluation return", "final", "best"), *((*row, "-", "-")[:3] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

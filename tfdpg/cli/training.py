@@ -16,7 +16,7 @@ from tfdpg.cli.parsing import MisuseError, flags_of, parse
 from tfdpg.distributed.options import Distribution
 from tfdpg.environments import make, parse_kwargs
 from tfdpg.options import options_of
-from tfdpg.run_options import Run, RunConfig, RunFlags, read_config
+from tfdpg.run_options import Run, RunConfig, RunFlags, read_config, resuming
 
 
 class Training(NamedTuple):
@@ -71,10 +71,7 @@ def resume(words: Sequence[str]) -> None:
             parse(resume_flags(None), words, "tfdpg train --resume RUN")
         raise MisuseError("`--resume` takes a run, or a directory of runs: tfdpg train --resume RUN [--epochs N]")
     path, flags = Path(words[0]), words[1:]
-    directories = [path] if paths.is_run(path) else paths.runs_below(path, "*/run.json")
-    if not directories:
-        paths.check_run(path)
-    trainings = [_old(path, directory, flags) for directory in directories]
+    trainings = [_old(path, directory, flags) for directory in paths.runs_at(path)]
     _train_all([training for training, _ in trainings], path, max(jobs for _, jobs in trainings))
 
 
@@ -82,8 +79,9 @@ def _old(path: Path, directory: Path, words: Sequence[str]) -> tuple[Training, i
     """A run to go on with, and how many are to go on side by side."""
     saved = read_config(directory)
     options = resume_flags(saved)
-    kept = flags_of(training_flags(saved.agent)) - flags_of(options)
+    kept = flags_of(training_flags(saved.agent)).keys() - flags_of(options)
     refused = {flag: f"--{flag} cannot change: a run keeps what it was started with." for flag in kept}
+    refused["overwrite"] = "--overwrite is for new runs: one that goes on is not replaced."
     values = values_of(parse(options, words, f"tfdpg train --resume {path}", refused))
     now, run_options = current(saved), {option.name for option in options_of(Run)}
     changes = {name: values[name] for name in values if name in now and values[name] != now[name]}
@@ -103,13 +101,16 @@ def _old(path: Path, directory: Path, words: Sequence[str]) -> tuple[Training, i
 def _train_all(trainings: Sequence[Training], parent: Path, jobs: int) -> None:
     """Trains runs, and tells how they went."""
     is_quiet = all(training.config.options.get("verbose") == 0 for training in trainings)
+    side_by_side: Jobs | None = None
     jobs, several = min(jobs, len(trainings)), len(trainings) > 1
     failed: RuntimeError | None = None
     if jobs > 1:
         try:
-            Jobs(jobs).run({training.name: training.words for training in trainings})
+            side_by_side = Jobs(jobs)
+            side_by_side.run({training.name: training.words for training in trainings})
         except (KeyboardInterrupt, SystemExit) as end:
-            end.add_note(f"Go on with all: tfdpg train --resume {parent} --jobs {jobs}")
+            config = max((training.config for training in trainings), key=lambda config: len(config.foreign))
+            end.add_note(f"Go on with all: {resuming(parent, config, '--jobs', str(jobs))}")
             raise
         except RuntimeError as error:
             failed = error
@@ -120,8 +121,9 @@ def _train_all(trainings: Sequence[Training], parent: Path, jobs: int) -> None:
                 count = f" ({number} of {len(trainings)})" if several else ""
                 print(f"seed {training.config.seed}{count}: {training.directory}", flush=True)
             training.begin()
+    missed = side_by_side.failed if side_by_side else ()
     if several and not is_quiet:
-        print(report.table([(training.name, training.directory) for training in trainings]))
+        print(report.table([(training.name, training.directory) for training in trainings], missed))
     if failed:
         raise failed
 
