@@ -33,7 +33,7 @@ from tfdpg.options import Structural
 from tfdpg.run_options import OBJECTS, RunConfig, read_config, resuming
 from tfdpg.spec import Spec
 from tfdpg.training.arrived import ArrivedSteps, arrived_steps
-from tfdpg.training.callbacks import Checkpoint, EpochLogger, ExportBest, ScalarWriter, StopAtReturn
+from tfdpg.training.callbacks import Checkpoint, EpochLogger, ExportBest, ProgressLogger, ScalarWriter, StopAtReturn
 from tfdpg.training.checkpoint import CheckpointError
 from tfdpg.training.evaluation import Acts
 
@@ -166,7 +166,7 @@ def _own_objects(reference: str, spec: Spec) -> dict[str, Any]:
 
 def _callbacks(directory: Path, config: RunConfig) -> list[keras.callbacks.Callback]:
     callbacks = [
-        keras.callbacks.CSVLogger(str(directory / "progress.csv"), append=True),
+        ProgressLogger(str(directory / "progress.csv"), append=True),
         EpochLogger(directory / "progress.txt", append=True),
         ScalarWriter(directory / "tensorboard", config.write_interval),
         Checkpoint(directory / "checkpoints", every=config.save_every, keep=config.keep_checkpoints),

@@ -14,7 +14,7 @@ import tensorflow as tf
 import tfdpg
 from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
-from tfdpg.training.callbacks import StopAtReturn
+from tfdpg.training.callbacks import ProgressLogger, StopAtReturn
 from tfdpg.training.monitors import prepare
 from tfdpg.training.progress import PROGRESS
 
@@ -379,3 +379,16 @@ def test_what_is_no_callback_is_refused_and_one_alone_is_taken(given):
     with pytest.raises(ValueError, match="`callbacks` must be Keras callbacks"):
         fit(given)
     assert len(fit(StopAtReturn(15))[1].epoch) == 1
+
+
+def test_progress_goes_on_with_a_file_of_other_columns(tmp_path):
+    file = tmp_path / "progress.csv"
+    file.write_text("epoch,gone,loss_q,val_return\n0,7.5,0.25,-3.0\n")
+    fit([ProgressLogger(str(file), append=True)], epochs=2)
+    with open(file, newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [row["epoch"] for row in rows] == ["0", "0", "1"] and all(None not in row for row in rows)
+    assert (rows[0]["gone"], rows[0]["loss_q"], rows[0]["env_steps"]) == ("7.5", "0.25", "nan")
+    assert [row["gone"] for row in rows[1:]] == ["nan", "nan"] and float(rows[2]["env_steps"]) == 40
+    assert [float(row["val_return"]) for row in rows] == [-3, 15, 15]
+    assert list(rows[0]) == ["epoch", *sorted(set(rows[0]) - {"epoch"})]

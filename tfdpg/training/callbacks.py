@@ -4,6 +4,7 @@ Keras' own callbacks work with `Agent.fit`; see `tfdpg.training.monitors` for th
 """
 
 import csv
+import io
 import shutil
 import time
 import warnings
@@ -14,7 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfdpg import export
+from tfdpg import export, files
 from tfdpg.arguments import positive_int
 from tfdpg.training.scalars import ScalarWriter
 
@@ -165,6 +166,38 @@ def not_logged(callback: Any, logs: Iterable[str]) -> ValueError:
     return ValueError(
         f"{type(callback).__name__} monitors {name!r}, which is not among the logs {sorted(logs)}. {remedy}"
     )
+
+
+class ProgressLogger(keras.callbacks.CSVLogger):
+    """Keras' `CSVLogger`, which can go on with a file of other columns: those of an older tfdpg, for example.
+
+    The columns are then those of both, with NaN where nothing was measured.
+    """
+
+    _others: dict[str, float] | None = None
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Writes a line; before the first one, the columns that the file does not have yet."""
+        if self._others is None:
+            self._others = self._widened(logs or {})
+        super().on_epoch_end(epoch, {**self._others, **(logs or {})})
+
+    def _widened(self, logs: dict[str, Any]) -> dict[str, float]:
+        """Adds columns to the file; returns those that it has beside the logs."""
+        with open(self.filename, newline="") as file:
+            rows = csv.DictReader(file)
+            old, lines = list(rows.fieldnames or ["epoch"]), list(rows)
+        others = dict.fromkeys(set(old) - {"epoch", *logs}, np.nan)
+        columns = ["epoch", *sorted({*logs, *others})]
+        if lines and old != columns:
+            self.csv_file.close()
+            text = io.StringIO(newline="")
+            writer = csv.DictWriter(text, columns, restval=np.nan)
+            writer.writeheader()
+            writer.writerows(lines)
+            files.write_text(Path(self.filename), text.getvalue())
+            self.csv_file = open(self.filename, "a", newline="")
+        return others
 
 
 class EpochLogger(keras.callbacks.Callback):
