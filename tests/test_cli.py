@@ -218,7 +218,7 @@ ASYNC = ["--num-envs", "2", "--vectorization", "async"]
 @pytest.mark.parametrize(
     "number, status, lanes",
     [
-        pytest.param(*INTERRUPTED, [], id="SIGINT-one"),
+        pytest.param(*INTERRUPTED, [], id="SIGINT-one", marks=pytest.mark.slow),
         pytest.param(*ENDED, ASYNC, id="SIGTERM-async", marks=pytest.mark.slow),
         pytest.param(*ENDED, [], id="SIGTERM-one", marks=pytest.mark.slow),
         pytest.param(*INTERRUPTED, ASYNC, id="SIGINT-async", marks=pytest.mark.slow),
@@ -243,6 +243,7 @@ def test_a_signal_to_all_processes_leaves_a_checkpoint_and_says_how_to_go_on(tmp
     assert tfdpg.load_agent(checkpoint).env_steps == int(checkpoint.name)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_without_what_is_damaged_and_not_needed(run, tmp_path, capsys):
     copy = shutil.copytree(run, tmp_path / "run")
     (copy / "env_steps").write_bytes(b"")

@@ -90,6 +90,7 @@ def test_overwrite_replaces_runs_once_the_new_one_is_sure(tmp_path, monkeypatch,
     assert "is not empty, and is no run" in capsys.readouterr().err and (tmp_path / "seed-2/precious").exists()
 
 
+@pytest.mark.slow
 def test_resume_changes_what_can_change_and_goes_on_with_all_seeds(tmp_path, monkeypatch, capsys):
     assert train("--run-dir", tmp_path, "--seeds", "0", "1") == 0
     command = ["train", "--resume", str(tmp_path), "--epochs", "2"]

@@ -172,7 +172,7 @@ def test_the_help_of_a_training_needs_no_tensorflow_and_has_groups():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     titles = re.findall(r"─ ([a-z -]+) options ─", done.stdout)
-    assert titles[:5] == ["run", "environment", "training", "schedule", "exploration"]
+    assert titles[:5] == ["environment", "training", "run", "schedule", "exploration"]
     assert titles[-1] == "rollout-workers"
     assert json.loads(done.stdout.splitlines()[-1]) == []
     assert "--pi-lr" in done.stdout and "--encoder" not in done.stdout

@@ -128,7 +128,11 @@ def test_exports_have_modes_values_and_distributions(kind, options, tmp_path):
         np.testing.assert_allclose(described["probs"], agent.pi(x), rtol=1e-4)
         np.testing.assert_allclose(policy.v(x), (agent.pi(x) * q).numpy().sum(axis=1) * 10, rtol=1e-3, atol=1e-5)
         np.testing.assert_allclose(policy.q1(x, action), q[np.arange(6), action - 1] * 10, rtol=1e-3, atol=1e-5)
-        assert np.isnan(policy.q1(x, np.array([0, 4, -1, 7, 0, 4]))).all()  # no actions
+        no_actions = np.array([0, 4, -1, 7, 0, 4])
+        with pytest.raises(ValueError, match=r"`action` must be in Discrete\(3, start=1\)"):
+            policy.q1(x, no_actions)
+        served = tf.saved_model.load(policy.directory).signatures["q1"](x=tf.constant(x), a=tf.constant(no_actions))
+        assert np.isnan(served["q1"].numpy()).all()
     else:
         np.testing.assert_allclose(described["loc"], agent.pi(x), rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(described["scale"], np.broadcast_to([0.6, 0.15], (6, 2)), rtol=1e-5)

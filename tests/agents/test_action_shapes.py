@@ -48,6 +48,7 @@ def test_everything_that_people_see_has_the_shape_of_the_environment(make, tmp_p
     np.testing.assert_array_equal(tfdpg.load_agent(tmp_path / "agent", Matrix()).predict(batch), agent.predict(batch))
 
 
+@pytest.mark.slow
 def test_lanes_and_stored_transitions_have_it_too(tmp_path):
     env = SyncVectorEnv([lambda: Matrix(length=10)] * 2)
     agent = tfdpg.DDPG(env, **SMALL, start_steps=10, update_after=10, recorders=tmp_path / "r")

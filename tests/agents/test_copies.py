@@ -40,6 +40,7 @@ def test_a_copy_goes_on_as_the_saved_agent_does(make, tmp_path):
 
 
 @roster("DDPG")
+@pytest.mark.slow
 def test_a_copy_is_independent(make):
     agent = fitted(make, replay="prioritized", q_optimizer=keras.optimizers.SGD(0.01, momentum=0.9))
     other, third = copy.deepcopy(agent), copy.deepcopy(agent)

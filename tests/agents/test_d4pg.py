@@ -128,6 +128,7 @@ def test_of_two_critics_the_distribution_with_the_smaller_mean_is_the_target():
         assert not np.array_equal(old, network.get_weights()[0])
 
 
+@pytest.mark.slow
 def test_a_mixture_learns_a_distribution_that_is_none_of_its_own():
     """Terminal rewards of -3 or 2 in the same state: the critic's mean and tails become theirs."""
     spec = tfdpg.Spec(spaces.Box(-1, 1, (1,)), spaces.Box(-1, 1, (1,)))

@@ -267,7 +267,7 @@ def test_recorders_receive_every_transition_and_train_another_agent(make, tmp_pa
     np.testing.assert_array_equal(other.replay.rows[:5], agent.replay.rows[:5])
 
 
-@roster("ACER", "DDPG")
+@roster("DDPG")
 def test_an_own_loop_gives_the_weights_that_fit_gives_whatever_one_predicts_and_evaluates(make):
     options = {"normalize_observations": True}
     if "noise" in options_of(make):

@@ -26,6 +26,7 @@ def train(*arguments):
     return cli.main(["train", "ddpg", "--env", ENV, *TINY, *SHORT, *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_a_distributed_run_and_its_resumption(local_ray, tmp_path, capsys):
     options = ["--actors", "2", "--chunk", "10", "--noise-levels", "0.1", "0.3", "--env-kwargs", "length=3"]
     assert train("--run-dir", tmp_path, *options) == 0

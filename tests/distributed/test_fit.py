@@ -114,6 +114,7 @@ def test_a_keras_policy_acts_in_workers_too(local_ray):
     assert len(np.unique(expected)) > 3 and one.updates == 0
 
 
+@pytest.mark.slow
 def test_new_weights_reach_the_workers(local_ray):
     agent = tfdpg.TD3(Counter(), **SMALL | {"start_steps": 0, "normalize_observations": True, "pi_lr": 0.01})
     options = SHORT | {"actors": 1, "noise_levels": (0.0,), "variable_update_period": 1, "epochs": 1}
@@ -150,6 +151,7 @@ def test_what_is_not_finite_is_refused_and_not_stored(local_ray, bad):
     assert agent.env_steps == 20 == transitions(agent)
 
 
+@pytest.mark.slow
 def test_a_broken_environment_ends_training_with_its_traceback(local_ray, tmp_path):
     agent = AGENTS["DDPG"](Counter())
     with pytest.raises(ZeroDivisionError, match="in step\n(.|\n)*this environment is broken"):

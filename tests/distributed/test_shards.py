@@ -99,6 +99,7 @@ def test_a_killed_shard_comes_back(local_ray, tmp_path, with_checkpoint):
     assert missing < 200 if with_checkpoint else missing > 50
 
 
+@pytest.mark.slow
 def test_what_shards_cannot_serve(local_ray):
     for name, value in (("reward_shaper", abs), ("recorders", ["somewhere"]), ("epochs_per_round", 1)):
         with pytest.raises(ValueError, match=f"`replay_shards` must be 0 with `{name}`"):
