@@ -4,6 +4,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
