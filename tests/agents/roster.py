@@ -32,7 +32,9 @@ AGENTS = {
 }
 
 
-brief = pytest.mark.filterwarnings("ignore:This training ends at", "ignore:No episode ended")
+brief = pytest.mark.filterwarnings(
+    "ignore:This training ends at", "ignore:No episode ended", "ignore:.* lie at their bounds"
+)
 """Tests that train for so few steps that `fit` has doubts, which tests/training/test_doubts.py looks at."""
 
 

@@ -19,12 +19,12 @@ class Matrix(Counter):
     """The reward is best where the action is the target; actions are checked to be inside the space."""
 
     action_space = spaces.Box(LOW, HIGH)
-    target = (LOW + 3 * HIGH) / 4
+    target = LOW + np.array([[0.2, 0.8, 0.5], [0.35, 0.65, 0.1]], np.float32) * (HIGH - LOW)
 
     def step(self, action):
         assert self.action_space.contains(action), action
         observation, _, *ends = super().step(action)
-        return observation, -float(np.mean(((action - self.target) / (HIGH - LOW)) ** 2)), *ends
+        return observation, -10 * float(np.sum(((action - self.target) / (HIGH - LOW)) ** 2)), *ends
 
 
 @roster("TD3")
@@ -74,11 +74,15 @@ def test_lanes_and_stored_transitions_have_it_too(tmp_path):
 
 @pytest.mark.slow
 def test_it_learns_which_entry_is_which():
-    env = Matrix(length=1)
-    agent = tfdpg.TD3(env, hidden_units=(32,), start_steps=500, update_after=100, gamma=0.0, pi_lr=1e-2, q_lr=1e-2)
-    agent.fit(env, epochs=1, steps_per_epoch=3000, verbose=0)
-    error = (agent.predict(np.array([3000, 0], np.float32)) - Matrix.target) / (HIGH - LOW)
-    assert np.abs(error).max() < 0.1
+    class Still(Matrix):
+        def _observation(self):
+            return np.zeros(2, np.float32)
+
+    env = Still(length=1)
+    agent = tfdpg.TD3(env, hidden_units=(32,), start_steps=500, update_after=100, gamma=0.0, pi_lr=3e-3, q_lr=3e-3)
+    agent.fit(env, epochs=1, steps_per_epoch=5000, verbose=0)
+    learnt = agent.predict(np.zeros(2, np.float32))
+    assert np.abs((learnt - Matrix.target) / (HIGH - LOW)).max() < 0.15  # in another order it would be 0.3 and more
 
 
 def test_spaces_without_entries_are_refused():

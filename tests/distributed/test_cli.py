@@ -95,7 +95,7 @@ def test_a_killed_learner_says_what_it_cost(tmp_path):
         str(tfdpg.load_agent(run / "checkpoints" / str(saved)).epoch + 2),
     ]
     shown = subprocess.check_output(last, env=environment, text=True)
-    expected = f"resumed at step {saved}; {arrived - saved} steps that had arrived after it are lost"
+    expected = f"resumed at step {saved}; {arrived - saved} steps after the checkpoint are lost"
     assert expected in shown
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ray.cluster_utils import Cluster
 
-from tests.agents.roster import AGENTS
+from tests.agents.roster import AGENTS, brief
 from tests.distributed.environments import Witness, witnesses
 from tests.environments import Counter
 from tfdpg import distributed
@@ -64,6 +64,7 @@ class Disaster(keras.callbacks.Callback):
         self.model.stop_training = True
 
 
+@brief
 @pytest.mark.slow
 def test_training_survives(cluster, tmp_path):
     agent = AGENTS["DDPG"](Counter(), replay_size=500_000)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tfdpg
-from tests.agents.roster import AGENTS, SMALL
+from tests.agents.roster import AGENTS, SMALL, brief
 from tests.distributed.callbacks import Until
 from tests.distributed.environments import Witness, counter, witnesses
 from tests.environments import Counter, Identity
@@ -94,6 +94,7 @@ def wait_for_the_end_of(pid):
         time.sleep(0.1)
 
 
+@brief
 @pytest.mark.slow
 def test_a_keras_policy_acts_in_workers_too(local_ray):
     def agent():

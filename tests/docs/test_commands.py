@@ -15,6 +15,7 @@ import gymnasium as gym
 import pytest
 import tyro
 
+from tests.agents.roster import brief
 from tests.docs.pages import PAGES, ROOT, fences, spans, table
 from tests.docs.substitutions import FLAGS, NOT_RUN, prepare
 from tfdpg import cli
@@ -103,6 +104,7 @@ def test_commands_are_understood(page, block, tmp_path):
         check(program, words)
 
 
+@brief
 @pytest.mark.slow
 @pytest.mark.parametrize("page, block", BLOCKS, ids=[f"{page}:{block.line}" for page, block in BLOCKS])
 def test_commands_run(page, block, tmp_path, monkeypatch):

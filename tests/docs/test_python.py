@@ -5,12 +5,14 @@ import numpy as np
 import pytest
 
 import tfdpg
+from tests.agents.roster import brief
 from tests.docs.pages import PAGES, fences
 from tests.docs.substitutions import PYTHON, prepare
 
 PYTHON_PAGES = [page for page in PAGES if fences(page, "python")]
 
 
+@brief
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PYTHON_PAGES)
 def test_the_code_runs(page, tmp_path, monkeypatch):
