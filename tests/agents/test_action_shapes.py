@@ -85,6 +85,15 @@ def test_it_learns_which_entry_is_which():
     assert np.abs((learnt - Matrix.target) / (HIGH - LOW)).max() < 0.15  # in another order it would be 0.3 and more
 
 
+def test_one_number_needs_no_axis_of_its_own(tmp_path):
+    agent = tfdpg.DDPG(Counter(), **SMALL)
+    policy, observation = tfdpg.load(agent.export(tmp_path / "model")), np.zeros(2, np.float32)
+    assert policy.q1(observation, 0.5) == policy.q1(observation, [0.5])
+    np.testing.assert_array_equal(policy.q1([observation] * 2, [0.5, 1]), policy.q1([observation] * 2, [[0.5], [1]]))
+    with pytest.raises(ValueError, match="`action` must be numbers of shape"):
+        policy.q1(observation, [0.5, 1])
+
+
 def test_spaces_without_entries_are_refused():
     for shape in ((0,), (2, 0)):
         with pytest.raises(ValueError, match="is not supported"):

@@ -116,8 +116,10 @@ class Policy:
     def _actions(self, observation: Any, action: Any) -> tf.Tensor:
         """An action for each observation, as signatures take them."""
         spec, given = self.spec, np.asarray(action)
-        lanes = () if spec.is_single(observation) else (len(spec.pack(observation)[0]),)
-        if given.shape not in {(*lanes, *spec.act_shape), (*lanes, spec.act_dim)} or given.dtype.kind not in "biuf":
+        first = next(iter(observation.values())) if spec.is_dict else observation
+        lanes = () if spec.is_single(observation) else (len(first),)
+        shapes = [(*lanes, *spec.act_shape), (*lanes, spec.act_dim), *([lanes] if spec.act_dim == 1 else [])]
+        if given.shape not in shapes or given.dtype.kind not in "biuf":
             raise reject("action", f"numbers of shape {(*lanes, *spec.act_shape)}, as the observations want", action)
         if spec.actions is None:
             return tf.constant(given.astype(np.float32).reshape(-1, spec.act_dim))
