@@ -52,7 +52,7 @@ def malformed_step(result: Any) -> Finding | None:
     if np.size(result[1]) != 1 or np.asarray(result[1]).dtype.kind not in "biuf":
         return Finding(f"`step` gives reward={result[1]!r}, which is not one number.", "Give a float.")
     for name, end in zip(("terminated", "truncated"), result[2:4], strict=True):
-        if not isinstance(end, bool | np.bool_):
+        if np.size(end) != 1 or np.asarray(end).dtype != np.bool_:
             return Finding(f"`step` gives {name}={end!r}, which is no bool.", f"Give `bool({name})`.")
     if not isinstance(result[4], dict):
         return Finding(f"`step` gives info={result[4]!r}, which is no dict.", "Give `{}`.")

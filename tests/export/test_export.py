@@ -21,7 +21,6 @@ from tests.agents.roster import AGENTS, SMALL, brief
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import export, networks
 from tfdpg.export import verify as verification
-from tfdpg.export.warmup import prediction_log
 
 pytestmark = brief
 
@@ -258,17 +257,6 @@ def test_warm_up_requests_fit_the_signatures(exported):
         signatures[request.model_spec.signature_name](**inputs)
         asked.append((request.model_spec.signature_name, len(inputs["x"])))
     assert sorted(asked) == sorted((name, n) for name in ("serving_default", "pi", "q1", "q2") for n in (1, 7))
-
-
-@pytest.mark.parametrize("rows", [0, 1, 40, 70_000])
-def test_warm_up_requests_are_those_that_the_package_of_the_server_writes(rows):
-    inputs = {"a": np.zeros(rows, np.int64), "größe": np.uint8([]), "x": np.ones((rows, 3), np.float32)}
-    expected = prediction_log_pb2.PredictionLog()
-    request = expected.predict_log.request
-    request.model_spec.name, request.model_spec.signature_name = "m" * 127, "s" * 128
-    for name, values in inputs.items():
-        request.inputs[name].CopyFrom(tf.make_tensor_proto(values))
-    assert prediction_log("m" * 127, "s" * 128, inputs) == expected.SerializeToString(deterministic=True)
 
 
 def test_every_file_of_an_export_is_its_own(tmp_path):

@@ -15,7 +15,6 @@ import tfdpg
 from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tfdpg.training.callbacks import ProgressLogger, StopAtReturn
-from tfdpg.training.monitors import prepare
 from tfdpg.training.progress import PROGRESS
 
 
@@ -128,65 +127,6 @@ def test_early_stopping_restores_the_best_weights():
     np.testing.assert_allclose(agent.act(observation, explore=False), agent.predict(observation), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("monitor, mode", [("val_return", "max"), ("return_min", "max"), ("td_error", "min")])
-def test_what_is_better_of_a_log_is_known(monitor, mode):
-    stopping = keras.callbacks.EarlyStopping(monitor)
-    plateau = keras.callbacks.ReduceLROnPlateau(monitor)
-    checkpoint = keras.callbacks.ModelCheckpoint("unused.keras", monitor, save_best_only=True)
-    given = keras.callbacks.EarlyStopping(monitor, mode="min")
-    prepare([stopping, plateau, checkpoint, given], [monitor], [])
-    assert [callback.mode for callback in (stopping, plateau, checkpoint, given)] == [mode, mode, mode, "min"]
-
-
-def test_early_stopping_maximises_a_return():
-    returns = iter([1.0, 2.0, 0.0, 0.5, 9.0])
-    falling = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update({"return": next(returns)}))
-    _, history = fit([falling, keras.callbacks.EarlyStopping("return", patience=2)], epochs=9)
-    assert history.epoch == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("monitor", ["q1", "val_return_std", "env_steps"])
-def test_what_is_better_must_be_said_before_the_first_step(monitor):
-    env = Counter()
-    agent = tfdpg.TD3(env, **SMALL)
-    stopping = keras.callbacks.EarlyStopping(monitor)
-    with pytest.raises(ValueError, match=f"`mode` must be 'min' or 'max' for EarlyStopping on '{monitor}'"):
-        agent.fit(env, callbacks=[stopping], validation_env=Counter())
-    assert env.total == 0
-
-
-@pytest.mark.parametrize(
-    "callback",
-    [
-        keras.callbacks.EarlyStopping("val_return"),
-        keras.callbacks.ReduceLROnPlateau("val_return"),
-        keras.callbacks.ModelCheckpoint("unused.keras", "val_return", save_best_only=True),
-        tfdpg.callbacks.ExportBest("unused"),
-        StopAtReturn(15),
-    ],
-    ids=lambda callback: type(callback).__name__,
-)
-def test_what_will_not_be_logged_is_refused_before_the_first_step(callback):
-    env = Counter()
-    agent = tfdpg.TD3(env, **SMALL)
-    message = (
-        f"{type(callback).__name__} monitors 'val_return', which is not among .*'return'.* Give fit a validation_env"
-    )
-    with pytest.raises(ValueError, match=message):
-        agent.fit(env, callbacks=[callback])
-    with pytest.raises(ValueError, match=r"which is not among .*'loss'.*'updates_per_second'"):
-        agent.fit_offline(None, callbacks=[callback])
-    assert env.total == 0
-    assert keras.callbacks.ModelCheckpoint("unused.keras").monitor == "val_loss"  # which it does not look at
-    prepare([keras.callbacks.ModelCheckpoint("unused.keras")], ["loss"], [])
-
-
-def test_model_checkpoint_of_weights_by_its_name(tmp_path):
-    agent, _ = fit([keras.callbacks.ModelCheckpoint(str(tmp_path / "pi.weights.h5"))])
-    assert (tmp_path / "pi.weights.h5").is_file()
-    agent.load_weights(tmp_path / "pi.weights.h5")
-
-
 def test_backup_and_restore_goes_on_at_the_epoch(tmp_path):
     class Crash(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
@@ -273,11 +213,6 @@ def test_remote_monitor():
     server.shutdown()
     server.server_close()
     assert [row["epoch"] for row in received] == [0, 1, 2] and received[0]["val_return"] == 15
-
-
-def test_swap_ema_weights_says_what_is_missing():
-    with pytest.raises(ValueError, match="use_ema=True"):
-        fit([keras.callbacks.SwapEMAWeights()])
 
 
 def test_orbax_checkpoint_is_refused_with_what_to_use(tmp_path):
@@ -372,13 +307,6 @@ def test_epoch_logger_is_spinning_up_s(tmp_path):
     assert rows[2]["StdQ2Vals"] == history.history["q2_std"][2] and rows[2]["LossQ"] == history.history["loss_q"][2]
     assert rows[1]["MinQ1Vals"] < rows[1]["AverageQ1Vals"] < rows[1]["MaxQ1Vals"]
     assert 0 < rows[0]["Time"] < rows[2]["Time"]
-
-
-@pytest.mark.parametrize("given", [keras.callbacks.EarlyStopping, "tensorboard", [lambda logs: True]])
-def test_what_is_no_callback_is_refused_and_one_alone_is_taken(given):
-    with pytest.raises(ValueError, match="`callbacks` must be Keras callbacks"):
-        fit(given)
-    assert len(fit(StopAtReturn(15))[1].epoch) == 1
 
 
 def test_progress_goes_on_with_a_file_of_other_columns(tmp_path):

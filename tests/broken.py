@@ -1,0 +1,326 @@
+"""Environments with one thing wrong each, and sound ones beside them."""
+
+import sys
+import time
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+UNIT = spaces.Box(-1.0, 1.0, (2,), np.float32)
+SHARED = np.zeros(2, np.float32)
+
+
+class Sound(gym.Env):
+    """Nothing is wrong with it; the broken ones below differ in one thing each."""
+
+    observation_space = UNIT
+    action_space = spaces.Box(-2.0, 3.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation(), {}
+
+    def step(self, action):
+        ended = bool(self.np_random.random() < 0.1)
+        return self.observation(), float(action[0]), ended, False, {}
+
+    def observation(self):
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+
+class Unbounded(Sound):
+    action_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+
+class Nested(Sound):
+    observation_space = spaces.Dict(arm=spaces.Dict(angle=UNIT), time=spaces.Discrete(3))
+
+    def observation(self):
+        return {"arm": {"angle": super().observation()}, "time": 1}
+
+
+class BadKeys(Sound):
+    observation_space = spaces.Dict(angle=UNIT, time=spaces.Discrete(3))
+
+    def observation(self):
+        return {"angle": super().observation()}
+
+
+class NotInDict(BadKeys):
+    def observation(self):
+        return super().observation() | {"time": 3}
+
+
+class WrongDtype(Sound):
+    def observation(self):
+        return super().observation().astype(np.float64)
+
+
+class WrongShape(Sound):
+    def observation(self):
+        return super().observation()[None]
+
+
+class Text(Sound):
+    def observation(self):
+        return np.array(["a", "b"])
+
+
+class NotFinite(Sound):
+    def observation(self):
+        return super().observation() if self.np_random.random() < 0.9 else np.array([-np.inf, 0], np.float32)
+
+
+class Outside(Sound):
+    def observation(self):
+        return super().observation() * np.array([1, 300], np.float32)
+
+
+class Beside(Sound):
+    def observation(self):
+        return super().observation() * np.float32(1.5)
+
+
+class OldReset(Sound):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0]
+
+
+class NoSeed(Sound):
+    def reset(self):
+        return super().reset()
+
+
+class NoOptions(Sound):
+    def reset(self, *, seed=None):
+        return super().reset(seed=seed)
+
+
+class OldStep(Sound):
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, terminated or truncated, info
+
+
+class VectorReward(Sound):
+    def step(self, action):
+        return self.observation(), np.ones(2), False, False, {}
+
+
+class NumberEnds(Sound):
+    def step(self, action):
+        return self.observation(), 1.0, 1, 0, {}
+
+
+class NoInfo(Sound):
+    def step(self, action):
+        return self.observation(), 1.0, False, False, None
+
+
+class Reused(Sound):
+    def observation(self):
+        SHARED[:] = super().observation()
+        return SHARED
+
+
+class NaNReward(Sound):
+    def step(self, action):
+        observation, _, *ends = super().step(action)
+        return observation, np.nan, *ends
+
+
+class Rewarded(Sound):
+    scale = 0.0
+
+    def step(self, action):
+        observation, reward, *ends = super().step(action)
+        return observation, self.scale * reward, *ends
+
+
+class Large(Rewarded):
+    scale = 1e4
+
+
+class Small(Rewarded):
+    scale = 1e-5
+
+
+class Endless(Sound):
+    def step(self, action):
+        return *super().step(action)[:2], False, False, {}
+
+
+class FixedLength(Sound):
+    ends = True, False
+    info = {}
+
+    def reset(self, **kwargs):
+        self.t = 0
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        self.t += 1
+        over = self.t >= 7
+        return *super().step(action)[:2], *(over and end for end in self.ends), dict(self.info)
+
+
+class OldLimit(FixedLength):
+    info = {"TimeLimit.truncated": True}
+
+
+class RightLimit(FixedLength):
+    ends = False, True
+
+
+class Unseeded(Sound):
+    def observation(self):
+        return np.random.default_rng().uniform(-1, 1, 2).astype(np.float32)
+
+
+class OneSeed(Sound):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=0)
+
+
+class Raising(Sound):
+    def step(self, action):
+        raise ZeroDivisionError("the mass is 0")
+
+
+class Exiting(Sound):
+    def step(self, action):
+        sys.exit(3)
+
+
+class NoActions(gym.Env):
+    observation_space, reset, step, observation = UNIT, Sound.reset, Sound.step, Sound.observation
+
+
+class NoObservations(gym.Env):
+    action_space, reset, step, observation = Sound.action_space, Sound.reset, Sound.step, Sound.observation
+
+
+class ArrayReward(Sound):
+    def step(self, action):
+        observation, reward, *ends = super().step(action)
+        return observation, np.array([reward]), *ends
+
+
+class ListObservation(Sound):
+    def observation(self):
+        return super().observation().tolist()
+
+
+class KeyOfAction(Sound):
+    observation_space = spaces.Dict(a=UNIT)
+
+    def observation(self):
+        return {"a": super().observation()}
+
+
+class Unlicensed(Sound):
+    def __init__(self):
+        raise RuntimeError("no licence")
+
+
+class Slow(Sound):
+    def step(self, action):
+        time.sleep(0.012)
+        return *super().step(action)[:2], False, False, {}
+
+
+class FloatCamera(Sound):
+    observation_space = spaces.Box(0.0, 1.0, (16, 20, 3), np.float32)
+
+    def observation(self):
+        return self.np_random.uniform(0, 1, (16, 20, 3)).astype(np.float32)
+
+
+class Board(Sound):
+    observation_space = spaces.Box(0.0, 1.0, (8, 8, 12), np.float32)
+
+    def observation(self):
+        return self.np_random.integers(0, 2, (8, 8, 12)).astype(np.float32)
+
+
+class FloatImage(Sound):
+    observation_space = spaces.Box(0.0, 255.0, (4, 4, 3), np.float32)
+
+    def observation(self):
+        return self.np_random.uniform(0, 255, (4, 4, 3)).astype(np.float32)
+
+
+class Image(Sound):
+    observation_space = spaces.Box(0, 255, (8, 8, 3), np.uint8)
+
+    def observation(self):
+        return self.np_random.integers(0, 256, (8, 8, 3), np.uint8)
+
+
+class HugeImage(Image):
+    observation_space = spaces.Box(0, 255, (600, 600, 3), np.uint8)
+
+    def observation(self):
+        return np.full((600, 600, 3), self.np_random.integers(0, 256), np.uint8)
+
+
+class Mixed(Sound):
+    observation_space = spaces.Dict(
+        camera=Image.observation_space,
+        joints=UNIT,
+        phase=spaces.Discrete(3, start=1),
+        modes=spaces.MultiDiscrete([2, 3]),
+    )
+
+    def observation(self):
+        phase, modes = self.np_random.integers(1, 4), self.np_random.integers(0, [2, 3])
+        return {"camera": Image.observation(self), "joints": super().observation(), "phase": phase, "modes": modes}
+
+
+class ArrayEnds(Sound):
+    """Its ends are arrays, as those of environments on JAX are."""
+
+    def step(self, action):
+        observation, reward, *ends, info = super().step(action)
+        return observation, reward, *map(np.asarray, ends), info
+
+
+ZOO = {
+    Unbounded: ("has infinite bounds", "finite action space"),
+    Nested: ("under the key 'arm' is not supported", "FlattenObservation"),
+    BadKeys: ("has the keys ['angle'], its space ['angle', 'time']", "Give these"),
+    NotInDict: ("has time = 3 after a reset, which is not in its space Discrete(3)", "Give the space"),
+    WrongDtype: ("dtype to be float32, actual type: float64", "Cast it"),
+    WrongShape: ("shape (1, 2) after a reset, its space shape (2,)", "the same shape"),
+    NotFinite: ("has x = -inf", "divides by 0"),
+    Outside: ("outside its space's [-1, 1]", "bounds that hold"),
+    Beside: ("outside its space's [-1, 1]", "bounds that hold"),
+    OldReset: ("`reset` returns one ndarray, not (observation, info)", "Return `observation, {}`"),
+    NoSeed: ("`reset` takes no `seed`", "super().reset(seed=seed)"),
+    OldStep: ("`step` returns 4 values", "`truncated` (a limit cut the episode)"),
+    VectorReward: ("`step` gives reward=array([1., 1.])", "Give a float"),
+    NumberEnds: ("`step` gives terminated=1, which is no bool", "bool(terminated)"),
+    NoInfo: ("`step` gives info=None", "Give `{}`"),
+    Reused: ("share an object", "Give a copy"),
+    NaNReward: ("The reward is nan at step 1", "divides by 0"),
+    Rewarded: ("The reward is 0 in all of 200 random steps", "`reward_shaper`"),
+    Large: ("Rewards are large", "`reward_shaper`"),
+    Small: ("Rewards are small", "`reward_shaper`"),
+    Endless: ("No episode ended in 200 steps", "TimeLimit"),
+    FixedLength: ("Episodes terminate after exactly 7 steps", "truncated=True"),
+    OldLimit: ("Episodes terminate after a limit of their steps", "truncated=True"),
+    Unseeded: ("with one seed, and the same actions, give two episodes", "`self.np_random` alone"),
+    OneSeed: ("with two seeds, and the same actions, give one episode", "super().reset(seed=seed)"),
+    Raising: ("ZeroDivisionError: the mass is 0", "broken.py:"),
+    Exiting: ("SystemExit: 3", "broken.py:"),
+    NoActions: ("It has no `action_space`", "Set `self.action_space = ...`"),
+    NoObservations: ("It has no `observation_space`", "Set `self.observation_space = ...`"),
+    ArrayReward: ("The reward returned by `step()` must be a float", "Give a float."),
+    ListObservation: ("expecting a numpy array, actual type: <class 'list'>", "Give a NumPy array."),
+    KeyOfAction: ("The key 'a' of the observation space cannot name", "Rename it"),
+    FloatCamera: ("x looks like an image of type float32", "uint8"),
+    FloatImage: ("x looks like an image of type float32", "uint8"),
+    HugeImage: ("`replay_size` must fit in the memory", "`replay_dir`"),
+}
+"""Broken environments, with parts of what is found and of what is to be changed: this, and nothing else."""
