@@ -8,6 +8,7 @@ from tfdpg.acting.encoder import encode, feature_columns
 from tfdpg.acting.mlp import ACTIVATIONS, MLPActor
 from tfdpg.acting.moments import Moments
 from tfdpg.acting.outputs import MIN_SIGMA, BoxAction, LocScale, Output, Probabilities
+from tfdpg.acting.recall import Recall
 from tfdpg.acting.sampling import CategoricalSampling, GaussianSampling
 from tfdpg.acting.torsos import Hidden, Torso, make_torso, mlp
 
@@ -26,6 +27,7 @@ __all__ = [
     "Moments",
     "Output",
     "Probabilities",
+    "Recall",
     "Torso",
     "encode",
     "feature_columns",

@@ -8,12 +8,15 @@ import numpy as np
 
 from tfdpg.replay.ring import Ring
 from tfdpg.replay.samplers import Sampler, sampler
+from tfdpg.replay.sequences import Recalls, draw_sequences, priority
 from tfdpg.replay.transitions import draw_transitions
 from tfdpg.replay.windows import Windows, draw_windows
 from tfdpg.spec import Packed
 
 Pack = Callable[..., Packed]
 """From a ring, the rows that a sampler drew, and their `weights` (None is 1), to packed minibatches."""
+Summarise = Callable[[np.ndarray], np.ndarray]
+"""From the TD errors of rows that were drawn, `[..., n]`, to what the sampler is to take for them, `[...]`."""
 
 
 class Draw:
@@ -23,13 +26,15 @@ class Draw:
         sampler: draws rows.
         pack: packs them.
         gamma: the discount factor of one step.
+        summarise: makes one of the TD errors of a row, where there are more.
 
     Attributes:
         ring: where the rows are.
     """
 
-    def __init__(self, sampler: Sampler, pack: Pack, gamma: float):
-        self.sampler, self.ring, self.gamma, self._pack = sampler, sampler.ring, gamma, pack
+    def __init__(self, sampler: Sampler, pack: Pack, gamma: float, summarise: Summarise | None = None):
+        self.sampler, self.ring, self.gamma = sampler, sampler.ring, gamma
+        self._pack, self._summarise = pack, summarise
 
     def __call__(self, update: int, count: int) -> tuple[Packed, np.ndarray]:
         """The minibatches of the updates after the first `update`, packed `[count, batch, ...]`, and their rows.
@@ -45,7 +50,9 @@ class Draw:
         return self._pack(self.ring, rows, weights=weights)
 
     def refresh(self, rows: np.ndarray, errors: np.ndarray) -> None:
-        """Takes the TD errors of rows that were drawn."""
+        """Takes the TD errors of rows `[...]` that were drawn; as many of each, side by side."""
+        if self._summarise is not None:
+            errors = self._summarise(errors.reshape(*rows.shape, -1))
         self.sampler.refresh(rows, errors)
 
 
@@ -56,6 +63,17 @@ MakeDraw = Callable[[Ring], Draw]
 def transitions(ring: Ring, *, n_step: int, gamma: float, **sampling: Any) -> Draw:
     """Draws transitions over n steps; `sampling` are the options of `sampler`."""
     return Draw(sampler(ring, **sampling), functools.partial(draw_transitions, n_step=n_step, gamma=gamma), gamma)
+
+
+def sequences(
+    ring: Ring, *, n_step: int, gamma: float, recall: Recalls, burn_in: int, length: int, **sampling: Any
+) -> Draw:
+    """Draws sequences, as `draw_sequences` explains; `sampling` are the options of `sampler`.
+
+    TD errors come with NaN where no step was taken.
+    """
+    how = {"n_step": n_step, "gamma": gamma, "recall": recall, "burn_in": burn_in, "length": length}
+    return Draw(sampler(ring, **sampling), functools.partial(draw_sequences, **how), gamma, priority)
 
 
 def windows(ring: Ring, *, gamma: float, **sampling: Any) -> Draw:

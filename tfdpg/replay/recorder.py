@@ -47,9 +47,10 @@ class Recorder:
         """Takes a transition of each lane, as `Ring.add`."""
         if len(self._buffer) >= self._rows:
             self.flush()
+        width = self.spec.act_dim  # what else is stored with a step stands behind the action
         for i, lane in enumerate(map(int, lanes)):
             following = tuple(part[i].copy() for part in next_observation)
-            row = {"observation": self._observations[lane], "action": action[i].copy(), "reward": reward[i]}
+            row = {"observation": self._observations[lane], "action": action[i, :width].copy(), "reward": reward[i]}
             row |= {"terminated": bool(terminated[i]), "truncated": False, "next": following, "lane": lane}
             self._observations[lane], self._waiting[lane] = following, len(self._buffer)
             self._buffer.append(row)

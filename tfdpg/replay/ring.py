@@ -31,6 +31,8 @@ class Ring:
             them in memory.
         step_width: the numbers that are stored with a step, the action first; None is the action alone.
         has_windows: whether the last rows of episodes say with which rows their lanes went on.
+        walks_back: whether rows know which row came before them; what is stored behind the action is then the state
+            that the policy was in, which is 0 at an episode's start.
 
     Attributes:
         rows: for each row the real part of the observation, the action (and what belongs to it) and the reward,
@@ -40,6 +42,8 @@ class Ring:
         successor: the row that followed, int32 `[replay_size]`; -1 where none did yet.
         onward: the first row of the lane's next episode, where an episode ended, int32 `[replay_size]`; else -1. None
             without `has_windows`.
+        predecessor: the row before in the episode, int32 `[replay_size]`; -1 where there was none. One that has been
+            overwritten is another's by now: it counts only if it is its successor. None without `walks_back`.
         added: the number of rows ever added.
         current: for each lane the number (counted from the first row ever) of the row that has not acted yet, or -1.
         newest: for each lane the number of its newest row, or -1.
@@ -52,8 +56,10 @@ class Ring:
         directory: str | Path | None = None,
         step_width: int | None = None,
         has_windows: bool = False,
+        walks_back: bool = False,
     ):
-        self.has_windows, self.step_width = has_windows, spec.act_dim if step_width is None else step_width
+        self.has_windows, self.walks_back = has_windows, walks_back
+        self.step_width = spec.act_dim if step_width is None else step_width
         self.spec, self._directory = spec, None if directory is None else Path(directory)
         self.replay_size = positive_int("replay_size", replay_size)
         if self.replay_size < 2 or self.replay_size > np.iinfo(np.int32).max:
@@ -74,10 +80,15 @@ class Ring:
         return min(self.added, self.replay_size)
 
     @property
+    def state_width(self) -> int:
+        """The numbers of a policy's state that are stored behind the action."""
+        return self.step_width - self.spec.act_dim if self.walks_back else 0
+
+    @property
     def nbytes(self) -> int:
         """The bytes that a full ring takes, in memory and files."""
-        row = 4 * (self.obs_width + self.step_width + 1) + self.image_width + 1 + 4 * (1 + self.has_windows)
-        return row * self.replay_size
+        links = 1 + self.has_windows + self.walks_back
+        return (4 * (self.obs_width + self.step_width + 1 + links) + self.image_width + 1) * self.replay_size
 
     def allocate(self) -> None:
         """Takes the memory, or the files; does nothing the second time.
@@ -95,6 +106,7 @@ class Ring:
         self.terminated = np.zeros(size, np.bool_)
         self.successor = np.full(size, NONE, np.int32)
         self.onward = np.full(size, NONE, np.int32) if self.has_windows else None
+        self.predecessor = np.full(size, NONE, np.int32) if self.walks_back else None
         self._allocated = True
 
     def begin(self, lanes: np.ndarray, observation: Packed) -> None:
@@ -132,11 +144,7 @@ class Ring:
             )
         else:
             followers = new
-        slots = self._slots(rows)
-        self.rows[slots, self.obs_width : -1] = action
-        self.rows[slots, -1] = reward
-        self.terminated[slots] = terminated
-        self.successor[slots] = followers % self.replay_size
+        self._complete(rows, followers, action, reward, terminated)
         self.current[lanes] = self.newest[lanes] = new
 
     def extend(self, lane: int, rows: Rows) -> None:
@@ -154,12 +162,11 @@ class Ring:
     def _extend(self, lane: int, rows: Rows) -> None:
         current, first_row = self.current[lane], self.added
         if not rows.first[0] and current != NONE and current >= first_row + 1 - self.replay_size:
-            self._complete(np.array([current]), rows.part(slice(0, 1)), np.array([first_row]))
+            self._complete(np.array([current]), np.array([first_row]), *(values[:1] for values in rows[1:4]))
         numbers, opens = self._append(rows.observation), np.flatnonzero(rows.first)
         self._go_on(np.append(self.newest[lane], numbers[:-1])[opens], numbers[opens])
         follows = np.flatnonzero(~rows.first[1:]) + 1
-        steps = Rows((), *(values[follows] for values in rows[1:]))
-        self._complete(numbers[follows - 1], steps, numbers[follows])
+        self._complete(numbers[follows - 1], numbers[follows], *(values[follows] for values in rows[1:4]))
         self.current[lane] = self.newest[lane] = numbers[-1]
 
     def _go_on(self, numbers: np.ndarray, followers: np.ndarray) -> None:
@@ -169,13 +176,15 @@ class Ring:
         held = numbers >= max(0, self.added - self.replay_size)
         self.onward[numbers[held] % self.replay_size] = followers[held] % self.replay_size
 
-    def _complete(self, numbers: np.ndarray, steps: Rows, followers: np.ndarray) -> None:
-        """Gives rows the steps that they took and the rows that followed, by their numbers."""
-        slots = numbers % self.replay_size
-        self.rows[slots, self.obs_width : -1] = steps.action
-        self.rows[slots, -1] = steps.reward
-        self.terminated[slots] = steps.terminated
+    def _complete(self, numbers: np.ndarray, followers: np.ndarray, action: Any, reward: Any, terminated: Any) -> None:
+        """Gives rows the rows that followed, by their numbers, and the steps that led there."""
+        slots = self._slots(numbers)
+        self.rows[slots, self.obs_width : -1] = action
+        self.rows[slots, -1] = reward
+        self.terminated[slots] = terminated
         self.successor[slots] = followers % self.replay_size
+        if self.predecessor is not None:
+            self.predecessor[followers % self.replay_size] = numbers % self.replay_size
 
     def end(self, lanes: np.ndarray) -> None:
         """Closes the episode on each of `lanes`: its current row is the final observation."""
@@ -201,7 +210,7 @@ class Ring:
     def clear(self) -> None:
         """Forgets all rows and gives back their memory."""
         if self._allocated:
-            del self.rows, self.images, self.terminated, self.successor, self.onward
+            del self.rows, self.images, self.terminated, self.successor, self.onward, self.predecessor
         self.added, self._allocated = 0, False
         self.current = self.newest = np.empty(0, np.int64)
 
@@ -251,6 +260,10 @@ class Ring:
             if links is not None:
                 follower = np.full(kept, NONE) if stored is None else stored[by_age]
                 links[slots] = np.where(follower == NONE, NONE, (first + age[follower]) % size)
+        if self.predecessor is not None:
+            self.predecessor[slots] = NONE
+            acted = slots[self.successor[slots] != NONE]
+            self.predecessor[self.successor[acted]] = acted
         if self.images is not None:
             self.images[slots] = state["images"][by_age]
         self.added += kept
@@ -269,9 +282,9 @@ class Ring:
             self.rows[slots, : self.obs_width] = observation[0]
         if self.images is not None:
             self.images[slots] = observation[-1]
-        self.successor[slots] = NONE
-        if self.onward is not None:
-            self.onward[slots] = NONE
+        for links in (self.successor, self.onward, self.predecessor):
+            if links is not None:
+                links[slots] = NONE
         self.added += count
         return numbers
 

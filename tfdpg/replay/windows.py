@@ -5,6 +5,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from tfdpg.replay.ring import NONE, Ring
+from tfdpg.replay.sequences import walk
 from tfdpg.replay.uniform import uniform_rows
 from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, stream
@@ -80,12 +81,7 @@ def window_rows(ring: Ring, starts: np.ndarray, steps: int) -> np.ndarray:
         starts: their first rows, `[...]`; -1 is a window without any.
         steps: steps in a window.
     """
-    rows = np.empty((*starts.shape, steps + 1), np.int64)
-    rows[..., 0] = starts
-    for t in range(steps):
-        follower = next_rows(ring, rows[..., t])
-        rows[..., t + 1] = np.where((follower == NONE) | (starts == NONE), rows[..., t], follower)
-    return rows
+    return walk(lambda rows: next_rows(ring, rows), starts, steps)
 
 
 def next_rows(ring: Ring, rows: np.ndarray) -> np.ndarray:

@@ -1,0 +1,226 @@
+"""Sequences: successive steps of one episode, behind those that lead up to them, for policies with memory."""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, cast
+
+import numpy as np
+
+from tfdpg.replay.ring import NONE, Ring
+from tfdpg.replay.rows import Rows
+from tfdpg.spec import Packed, Spec
+
+ETA = 0.9
+"""How much the largest TD error of a sequence counts, and not their mean."""
+
+
+class Recalls(Protocol):
+    """What a policy recalls, as `tfdpg.acting.Recall` says it."""
+
+    @property
+    def action(self) -> bool:
+        """Whether it recalls the action before."""
+        ...
+
+    @property
+    def reward(self) -> bool:
+        """Whether it recalls the reward before."""
+        ...
+
+    @property
+    def before_width(self) -> int:
+        """The numbers of these."""
+        ...
+
+    @property
+    def stored_width(self) -> int:
+        """The numbers of its state that are stored with a step."""
+        ...
+
+
+class SequenceLayout(NamedTuple):
+    """The columns of packed sequences, a row for each observation.
+
+    Attributes:
+        observation: the real part of the observation.
+        before: the action before, in its box, and the reward before, as far as they are recalled; at an episode's start
+            the box's center, and 0.
+        valid: 1 where the row holds an observation of the episode.
+        action: the step's own; that and what follows is 0 in rows that only lead up to the first step.
+        reward: the sum over n steps.
+        discount: gamma^m (1 - terminated).
+        weight: in the critic's loss; 0 where no step was taken.
+        ahead: which row of the sequence is the one m steps on.
+        width: the numbers of a row.
+    """
+
+    observation: slice
+    before: slice
+    valid: int
+    action: slice
+    reward: int
+    discount: int
+    weight: int
+    ahead: int
+    width: int
+
+    @classmethod
+    def of(cls, spec: Spec, before_width: int) -> "SequenceLayout":
+        """The layout for the spaces of `spec`, and so many numbers that are recalled of the step before."""
+        obs = dict(zip(spec.groups, spec.widths, strict=True)).get("float32", 0)
+        valid = obs + before_width
+        after = valid + 1 + spec.act_dim
+        parts = slice(0, obs), slice(obs, valid), valid, slice(valid + 1, after)
+        return cls(*parts, after, after + 1, after + 2, after + 3, after + 4)
+
+
+def walk(follow: Callable[[np.ndarray], np.ndarray], starts: np.ndarray, steps: int) -> np.ndarray:
+    """Rows one after the other, `[..., steps + 1]`; where the way ends the last one is repeated.
+
+    Args:
+        follow: from rows to the ones that come next, -1 where none does.
+        starts: the first rows, `[...]`; -1 stays where it is.
+        steps: how many to take.
+    """
+    rows = np.empty((*starts.shape, steps + 1), np.int64)
+    rows[..., 0] = starts
+    for t in range(steps):
+        following = follow(rows[..., t])
+        rows[..., t + 1] = np.where((following == NONE) | (starts == NONE), rows[..., t], following)
+    return rows
+
+
+def previous_rows(ring: Ring, rows: np.ndarray) -> np.ndarray:
+    """The rows before these in their episodes, -1 where none is held."""
+    predecessor = cast(np.ndarray, ring.predecessor)[rows]
+    return np.where(ring.successor[predecessor] == rows, predecessor, NONE)
+
+
+def draw_sequences(
+    ring: Ring,
+    slots: np.ndarray,
+    *,
+    recall: Recalls,
+    burn_in: int,
+    length: int,
+    n_step: int,
+    gamma: float,
+    weights: np.ndarray | None = None,
+) -> Packed:
+    """Sequences whose first step to learn from was taken at `slots`.
+
+    A sequence has `burn_in` + `length` + `n_step` rows: those that lead up to that step, of its episode and held, in
+    front of them as many that are not valid as are missing; the steps to learn from; and the rows to bootstrap from.
+    None goes over an episode's end. A step is the transition that `draw_transitions` gives.
+
+    Args:
+        ring: the replay; it walks back.
+        slots: rows with a successor, `[...]`.
+        recall: what the policy recalls of the step before.
+        burn_in: rows that lead up to the first step, at most.
+        length: steps to learn from, at most.
+        n_step: n, at least 1.
+        gamma: the discount factor of one step.
+        weights: how much each sequence counts in the critic's loss, `[...]`; None is 1.
+
+    Returns:
+        What `pack_sequence` gives; between its arrays, if it is stored, the state of the policy in the first valid row,
+        float32 `[..., stored_width]`.
+    """
+    back = walk(lambda rows: previous_rows(ring, rows), slots, burn_in + 1)
+    forth = walk(lambda rows: ring.successor[rows], slots, length + n_step - 1)
+    rows = np.concatenate([back[..., :0:-1], forth], axis=-1)  # the first one is before the sequence
+    before, inside = rows[..., :-1], rows[..., 1:]
+    width, after = ring.obs_width, ring.obs_width + ring.spec.act_dim
+    seen = ring.rows[rows, :after]
+    observation = (seen[..., 1:, :width],) if width else ()
+    if ring.images is not None:
+        observation += (ring.images.take(inside, axis=0),)
+    steps = seen[..., :-1, width:], ring.rows[before, -1], ring.terminated[before]
+    packed, *images = pack_sequence(
+        ring.spec,
+        Rows(observation, *steps, first=before == inside),
+        recall=recall,
+        burn_in=burn_in,
+        length=length,
+        gamma=gamma,
+        weights=weights,
+    )
+    states = [ring.rows[inside[..., 0], after:-1]] if recall.stored_width else []
+    return (packed, *states, *images)
+
+
+def pack_sequence(
+    spec: Spec,
+    rows: Rows,
+    *,
+    recall: Recalls,
+    burn_in: int,
+    length: int,
+    gamma: float | np.ndarray,
+    weights: np.ndarray | None = None,
+) -> Packed:
+    """Packs successive rows; those after the first `burn_in` + `length` are what n-step returns bootstrap from.
+
+    Args:
+        spec: the spaces.
+        rows: each with the step that led to it, `[..., rows]`; `first` is where there was none, or none that counts,
+            and what stands there need not be numbers.
+        recall: what the policy recalls of the step before.
+        burn_in: rows that lead up to the first step.
+        length: steps to learn from.
+        gamma: the discount factor of one step; it may be one for each step, `[..., length]`, where n is 1.
+        weights: how much each sequence counts in the critic's loss, `[...]`; None is 1.
+
+    Returns:
+        `[..., rows, width]` float32 (see `SequenceLayout`) and, if there are images, `[..., rows, image_width]` uint8.
+    """
+    layout, led = SequenceLayout.of(spec, recall.before_width), ~rows.first
+    packed = np.zeros((*led.shape, layout.width), np.float32)
+    if "float32" in spec.groups:
+        packed[..., layout.observation] = rows.observation[0]
+    if recall.action:
+        action = np.where(led[..., None], np.clip(rows.action, spec.low, spec.high), spec.center)
+        packed[..., layout.before.start : layout.before.start + spec.act_dim] = action
+    if recall.reward:
+        packed[..., layout.before.stop - 1] = np.where(led, rows.reward, 0)
+    packed[..., layout.valid] = led
+    packed[..., :-1, layout.valid] += led[..., 1:] & rows.first[..., :-1]
+
+    def taken(values: np.ndarray, later: int = 0) -> np.ndarray:
+        """Of the steps that were taken in the rows to learn from, or some rows later."""
+        return values[..., burn_in + 1 + later :][..., :length]
+
+    acted, reward = taken(led), taken(rows.reward)
+    ended, discount = taken(rows.terminated) | ~acted, np.full(acted.shape, gamma, np.float32)
+    ahead = np.arange(burn_in, burn_in + length) + acted
+    for k in range(1, led.shape[-1] - burn_in - length):
+        goes_on = ~ended & taken(led, k)
+        reward = reward + discount * np.where(goes_on, taken(rows.reward, k), 0)
+        ended = np.where(goes_on, taken(rows.terminated, k), ended)
+        discount = np.where(goes_on, discount * np.float32(gamma), discount)
+        ahead = ahead + goes_on
+    learnt, action = packed[..., burn_in : burn_in + length, :], rows.action[..., burn_in + 1 :, :][..., :length, :]
+    learnt[..., layout.action] = np.where(acted[..., None], action, spec.center)
+    learnt[..., layout.reward] = np.where(acted, reward, 0)
+    learnt[..., layout.discount] = discount * ~ended
+    learnt[..., layout.weight] = acted if weights is None else acted * weights[..., None]
+    learnt[..., layout.ahead] = ahead
+    return (packed, rows.observation[-1]) if "uint8" in spec.groups else (packed,)
+
+
+def priority(errors: np.ndarray) -> np.ndarray:
+    """What TD errors say of sequences: eta max |error| + (1 - eta) mean |error|, eta = 0.9.
+
+    Source: Kapturowski, Ostrovski, Quan, Munos, Dabney 2019, "Recurrent Experience Replay in Distributed Reinforcement
+    Learning", section 2.3.
+
+    Args:
+        errors: `[..., length]`, NaN where no step was taken.
+
+    Returns:
+        `[...]`.
+    """
+    counts = ~np.isnan(errors)
+    sizes = np.where(counts, np.abs(errors), 0)
+    mean = sizes.sum(axis=-1) / np.maximum(counts.sum(axis=-1), 1)
+    return ETA * sizes.max(axis=-1) + (1 - ETA) * mean
