@@ -37,7 +37,7 @@ class LSTM:
         self._scale = np.repeat(np.array([0.5, 0.5, 1, 0.5], np.float32), units)
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """c' = f c + i g, h' = o tanh c'."""
+        """The next state: c' = f c + i g, h' = o tanh c'."""
         units, new = self.units, np.empty_like(state)
         gates = np.concatenate([x, state[:, :units]], axis=1) @ self._kernel
         gates += self._bias
@@ -62,7 +62,7 @@ class GRU:
         self._bias, self._recurrent_bias = take(2, 3 * units)
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """h' = z h + (1 - z) tanh(x_h + r h_h)."""
+        """The next state: h' = z h + (1 - z) tanh(x_h + r h_h)."""
         units, past = self.units, state @ self._recurrent_kernel
         past += self._recurrent_bias
         new = x @ self._kernel
@@ -85,7 +85,7 @@ class SimpleRNN:
         self._kernel, self._bias = take(width + units, units), take(units)  # of [x, h]
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """h' = tanh([x, h] W + b)."""
+        """The next state: h' = tanh([x, h] W + b)."""
         h = np.concatenate([x, state], axis=1) @ self._kernel
         h += self._bias
         return np.tanh(h, out=h)

@@ -62,11 +62,8 @@ class Worker:
             actor: Any = self._behaviour.actor
             actor.load(weights)
             self._version = version
-        rows, ended, finished = (
-            _Rows(self._spec, self._behaviour.step_width, 2 * order.steps),
-            np.zeros(order.steps, bool),
-            [],
-        )
+        rows = _Rows(self._spec, self._behaviour.step_width, 2 * order.steps)
+        ended, finished = np.zeros(order.steps, bool), []
         for step in range(order.steps):
             if self._packed is None:
                 self._packed = self._spec.pack(lanes.reset())
