@@ -51,7 +51,9 @@ class KerasCell(Protocol):
     """A Keras RNN cell, known by the size of its state, since options do without Keras."""
 
     @property
-    def state_size(self) -> Any: ...
+    def state_size(self) -> Any:
+        """The widths of its state's parts."""
+        ...
 
 
 def in_text(kind: Any) -> Any:

@@ -70,6 +70,7 @@ class MLPActor:
         whole = [slice(0, self._features)]
         self._branches = feature_columns(spec) if torso.has_branches else whole
         self._kinds, self._recall, self._cells = cells, recall, list[Cell]()
+        self._scaling = ((), ()) if recall is None else recall.scaling
         self._mean = self._std = np.zeros(self._features, np.float32)
         self._first: list[_Layer] = []
         self._layers: list[_Layer] = []
@@ -110,9 +111,9 @@ class MLPActor:
             x = np.clip((x - self._mean) / self._std, -clip, clip)
         if self._recall is None:
             return self._decoded(x)
-        recalled = packed[-1]
-        x = np.concatenate([x, self._recall.entering(recalled)], axis=1)
-        x, state = go_on(self._cells, x, recalled[:, self._recall.before_width :])
+        before, state = np.split(packed[-1], [self._recall.before_width], axis=1)
+        factor, offset = self._scaling
+        x, state = go_on(self._cells, np.concatenate([x, before * factor + offset], axis=1), state)
         return np.concatenate([self._decoded(x), state], axis=1)
 
     def _decoded(self, x: np.ndarray) -> np.ndarray:

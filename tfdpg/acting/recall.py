@@ -46,6 +46,11 @@ class Recall(NamedTuple):
         return sum(width for _, width in self.parts)
 
     @property
+    def width(self) -> int:
+        """The numbers of both."""
+        return self.before_width + self.state_width
+
+    @property
     def stored_width(self) -> int:
         """The numbers that a stored step has behind its action."""
         return self.state_width if self.stored else 0
@@ -57,14 +62,13 @@ class Recall(NamedTuple):
             recalled[:, : self.spec.act_dim] = self.spec.center
         return recalled
 
-    def entering(self, recalled: np.ndarray) -> np.ndarray:
-        """The step before as it enters a network, `[lanes, before_width]`: an action in half-ranges from the center."""
-        before = recalled[:, : self.before_width].copy()
-        if self.action:
-            action, half_range = before[:, : self.spec.act_dim], self.spec.half_range
-            action *= 1 / half_range
-            action += -self.spec.center / half_range
-        return before
+    @property
+    def scaling(self) -> tuple[np.ndarray, np.ndarray]:
+        """Factor and offset with which the step before enters a network: an action in half-ranges from the center."""
+        half_range, one = self.spec.half_range, np.ones(int(self.reward), np.float32)
+        if not self.action:
+            return one, 0 * one
+        return np.append(1 / half_range, one), np.append(-self.spec.center / half_range, 0 * one)
 
 
 class Memory(Protocol):

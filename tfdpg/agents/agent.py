@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import export
-from tfdpg.acting import Behaviour, Moments
+from tfdpg.acting import Behaviour, LaneMemory, Moments
 from tfdpg.agents import description
 from tfdpg.agents.build import Parts, recorders
 from tfdpg.agents.options import AgentOptions

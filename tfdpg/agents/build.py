@@ -187,7 +187,7 @@ def _drawn(spec: Spec, options: OffPolicyOptions, recall: Recall | None, samplin
         }
     part = {"burn_in": options.burn_in, "length": options.sequence_length}
     return {
-        "replay": Ring(spec, size, place, state_width=recall.stored_width, walks_back=True),
+        "replay": Ring(spec, size, place, spec.act_dim + recall.stored_width, walks_back=True),
         "make_draw": functools.partial(sequences, recall=recall, **part, **sampling),
         "unpack": functools.partial(unpack_histories, spec, recall=recall, **part),
         "pack": functools.partial(pack_sequences, spec, recall, batch, **part, gamma=gamma),

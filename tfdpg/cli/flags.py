@@ -14,8 +14,8 @@ from tfdpg.run_options import Environment, ResumeFlags, Run, RunConfig, RunFlags
 from tfdpg.training.options import FitOptions
 
 GROUPS = (
-    *("environment", "training", "run", "schedule", "exploration", "algorithm", "returns", "networks", "memory", "optimisers"),
-    *("observations", "replay", "machine", "rollout workers"),
+    *("environment", "training", "run", "schedule", "exploration", "algorithm", "returns", "networks", "memory"),
+    *("optimisers", "observations", "replay", "machine", "rollout workers"),
 )
 """The groups of flags in the order of their help: first what is needed, and what is used most."""
 KEPT = {"networks", "initial_epoch", *(option.name for option in options_of(Environment))}

@@ -32,7 +32,8 @@ class Memory(keras.layers.Layer):
         """Makes the weights."""
         width = input_shape[-1]
         for cell in self.cells:
-            cell.build((None, width))
+            if not cell.built:
+                cell.build((None, width))
             width = output_width(cell)
 
     def call(self, inputs: Any, state: Any, valid: Any, training: bool = False) -> tuple[Any, Any]:
@@ -74,40 +75,38 @@ def unroll(cell: Any, inputs: Any, state: list[Any], valid: Any) -> tuple[Any, l
     A loop, since XLA takes minutes for 30 steps that are written out; what inputs alone decide is multiplied before it.
     """
     steps, step = inputs.shape[1], STEPS[type(cell)]
-    bias = cell.bias if cell.bias.shape.rank == 1 else cell.bias[0]
+    bias, recurrent_bias = (cell.bias, 0.0) if cell.bias.shape.rank == 1 else tf.unstack(cell.bias)
     given = tf.transpose(tf.tensordot(inputs, cell.kernel, 1) + bias, [1, 0, 2])
-    there = tf.transpose(valid)[..., None]
+    kernel, there = tf.convert_to_tensor(cell.recurrent_kernel), tf.transpose(valid)[..., None]
     outputs = tf.TensorArray(tf.float32, size=steps, element_shape=state[0].shape)
 
     def body(t: Any, before: list[Any], outputs: tf.TensorArray) -> Any:
-        after = step(cell, given[t], *before)
+        after = step(given[t], before[0] @ kernel + recurrent_bias, *before)
         after = [tf.where(there[t], new, old) for new, old in zip(after, before, strict=True)]
         return t + 1, after, outputs.write(t, after[0])
 
-    start = [tf.constant(0), state, outputs]
+    start = tf.constant(0), state, outputs
     limits: Any = {"maximum_iterations": steps, "parallel_iterations": 1}
     _, last, outputs = tf.while_loop(lambda t, *_: t < tf.shape(given)[0], body, start, **limits)
     return tf.transpose(outputs.stack(), [1, 0, 2]), last
 
 
-def _lstm(cell: Any, given: Any, h: Any, c: Any) -> list[Any]:
+def _lstm(given: Any, recurrent: Any, h: Any, c: Any) -> list[Any]:
     """Gates in the order input, forget, cell, output."""
-    i, f, new, o = tf.split(given + h @ cell.recurrent_kernel, 4, axis=-1)
+    i, f, new, o = tf.split(given + recurrent, 4, axis=-1)
     c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(new)
     return [tf.sigmoid(o) * tf.tanh(c), c]
 
 
-def _gru(cell: Any, given: Any, h: Any) -> list[Any]:
+def _gru(given: Any, recurrent: Any, h: Any) -> list[Any]:
     """Gates in the order update, reset, candidate; the reset gate comes after the product."""
-    (z, r, new), (z_h, r_h, new_h) = (
-        tf.split(part, 3, axis=-1) for part in (given, h @ cell.recurrent_kernel + cell.bias[1])
-    )
+    (z, r, new), (z_h, r_h, new_h) = (tf.split(part, 3, axis=-1) for part in (given, recurrent))
     z = tf.sigmoid(z + z_h)
     return [z * h + (1 - z) * tf.tanh(new + tf.sigmoid(r + r_h) * new_h)]
 
 
-def _rnn(cell: Any, given: Any, h: Any) -> list[Any]:
-    return [tf.tanh(given + h @ cell.recurrent_kernel)]
+def _rnn(given: Any, recurrent: Any, h: Any) -> list[Any]:
+    return [tf.tanh(given + recurrent)]
 
 
 STEPS: dict[type, Callable[..., list[Any]]] = {
@@ -161,7 +160,7 @@ def kind_of(cell: keras.layers.Layer) -> str | None:
     for name, kind in KINDS.items():
         if type(cell) is kind:
             plain, own = kind(1).get_config(), cell.get_config()
-            free = {"name", "units", "dtype"} | {key for key in plain if key.endswith("initializer")}
+            free = {"name", "units", "dtype", "seed"} | {key for key in plain if key.endswith("initializer")}
             return name if all(own[key] == plain[key] for key in plain if key not in free) else None
     return None
 

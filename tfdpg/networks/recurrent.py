@@ -72,9 +72,7 @@ class Recurrent(keras.Model):
     def get_config(self) -> dict[str, Any]:
         """The parts."""
         parts = {name: getattr(self, name) for name in ("encoder", "before", "memory", "torso")}
-        return {"name": self.name} | {
-            name: keras.saving.serialize_keras_object(part) for name, part in parts.items()
-        }
+        return {"name": self.name} | {name: keras.saving.serialize_keras_object(part) for name, part in parts.items()}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Recurrent":

@@ -1,0 +1,122 @@
+"""Tasks that hide what is needed: agents with a memory beside ones without.
+
+    python examples/recurrent.py                                      # TD3 with an LSTM on a pendulum without velocity
+    python examples/recurrent.py --agent ddpg --recurrent gru --seeds 0 1 2
+    python examples/recurrent.py --recurrent none                     # the same without a memory
+    python examples/recurrent.py --task recall-50                     # a cue to be remembered for 50 steps
+    python examples/recurrent.py --task cheetah --steps 200000        # HalfCheetah-v5, positions only
+
+Each run writes its evaluations to `runs/recurrent/<task>-<agent>-<recurrent>-<seed>.csv`.
+"""
+
+import argparse
+import csv
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+import tfdpg
+
+
+class Hidden(gym.ObservationWrapper):
+    """An environment of whose observations some numbers are hidden.
+
+    Args:
+        env: has Box observations of one axis.
+        shown: which numbers are left.
+    """
+
+    def __init__(self, env: gym.Env, shown: slice):
+        super().__init__(env)
+        self._shown = shown
+        low, high = env.observation_space.low[shown], env.observation_space.high[shown]
+        self.observation_space = gym.spaces.Box(low, high, dtype=env.observation_space.dtype)
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        """The numbers that are shown."""
+        return observation[self._shown]
+
+
+class Recall(gym.Env):
+    """A cue, -1 or 1, is shown once; some steps later the action is to repeat it, for a reward of -(action - cue)².
+
+    Who forgets the cue does best with 0, for a return of -1.
+
+    Args:
+        delay: steps between the cue and the action that counts.
+    """
+
+    def __init__(self, delay: int):
+        self._delay = delay
+        self.observation_space = gym.spaces.Box(-1.0, 1.0, (2,))  # the cue, and whether it is to be repeated now
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (1,))
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        """Shows the cue."""
+        super().reset(seed=seed)
+        self._cue, self._step = float(self.np_random.choice([-1.0, 1.0])), 0
+        return np.array([self._cue, 0.0], np.float32), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        """Waits, or compares."""
+        is_last = self._step == self._delay
+        reward = -float((action[0] - self._cue) ** 2) if is_last else 0.0
+        self._step += 1
+        return np.array([0.0, self._step == self._delay], np.float32), reward, is_last, False, {}
+
+
+SMALL = {"hidden_units": (64, 64), "batch_size": 64, "start_steps": 1000, "update_after": 1000}
+MEMORY = {"recurrent_units": 32}
+TASKS: dict[str, tuple[Any, int, dict[str, Any], dict[str, Any]]] = {
+    "pendulum": (lambda: Hidden(gym.make("Pendulum-v1"), slice(2)), 40_000, SMALL, MEMORY),
+    "recall-10": (lambda: Recall(10), 20_000, SMALL, MEMORY | {"sequence_length": 11}),
+    "recall-50": (lambda: Recall(50), 60_000, SMALL, MEMORY | {"sequence_length": 51, "burn_in": 50}),
+    "cheetah": (lambda: Hidden(gym.make("HalfCheetah-v5"), slice(8)), 200_000, {}, {"batch_size": 32}),
+}
+"""For each task: what makes it, environment steps, options of all agents, and of those with a memory."""
+
+
+def train(task: str, agent: str, recurrent: str | None, seed: int, steps: int | None, more: dict[str, Any]) -> Path:
+    """Trains one agent; returns the file with its evaluations."""
+    make_env, usual, options, memory = TASKS[task]
+    if recurrent is not None:
+        options = options | {"recurrent": recurrent} | memory
+    made = getattr(tfdpg, agent.upper())(make_env(), seed=seed, **options | more)
+    epoch = (steps or usual) // 20
+    history = made.fit(
+        made_env := make_env(),
+        epochs=20,
+        steps_per_epoch=epoch,
+        validation_env=make_env(),
+        validation_episodes=10,
+        verbose=2,
+    )
+    del made_env
+    file = Path("runs/recurrent") / f"{task}-{agent}-{recurrent or 'none'}-{seed}.csv"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    names = ("env_steps", "val_return", "val_return_std", "return", "steps_per_second")
+    with file.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(names)
+        writer.writerows(zip(*(history.history[name] for name in names), strict=True))
+    return file
+
+
+def main() -> None:
+    """Trains by the arguments of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=TASKS, default="pendulum")
+    parser.add_argument("--agent", choices=("td3", "ddpg", "d4pg"), default="td3")
+    parser.add_argument("--recurrent", choices=("lstm", "gru", "rnn", "none"), default="lstm")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--steps", type=int, help="environment steps; the default is the task's")
+    args = parser.parse_args()
+    for seed in args.seeds:
+        recurrent = None if args.recurrent == "none" else args.recurrent
+        print(train(args.task, args.agent, recurrent, seed, args.steps, {}))
+
+
+if __name__ == "__main__":
+    main()
