@@ -49,7 +49,10 @@ def test_steps_lane_by_lane(rng):
     assert recalled[3][0, 0] == 0.25  # what was executed: 0.3 is outside of the box
 
 
-def test_noise_is_remembered_as_executed(rng):
+def test_what_is_remembered_was_executed(rng):
+    memory = counting(SPEC).memory
+    memory.ask(Counts(), seen(1))
+    assert memory.keep(np.float32([[7]])).tolist() == [[7, 0]] and memory.state[0, 0] == 0.25
     behaviour = counting(SPEC, scale=10.0)
     step = behaviour.explore(seen(50), 1.0, rng)
     behaviour.greedy(seen(50))
