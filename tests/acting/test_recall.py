@@ -25,10 +25,8 @@ def test_widths_and_the_start():
     recall = Recall(spec, True, True, (("h", 2), ("c", 1)), stored=True)
     assert (recall.before_width, recall.state_width, recall.stored_width) == (3, 3, 3)
     np.testing.assert_array_equal(recall.start(2), [[1, 0.5, 0, 0, 0, 0]] * 2)
-    np.testing.assert_array_equal(recall.entering(np.float32([[-1, 1, 7, 5, 5, 5]])), [[-1, 1, 7]])
     bare = Recall(spec, False, False, (("h", 2),), stored=False)
     assert (bare.before_width, bare.stored_width, bare.start(1).tolist()) == (0, 0, [[0, 0]])
-    assert bare.entering(bare.start(3)).shape == (3, 0)
 
 
 def test_steps_lane_by_lane(rng):
