@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.environments import Counter, Identity
+from tests.remembering import counting
 from tfdpg import Spec
 from tfdpg.acting import Behaviour
 from tfdpg.distributed.chunks import Order
@@ -92,3 +93,15 @@ def test_an_environment_with_other_spaces_is_refused():
         worker(lambda: Identity()).rollout(0.0, 0, Order(1, 0, 1.0, 0))
     with pytest.raises(ValueError, match="`make_env` must be a function that makes one"):
         worker(lambda: None).rollout(0.0, 0, Order(1, 0, 1.0, 0))
+
+
+def test_a_memory_goes_through_orders_and_ends_with_episodes():
+    behaviour = counting(SPEC)
+    one = Worker(0, SPEC, lambda: Counter(length=4), behaviour, 7, None)
+    chunks = [one.rollout(None, version, Order(3, 2 - 2 * version, 1.0, 0)) for version in range(2)]
+    rows = [chunk.rows.action[~chunk.rows.first] for chunk in chunks]
+    np.testing.assert_allclose(np.concatenate(rows)[:, 1], [0, 1, 2, 3, 0, 1])  # the state before each step
+    np.testing.assert_allclose(np.concatenate(rows)[2:, 0], [0.3, 0.4, 0.1, 0.2], rtol=1e-6)
+    recalled = np.concatenate(behaviour.actor.recalled)
+    np.testing.assert_array_equal(recalled[:, 1], [0, 1, 2, 3, 0, 1])  # rewards
+    np.testing.assert_array_equal(recalled[1:4, 0], np.concatenate(rows)[:3, 0])

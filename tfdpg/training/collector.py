@@ -107,7 +107,6 @@ class Collector:
         stored, lanes = self._pending, self.lanes
         if self._resetting is not None:
             live = ~self._resetting
-            self._behaviour.end(self._resetting)
             ended = ended & live
             any_ended = bool(ended.any())
             lanes, stored, reward, terminated = (values[live] for values in (lanes, stored, reward, terminated))
@@ -120,7 +119,6 @@ class Collector:
         self._pending, self._resetting = None, None
         if any_ended:
             self._end(self.lanes[ended])
-            self._behaviour.end(ended)
             if final_observation is None and not self._spec.is_single(next_observation):
                 self._resetting = ended
 
@@ -161,7 +159,6 @@ class Collector:
 
     def close_episodes(self) -> None:
         """Closes open episodes as truncated; the next `act` begins new ones."""
-        self._behaviour.end(np.ones(len(self.lanes), bool))
         self._end(np.arange(len(self._replay.current)))
         self._pending, self._resetting = None, None
 

@@ -205,12 +205,12 @@ def _anew(given: Any, env: Any) -> tuple[Acts, Remembers | None]:
         raise reject("policy", "a policy, an agent, or a callable from observations to actions", given)
     if isinstance(given, GivesPolicy):
         given = given.policy()
+    num_envs = env.num_envs if isinstance(env, gym.vector.VectorEnv) else None
+    policy = given if isinstance(given, Acts) else _Baseline(Spec.of(env), given, num_envs)
     memory = given if isinstance(given, Remembers) else None
     if memory is not None and isinstance(memory, Resets):
         memory.reset()
-    if isinstance(given, Acts):
-        return given, memory
-    return _Baseline(Spec.of(env), given, env.num_envs if isinstance(env, gym.vector.VectorEnv) else None), memory
+    return policy, memory
 
 
 def summarise(episodes: list[Episode]) -> dict[str, float]:
