@@ -110,15 +110,14 @@ def pack_sequences(
         raise ValueError("`batch['masks']` must be 0 only before the first step of a sequence and after its last one")
     if (ended & masks)[:, :-1][masks[:, 1:]].any():
         raise ValueError("`batch['masks']` must be 0 after a step that ended an episode")
-    led = arrays.actions(spec), arrays.take("rewards"), terminated  # each to the observation after it
-    discounts = arrays.take("discounts", default=gamma)
+    discounts, steps = (
+        arrays.take("discounts", default=gamma),
+        (arrays.actions(spec), arrays.take("rewards"), terminated),
+    )
+    led = [np.insert(part, 0, 0, axis=1) for part in steps]  # to the observation after each; to the first none
     packed, *images = pack_sequence(
         spec,
-        Rows(
-            tuple(observation.values()),
-            *(np.insert(part, 0, 0, axis=1) for part in led),
-            np.insert(~masks, 0, 1, axis=1),
-        ),
+        Rows(tuple(observation.values()), *led, first=np.insert(~masks, 0, True, axis=1)),
         recall=recall,
         burn_in=burn_in,
         length=length,
