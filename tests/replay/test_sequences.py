@@ -11,7 +11,7 @@ from tfdpg import Spec
 from tfdpg.acting import Recall
 from tfdpg.replay import Layout, Ring, SequenceLayout, draw_sequences, draw_transitions, sequences
 from tfdpg.replay.ring import NONE
-from tfdpg.replay.sequences import previous_rows, priority
+from tfdpg.replay.sequences import previous_rows, priority, walk
 
 SPEC = Spec(spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-1, 3, (1,)))
 RECALL = Recall(SPEC, True, True, (("h", 2),), True)
@@ -117,6 +117,8 @@ def test_a_row_knows_the_one_before_however_it_came(history, other_size):
         appended.append(state)
     for one in (ring, restored, appended):
         np.testing.assert_array_equal(previous_rows(one, np.arange(one.size)), known_predecessors(one))
+    newest = np.arange(appended.added - min(ring.size, other_size), appended.added) % other_size
+    np.testing.assert_array_equal(appended.predecessor[newest], known_predecessors(appended)[newest])
     first = [number for e in reference.episodes if (number := e["numbers"][0]) >= reference.added - size]
     assert (ring.predecessor[np.array(first, int) % size] == NONE).all()
     fill(appended, 2 * other_size, length=3)
@@ -124,6 +126,15 @@ def test_a_row_knows_the_one_before_however_it_came(history, other_size):
     ring.clear()
     fill(ring, 4, length=3)
     np.testing.assert_array_equal(previous_rows(ring, np.arange(ring.size)), known_predecessors(ring))
+
+
+def test_a_walk_stays_where_its_way_ends():
+    ahead = np.array([2, NONE, 1, 0])
+    assert walk(lambda rows: ahead[rows], np.array([3, 2, NONE]), 3).tolist() == [
+        [3, 0, 2, 1],
+        [2, 1, 1, 1],
+        [NONE] * 4,
+    ]
 
 
 def test_a_predecessor_that_was_overwritten_is_none():

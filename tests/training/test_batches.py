@@ -111,7 +111,8 @@ def test_what_is_left_out_is_1_gamma_and_zeros(batch):
 
 def test_a_sequence_may_begin_late(batch):
     spec, layout = SPECS["real"], SequenceLayout.of(SPECS["real"], 3)
-    batch |= {"terminations": np.zeros((3, STEPS)), "masks": [[0, 1, 1, 1, 1], [0, 0, 1, 1, 0], [0, 0, 0, 0, 0]]}
+    batch |= {"terminations": [[1, 0, 0, 0, 0], [0] * 5, [0] * 5]}  # of the episode before
+    batch |= {"masks": [[0, 1, 1, 1, 1], [0, 0, 1, 1, 0], [0, 0, 0, 0, 0]]}
     packed, _ = pack(spec, batch)
     valid = [[0, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 0], [0] * 6]
     assert packed[0, ..., layout.valid].tolist() == valid
