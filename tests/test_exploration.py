@@ -23,7 +23,7 @@ def test_gaussian_refuses_a_negative_scale():
 
 
 def test_uniform_actions_fill_the_box(rng):
-    actions = Behaviour(SPEC, lambda packed: packed[0], None).at_random(20_000, rng)
+    actions = Behaviour(SPEC, lambda packed: packed[0], None).at_random((np.zeros((20_000, 1), np.float32),), rng)
     assert (actions >= SPEC.low).all() and (actions <= SPEC.high).all()
     np.testing.assert_allclose(actions.mean(axis=0), SPEC.center, atol=0.05)
     np.testing.assert_allclose(actions.std(axis=0), 2 * SPEC.half_range / np.sqrt(12), rtol=0.03)

@@ -150,6 +150,7 @@ class NoisyActions:
 
     def __init__(self, spec: Spec, noise: Noise, schedule: Schedule | None = None):
         self._spec, self.noise, self._schedule = spec, noise, schedule
+        self.step_width = spec.act_dim
 
     def factor(self, step: int) -> float:
         """The factor of the noise at an environment step."""

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 
 class Within(NamedTuple):
@@ -44,6 +44,21 @@ Fraction = Annotated[float, Within(0, 1)]
 NonNegative = Annotated[float, Within(0)]
 Positive = Annotated[float, Within(0, is_open=True)]
 PositiveOrInfinite = Annotated[float, Within(0, is_open=True, may_be_infinite=True)]
+
+
+@runtime_checkable
+class KerasCell(Protocol):
+    """A Keras RNN cell, known by the size of its state, since options do without Keras."""
+
+    @property
+    def state_size(self) -> Any: ...
+
+
+def in_text(kind: Any) -> Any:
+    """A type without what cannot be written on a command line."""
+    if typing.get_origin(kind) not in (typing.Union, types.UnionType):
+        return kind
+    return functools.reduce(operator.or_, [part for part in typing.get_args(kind) if part is not KerasCell])
 
 
 def without_ranges(kind: Any) -> Any:
@@ -108,4 +123,5 @@ def described(kind: Any) -> str:
     if kind in (int, float):
         return range_.describe(kind)
     names = {bool: "True or False", str: "a text", Path: "a path", types.NoneType: "None", Any: "an object"}
+    names |= {KerasCell: "a Keras RNN cell"}
     return names.get(kind) or f"a {(origin or kind).__name__}"

@@ -20,6 +20,7 @@ class Purpose(enum.IntEnum):
     BRANCHES = 6
     DUELING = 7
     ROUNDS = 8
+    MEMORY = 9
 
 
 def stream(purpose: Purpose, seed: int, *key: int) -> np.random.SeedSequence:

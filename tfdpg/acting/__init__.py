@@ -3,12 +3,13 @@
 A call of a compiled TensorFlow function costs more than the arithmetic of acting on one observation.
 """
 
-from tfdpg.acting.behaviour import Behaviour, Exploration, ForwardPass
+from tfdpg.acting.behaviour import Behaviour, Exploration
+from tfdpg.acting.cells import Cells
 from tfdpg.acting.encoder import encode, feature_columns
 from tfdpg.acting.mlp import ACTIVATIONS, MLPActor
 from tfdpg.acting.moments import Moments
 from tfdpg.acting.outputs import MIN_SIGMA, BoxAction, LocScale, Output, Probabilities
-from tfdpg.acting.recall import Recall
+from tfdpg.acting.recall import ForwardPass, LaneMemory, Memory, NoMemory, Recall
 from tfdpg.acting.sampling import CategoricalSampling, GaussianSampling
 from tfdpg.acting.torsos import Hidden, Torso, make_torso, mlp
 
@@ -18,13 +19,17 @@ __all__ = [
     "Behaviour",
     "BoxAction",
     "CategoricalSampling",
+    "Cells",
     "Exploration",
     "ForwardPass",
     "GaussianSampling",
     "Hidden",
+    "LaneMemory",
     "LocScale",
     "MLPActor",
+    "Memory",
     "Moments",
+    "NoMemory",
     "Output",
     "Probabilities",
     "Recall",

@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tfdpg.acting.cells import Cell, Cells, go_on, make_cells
 from tfdpg.acting.encoder import encode, feature_columns, real_features
 from tfdpg.acting.outputs import BoxAction, Output
+from tfdpg.acting.recall import Recall
 from tfdpg.acting.torsos import Hidden, Torso
 from tfdpg.spec import Packed, Spec
 
@@ -42,21 +44,32 @@ LAYER_NORM_EPSILON = np.float32(1e-3)
 class MLPActor:
     """The forward pass of `tfdpg.networks.mlp_actor`, from packed observations to its output.
 
+    With cells it is that of a policy with a memory: what it recalls comes behind the observations (see `Recall`).
+
     Args:
         spec: the spaces.
         torso: the hidden layers, with activations in `ACTIVATIONS`.
         normalizer: epsilon and clip of the features' normaliser, None where there is none.
         output: what is made of the last layer; None is actions.
+        cells: the memory between features and torso.
+        recall: what it recalls; the torso has no branches then.
     """
 
     def __init__(
-        self, spec: Spec, torso: Torso, normalizer: tuple[float, float] | None = None, output: Output | None = None
+        self,
+        spec: Spec,
+        torso: Torso,
+        normalizer: tuple[float, float] | None = None,
+        output: Output | None = None,
+        cells: Cells = (),
+        recall: Recall | None = None,
     ):
         self._output = output or BoxAction(spec)
         self.spec, self._torso, self._normalizer = spec, torso, normalizer
         self._features = len(real_features(spec))
         whole = [slice(0, self._features)]
         self._branches = feature_columns(spec) if torso.has_branches else whole
+        self._kinds, self._recall, self._cells = cells, recall, list[Cell]()
         self._mean = self._std = np.zeros(self._features, np.float32)
         self._first: list[_Layer] = []
         self._layers: list[_Layer] = []
@@ -67,8 +80,12 @@ class MLPActor:
         if self._normalizer is not None:
             self._mean, variance = reader.take(width), reader.take(width)
             self._std = np.sqrt(variance) + np.float32(self._normalizer[0])
+        branches = [columns.stop - columns.start for columns in self._branches]
+        if self._recall is not None:
+            self._cells = make_cells(self._kinds, width + self._recall.before_width, reader.take)
+            branches = [self._cells[-1].units]
         first, *rest = (*self._torso.pi, Hidden(self._output.units, "linear"))
-        self._first = [reader.layer(columns.stop - columns.start, first) for columns in self._branches]
+        self._first = [reader.layer(columns, first) for columns in branches]
         width, self._layers = first.units * len(self._branches), []
         for hidden in rest:
             self._layers.append(reader.layer(width, hidden))
@@ -79,15 +96,27 @@ class MLPActor:
         """A copy that has everything but weights, for others to `load`."""
         actor = copy.copy(self)
         actor._mean = actor._std = np.zeros(self._features, np.float32)
-        actor._first, actor._layers = [], []
+        actor._first, actor._layers, actor._cells = [], [], []
         return actor
 
     def __call__(self, packed: Packed) -> np.ndarray:
-        """Actions in the environment's units, float32 `[lanes, act_dim]`, or what `output` makes of the last layer."""
+        """Actions in the environment's units, float32 `[lanes, act_dim]`, or what `output` makes of the last layer.
+
+        With a memory, the new state comes behind them.
+        """
         x = encode(self.spec, packed)
         if self._normalizer is not None:
             clip = np.float32(self._normalizer[1])
             x = np.clip((x - self._mean) / self._std, -clip, clip)
+        if self._recall is None:
+            return self._decoded(x)
+        recalled = packed[-1]
+        x = np.concatenate([x, self._recall.entering(recalled)], axis=1)
+        x, state = go_on(self._cells, x, recalled[:, self._recall.before_width :])
+        return np.concatenate([self._decoded(x), state], axis=1)
+
+    def _decoded(self, x: np.ndarray) -> np.ndarray:
+        """What torso and output make of features, or of what the memory gives."""
         if len(self._first) == 1:
             x = self._first[0](x)
         else:

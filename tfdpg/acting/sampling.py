@@ -20,6 +20,7 @@ class CategoricalSampling:
 
     def __init__(self, spec: Spec):
         self._first, self._actions = float(spec.low[0]), spec.actions or 0
+        self.step_width = 1 + self._actions
         self.state = np.zeros((0, 1), np.float32)
 
     def factor(self, step: int) -> float:
@@ -59,6 +60,7 @@ class GaussianSampling:
 
     def __init__(self, spec: Spec, sigma: float):
         self._spec, self._act_dim, self._scale = spec, spec.act_dim, np.float32(sigma) * spec.half_range
+        self.step_width = 3 * spec.act_dim
         self.state = np.zeros((0, spec.act_dim), np.float32)
 
     def factor(self, step: int) -> float:

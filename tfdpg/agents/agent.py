@@ -60,6 +60,7 @@ class Agent(abc.ABC):
     def __init__(self, env: Any, options: AgentOptions, parts: Parts):
         self.spec, self.environment = parts.spec, environment_of(env)
         self._options, self.seed, self.batch_size = options, options.drawn_seed, options.batch_size
+        self.elements = parts.elements
         self.networks, self.own_networks = parts.networks.networks, parts.networks.own
         self.targets, self.optimizers, self.schedule = parts.targets, parts.optimizers, parts.schedule
         with tf.device(options.device):
@@ -70,8 +71,11 @@ class Agent(abc.ABC):
         self.replay, self.make_draw, self.unpack = parts.replay, parts.make_draw, parts.unpack
         self.draw, self._pack = parts.make_draw(parts.replay), parts.pack
         self.metrics, self.statistics = parts.metrics, Statistics(parts.metrics)
-        self.actor = Actor(self.spec, self.networks["pi"], parts.networks.numpy_actor, options.device)
-        self.behaviour = Behaviour(self.spec, self.actor, parts.exploration)
+        recall = parts.networks.recall
+        acts = parts.networks.numpy_actor, options.device, 0 if recall is None else recall.width
+        self.actor = Actor(self.spec, self.networks["pi"], *acts)
+        memory = None if recall is None else LaneMemory(recall)
+        self.behaviour = Behaviour(self.spec, self.actor, parts.exploration, memory)
         stores = recorders(options.recorders, self.spec)
         acting = self.replay, self.schedule, self.behaviour, self.seed, options.reward_shaper
         self.collector = Collector(self.spec, *acting, stores)

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfdpg import export
-from tfdpg.acting import MIN_SIGMA, BoxAction, Exploration, Output
+from tfdpg.acting import MIN_SIGMA, BoxAction, Exploration, Output, Recall
 from tfdpg.agents.options import ACEROptions, AgentOptions, DeterministicOptions, OffPolicyOptions
 from tfdpg.arguments import reject
 from tfdpg.exploration import noisy_actions
@@ -23,6 +23,7 @@ from tfdpg.networks import (
     ActionValues,
     ActorCritic,
     CategoricalPolicy,
+    Cells,
     Dueling,
     GaussianPolicy,
     HeadOptions,
@@ -31,13 +32,14 @@ from tfdpg.networks import (
     acer_networks,
     actor_critic,
     check_device,
+    unpack_histories,
     unpack_sequences,
     unpack_transitions,
 )
 from tfdpg.options import Stock
-from tfdpg.replay import MakeDraw, Recorder, Ring, transitions, windows
+from tfdpg.replay import MakeDraw, Recorder, Ring, sequences, transitions, windows
 from tfdpg.spec import Packed, Spec
-from tfdpg.training.batches import pack_transitions, pack_windows
+from tfdpg.training.batches import pack_sequences, pack_transitions, pack_windows
 from tfdpg.training.learning import Preparation, Watcher
 from tfdpg.training.optimizers import make_joint_optimizer, make_optimizers
 from tfdpg.training.schedule import Schedule
@@ -57,6 +59,7 @@ class Parts:
         make_draw: what updates draw from a ring.
         unpack: makes a minibatch of one row of what was drawn.
         pack: packs a minibatch of arrays by name, as what was drawn is.
+        elements: how many elements a minibatch has for an update: transitions, steps of sequences, or windows.
         exploration: what is done with the policy's outputs while collecting.
         metrics: the names of what `update` measures; `td_error` is among them.
         signatures: what the export has.
@@ -74,6 +77,7 @@ class Parts:
     make_draw: MakeDraw
     unpack: Callable[[tuple[tf.Tensor, ...]], Any]
     pack: Callable[[Mapping[str, Any]], Packed]
+    elements: int
     exploration: Exploration
     metrics: tuple[str, ...]
     signatures: dict[str, export.Signature]
@@ -127,6 +131,10 @@ def build(
             "tfdpg.ACER takes Discrete ones."
         )
     given, (output, exploration) = _given_networks(options, ("pi", *critics)), policy(spec, options)
+    cells = None
+    if options.recurrent is not None:
+        remembered = options.recurrent_units, options.remembers, options.stored_state
+        cells = Cells.of(spec, options.recurrent, *remembered)
     with tf.device(_device(options, given)):
         networks = actor_critic(
             spec,
@@ -140,13 +148,12 @@ def build(
             seed=options.drawn_seed,
             head=head,
             output=output,
+            cells=cells,
         )
         own = {"pi": options.pi_optimizer, "q": options.q_optimizer}
         rates = {"pi": options.pi_lr, "q": options.q_lr}
         optimizers = make_optimizers(networks.networks, own, rates, options.clip_norm, options.clip_value)
         copied = {name: copy.deepcopy(networks.networks[name]) for name in targets or networks.networks}
-    names = ("batch_size", "replay", "alpha", "beta", "beta_steps", "epochs_per_round", "max_minibatches_per_round")
-    drawn = {name: getattr(options, name) for name in (*names, "seed")} | {**sampling}
     return Parts(
         spec=spec,
         networks=networks,
@@ -158,14 +165,34 @@ def build(
             update_every=options.update_every,
             gradient_steps=options.gradient_steps,
         ),
-        replay=Ring(spec, options.replay_size, options.replay_dir),
-        make_draw=functools.partial(transitions, n_step=options.n_step, gamma=options.gamma, **drawn),
-        unpack=functools.partial(unpack_transitions, spec),
-        pack=functools.partial(pack_transitions, spec, options.batch_size, options.gamma),
         exploration=exploration,
         metrics=tuple(metrics),
         signatures=export.signatures(spec, networks.networks),
+        **_drawn(spec, options, networks.recall, sampling),
     )
+
+
+def _drawn(spec: Spec, options: OffPolicyOptions, recall: Recall | None, sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts that hold and draw transitions, or sequences for networks that recall."""
+    size, place, batch, gamma = options.replay_size, options.replay_dir, options.batch_size, options.gamma
+    names = ("batch_size", "replay", "alpha", "beta", "beta_steps", "epochs_per_round", "max_minibatches_per_round")
+    sampling = {name: getattr(options, name) for name in (*names, "seed", "n_step", "gamma")} | {**sampling}
+    if recall is None:
+        return {
+            "replay": Ring(spec, size, place),
+            "make_draw": functools.partial(transitions, **sampling),
+            "unpack": functools.partial(unpack_transitions, spec),
+            "pack": functools.partial(pack_transitions, spec, batch, gamma),
+            "elements": batch,
+        }
+    part = {"burn_in": options.burn_in, "length": options.sequence_length}
+    return {
+        "replay": Ring(spec, size, place, state_width=recall.stored_width, walks_back=True),
+        "make_draw": functools.partial(sequences, recall=recall, **part, **sampling),
+        "unpack": functools.partial(unpack_histories, spec, recall=recall, **part),
+        "pack": functools.partial(pack_sequences, spec, recall, batch, **part, gamma=gamma),
+        "elements": batch * options.sequence_length,
+    }
 
 
 def build_acer(
@@ -220,6 +247,7 @@ def build_acer(
         make_draw=functools.partial(windows, **sampling),
         unpack=functools.partial(unpack_sequences, spec, record_width=policy.record_width),
         pack=functools.partial(pack_windows, spec, options.batch_size, steps, policy.record_width, options.gamma),
+        elements=options.batch_size,
         exploration=policy.exploration,
         metrics=tuple(metrics),
         signatures=export.acer_signatures(spec, policy, critic, networks.networks, options.reward_scale),

@@ -14,7 +14,7 @@ from tfdpg.agents.agent import Agent
 from tfdpg.agents.build import Parts, build
 from tfdpg.agents.options import D4PGOptions
 from tfdpg.losses import td_target
-from tfdpg.networks import Categorical, Head, HeadOptions, Mixture, Transitions, Value, head_of
+from tfdpg.networks import Batch, Categorical, Head, HeadOptions, Mixture, Value, head_of
 from tfdpg.options import takes
 from tfdpg.training.gradients import average_all, climb, descent, where_due
 from tfdpg.training.support import EdgeWatch, Support
@@ -61,7 +61,7 @@ class D4PG(Agent):
         self.polyak, self.target_update_every = options.polyak, options.target_update_every
         self.clip_action_gradient = options.clip_action_gradient
 
-    def update(self, batch: Transitions, counter: Any) -> dict[str, tf.Tensor]:
+    def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
         """The critic towards r + γᵐ (1 − d) Z_targ(s', π_targ(s')), the policy up its mean, the targets after them."""
         output_t = self.target_output(batch)
         key = tf.stack([tf.constant(self.seed, tf.int64), counter])
@@ -75,7 +75,7 @@ class D4PG(Agent):
             values.append(self.head.mean(output))
         with descent(self.pi, self.optimizers["pi"]) as down:
             loss_pi = self.policy_loss(batch, batch.ask(self.pi, training=True))
-            down(tf.reduce_mean(loss_pi))
+            down(batch.average(loss_pi))
         where_due(counter % self.target_update_every == 0, self.update_targets)
         mean = td_target(batch.reward, batch.discount, self.head.mean(output_t))
         return {
@@ -87,7 +87,7 @@ class D4PG(Agent):
             **self.head.measure(target),
         }
 
-    def target_output(self, batch: Transitions) -> tf.Tensor:
+    def target_output(self, batch: Batch) -> tf.Tensor:
         """What the target critic says of s' and π_targ(s'); of two critics the one with the smaller mean."""
         action_t = batch.ask_next(self.targets["pi"])
         return functools.reduce(self.smaller, [batch.ask_next(self.targets[name], action_t) for name in self.critics])
@@ -97,7 +97,7 @@ class D4PG(Agent):
         is_first = self.head.mean(output1) <= self.head.mean(output2)
         return tf.where(tf.reshape(is_first, [-1] + [1] * (output1.shape.rank - 1)), output1, output2)
 
-    def policy_loss(self, batch: Transitions, action: tf.Tensor) -> tf.Tensor:
+    def policy_loss(self, batch: Batch, action: tf.Tensor) -> tf.Tensor:
         """−E[Z(s, π(s))], `[batch]`, whose gradient by the action may be clipped."""
 
         def value(action: tf.Tensor) -> tf.Tensor:

@@ -12,7 +12,7 @@ from tfdpg.agents.agent import Agent
 from tfdpg.agents.build import build
 from tfdpg.agents.options import DDPGOptions
 from tfdpg.losses import td_loss, td_target
-from tfdpg.networks import Transitions, flat_values
+from tfdpg.networks import Batch, flat_values
 from tfdpg.options import takes
 from tfdpg.training.gradients import average_all, descent, policy_loss, where_due
 
@@ -53,7 +53,7 @@ class DDPG(Agent):
         self.polyak, self.bc_weight = options.polyak, options.bc_weight
         self.target_update_every = options.target_update_every
 
-    def update(self, batch: Transitions, counter: Any) -> dict[str, tf.Tensor]:
+    def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
         """The critic down (y − Q(s, a))², y = r + γ (1 − d) Q_targ(s', π_targ(s')); the policy up Q; the targets."""
         action_t = batch.ask_next(self.pi_target)
         target = td_target(batch.reward, batch.discount, flat_values(batch.ask_next(self.q1_target, action_t)))
@@ -64,8 +64,8 @@ class DDPG(Agent):
         with descent(self.pi, self.optimizers["pi"]) as down:
             action = batch.ask(self.pi, training=True)
             value = flat_values(batch.ask(self.q1, action))
-            loss_pi = policy_loss(self.spec, value, action, batch.action, self.bc_weight)
-            down(tf.reduce_mean(loss_pi))
+            loss_pi = policy_loss(self.spec, value, action, batch, self.bc_weight)
+            down(batch.average(loss_pi))
         where_due(counter % self.target_update_every == 0, self.update_targets)
         return {"loss_q": loss_q, "loss_pi": loss_pi, "q1": q, "td_error": tf.abs(target - q)}
 

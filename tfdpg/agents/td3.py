@@ -13,7 +13,7 @@ from tfdpg.agents.build import build
 from tfdpg.agents.options import TD3Options
 from tfdpg.exploration import per_dimension
 from tfdpg.losses import smooth_action, td_loss, td_target
-from tfdpg.networks import Transitions, flat_values, smallest, stateless_normal
+from tfdpg.networks import Batch, flat_values, smallest, stateless_normal
 from tfdpg.options import takes
 from tfdpg.training.gradients import average_all, descent, policy_loss, where_due
 
@@ -59,7 +59,7 @@ class TD3(Agent):
         self.noise_clip = options.noise_clip * self.spec.half_range
         self.target_noise_decay, self.target_noise_min = options.target_noise_decay, options.target_noise_min
 
-    def update(self, batch: Transitions, counter: Any) -> dict[str, tf.Tensor]:
+    def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
         """Clipped double Q-learning on smoothed targets; every `policy_delay` updates the policy; then the targets."""
         target = self.target(batch, self.smoothing_noise(counter))
         losses, values = [], []
@@ -68,7 +68,7 @@ class TD3(Agent):
                 values.append(flat_values(batch.ask(self.networks[name], batch.action, training=True)))
                 losses.append(td_loss(values[-1], target))
                 down(batch.mean(losses[-1]))
-        loss_pi = where_due(counter % self.policy_delay == 0, lambda: self.update_policy(batch), self.batch_size)
+        loss_pi = where_due(counter % self.policy_delay == 0, lambda: self.update_policy(batch), self.elements)
         where_due(counter % self.target_update_every == 0, self.update_targets)
         return {
             "loss_q": tf.add_n(losses),
@@ -78,7 +78,7 @@ class TD3(Agent):
             "td_error": tf.add_n([tf.abs(target - q) for q in values]) / len(values),
         }
 
-    def target(self, batch: Transitions, noise: tf.Tensor) -> tf.Tensor:
+    def target(self, batch: Batch, noise: tf.Tensor) -> tf.Tensor:
         """The targets `[batch]`.
 
         y = r + γ (1 − d) min_i Q_i,targ(s', a'), with a' = clip(π_targ(s') + clip(ε, −c, c), a_low, a_high).
@@ -88,13 +88,13 @@ class TD3(Agent):
         value_t = smallest([batch.ask_next(self.targets[name], action_t) for name in self.critics])
         return td_target(batch.reward, batch.discount, value_t)
 
-    def update_policy(self, batch: Transitions) -> tf.Tensor:
+    def update_policy(self, batch: Batch) -> tf.Tensor:
         """One step up mean Q(s, π(s)), or min_i Q_i; returns each element's loss."""
         with descent(self.pi, self.optimizers["pi"]) as down:
             action = batch.ask(self.pi, training=True)
             value = smallest([batch.ask(self.networks[name], action) for name in self.climbed])
-            loss_pi = policy_loss(self.spec, value, action, batch.action, self.bc_weight)
-            down(tf.reduce_mean(loss_pi))
+            loss_pi = policy_loss(self.spec, value, action, batch, self.bc_weight)
+            down(batch.average(loss_pi))
         return loss_pi
 
     def update_targets(self) -> None:
@@ -104,7 +104,7 @@ class TD3(Agent):
     def smoothing_noise(self, counter: tf.Tensor) -> tf.Tensor:
         """ε ~ N(0, σ) `[batch, act_dim]`, a sample for each action and dimension; a function of (seed, counter)."""
         key = tf.stack([tf.constant(self.seed, tf.int64), counter])
-        noise = stateless_normal((self.batch_size, self.spec.act_dim), key)
+        noise = stateless_normal((self.elements, self.spec.act_dim), key)
         if self.target_noise_decay > 0:
             left = tf.pow(1.0 - self.target_noise_decay, tf.cast(counter - 1, tf.float32))
             noise *= tf.maximum(left, self.target_noise_min)

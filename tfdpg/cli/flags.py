@@ -9,11 +9,12 @@ import tyro
 from tfdpg.agents.options import OPTIONS, AgentOptions
 from tfdpg.distributed.options import Distribution
 from tfdpg.options import Option, Structural, options_of
+from tfdpg.ranges import in_text
 from tfdpg.run_options import Environment, ResumeFlags, Run, RunConfig, RunFlags
 from tfdpg.training.options import FitOptions
 
 GROUPS = (
-    *("environment", "training", "run", "schedule", "exploration", "algorithm", "returns", "networks", "optimisers"),
+    *("environment", "training", "run", "schedule", "exploration", "algorithm", "returns", "networks", "memory", "optimisers"),
     *("observations", "replay", "machine", "rollout workers"),
 )
 """The groups of flags in the order of their help: first what is needed, and what is used most."""
@@ -65,7 +66,7 @@ def _dataclass(name: str, doc: str, options: Iterable[Option]) -> type:
     for option in options:
         if option.is_object or option.name == "seed":
             continue  # objects come from `--networks`, and seeds from `--seeds`
-        annotation = Annotated[option.kind, tyro.conf.arg(help=option.help)]
+        annotation = Annotated[in_text(option.kind), tyro.conf.arg(help=option.help)]
         default = {} if option.default is dataclasses.MISSING else {"default": option.default}
         groups[option.group].append((option.name, annotation, dataclasses.field(**default)))
     members = [

@@ -30,7 +30,9 @@ def behaviours(agent: "Agent", options: Distribution, actor: ForwardPass) -> lis
     if options.noise_levels is None and options.actors == 1:
         scales = [None]
     explores = agent.behaviour.by(actor)
-    return [Behaviour(agent.spec, actor, explores.exploration.at_scale(scale)) for scale in scales]
+    return [
+        Behaviour(agent.spec, actor, explores.exploration.at_scale(scale), explores.memory.anew()) for scale in scales
+    ]
 
 
 def check(agent: "Agent", options: Distribution) -> None:

@@ -62,17 +62,19 @@ class Worker:
             actor: Any = self._behaviour.actor
             actor.load(weights)
             self._version = version
-        rows, ended, finished = _Rows(self._spec, 2 * order.steps), np.zeros(order.steps, bool), []
+        rows = _Rows(self._spec, self._behaviour.step_width, 2 * order.steps)
+        ended, finished = np.zeros(order.steps, bool), []
         for step in range(order.steps):
             if self._packed is None:
                 self._packed = self._spec.pack(lanes.reset())
                 rows.begin(self._packed)
             if step < order.random_steps:
-                action = self._behaviour.at_random(1, self._rng)
+                action = self._behaviour.at_random(self._packed, self._rng)
             else:
                 action = self._behaviour.explore(self._packed, order.noise_factor, self._rng)
             outcome, episodes = lanes.step(self._spec.to_env(action))
             self._packed = self._spec.pack(outcome.next_observation)
+            self._behaviour.received(outcome.reward)
             rows.add(action, outcome.reward, outcome.terminated, self._packed)
             if episodes:
                 finished += episodes
@@ -100,11 +102,11 @@ class Worker:
 class _Rows:
     """Room for the rows of a chunk."""
 
-    def __init__(self, spec: Spec, most: int):
+    def __init__(self, spec: Spec, step_width: int, most: int):
         self._count = 0
         self._rows = Rows(
             tuple(np.empty((most, width), group) for group, width in zip(spec.groups, spec.widths, strict=True)),
-            np.zeros((most, spec.act_dim), np.float32),
+            np.zeros((most, step_width), np.float32),
             np.zeros(most, np.float32),
             np.zeros(most, bool),
             np.zeros(most, bool),

@@ -3,6 +3,8 @@
 Sources: Silver et al. 2014 and Lillicrap et al. 2016 (DDPG); Fujimoto et al. 2018 (TD3).
 """
 
+from collections.abc import Callable
+
 import tensorflow as tf
 from tensorflow.types.experimental import TensorLike
 
@@ -46,7 +48,13 @@ def td_loss(q_tm1: TensorLike, target: TensorLike) -> tf.Tensor:
     return tf.square(target - q_tm1)
 
 
-def bc_loss(q_t: TensorLike, action: TensorLike, data_action: TensorLike, bc_weight: float) -> tf.Tensor:
+def bc_loss(
+    q_t: TensorLike,
+    action: TensorLike,
+    data_action: TensorLike,
+    bc_weight: float,
+    average: Callable[[tf.Tensor], tf.Tensor] = tf.reduce_mean,
+) -> tf.Tensor:
     """The policy's loss with behaviour cloning: `-q / mean |q| + w * mean_dim (a - b)^2`, no gradient through mean |q|.
 
     TD3+BC's loss, `-lambda q + (a - b)^2` with lambda = alpha / mean |q|, divided by alpha: w = 1 / alpha, so its
@@ -57,6 +65,7 @@ def bc_loss(q_t: TensorLike, action: TensorLike, data_action: TensorLike, bc_wei
         action: the policy's actions, scaled to [-1, 1], [B, act_dim].
         data_action: the actions in the data, scaled alike, [B, act_dim].
         bc_weight: w, at least 0.
+        average: the mean over [B], of the elements that count.
 
     Returns:
         The losses, [B]; the caller takes the mean.
@@ -68,7 +77,7 @@ def bc_loss(q_t: TensorLike, action: TensorLike, data_action: TensorLike, bc_wei
     """
     q_t = tf.convert_to_tensor(q_t)
     action, data_action = same_shape(action=action, data_action=data_action)
-    size = tf.stop_gradient(tf.reduce_mean(tf.abs(q_t)))
+    size = tf.stop_gradient(average(tf.abs(q_t)))
     return bc_weight * tf.reduce_mean(tf.square(action - data_action), axis=-1) - tf.math.divide_no_nan(q_t, size)
 
 

@@ -13,8 +13,11 @@ from tfdpg.networks.device import check_device
 from tfdpg.networks.distributions import Categorical, Mixture
 from tfdpg.networks.encoder import Normalizer, encoder, observation_inputs
 from tfdpg.networks.heads import Head, HeadOptions, Value, head_of
+from tfdpg.networks.histories import Batch, Histories, unpack_histories
+from tfdpg.networks.memory import Memory
 from tfdpg.networks.mlp import mlp_actor, mlp_critic
 from tfdpg.networks.randomness import stateless_normal, stateless_uniform
+from tfdpg.networks.recurrent import Cells, Recurrent
 from tfdpg.networks.tensors import (
     Estimate,
     Sequences,
@@ -35,12 +38,17 @@ __all__ = [
     "ActionValues",
     "Actor",
     "ActorCritic",
+    "Batch",
     "Categorical",
+    "Cells",
     "CategoricalPolicy",
     "Dueling",
     "Estimate",
     "GaussianPolicy",
     "Head",
+    "Histories",
+    "Memory",
+    "Recurrent",
     "HeadOptions",
     "Mixture",
     "Normalizer",
@@ -73,6 +81,7 @@ __all__ = [
     "stateless_normal",
     "stateless_uniform",
     "acer_networks",
+    "unpack_histories",
     "unpack_observation",
     "unpack_sequences",
     "unpack_transitions",

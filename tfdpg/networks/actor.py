@@ -22,11 +22,14 @@ class Actor:
         pi: the policy, observation → `[batch, n]`, actions or what they are chosen by.
         numpy_actor: its forward pass in NumPy, which takes copies of the weights; None for a network that has none.
         device: where the compiled call runs.
+        recalled: the numbers that come with an observation where the policy has a memory (see `tfdpg.acting.Recall`).
     """
 
-    def __init__(self, spec: Spec, pi: keras.Model, numpy_actor: MLPActor | None, device: str | None = None):
+    def __init__(
+        self, spec: Spec, pi: keras.Model, numpy_actor: MLPActor | None, device: str | None = None, recalled: int = 0
+    ):
         self._pi, self._numpy_actor = pi, numpy_actor
-        self._compiled = compiled_actor(spec, pi, device)
+        self._compiled = compiled_actor(spec, pi, device, recalled)
         self.refresh()
 
     def __call__(self, packed: Packed) -> np.ndarray:
@@ -61,14 +64,19 @@ class Actor:
         return actor
 
 
-def compiled_actor(spec: Spec, pi: keras.Model, device: str | None = None) -> Callable[[Packed], np.ndarray]:
-    """From packed observations to a policy's outputs, one compiled call for any number of lanes, on `device`."""
-    signature = tuple(
-        tf.TensorSpec([None, width], group) for group, width in zip(spec.groups, spec.widths, strict=True)
-    )
+def compiled_actor(
+    spec: Spec, pi: keras.Model, device: str | None = None, recalled: int = 0
+) -> Callable[[Packed], np.ndarray]:
+    """From packed observations to a policy's outputs, one compiled call for any number of lanes, on `device`.
+
+    With a memory, what is recalled comes as a matrix of its own at the end, `[lanes, recalled]`.
+    """
+    matrices = [*zip(spec.groups, spec.widths, strict=True), *([("float32", recalled)] if recalled else [])]
+    signature = tuple(tf.TensorSpec([None, width], group) for group, width in matrices)
 
     def act(packed: tuple[tf.Tensor, ...]) -> tf.Tensor:
-        return pi(unpack_observation(spec, packed))
+        observation = unpack_observation(spec, packed)
+        return pi((observation, packed[-1]) if recalled else observation)
 
     @functools.cache
     def concrete() -> Any:

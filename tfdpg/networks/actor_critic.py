@@ -1,15 +1,17 @@
 """The networks of a deterministic actor-critic: one's own or stock ones, checked."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import keras
 
-from tfdpg.acting import ACTIVATIONS, BoxAction, MLPActor, Output, make_torso
+from tfdpg.acting import ACTIVATIONS, BoxAction, MLPActor, Output, Recall, make_torso
 from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width
 from tfdpg.networks.encoder import Normalizer
 from tfdpg.networks.heads import HeadOptions, Value
 from tfdpg.networks.mlp import mlp_actor, mlp_critic
+from tfdpg.networks.recurrent import Cells, recurrent_actor, recurrent_critic
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, seeds
 
@@ -21,11 +23,13 @@ class ActorCritic(NamedTuple):
         networks: by the names of the exported signatures, `pi` first.
         own: the models that plain arguments cannot rebuild, by the arguments that take them.
         numpy_actor: the policy's forward pass in NumPy, or None where there is none.
+        recall: what the policy recalls of an episode; None where it has no memory.
     """
 
     networks: dict[str, keras.Model]
     own: dict[str, keras.Model]
     numpy_actor: MLPActor | None
+    recall: Recall | None = None
 
 
 def actor_critic(
@@ -41,6 +45,7 @@ def actor_critic(
     seed: int,
     head: HeadOptions | None = None,
     output: Output | None = None,
+    cells: Cells | None = None,
 ) -> ActorCritic:
     """Builds the networks that were not given, and checks all.
 
@@ -56,6 +61,7 @@ def actor_critic(
         seed: fixes their initial weights.
         head: makes the last layer of each critic, and all critics end in such a layer; None is for values.
         output: what `pi` gives; None is actions.
+        cells: of the networks' memories; None is without.
 
     Raises:
         ValueError: networks of wrong shapes, ones that share weights or cannot be saved and loaded, critics that
@@ -65,6 +71,11 @@ def actor_critic(
     own = frozenset(name for name, network in given.items() if network is not None)
     if normalizer is not None and (own or encoder is not None):
         raise ValueError("`normalize_observations` is for stock networks with the stock encoder; put it into your own.")
+    if cells is not None and (own or torso == "two_branch"):
+        raise ValueError(
+            "`recurrent` is for stock networks, all of them, without branches. Received: "
+            + ", ".join([*(f"{name}={given[name]!r}" for name in sorted(own)), f"torso={torso!r}"])
+        )
     if torso == "two_branch" and (encoder is not None or len(spec.leaves) < 2):
         raise ValueError(
             "`torso='two_branch'` needs a Dict of two observations or more, and the stock encoder. "
@@ -74,27 +85,35 @@ def actor_critic(
         check_loadable("encoder", encoder)
     stock |= {"normalizer": normalizer}
     own_seeds = seeds(Purpose.NETWORKS, seed, count=len(given))
+    makers = (mlp_actor, mlp_critic)
+    if cells is not None:
+        makers = functools.partial(recurrent_actor, cells), functools.partial(recurrent_critic, cells)
+    make_actor, make_critic = makers
     networks = {}
     for (name, network), network_seed in zip(given.items(), own_seeds, strict=True):
         if network is not None:
             networks[name] = network
         elif name == "pi":
-            networks[name] = mlp_actor(spec, **stock, seed=network_seed, output=output)
+            networks[name] = make_actor(spec, **stock, seed=network_seed, output=output)
         else:
-            networks[name] = mlp_critic(spec, **stock, seed=network_seed, name=name, head=head or Value)
-    check_width(spec, "pi", networks["pi"], takes_action=False, width=(output or BoxAction(spec)).units)
-    critics = {name: network for name, network in networks.items() if name != "pi"}
-    check_critics(spec, critics, None if head is None else head.kind)
+            networks[name] = make_critic(spec, **stock, seed=network_seed, name=name, head=head or Value)
+    if cells is None:
+        check_width(spec, "pi", networks["pi"], takes_action=False, width=(output or BoxAction(spec)).units)
+        critics = {name: network for name, network in networks.items() if name != "pi"}
+        check_critics(spec, critics, None if head is None else head.kind)
     check_separate(networks)
     for name in own:  # built by now: the checks before have called them
         check_loadable(name, networks[name])
-    layers = make_torso(torso, hidden_units, activation)
-    known = all(hidden.activation in ACTIVATIONS for hidden in layers.pi)
+    layers, kinds = make_torso(torso, hidden_units, activation), () if cells is None else cells.kinds
+    known = all(hidden.activation in ACTIVATIONS for hidden in layers.pi) and all(kind for kind, _ in kinds)
     is_stock = given["pi"] is None and encoder is None and known
     numpy_actor = is_stock and keras.config.dtype_policy().name == "float32"
     statistics = None if normalizer is None else (normalizer.epsilon, normalizer.clip)
+    recall = None if cells is None else cells.recall
+    saved = {name: networks[name] for name in (own if encoder is None else networks)}
     return ActorCritic(
         networks,
-        {name: networks[name] for name in (own if encoder is None else networks)},
-        MLPActor(spec, layers, statistics, output) if numpy_actor else None,
+        saved if cells is None or encoder is None else {"encoder": encoder},
+        MLPActor(spec, layers, statistics, output, kinds, recall) if numpy_actor else None,
+        recall,
     )

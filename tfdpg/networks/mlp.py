@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from tfdpg.acting import BoxAction, Hidden, LocScale, Output, Probabilities, feature_columns, make_torso
+from tfdpg.acting import BoxAction, Hidden, LocScale, Output, Probabilities, Torso, feature_columns, make_torso
 from tfdpg.acting.outputs import MIN_SIGMA
 from tfdpg.networks.encoder import Normalizer, observation_inputs
 from tfdpg.networks.encoder import encoder as stock_encoder
@@ -46,17 +46,20 @@ def mlp_actor(
         A functional model, observation → action `[batch, act_dim]` in the environment's units, float32 whatever
         Keras' dtype policy.
     """
-    layers = make_torso(torso, hidden_units, activation)
     observation = observation_inputs(spec)
-    x = features(spec, encoder, normalizer)(observation)
+    layers, x = make_torso(torso, hidden_units, activation), features(spec, encoder, normalizer)(observation)
+    return keras.Model(observation, actor_torso(spec, layers, x, seed=seed, l2=l2, output=output), name="pi")
+
+
+def actor_torso(spec: Spec, layers: Torso, x: Any, *, seed: int, l2: float, output: Output | None) -> Any:
+    """From features `[batch, n]`, or what is remembered, to what `mlp_actor` gives; see there."""
     depths = list(enumerate(layers.pi))
     if layers.has_branches:
         x, depths = _branches(spec, x, layers.pi[0], seed, l2), depths[1:]
     for depth, hidden in depths:
         x = _hidden(x, hidden, seed, depth, l2)
     kernel = initializer(seed, len(layers.pi), layers.output_scale)
-    action = actor_output(output or BoxAction(spec), x, kernel_initializer=kernel, kernel_regularizer=_regularizer(l2))
-    return keras.Model(observation, action, name="pi")
+    return actor_output(output or BoxAction(spec), x, kernel_initializer=kernel, kernel_regularizer=_regularizer(l2))
 
 
 def actor_output(output: Output, x: Any, **kernel: Any) -> Any:
@@ -120,11 +123,17 @@ def mlp_critic(
         A functional model, `[observation, action]` → what the head gives, values `[batch]` if it is the default;
         float32 whatever Keras' dtype policy.
     """
-    layers = make_torso(torso, hidden_units, activation)
-    observation = observation_inputs(spec)
-    action = keras.Input((spec.act_dim,), name="a")
-    scaled = scaled_action(spec, action)
-    x, depths = features(spec, encoder, normalizer)(observation), list(enumerate(layers.q))
+    observation, action = observation_inputs(spec), action_input(spec)
+    layers, x = make_torso(torso, hidden_units, activation), features(spec, encoder, normalizer)(observation)
+    output = critic_torso(spec, layers, x, action, seed=seed, l2=l2, head=head)
+    return keras.Model([observation, action], output, name=name)
+
+
+def critic_torso(
+    spec: Spec, layers: Torso, x: Any, action: Any, *, seed: int, l2: float, head: Callable[..., Head]
+) -> Any:
+    """From features `[batch, n]`, or what is remembered, and an action to what `mlp_critic` gives; see there."""
+    scaled, depths = scaled_action(spec, action), list(enumerate(layers.q))
     if layers.has_branches:
         x, depths = _branches(spec, x, layers.q[0], seed, l2), depths[1:]
     action_layer = max(layers.action_layer, int(layers.has_branches))
@@ -134,8 +143,12 @@ def mlp_critic(
         x = _hidden(x, hidden, seed, depth, l2)
     if action_layer >= len(layers.q):
         x = keras.layers.Concatenate()([x, scaled])
-    output = head(kernel_initializer=initializer(seed, len(layers.q)), l2=l2, dtype="float32")(x)
-    return keras.Model([observation, action], output, name=name)
+    return head(kernel_initializer=initializer(seed, len(layers.q)), l2=l2, dtype="float32")(x)
+
+
+def action_input(spec: Spec) -> Any:
+    """A Keras input for actions in the environment's units."""
+    return keras.Input((spec.act_dim,), name="a")
 
 
 def features(spec: Spec, encoder: keras.Model | None, normalizer: Normalizer | None) -> keras.Model:

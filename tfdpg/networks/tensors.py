@@ -41,6 +41,14 @@ class Transitions(NamedTuple):
         """Their mean `[]`, each with its weight."""
         return tf.reduce_mean(self.weight * losses)
 
+    def average(self, values: tf.Tensor) -> tf.Tensor:
+        """Their mean `[]`, each alike."""
+        return tf.reduce_mean(values)
+
+    def measured(self, metrics: tf.Tensor) -> tf.Tensor:
+        """Metrics `[metrics, batch]` as they are: all elements count."""
+        return metrics
+
 
 class Sequences(NamedTuple):
     """Windows of T steps and the state after them. Observations are as networks take them.
@@ -68,6 +76,10 @@ class Sequences(NamedTuple):
     def mean(self, losses: tf.Tensor) -> tf.Tensor:
         """The mean `[]` over the steps that were taken, of `[batch, T]`."""
         return tf.reduce_sum(tf.where(self.acted > 0, losses, 0.0)) / tf.maximum(tf.reduce_sum(self.acted), 1)
+
+    def measured(self, metrics: tf.Tensor) -> tf.Tensor:
+        """Metrics `[metrics, batch]` as they are: all windows count."""
+        return metrics
 
 
 class Estimate(NamedTuple):
@@ -154,7 +166,8 @@ def unpack_sequences(spec: Spec, packed: tuple[tf.Tensor, ...], record_width: in
 
 def over_steps(network: keras.Model, inputs: Any, training: bool = False, values: bool = False) -> tf.Tensor:
     """What a network gives for inputs `[batch, steps, ...]`: `[batch, steps, n]`, or `[batch, steps]` of values."""
-    leading = keras.tree.flatten(inputs)[0].shape[:2]
+    first = keras.tree.flatten(inputs)[0]
+    leading = [tf.shape(first)[i] if size is None else size for i, size in enumerate(first.shape[:2])]
     flat = keras.tree.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), inputs)
     output = network(flat, training=training)
     output = flat_values(output) if values else output

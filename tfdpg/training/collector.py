@@ -73,10 +73,11 @@ class Collector:
         if not goes_on.all():
             opened = ~goes_on
             self._spec.check_finite(packed, NO_REWARD, self._this_step)
+            self._behaviour.end(opened)
             for store in self._stores:
                 store.begin(self.lanes[opened], tuple(part[opened] for part in packed))
         if explore and self._schedule.acts_at_random:
-            self._pending = self._behaviour.at_random(len(self.lanes), self.rng)
+            self._pending = self._behaviour.at_random(packed, self.rng)
         elif explore:
             factor = self._behaviour.exploration.factor(self._schedule.env_steps)
             self._pending = self._behaviour.explore(packed, factor, self.rng)
@@ -99,6 +100,7 @@ class Collector:
         if final_observation is not None and final_observation is not next_observation and any_ended:
             packed = self._spec.pack_final(packed, final_observation, ended)
         self._spec.check_finite(packed, reward, self._this_step, self._pending)
+        self._behaviour.received(reward)
         if self._shaper is not None:
             reward = self._shaped(self._shaper, reward)
 
@@ -194,7 +196,7 @@ class Collector:
         return {
             "random_state": self.rng.bit_generator.state,
             "episodes": self.episodes.tolist(),
-            "noise": self._behaviour.exploration.state.tolist(),
+            **self._behaviour.state(),
             "lanes": len(self.lanes),
             "resetting": None if self._resetting is None else self._resetting.tolist(),
         }
@@ -203,7 +205,7 @@ class Collector:
         """Takes what `state` gave."""
         self.rng.bit_generator.state = state["random_state"]
         self.episodes = np.array(state["episodes"], np.int64)
-        self._behaviour.exploration.state = np.array(state["noise"], np.float32).reshape(-1, self._spec.act_dim)
+        self._behaviour.restore(state)
         self.lanes = np.arange(state["lanes"])
         self._schedule.act_on(max(1, len(self.lanes)))
         if len(self._stores) > 1:

@@ -88,7 +88,8 @@ class Doubts:
 def actions_at_bounds(agent: Trains) -> dict[str, float]:
     """The log of that name: the share of the components of the greedy policy's actions that lie at their bounds.
 
-    They are those of observations in the replay, NaN where it has none here; a Discrete policy has no such log.
+    They are those of observations in the replay, NaN where it has none here; a Discrete policy has no such log. To a
+    policy with a memory each of them is an episode's first.
     """
     spec, replay = agent.spec, agent.replay
     if spec.actions is not None:
@@ -96,7 +97,7 @@ def actions_at_bounds(agent: Trains) -> dict[str, float]:
     if not replay.size:
         return {"actions_at_bounds": np.nan}
     slots = np.linspace(0, replay.size - 1, OBSERVATIONS).astype(np.int64)
-    action = agent.behaviour.greedy(replay.observation(slots))[:, : spec.act_dim]
+    action = agent.behaviour.by(agent.actor).greedy(replay.observation(slots))[:, : spec.act_dim]
     inside = np.minimum(action - spec.low, spec.high - action)
     return {"actions_at_bounds": float(np.mean(inside <= NEAR * spec.half_range))}
 

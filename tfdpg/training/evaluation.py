@@ -28,6 +28,37 @@ class Acts(Protocol):
         ...
 
 
+@runtime_checkable
+class GivesPolicy(Acts, Protocol):
+    """An agent, whose policy acts apart from what the agent itself goes on with."""
+
+    def policy(self) -> Acts:
+        """The greedy policy."""
+        ...
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A policy that carries something from step to step."""
+
+    def received(self, reward: np.ndarray) -> None:
+        """Takes note of what the last actions were rewarded with, `[lanes]`."""
+        ...
+
+    def end(self, ended: np.ndarray) -> None:
+        """Forgets the past of the lanes whose episode ended, bool `[lanes]`."""
+        ...
+
+
+@runtime_checkable
+class Resets(Protocol):
+    """A policy that can begin anew."""
+
+    def reset(self) -> None:
+        """Forgets the past of all lanes."""
+        ...
+
+
 Acting = Acts | Callable[[Any], Any]
 """What can be evaluated: a policy or an agent, or what takes an observation of an environment and gives an action."""
 
@@ -68,7 +99,7 @@ class BehaviourPolicy:
     """
 
     def __init__(self, behaviour: Behaviour, factor: float | None, seed: int):
-        self._behaviour, self._factor = behaviour, factor
+        self._behaviour, self._factor, self._lanes = behaviour, factor, 0
         self._rng = np.random.default_rng(stream(Purpose.EVALUATION, seed))
 
     @property
@@ -79,12 +110,23 @@ class BehaviourPolicy:
     def __call__(self, observation: Any) -> np.ndarray:
         """The actions for a batch of observations."""
         packed = self.spec.pack(observation)
+        self._lanes = len(packed[0])
         if self._factor is None:
             return self.spec.served(self._behaviour.greedy(packed))
         return self._behaviour.explore(packed, self._factor, self._rng)[:, : self.spec.act_dim]
 
     def end(self, ended: np.ndarray) -> None:
         """Forgets the past of the lanes whose episode ended, bool `[lanes]`."""
+        self._behaviour.end(ended)
+
+    def received(self, reward: np.ndarray) -> None:
+        """Takes note of what the last actions were rewarded with, `[lanes]`."""
+        self._behaviour.received(reward)
+
+    def reset(self, lanes: Any = None) -> None:
+        """Forgets the past of some lanes, by their numbers or a mask; None is all of them."""
+        ended = np.zeros(self._lanes, bool)
+        ended[slice(None) if lanes is None else lanes] = True
         self._behaviour.end(ended)
 
 
@@ -101,7 +143,8 @@ def evaluate(
 
     Args:
         policy: an exported policy, an agent, or any callable from an observation, as `env` gives it, to an action, as
-            `env` takes it: `lambda observation: env.action_space.sample()`.
+            `env` takes it: `lambda observation: env.action_space.sample()`. One that carries state has `end(ended)`
+            and `received(reward)`, both `[lanes]`, which are called after each step; it begins anew by `reset()`.
         env: an environment or a vector environment with the policy's spaces, or the id of one.
         episodes: how many; a vector environment's lanes share them evenly, and step together.
         seed: fixes the episodes' initial states, lane for lane; the same seed and number of lanes give the same ones.
@@ -128,10 +171,7 @@ def run_episodes(
 ) -> Iterator[Episode]:
     """Runs episodes as `evaluate` does, and yields each as it ends."""
     positive_int("episodes", episodes)
-    if not callable(policy):
-        raise reject("policy", "a policy, an agent, or a callable from observations to actions", policy)
-    if not isinstance(policy, Acts):
-        policy = _Baseline(Spec.of(env), policy, env.num_envs if isinstance(env, gym.vector.VectorEnv) else None)
+    policy, memory = _anew(policy, env)
     spec = policy.spec
     spec.check(env)
     run, steps = {}, 0
@@ -148,14 +188,29 @@ def run_episodes(
         step, ended = lanes.step(action)
         steps += 1
         spec.check_finite(spec.pack(step.next_observation), step.reward, f"step {steps} of an evaluation", action)
+        if memory is not None:
+            memory.received(step.reward)
+            memory.end(step.terminated | step.truncated)
         for episode in ended:
             if shares[episode.lane]:
                 shares[episode.lane] -= 1
                 yield episode
         if any(shares):
-            if isinstance(policy, BehaviourPolicy):
-                policy.end(step.terminated | step.truncated)
             observation = lanes.restart(step)
+
+
+def _anew(given: Any, env: Any) -> tuple[Acts, Remembers | None]:
+    """A policy without a past for an environment, and whoever wants to know how its steps end."""
+    if not callable(given):
+        raise reject("policy", "a policy, an agent, or a callable from observations to actions", given)
+    if isinstance(given, GivesPolicy):
+        given = given.policy()
+    memory = given if isinstance(given, Remembers) else None
+    if memory is not None and isinstance(memory, Resets):
+        memory.reset()
+    if isinstance(given, Acts):
+        return given, memory
+    return _Baseline(Spec.of(env), given, env.num_envs if isinstance(env, gym.vector.VectorEnv) else None), memory
 
 
 def summarise(episodes: list[Episode]) -> dict[str, float]:

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg.losses import bc_loss, clip_action_gradient
+from tfdpg.networks import Batch
 from tfdpg.spec import Spec
 from tfdpg.training.optimizers import trainable_variables
 
@@ -118,9 +119,9 @@ def climb(
     return -(tf.stop_gradient(q) + rise)
 
 
-def policy_loss(spec: Spec, q: tf.Tensor, action: tf.Tensor, data_action: tf.Tensor, bc_weight: float) -> tf.Tensor:
-    """−Q(s, π(s)), with behaviour cloning if it has a weight, `[batch]`."""
+def policy_loss(spec: Spec, q: tf.Tensor, action: tf.Tensor, batch: Batch, bc_weight: float) -> tf.Tensor:
+    """−Q(s, π(s)), with behaviour cloning of the batch's actions if it has a weight, `[batch]`."""
     if bc_weight == 0:
         return -q
-    action, data_action = ((a - spec.center) / spec.half_range for a in (action, data_action))
-    return bc_loss(q, action, data_action, bc_weight)
+    action, data_action = ((a - spec.center) / spec.half_range for a in (action, batch.action))
+    return bc_loss(q, action, data_action, bc_weight, batch.average)

@@ -69,6 +69,7 @@ class Learns(Protocol):
     metrics: tuple[str, ...]
     counter: tf.Variable
     batch_size: int
+    elements: int
     schedule: Schedule
     actor: Actor
     draw: Draw
@@ -167,7 +168,7 @@ class Learning:
                 agent.counter,
                 metrics=agent.metrics,
                 chunk=min(LARGEST_CHUNK, usual),
-                batch_size=agent.batch_size,
+                elements=agent.elements,
                 networks=agent.networks,
                 acting=agent.actor.weights_from,
                 jit_compile=wants_xla(list(agent.networks.values())) if jit == "auto" else bool(jit),

@@ -1,4 +1,4 @@
-"""Arguments that are objects, as JSON: optimizers by their configuration, callables by their import path."""
+"""Arguments that are objects, as JSON: optimizers and cells by their configuration, callables by their import path."""
 
 import dataclasses
 import importlib
@@ -17,6 +17,8 @@ def to_json(value: Any) -> Any:
     """An argument as a JSON value that `from_json` turns back; callables without an import path as `{"lost": ...}`."""
     if isinstance(value, keras.optimizers.Optimizer):
         return {"optimizer": keras.optimizers.serialize(value)}
+    if isinstance(value, keras.layers.Layer):
+        return {"layer": keras.saving.serialize_keras_object(value)}
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, np.generic | np.ndarray):
@@ -43,6 +45,8 @@ def from_json(value: Any, trusted: bool) -> Any:
     match value:
         case {"optimizer": config}:
             return keras.optimizers.deserialize(config)
+        case {"layer": config}:
+            return keras.saving.deserialize_keras_object(config)
         case {"object": str(path), "fields": dict(fields)} if trusted or path in SCHEDULES:
             return _import(path, lambda kind: kind(**{name: from_json(part, trusted) for name, part in fields.items()}))
         case {"callable": str(path)} if trusted:

@@ -23,6 +23,7 @@ class Trains(Protocol):
     schedule: Schedule
     collector: Collector
     statistics: Statistics
+    actor: Actor
     behaviour: Behaviour
     stop_training: bool
     _initial_epoch: int | None

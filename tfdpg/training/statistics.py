@@ -35,21 +35,21 @@ class Statistics:
     def add(self, measured: np.ndarray) -> dict[str, float]:
         """Takes the values of a round, `[updates, metrics, batch]`.
 
-        Unmeasured rows of delayed metrics do not count.
+        NaN among others, where a sequence has no step, and unmeasured rows of delayed metrics do not count.
 
         Returns:
             The round's means, and `loss`, the sum of all `loss_*`.
         """
-        counts = np.ones(measured.shape[:2], bool)
-        counts[:, self._delayed] = ~np.isnan(measured[:, self._delayed]).all(axis=2)
-        count = counts.sum(axis=0) * measured.shape[2]
-        total = np.where(counts, measured.sum(axis=2, dtype=np.float64), 0).sum(axis=0)
-        self._count += count
-        self._sum += total
-        spread = measured[:, self._spread]
-        self._square_sum += np.square(spread, dtype=np.float64).sum(axis=(0, 2))
-        self._min = np.minimum(self._min, spread.min(axis=(0, 2)))
-        self._max = np.maximum(self._max, spread.max(axis=(0, 2)))
+        there = ~np.isnan(measured)
+        nothing = ~there.any(axis=2)
+        nothing[:, self._delayed] = False
+        there |= nothing[..., None]  # what should be there and is NaN shows as NaN
+        self._count += (count := there.sum(axis=(0, 2)))
+        self._sum += (total := np.where(there, measured, 0).sum(axis=2, dtype=np.float64).sum(axis=0))
+        spread, there = measured[:, self._spread], there[:, self._spread]
+        self._square_sum += np.square(np.where(there, spread, 0), dtype=np.float64).sum(axis=(0, 2))
+        self._min = np.minimum(self._min, np.where(there, spread, np.inf).min(axis=(0, 2)))
+        self._max = np.maximum(self._max, np.where(there, spread, -np.inf).max(axis=(0, 2)))
         return _with_loss({name: float(total[i] / count[i]) for i, name in enumerate(self._metrics) if count[i]})
 
     def summary(self) -> dict[str, float]:

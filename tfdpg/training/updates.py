@@ -45,7 +45,7 @@ class CompiledUpdates:
         counter: the number of updates ever made, which the call advances.
         metrics: the names of the metrics.
         chunk: the number of minibatches in a chunk.
-        batch_size: the number of rows in a minibatch.
+        elements: the number of elements in a minibatch that metrics are of.
         networks: what learns, by name.
         acting: the network whose weights go back to the acting side; None sends none.
         jit_compile: whether XLA compiles it.
@@ -61,7 +61,7 @@ class CompiledUpdates:
         *,
         metrics: Sequence[str],
         chunk: int,
-        batch_size: int,
+        elements: int,
         networks: Mapping[str, keras.Model],
         acting: keras.Model | None,
         jit_compile: bool,
@@ -73,10 +73,11 @@ class CompiledUpdates:
 
         def run(packed: tuple[tf.Tensor, ...], n: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             def step(i: tf.Tensor, measured: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-                values = update(unpack(tuple(part[i] for part in packed)), counter.assign_add(1))
-                return i + 1, measured.write(i, tf.stack([values[name] for name in self._metrics]))
+                batch = unpack(tuple(part[i] for part in packed))
+                values = update(batch, counter.assign_add(1))
+                return i + 1, measured.write(i, batch.measured(tf.stack([values[name] for name in self._metrics])))
 
-            measured = tf.TensorArray(tf.float32, chunk, element_shape=[len(self._metrics), batch_size])
+            measured = tf.TensorArray(tf.float32, chunk, element_shape=[len(self._metrics), elements])
             _, measured = tf.while_loop(lambda i, _: i < n, step, [0, measured], parallel_iterations=1)
             weights = tf.zeros(0) if acting is None else flat_weights(acting)
             return measured.stack(), weights, tf.stack([is_finite(network) for network in networks.values()])

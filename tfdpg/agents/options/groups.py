@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
+from tfdpg.arguments import reject
 from tfdpg.options import Only, Options, Stock, Structural, Unsaved
-from tfdpg.ranges import Count, Fraction, Natural, NonNegative, Positive, Within
+from tfdpg.ranges import Count, Fraction, KerasCell, Natural, NonNegative, Positive, Within
 from tfdpg.replay import Ring
 
 if TYPE_CHECKING:
@@ -107,6 +108,34 @@ class HiddenLayers(Options, group="networks", marks=(Structural, Stock)):
     """units of each hidden layer of the stock networks."""
     activation: str = "relu"
     """Keras activation of their hidden layers."""
+
+
+class Recurrence(Options, group="memory", marks=(Stock,)):
+    """A memory of the stock networks, between encoder and hidden layers."""
+
+    recurrent: Annotated[Literal["lstm", "gru", "rnn"] | KerasCell | None, Structural] = None
+    """the cells of a memory that each network has, "lstm", "gru" or "rnn"; in Python also a Keras RNN cell, of which
+    each gets a copy. None is without memory."""
+    recurrent_units: Annotated[Count | Sequence[Count], Structural] = 64
+    """units of the memory; several numbers are several layers."""
+    remembers: Annotated[Sequence[Literal["observation", "action", "reward"]], Structural] = ("observation", "action")
+    """what the memory sees of a step: the observation, and the action and the reward before it."""
+    sequence_length: Count = 20
+    """steps of an episode that an update learns from, for each of the `batch_size` rows that are drawn."""
+    burn_in: Natural = 10
+    """steps before them, at most, that the memory goes through first, without learning."""
+    stored_state: Annotated[bool, Structural] = True
+    """store the policy's state with each step, and begin there; otherwise a sequence begins from nothing."""
+
+    def check(self) -> None:
+        """Refuses what a memory that there is not leaves without effect, and one that sees no observation."""
+        if self.recurrent is None:
+            names = "recurrent_units", "remembers", "sequence_length", "burn_in", "stored_state"
+            self.refuse(names, "`recurrent` is None")
+        elif not isinstance(self.recurrent, str):
+            self.refuse(["recurrent_units"], "`recurrent` is a cell of your own")
+        if "observation" not in self.remembers:
+            raise reject("remembers", 'names with "observation" among them', self.remembers)
 
 
 class Weights(Options, group="networks", marks=(Stock,)):
@@ -260,7 +289,7 @@ class AgentOptions(Returns, Minibatch, HiddenLayers, Clipping, Observations, Mem
     """What all agents have."""
 
 
-class OffPolicyOptions(Targets, Schedule, Weights, GivenOptimisers, Replay, AgentOptions):
+class OffPolicyOptions(Targets, Schedule, Weights, Recurrence, GivenOptimisers, Replay, AgentOptions):
     """What all actor-critics have that learn from transitions."""
 
     def check(self) -> None:

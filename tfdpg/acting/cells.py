@@ -1,0 +1,116 @@
+"""Forward passes of Keras' recurrent cells, as their defaults have them; weights and gates are in Keras' order."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+Cells = tuple[tuple[str, int], ...]
+"""The cells of a policy, each fed by the one before: "lstm", "gru" or "rnn", and its units."""
+
+Take = Callable[..., np.ndarray]
+"""From a shape to the next weights, of that shape."""
+
+
+class Cell(Protocol):
+    """A cell with its weights.
+
+    Attributes:
+        units: the width of its output, with which its state begins.
+        state_width: the width of its state.
+    """
+
+    units: int
+    state_width: int
+
+    def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """The next state `[lanes, state_width]`, from inputs `[lanes, width]` and the state before."""
+        ...
+
+
+class LSTM:
+    """`keras.layers.LSTMCell`; the state is [h, c]."""
+
+    def __init__(self, width: int, units: int, take: Take):
+        self.units, self.state_width = units, 2 * units
+        self._kernel, self._bias = take(width + units, 4 * units), take(4 * units)  # of [x, h]: kernels lie in a row
+        self._scale = np.repeat(np.array([0.5, 0.5, 1, 0.5], np.float32), units)
+
+    def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """The next state: c' = f c + i g, h' = o tanh c'."""
+        units, new = self.units, np.empty_like(state)
+        gates = np.concatenate([x, state[:, :units]], axis=1) @ self._kernel
+        gates += self._bias
+        gates *= self._scale  # one tanh for all gates: sigmoid z = 1/2 tanh(z/2) + 1/2
+        np.tanh(gates, out=gates)
+        gates *= self._scale
+        gates += 1 - self._scale
+        i, f, g, o = (gates[:, k * units : (k + 1) * units] for k in range(4))
+        h, c = new[:, :units], new[:, units:]
+        np.multiply(f, state[:, units:], out=c)
+        c += np.multiply(i, g, out=i)
+        np.multiply(np.tanh(c, out=h), o, out=h)
+        return new
+
+
+class GRU:
+    """`keras.layers.GRUCell`, which resets after the product; the state is h."""
+
+    def __init__(self, width: int, units: int, take: Take):
+        self.units = self.state_width = units
+        self._kernel, self._recurrent_kernel = take(width, 3 * units), take(units, 3 * units)
+        self._bias, self._recurrent_bias = take(2, 3 * units)
+
+    def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """The next state: h' = z h + (1 - z) tanh(x_h + r h_h)."""
+        units, past = self.units, state @ self._recurrent_kernel
+        past += self._recurrent_bias
+        new = x @ self._kernel
+        new += self._bias
+        gates = new[:, : 2 * units] + past[:, : 2 * units]
+        gates *= np.float32(0.5)
+        np.tanh(gates, out=gates)
+        gates *= np.float32(0.5)
+        gates += np.float32(0.5)
+        z, r = gates[:, :units], gates[:, units:]
+        candidate = np.tanh(new[:, 2 * units :] + r * past[:, 2 * units :])
+        return candidate + z * (state - candidate)
+
+
+class SimpleRNN:
+    """`keras.layers.SimpleRNNCell`; the state is h."""
+
+    def __init__(self, width: int, units: int, take: Take):
+        self.units = self.state_width = units
+        self._kernel, self._bias = take(width + units, units), take(units)  # of [x, h]
+
+    def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """The next state: h' = tanh([x, h] W + b)."""
+        h = np.concatenate([x, state], axis=1) @ self._kernel
+        h += self._bias
+        return np.tanh(h, out=h)
+
+
+KINDS: dict[str, Callable[[int, int, Take], Cell]] = {"lstm": LSTM, "gru": GRU, "rnn": SimpleRNN}
+"""The cells that can be computed here."""
+
+
+def make_cells(cells: Cells, width: int, take: Take) -> list[Cell]:
+    """Cells with their weights.
+
+    Args:
+        cells: their kinds and units.
+        width: of the first one's inputs.
+        take: gives the weights in Keras' order.
+    """
+    widths = (width, *(units for _, units in cells))
+    return [KINDS[kind](width, units, take) for width, (kind, units) in zip(widths[:-1], cells, strict=True)]
+
+
+def go_on(cells: Sequence[Cell], x: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The output `[lanes, units]` of the last cell, and the next state of all, `[lanes, n]`."""
+    states, start = [], 0
+    for cell in cells:
+        states.append(cell(x, state[:, start : start + cell.state_width]))
+        x, start = states[-1][:, : cell.units], start + cell.state_width
+    return x, np.concatenate(states, axis=1)

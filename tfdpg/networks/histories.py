@@ -1,0 +1,113 @@
+"""A minibatch of sequences, which asks networks with a memory; see `Transitions` for one of transitions."""
+
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from tfdpg.acting import Recall
+from tfdpg.networks.recurrent import Recurrent
+from tfdpg.networks.tensors import Transitions, unpack_observation
+from tfdpg.replay import SequenceLayout
+from tfdpg.spec import Spec
+
+
+class Histories(NamedTuple):
+    """A minibatch of sequences: rows of burn-in, of steps to be learnt, and those from which they bootstrap.
+
+    What an update sees of them is flat, `[n, ...]` with n = batch · steps. Steps after an episode's end have no weight.
+
+    Attributes:
+        observation: of all rows, `[batch, rows, ...]`.
+        before: the action and the reward before each, as far as they are seen, `[batch, rows, k]`.
+        valid: which rows there are, bool `[batch, rows]`.
+        state: what the policy remembered before the first of them, `[batch, state_width]`.
+        ahead: the row from which each step bootstraps, int32 `[batch, steps]`.
+        burn_in: the rows before the first step.
+        action: a, `[n, act_dim]`, in the environment's units.
+        reward: the sum of the discounted rewards of m steps, `[n]`.
+        discount: gamma^m (1 - terminated), `[n]`.
+        weight: how much each counts in the critic's loss, `[n]`.
+        acted: 1 where there was a step, else 0, `[n]`.
+    """
+
+    observation: Any
+    before: tf.Tensor
+    valid: tf.Tensor
+    state: tf.Tensor
+    ahead: tf.Tensor
+    burn_in: int
+    action: tf.Tensor
+    reward: tf.Tensor
+    discount: tf.Tensor
+    weight: tf.Tensor
+    acted: tf.Tensor
+
+    def ask(self, network: Recurrent, action: tf.Tensor | None = None, training: bool = False) -> tf.Tensor:
+        """What a network says of the steps, or of them and actions, `[n, ...]`; burn-in has no gradient."""
+        state, first = self._start(network, action), self.burn_in
+        if first:
+            _, state = network.remember(*self._part(0, first), state)
+        part = self._part(first, first + self.ahead.shape[1])
+        remembered, _ = network.remember(*part, tf.stop_gradient(state), training)
+        return network.answer(_flat(remembered), action, training)
+
+    def ask_next(self, network: Recurrent, action: tf.Tensor | None = None) -> tf.Tensor:
+        """What a network says of the rows ahead, or of them and actions, having seen all rows before."""
+        remembered, _ = network.remember(*self._part(0, self.valid.shape[1]), self._start(network, action))
+        return network.answer(_flat(tf.gather(remembered, self.ahead, batch_dims=1)), action)
+
+    def mean(self, losses: tf.Tensor) -> tf.Tensor:
+        """The mean over the steps that there were `[]`, each with its weight."""
+        return tf.reduce_sum(self.weight * losses) / tf.reduce_sum(self.acted)
+
+    def average(self, values: tf.Tensor) -> tf.Tensor:
+        """The mean over the steps that there were `[]`."""
+        return tf.reduce_sum(self.acted * values) / tf.reduce_sum(self.acted)
+
+    def measured(self, metrics: tf.Tensor) -> tf.Tensor:
+        """Metrics `[metrics, n]`, NaN where there was no step."""
+        return tf.where(self.acted > 0, metrics, float("nan"))
+
+    def _part(self, first: int, stop: int) -> Any:
+        """Some of the rows: observations, what came before, and which there are."""
+        return keras.tree.map_structure(lambda x: x[:, first:stop], (self.observation, self.before, self.valid))
+
+    def _start(self, network: Recurrent, action: tf.Tensor | None) -> tf.Tensor:
+        """What a network remembers before the first row: what the policy, which takes no action, did; else nothing."""
+        return self.state if action is None else network.start(self.before)
+
+
+Batch = Transitions | Histories
+"""What an update takes: it asks its networks, which have a memory or none, in one way."""
+
+
+def unpack_histories(spec: Spec, packed: tuple[tf.Tensor, ...], recall: Recall, burn_in: int, length: int) -> Histories:
+    """The sequences of one row of a packed chunk (see `tfdpg.replay.draw_sequences`)."""
+    real: Any
+    layout, real = SequenceLayout.of(spec, recall.before_width), packed[0]
+    groups = {"float32": real[..., layout.observation], "uint8": packed[-1]}
+    flat = unpack_observation(spec, tuple(_flat(groups[group]) for group in spec.groups))
+    observation = keras.tree.map_structure(lambda x: tf.reshape(x, [*real.shape[:2], *x.shape[1:]]), flat)
+    state = packed[1] if recall.stored_width else tf.zeros([real.shape[0], recall.state_width])
+    learnt = real[:, burn_in : burn_in + length]
+    ahead, here = tf.cast(learnt[..., layout.ahead], tf.int32), tf.range(burn_in, burn_in + length)
+    reward, discount, weight = (_flat(learnt[..., i]) for i in (layout.reward, layout.discount, layout.weight))
+    return Histories(
+        observation,
+        real[..., layout.before],
+        real[..., layout.valid] > 0,
+        state,
+        ahead,
+        burn_in,
+        _flat(learnt[..., layout.action]),
+        reward,
+        discount,
+        weight,
+        _flat(tf.cast(ahead > here, tf.float32)),
+    )
+
+
+def _flat(x: tf.Tensor) -> tf.Tensor:
+    """`[batch, steps, ...]` as `[batch · steps, ...]`."""
+    return tf.reshape(x, [-1, *x.shape[2:]])

@@ -1,0 +1,162 @@
+"""A network with a memory between encoder and torso."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from tfdpg.acting import Output, Recall, make_torso
+from tfdpg.networks.encoder import Normalizer
+from tfdpg.networks.heads import Head
+from tfdpg.networks.memory import Memory, kind_of, make_cells, output_width, part_names
+from tfdpg.networks.mlp import action_input, actor_torso, critic_torso, features
+from tfdpg.networks.tensors import over_steps
+from tfdpg.spec import Spec
+
+
+@keras.saving.register_keras_serializable("tfdpg")
+class Recurrent(keras.Model):
+    """What there is to see at a step goes through the encoder into the memory, and what that says into the torso.
+
+    Args:
+        encoder: from observations to features.
+        before: from what came before (see `Recall`) to numbers that are as large as features.
+        memory: from both to what is remembered.
+        torso: from that, or from that and an action, to the output.
+    """
+
+    def __init__(
+        self,
+        encoder: keras.Model,
+        before: keras.layers.Layer,
+        memory: Memory,
+        torso: keras.Model,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.encoder, self.before, self.memory, self.torso = encoder, before, memory, torso
+        if not memory.built:
+            memory.build((None, None, encoder.output.shape[-1] + len(before.scale)))
+        self.built = True
+
+    def remember(self, observation: Any, before: Any, valid: Any, state: Any, training: bool = False) -> Any:
+        """What is remembered after each step `[batch, steps, units]`, and the state after the last one.
+
+        Args:
+            observation: `[batch, steps, ...]`.
+            before: the action and the reward before each, as far as they are seen, `[batch, steps, n]`.
+            valid: which steps there were, bool `[batch, steps]`.
+            state: before the first step, `[batch, state_width]`.
+            training: as for any Keras layer.
+        """
+        seen = over_steps(self.encoder, observation, training=training)
+        return self.memory(tf.concat([seen, self.before(before)], axis=-1), state, valid, training=training)
+
+    def answer(self, remembered: Any, action: Any = None, training: bool = False) -> Any:
+        """The output `[n, ...]` for what is remembered, `[n, units]`, and an action."""
+        return self.torso(remembered if action is None else [remembered, action], training=training)
+
+    def call(self, inputs: tuple[Any, Any], training: bool = False) -> Any:
+        """One step: from an observation and what is recalled (see `Recall`) to the output and the new state."""
+        observation, recalled = inputs
+        rows = keras.tree.map_structure(lambda x: x[:, None], observation)
+        before, state = recalled[:, None, : len(self.before.scale)], recalled[:, len(self.before.scale) :]
+        remembered, state = self.remember(rows, before, tf.ones_like(recalled[:, :1], tf.bool), state, training)
+        return tf.concat([self.answer(remembered[:, 0], None, training), state], axis=-1)
+
+    def start(self, like: Any) -> Any:
+        """The state before an episode's first step, `[batch, state_width]`, of as many as there are of `like`."""
+        return tf.zeros([tf.shape(like)[0] if like.shape[0] is None else like.shape[0], self.memory.state_width])
+
+    def get_config(self) -> dict[str, Any]:
+        """The parts."""
+        parts = {name: getattr(self, name) for name in ("encoder", "before", "memory", "torso")}
+        return {"name": self.name} | {
+            name: keras.saving.serialize_keras_object(part) for name, part in parts.items()
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Recurrent":
+        """The inverse of `get_config`."""
+        parts = {
+            name: keras.saving.deserialize_keras_object(config.pop(name))
+            for name in ("encoder", "before", "memory", "torso")
+        }
+        return cls(**parts, **config)
+
+
+class Cells(NamedTuple):
+    """What the memories of an agent's networks are made of, and what the policy's recalls.
+
+    Attributes:
+        recurrent: "lstm", "gru", "rnn", or a Keras RNN cell.
+        units: of each layer of named cells, or of the only one.
+        recall: what comes with an observation.
+    """
+
+    recurrent: Any
+    units: int | Sequence[int]
+    recall: Recall
+
+    @classmethod
+    def of(cls, spec: Spec, recurrent: Any, units: Any, remembers: Sequence[str], stored: bool) -> "Cells":
+        """By the agents' options.
+
+        Raises:
+            ValueError: `recurrent` is no cell.
+        """
+        parts = part_names(make_cells(recurrent, units, 0))
+        return cls(recurrent, units, Recall(spec, "action" in remembers, "reward" in remembers, parts, stored))
+
+    @property
+    def kinds(self) -> tuple[tuple[str | None, int], ...]:
+        """The name and the units of each cell; None where NumPy does not know it."""
+        return tuple((kind_of(cell), output_width(cell)) for cell in make_cells(self.recurrent, self.units, 0))
+
+
+def recurrent_actor(
+    cells: Cells,
+    spec: Spec,
+    *,
+    torso: str,
+    hidden_units: Sequence[int],
+    activation: str,
+    encoder: keras.Model | None,
+    normalizer: Normalizer | None,
+    l2: float,
+    seed: int,
+    output: Output | None,
+) -> Recurrent:
+    """A policy with a memory; see `mlp_actor`."""
+    layers, x = make_torso(torso, hidden_units, activation), keras.Input((cells.kinds[-1][1],), name="remembered")
+    answers = keras.Model(x, actor_torso(spec, layers, x, seed=seed, l2=l2, output=output))
+    return _with_memory(cells, features(spec, encoder, normalizer), answers, seed, "pi")
+
+
+def recurrent_critic(
+    cells: Cells,
+    spec: Spec,
+    *,
+    torso: str,
+    hidden_units: Sequence[int],
+    activation: str,
+    encoder: keras.Model | None,
+    normalizer: Normalizer | None,
+    l2: float,
+    seed: int,
+    name: str,
+    head: Callable[..., Head],
+) -> Recurrent:
+    """A critic with a memory; the action joins after it, so that no other action enters the history."""
+    layers, x = make_torso(torso, hidden_units, activation), keras.Input((cells.kinds[-1][1],), name="remembered")
+    action = action_input(spec)
+    answers = keras.Model([x, action], critic_torso(spec, layers, x, action, seed=seed, l2=l2, head=head))
+    return _with_memory(cells, features(spec, encoder, normalizer), answers, seed, name)
+
+
+def _with_memory(cells: Cells, encoder: keras.Model, torso: keras.Model, seed: int, name: str) -> Recurrent:
+    scale, offset = cells.recall.scaling
+    before = keras.layers.Rescaling(scale.tolist(), offset.tolist(), dtype="float32")
+    memory = Memory(make_cells(cells.recurrent, cells.units, seed))
+    return Recurrent(encoder, before, memory, torso, name=name)
