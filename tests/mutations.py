@@ -177,6 +177,34 @@ MUTATIONS = [
             "gamma",
             ("replay/test_windows.py",),
         ),
+        (
+            "sequences: ends bootstrap",
+            "replay/sequences.py",
+            "discount * ~ended",
+            "discount",
+            ("replay/test_sequences.py",),
+        ),
+        (
+            "sequences: what stands before an episode is recalled in it",
+            "replay/sequences.py",
+            "np.where(ring.successor[predecessor] == rows, predecessor, NONE)",
+            "predecessor",
+            ("replay/test_sequences.py",),
+        ),
+        (
+            "sequences: the state of the first step to learn from",
+            "replay/sequences.py",
+            "ring.rows[inside[..., 0], after:-1]",
+            "ring.rows[slots, after:-1]",
+            ("replay/test_sequences.py",),
+        ),
+        (
+            "sequences: steps that were not taken are learnt from",
+            "replay/sequences.py",
+            "acted * weights[..., None]",
+            "weights[..., None]",
+            ("replay/test_sequences.py",),
+        ),
         # delay, clip, averaging
         (
             "td3: the policy moves at odd updates",

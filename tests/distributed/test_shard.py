@@ -8,14 +8,15 @@ from gymnasium import spaces
 
 from tests.environments import Counter
 from tfdpg import Spec
-from tfdpg.acting import Behaviour, Moments
+from tfdpg.acting import Behaviour, Moments, Recall
 from tfdpg.distributed.chunks import Order
 from tfdpg.distributed.shard import Shard, split
 from tfdpg.distributed.worker import Worker
 from tfdpg.exploration import noisy_actions
-from tfdpg.replay import Layout, Ring
+from tfdpg.replay import Layout, Ring, SequenceLayout, sequences
 from tfdpg.replay import transitions as transitions_of
 from tfdpg.replay.ring import NONE
+from tfdpg.replay.sequences import previous_rows
 
 SPEC = Spec.of(Counter())
 OPTIONS = {"seed": 3, "batch_size": 6, "replay": "uniform", "alpha": None, "beta": None, "beta_steps": None}
@@ -89,16 +90,39 @@ def test_errors_of_overwritten_rows_are_ignored():
     assert one._draw.sampler._largest == before
 
 
+def test_sequences_are_drawn_from_shards_and_errors_of_their_steps_come_back():
+    recall = Recall(SPEC, True, False, (("h", 2),), False)
+    how = {"recall": recall, "burn_in": 2, "length": 3, "n_step": 1, "gamma": 0.9}
+    make_draw = functools.partial(sequences, **how, **OPTIONS | {"replay": "prioritized", "alpha": 1.0})
+    one, first = Shard(SPEC, (20, None, SPEC.act_dim, False, True), make_draw, False), worker()
+    one.store(0, first.rollout(None, 0, Order(12, 0, 1, 0)))
+    drawn = one.draw(0, 4)
+    (packed,) = drawn.packed
+    layout = SequenceLayout.of(SPEC, recall.before_width)
+    assert packed.shape == (4, 6, 6, layout.width)
+    weights = packed[..., 2:5, layout.weight]
+    one.store(0, first.rollout(None, 0, Order(8, 0, 1, 0)))  # some of the rows are overwritten meanwhile
+    one.refresh(drawn.ticket, np.where(weights > 0, 5.0, np.nan).reshape(4, 18))
+    sampler = one._draw.sampler
+    assert sampler._largest == pytest.approx(5.0) and np.isfinite(sampler._priorities).all()
+    rows = one._drawn == {} and np.unique(sampler._priorities[sampler._priorities > 0])
+    np.testing.assert_allclose(rows, [1.0, 5.0], rtol=1e-5)
+
+
 @pytest.mark.parametrize("parts", [1, 2, 3, 40])
 def test_a_replay_is_split_and_put_together_again(parts, rng):
-    ring = Ring(SPEC, 50)
+    ring = Ring(SPEC, 50, walks_back=True)
     workers = [worker(lane) for lane in range(2)]
     for _ in range(6):
         for lane in range(2):
             ring.extend(lane, workers[lane].rollout(None, 0, Order(5, 0, 1, 0)).rows)
-    whole = Ring(SPEC, 50)
+    whole = Ring(SPEC, 50, walks_back=True)
     for part in split(ring.state(), parts):
         whole.append(part)
+    before = previous_rows(whole, np.arange(whole.size))
+    acted = np.flatnonzero(whole.successor[: whole.size] != NONE)
+    np.testing.assert_array_equal(before[whole.successor[acted]], acted)
+    assert np.count_nonzero(before != NONE) == len(acted)
     assert whole.added == ring.size
     kept, before = (set(pairs(one)) for one in (whole, ring))
     assert kept <= before and len(before) - len(kept) <= 2 * (parts - 1)

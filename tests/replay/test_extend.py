@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tfdpg import Spec
 from tfdpg.replay import Recorder, Ring, Rows
 from tfdpg.replay.ring import NONE
+from tfdpg.replay.sequences import previous_rows
 
 REAL = spaces.Box(-np.inf, np.inf, (2,))
 IMAGE = spaces.Box(0, 255, (2, 3), np.uint8)
@@ -48,7 +49,7 @@ chunks = st.lists(st.tuples(st.integers(0, 2), st.lists(st.booleans(), min_size=
 @given(chunks, st.integers(6, 40), st.sampled_from(list(SPECS)), st.integers(0, 5))
 def test_a_chunk_is_its_rows_one_by_one(history, size, kind, closing):
     spec, rng = SPECS[kind], np.random.default_rng(size)
-    ring, reference = Ring(spec, size), Ring(spec, size)
+    ring, reference = Ring(spec, size, walks_back=True), Ring(spec, size, walks_back=True)
     for i, (lane, first) in enumerate(history):
         rows = rows_of(spec, first, rng)
         ring.extend(lane, rows)
@@ -62,6 +63,7 @@ def test_a_chunk_is_its_rows_one_by_one(history, size, kind, closing):
     np.testing.assert_array_equal(ring.current, reference.current)
     held = slice(0, ring.size)
     np.testing.assert_array_equal(ring.successor[held], reference.successor[held])
+    np.testing.assert_array_equal(*(previous_rows(one, np.arange(ring.size)) for one in (ring, reference)))
     follows = np.flatnonzero(ring.successor[held] != NONE)
     np.testing.assert_array_equal(ring.rows[follows], reference.rows[follows])
     np.testing.assert_array_equal(ring.terminated[follows], reference.terminated[follows])
@@ -102,3 +104,15 @@ def test_a_recorder_takes_the_same_transitions(tmp_path, rng):
         assert file["truncations"].tolist() == [False, False, False, True]
         np.testing.assert_array_equal(file["next_observations"][2], second.observation[0][0])
         np.testing.assert_array_equal(file["observations"][3], second.observation[0][1])
+
+
+def test_a_recorder_takes_the_action_alone_of_what_is_stored_with_a_step(tmp_path, rng):
+    spec = SPECS["real"]
+    recorder, rows = Recorder(tmp_path, spec), rows_of(spec, [True, False, False], rng)
+    stored = rows._replace(action=np.concatenate([rows.action, rng.normal(size=(3, 4))], axis=1))
+    recorder.extend(0, stored.part(slice(0, 2)))
+    last = stored.part(slice(2, 3))
+    recorder.add(np.array([0]), last.action, last.reward, last.terminated, last.observation)
+    recorder.flush()
+    with np.load(tmp_path / "000000.npz") as file:
+        np.testing.assert_array_equal(file["actions"], rows.action[1:])

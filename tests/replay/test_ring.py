@@ -66,25 +66,23 @@ def is_open(ring, lanes):
     return np.array([lane < len(ring.current) and ring.current[lane] != NONE for lane in lanes])
 
 
-@settings(max_examples=300, deadline=None)
-@given(histories())
-def test_transitions_are_the_reference_s(history):
-    lanes, steps, size, n = history
-    ring, reference = Ring(SPEC, size), Reference(size)
+def play(ring, reference, steps, step_of=lambda observation: [0.0]):
+    """Takes the steps of a history: lanes at unequal speed; some episodes end, terminated or truncated."""
     value = iter(np.arange(1, 10_000, dtype=np.float32))
     ends = np.random.default_rng(len(steps))
-    for moving, code in steps:  # lanes at unequal speed; some end, some terminated and some truncated
+    for moving, code in steps:
         moving = np.array(sorted(moving))
         for lane in moving[~is_open(ring, moving)]:
             observation = next(value)
             ring.begin(np.array([lane]), (np.array([[observation]], np.float32),))
             reference.begin(lane, observation)
-        overwritten = ring.current[moving] < ring.added + len(moving) - size
+        overwritten = ring.current[moving] < ring.added + len(moving) - ring.replay_size
         observations = np.array([next(value) for _ in moving], np.float32)
         rewards = np.array([next(value) for _ in moving], np.float32)
         terminated = ends.random(len(moving)) < 0.2
         truncated = (ends.random(len(moving)) < 0.2) & (code > 4)
-        ring.add(moving, np.zeros((len(moving), 1), np.float32), rewards, terminated, (observations[:, None],))
+        taken = np.array([step_of(reference.open[lane]["observations"][-1]) for lane in moving], np.float32)
+        ring.add(moving, taken, rewards, terminated, (observations[:, None],))
         for i, lane in enumerate(moving):
             if overwritten[i]:  # so slow a lane that its last observation is gone: the step is lost
                 number = reference.added
@@ -93,6 +91,14 @@ def test_transitions_are_the_reference_s(history):
             else:
                 reference.add(lane, rewards[i], bool(terminated[i]), observations[i])
         ring.end(moving[terminated | truncated])
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories())
+def test_transitions_are_the_reference_s(history):
+    lanes, steps, size, n = history
+    ring, reference = Ring(SPEC, size), Reference(size)
+    play(ring, reference, steps)
     expected = reference.transitions(n)
     slots = np.flatnonzero(ring.successor[: ring.size] != NONE) if ring.added else np.empty(0, int)
     assert set(slots) == set(expected)
@@ -113,7 +119,7 @@ def fill(ring, steps, lanes=1, length=5, rng=None):
         ends = np.full(lanes, (t + 1) % length == 0)
         ring.add(
             all_lanes,
-            rng.normal(size=(lanes, ring.spec.act_dim)),
+            rng.normal(size=(lanes, ring.step_width)),
             rng.normal(size=lanes),
             ends,
             sample(ring.spec, lanes, rng),

@@ -61,6 +61,22 @@ def test_appending_keeps_the_newest():
     np.testing.assert_array_equal(packed[np.argsort(packed[:, 3], kind="stable"), 3], [0, 1, 2, 3, 4, 5, 6, 6])
 
 
+def test_states_that_data_does_not_have_are_those_of_an_episode_s_start():
+    ring, plain = Ring(SPEC, 50, step_width=SPEC.act_dim + 3, walks_back=True), Ring(SPEC, 50)
+    load_into(ring, data())
+    load_into(plain, data())
+    np.testing.assert_array_equal(ring.rows[:10, [0, 1, 2, -1]], plain.rows[:10])
+    assert (ring.rows[:10, 3:6] == 0).all()
+    ring.rows[:10, 3:6] = 7.0
+    again = Ring(SPEC, 50, step_width=SPEC.act_dim + 3, walks_back=True)
+    load_into(again, ring.state())
+    np.testing.assert_array_equal(again.rows[:10], ring.rows[:10])
+    with pytest.raises(ValueError, match="with 4 numbers of them: 8 numbers a row. Received: a dict, with 7"):
+        load_into(Ring(SPEC, 50, step_width=SPEC.act_dim + 4, walks_back=True), ring.state())
+    with pytest.raises(ValueError, match="with the distribution that drew each action"):
+        load_into(Ring(SPEC, 50, step_width=SPEC.act_dim + 3, has_windows=True), data())
+
+
 def test_every_form_of_data_trains(tmp_path):
     np.savez(tmp_path / "data.npz", **data())
     source = tfdpg.TD3(SPEC, **SMALL)

@@ -59,12 +59,12 @@ class Shard:
 
     Args:
         spec: the spaces.
-        ring: size and directory of its ring.
+        ring: size, directory and what else its ring takes.
         make_draw: makes what draws from it, as the agent would.
         keeps_moments: whether to keep statistics of observations.
     """
 
-    def __init__(self, spec: Spec, ring: tuple[int, Any], make_draw: MakeDraw, keeps_moments: bool):
+    def __init__(self, spec: Spec, ring: tuple[Any, ...], make_draw: MakeDraw, keeps_moments: bool):
         self._ring = Ring(spec, *ring)
         self._draw = make_draw(self._ring)
         self._moments = Moments(spec) if keeps_moments else None
@@ -103,13 +103,13 @@ class Shard:
         return Drawn(packed, self._tickets, self._receipt(0), moments)
 
     def refresh(self, ticket: int, errors: np.ndarray) -> None:
-        """Takes the TD errors of the first minibatches of a draw, `[count, batch]`; late ones are ignored."""
+        """Takes the TD errors of the first minibatches of a draw, `[count, ...]`; late ones are ignored."""
         if ticket not in self._drawn:
             return
         numbers = self._drawn.pop(ticket)[: len(errors)]
         held = numbers >= self._ring.added - self._ring.replay_size
         if held.any():
-            self._draw.refresh(numbers[held] % self._ring.replay_size, errors[held])
+            self._draw.refresh(numbers[held] % self._ring.replay_size, errors.reshape(*numbers.shape, -1)[held])
 
     def return_range(self) -> tuple[float, float] | None:
         """See `tfdpg.replay.return_range`; None where there is no transition yet."""

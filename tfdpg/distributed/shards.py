@@ -45,7 +45,8 @@ class Shards:
     """
 
     def __init__(self, agent: Agent, count: int):
-        ring = agent.replay.replay_size // count, agent.options.replay_dir
+        like = agent.replay
+        ring = like.replay_size // count, agent.options.replay_dir, like.step_width, like.has_windows, like.walks_back
         how = agent.make_draw, agent.moments is not None
         self._agent, self._wants_errors = agent, agent.draw.sampler.wants_errors
         self._shards = [_Known(agent.spec, ring, *how) for _ in range(count)]

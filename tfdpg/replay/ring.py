@@ -160,10 +160,10 @@ class Ring:
             self._extend(lane, rows.part(slice(start, start + most)))
 
     def _extend(self, lane: int, rows: Rows) -> None:
-        current, first_row = self.current[lane], self.added
-        if not rows.first[0] and current != NONE and current >= first_row + 1 - self.replay_size:
-            self._complete(np.array([current]), np.array([first_row]), *(values[:1] for values in rows[1:4]))
+        current = self.current[lane]
         numbers, opens = self._append(rows.observation), np.flatnonzero(rows.first)
+        if not rows.first[0] and current != NONE and current >= self.added - self.replay_size:
+            self._complete(np.array([current]), numbers[:1], *(values[:1] for values in rows[1:4]))
         self._go_on(np.append(self.newest[lane], numbers[:-1])[opens], numbers[opens])
         follows = np.flatnonzero(~rows.first[1:]) + 1
         self._complete(numbers[follows - 1], numbers[follows], *(values[follows] for values in rows[1:4]))

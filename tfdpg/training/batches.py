@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tfdpg.replay import Layout, WindowLayout
+from tfdpg.acting import Recall
+from tfdpg.replay import Layout, Rows, WindowLayout, pack_sequence
 from tfdpg.spec import Packed, Spec
 
 
@@ -79,17 +80,66 @@ def pack_windows(
     return (packed, observation["uint8"][None]) if "uint8" in observation else (packed,)
 
 
+def pack_sequences(
+    spec: Spec, recall: Recall, batch_size: int, burn_in: int, length: int, gamma: float, batch: Mapping[str, Any]
+) -> Packed:
+    """Sequences of successive steps of an episode each, packed `[1, batch, ...]` (see `tfdpg.replay.SequenceLayout`).
+
+    Args:
+        spec: the spaces.
+        recall: what the policy recalls of the step before; nothing is before the first step.
+        batch_size: how many sequences there must be.
+        burn_in: the steps of each that only lead up to those to learn from.
+        length: the steps to learn from, which come after them.
+        gamma: the discount factor of one step.
+        batch: `observations` `[batch, burn_in + length + 1, ...]`, `actions`, `rewards` and `terminations`
+            `[batch, burn_in + length]`; optional are `masks`, 1 where a step is (1 throughout unless given), which must
+            be 0 after one that ended an episode; `discounts` (gamma) and `truncations`, as many; and for each sequence
+            `weights` in the critic's loss (1) and, if the policy's state is stored, `states`, `[batch, state_width]`,
+            the one in which its first step was taken (zeros). A cut bootstraps.
+
+    Raises:
+        ValueError: arrays are missing, of other shapes, or not finite; steps have gaps, or go on after an end.
+    """
+    arrays = _Arrays(batch, (batch_size, burn_in + length))
+    sequences = _Arrays(batch, (batch_size,))
+    observation = _Arrays(batch, (batch_size, burn_in + length + 1)).observations(spec, "observations")
+    masks, terminated = arrays.take("masks", default=1.0) > 0, arrays.take("terminations") > 0
+    ended = terminated | (arrays.take("truncations", default=0.0) > 0)
+    if (np.diff(masks, axis=1, prepend=False) & masks).sum(axis=1).max() > 1:
+        raise ValueError("`batch['masks']` must be 0 only before the first step of a sequence and after its last one")
+    if (ended & masks)[:, :-1][masks[:, 1:]].any():
+        raise ValueError("`batch['masks']` must be 0 after a step that ended an episode")
+    discounts, steps = (
+        arrays.take("discounts", default=gamma),
+        (arrays.actions(spec), arrays.take("rewards"), terminated),
+    )
+    led = [np.insert(part, 0, 0, axis=1) for part in steps]  # to the observation after each; to the first none
+    packed, *images = pack_sequence(
+        spec,
+        Rows(tuple(observation.values()), *led, first=np.insert(~masks, 0, True, axis=1)),
+        recall=recall,
+        burn_in=burn_in,
+        length=length,
+        gamma=discounts[:, burn_in:],
+        weights=sequences.take("weights", default=1.0),
+    )
+    states = [sequences.take("states", recall.stored_width, default=0.0)] if recall.stored_width else []
+    arrays.finish("observations", *sequences.taken)
+    return tuple(part[None] for part in (packed, *states, *images))
+
+
 class _Arrays:
     """Arrays by name, each taken once, with a shape that they share."""
 
     def __init__(self, batch: Mapping[str, Any], shape: tuple[int, ...], optional: tuple[str, ...] = ()):
         if not isinstance(batch, Mapping):
             raise ValueError(f"`batch` must be a dict of arrays. Received: {type(batch).__name__}")
-        self._batch, self._shape, self._optional, self._taken = batch, shape, optional, set[str]()
+        self._batch, self._shape, self._optional, self.taken = batch, shape, optional, set[str]()
 
     def take(self, name: str, *width: int, default: float | None = None) -> np.ndarray:
         """An array `[*shape]` or `[*shape, width]`, float32; a single action number needs no axis of its own."""
-        self._taken.add(name)
+        self.taken.add(name)
         if name not in self._batch:
             if default is None:
                 raise ValueError(f"`batch` must have {name!r}. Received: {sorted(self._batch)}")
@@ -110,7 +160,7 @@ class _Arrays:
 
     def observations(self, spec: Spec, name: str) -> dict[str, np.ndarray]:
         """Packed observations `[*shape, width]` by group."""
-        self._taken |= {key for key in self._batch if key.split("/")[0] == name}
+        self.taken |= {key for key in self._batch if key.split("/")[0] == name}
         if name in self._batch:
             given = self._batch[name]
         else:
@@ -130,8 +180,5 @@ class _Arrays:
 
     def finish(self, *others: str) -> None:
         """Raises `ValueError` for arrays that were not asked for."""
-        if unknown := sorted(set(self._batch) - self._taken - set(self._optional) - set(others)):
+        if unknown := sorted(set(self._batch) - self.taken - set(self._optional) - set(others)):
             raise ValueError(f"`batch` has arrays that are not known: {unknown}")
-
-
-def pack_sequences(*a, **k): ...  # noqa: D103, E704

@@ -1,0 +1,143 @@
+"""Sequences of the caller's own, packed as those are that are drawn."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tests.replay.test_sequences import ring_of
+from tfdpg import Spec
+from tfdpg.acting import Recall
+from tfdpg.replay import SequenceLayout, draw_sequences
+from tfdpg.training.batches import pack_sequences
+
+IMAGE, REAL = spaces.Box(0, 255, (2, 3), np.uint8), spaces.Box(-9, 9, (2,))
+ACTION = spaces.Box(-1, 3, (2,))
+SPECS = {
+    "real": Spec(REAL, ACTION),
+    "image": Spec(IMAGE, ACTION),
+    "both": Spec(spaces.Dict(camera=IMAGE, position=REAL), ACTION),
+}
+BURN_IN, LENGTH = 2, 3
+STEPS = BURN_IN + LENGTH
+
+
+def recall_of(spec, stored=True):
+    return Recall(spec, True, True, (("h", 2), ("c", 2)), stored)
+
+
+def episodes(spec, rng):
+    """A ring with one that is cut, one that ends and one that is long; where each begins, and its length."""
+    ring, lane, starts = ring_of(50, spec, states=4), np.array([0]), []
+
+    def sample():
+        parts = zip(spec.groups, spec.widths, strict=True)
+        return tuple(rng.integers(0, 9, (1, width)).astype(group) for group, width in parts)
+
+    for length in (3, 4, 8):
+        starts.append((ring.added, length))
+        ring.begin(lane, sample())
+        for t in range(length):
+            ends = np.array([length == 4 and t == 3])
+            ring.add(lane, rng.uniform(-3, 5, (1, 6)), rng.normal(size=1), ends, sample())
+        ring.end(lane)
+    return ring, starts
+
+
+def batch_of(ring, starts):
+    """The same as arrays; the last observation and step are repeated after an end."""
+    spec = ring.spec
+    lengths = np.array([min(length, STEPS) for _, length in starts])[:, None]
+    first = np.array([start for start, _ in starts])[:, None]
+    rows = first + np.minimum(np.arange(STEPS + 1), lengths)
+    steps = first + np.minimum(np.arange(STEPS), lengths - 1)
+    observations = spec.unpack(ring.observation(rows.ravel()))
+    observations = {
+        name: values.reshape(len(starts), STEPS + 1, *values.shape[1:]) for name, values in observations.items()
+    }
+    after = ring.obs_width + spec.act_dim
+    return {
+        "observations": observations if spec.is_dict else observations["x"],
+        "actions": ring.rows[steps, ring.obs_width : after],
+        "rewards": ring.rows[steps, -1],
+        "terminations": ring.terminated[steps],
+        "masks": np.arange(STEPS) < lengths,
+        "states": ring.rows[first[:, 0], after:-1],
+        "weights": np.array([0.5, 1.0, 2.0]),
+    }
+
+
+def pack(spec, batch, stored=True):
+    return pack_sequences(spec, recall_of(spec, stored), 3, BURN_IN, LENGTH, 0.9, batch)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("stored", [True, False])
+def test_it_is_what_is_drawn_of_the_same_rows(kind, stored, rng):
+    spec = SPECS[kind]
+    ring, starts = episodes(spec, rng)
+    batch = batch_of(ring, starts)
+    how = {"burn_in": BURN_IN, "length": LENGTH, "n_step": 1, "gamma": 0.9}
+    slots = np.array([[start + BURN_IN for start, _ in starts]])
+    drawn = draw_sequences(ring, slots, recall=recall_of(spec, stored), weights=batch["weights"][None], **how)
+    if not stored:
+        del batch["states"]
+    given = pack(spec, batch, stored)
+    assert len(drawn) == len(given) == len(spec.groups) + ("float32" not in spec.groups) + stored
+    for mine, theirs in zip(given, drawn, strict=True):
+        assert mine.dtype == theirs.dtype
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.fixture
+def batch(rng):
+    return batch_of(*episodes(SPECS["real"], rng))
+
+
+def test_what_is_left_out_is_1_gamma_and_zeros(batch):
+    spec, layout = SPECS["real"], SequenceLayout.of(SPECS["real"], 3)
+    bare = {name: batch[name] for name in ("observations", "actions", "rewards")}
+    packed, states = pack(spec, bare | {"terminations": np.zeros((3, STEPS))})
+    assert (states == 0).all() and (packed[..., layout.valid] == 1).all()
+    learnt, rest = packed[0, :, BURN_IN:-1], packed[0][:, [0, 1, -1]]
+    assert (learnt[..., layout.weight] == 1).all() and (learnt[..., layout.discount] == np.float32(0.9)).all()
+    assert (rest[..., layout.action.start :] == 0).all()
+    np.testing.assert_array_equal(packed[0, :, 0, layout.before], [[1, 1, 0]] * 3)
+    clipped = np.clip(batch["actions"], -1, 3)
+    np.testing.assert_array_equal(packed[0, :, 1:, layout.before], np.dstack([clipped, batch["rewards"]]))
+    discounts = np.linspace(0, 1, 3 * STEPS).reshape(3, STEPS)
+    (packed, _) = pack(spec, bare | {"terminations": np.zeros((3, STEPS)), "discounts": discounts})
+    np.testing.assert_allclose(packed[0, :, BURN_IN:-1, layout.discount], discounts[:, BURN_IN:])
+
+
+def test_a_sequence_may_begin_late(batch):
+    spec, layout = SPECS["real"], SequenceLayout.of(SPECS["real"], 3)
+    batch |= {"terminations": [[1, 0, 0, 0, 0], [0] * 5, [0] * 5]}  # of the episode before
+    batch |= {"masks": [[0, 1, 1, 1, 1], [0, 0, 1, 1, 0], [0, 0, 0, 0, 0]]}
+    packed, _ = pack(spec, batch)
+    valid = [[0, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 0], [0] * 6]
+    assert packed[0, ..., layout.valid].tolist() == valid
+    assert (packed[0, ..., layout.weight] > 0).tolist() == [[0, 0, 1, 1, 1, 0], [0, 0, 1, 1, 0, 0], [0] * 6]
+    np.testing.assert_array_equal(packed[0, [0, 1], [1, 2], layout.before], [[1, 1, 0]] * 2)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"rewards": np.zeros((3, 4))}, r"`batch\['rewards'\]` must have the shape \(3, 5\). Received: \(3, 4\)"),
+        ({"observations": np.zeros((3, 5, 2))}, r"`batch\['observations'\]` must have the shape \(3, 6, 2\)"),
+        ({"actions": np.full((3, 5, 2), np.nan)}, r"`batch\['actions'\]` must be finite"),
+        ({"weights": np.ones((3, 5))}, r"`batch\['weights'\]` must have the shape \(3,\). Received: \(3, 5\)"),
+        ({"states": np.ones((3, 3))}, r"`batch\['states'\]` must have the shape \(3, 4\). Received: \(3, 3\)"),
+        ({"masks": [[1, 0, 1, 1, 1]] * 3}, r"`batch\['masks'\]` must be 0 only before the first step"),
+        ({"masks": np.ones((3, 5))}, r"`batch\['masks'\]` must be 0 after a step that ended an episode"),
+        ({"truncations": np.eye(5)[[2, 2, 2]]}, r"`batch\['masks'\]` must be 0 after a step that ended an episode"),
+        ({"next_observations": np.zeros((3, 5, 2))}, r"arrays that are not known: \['next_observations'\]"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(batch, changes, message):
+    with pytest.raises(ValueError, match=message):
+        pack(SPECS["real"], batch | changes)
+    with pytest.raises(ValueError, match="`batch` must have 'terminations'"):
+        pack(SPECS["real"], {name: values for name, values in batch.items() if name != "terminations"})
+    with pytest.raises(ValueError, match=r"not known: \['states'\]"):
+        pack(SPECS["real"], batch, stored=False)
