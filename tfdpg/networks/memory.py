@@ -22,7 +22,8 @@ class Memory(keras.layers.Layer):
     """
 
     def __init__(self, cells: Sequence[keras.layers.Layer], **kwargs: Any):
-        super().__init__(**{"dtype": "float32"} | kwargs)
+        kwargs.setdefault("dtype", "float32")
+        super().__init__(**kwargs)
         self.cells = list(cells)
         self.layers = [None if kind_of(cell) else _keras_loop(cell) for cell in self.cells]
         self.widths = [state_widths(cell) for cell in self.cells]
@@ -77,7 +78,7 @@ def unroll(cell: Any, inputs: Any, state: list[Any], valid: Any) -> tuple[Any, l
     bias, recurrent_bias = tf.unstack(cell.bias) if cell.bias.shape.rank == 2 else (cell.bias, tf.zeros_like(cell.bias))
     given = tf.tensordot(tf.transpose(inputs, [1, 0, 2]), cell.kernel, 1) + bias
     weights = tf.convert_to_tensor(cell.recurrent_kernel), recurrent_bias
-    outputs, *last = _loop(STEPS[type(cell)], tf.transpose(valid)[..., None])(given, *weights, *state)
+    outputs, *last = _loop(STEPS[type(cell)], tf.expand_dims(tf.transpose(valid), -1))(given, *weights, *state)
     return tf.transpose(outputs, [1, 0, 2]), last
 
 
@@ -112,7 +113,8 @@ def _loop(step: Callable[..., list[Any]], valid: Any) -> Callable[..., Any]:
                     tape.watch(taken)
                     after = step(*taken)
                 came = [tf.where(valid[t], part, 0.0) for part in by_state]
-                one, two, *others = tape.gradient(after, taken, came, unconnected_gradients="zero")
+                nothing = tf.UnconnectedGradients.ZERO
+                one, two, *others = tape.gradient(after, taken, came, unconnected_gradients=nothing)
                 by_state = [tf.where(valid[t], 0.0, old) + new for old, new in zip(by_state, others, strict=True)]
                 by_state[0] += tf.matmul(two, kernel, transpose_b=True)
                 return t - 1, by_state, by_given.write(t, one), by_product.write(t, two)

@@ -41,7 +41,7 @@ class Statistics:
             The round's means, and `loss`, the sum of all `loss_*`.
         """
         there = ~np.isnan(measured)
-        nothing = ~there.any(axis=2)
+        nothing = np.all(np.isnan(measured), axis=2)
         nothing[:, self._delayed] = False
         there |= nothing[..., None]  # what should be there and is NaN shows as NaN
         self._count += (count := there.sum(axis=(0, 2)))
