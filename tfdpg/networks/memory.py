@@ -108,6 +108,7 @@ def _loop(step: Callable[..., list[Any]], valid: Any) -> Callable[..., Any]:
 
             def backward(t: Any, by_state: list[Any], by_given: Any, by_product: Any) -> Any:
                 by_state = [by_state[0] + by_output[t], *by_state[1:]]
+                tape: Any
                 with tf.GradientTape(watch_accessed_variables=False) as tape:
                     taken = [given[t], products[t], *(rows[t] for rows in before)]
                     tape.watch(taken)
