@@ -71,7 +71,7 @@ class Agent(abc.ABC):
         self.replay, self.make_draw, self.unpack = parts.replay, parts.make_draw, parts.unpack
         self.draw, self._pack = parts.make_draw(parts.replay), parts.pack
         self.metrics, self.statistics = parts.metrics, Statistics(parts.metrics)
-        recall = parts.networks.recall
+        self.recall = recall = parts.networks.recall
         acts = parts.networks.numpy_actor, options.device, 0 if recall is None else recall.width
         self.actor = Actor(self.spec, self.networks["pi"], *acts)
         memory = None if recall is None else LaneMemory(recall)
@@ -290,7 +290,7 @@ class Agent(abc.ABC):
         """
         examples = export.example_observations(self.spec, self.replay, self.seed)
         facts = description.facts(self) | {"scores": dict(scores or {})}
-        return export.write(directory, self.spec, self.networks, self.signatures, examples, facts)
+        return export.write(directory, self.spec, self.networks, self.signatures, examples, facts, self.recall)
 
     summary, get_config = description.summary, description.configuration
 
