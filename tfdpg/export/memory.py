@@ -81,7 +81,7 @@ def follow(recall: Recall, outputs: Mapping[str, Any], reward: Any) -> dict[str,
 def over_episodes(recall: Recall, critic: Recurrent, signature: Signature) -> Signature:
     """A signature on sequences from an episode's start: inputs and outputs are `[batch, time, ...]`.
 
-    The actions before are those of the sequence, and so are the rewards, which are the input `r` if they are remembered.
+    What came before a step are the actions of the sequence, and its rewards, the input `r`, if they are remembered.
 
     Args:
         recall: what the critic recalls.

@@ -10,6 +10,8 @@ from tfdpg.networks import network_inputs
 from tfdpg.spec import Spec
 
 Outputs = dict[str, tf.Tensor]
+
+
 class Signature(NamedTuple):
     """An exported function.
 
