@@ -81,8 +81,8 @@ class Agent(abc.ABC):
         self.signatures, self.elements = parts.signatures, parts.elements
         self.learning = Learning(self, parts.usual_updates, parts.preparations, parts.watchers)
         self.history: keras.callbacks.History | None = None
-        self.stop_training, self._epoch = False, 0
         self._initial_epoch: int | None = None
+        self.stop_training, self._epoch = False, 0
 
     @abc.abstractmethod
     def update(self, batch: Any, counter: Any) -> dict[str, tf.Tensor]:
@@ -292,7 +292,10 @@ class Agent(abc.ABC):
         facts = description.facts(self) | {"scores": dict(scores or {})}
         return export.write(directory, self.spec, self.networks, self.signatures, examples, facts, self.recall)
 
-    summary, get_config, __repr__ = description.summary, description.configuration, description.in_a_line
+    summary, get_config, __reduce_ex__ = description.summary, description.configuration, description.refuse_pickling
+
+    def __repr__(self) -> str:
+        return description.in_a_line(self)
 
     def __dir__(self) -> Sequence[str]:
         return description.PUBLIC
@@ -301,10 +304,7 @@ class Agent(abc.ABC):
         """What saving and loading would give."""
         return checkpoint.copied(self)
 
-    __reduce_ex__ = description.refuse_pickling
-
     # What the loop, checkpoints and callbacks ask for.
-
     built = True
 
     def begin_training(self) -> None:

@@ -38,7 +38,7 @@ def step_signatures(spec: Spec, pi: Recurrent, recall: Recall) -> dict[str, Sign
     refuse_keys(spec, dict.fromkeys(inputs, "pi") | ({"r": "q1"} if recall.reward else {}))
 
     def begin(_: None, batch: Any) -> Outputs:
-        return named(recall, tf.tile(start, [batch, 1]))
+        return named(recall, tf.tile(tf.constant(start), tf.stack([batch, 1])))
 
     def step(observation: Any, **given: Any) -> Outputs:
         if recall.action:
@@ -56,7 +56,7 @@ def step_signatures(spec: Spec, pi: Recurrent, recall: Recall) -> dict[str, Sign
         return {name: np.asarray(values) for name, values in given.items()}
 
     batch = {"batch": tf.TensorSpec([], tf.int32, name="batch")}
-    begins = Signature(begin, batch, lambda rows: {"batch": np.int32(_count(rows))}, axes=0)
+    begins = Signature(begin, batch, lambda rows: {"batch": _count(rows)}, axes=0)
     return {"pi": Signature(step, inputs, past), "initial_state": begins}
 
 
@@ -121,7 +121,7 @@ def check_steps(pi: Recurrent, recall: Recall, examples: Mapping[str, np.ndarray
         ExportError: they differ.
     """
     rows = [{name: np.roll(values, -t, axis=0) for name, values in examples.items()} for t in range(STEPS)]
-    steps, given = [], run("initial_state", {"batch": np.int32(_count(examples))})
+    steps, given = [], run("initial_state", {"batch": _count(examples)})
     rewards = np.stack([np.roll(_rewards(examples, 1), -t) for t in range(STEPS)], axis=1)
     for t, observations in enumerate(rows):
         steps.append(run("pi", {**observations, **given}))
@@ -154,8 +154,9 @@ def _before(recall: Recall, action: Any, reward: Any) -> tf.Tensor:
     """The actions and the rewards before each step of episodes, of those after it, `[batch, time, before_width]`."""
     steps = [bounded(recall.spec, action)] if recall.action else [tf.zeros_like(action[..., :0])]
     steps += [reward[..., None]] if recall.reward else []
-    first = recall.start(1)[:, None, : recall.before_width]
-    return tf.concat([tf.tile(first, [tf.shape(action)[0], 1, 1]), tf.concat(steps, axis=-1)[:, :-1]], axis=1)
+    first = tf.constant(recall.start(1)[:, None, : recall.before_width])
+    after = tf.concat(steps, axis=-1)[:, :-1]
+    return tf.concat([tf.tile(first, tf.stack([tf.shape(action)[0], 1, 1])), after], axis=1)
 
 
 def _for_each_step(values: Any, batch: Any, time: Any) -> tf.Tensor:
@@ -174,8 +175,8 @@ def _unflat(x: Any, batch: Any, time: Any) -> tf.Tensor:
     return tf.reshape(x, [batch, time, *sizes[1:]])
 
 
-def _count(observations: Mapping[str, np.ndarray]) -> int:
-    return len(next(iter(observations.values())))
+def _count(observations: Mapping[str, np.ndarray]) -> np.ndarray:
+    return np.array(len(next(iter(observations.values()))), np.int32)
 
 
 def _rewards(observations: Mapping[str, np.ndarray], axes: int) -> np.ndarray:

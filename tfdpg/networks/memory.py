@@ -74,7 +74,7 @@ def unroll(cell: Any, inputs: Any, state: list[Any], valid: Any) -> tuple[Any, l
 
     A loop, since XLA takes minutes for 30 steps that are written out; what inputs alone decide is multiplied before it.
     """
-    steps, step = inputs.shape[1] or tf.shape(inputs)[1], STEPS[type(cell)]
+    steps, step = inputs.shape[1], STEPS[type(cell)]
     bias, recurrent_bias = (cell.bias, 0.0) if cell.bias.shape.rank == 1 else tf.unstack(cell.bias)
     given = tf.transpose(tf.tensordot(inputs, cell.kernel, 1) + bias, [1, 0, 2])
     kernel, there = tf.convert_to_tensor(cell.recurrent_kernel), tf.transpose(valid)[..., None]
