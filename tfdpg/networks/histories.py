@@ -22,7 +22,7 @@ class Histories(NamedTuple):
         before: the action and the reward before each, as far as they are seen, `[batch, rows, k]`.
         valid: which rows there are, bool `[batch, rows]`.
         state: what the policy remembered before the first of them, `[batch, state_width]`.
-        ahead: the row from which each step bootstraps, int32 `[batch, steps]`.
+        ahead: how many rows ahead each step bootstraps, 0 where there was none, `[batch, steps]`.
         burn_in: the rows before the first step.
         action: a, `[n, act_dim]`, in the environment's units.
         reward: the sum of the discounted rewards of m steps, `[n]`.
@@ -55,7 +55,7 @@ class Histories(NamedTuple):
     def ask_next(self, network: Recurrent, action: tf.Tensor | None = None) -> tf.Tensor:
         """What a network says of the rows ahead, or of them and actions, having seen all rows before."""
         remembered, _ = network.remember(*self._part(0, self.valid.shape[1]), self._start(network, action))
-        return network.answer(_flat(tf.gather(remembered, self.ahead, batch_dims=1)), action)
+        return network.answer(_flat(self._ahead(remembered)), action)
 
     def mean(self, losses: tf.Tensor) -> tf.Tensor:
         """The mean over the steps that there were `[]`, each with its weight."""
@@ -72,6 +72,14 @@ class Histories(NamedTuple):
     def _part(self, first: int, stop: int) -> Any:
         """Some of the rows: observations, what came before, and which there are."""
         return keras.tree.map_structure(lambda x: x[:, first:stop], (self.observation, self.before, self.valid))
+
+    def _ahead(self, rows: tf.Tensor) -> tf.Tensor:
+        """Of all rows those from which steps bootstrap, `[batch, steps, ...]`; a gather takes XLA several times as long."""
+        first, steps = self.burn_in, self.ahead.shape[1]
+        taken = rows[:, first + 1 : first + 1 + steps]
+        for m in range(2, rows.shape[1] - first - steps + 1):
+            taken = tf.where(self.ahead[..., None] >= m, rows[:, first + m : first + m + steps], taken)
+        return taken
 
     def _start(self, network: Recurrent, action: tf.Tensor | None) -> tf.Tensor:
         """What a network remembers before the first row: what the policy, which takes no action, did; else nothing."""
@@ -91,7 +99,7 @@ def unpack_histories(spec: Spec, packed: tuple[tf.Tensor, ...], recall: Recall, 
     observation = keras.tree.map_structure(lambda x: tf.reshape(x, [*real.shape[:2], *x.shape[1:]]), flat)
     state = packed[1] if recall.stored_width else tf.zeros([real.shape[0], recall.state_width])
     learnt = real[:, burn_in : burn_in + length]
-    ahead, here = tf.cast(learnt[..., layout.ahead], tf.int32), tf.range(burn_in, burn_in + length)
+    ahead = learnt[..., layout.ahead] - tf.range(burn_in, burn_in + length, dtype=tf.float32)
     reward, discount, weight = (_flat(learnt[..., i]) for i in (layout.reward, layout.discount, layout.weight))
     return Histories(
         observation,
@@ -104,7 +112,7 @@ def unpack_histories(spec: Spec, packed: tuple[tf.Tensor, ...], recall: Recall, 
         reward,
         discount,
         weight,
-        _flat(tf.cast(ahead > here, tf.float32)),
+        _flat(tf.cast(ahead > 0, tf.float32)),
     )
 
 
