@@ -34,7 +34,7 @@ class Recurrent(keras.Model):
         torso: keras.Model,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
+        super().__init__(**{"dtype": "float32"} | kwargs)
         self.encoder, self.before, self.memory, self.torso = encoder, before, memory, torso
         if not memory.built:
             memory.build((None, None, encoder.output.shape[-1] + len(before.scale)))
@@ -50,7 +50,7 @@ class Recurrent(keras.Model):
             state: before the first step, `[batch, state_width]`.
             training: as for any Keras layer.
         """
-        seen = over_steps(self.encoder, observation, training=training)
+        seen = tf.cast(over_steps(self.encoder, observation, training=training), tf.float32)
         return self.memory(tf.concat([seen, self.before(before)], axis=-1), state, valid, training=training)
 
     def answer(self, remembered: Any, action: Any = None, training: bool = False) -> Any:
