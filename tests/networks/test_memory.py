@@ -203,7 +203,12 @@ def test_half_precision_is_not_for_memories(recurrent):
 BOX = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 1.0], np.float32))
 SPEC = Spec(spaces.Box(-5, 5, (3,)), BOX)
 TORSO = {"torso": "mlp", "hidden_units": (5,), "activation": "relu", "encoder": None, "l2": 0.0}
-REMEMBERS = [("observation",), ("observation", "action"), ("reward", "observation"), ("observation", "action", "reward")]
+REMEMBERS = [
+    ("observation",),
+    ("observation", "action"),
+    ("reward", "observation"),
+    ("observation", "action", "reward"),
+]
 
 
 def networks_of(recurrent, remembers, units=4):
@@ -233,7 +238,9 @@ def history(recall, rng):
 
 
 @pytest.mark.parametrize("remembers", REMEMBERS, ids="-".join)
-@pytest.mark.parametrize("recurrent", ["lstm", "gru", "rnn", hard(4), Decay(3)], ids=["lstm", "gru", "rnn", "hard", "own"])
+@pytest.mark.parametrize(
+    "recurrent", ["lstm", "gru", "rnn", hard(4), Decay(3)], ids=["lstm", "gru", "rnn", "hard", "own"]
+)
 def test_unrolled_is_stepped_one_at_a_time(recurrent, remembers, rng):
     pi, critic, actor, recall = networks_of(recurrent, remembers)
     observation, before, action = history(recall, rng)

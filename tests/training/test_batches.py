@@ -135,7 +135,10 @@ def test_a_sequence_may_begin_late(batch):
         ({"states": np.ones((3, 3))}, r"`batch\['states'\]` must have the shape \(3, 4\). Received: \(3, 3\)"),
         ({"masks": [[1, 0, 1, 1, 1]] * 3}, r"`batch\['masks'\]` must be 0 only before the first step"),
         ({"masks": np.ones((3, 5))}, r"`batch\['masks'\]` must be 0 after a step that ended an episode"),
-        ({"masks": np.eye(5)[[0, 1, 1]]}, r"`batch\['masks'\]` must leave a step to learn from, behind the 2 of burn-in"),
+        (
+            {"masks": np.eye(5)[[0, 1, 1]]},
+            r"`batch\['masks'\]` must leave a step to learn from, behind the 2 of burn-in",
+        ),
         ({"truncations": np.eye(5)[[2, 2, 2]]}, r"`batch\['masks'\]` must be 0 after a step that ended an episode"),
         ({"next_observations": np.zeros((3, 5, 2))}, r"arrays that are not known: \['next_observations'\]"),
     ],
