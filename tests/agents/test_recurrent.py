@@ -1,19 +1,13 @@
 """Agents with memory: what their updates must not depend on, and the ways to make them."""
 
 import functools
-import os
-import subprocess
-import sys
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfdpg
-from tests.agents.roster import fit_briefly
 from tests.agents.step_by_step import BURN_IN, LENGTH, collect, make
-from tests.environments import Counter
 from tfdpg.replay import SequenceLayout
 
 SMALL = {"recurrent": "lstm", "recurrent_units": 3, "n_step": 2, "policy_delay": 1}

@@ -12,7 +12,7 @@ MEMORY = {"recurrent_units": 16, "sequence_length": DELAY + 1, "burn_in": 0}
 QUICK = tfdpg.TD3, {"policy_delay": 1, "recurrent": "gru"} | MEMORY
 SLOW = {
     "ddpg-lstm": (tfdpg.DDPG, {"recurrent": "lstm"} | MEMORY),
-    "d4pg-rnn": (tfdpg.D4PG, {"recurrent": "rnn", "v_min": -4, "v_max": 0, "target_update_every": 1} | MEMORY),
+    "d4pg-rnn": (tfdpg.D4PG, {"recurrent": "rnn", "v_min": -6, "v_max": 2, "target_update_every": 1} | MEMORY),
     "td3-burn-in": (
         tfdpg.TD3,
         {"policy_delay": 1, "recurrent": "gru", "n_step": 2, "stored_state": False, "replay": "prioritized"}

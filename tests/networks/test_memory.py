@@ -9,11 +9,11 @@ import tensorflow as tf
 from gymnasium import spaces
 
 from tfdpg import Spec
-from tfdpg.acting import MLPActor, Recall, mlp
+from tfdpg.acting import MLPActor, mlp
 from tfdpg.networks import Cells, Memory, Normalizer, flat_weights
+from tfdpg.networks.heads import Value
 from tfdpg.networks.memory import make_cells, part_names
 from tfdpg.networks.recurrent import recurrent_actor, recurrent_critic
-from tfdpg.networks.heads import Value
 
 BATCH, STEPS, WIDTH = 4, 6, 3
 MASKS = np.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0, 1, 1, 1, 1, 0]], bool)

@@ -101,10 +101,10 @@ def pack_sequences(
         n_step: n, whose rewards are summed up; so n - 1 further steps follow.
         gamma: the discount factor of one step.
         batch: `observations` `[batch, burn_in + length + n, ...]`, `actions`, `rewards` and `terminations`
-            `[batch, burn_in + length + n - 1]`; optional are `masks`, 1 where a step is (1 throughout unless given), which must
-            be 0 after one that ended an episode; `discounts` (gamma) and `truncations`, as many; and for each sequence
-            `weights` in the critic's loss (1) and, if the policy's state is stored, `states`, `[batch, state_width]`,
-            the one in which its first step was taken (zeros). A cut bootstraps.
+            `[batch, burn_in + length + n - 1]`; optional are `masks`, 1 where a step is (1 throughout unless given),
+            which must be 0 after one that ended an episode; `discounts` (gamma) and `truncations`, as many; and for
+            each sequence `weights` in the critic's loss (1) and, if the policy's state is stored, `states`,
+            `[batch, state_width]`, the one in which its first step was taken (zeros). A cut bootstraps.
 
     Raises:
         ValueError: arrays are missing, of other shapes, or not finite; steps have gaps, or go on after an end.
