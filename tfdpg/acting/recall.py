@@ -86,7 +86,7 @@ class Memory(Protocol):
         """The outputs of a policy, `[lanes, n]`, which goes on to its next state."""
         ...
 
-    def pass_by(self, actor: ForwardPass, packed: Packed) -> None:
+    def pass_by(self, actor: ForwardPass, packed: Packed) -> object:
         """Goes on as `ask` does where nobody wants the outputs."""
         ...
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import keras
 
@@ -69,20 +69,7 @@ def actor_critic(
     """
     stock = {"torso": torso, "hidden_units": hidden_units, "activation": activation, "encoder": encoder, "l2": l2}
     own = frozenset(name for name, network in given.items() if network is not None)
-    if normalizer is not None and (own or encoder is not None):
-        raise ValueError("`normalize_observations` is for stock networks with the stock encoder; put it into your own.")
-    if cells is not None and (own or torso == "two_branch"):
-        raise ValueError(
-            "`recurrent` is for stock networks, all of them, without branches. Received: "
-            + ", ".join([*(f"{name}={given[name]!r}" for name in sorted(own)), f"torso={torso!r}"])
-        )
-    if torso == "two_branch" and (encoder is not None or len(spec.leaves) < 2):
-        raise ValueError(
-            "`torso='two_branch'` needs a Dict of two observations or more, and the stock encoder. "
-            f"Received: {spec.observation_space}, encoder={encoder!r}"
-        )
-    if encoder is not None:
-        check_loadable("encoder", encoder)
+    _check_stock(spec, given, own, torso, encoder, normalizer, cells)
     stock |= {"normalizer": normalizer}
     own_seeds = seeds(Purpose.NETWORKS, seed, count=len(given))
     makers = (mlp_actor, mlp_critic)
@@ -114,6 +101,32 @@ def actor_critic(
     return ActorCritic(
         networks,
         saved if cells is None or encoder is None else {"encoder": encoder},
-        MLPActor(spec, layers, statistics, output, kinds, recall) if numpy_actor else None,
+        MLPActor(spec, layers, statistics, output, cast(Any, kinds), recall) if numpy_actor else None,
         recall,
     )
+
+
+def _check_stock(
+    spec: Spec,
+    given: Mapping[str, keras.Model | None],
+    own: frozenset[str],
+    torso: str,
+    encoder: keras.Model | None,
+    normalizer: Normalizer | None,
+    cells: Cells | None,
+) -> None:
+    """Raises `ValueError` for what stock networks cannot have together, or beside networks of one's own."""
+    if normalizer is not None and (own or encoder is not None):
+        raise ValueError("`normalize_observations` is for stock networks with the stock encoder; put it into your own.")
+    if cells is not None and (own or torso == "two_branch"):
+        received = [*(f"{name}={given[name]!r}" for name in sorted(own)), f"torso={torso!r}"]
+        raise ValueError(
+            "`recurrent` is for stock networks, all of them, without branches. Received: " + ", ".join(received)
+        )
+    if torso == "two_branch" and (encoder is not None or len(spec.leaves) < 2):
+        raise ValueError(
+            "`torso='two_branch'` needs a Dict of two observations or more, and the stock encoder. "
+            f"Received: {spec.observation_space}, encoder={encoder!r}"
+        )
+    if encoder is not None:
+        check_loadable("encoder", encoder)

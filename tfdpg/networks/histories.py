@@ -6,7 +6,6 @@ import keras
 import tensorflow as tf
 
 from tfdpg.acting import Recall
-from tfdpg.networks.recurrent import Recurrent
 from tfdpg.networks.tensors import Transitions, unpack_observation
 from tfdpg.replay import SequenceLayout
 from tfdpg.spec import Spec
@@ -22,7 +21,7 @@ class Histories(NamedTuple):
         before: the action and the reward before each, as far as they are seen, `[batch, rows, k]`.
         valid: which rows there are, bool `[batch, rows]`.
         state: what the policy remembered before the first of them, `[batch, state_width]`.
-        ahead: the row from which each step bootstraps, int32 `[batch, steps]`.
+        ahead: how many rows ahead each step bootstraps, 0 where there was none, `[batch, steps]`.
         burn_in: the rows before the first step.
         action: a, `[n, act_dim]`, in the environment's units.
         reward: the sum of the discounted rewards of m steps, `[n]`.
@@ -43,19 +42,20 @@ class Histories(NamedTuple):
     weight: tf.Tensor
     acted: tf.Tensor
 
-    def ask(self, network: Recurrent, action: tf.Tensor | None = None, training: bool = False) -> tf.Tensor:
+    def ask(self, network: Any, action: tf.Tensor | None = None, training: bool = False) -> tf.Tensor:
         """What a network says of the steps, or of them and actions, `[n, ...]`; burn-in has no gradient."""
         state, first = self._start(network, action), self.burn_in
         if first:
-            _, state = network.remember(*self._part(0, first), state)
-        part = self._part(first, first + self.ahead.shape[1])
-        remembered, _ = network.remember(*part, tf.stop_gradient(state), training)
+            _, state = network.remember(*self._part(slice(first)), state)
+        remembered, _ = network.remember(
+            *self._part(slice(first, first + self.steps)), tf.stop_gradient(state), training
+        )
         return network.answer(_flat(remembered), action, training)
 
-    def ask_next(self, network: Recurrent, action: tf.Tensor | None = None) -> tf.Tensor:
+    def ask_next(self, network: Any, action: tf.Tensor | None = None) -> tf.Tensor:
         """What a network says of the rows ahead, or of them and actions, having seen all rows before."""
-        remembered, _ = network.remember(*self._part(0, self.valid.shape[1]), self._start(network, action))
-        return network.answer(_flat(tf.gather(remembered, self.ahead, batch_dims=1)), action)
+        remembered, _ = network.remember(*self._part(slice(None)), self._start(network, action))
+        return network.answer(_flat(self._ahead(remembered)), action)
 
     def mean(self, losses: tf.Tensor) -> tf.Tensor:
         """The mean over the steps that there were `[]`, each with its weight."""
@@ -69,11 +69,25 @@ class Histories(NamedTuple):
         """Metrics `[metrics, n]`, NaN where there was no step."""
         return tf.where(self.acted > 0, metrics, float("nan"))
 
-    def _part(self, first: int, stop: int) -> Any:
-        """Some of the rows: observations, what came before, and which there are."""
-        return keras.tree.map_structure(lambda x: x[:, first:stop], (self.observation, self.before, self.valid))
+    @property
+    def steps(self) -> int:
+        """The steps of each sequence."""
+        shape: Any = self.ahead.shape
+        return shape[1]
 
-    def _start(self, network: Recurrent, action: tf.Tensor | None) -> tf.Tensor:
+    def _part(self, rows: slice) -> Any:
+        """Some of the rows: observations, what came before, and which there are."""
+        return keras.tree.map_structure(lambda x: x[:, rows], (self.observation, self.before, self.valid))
+
+    def _ahead(self, rows: Any) -> tf.Tensor:
+        """Of all rows those from which steps bootstrap, `[batch, steps, ...]`; a gather takes XLA longer."""
+        first, steps = self.burn_in, self.steps
+        taken = rows[:, first + 1 : first + 1 + steps]
+        for m in range(2, rows.shape[1] - first - steps + 1):
+            taken = tf.where(tf.expand_dims(self.ahead, -1) >= m, rows[:, first + m : first + m + steps], taken)
+        return taken
+
+    def _start(self, network: Any, action: tf.Tensor | None) -> tf.Tensor:
         """What a network remembers before the first row: what the policy, which takes no action, did; else nothing."""
         return self.state if action is None else network.start(self.before)
 
@@ -91,7 +105,7 @@ def unpack_histories(spec: Spec, packed: tuple[tf.Tensor, ...], recall: Recall, 
     observation = keras.tree.map_structure(lambda x: tf.reshape(x, [*real.shape[:2], *x.shape[1:]]), flat)
     state = packed[1] if recall.stored_width else tf.zeros([real.shape[0], recall.state_width])
     learnt = real[:, burn_in : burn_in + length]
-    ahead, here = tf.cast(learnt[..., layout.ahead], tf.int32), tf.range(burn_in, burn_in + length)
+    ahead = learnt[..., layout.ahead] - tf.range(burn_in, burn_in + length, dtype=tf.float32)
     reward, discount, weight = (_flat(learnt[..., i]) for i in (layout.reward, layout.discount, layout.weight))
     return Histories(
         observation,
@@ -104,10 +118,10 @@ def unpack_histories(spec: Spec, packed: tuple[tf.Tensor, ...], recall: Recall, 
         reward,
         discount,
         weight,
-        _flat(tf.cast(ahead > here, tf.float32)),
+        _flat(tf.cast(ahead > 0, tf.float32)),
     )
 
 
-def _flat(x: tf.Tensor) -> tf.Tensor:
+def _flat(x: Any) -> tf.Tensor:
     """`[batch, steps, ...]` as `[batch · steps, ...]`."""
     return tf.reshape(x, [-1, *x.shape[2:]])

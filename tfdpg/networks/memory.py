@@ -22,7 +22,8 @@ class Memory(keras.layers.Layer):
     """
 
     def __init__(self, cells: Sequence[keras.layers.Layer], **kwargs: Any):
-        super().__init__(**{"dtype": "float32"} | kwargs)
+        kwargs.setdefault("dtype", "float32")
+        super().__init__(**kwargs)
         self.cells = list(cells)
         self.layers = [None if kind_of(cell) else _keras_loop(cell) for cell in self.cells]
         self.widths = [state_widths(cell) for cell in self.cells]
@@ -74,21 +75,68 @@ def unroll(cell: Any, inputs: Any, state: list[Any], valid: Any) -> tuple[Any, l
 
     A loop, since XLA takes minutes for 30 steps that are written out; what inputs alone decide is multiplied before it.
     """
-    steps, step = inputs.shape[1], STEPS[type(cell)]
-    bias, recurrent_bias = (cell.bias, 0.0) if cell.bias.shape.rank == 1 else tf.unstack(cell.bias)
-    given = tf.transpose(tf.tensordot(inputs, cell.kernel, 1) + bias, [1, 0, 2])
-    kernel, there = tf.convert_to_tensor(cell.recurrent_kernel), tf.transpose(valid)[..., None]
-    outputs = tf.TensorArray(tf.float32, size=steps, element_shape=state[0].shape)
+    bias, recurrent_bias = tf.unstack(cell.bias) if cell.bias.shape.rank == 2 else (cell.bias, tf.zeros_like(cell.bias))
+    given = tf.tensordot(tf.transpose(inputs, [1, 0, 2]), cell.kernel, 1) + bias
+    weights = tf.convert_to_tensor(cell.recurrent_kernel), recurrent_bias
+    outputs, *last = _loop(STEPS[type(cell)], tf.expand_dims(tf.transpose(valid), -1))(given, *weights, *state)
+    return tf.transpose(outputs, [1, 0, 2]), last
 
-    def body(t: Any, before: list[Any], outputs: tf.TensorArray) -> Any:
-        after = step(given[t], before[0] @ kernel + recurrent_bias, *before)
-        after = [tf.where(there[t], new, old) for new, old in zip(after, before, strict=True)]
-        return t + 1, after, outputs.write(t, after[0])
 
-    start = tf.constant(0), state, outputs
-    limits: Any = {"maximum_iterations": steps, "parallel_iterations": 1}
-    _, last, outputs = tf.while_loop(lambda t, *_: t < tf.shape(given)[0], body, start, **limits)
-    return tf.transpose(outputs.stack(), [1, 0, 2]), last
+def _loop(step: Callable[..., list[Any]], valid: Any) -> Callable[..., Any]:
+    """From what is given at each step, weights and a state to outputs and the last state, by steps that are `valid`.
+
+    Its gradient, back through time, is a loop, too, and the products of the weights' gradients come after it, in one.
+    """
+
+    @tf.custom_gradient
+    def run(given: Any, kernel: Any, bias: Any, *state: Any) -> Any:
+        def forward(t: Any, before: list[Any], states: list[Any], recurrent: Any) -> Any:
+            product = before[0] @ kernel + bias
+            after = step(given[t], product, *before)
+            after = [tf.where(valid[t], new, old) for new, old in zip(after, before, strict=True)]
+            written = [array.write(t, part) for array, part in zip(states, after, strict=True)]
+            return t + 1, after, written, recurrent.write(t, product)
+
+        steps = tf.shape(given)[0]
+        arrays = [_array(given, part) for part in state]
+        start = tf.constant(0), list(state), arrays, _array(given, given[0])
+        _, last, arrays, products = tf.while_loop(lambda t, *_: t < steps, forward, start, **_limits(given))
+        states, products = [array.stack() for array in arrays], products.stack()
+
+        def gradient(by_output: Any, *by_last: Any) -> Any:
+            before = [tf.concat([first[None], rows[:-1]], 0) for first, rows in zip(state, states, strict=True)]
+
+            def backward(t: Any, by_state: list[Any], by_given: Any, by_product: Any) -> Any:
+                by_state = [by_state[0] + by_output[t], *by_state[1:]]
+                with tf.GradientTape(watch_accessed_variables=False) as tape:
+                    taken = [given[t], products[t], *(rows[t] for rows in before)]
+                    tape.watch(taken)
+                    after = step(*taken)
+                came = [tf.where(valid[t], part, 0.0) for part in by_state]
+                nothing = tf.UnconnectedGradients.ZERO
+                one, two, *others = tape.gradient(after, taken, came, unconnected_gradients=nothing)
+                by_state = [tf.where(valid[t], 0.0, old) + new for old, new in zip(by_state, others, strict=True)]
+                by_state[0] += tf.matmul(two, kernel, transpose_b=True)
+                return t - 1, by_state, by_given.write(t, one), by_product.write(t, two)
+
+            start = steps - 1, list(by_last), _array(given, given[0]), _array(given, given[0])
+            _, by_state, *arrays = tf.while_loop(lambda t, *_: t >= 0, backward, start, **_limits(given))
+            by_given, by_product = (array.stack() for array in arrays)
+            by_kernel = tf.tensordot(before[0], by_product, [[0, 1], [0, 1]])
+            return by_given, by_kernel, tf.reduce_sum(by_product, [0, 1]), *by_state
+
+        return (states[0], *last), gradient
+
+    return run
+
+
+def _array(rows: Any, like: Any) -> tf.TensorArray:
+    """Room for as many tensors as there are rows."""
+    return tf.TensorArray(tf.float32, rows.shape[0] or tf.shape(rows)[0], element_shape=like.shape)
+
+
+def _limits(rows: Any) -> dict[str, Any]:
+    return {"maximum_iterations": rows.shape[0], "parallel_iterations": 1}
 
 
 def _lstm(given: Any, recurrent: Any, h: Any, c: Any) -> list[Any]:
@@ -99,10 +147,13 @@ def _lstm(given: Any, recurrent: Any, h: Any, c: Any) -> list[Any]:
 
 
 def _gru(given: Any, recurrent: Any, h: Any) -> list[Any]:
-    """Gates in the order update, reset, candidate; the reset gate comes after the product."""
+    """Gates in the order update, reset, candidate; the reset gate comes after the product.
+
+    XLA makes one slow loop of all of them, but where two are concatenated.
+    """
     (z, r, new), (z_h, r_h, new_h) = (tf.split(part, 3, axis=-1) for part in (given, recurrent))
-    z = tf.sigmoid(z + z_h)
-    return [z * h + (1 - z) * tf.tanh(new + tf.sigmoid(r + r_h) * new_h)]
+    z, r = tf.split(tf.sigmoid(tf.concat([z + z_h, r + r_h], axis=-1)), 2, axis=-1)
+    return [z * h + (1 - z) * tf.tanh(new + r * new_h)]
 
 
 def _rnn(given: Any, recurrent: Any, h: Any) -> list[Any]:

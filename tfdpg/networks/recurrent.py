@@ -37,7 +37,8 @@ class Recurrent(keras.Model):
         super().__init__(**{"dtype": "float32"} | kwargs)
         self.encoder, self.before, self.memory, self.torso = encoder, before, memory, torso
         if not memory.built:
-            memory.build((None, None, encoder.output.shape[-1] + len(before.scale)))
+            features: Any = encoder.output
+            memory.build((None, None, features.shape[-1] + len(before.scale)))
         self.built = True
 
     def remember(self, observation: Any, before: Any, valid: Any, state: Any, training: bool = False) -> Any:

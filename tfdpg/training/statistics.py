@@ -40,11 +40,11 @@ class Statistics:
         Returns:
             The round's means, and `loss`, the sum of all `loss_*`.
         """
-        is_number = ~np.isnan(measured)
-        taken = is_number.any(axis=1, keepdims=True)
-        taken |= ~taken.any(axis=2, keepdims=True)  # what should be there and is NaN shows as NaN
+        is_number = np.logical_not(np.isnan(measured))
+        taken = np.any(is_number, axis=1, keepdims=True)
+        taken |= ~np.any(taken, axis=2, keepdims=True)  # what should be there and is NaN shows as NaN
         there = np.repeat(taken, measured.shape[1], axis=1)
-        there[:, self._delayed] &= is_number[:, self._delayed].any(axis=2, keepdims=True)
+        there[:, self._delayed] &= np.any(is_number[:, self._delayed], axis=2, keepdims=True)
         self._count += (count := there.sum(axis=(0, 2)))
         self._sum += (total := np.where(there, measured, 0).sum(axis=2, dtype=np.float64).sum(axis=0))
         spread, there = measured[:, self._spread], there[:, self._spread]
