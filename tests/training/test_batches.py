@@ -66,22 +66,22 @@ def batch_of(ring, starts):
     }
 
 
-def pack(spec, batch, stored=True):
-    return pack_sequences(spec, recall_of(spec, stored), 3, BURN_IN, LENGTH, 0.9, batch)
+def pack(spec, batch, stored=True, n_step=1):
+    return pack_sequences(spec, recall_of(spec, stored), 3, BURN_IN, LENGTH + 1 - n_step, n_step, 0.9, batch)
 
 
 @pytest.mark.parametrize("kind", SPECS)
-@pytest.mark.parametrize("stored", [True, False])
-def test_it_is_what_is_drawn_of_the_same_rows(kind, stored, rng):
+@pytest.mark.parametrize("stored, n_step", [(True, 1), (False, 1), (True, 3)])
+def test_it_is_what_is_drawn_of_the_same_rows(kind, stored, n_step, rng):
     spec = SPECS[kind]
     ring, starts = episodes(spec, rng)
     batch = batch_of(ring, starts)
-    how = {"burn_in": BURN_IN, "length": LENGTH, "n_step": 1, "gamma": 0.9}
+    how = {"burn_in": BURN_IN, "length": LENGTH + 1 - n_step, "n_step": n_step, "gamma": 0.9}
     slots = np.array([[start + BURN_IN for start, _ in starts]])
     drawn = draw_sequences(ring, slots, recall=recall_of(spec, stored), weights=batch["weights"][None], **how)
     if not stored:
         del batch["states"]
-    given = pack(spec, batch, stored)
+    given = pack(spec, batch, stored, n_step)
     assert len(drawn) == len(given) == len(spec.groups) + ("float32" not in spec.groups) + stored
     for mine, theirs in zip(given, drawn, strict=True):
         assert mine.dtype == theirs.dtype
@@ -107,6 +107,11 @@ def test_what_is_left_out_is_1_gamma_and_zeros(batch):
     discounts = np.linspace(0, 1, 3 * STEPS).reshape(3, STEPS)
     (packed, _) = pack(spec, bare | {"terminations": np.zeros((3, STEPS)), "discounts": discounts})
     np.testing.assert_allclose(packed[0, :, BURN_IN:-1, layout.discount], discounts[:, BURN_IN:])
+    (packed, _) = pack(spec, bare | {"terminations": np.zeros((3, STEPS)), "discounts": discounts}, n_step=2)
+    first, then = discounts[:, BURN_IN:-1], discounts[:, BURN_IN + 1 :]
+    np.testing.assert_allclose(packed[0, :, BURN_IN:-2, layout.discount], first * then)
+    returns = bare["rewards"][:, BURN_IN:-1] + first * bare["rewards"][:, BURN_IN + 1 :]
+    np.testing.assert_allclose(packed[0, :, BURN_IN:-2, layout.reward], returns, rtol=1e-6)
 
 
 def test_a_sequence_may_begin_late(batch):
@@ -130,6 +135,10 @@ def test_a_sequence_may_begin_late(batch):
         ({"states": np.ones((3, 3))}, r"`batch\['states'\]` must have the shape \(3, 4\). Received: \(3, 3\)"),
         ({"masks": [[1, 0, 1, 1, 1]] * 3}, r"`batch\['masks'\]` must be 0 only before the first step"),
         ({"masks": np.ones((3, 5))}, r"`batch\['masks'\]` must be 0 after a step that ended an episode"),
+        (
+            {"masks": np.eye(5)[[0, 1, 1]]},
+            r"`batch\['masks'\]` must leave a step to learn from, behind the 2 of burn-in",
+        ),
         ({"truncations": np.eye(5)[[2, 2, 2]]}, r"`batch\['masks'\]` must be 0 after a step that ended an episode"),
         ({"next_observations": np.zeros((3, 5, 2))}, r"arrays that are not known: \['next_observations'\]"),
     ],

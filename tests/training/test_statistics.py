@@ -20,7 +20,18 @@ def test_means_and_spread_over_rounds_without_what_was_not_measured():
     assert all(np.isnan(value) for value in statistics.summary().values())
 
 
+def test_elements_without_a_number_are_steps_that_there_were_not():
+    statistics = Statistics(("loss_q", "loss_pi", "q1"))
+    logs = statistics.add(np.array([[[1, NAN, 3], [NAN] * 3, [0, NAN, 4]], [[5, NAN, NAN]] * 3], np.float32))
+    assert logs == {"loss_q": 3, "loss_pi": 5, "q1": 3, "loss": 8}
+    assert statistics.summary()["q1_min"] == 0 and statistics.summary()["q1_std"] == pytest.approx(np.std([0, 4, 5]))
+
+
 def test_a_loss_that_is_not_a_number_shows():
-    statistics = Statistics(("loss_q", "loss_pi"))
-    logs = statistics.add(np.array([[[NAN, NAN], [1, NAN]]], np.float32))
-    assert np.isnan(logs["loss_q"]) and np.isnan(logs["loss_pi"]) and np.isnan(logs["loss"])
+    for row in ([NAN, NAN], [NAN, 2.0]):
+        statistics = Statistics(("loss_q", "loss_pi"))
+        logs = statistics.add(np.array([[row, [1, NAN]]], np.float32))
+        assert np.isnan(logs["loss_q"]) and np.isnan(logs["loss"])
+        assert np.isnan(logs["loss_pi"]) == (row[1] == 2.0)
+    logs = Statistics(("loss_q", "q1")).add(np.full((1, 2, 3), NAN))
+    assert np.isnan(logs["loss_q"]) and np.isnan(logs["q1"])

@@ -17,7 +17,7 @@ from tfdpg.training.updates import wants_xla
 ROUNDS = """
 import gymnasium as gym, keras, sys, tfdpg
 env = gym.make("Pendulum-v1")
-agent = tfdpg.TD3(env, hidden_units=(8,), batch_size=8, start_steps=10, update_after=10, jit_compile=True)
+agent = tfdpg.TD3(env, hidden_units=(8,), batch_size=8, start_steps=10, update_after=10, jit_compile=True, {memory})
 agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
 for updates in (1, 7, 50, 51):
     agent.learn(updates)
@@ -28,9 +28,16 @@ print(agent.train_function.experimental_get_tracing_count())
 
 
 @pytest.mark.slow
-def test_rounds_of_any_length_trace_and_compile_once(tmp_path):
+@pytest.mark.parametrize("memory", ["", "recurrent='lstm', recurrent_units=4, burn_in=3, n_step=2"], ids=["", "lstm"])
+def test_rounds_of_any_length_trace_and_compile_once(memory, tmp_path):
     environment = os.environ | {"XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"}
-    result = subprocess.run([sys.executable, "-c", ROUNDS], env=environment, capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", ROUNDS.format(memory=memory)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert result.stdout.split() == ["1"]
     (module,) = tmp_path.glob("*cpu_after_optimizations.txt")
     text = module.read_text()

@@ -190,7 +190,7 @@ def _drawn(spec: Spec, options: OffPolicyOptions, recall: Recall | None, samplin
         "replay": Ring(spec, size, place, spec.act_dim + recall.stored_width, walks_back=True),
         "make_draw": functools.partial(sequences, recall=recall, **part, **sampling),
         "unpack": functools.partial(unpack_histories, spec, recall=recall, **part),
-        "pack": functools.partial(pack_sequences, spec, recall, batch, **part, gamma=gamma),
+        "pack": functools.partial(pack_sequences, spec, recall, batch, *part.values(), options.n_step, gamma),
         "elements": batch * options.sequence_length,
     }
 

@@ -173,7 +173,7 @@ STEPS: dict[type, Callable[..., list[Any]]] = {
 
 
 def make_cells(recurrent: Any, units: int | Sequence[int], seed: int) -> list[keras.layers.Layer]:
-    """New cells, from the lowest to the highest.
+    """New cells, from the lowest to the highest; they compute in float32 whatever Keras' dtype policy.
 
     Args:
         recurrent: "lstm", "gru", "rnn", or a Keras RNN cell, which is copied by its configuration; what a
@@ -189,6 +189,7 @@ def make_cells(recurrent: Any, units: int | Sequence[int], seed: int) -> list[ke
     copies = []
     for depth, cell in enumerate(cells):
         config = keras.saving.serialize_keras_object(cell)
+        config["config"] |= {"dtype": "float32"}
         own_seeds = iter(seeds(Purpose.MEMORY, seed, depth, count=32))
         try:
             copies.append(keras.saving.deserialize_keras_object(_seeded(config, own_seeds)))
@@ -233,8 +234,8 @@ def state_widths(cell: Any) -> list[int]:
     Raises:
         ValueError: it is no cell, or its state is not made of vectors.
     """
-    is_layer = isinstance(cell, keras.layers.Layer) and not isinstance(cell, keras.layers.RNN)
-    if not is_layer or not hasattr(cell, "state_size"):
+    is_cell = isinstance(cell, keras.layers.Layer) and not isinstance(cell, keras.layers.RNN)
+    if not is_cell or not hasattr(cell, "state_size"):
         raise reject("recurrent", '"lstm", "gru", "rnn" or a Keras RNN cell such as keras.layers.LSTMCell(64)', cell)
     sizes = cell.state_size if isinstance(cell.state_size, list | tuple) else [cell.state_size]
     if not all(isinstance(size, int) for size in sizes):

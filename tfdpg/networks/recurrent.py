@@ -34,7 +34,7 @@ class Recurrent(keras.Model):
         torso: keras.Model,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
+        super().__init__(**{"dtype": "float32"} | kwargs)
         self.encoder, self.before, self.memory, self.torso = encoder, before, memory, torso
         before.build((None, None, len(before.scale)))
         if not memory.built:
@@ -52,7 +52,7 @@ class Recurrent(keras.Model):
             state: before the first step, `[batch, state_width]`.
             training: as for any Keras layer.
         """
-        seen = over_steps(self.encoder, observation, training=training)
+        seen = tf.cast(over_steps(self.encoder, observation, training=training), tf.float32)
         return self.memory(tf.concat([seen, self.before(before)], axis=-1), state, valid, training=training)
 
     def answer(self, remembered: Any, action: Any = None, training: bool = False) -> Any:

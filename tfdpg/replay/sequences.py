@@ -168,7 +168,7 @@ def pack_sequence(
         recall: what the policy recalls of the step before.
         burn_in: rows that lead up to the first step.
         length: steps to learn from.
-        gamma: the discount factor of one step; it may be one for each step, `[..., length]`, where n is 1.
+        gamma: the discount factor of one step; it may be one for each row, of the step that led to it, `[..., rows]`.
         weights: how much each sequence counts in the critic's loss, `[...]`; None is 1.
 
     Returns:
@@ -190,14 +190,15 @@ def pack_sequence(
         """Of the steps that were taken in the rows to learn from, or some rows later."""
         return values[..., burn_in + 1 + later :][..., :length]
 
-    acted, reward = taken(led), taken(rows.reward)
-    ended, discount = taken(rows.terminated) | ~acted, np.full(acted.shape, gamma, np.float32)
+    gammas = np.broadcast_to(np.float32(gamma), led.shape)
+    acted, reward, discount = taken(led), taken(rows.reward), taken(gammas)
+    ended = taken(rows.terminated) | ~acted
     ahead = np.arange(burn_in, burn_in + length) + acted
     for k in range(1, led.shape[-1] - burn_in - length):
         goes_on = ~ended & taken(led, k)
         reward = reward + discount * np.where(goes_on, taken(rows.reward, k), 0)
         ended = np.where(goes_on, taken(rows.terminated, k), ended)
-        discount = np.where(goes_on, discount * np.float32(gamma), discount)
+        discount = np.where(goes_on, discount * taken(gammas, k), discount)
         ahead = ahead + goes_on
     learnt, action = packed[..., burn_in : burn_in + length, :], rows.action[..., burn_in + 1 :, :][..., :length, :]
     learnt[..., layout.action] = np.where(acted[..., None], action, spec.center)

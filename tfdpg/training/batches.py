@@ -81,7 +81,14 @@ def pack_windows(
 
 
 def pack_sequences(
-    spec: Spec, recall: Recall, batch_size: int, burn_in: int, length: int, gamma: float, batch: Mapping[str, Any]
+    spec: Spec,
+    recall: Recall,
+    batch_size: int,
+    burn_in: int,
+    length: int,
+    n_step: int,
+    gamma: float,
+    batch: Mapping[str, Any],
 ) -> Packed:
     """Sequences of successive steps of an episode each, packed `[1, batch, ...]` (see `tfdpg.replay.SequenceLayout`).
 
@@ -91,37 +98,37 @@ def pack_sequences(
         batch_size: how many sequences there must be.
         burn_in: the steps of each that only lead up to those to learn from.
         length: the steps to learn from, which come after them.
+        n_step: n, whose rewards are summed up; so n - 1 further steps follow.
         gamma: the discount factor of one step.
-        batch: `observations` `[batch, burn_in + length + 1, ...]`, `actions`, `rewards` and `terminations`
-            `[batch, burn_in + length]`; optional are `masks`, 1 where a step is (1 throughout unless given), which must
-            be 0 after one that ended an episode; `discounts` (gamma) and `truncations`, as many; and for each sequence
-            `weights` in the critic's loss (1) and, if the policy's state is stored, `states`, `[batch, state_width]`,
-            the one in which its first step was taken (zeros). A cut bootstraps.
+        batch: `observations` `[batch, burn_in + length + n, ...]`, `actions`, `rewards` and `terminations`
+            `[batch, burn_in + length + n - 1]`; optional are `masks`, 1 where a step is (1 throughout unless given),
+            which must be 0 after one that ended an episode; `discounts` (gamma) and `truncations`, as many; and for
+            each sequence `weights` in the critic's loss (1) and, if the policy's state is stored, `states`,
+            `[batch, state_width]`, the one in which its first step was taken (zeros). A cut bootstraps.
 
     Raises:
         ValueError: arrays are missing, of other shapes, or not finite; steps have gaps, or go on after an end.
     """
-    arrays = _Arrays(batch, (batch_size, burn_in + length))
-    sequences = _Arrays(batch, (batch_size,))
-    observation = _Arrays(batch, (batch_size, burn_in + length + 1)).observations(spec, "observations")
+    rows = burn_in + length + n_step
+    arrays, sequences = _Arrays(batch, (batch_size, rows - 1)), _Arrays(batch, (batch_size,))
+    observation = _Arrays(batch, (batch_size, rows)).observations(spec, "observations")
     masks, terminated = arrays.take("masks", default=1.0) > 0, arrays.take("terminations") > 0
     ended = terminated | (arrays.take("truncations", default=0.0) > 0)
     if (np.diff(masks, axis=1, prepend=False) & masks).sum(axis=1).max() > 1:
         raise ValueError("`batch['masks']` must be 0 only before the first step of a sequence and after its last one")
     if (ended & masks)[:, :-1][masks[:, 1:]].any():
         raise ValueError("`batch['masks']` must be 0 after a step that ended an episode")
-    discounts, steps = (
-        arrays.take("discounts", default=gamma),
-        (arrays.actions(spec), arrays.take("rewards"), terminated),
-    )
-    led = [np.insert(part, 0, 0, axis=1) for part in steps]  # to the observation after each; to the first none
+    if not masks[:, burn_in : burn_in + length].any():
+        raise ValueError(f"`batch['masks']` must leave a step to learn from, behind the {burn_in} of burn-in")
+    steps = arrays.take("discounts", default=gamma), arrays.actions(spec), arrays.take("rewards"), terminated
+    discounts, *led = (np.insert(part, 0, 0, axis=1) for part in steps)  # what led to each observation; to the first 0
     packed, *images = pack_sequence(
         spec,
         Rows(tuple(observation.values()), *led, first=np.insert(~masks, 0, True, axis=1)),
         recall=recall,
         burn_in=burn_in,
         length=length,
-        gamma=discounts[:, burn_in:],
+        gamma=discounts,
         weights=sequences.take("weights", default=1.0),
     )
     states = [sequences.take("states", recall.stored_width, default=0.0)] if recall.stored_width else []

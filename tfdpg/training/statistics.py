@@ -35,15 +35,16 @@ class Statistics:
     def add(self, measured: np.ndarray) -> dict[str, float]:
         """Takes the values of a round, `[updates, metrics, batch]`.
 
-        NaN among others, where a sequence has no step, and unmeasured rows of delayed metrics do not count.
+        Elements without any number, where a sequence has no step, and unmeasured rows of delayed metrics do not count.
 
         Returns:
             The round's means, and `loss`, the sum of all `loss_*`.
         """
-        there = ~np.isnan(measured)
-        nothing = np.all(np.isnan(measured), axis=2)
-        nothing[:, self._delayed] = False
-        there |= nothing[..., None]  # what should be there and is NaN shows as NaN
+        is_number = np.logical_not(np.isnan(measured))
+        taken = np.any(is_number, axis=1, keepdims=True)
+        taken |= ~np.any(taken, axis=2, keepdims=True)  # what should be there and is NaN shows as NaN
+        there = np.repeat(taken, measured.shape[1], axis=1)
+        there[:, self._delayed] &= np.any(is_number[:, self._delayed], axis=2, keepdims=True)
         self._count += (count := there.sum(axis=(0, 2)))
         self._sum += (total := np.where(there, measured, 0).sum(axis=2, dtype=np.float64).sum(axis=0))
         spread, there = measured[:, self._spread], there[:, self._spread]
