@@ -74,8 +74,8 @@ MUTATIONS = [
         (
             "td3: one noise for the whole batch",
             "agents/td3.py",
-            "stateless_normal((self.batch_size, self.spec.act_dim), key)",
-            "tf.repeat(stateless_normal((1, self.spec.act_dim), key), self.batch_size, axis=0)",
+            "stateless_normal((self.elements, self.spec.act_dim), key)",
+            "tf.repeat(stateless_normal((1, self.spec.act_dim), key), self.elements, axis=0)",
             TD3,
         ),
         (
