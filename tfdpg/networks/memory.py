@@ -183,7 +183,7 @@ def make_cells(recurrent: Any, units: int | Sequence[int], seed: int) -> list[ke
     cells = [KINDS[recurrent](n) for n in layers] if isinstance(recurrent, str) else _several(recurrent)
     copies = []
     for depth, cell in enumerate(cells):
-        config = keras.saving.serialize_keras_object(cell)
+        config: Any = keras.saving.serialize_keras_object(cell)
         config["config"] |= {"dtype": "float32"}
         own_seeds = iter(seeds(Purpose.MEMORY, seed, depth, count=32))
         copies.append(keras.saving.deserialize_keras_object(_seeded(config, own_seeds)))
