@@ -73,7 +73,12 @@ TASKS: dict[str, tuple[Any, int, dict[str, Any], dict[str, Any]]] = {
     "pendulum": (lambda: Hidden(gym.make("Pendulum-v1"), slice(2)), 40_000, SMALL, MEMORY),
     "recall-10": (lambda: Recall(10), 20_000, SMALL, MEMORY | {"sequence_length": 11}),
     "recall-50": (lambda: Recall(50), 60_000, SMALL, MEMORY | {"sequence_length": 51, "burn_in": 50}),
-    "cheetah": (lambda: Hidden(gym.make("HalfCheetah-v5"), slice(8)), 200_000, {}, {"batch_size": 32}),
+    "cheetah": (
+        lambda: Hidden(gym.make("HalfCheetah-v5"), slice(8)),
+        200_000,
+        {},
+        {"batch_size": 32, "gradient_steps": 25},
+    ),
 }
 """For each task: what makes it, environment steps, options of all agents, and of those with a memory."""
 

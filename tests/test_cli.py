@@ -99,6 +99,21 @@ def test_resume_goes_on_where_it_was(tmp_path, capsys):
     assert (tmp_path / "twice/seed-0/run.json").read_text() == before
 
 
+@pytest.mark.slow
+def test_a_run_with_a_memory_goes_on_and_is_evaluated(tmp_path, capsys):
+    memory = "--recurrent gru --recurrent-units 3 2 --remembers observation action reward --run-eagerly"
+    drawn = "--gradient-steps 1 --sequence-length 3 --burn-in 2"
+    run = tmp_path / "runs/seed-0"
+    assert train("--run-dir", run.parent, *memory.split(), *drawn.split()) == 0
+    assert cli.main(["train", "--resume", str(run), "--epochs", "3", "--sequence-length", "4"]) == 0
+    agent = tfdpg.load_agent(run / "checkpoints/90")
+    assert agent.options.recurrent_units == (3, 2) and agent.options.remembers == ("observation", "action", "reward")
+    assert agent.options.sequence_length == 4 and agent.updates == 16
+    assert cli.main(["evaluate", str(run), "--episodes", "2"]) == 0
+    assert cli.main(["inspect", str(run / "best")]) == 0
+    assert "episode 2: return 15.000, length 5" in capsys.readouterr().out
+
+
 def test_a_run_without_a_checkpoint_begins_again(run, tmp_path):
     (tmp_path / "seed-0").mkdir()
     shutil.copy(run / "run.json", tmp_path / "seed-0")

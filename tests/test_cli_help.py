@@ -40,6 +40,8 @@ MISTAKES = {
     "train acer --env X --learning-rate 1": "there is no flag --learning-rate. Did you mean --lr?",
     f"{TD3} --total-timesteps 1": "there is no flag --total-timesteps. Did you mean --epochs and --steps-per-epoch?",
     f"{TD3} --timesteps 1": "there is no flag --timesteps. Did you mean --epochs and --steps-per-epoch?",
+    f"{TD3} --lstm 8": "there is no flag --lstm. Did you mean --recurrent?",
+    "train acer --env X --recurrent lstm": "there is no flag --recurrent.",
     f"{TD3} --policy Mlp": "there is no flag --policy. Did you mean --hidden-units and --networks?",
     f"{TD3} --seed 1": "there is no flag --seed. Did you mean --seeds?",
     f"{TD3} --epochs few": "--epochs must be a positive integer. Received: few",
@@ -54,6 +56,7 @@ MISTAKES = {
 """Command lines that are not understood."""
 REFUSED = {
     f"{TD3} --gamma 2": "`gamma` must be a finite number in [0, 1]. Received: gamma=2.0",
+    f"{TD3} --burn-in 3": "`burn_in` does nothing where `recurrent` is None. Received: burn_in=3",
     f"{TD3} --seeds -1": "`seed` must be an integer of at least 0. Received: seed=-1",
     f"{TD3} --jobs 0": "`jobs` must be a positive integer. Received: jobs=0",
     f"{TD3} --run-dir auto --overwrite": "`overwrite` does nothing where `--run-dir auto` takes",

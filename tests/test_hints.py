@@ -23,6 +23,8 @@ from tfdpg.training.options import FitOptions
             "'policy'. The environment comes first",
         ),
         (lambda: tfdpg.DDPG(Counter(), tau=0.005), "Did you mean `polyak`, which is 1 - tau?"),
+        (lambda: tfdpg.TD3(Counter(), lstm_hidden_size=8), "'lstm_hidden_size'. Did you mean `recurrent_units`?"),
+        (lambda: tfdpg.TD3(Counter(), SequenceLength=8), "Did you mean `sequence_length`?"),
         (lambda: tfdpg.ACER(Counter(), ent_coeff=0.1), "Did you mean `ent_coef`?"),
         (lambda: tfdpg.DDPG(Counter(), gama=0.9), "'gama'. Did you mean `gamma`?"),
         (

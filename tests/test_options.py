@@ -160,7 +160,8 @@ def test_every_option_of_the_agents_has_a_help_and_objects_stand_apart():
         for option in options_of(kind):
             assert option.help.endswith(".") and option.kind_in_words, option.name
             assert option.is_object == (option.group == "objects") == isinstance(option.kind, str)
-    assert {"hidden_units", "activation", "torso", "l2", "encoder"} == set(OPTIONS["D4PG"].names(Stock))
+    memory = {"recurrent", "recurrent_units", "remembers", "sequence_length", "burn_in", "stored_state"}
+    assert {"hidden_units", "activation", "torso", "l2", "encoder"} | memory == set(OPTIONS["D4PG"].names(Stock))
 
 
 def test_the_help_of_a_training_needs_no_tensorflow_and_has_groups():

@@ -154,6 +154,26 @@ class Spec:
             for group in self.groups
         )
 
+    def pack_steps(self, observation: Any) -> tuple[Packed, tuple[int, ...]]:
+        """Packs a sequence of observations, `[time, ...]`, or a batch of them, `[batch, time, ...]`.
+
+        Returns:
+            The rows as `pack` gives them, and (time,) or (batch, time).
+
+        Raises:
+            ValueError: arrays of other shapes, and what `pack` refuses.
+        """
+        parts = list(map(np.asarray, self._parts(observation))) if self.is_dict else [np.asarray(observation)]
+        leading = parts[0].shape[: parts[0].ndim - len(self.leaves[0].shape)]
+        for leaf, part in zip(self.leaves, parts, strict=True):
+            if len(leading) not in (1, 2) or part.shape != (*leading, *leaf.shape) or not part.size:
+                expected = f"{('time', *leaf.shape)}, or {('batch', 'time', *leaf.shape)}".replace("'", "")
+                raise ValueError(
+                    f"`{leaf.name}` of a sequence must have shape {expected}. Received: shape={part.shape}"
+                )
+        rows = {leaf.name: part.reshape(-1, *leaf.shape) for leaf, part in zip(self.leaves, parts, strict=True)}
+        return self.pack(rows if self.is_dict else rows["x"]), leading
+
     def pack_final(self, packed: Packed, final_observation: Any, ended: np.ndarray) -> Packed:
         """Packed observations with the final ones in the rows of the lanes that ended.
 

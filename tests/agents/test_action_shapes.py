@@ -3,6 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+import tensorflow as tf
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
@@ -40,7 +41,7 @@ def test_everything_that_people_see_has_the_shape_of_the_environment(make, tmp_p
     assert policy.q1(one, policy(one)).shape == () and policy.q1(batch, policy(batch)).shape == (5,)
     with pytest.raises(ValueError, match=r"`action` must be numbers of shape \(5, 2, 3\)"):
         policy.q1(batch, policy(one))
-    flat = policy._model.signatures["pi"](policy._inputs(batch)["x"])["pi"]
+    flat = policy._model.signatures["pi"](x=tf.constant(batch))["pi"]
     np.testing.assert_array_equal(flat.numpy().reshape(5, 2, 3), policy(batch))  # row by row, in NumPy's order
     scores = [tfdpg.evaluate(each, Matrix(length=10), 3)["return"] for each in (agent, policy)]
     assert scores[0] == pytest.approx(scores[1], rel=1e-4)

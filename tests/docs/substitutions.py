@@ -69,6 +69,7 @@ def prepare(page, directory):
         env, cartpole = gym.make("HalfCheetah-v5"), gym.make("CartPole-v1")
         tfdpg.D4PG(env, **SMALL | D4PG).export(directory / "exported_models/d4pg-walker")
         tfdpg.ACER(cartpole, **ACER).export(directory / "exported_models/acer-cartpole")
+        tfdpg.TD3("Pendulum-v1", recurrent="lstm", **SMALL).export(directory / "exported_models/td3-lstm-pendulum")
         observation, action = env.reset(seed=0)[0], env.action_space.sample()
         names |= {"directory": str(directory / "exported_models/td3-halfcheetah/1")}
         names |= {"observations": np.stack([observation, observation]).astype(np.float32)}

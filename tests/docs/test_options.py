@@ -32,12 +32,13 @@ MATLAB = (
     "rlTD3Agent rlContinuousDeterministicActor rlQValueFunction NumHiddenUnit DiscountFactor MiniBatchSize "
     "ExperienceBufferLength NumWarmStartSteps LearningFrequency NumEpoch MaxMiniBatchPerEpoch NumStepsToLookAhead "
     "PolicyUpdateFrequency TargetUpdateFrequency TargetSmoothFactor ExplorationModel TargetPolicySmoothModel "
-    "ActorOptimizerOptions CriticOptimizerOptions BatchDataRegularizerOptions trainFromData"
+    "ActorOptimizerOptions CriticOptimizerOptions BatchDataRegularizerOptions trainFromData lstmLayer SequenceLength"
 ).split()
 SKRL = (
     "models memory observation_space device gradient_steps batch_size discount_factor polyak actor_learning_rate "
     "critic_learning_rate learning_rate_scheduler state_preprocessor random_timesteps learning_starts grad_norm_clip "
-    "noise initial_scale rewards_shaper write_interval checkpoint_interval"
+    "noise initial_scale rewards_shaper write_interval checkpoint_interval RNN GRU LSTM hidden_size num_layers "
+    "sequence_length"
 ).split()
 STABLE_BASELINES3 = (
     "policy env learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps "

@@ -1,7 +1,7 @@
 """What policies with a memory recall of an episode, lane by lane; a policy without one recalls nothing. NumPy only."""
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -86,7 +86,7 @@ class Memory(Protocol):
         """The outputs of a policy, `[lanes, n]`, which goes on to its next state."""
         ...
 
-    def pass_by(self, actor: ForwardPass, packed: Packed) -> object:
+    def pass_by(self, actor: ForwardPass, packed: Packed) -> Any:
         """Goes on as `ask` does where nobody wants the outputs."""
         ...
 

@@ -54,13 +54,13 @@ class Agent(abc.ABC):
         learning: the learning rounds.
         statistics: what updates measured in this epoch.
         signatures: what the export has.
+        recall: what the policy recalls of an episode; None where it has no memory.
         stop_training: set to True by a callback to stop `fit`.
     """
 
     def __init__(self, env: Any, options: AgentOptions, parts: Parts):
         self.spec, self.environment = parts.spec, environment_of(env)
         self._options, self.seed, self.batch_size = options, options.drawn_seed, options.batch_size
-        self.elements = parts.elements
         self.networks, self.own_networks = parts.networks.networks, parts.networks.own
         self.targets, self.optimizers, self.schedule = parts.targets, parts.optimizers, parts.schedule
         with tf.device(options.device):
@@ -71,19 +71,18 @@ class Agent(abc.ABC):
         self.replay, self.make_draw, self.unpack = parts.replay, parts.make_draw, parts.unpack
         self.draw, self._pack = parts.make_draw(parts.replay), parts.pack
         self.metrics, self.statistics = parts.metrics, Statistics(parts.metrics)
-        recall = parts.networks.recall
+        self.recall = recall = parts.networks.recall
         acts = parts.networks.numpy_actor, options.device, 0 if recall is None else recall.width
         self.actor = Actor(self.spec, self.networks["pi"], *acts)
         memory = None if recall is None else LaneMemory(recall)
         self.behaviour = Behaviour(self.spec, self.actor, parts.exploration, memory)
-        stores = recorders(options.recorders, self.spec)
         acting = self.replay, self.schedule, self.behaviour, self.seed, options.reward_shaper
-        self.collector = Collector(self.spec, *acting, stores)
-        self.signatures = parts.signatures
+        self.collector = Collector(self.spec, *acting, recorders(options.recorders, self.spec))
+        self.signatures, self.elements = parts.signatures, parts.elements
         self.learning = Learning(self, parts.usual_updates, parts.preparations, parts.watchers)
         self.history: keras.callbacks.History | None = None
-        self.stop_training, self._epoch = False, 0
         self._initial_epoch: int | None = None
+        self.stop_training, self._epoch = False, 0
 
     @abc.abstractmethod
     def update(self, batch: Any, counter: Any) -> dict[str, tf.Tensor]:
@@ -238,11 +237,12 @@ class Agent(abc.ABC):
         return evaluation.evaluate(policy, env, episodes, seed=seed, **more)
 
     def predict(self, observations: Any, **unknown: Never) -> np.ndarray:
-        """The greedy action for each observation of a batch, or for one, in the environment's shape; no noise."""
+        """The greedy action for each observation of a batch, or for one, in the environment's shape; no noise.
+
+        With a memory: for sequences from an episode's start, `[time, ...]` or `[batch, time, ...]`; see also `policy`.
+        """
         refuse(self.predict, unknown)
-        steps = self.behaviour.exploration.greedy(self.actor.predict(self.spec.pack(observations)))
-        actions = self.spec.served(steps)
-        return actions[0] if self.spec.is_single(observations) else actions
+        return evaluation.predict(self, observations)
 
     __call__ = predict
 
@@ -290,9 +290,9 @@ class Agent(abc.ABC):
         """
         examples = export.example_observations(self.spec, self.replay, self.seed)
         facts = description.facts(self) | {"scores": dict(scores or {})}
-        return export.write(directory, self.spec, self.networks, self.signatures, examples, facts)
+        return export.write(directory, self.spec, self.networks, self.signatures, examples, facts, self.recall)
 
-    summary, get_config = description.summary, description.configuration
+    summary, get_config, __reduce_ex__ = description.summary, description.configuration, description.refuse_pickling
 
     def __repr__(self) -> str:
         return description.in_a_line(self)
@@ -304,10 +304,7 @@ class Agent(abc.ABC):
         """What saving and loading would give."""
         return checkpoint.copied(self)
 
-    __reduce_ex__ = description.refuse_pickling
-
     # What the loop, checkpoints and callbacks ask for.
-
     built = True
 
     def begin_training(self) -> None:

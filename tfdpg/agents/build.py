@@ -167,7 +167,7 @@ def build(
         ),
         exploration=exploration,
         metrics=tuple(metrics),
-        signatures=export.signatures(spec, networks.networks),
+        signatures=export.signatures(spec, networks.networks, networks.recall),
         **_drawn(spec, options, networks.recall, sampling),
     )
 

@@ -117,8 +117,8 @@ def d4pg_parts(env: Any, options: D4PGOptions, critics: tuple[str, ...]) -> Part
     sampling |= {"normalize_weights": options.normalize_weights}
     metrics = *METRICS, *head.kind.metrics_of_update
     parts = build(env, options, critics, metrics, torso=options.torso, head=head, sampling=sampling)
-    networks = parts.networks.networks
-    z = export.return_signature(parts.spec, networks["q1"], cast(Head, head_of(networks["q1"])))
+    networks, recall = parts.networks.networks, parts.networks.recall
+    z = export.return_signature(parts.spec, networks["q1"], cast(Head, head_of(networks["q1"])), recall)
     categorical = options.critic == "categorical"
     is_given = options.v_min is not None or (options.q1 is not None and options.v_range is None)
     heads = [head_of(network) for network in (*networks.values(), *parts.targets.values())]

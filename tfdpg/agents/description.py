@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tfdpg.options import options_of
+from tfdpg.ranges import KerasCell
 from tfdpg.training.objects import to_json
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def in_a_line(agent: "Agent") -> str:
     where = " ".join(str((agent.environment or {}).get("id") or agent.spec).split())
     options = agent.options
     changed = [
-        f"{option.name}={getattr(options, option.name)!r}"
+        f"{option.name}={_shown(getattr(options, option.name))}"
         for option in options_of(type(options))
         if option.name != "seed" and not option.is_object and options.is_changed(option.name)
     ]
@@ -31,13 +32,18 @@ def in_a_line(agent: "Agent") -> str:
     return f"<{what}: {agent.env_steps:,} environment steps, {agent.updates:,} updates>"
 
 
+def _shown(value: Any) -> str:
+    return f"<{type(value).__name__}>" if isinstance(value, KerasCell) else repr(value)
+
+
 def configuration(agent: "Agent") -> dict[str, Any]:
     """The options as plain values, with which the class makes another such agent: `TD3(env, **config)`.
 
-    Networks, optimizers and callables of one's own are not in it.
+    Networks, cells, optimizers and callables of one's own are not in it.
     """
-    options = (option for option in options_of(type(agent.options)) if not option.is_object)
-    return {option.name: to_json(getattr(agent.options, option.name)) for option in options}
+    options = [option.name for option in options_of(type(agent.options)) if not option.is_object]
+    values = {name: getattr(agent.options, name) for name in options}
+    return {name: to_json(value) for name, value in values.items() if not isinstance(value, KerasCell)}
 
 
 def refuse_pickling(agent: "Agent", protocol: Any) -> Any:

@@ -1,7 +1,7 @@
 """Policies on their way to the workers: in NumPy, or as Keras models where NumPy has no forward pass."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,10 +21,12 @@ class KerasPolicy:
     Args:
         spec: the spaces.
         structure: what `keras.Model.to_json` gave. Weights are not in it.
+        recalled: the numbers that come with an observation (see `tfdpg.acting.Recall`).
+        classes: what it is made of beside Keras' and tfdpg's own classes, by the names under which they are registered.
     """
 
-    def __init__(self, spec: Spec, structure: str):
-        self._spec, self._structure = spec, structure
+    def __init__(self, spec: Spec, structure: str, recalled: int, classes: Mapping[str, Any]):
+        self._spec, self._structure, self._recalled, self._classes = spec, structure, recalled, classes
 
     @functools.cached_property
     def _network(self) -> "keras.Model":
@@ -32,21 +34,22 @@ class KerasPolicy:
 
         import tfdpg.networks  # noqa: F401 (its layers register themselves)
 
-        network: Any = keras.models.model_from_json(self._structure)
+        with keras.saving.custom_object_scope(self._classes):
+            network: Any = keras.models.model_from_json(self._structure)
         return network
 
     @functools.cached_property
     def _act(self) -> Callable[[Packed], np.ndarray]:
         from tfdpg.networks.actor import compiled_actor
 
-        return compiled_actor(self._spec, self._network)
+        return compiled_actor(self._spec, self._network, recalled=self._recalled)
 
     def load(self, weights: Sequence[np.ndarray]) -> None:
         """Takes the weights, as `keras.Model.get_weights` gives them."""
         self._network.set_weights(weights)
 
     def __call__(self, packed: Packed) -> np.ndarray:
-        """Greedy actions, float32 `[lanes, act_dim]`."""
+        """See `tfdpg.acting.ForwardPass`."""
         return self._act(packed)
 
 
@@ -65,11 +68,20 @@ def policy_for_workers(agent: "Agent", backend: str) -> tuple[ForwardPass, Calla
         if agent.actor.weights_from is None:
             raise ValueError(
                 "`worker_backend` must be 'tensorflow' for this policy, which has no forward pass in NumPy (it is "
-                "your own, has an activation or an encoder that is not there, or computes in half precision). "
+                "your own, has an activation, an encoder or a cell that is not there, or computes in half precision). "
                 "Received: worker_backend='numpy'"
             )
         from tfdpg.networks.actor import flat_weights
 
         actor: Any = agent.actor.snapshot()
         return actor.without_weights(), lambda: flat_weights(pi).numpy()
-    return KerasPolicy(agent.spec, pi.to_json()), pi.get_weights
+    structure, recalled = pi.to_json(), agent.behaviour.memory.anew().state.shape[1]
+    return KerasPolicy(agent.spec, structure, recalled, _own_classes(structure)), pi.get_weights
+
+
+def _own_classes(structure: str) -> dict[str, Any]:
+    """What was registered and is in a structure; a worker has tfdpg's, and might lack the user's."""
+    import keras
+
+    registered = keras.saving.get_custom_objects().items()
+    return {name: kind for name, kind in registered if f'"{name}"' in structure and not name.startswith("tfdpg>")}

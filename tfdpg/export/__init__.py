@@ -1,9 +1,11 @@
 """Policies and critics as SavedModels: write, verify, load, warm up."""
 
 from tfdpg.export.acer import acer_signatures
+from tfdpg.export.describe import describe
 from tfdpg.export.examples import example_observations
-from tfdpg.export.policy import Policy, describe, load
-from tfdpg.export.signatures import Signature, return_signature, signatures
+from tfdpg.export.policy import Policy, load
+from tfdpg.export.signature import Signature
+from tfdpg.export.signatures import return_signature, signatures
 from tfdpg.export.verify import ExportError
 from tfdpg.export.versions import copy, latest_version, metadata, versions
 from tfdpg.export.write import write

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdpg.export.signatures import Outputs, Signature, action_input
+from tfdpg.export.signature import Outputs, Signature, action_input
 from tfdpg.networks import ACERCritic, ACERPolicy
 from tfdpg.spec import Spec
 

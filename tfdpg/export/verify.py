@@ -16,6 +16,8 @@ BATCHES = (1, 7)
 Inputs = Mapping[str, np.ndarray]
 Reference = Callable[[Inputs], dict[str, np.ndarray]]
 """From the inputs of a signature, by name, to what it must return."""
+Run = Callable[[str, Inputs], dict[str, np.ndarray]]
+"""From the name of a signature and its inputs to what it returns, in a session."""
 
 
 class ExportError(RuntimeError):
@@ -27,6 +29,7 @@ def verify(
     references: Mapping[str, Reference],
     cases: Mapping[str, Sequence[Inputs]],
     in_half_precision: bool = False,
+    checks: Sequence[Callable[[Run], None]] = (),
 ) -> None:
     """Runs every signature in a graph and session and compares.
 
@@ -38,24 +41,40 @@ def verify(
         references: what each signature must compute; `serving_default` does what `pi` does.
         cases: the inputs to run each signature on.
         in_half_precision: whether some of the networks compute in half precision.
+        checks: compare more than single calls.
 
     Raises:
         ExportError: names the signature and the largest difference.
     """
-    expected = {name: [references.get(name, references["pi"])(inputs) for inputs in cases[name]] for name in cases}
-    with _quiet(), tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+    with _session(directory) as run:
+        for name, batches in cases.items():
+            expected = [references.get(name, references["pi"])(inputs) for inputs in batches]
+            largest = {key: max(np.abs(outputs[key]).max() for outputs in expected) for key in expected[0]}
+            for inputs, outputs in zip(batches, expected, strict=True):
+                found = run(name, inputs)
+                for key, wanted in outputs.items():
+                    compare(name, found[key], wanted, _tolerance(wanted, largest[key]) if in_half_precision else ATOL)
+        for check in checks:
+            check(run)
+
+
+@contextlib.contextmanager
+def _session(directory: Path) -> Iterator[Run]:
+    """Computes the signatures of a SavedModel; outside of the session's graph, networks are called as ever."""
+    graph = tf.Graph()
+    with contextlib.closing(tf.compat.v1.Session(graph=graph)) as session:
         try:
-            model = tf.compat.v1.saved_model.load(session, ["serve"], str(directory))
+            with _quiet(), graph.as_default():
+                model = tf.compat.v1.saved_model.load(session, ["serve"], str(directory))
         except Exception as error:
             raise ExportError(f"The exported model does not load in a session: {error}") from error
-        for name, batches in cases.items():
+
+        def run(name: str, inputs: Inputs) -> dict[str, np.ndarray]:
             signature = model.signature_def[name]
-            largest = {key: max(np.abs(outputs[key]).max() for outputs in expected[name]) for key in expected[name][0]}
-            for inputs, outputs in zip(batches, expected[name], strict=True):
-                feed = {signature.inputs[key].name: values for key, values in inputs.items()}
-                found = session.run({key: signature.outputs[key].name for key in outputs}, feed)
-                for key, wanted in outputs.items():
-                    _compare(name, found[key], wanted, _tolerance(wanted, largest[key]) if in_half_precision else ATOL)
+            feed = {signature.inputs[key].name: values for key, values in inputs.items()}
+            return session.run({key: output.name for key, output in signature.outputs.items()}, feed)
+
+        yield run
 
 
 @contextlib.contextmanager
@@ -77,9 +96,10 @@ def _tolerance(wanted: np.ndarray, largest: float) -> float:
     return HALF_PRECISION * max(largest, 1.0)
 
 
-def _compare(name: str, found: np.ndarray, expected: np.ndarray, atol: float) -> None:
+def compare(name: str, found: np.ndarray, expected: np.ndarray, atol: float, rtol: float = RTOL) -> None:
+    """Raises `ExportError`, which names the signature, unless what it returns is what the agent does."""
     if found.shape != expected.shape:
         raise ExportError(f"The signature {name!r} returns shape {found.shape}; the agent's is {expected.shape}")
-    if not np.allclose(found, expected, RTOL, atol):
+    if not np.allclose(found, expected, rtol, atol):
         worst = np.max(np.abs(found - expected))
-        raise ExportError(f"The signature {name!r} differs from the agent by up to {worst} (rtol {RTOL}, atol {atol})")
+        raise ExportError(f"The signature {name!r} differs from the agent by up to {worst} (rtol {rtol}, atol {atol})")

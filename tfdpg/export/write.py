@@ -1,6 +1,7 @@
 """Writing a SavedModel with its signatures."""
 
 import contextlib
+import functools
 import importlib.metadata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,12 +13,17 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import files
-from tfdpg.export.signatures import Signature
-from tfdpg.export.verify import BATCHES, verify
+from tfdpg.acting import Recall
+from tfdpg.export.memory import check_steps, described
+from tfdpg.export.signature import Signature
+from tfdpg.export.verify import ATOL, BATCHES, HALF_PRECISION, verify
 from tfdpg.export.versions import FORMAT, METADATA, check_directory, move_to_next_version
 from tfdpg.export.warmup import write_warmup
 from tfdpg.networks import in_half_precision
 from tfdpg.spec import Spec
+
+LENGTHS = (5, 3)
+"""The steps of sequences in each of `BATCHES`."""
 
 
 def write(
@@ -27,6 +33,7 @@ def write(
     signatures: Mapping[str, Signature],
     examples: Mapping[str, np.ndarray],
     metadata: Mapping[str, Any],
+    recall: Recall | None = None,
 ) -> Path:
     """Writes a new version of a model, verifies it, and only then moves it into place.
 
@@ -37,6 +44,7 @@ def write(
         signatures: the exported functions by name, `pi` among them, which becomes `serving_default` as well.
         examples: raw observations by input name, at least seven, to verify and to warm up with.
         metadata: what goes into `tfdpg.json` beside spaces and library versions.
+        recall: what the policy recalls of an episode; None where it has no memory.
 
     Returns:
         The directory of the new version.
@@ -55,7 +63,12 @@ def write(
             tf.saved_model.save(_RawVariables(networks.values()), str(scratch), signatures=functions)
             cases = _cases(spec, signatures, examples)
             half_precision = any(map(in_half_precision, networks.values()))
-            verify(scratch, {name: s.reference(spec) for name, s in signatures.items()}, cases, half_precision)
+            references, checks = {name: s.reference(spec) for name, s in signatures.items()}, []
+            if recall is not None:
+                metadata = {**metadata, **described(recall)}
+                tolerance = HALF_PRECISION if half_precision else ATOL
+                checks = [functools.partial(check_steps, networks["pi"], recall, examples, tolerance)]
+            verify(scratch, references, cases, half_precision, checks)
             write_warmup(scratch, directory.resolve().name, cases)
             files.seal(scratch, METADATA, _describe(spec, metadata))
             return move_to_next_version(scratch, directory)
@@ -69,15 +82,18 @@ def write(
 def _cases(
     spec: Spec, signatures: Mapping[str, Signature], examples: Mapping[str, np.ndarray]
 ) -> dict[str, list[dict[str, np.ndarray]]]:
-    """The inputs of each signature, in batches of 1 and 7."""
-    actions = signatures["pi"].reference(spec)(examples)["pi"]
-    cases: dict[str, list[dict[str, np.ndarray]]] = {}
-    for name, signature in signatures.items():
-        cases[name] = []
-        for batch in BATCHES:
-            inputs = {key: values[:batch] for key, values in examples.items()}
-            others = {"a": actions[:batch]} | signature.examples(batch)
-            cases[name].append(inputs | {key: others[key] for key in signature.inputs})
+    """The inputs of each signature, in batches of 1 and 7, of sequences of 5 and 3 steps."""
+    pi = signatures["pi"]
+    rows = {**examples, "a": pi.reference(spec)({**examples, **pi.examples(examples)})["pi"]}
+    cases: dict[str, list[dict[str, np.ndarray]]] = {name: [] for name in signatures}
+    for batch, steps in zip(BATCHES, LENGTHS, strict=True):
+        flat = np.arange(batch)
+        for name, signature in signatures.items():
+            taken = np.add.outer(flat, np.arange(steps)) % BATCHES[-1] if signature.axes == 2 else flat
+            inputs = {key: rows[key][taken] for key in examples}
+            others = {"a": rows["a"][taken], **signature.examples(inputs)}
+            seen = inputs if signature.axes else {}
+            cases[name].append(seen | {key: others[key] for key in signature.inputs})
     return cases | {"serving_default": cases["pi"]}
 
 

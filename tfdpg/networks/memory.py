@@ -37,6 +37,10 @@ class Memory(keras.layers.Layer):
                 cell.build((None, width))
             width = output_width(cell)
 
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """The shape of what is remembered."""
+        return (*input_shape[:-1], output_width(self.cells[-1]))
+
     def call(self, inputs: Any, state: Any, valid: Any, training: bool = False) -> tuple[Any, Any]:
         """What is remembered after each step.
 
@@ -108,6 +112,7 @@ def _loop(step: Callable[..., list[Any]], valid: Any) -> Callable[..., Any]:
 
             def backward(t: Any, by_state: list[Any], by_given: Any, by_product: Any) -> Any:
                 by_state = [by_state[0] + by_output[t], *by_state[1:]]
+                tape: Any
                 with tf.GradientTape(watch_accessed_variables=False) as tape:
                     taken = [given[t], products[t], *(rows[t] for rows in before)]
                     tape.watch(taken)
@@ -186,7 +191,13 @@ def make_cells(recurrent: Any, units: int | Sequence[int], seed: int) -> list[ke
         config: Any = keras.saving.serialize_keras_object(cell)
         config["config"] |= {"dtype": "float32"}
         own_seeds = iter(seeds(Purpose.MEMORY, seed, depth, count=32))
-        copies.append(keras.saving.deserialize_keras_object(_seeded(config, own_seeds)))
+        try:
+            copies.append(keras.saving.deserialize_keras_object(_seeded(config, own_seeds)))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                "`recurrent` cannot be copied by its configuration. Own cells need "
+                f"@keras.saving.register_keras_serializable() and get_config(). Keras says: {error}"
+            ) from error
     return copies
 
 
@@ -223,8 +234,8 @@ def state_widths(cell: Any) -> list[int]:
     Raises:
         ValueError: it is no cell, or its state is not made of vectors.
     """
-    is_cell = isinstance(cell, keras.layers.Layer) and not isinstance(cell, keras.layers.RNN)
-    if not is_cell or not hasattr(cell, "state_size"):
+    is_layer = isinstance(cell, keras.layers.Layer) and not isinstance(cell, keras.layers.RNN)
+    if not is_layer or not hasattr(cell, "state_size"):
         raise reject("recurrent", '"lstm", "gru", "rnn" or a Keras RNN cell such as keras.layers.LSTMCell(64)', cell)
     sizes = cell.state_size if isinstance(cell.state_size, list | tuple) else [cell.state_size]
     if not all(isinstance(size, int) for size in sizes):

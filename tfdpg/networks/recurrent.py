@@ -36,6 +36,7 @@ class Recurrent(keras.Model):
     ):
         super().__init__(**{"dtype": "float32"} | kwargs)
         self.encoder, self.before, self.memory, self.torso = encoder, before, memory, torso
+        before.build((None, None, len(before.scale)))
         if not memory.built:
             features: Any = encoder.output
             memory.build((None, None, features.shape[-1] + len(before.scale)))
@@ -129,7 +130,7 @@ def recurrent_actor(
 ) -> Recurrent:
     """A policy with a memory; see `mlp_actor`."""
     layers, x = make_torso(torso, hidden_units, activation), keras.Input((cells.kinds[-1][1],), name="remembered")
-    answers = keras.Model(x, actor_torso(spec, layers, x, seed=seed, l2=l2, output=output))
+    answers = keras.Model(x, actor_torso(spec, layers, x, seed=seed, l2=l2, output=output), name="torso")
     return _with_memory(cells, features(spec, encoder, normalizer), answers, seed, "pi")
 
 
@@ -150,12 +151,13 @@ def recurrent_critic(
     """A critic with a memory; the action joins after it, so that no other action enters the history."""
     layers, x = make_torso(torso, hidden_units, activation), keras.Input((cells.kinds[-1][1],), name="remembered")
     action = action_input(spec)
-    answers = keras.Model([x, action], critic_torso(spec, layers, x, action, seed=seed, l2=l2, head=head))
+    answer = critic_torso(spec, layers, x, action, seed=seed, l2=l2, head=head)
+    answers = keras.Model([x, action], answer, name="torso")
     return _with_memory(cells, features(spec, encoder, normalizer), answers, seed, name)
 
 
 def _with_memory(cells: Cells, encoder: keras.Model, torso: keras.Model, seed: int, name: str) -> Recurrent:
     scale, offset = cells.recall.scaling
-    before = keras.layers.Rescaling(scale.tolist(), offset.tolist(), dtype="float32")
-    memory = Memory(make_cells(cells.recurrent, cells.units, seed))
+    before = keras.layers.Rescaling(scale.tolist(), offset.tolist(), dtype="float32", name="before")
+    memory = Memory(make_cells(cells.recurrent, cells.units, seed), name="memory")
     return Recurrent(encoder, before, memory, torso, name=name)

@@ -216,7 +216,9 @@ class Ring:
 
     def __repr__(self) -> str:
         held = f"{self.size:,} of {self.replay_size:,} rows"
-        return f"<Ring: {held}, {self.nbytes / 1e6:,.1f} MB when full>"
+        states = 4 * self.state_width * self.replay_size
+        of_which = f", of which {states / 1e6:,.1f} are states" if states else ""
+        return f"<Ring: {held}, {self.nbytes / 1e6:,.1f} MB when full{of_which}>"
 
     def state(self) -> dict[str, Any]:
         """All that a later `restore` needs, as arrays; only rows that are held."""

@@ -213,6 +213,23 @@ def _anew(given: Any, env: Any) -> tuple[Acts, Remembers | None]:
     return policy, memory
 
 
+def predict(agent: Any, observations: Any) -> np.ndarray:
+    """The greedy actions of an agent for observations, or, with a memory, for sequences; see `Agent.predict`."""
+    spec, behaviour = agent.spec, agent.behaviour
+    if agent.recall is None:
+        actions = spec.served(behaviour.exploration.greedy(agent.actor.predict(spec.pack(observations))))
+        return actions[0] if spec.is_single(observations) else actions
+    if agent.recall.reward:
+        raise ValueError(
+            "A policy that remembers rewards cannot predict from observations alone. Take `agent.policy()`, and tell "
+            "it what its actions were rewarded with: policy.received(reward)."
+        )
+    packed, leading = spec.pack_steps(observations)
+    rows, acts = [part.reshape(-1, leading[-1], part.shape[1]) for part in packed], behaviour.by(agent.actor.predict)
+    steps = [acts.greedy(tuple(part[:, t] for part in rows))[:, : spec.act_dim] for t in range(leading[-1])]
+    return spec.shaped(np.stack(steps, axis=1).reshape(*leading, spec.act_dim))
+
+
 def summarise(episodes: list[Episode]) -> dict[str, float]:
     """The statistics of finished episodes; NaN where there is none."""
     if not episodes:

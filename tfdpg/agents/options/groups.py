@@ -29,7 +29,7 @@ class Schedule(Options, group="schedule"):
     """updates in a round; None is one for each environment step since the last round."""
     epochs_per_round: Count | None = None
     """passes over the whole replay in a round, in place of updates for steps; in a pass a transition is in one
-    minibatch at most. Needs `replay="uniform"`."""
+    minibatch at most, or with `recurrent` the first of one sequence at most. Needs `replay="uniform"`."""
     max_minibatches_per_round: Count | None = None
     """minibatches in a round at most, shared out evenly among its passes."""
 
@@ -301,6 +301,11 @@ class OffPolicyOptions(Targets, Schedule, Weights, Recurrence, GivenOptimisers, 
             )
         if self.beta == 1:
             self.refuse(["beta_steps"], "`beta` is 1")
+        if self.reward_shaper is not None and "reward" in self.remembers:
+            raise ValueError(
+                "`reward_shaper` changes the rewards that are stored, and a policy that remembers rewards sees those "
+                f"that the environment gives. Received: remembers={self.remembers}"
+            )
 
 
 class DeterministicOptions(Exploration, NoiseSchedule, OffPolicyOptions):

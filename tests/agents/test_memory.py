@@ -1,0 +1,136 @@
+"""Agents with a memory are saved, copied, recorded and described."""
+
+import copy
+import json
+
+import keras
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+
+import tfdpg
+from tests.agents.cells import Leaky, hard, remembering
+from tests.agents.roster import brief
+from tests.environments import Counter
+from tfdpg.training.checkpoint import CheckpointError
+
+
+def encoder():
+    x = keras.Input((2,))
+    return keras.Model(x, keras.layers.Dense(3, "tanh")(x))
+
+
+ALL = ("observation", "action", "reward")
+MEMORIES = {
+    "lstm": {"recurrent": "lstm", "recurrent_units": 3, "normalize_observations": True},
+    "gru": {"recurrent": "gru", "recurrent_units": (3, 2), "stored_state": False, "remembers": ("observation",)},
+    "rnn": {"recurrent": "rnn", "recurrent_units": 3, "replay": "prioritized", "remembers": ALL, "noise": "ou"},
+    "own": {"recurrent": lambda: keras.layers.StackedRNNCells([Leaky(3), hard()])},
+    "encoder": {"recurrent": "gru", "recurrent_units": 3, "encoder": encoder},
+}
+OTHERS = "gru", "rnn", "encoder"
+
+
+def made(env, options):
+    return remembering(env, **{name: value() if callable(value) else value for name, value in options.items()})
+
+
+def step(env, agents, observation):
+    """A step of all lanes; all agents act as the first does."""
+    actions = [agent.act(observation) for agent in agents]
+    for action in actions[1:]:
+        np.testing.assert_array_equal(action, actions[0])
+    observation, *outcome, info = env.step(actions[0])
+    for agent in agents:
+        agent.observe(outcome[0], observation, *outcome[1:], info.get("final_obs"))
+        agent.learn()
+    return observation
+
+
+@pytest.mark.parametrize("name", ["lstm", "own", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+def test_what_was_saved_or_copied_within_episodes_goes_on_to_the_bit(name, tmp_path):
+    env = SyncVectorEnv([lambda: Counter(length=9), lambda: Counter(length=5)])
+    agent = made(env, MEMORIES[name])
+    observation, _ = env.reset(seed=0)
+    for _ in range(13):
+        observation = step(env, [agent], observation)
+    states = agent.behaviour.memory.state[:, agent.behaviour.memory.recall.before_width :]
+    assert states.any(axis=1).all() and agent.updates > 0
+    agent.save(tmp_path / "agent")
+    others = [tfdpg.load_agent(tmp_path / "agent"), copy.deepcopy(agent)]
+    for _ in range(12):
+        observation = step(env, [agent, *others], observation)
+    for other in others:
+        assert other.updates == agent.updates and other.replay.size == agent.replay.size
+        acted = agent.replay.successor[: agent.replay.size] >= 0
+        rows, same = (each.replay.rows[: agent.replay.size][acted] for each in (agent, other))
+        np.testing.assert_array_equal(same, rows)
+        for x, y in zip(other.get_weights(), agent.get_weights(), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_what_is_drawn_may_change_and_what_remembers_may_not(tmp_path):
+    agent = remembering(Counter(), recurrent=hard())
+    agent.fit(Counter(), epochs=1, steps_per_epoch=30, verbose=0)
+    agent.save(tmp_path / "agent")
+    again = tfdpg.load_agent(tmp_path / "agent", sequence_length=4, burn_in=0)
+    assert (again.options.sequence_length, again.options.burn_in) == (4, 0) and again.learn(2)
+    assert again.options.recurrent.get_config() == agent.options.recurrent.get_config()
+    for name, value in {"recurrent": "gru", "stored_state": False, "remembers": ALL}.items():
+        with pytest.raises(ValueError, match=f"`{name}` cannot change"):
+            tfdpg.load_agent(tmp_path / "agent", **{name: value})
+
+
+def test_a_cell_that_keras_cannot_find_is_refused_when_it_comes_and_when_it_is_loaded(tmp_path, monkeypatch):
+    class Strange(keras.layers.SimpleRNNCell):
+        pass
+
+    with pytest.raises(ValueError, match="`recurrent` cannot be copied.* Own cells need @keras.saving.register"):
+        remembering(Counter(), recurrent=Strange(3))
+    with pytest.raises(ValueError, match="`recurrent` must be .* a Keras RNN cell such as keras.layers.LSTMCell"):
+        remembering(Counter(), recurrent=keras.layers.LSTM(3))
+    remembering(Counter(), recurrent=Leaky(3)).save(tmp_path / "agent")
+    monkeypatch.delitem(keras.saving.get_custom_objects(), "tests>Leaky")
+    with pytest.raises(CheckpointError, match=r"Could not locate class 'Leaky'.*@keras.saving.register"):
+        tfdpg.load_agent(tmp_path / "agent")
+
+
+@brief
+def test_recordings_and_saved_agents_are_learnt_from_offline(tmp_path):
+    agent = remembering(Counter(), recurrent_units=3, recorders=[tmp_path / "recorded"])
+    agent.fit(Counter(), epochs=1, steps_per_epoch=33, verbose=0)
+    agent.save(tmp_path / "agent")
+    for data in ("recorded", "agent"):
+        other = remembering(Counter(), recurrent_units=3)
+        logs = other.fit_offline(tmp_path / data, epochs=1, steps_per_epoch=7, verbose=0).history
+        assert np.isfinite(logs["loss"]).all() and other.updates == 7
+        rows = other.replay.rows[: other.replay.size]
+        assert (np.abs(rows[:, 3:-1]).max() > 0) == (data == "agent")  # states, which no recording has
+        np.testing.assert_array_equal(rows[:, :2], agent.replay.rows[: agent.replay.size, :2])
+
+
+def test_shaped_rewards_are_not_remembered():
+    def shaper(reward, step, steps):
+        return 2 * reward
+
+    with pytest.raises(ValueError, match="`reward_shaper` changes the rewards that are stored.*remembers="):
+        remembering(Counter(), remembers=ALL, reward_shaper=shaper)
+    remembering(Counter(), recurrent_units=2, reward_shaper=shaper)
+
+
+def test_it_says_what_its_memory_is_and_what_states_take():
+    agent, lines = remembering(Counter(), recurrent=hard(), replay_size=1_000_000), []
+    assert "recurrent=<LSTMCell>, " in repr(agent)
+    agent.summary(print_fn=lines.append)
+    table = "\n".join(lines)
+    assert "unbuilt" not in table and "functional" not in table and "?" not in table
+    for part in ("encoder", "before", "memory", "torso"):
+        assert table.count(f" {part} (") == 2
+    assert lines[-1] == "replay: <Ring: 0 of 1,000,000 rows, 49.0 MB when full, of which 24.0 are states>"
+    config = json.loads(json.dumps(agent.get_config()))
+    assert "recurrent" not in config and config["sequence_length"] == 3
+    again = tfdpg.DDPG(Counter(), **config, recurrent=hard())
+    for x, y in zip(again.get_weights(), agent.get_weights(), strict=True):
+        np.testing.assert_array_equal(x, y)
+    named = remembering(Counter(), recurrent_units=(3, 2)).get_config()
+    assert named["recurrent"] == "lstm" and named["recurrent_units"] == [3, 2]

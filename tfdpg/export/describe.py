@@ -1,0 +1,43 @@
+"""What an exported model holds, for people."""
+
+import json
+from pathlib import Path
+
+import tensorflow as tf
+
+from tfdpg.export.policy import Policy, load
+
+SKIPPED = ("observation_space", "action_space", "format", "files", "sha256")
+"""What of `tfdpg.json` is shown in other words, or says nothing to people."""
+
+
+def describe(directory: str | Path) -> str:
+    """What an exported model holds, for people: its signatures with shapes and types, and `tfdpg.json`."""
+    policy = load(directory)
+    lines = [str(policy.directory), "signatures:"]
+    for name, signature in policy._model.signatures.items():
+        _, inputs = signature.structured_input_signature
+        is_step = policy.recall is None or name in ("pi", "serving_default", "initial_state")
+        axes = ("batch",) if is_step else ("batch", "time")
+        lines.append(
+            f"  {name}({_tensors(policy, inputs, axes)}) -> {_tensors(policy, signature.structured_outputs, axes)}"
+        )
+    lines += [f"observation space: {policy.spec.observation_space}", f"action space: {policy.spec.action_space}"]
+    lines += [f"{key}: {json.dumps(value)}" for key, value in policy.metadata.items() if key not in SKIPPED]
+    return "\n".join(lines)
+
+
+def _tensors(policy: Policy, specs: dict[str, tf.TensorSpec], axes: tuple[str, ...]) -> str:
+    """Inputs or outputs: the observation first, then what is recalled in its order, then actions and the rest."""
+    parts = () if policy.recall is None else dict(policy.recall.parts)
+    order = [leaf.name for leaf in policy.spec.leaves] + ["pi", "a_before", "r_before", *parts, "a", "r", "levels"]
+    names = sorted(specs, key=lambda name: order.index(name) if name in order else 0)
+    return ", ".join(f"{name}: {_described(specs[name], axes)}" for name in names)
+
+
+def _described(spec: tf.TensorSpec, axes: tuple[str, ...]) -> str:
+    if spec.shape.rank is None:
+        return f"{spec.dtype.name}[levels] or [batch, levels]"
+    names = [*axes, *["any"] * spec.shape.rank]
+    shape = [names[axis] if size is None else str(size) for axis, size in enumerate(spec.shape)]
+    return f"{spec.dtype.name}[{', '.join(shape)}]"

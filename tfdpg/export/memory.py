@@ -1,0 +1,185 @@
+"""The exported functions of agents with a memory: a step of the policy, whose caller keeps the state, and episodes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdpg.acting import Recall
+from tfdpg.export.signature import Outputs, Signature, refuse_keys, tensors
+from tfdpg.export.verify import Run, compare
+from tfdpg.networks import Recurrent, bounded
+from tfdpg.spec import Spec
+
+STEPS = 5
+"""How many steps the session goes to be compared with the networks."""
+
+
+def step_signatures(spec: Spec, pi: Recurrent, recall: Recall) -> dict[str, Signature]:
+    """A policy with a memory as pure functions: `pi`, a step, and `initial_state`; the model itself keeps no state.
+
+    `initial_state(batch) → a_before, h, c` is what episodes begin with, `[batch, n]` each for a number `batch`, and
+    `pi(x, a_before, h, c) → pi, h, c` is a step; `h, c` are the parts of the state by their names, and `r_before`
+    `[batch]` comes with rewards that are remembered.
+
+    Args:
+        spec: the spaces.
+        pi: the policy.
+        recall: what it recalls.
+
+    Raises:
+        ValueError: a part of the observation has the name of another input.
+    """
+    start = recall.start(1)
+    inputs = {
+        name: tf.TensorSpec([None, *x.shape[1:]], tf.float32, name=name) for name, x in named(recall, start).items()
+    }
+    refuse_keys(spec, dict.fromkeys(inputs, "pi") | ({"r": "q1"} if recall.reward else {}))
+
+    def begin(_: None, batch: Any) -> Outputs:
+        return named(recall, tf.tile(tf.constant(start), tf.stack([batch, 1])))
+
+    def step(observation: Any, **given: Any) -> Outputs:
+        if recall.action:
+            given["a_before"] = bounded(spec, given["a_before"])
+        recalled = [given[name][:, None] if name == "r_before" else given[name] for name in inputs]
+        output = pi((observation, tf.concat(recalled, axis=-1)))
+        action, *state = tf.split(output, [spec.act_dim, *(width for _, width in recall.parts)], axis=-1)
+        return {"pi": bounded(spec, action)} | dict(zip(dict(recall.parts), state, strict=True))
+
+    def past(observations: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What is recalled after two steps."""
+        given, reward = begin(None, _count(observations)), _rewards(observations, 1)
+        for _ in range(2):
+            given = follow(recall, step(tensors(spec, observations), **given), reward)
+        return {name: np.asarray(values) for name, values in given.items()}
+
+    batch = {"batch": tf.TensorSpec([], tf.int32, name="batch")}
+    begins = Signature(begin, batch, lambda rows: {"batch": _count(rows)}, axes=0)
+    return {"pi": Signature(step, inputs, past), "initial_state": begins}
+
+
+def named(recall: Recall, recalled: Any) -> dict[str, Any]:
+    """What is recalled (see `Recall`), `[batch, n]`, by the names of the inputs of `pi`."""
+    names, start = {"a_before": recalled[:, : recall.spec.act_dim]} if recall.action else {}, recall.before_width
+    if recall.reward:
+        names["r_before"] = recalled[:, start - 1]
+    for name, width in recall.parts:
+        names[name] = recalled[:, start : start + width]
+        start += width
+    return names
+
+
+def follow(recall: Recall, outputs: Mapping[str, Any], reward: Any) -> dict[str, Any]:
+    """What `pi` takes after a step: what it gave, and the reward."""
+    names = {"a_before": outputs["pi"]} if recall.action else {}
+    names |= {"r_before": reward} if recall.reward else {}
+    return names | {name: outputs[name] for name, _ in recall.parts}
+
+
+def over_episodes(recall: Recall, critic: Recurrent, signature: Signature) -> Signature:
+    """A signature on sequences from an episode's start: inputs and outputs are `[batch, time, ...]`.
+
+    What came before a step are the actions of the sequence, and its rewards, the input `r`, if they are remembered.
+
+    Args:
+        recall: what the critic recalls.
+        critic: remembers the sequence.
+        signature: of what is remembered, in place of an observation, and of an action.
+    """
+
+    def compute(observation: Any, a: Any, r: Any = None, **others: Any) -> Outputs:
+        batch, time = tf.shape(a)[0], tf.shape(a)[1]
+        before = _before(recall, a, r)
+        remembered, _ = critic.remember(observation, before, tf.ones([batch, time], tf.bool), critic.start(before))
+        others = {name: _for_each_step(values, batch, time) for name, values in others.items()}
+        outputs = signature.compute(_flat(remembered), a=_flat(a), **others)
+        return {name: _unflat(values, batch, time) for name, values in outputs.items()}
+
+    def examples(observations: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return signature.examples(observations) | {"r": _rewards(observations, 2)}
+
+    action = signature.inputs["a"]
+    inputs = {"a": tf.TensorSpec([None, *action.shape], action.dtype, name="a")}
+    if recall.reward:
+        inputs["r"] = tf.TensorSpec([None, None], tf.float32, name="r")
+    return Signature(compute, dict(signature.inputs) | inputs, examples, axes=2)
+
+
+def check_steps(pi: Recurrent, recall: Recall, examples: Mapping[str, np.ndarray], tolerance: float, run: Run) -> None:
+    """Steps through episodes by the signatures, and compares with the policy unrolled in one call.
+
+    Args:
+        pi: the policy.
+        recall: what it recalls.
+        examples: raw observations by input name.
+        tolerance: relative, and absolute for what is small.
+        run: computes signatures.
+
+    Raises:
+        ExportError: they differ.
+    """
+    rows = [{name: np.roll(values, -t, axis=0) for name, values in examples.items()} for t in range(STEPS)]
+    steps, given = [], run("initial_state", {"batch": _count(examples)})
+    rewards = np.stack([np.roll(_rewards(examples, 1), -t) for t in range(STEPS)], axis=1)
+    for t, observations in enumerate(rows):
+        steps.append(run("pi", {**observations, **given}))
+        given = follow(recall, steps[-1], rewards[:, t])
+    action = np.stack([step["pi"] for step in steps], axis=1)
+    observation = tensors(recall.spec, {name: np.stack([row[name] for row in rows], axis=1) for name in examples})
+    before = _before(recall, action, rewards)
+    remembered, state = pi.remember(observation, before, tf.ones(action.shape[:2], tf.bool), pi.start(before))
+    expected = bounded(recall.spec, pi.answer(_flat(remembered))).numpy()
+    found = np.concatenate([steps[-1][name] for name, _ in recall.parts], axis=1)
+    compare("pi, stepped from initial_state", action, expected.reshape(action.shape), tolerance, tolerance)
+    compare("pi, stepped from initial_state", found, state.numpy(), tolerance, tolerance)
+
+
+def described(recall: Recall) -> dict[str, Any]:
+    """What `tfdpg.json` says of a memory: what is seen of each step, and the parts of the state in their order."""
+    remembers = ["observation", *["action"] * recall.action, *["reward"] * recall.reward]
+    return {"remembers": remembers, "state": [{"name": name, "shape": [width]} for name, width in recall.parts]}
+
+
+def recall_of(spec: Spec, metadata: Mapping[str, Any]) -> Recall | None:
+    """The inverse of `described`; None where there is no memory."""
+    if "state" not in metadata:
+        return None
+    remembers, parts = metadata["remembers"], [(part["name"], *part["shape"]) for part in metadata["state"]]
+    return Recall(spec, "action" in remembers, "reward" in remembers, tuple(parts), stored=False)
+
+
+def _before(recall: Recall, action: Any, reward: Any) -> tf.Tensor:
+    """The actions and the rewards before each step of episodes, of those after it, `[batch, time, before_width]`."""
+    steps = [bounded(recall.spec, action)] if recall.action else [tf.zeros_like(action[..., :0])]
+    steps += [reward[..., None]] if recall.reward else []
+    first = tf.constant(recall.start(1)[:, None, : recall.before_width])
+    after = tf.concat(steps, axis=-1)[:, :-1]
+    return tf.concat([tf.tile(first, tf.stack([tf.shape(action)[0], 1, 1])), after], axis=1)
+
+
+def _for_each_step(values: Any, batch: Any, time: Any) -> tf.Tensor:
+    """`[n]` or `[batch, n]` as `[batch · time, n]`."""
+    width = tf.shape(values)[-1]
+    return tf.repeat(tf.broadcast_to(tf.reshape(values, [-1, width]), [batch, width]), time, axis=0)
+
+
+def _flat(x: Any) -> Any:
+    """`[batch, time, n]` as `[batch · time, n]`."""
+    return tf.reshape(x, [-1, x.shape[-1]])
+
+
+def _unflat(x: Any, batch: Any, time: Any) -> tf.Tensor:
+    sizes = [tf.shape(x)[axis] if size is None else size for axis, size in enumerate(x.shape)]
+    return tf.reshape(x, [batch, time, *sizes[1:]])
+
+
+def _count(observations: Mapping[str, np.ndarray]) -> np.ndarray:
+    return np.array(len(next(iter(observations.values()))), np.int32)
+
+
+def _rewards(observations: Mapping[str, np.ndarray], axes: int) -> np.ndarray:
+    """An example for each observation, of which so many axes are free."""
+    shape = next(iter(observations.values())).shape[:axes]
+    return np.linspace(-1, 1, int(np.prod(shape)), dtype=np.float32).reshape(shape)
