@@ -234,8 +234,8 @@ def state_widths(cell: Any) -> list[int]:
     Raises:
         ValueError: it is no cell, or its state is not made of vectors.
     """
-    is_layer = isinstance(cell, keras.layers.Layer) and not isinstance(cell, keras.layers.RNN)
-    if not is_layer or not hasattr(cell, "state_size"):
+    is_cell = isinstance(cell, keras.layers.Layer) and not isinstance(cell, keras.layers.RNN)
+    if not is_cell or not hasattr(cell, "state_size"):
         raise reject("recurrent", '"lstm", "gru", "rnn" or a Keras RNN cell such as keras.layers.LSTMCell(64)', cell)
     sizes = cell.state_size if isinstance(cell.state_size, list | tuple) else [cell.state_size]
     if not all(isinstance(size, int) for size in sizes):
