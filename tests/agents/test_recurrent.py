@@ -179,7 +179,10 @@ def test_eager_updates_are_the_compiled_ones():
         np.testing.assert_allclose(eager, compiled, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("recurrent", ["lstm", "gru", "rnn"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("lstm", "rnn")]
+
+
+@pytest.mark.parametrize("recurrent", ["gru", *SLOW])
 def test_xla_computes_the_same_updates(recurrent):
     plain, compiled = (filled(recurrent=recurrent, bc_weight=0.1, jit_compile=jit) for jit in (False, True))
     for agent in (plain, compiled):

@@ -27,7 +27,11 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("kind, options", CASES.values(), ids=CASES)
+QUICK = "td3-lstm", "ddpg-gru"
+PARAMS = [pytest.param(*case, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, case in CASES.items()]
+
+
+@pytest.mark.parametrize("kind, options", PARAMS)
 def test_updates_equal_those_that_walk_through_episodes(kind, options):
     agent = make(kind, **options)
     reference = StepByStep(

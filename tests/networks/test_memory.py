@@ -100,7 +100,7 @@ def test_it_goes_through_its_cells_one_step_at_a_time_and_past_what_is_masked(ma
 
 
 @everyone
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_its_gradients_are_those_of_keras_layers(make, jit, rng):
     memory = memory_of(make(), rng)
     x, state = inputs(memory, rng)
