@@ -68,37 +68,32 @@ class Recall(gym.Env):
 
 
 SMALL = {"hidden_units": (64, 64), "batch_size": 64, "start_steps": 1000, "update_after": 1000}
-MEMORY = {"recurrent_units": 32}
+UNITS = {"recurrent_units": 32}
+LONG = {"sequence_length": 51, "burn_in": 50, "gradient_steps": 10}  # an update for 5 steps
+CHEETAH = {"hidden_units": (128, 128), "batch_size": 32, "gradient_steps": 15}  # an update, of 640 steps, for 3.3
 TASKS: dict[str, tuple[Any, int, dict[str, Any], dict[str, Any]]] = {
-    "pendulum": (lambda: Hidden(gym.make("Pendulum-v1"), slice(2)), 40_000, SMALL, MEMORY),
-    "recall-10": (lambda: Recall(10), 20_000, SMALL, MEMORY | {"sequence_length": 11}),
-    "recall-50": (lambda: Recall(50), 60_000, SMALL, MEMORY | {"sequence_length": 51, "burn_in": 50}),
-    "cheetah": (
-        lambda: Hidden(gym.make("HalfCheetah-v5"), slice(8)),
-        200_000,
-        {},
-        {"batch_size": 32, "gradient_steps": 25},
-    ),
+    "pendulum": (lambda: Hidden(gym.make("Pendulum-v1"), slice(2)), 40_000, SMALL, UNITS),
+    "recall-10": (lambda: Recall(10), 20_000, SMALL, UNITS | {"sequence_length": 11}),
+    "recall-50": (lambda: Recall(50), 20_000, SMALL, UNITS | LONG),
+    "cheetah": (lambda: Hidden(gym.make("HalfCheetah-v5"), slice(8)), 200_000, {}, CHEETAH),
 }
 """For each task: what makes it, environment steps, options of all agents, and of those with a memory."""
 
 
-def train(task: str, agent: str, recurrent: str | None, seed: int, steps: int | None, more: dict[str, Any]) -> Path:
+def train(task: str, agent: str, recurrent: str | None, seed: int, steps: int | None) -> Path:
     """Trains one agent; returns the file with its evaluations."""
     make_env, usual, options, memory = TASKS[task]
     if recurrent is not None:
         options = options | {"recurrent": recurrent} | memory
-    made = getattr(tfdpg, agent.upper())(make_env(), seed=seed, **options | more)
-    epoch = (steps or usual) // 20
-    history = made.fit(
-        made_env := make_env(),
+    env = make_env()
+    history = getattr(tfdpg, agent.upper())(env, seed=seed, **options).fit(
+        env,
         epochs=20,
-        steps_per_epoch=epoch,
+        steps_per_epoch=(steps or usual) // 20,
         validation_env=make_env(),
         validation_episodes=10,
         verbose=2,
     )
-    del made_env
     file = Path("runs/recurrent") / f"{task}-{agent}-{recurrent or 'none'}-{seed}.csv"
     file.parent.mkdir(parents=True, exist_ok=True)
     names = ("env_steps", "val_return", "val_return_std", "return", "steps_per_second")
@@ -120,7 +115,7 @@ def main() -> None:
     args = parser.parse_args()
     for seed in args.seeds:
         recurrent = None if args.recurrent == "none" else args.recurrent
-        print(train(args.task, args.agent, recurrent, seed, args.steps, {}))
+        print(train(args.task, args.agent, recurrent, seed, args.steps))
 
 
 if __name__ == "__main__":
