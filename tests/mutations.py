@@ -227,10 +227,10 @@ MUTATIONS = [
             ("agents/test_recurrent_update.py",),
         ),
         (
-            "sequences: targets bootstrap one row too far",
+            "sequences: targets bootstrap one row too early",
             "networks/histories.py",
-            "tf.expand_dims(self.ahead, -1) >= m",
-            "tf.expand_dims(self.ahead, -1) >= m - 1",
+            "rows[:, first + m : first + m + steps]",
+            "rows[:, first + m - 1 : first + m - 1 + steps]",
             ("agents/test_recurrent_update.py",),
         ),
         (
