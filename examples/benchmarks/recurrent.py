@@ -69,7 +69,8 @@ def skrl(cell: str) -> Callable[[int], Any]:
             x, after = self.memory(x.view(-1, steps, x.shape[-1]), tuple(before) if states == 2 else before[0])
             x = x.reshape(-1, UNITS)
             value = self.torso(torch.cat([x, inputs["taken_actions"]], 1)) if self.is_critic else 0
-            return value if self.is_critic else 2 * torch.tanh(self.torso(x)), {"rnn": list(after)[:states]}
+            output = value if self.is_critic else 2 * torch.tanh(self.torso(x))
+            return output, {"rnn": list(after) if states == 2 else [after]}
 
     options = TD3_CFG()
     options.batch_size, options.smooth_regularization_clip, options.learning_starts = BATCH, 0.5, 0
