@@ -28,7 +28,7 @@ MEMORIES = {
     "own": {"recurrent": lambda: keras.layers.StackedRNNCells([Leaky(3), hard()])},
     "encoder": {"recurrent": "gru", "recurrent_units": 3, "encoder": encoder},
 }
-OTHERS = "gru", "rnn", "encoder"
+OTHERS = "gru", "rnn", "own", "encoder"
 
 
 def made(env, options):
@@ -47,7 +47,7 @@ def step(env, agents, observation):
     return observation
 
 
-@pytest.mark.parametrize("name", ["lstm", "own", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+@pytest.mark.parametrize("name", ["lstm", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_what_was_saved_or_copied_within_episodes_goes_on_to_the_bit(name, tmp_path):
     env = SyncVectorEnv([lambda: Counter(length=9), lambda: Counter(length=5)])
     agent = made(env, MEMORIES[name])

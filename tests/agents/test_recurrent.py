@@ -132,7 +132,7 @@ def test_burn_in_brings_the_state_up_and_has_no_gradient(one):
             assert not np.array_equal(from_there.ask(network, action), batch.ask(network, action))
 
 
-@pytest.mark.parametrize("n_step, stored", [(2, True), (1, False)])
+@pytest.mark.parametrize("n_step, stored", [(2, True), pytest.param(1, False, marks=pytest.mark.slow)])
 def test_an_update_on_a_batch_of_one_s_own_equals_one_on_what_is_drawn(n_step, stored):
     options = SMALL | {"n_step": n_step, "stored_state": stored, "remembers": ("observation",)}
     drawn, given = (make(tfdpg.TD3, **options) for _ in range(2))
@@ -179,10 +179,8 @@ def test_eager_updates_are_the_compiled_ones():
         np.testing.assert_allclose(eager, compiled, rtol=1e-4, atol=1e-6)
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("lstm", "rnn")]
-
-
-@pytest.mark.parametrize("recurrent", ["gru", *SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("recurrent", ["lstm", "gru", "rnn"])
 def test_xla_computes_the_same_updates(recurrent):
     plain, compiled = (filled(recurrent=recurrent, bc_weight=0.1, jit_compile=jit) for jit in (False, True))
     for agent in (plain, compiled):

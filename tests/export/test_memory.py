@@ -39,7 +39,7 @@ KINDS = {
 }
 STATES = {"lstm": ["h", "c"], "gru": ["h"], "stacked": ["h_0", "c_0", "h_1", "c_1"], "own cell": ["h"]}
 kinds = pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=pytest.mark.slow if k == "own cell" else []) for k in KINDS]
+    "kind", [pytest.param(k, marks=pytest.mark.slow if k in ("own cell", "stacked") else []) for k in KINDS]
 )
 
 
