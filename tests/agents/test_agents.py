@@ -95,7 +95,7 @@ def test_acting_predicting_and_policy_agree(make, one):
     predicted = agent.predict(observations)
     assert predicted.shape == (4, 1)
     np.testing.assert_allclose(agent.policy()(observations), predicted, rtol=1e-4, atol=1e-5)
-    for act in (agent, agent.predict):
+    for act in (agent, agent.predict, agent.policy()):
         np.testing.assert_allclose(act(observations[0]), predicted[0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(agent.act(observations, explore=False), predicted, rtol=1e-4, atol=1e-5)
 

@@ -109,6 +109,53 @@ def test_recordings_and_saved_agents_are_learnt_from_offline(tmp_path):
         np.testing.assert_array_equal(rows[:, :2], agent.replay.rows[: agent.replay.size, :2])
 
 
+def test_a_saved_memory_is_no_matter_to_others_that_learn_from_its_data(tmp_path):
+    agent = remembering(Counter())
+    agent.fit(Counter(), epochs=1, steps_per_epoch=30, verbose=0)
+    agent.save(tmp_path / "agent")
+    for other in (
+        remembering(Counter(), recurrent_units=5),
+        tfdpg.TD3(Counter(), hidden_units=(4,), batch_size=4, run_eagerly=True),
+    ):
+        other.fit_offline(tmp_path / "agent", epochs=1, steps_per_epoch=2, verbose=0)
+        rows = other.replay.rows[: other.replay.size]
+        np.testing.assert_array_equal(rows[:, [0, 1, 2, -1]], agent.replay.rows[: agent.replay.size, [0, 1, 2, -1]])
+        assert (rows[:, 3:-1] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"recurrent_units": ()}, r"`recurrent_units` must be .* at least one. Received: recurrent_units=\(\)"),
+        ({"remembers": ("action",)}, '`remembers` must be different names with "observation" among them'),
+        ({"remembers": ("observation",) * 2}, "`remembers` must be different names"),
+    ],
+)
+def test_a_memory_of_nothing_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        remembering(Counter(), **options)
+
+
+def test_an_encoder_may_be_a_sequential_model(tmp_path):
+    layers = [keras.Input((2,)), keras.layers.Dense(3, "tanh")]
+    agent = remembering(Counter(), encoder=keras.Sequential(layers))
+    agent.save(tmp_path / "agent")
+    sequences = np.ones((2, 4, 2), np.float32)
+    np.testing.assert_array_equal(tfdpg.load_agent(tmp_path / "agent").predict(sequences), agent.predict(sequences))
+
+
+def test_a_policy_takes_one_observation_at_a_time_and_predict_a_sequence():
+    agent = remembering(Counter())
+    policy, sequence = agent.policy(), np.arange(6, dtype=np.float32).reshape(3, 2)
+    for _ in range(2):
+        actions = [policy(observation) for observation in sequence]
+        np.testing.assert_allclose(actions, agent.predict(sequence), rtol=1e-5, atol=1e-6)
+        policy.reset()
+    assert agent.policy(seed=1)(sequence[0]).shape == (1,)
+    with pytest.raises(ValueError, match="from an episode's start. For one observation at a time take `agent.policy()"):
+        agent.predict(sequence[0])
+
+
 def test_shaped_rewards_are_not_remembered():
     def shaper(reward, step, steps):
         return 2 * reward

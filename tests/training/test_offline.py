@@ -71,8 +71,11 @@ def test_states_that_data_does_not_have_are_those_of_an_episode_s_start():
     again = Ring(SPEC, 50, step_width=SPEC.act_dim + 3, walks_back=True)
     load_into(again, ring.state())
     np.testing.assert_array_equal(again.rows[:10], ring.rows[:10])
-    with pytest.raises(ValueError, match="with 4 numbers of them: 8 numbers a row. Received: a dict, with 7"):
-        load_into(Ring(SPEC, 50, step_width=SPEC.act_dim + 4, walks_back=True), ring.state())
+    for other in (plain, Ring(SPEC, 50, step_width=SPEC.act_dim + 4, walks_back=True)):  # another memory's, or none's
+        load_into(other, ring.state())
+        rows = other.rows[other.size - 10 : other.size]
+        np.testing.assert_array_equal(rows[:, [0, 1, 2, -1]], ring.rows[:10, [0, 1, 2, -1]])
+        assert (rows[:, 3:-1] == 0).all() and rows.shape[1] == 4 + other.state_width
     with pytest.raises(ValueError, match="with the distribution that drew each action"):
         load_into(Ring(SPEC, 50, step_width=SPEC.act_dim + 3, has_windows=True), data())
 

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfdpg.acting import Output, Recall, make_torso
-from tfdpg.networks.encoder import Normalizer
+from tfdpg.networks.encoder import Normalizer, observation_inputs
 from tfdpg.networks.heads import Head
 from tfdpg.networks.memory import Memory, kind_of, make_cells, output_width, part_names
 from tfdpg.networks.mlp import action_input, actor_torso, critic_torso, features
@@ -22,7 +22,7 @@ class Recurrent(keras.Model):
     Args:
         encoder: from observations to features.
         before: from what came before (see `Recall`) to numbers that are as large as features.
-        memory: from both to what is remembered.
+        memory: from both to what is remembered; it has its weights already.
         torso: from that, or from that and an action, to the output.
     """
 
@@ -37,9 +37,6 @@ class Recurrent(keras.Model):
         super().__init__(**{"dtype": "float32"} | kwargs)
         self.encoder, self.before, self.memory, self.torso = encoder, before, memory, torso
         before.build((None, None, len(before.scale)))
-        if not memory.built:
-            features: Any = encoder.output
-            memory.build((None, None, features.shape[-1] + len(before.scale)))
         self.built = True
 
     def remember(self, observation: Any, before: Any, valid: Any, state: Any, training: bool = False) -> Any:
@@ -131,7 +128,7 @@ def recurrent_actor(
     """A policy with a memory; see `mlp_actor`."""
     layers, x = make_torso(torso, hidden_units, activation), keras.Input((cells.kinds[-1][1],), name="remembered")
     answers = keras.Model(x, actor_torso(spec, layers, x, seed=seed, l2=l2, output=output), name="torso")
-    return _with_memory(cells, features(spec, encoder, normalizer), answers, seed, "pi")
+    return _with_memory(cells, spec, features(spec, encoder, normalizer), answers, seed, "pi")
 
 
 def recurrent_critic(
@@ -153,11 +150,15 @@ def recurrent_critic(
     action = action_input(spec)
     answer = critic_torso(spec, layers, x, action, seed=seed, l2=l2, head=head)
     answers = keras.Model([x, action], answer, name="torso")
-    return _with_memory(cells, features(spec, encoder, normalizer), answers, seed, name)
+    return _with_memory(cells, spec, features(spec, encoder, normalizer), answers, seed, name)
 
 
-def _with_memory(cells: Cells, encoder: keras.Model, torso: keras.Model, seed: int, name: str) -> Recurrent:
+def _with_memory(cells: Cells, spec: Spec, encoder: keras.Model, torso: keras.Model, seed: int, name: str) -> Recurrent:
     scale, offset = cells.recall.scaling
     before = keras.layers.Rescaling(scale.tolist(), offset.tolist(), dtype="float32", name="before")
-    memory = Memory(make_cells(cells.recurrent, cells.units, seed), name="memory")
+    memory, seen = (
+        Memory(make_cells(cells.recurrent, cells.units, seed), name="memory"),
+        encoder(observation_inputs(spec)),
+    )
+    memory.build((None, None, seen.shape[-1] + len(scale)))
     return Recurrent(encoder, before, memory, torso, name=name)

@@ -225,6 +225,7 @@ class Ring:
         self.allocate()
         held = slice(0, self.size)
         state = {"added": np.int64(self.added), "heads": self.current, "newest": self.newest, "rows": self.rows[held]}
+        state["state_width"] = np.int64(self.state_width)
         names = ("terminated", "successor", "onward", "images")
         return state | {name: getattr(self, name)[held] for name in names if getattr(self, name) is not None}
 

@@ -35,26 +35,21 @@ def load_into(ring: Ring, data: Any) -> None:
     """
     before = ring.added
     for state in _states(ring.spec, data):
-        width, received = ring.obs_width + ring.step_width + 1, state["rows"].shape[1]
-        if received == width - ring.state_width:  # each step is as one at an episode's start
-            at = np.full(ring.state_width, ring.obs_width + ring.spec.act_dim)
-            state["rows"] = np.insert(state["rows"], at, 0, axis=1)
-        elif received != width:
+        rows, stored = state["rows"], int(state.get("state_width", 0))
+        width, received = ring.obs_width + ring.step_width - ring.state_width + 1, rows.shape[1] - stored
+        if received != width:
+            what = "with" if ring.step_width - ring.state_width > ring.spec.act_dim else "without"
             raise ValueError(
-                f"`data` must be for these spaces, and {_belongs(ring)}: {width} numbers a row. "
-                f"Received: {_named(data)}, with {received}"
+                f"`data` must be for these spaces, and {what} the distribution that drew each action, which only a "
+                f"saved ACER has: {width} numbers a row. Received: {_named(data)}, with {received}"
             )
+        if stored != ring.state_width:  # another memory's: each step is as one at an episode's start
+            at = ring.obs_width + ring.spec.act_dim
+            rows = np.delete(rows, slice(at, at + stored), axis=1)
+            state["rows"] = np.insert(rows, np.full(ring.state_width, at), 0, axis=1)
         ring.append(state)
     if ring.added == before:
         raise ValueError(f"`data` must hold at least one transition. Received: data={data!r}")
-
-
-def _belongs(ring: Ring) -> str:
-    """What must be stored with a step besides the action."""
-    if ring.state_width:
-        return f"without the states of a policy's memory or with {ring.state_width} numbers of them"
-    what = "with" if ring.step_width > ring.spec.act_dim else "without"
-    return f"{what} the distribution that drew each action, which only a saved ACER has"
 
 
 def _named(data: Any) -> str:

@@ -108,12 +108,14 @@ class BehaviourPolicy:
         return self._behaviour.spec
 
     def __call__(self, observation: Any) -> np.ndarray:
-        """The actions for a batch of observations."""
+        """The actions for a batch of observations, or the one for one, in the environment's shape."""
         packed = self.spec.pack(observation)
         self._lanes = len(packed[0])
         if self._factor is None:
-            return self.spec.served(self._behaviour.greedy(packed))
-        return self._behaviour.explore(packed, self._factor, self._rng)[:, : self.spec.act_dim]
+            actions = self._behaviour.greedy(packed)
+        else:
+            actions = self._behaviour.explore(packed, self._factor, self._rng)
+        return self.spec.served(actions)[0 if self.spec.is_single(observation) else slice(None)]
 
     def end(self, ended: np.ndarray) -> None:
         """Forgets the past of the lanes whose episode ended, bool `[lanes]`."""
@@ -223,6 +225,11 @@ def predict(agent: Any, observations: Any) -> np.ndarray:
         raise ValueError(
             "A policy that remembers rewards cannot predict from observations alone. Take `agent.policy()`, and tell "
             "it what its actions were rewarded with: policy.received(reward)."
+        )
+    if spec.is_single(observations):
+        raise ValueError(
+            "An agent with a memory predicts for sequences from an episode's start. For one observation at a time take "
+            "`agent.policy()`, which remembers those before, and call its reset() where an episode ends."
         )
     packed, leading = spec.pack_steps(observations)
     rows, acts = [part.reshape(-1, leading[-1], part.shape[1]) for part in packed], behaviour.by(agent.actor.predict)

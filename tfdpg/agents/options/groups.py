@@ -134,8 +134,11 @@ class Recurrence(Options, group="memory", marks=(Stock,)):
             self.refuse(names, "`recurrent` is None")
         elif not isinstance(self.recurrent, str):
             self.refuse(["recurrent_units"], "`recurrent` is a cell of your own")
-        if "observation" not in self.remembers:
-            raise reject("remembers", 'names with "observation" among them', self.remembers)
+        units = self.recurrent_units
+        if not isinstance(units, int) and not len(units):
+            raise reject("recurrent_units", "a positive integer or a sequence of at least one", units)
+        if "observation" not in self.remembers or len(set(self.remembers)) < len(self.remembers):
+            raise reject("remembers", 'different names with "observation" among them', self.remembers)
 
 
 class Weights(Options, group="networks", marks=(Stock,)):
