@@ -293,7 +293,7 @@ def test_predict_feeds_back_its_own_actions(kind, exported):
     expected = episodes(agent.policy(), False)
     np.testing.assert_allclose(agent.predict(X), expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(agent(X[1]), expected[1], rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match=r"`x` of a sequence must have shape \(time, 3\), or \(batch, time, 3\)"):
+    with pytest.raises(ValueError, match="from an episode's start. For one observation at a time"):
         agent.predict(X[0, 0])
 
 
