@@ -156,9 +156,7 @@ def recurrent_critic(
 def _with_memory(cells: Cells, spec: Spec, encoder: keras.Model, torso: keras.Model, seed: int, name: str) -> Recurrent:
     scale, offset = cells.recall.scaling
     before = keras.layers.Rescaling(scale.tolist(), offset.tolist(), dtype="float32", name="before")
-    memory, seen = (
-        Memory(make_cells(cells.recurrent, cells.units, seed), name="memory"),
-        encoder(observation_inputs(spec)),
-    )
+    seen: Any = encoder(observation_inputs(spec))
+    memory = Memory(make_cells(cells.recurrent, cells.units, seed), name="memory")
     memory.build((None, None, seen.shape[-1] + len(scale)))
     return Recurrent(encoder, before, memory, torso, name=name)
