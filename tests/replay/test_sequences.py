@@ -61,7 +61,7 @@ def test_sequences_are_the_reference_s(history, burn_in, length):
     _, steps, size, n = history
     ring, reference = ring_of(size), Reference(size)
     ring.allocate()
-    ring.rows[:] = np.nan  # memory that was not written to may hold anything
+    ring.rows.view(np.uint32)[:] = 0x7FA00001  # memory that was not written to may hold anything: NaN that signals
     play(ring, reference, steps, step_of)
     held = reference.added - ring.size
     taken = [(e, t) for e in reference.episodes for t in range(len(e["rewards"])) if e["numbers"][t] >= held]

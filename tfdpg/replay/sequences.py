@@ -179,7 +179,7 @@ def pack_sequence(
     if "float32" in spec.groups:
         packed[..., layout.observation] = rows.observation[0]
     if recall.action:
-        action = np.where(led[..., None], np.clip(rows.action, spec.low, spec.high), spec.center)
+        action = np.clip(np.where(led[..., None], rows.action, spec.center), spec.low, spec.high)
         packed[..., layout.before.start : layout.before.start + spec.act_dim] = action
     if recall.reward:
         packed[..., layout.before.stop - 1] = np.where(led, rows.reward, 0)
@@ -191,7 +191,8 @@ def pack_sequence(
         return values[..., burn_in + 1 + later :][..., :length]
 
     gammas = np.broadcast_to(np.float32(gamma), led.shape)
-    acted, reward, discount = taken(led), taken(rows.reward), taken(gammas)
+    acted, discount = taken(led), taken(gammas)
+    reward = np.where(acted, taken(rows.reward), 0)
     ended = taken(rows.terminated) | ~acted
     ahead = np.arange(burn_in, burn_in + length) + acted
     for k in range(1, led.shape[-1] - burn_in - length):
@@ -202,7 +203,7 @@ def pack_sequence(
         ahead = ahead + goes_on
     learnt, action = packed[..., burn_in : burn_in + length, :], rows.action[..., burn_in + 1 :, :][..., :length, :]
     learnt[..., layout.action] = np.where(acted[..., None], action, spec.center)
-    learnt[..., layout.reward] = np.where(acted, reward, 0)
+    learnt[..., layout.reward] = reward
     learnt[..., layout.discount] = discount * ~ended
     learnt[..., layout.weight] = acted if weights is None else acted * weights[..., None]
     learnt[..., layout.ahead] = ahead
