@@ -104,19 +104,19 @@ def train(task: str, agent: str, recurrent: str | None, seed: int, steps: int | 
     return file
 
 
-def main() -> None:
-    """Trains by the arguments of the command line."""
+def parser() -> argparse.ArgumentParser:
+    """What the command line takes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=TASKS, default="pendulum")
     parser.add_argument("--agent", choices=("td3", "ddpg", "d4pg"), default="td3")
     parser.add_argument("--recurrent", choices=("lstm", "gru", "rnn", "none"), default="lstm")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--steps", type=int, help="environment steps; the default is the task's")
-    args = parser.parse_args()
-    for seed in args.seeds:
-        recurrent = None if args.recurrent == "none" else args.recurrent
-        print(train(args.task, args.agent, recurrent, seed, args.steps))
+    return parser
 
 
 if __name__ == "__main__":
-    main()
+    args = parser().parse_args()
+    for seed in args.seeds:
+        recurrent = None if args.recurrent == "none" else args.recurrent
+        print(train(args.task, args.agent, recurrent, seed, args.steps))

@@ -16,7 +16,7 @@ import pytest
 import tyro
 
 from tests.agents.roster import brief
-from tests.docs.pages import PAGES, ROOT, fences, spans, table
+from tests.docs.pages import PAGES, ROOT, fences, module, spans, table
 from tests.docs.substitutions import FLAGS, NOT_RUN, prepare
 from tfdpg import cli
 from tfdpg.agents import AGENTS
@@ -86,8 +86,10 @@ def check(program, words):
             command.make_context(name, rest)
         case (("python" | "python3"), ["-m", name, *_]):
             assert name in ("venv", "pytest")
-        case "python", [script]:
+        case "python", [script, *options]:
             assert (ROOT / script).is_file()
+            if options:
+                module(script).parser().parse_args(options)
         case "pip", ["install", *_, what] if "[" in what:
             assert set(re.findall(r"[\w-]+", what)) <= set(setup()["options.extras_require"])
         case "pip", ["install", *_]:
