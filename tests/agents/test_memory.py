@@ -95,6 +95,7 @@ def test_a_cell_that_keras_cannot_find_is_refused_when_it_comes_and_when_it_is_l
         tfdpg.load_agent(tmp_path / "agent")
 
 
+@pytest.mark.slow
 @brief
 def test_recordings_and_saved_agents_are_learnt_from_offline(tmp_path):
     agent = remembering(Counter(), recurrent_units=3, recorders=[tmp_path / "recorded"])

@@ -166,6 +166,7 @@ def noted(seen, update, batch, counter):
     return update(batch, counter)
 
 
+@pytest.mark.slow
 def test_eager_updates_are_the_compiled_ones():
     weights = {}
     for run_eagerly in (False, True):
@@ -189,6 +190,7 @@ def test_xla_computes_the_same_updates(recurrent):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_many_updates_at_once_equal_one_by_one():
     one, many = filled(), filled()
     for _ in range(7):

@@ -39,7 +39,7 @@ KINDS = {
 }
 STATES = {"lstm": ["h", "c"], "gru": ["h"], "stacked": ["h_0", "c_0", "h_1", "c_1"], "own cell": ["h"]}
 kinds = pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=pytest.mark.slow if k in ("own cell", "stacked") else []) for k in KINDS]
+    "kind", [pytest.param(k, marks=pytest.mark.slow if k in ("gru", "own cell", "stacked") else []) for k in KINDS]
 )
 
 
@@ -143,6 +143,7 @@ def test_critics_judge_episodes(kind, exported):
     assert policy.q2(X[1, :2], in_box[1, :2], **{key: value[:2] for key, value in one.items()}).shape == (2,)
 
 
+@pytest.mark.slow
 def test_the_distribution_of_the_return_is_one_for_each_step(exported):
     agent, directory = exported("stacked")
     policy, run = tfdpg.load(directory), in_session(directory)[0]
@@ -297,6 +298,7 @@ def test_predict_feeds_back_its_own_actions(kind, exported):
         agent.predict(X[0, 0])
 
 
+@pytest.mark.slow
 def test_dict_observations_have_an_input_for_each_key(tmp_path):
     space = spaces.Dict(
         image=spaces.Box(0, 255, (2, 2, 1), np.uint8), mode=spaces.Discrete(3), c=spaces.Box(-1, 1, (2,))
