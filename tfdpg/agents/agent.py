@@ -173,7 +173,7 @@ class Agent(abc.ABC):
 
         Args:
             batch: a dict of arrays, a row for each of `batch_size` transitions, with the names of `fit_offline`, and
-                `weights` and `discounts` if so wanted; or windows for `ACER`. See `tfdpg.training.batches`.
+                `weights` and `discounts` if so wanted; or sequences, or ACER's windows: see `tfdpg.training.batches`.
 
         Returns:
             The update's metrics and `loss`.
