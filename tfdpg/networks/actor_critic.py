@@ -119,7 +119,7 @@ def _check_stock(
     if normalizer is not None and (own or encoder is not None):
         raise ValueError("`normalize_observations` is for stock networks with the stock encoder; put it into your own.")
     if cells is not None and (own or torso == "two_branch"):
-        received = [*(f"{name}={given[name]!r}" for name in sorted(own)), f"torso={torso!r}"]
+        received = [f"{name}={given[name]!r}" for name in sorted(own)] or [f"torso={torso!r}"]
         raise ValueError(
             "`recurrent` is for stock networks, all of them, without branches. Received: " + ", ".join(received)
         )
