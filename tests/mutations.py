@@ -39,15 +39,15 @@ MUTATIONS = [
         (
             "td3: online critics in the target",
             "agents/td3.py",
-            "batch.ask_next(self.targets[name], action_t)",
-            "batch.ask_next(self.networks[name], action_t)",
+            "asked = ((q, self.bootstrap[name])",
+            "asked = ((q, self.networks[name])",
             TD3,
         ),
         (
             "td3: online policy in the target",
             "agents/td3.py",
-            'action_t = batch.ask_next(self.targets["pi"])',
-            "action_t = batch.ask_next(self.pi)",
+            'batch.ask_next(self.bootstrap["pi"])',
+            "batch.ask_next(self.pi)",
             TD3,
         ),
         (
@@ -88,8 +88,8 @@ MUTATIONS = [
         (
             "ddpg: online critic in the target",
             "agents/ddpg.py",
-            "batch.ask_next(self.q1_target, action_t)",
-            "batch.ask_next(self.q1, action_t)",
+            "batch.action, self.q1_target, action_t)",
+            "batch.action, self.q1, action_t)",
             DDPG,
         ),
         (
@@ -102,15 +102,15 @@ MUTATIONS = [
         (
             "d4pg: online critics in the target",
             "agents/d4pg.py",
-            "batch.ask_next(self.targets[name], action_t)",
-            "batch.ask_next(self.networks[name], action_t)",
+            "asked = ((q, self.bootstrap[name])",
+            "asked = ((q, self.networks[name])",
             D4PG,
         ),
         (
             "d4pg: online policy in the target",
             "agents/d4pg.py",
-            'action_t = batch.ask_next(self.targets["pi"])',
-            "action_t = batch.ask_next(self.pi)",
+            'batch.ask_next(self.bootstrap["pi"])',
+            "batch.ask_next(self.pi)",
             D4PG,
         ),
         (

@@ -121,7 +121,7 @@ def test_of_two_critics_the_distribution_with_the_smaller_mean_is_the_target():
     means = softmax(both) @ ATOMS
     chosen = means.argmin(axis=0)
     assert set(chosen) == {0, 1}
-    np.testing.assert_allclose(agent.target_output(BATCH), both[chosen, np.arange(2)], rtol=1e-5)
+    np.testing.assert_allclose(agent.smaller(*tf.constant(both)), both[chosen, np.arange(2)], rtol=1e-5)
     before = [network.get_weights()[0].copy() for network in (agent.q1, agent.q2)]
     agent.update(BATCH, tf.constant(1, tf.int64))
     for old, network in zip(before, (agent.q1, agent.q2), strict=True):

@@ -1,9 +1,10 @@
 """The stock actor: fully connected layers, and what is made of the last one."""
 
 import copy
+import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from tfdpg.acting.cells import Cell, Cells, go_on, make_cells
 from tfdpg.acting.encoder import encode, feature_columns, real_features
 from tfdpg.acting.outputs import BoxAction, Output
 from tfdpg.acting.recall import Recall
-from tfdpg.acting.torsos import Hidden, Torso
+from tfdpg.acting.torsos import EXPANSION, Hidden, Layer, Norm, Residual, Torso
 from tfdpg.spec import Packed, Spec
 
 
@@ -37,8 +38,10 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 """The activations, by Keras' names, that can be computed here."""
 
 
-LAYER_NORM_EPSILON = np.float32(1e-3)
-"""Keras' default."""
+NORM_EPSILON = np.float32(1e-3)
+"""Keras' default for layer normalisation, and that of batch renormalisation."""
+
+Step = Callable[[np.ndarray], np.ndarray]
 
 
 class MLPActor:
@@ -67,13 +70,12 @@ class MLPActor:
         self._output = output or BoxAction(spec)
         self.spec, self._torso, self._normalizer = spec, torso, normalizer
         self._features = len(real_features(spec))
-        whole = [slice(0, self._features)]
-        self._branches = feature_columns(spec) if torso.has_branches else whole
+        self._branches = feature_columns(spec)
         self._kinds, self._recall, self._cells = cells, recall, list[Cell]()
         self._scaling = ((), ()) if recall is None else recall.scaling
         self._mean = self._std = np.zeros(self._features, np.float32)
-        self._first: list[_Layer] = []
-        self._layers: list[_Layer] = []
+        self._first: list[Step] = []
+        self._layers: list[Step] = []
 
     def load(self, weights: np.ndarray) -> None:
         """Takes all weights, flattened and concatenated in the order of the Keras actor's, float32 `[n]`."""
@@ -81,16 +83,17 @@ class MLPActor:
         if self._normalizer is not None:
             self._mean, variance = reader.take(width), reader.take(width)
             self._std = np.sqrt(variance) + np.float32(self._normalizer[0])
-        branches = [columns.stop - columns.start for columns in self._branches]
         if self._recall is not None:
             self._cells = make_cells(self._kinds, width + self._recall.before_width, reader.take)
-            branches = [self._cells[-1].units]
-        first, *rest = (*self._torso.pi, Hidden(self._output.units, "linear"))
-        self._first = [reader.layer(columns, first) for columns in branches]
-        width, self._layers = first.units * len(self._branches), []
-        for hidden in rest:
-            self._layers.append(reader.layer(width, hidden))
-            width = hidden.units
+            width = self._cells[-1].units
+        layers = (*self._torso.pi, Hidden(self._output.units, "linear"))
+        self._first, self._layers = [], []
+        if self._torso.has_branches:
+            self._first = [reader.layer(columns.stop - columns.start, layers[0])[0] for columns in self._branches]
+            width, layers = cast(Hidden, layers[0]).units * len(self._branches), layers[1:]
+        for layer in layers:
+            step, width = reader.layer(width, layer)
+            self._layers.append(step)
         reader.finish()
 
     def without_weights(self) -> "MLPActor":
@@ -118,9 +121,7 @@ class MLPActor:
 
     def _decoded(self, x: np.ndarray) -> np.ndarray:
         """What torso and output make of features, or of what the memory gives."""
-        if len(self._first) == 1:
-            x = self._first[0](x)
-        else:
+        if self._first:
             branches = zip(self._first, self._branches, strict=True)
             x = np.concatenate([layer(x[:, columns]) for layer, columns in branches], axis=1)
         for layer in self._layers:
@@ -128,21 +129,49 @@ class MLPActor:
         return self._output(x)
 
 
-class _Layer(NamedTuple):
-    """A layer with its weights; `norm` holds gamma and beta of its normalisation, if it has one."""
+class _Dense(NamedTuple):
+    """A layer with its weights, normalised before its activation or not."""
 
     kernel: np.ndarray
     bias: np.ndarray
-    norm: tuple[np.ndarray, np.ndarray] | None
-    activation: Callable[[np.ndarray], np.ndarray]
+    norm: Step | None
+    activation: Step
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         x = x @ self.kernel + self.bias
-        if self.norm is not None:
-            x = x - x.mean(axis=1, keepdims=True)
-            scale = np.sqrt(np.square(x).mean(axis=1, keepdims=True) + LAYER_NORM_EPSILON)
-            x = x / scale * self.norm[0] + self.norm[1]
-        return self.activation(x)
+        return self.activation(x if self.norm is None else self.norm(x))
+
+
+class _LayerNorm(NamedTuple):
+    """Features with mean 0 and variance 1 in each sample, scaled and moved."""
+
+    gamma: np.ndarray
+    beta: np.ndarray
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        x = x - x.mean(axis=1, keepdims=True)
+        scale = np.sqrt(np.square(x).mean(axis=1, keepdims=True) + NORM_EPSILON)
+        return x / scale * self.gamma + self.beta
+
+
+class _BatchNorm(NamedTuple):
+    """Features with their running mean and variance, scaled and moved."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+    beta: np.ndarray
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return (x - self.mean) * self.scale + self.beta
+
+
+class _Block(NamedTuple):
+    """What layers say is added to what goes in."""
+
+    steps: tuple[Step, ...]
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return x + functools.reduce(lambda y, step: step(y), self.steps, x)
 
 
 class _Reader:
@@ -157,10 +186,24 @@ class _Reader:
         self._start = stop
         return part.reshape(shape) if len(part) == math.prod(shape) else np.zeros(shape, np.float32)
 
-    def layer(self, width: int, hidden: Hidden) -> _Layer:
-        kernel, bias = self.take(width, hidden.units), self.take(hidden.units)
-        norm = (self.take(hidden.units), self.take(hidden.units)) if hidden.layer_norm else None
-        return _Layer(kernel, bias, norm, ACTIVATIONS[hidden.activation])
+    def layer(self, width: int, layer: Layer) -> tuple[Step, int]:
+        """A layer for so many features, and how many it gives."""
+        match layer:
+            case Norm("batch"):
+                gamma, beta, mean, variance, _ = (*(self.take(width) for _ in range(4)), self.take())
+                return _BatchNorm(mean, gamma / np.sqrt(variance + NORM_EPSILON), beta), width
+            case Norm():
+                return _LayerNorm(self.take(width), self.take(width)), width
+            case Residual(units, activation):
+                parts, steps = (Norm("layer"), Hidden(EXPANSION * units, activation), Hidden(units, "linear")), []
+                for part in parts:
+                    step, width = self.layer(width, part)
+                    steps.append(step)
+                return _Block(tuple(steps)), width
+            case Hidden(units, activation, layer_norm):
+                kernel, bias = self.take(width, units), self.take(units)
+                norm = _LayerNorm(self.take(units), self.take(units)) if layer_norm else None
+                return _Dense(kernel, bias, norm, ACTIVATIONS[activation]), units
 
     def finish(self) -> None:
         if self._start != len(self._weights):

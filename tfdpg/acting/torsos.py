@@ -1,7 +1,7 @@
 """What lies between features and outputs of the stock networks, as data that Keras and NumPy builders share."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tfdpg.arguments import reject
 
@@ -12,6 +12,25 @@ class Hidden(NamedTuple):
     units: int
     activation: str
     layer_norm: bool = False
+
+
+class Norm(NamedTuple):
+    """A normalisation by itself: of each sample over features ("layer"), or of each feature over samples ("batch")."""
+
+    kind: Literal["layer", "batch"]
+
+
+class Residual(NamedTuple):
+    """x + W₂ f(W₁ LN(x)), with EXPANSION times as many units within (SimBa, Lee et al. 2024, section 4)."""
+
+    units: int
+    activation: str
+
+
+Layer = Hidden | Norm | Residual
+
+EXPANSION = 4
+"""SimBa's."""
 
 
 class Torso(NamedTuple):
@@ -27,8 +46,8 @@ class Torso(NamedTuple):
     """
 
     name: str
-    pi: tuple[Hidden, ...]
-    q: tuple[Hidden, ...]
+    pi: tuple[Layer, ...]
+    q: tuple[Layer, ...]
     action_layer: int = 0
     has_branches: bool = False
     output_scale: float = 1.0
@@ -36,35 +55,54 @@ class Torso(NamedTuple):
 
 def mlp(hidden_units: Sequence[int], activation: str) -> Torso:
     """The same fully connected layers for actor and critics."""
-    layers = tuple(Hidden(units, activation) for units in hidden_units)
+    layers = normalized(hidden_units, activation, None, 0)
     return Torso("mlp", layers, layers)
 
 
-def make_torso(name: str, hidden_units: Sequence[int], activation: str) -> Torso:
+def normalized(hidden_units: Sequence[int], activation: str, norm: str | None, blocks: int) -> tuple[Layer, ...]:
+    """Hidden layers with a kind of normalisation, or residual blocks.
+
+    "layer" stands before each activation; "batch" of the inputs and behind each activation, as in CrossQ (Bhatt et al.
+    2019). Blocks follow a linear layer, and a layer normalisation follows them, as in SimBa.
+    """
+    if blocks:
+        (units,) = hidden_units
+        return (Hidden(units, "linear"), *[Residual(units, activation)] * blocks, Norm("layer"))
+    layers = [Hidden(units, activation, layer_norm=norm == "layer") for units in hidden_units]
+    if norm != "batch":
+        return tuple(layers)
+    return (Norm("batch"), *(part for layer in layers for part in (layer, Norm("batch"))))
+
+
+def make_torso(
+    torso: str, hidden_units: Sequence[int], activation: str, norm: str | None = None, blocks: int = 0
+) -> Torso:
     """The torso that the agents' options describe.
 
     Args:
-        name: "mlp", or "control" (Tassa et al. 2018, "DeepMind Control Suite": 300-200 and 400-300, the action joins
+        torso: "mlp", or "control" (Tassa et al. 2018, "DeepMind Control Suite": 300-200 and 400-300, the action joins
             at the critics' second layer), "layer_norm" (Acme's: 256-256-256 and 512-512-256, of which the first is
             normalised before a tanh, then ELU; actions start near 0), or "two_branch" (each part of a Dict observation
             has a first layer of its own, whose outputs are concatenated).
         hidden_units: of "mlp" and "two_branch".
         activation: of "mlp" and "two_branch".
+        norm: of "mlp", as `normalized` has it.
+        blocks: likewise.
     """
-    if name == "control":
+    if torso == "control":
         pi, q = ((Hidden(a, "relu"), Hidden(b, "relu")) for a, b in ((300, 200), (400, 300)))
-        return Torso(name, pi, q, action_layer=1)
-    if name == "layer_norm":
+        return Torso(torso, pi, q, action_layer=1)
+    if torso == "layer_norm":
         pi, q = (
             (Hidden(first, "tanh", layer_norm=True), *(Hidden(units, "elu") for units in rest))
             for first, *rest in ((256, 256, 256), (512, 512, 256))
         )
-        return Torso(name, pi, q, output_scale=1e-4)
-    stock = mlp(hidden_units, activation)
-    if name == "mlp":
-        return stock
-    if name == "two_branch":
+        return Torso(torso, pi, q, output_scale=1e-4)
+    if torso == "mlp":
+        layers = normalized(hidden_units, activation, norm, blocks)
+        return Torso(torso, layers, layers)
+    if torso == "two_branch":
         if not hidden_units:
             raise reject("hidden_units", "one layer or more, for a torso with branches", hidden_units)
-        return stock._replace(name=name, has_branches=True)
-    raise reject("torso", '"mlp", "control", "layer_norm" or "two_branch"', name)
+        return mlp(hidden_units, activation)._replace(name=torso, has_branches=True)
+    raise reject("torso", '"mlp", "control", "layer_norm" or "two_branch"', torso)

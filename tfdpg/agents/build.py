@@ -103,7 +103,6 @@ def build(
     metrics: Sequence[str],
     *,
     policy: Callable[[Spec, Any], tuple[Output, Exploration]] = with_noise,
-    targets: Sequence[str] | None = None,
     torso: str = "mlp",
     head: HeadOptions | None = None,
     sampling: Mapping[str, Any] = MappingProxyType({}),
@@ -116,7 +115,6 @@ def build(
         critics: the names of its critics.
         metrics: the names of what its update measures.
         policy: from the spaces and the options to what `pi` gives, and what is made of that while collecting.
-        targets: the names of the networks that have a target; None is all.
         torso: see `tfdpg.acting.make_torso`.
         head: see `actor_critic`.
         sampling: what `tfdpg.replay.sampler` is to take in place of the options.
@@ -142,6 +140,8 @@ def build(
             torso=torso,
             hidden_units=options.hidden_units,
             activation=options.activation,
+            norm=options.norm,
+            blocks=options.blocks,
             encoder=options.encoder,
             normalizer=_normalizer(options),
             l2=options.l2,
@@ -152,12 +152,13 @@ def build(
         )
         own = {"pi": options.pi_optimizer, "q": options.q_optimizer}
         rates = {"pi": options.pi_lr, "q": options.q_lr}
-        optimizers = make_optimizers(networks.networks, own, rates, options.clip_norm, options.clip_value)
-        copied = {name: copy.deepcopy(networks.networks[name]) for name in targets or networks.networks}
+        clipping = options.clip_norm, options.clip_value
+        optimizers = make_optimizers(networks.networks, own, rates, options.beta_1, *clipping)
+        copied = {name: copy.deepcopy(network) for name, network in networks.networks.items()}
     return Parts(
         spec=spec,
         networks=networks,
-        targets=copied,
+        targets=copied if options.target_networks else {},
         optimizers=optimizers,
         schedule=Schedule(
             start_steps=options.start_steps,

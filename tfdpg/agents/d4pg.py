@@ -16,7 +16,7 @@ from tfdpg.agents.options import D4PGOptions
 from tfdpg.losses import td_target
 from tfdpg.networks import Batch, Categorical, Head, HeadOptions, Mixture, Value, head_of
 from tfdpg.options import takes
-from tfdpg.training.gradients import average_all, climb, descent, where_due
+from tfdpg.training.gradients import average_all, climb, descent, descents, where_due
 from tfdpg.training.support import EdgeWatch, Support
 
 METRICS = "loss_q", "loss_pi", "q1", "q2", "td_error"
@@ -57,22 +57,23 @@ class D4PG(Agent):
         parts = d4pg_parts(env, options, self.critics)
         super().__init__(env, options, parts)
         self.pi, self.q1, self.q2 = self.networks["pi"], self.networks["q1"], self.networks.get("q2")
+        self.twins = {name: self.networks[name] for name in self.critics}
+        self.bootstrap = self.networks | self.targets
         self.head = cast(Head, head_of(self.q1))
         self.polyak, self.target_update_every = options.polyak, options.target_update_every
         self.clip_action_gradient = options.clip_action_gradient
 
     def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
         """The critic towards r + γᵐ (1 − d) Z_targ(s', π_targ(s')), the policy up its mean, the targets after them."""
-        output_t = self.target_output(batch)
-        key = tf.stack([tf.constant(self.seed, tf.int64), counter])
-        target = self.head.target(batch.reward, batch.discount, output_t, key)
-        losses, values = [], []
-        for name in self.critics:
-            with descent(self.networks[name], self.optimizers[name]) as down:
-                output = batch.ask(self.networks[name], batch.action, training=True)
-                losses.append(self.head.td_loss(output, target))
-                down(batch.mean(losses[-1]))
-            values.append(self.head.mean(output))
+        action_t, key = batch.ask_next(self.bootstrap["pi"]), tf.stack([tf.constant(self.seed, tf.int64), counter])
+        with descents(self.twins, self.optimizers) as down:
+            asked = ((q, self.bootstrap[name]) for name, q in self.twins.items())
+            outputs = [batch.ask_both(q, batch.action, q_targ, action_t) for q, q_targ in asked]
+            output_t = functools.reduce(self.smaller, [output_t for _, output_t in outputs])
+            target = self.head.target(batch.reward, batch.discount, output_t, key)
+            losses = [self.head.td_loss(output, target) for output, _ in outputs]
+            down([batch.mean(loss) for loss in losses])
+        values = [self.head.mean(output) for output, _ in outputs]
         with descent(self.pi, self.optimizers["pi"]) as down:
             loss_pi = self.policy_loss(batch, batch.ask(self.pi, training=True))
             down(batch.average(loss_pi))
@@ -86,11 +87,6 @@ class D4PG(Agent):
             "td_error": tf.add_n([tf.abs(mean - q) for q in values]) / len(values),
             **self.head.measure(target),
         }
-
-    def target_output(self, batch: Batch) -> tf.Tensor:
-        """What the target critic says of s' and π_targ(s'); of two critics the one with the smaller mean."""
-        action_t = batch.ask_next(self.targets["pi"])
-        return functools.reduce(self.smaller, [batch.ask_next(self.targets[name], action_t) for name in self.critics])
 
     def smaller(self, output1: tf.Tensor, output2: tf.Tensor) -> tf.Tensor:
         """Of two critics' outputs the one with the smaller mean, for each element."""

@@ -49,16 +49,16 @@ class DDPG(Agent):
         """
         super().__init__(env, options, build(env, options, ["q1"], METRICS))
         self.pi, self.q1 = self.networks["pi"], self.networks["q1"]
-        self.pi_target, self.q1_target = self.targets["pi"], self.targets["q1"]
+        self.pi_target, self.q1_target = self.targets.get("pi", self.pi), self.targets.get("q1", self.q1)
         self.polyak, self.bc_weight = options.polyak, options.bc_weight
         self.target_update_every = options.target_update_every
 
     def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
         """The critic down (y − Q(s, a))², y = r + γ (1 − d) Q_targ(s', π_targ(s')); the policy up Q; the targets."""
         action_t = batch.ask_next(self.pi_target)
-        target = td_target(batch.reward, batch.discount, flat_values(batch.ask_next(self.q1_target, action_t)))
         with descent(self.q1, self.optimizers["q1"]) as down:
-            q = flat_values(batch.ask(self.q1, batch.action, training=True))
+            q, q_t = map(flat_values, batch.ask_both(self.q1, batch.action, self.q1_target, action_t))
+            target = td_target(batch.reward, batch.discount, q_t)
             loss_q = td_loss(q, target)
             down(batch.mean(loss_q))
         with descent(self.pi, self.optimizers["pi"]) as down:

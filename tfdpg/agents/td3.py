@@ -15,7 +15,7 @@ from tfdpg.exploration import per_dimension
 from tfdpg.losses import smooth_action, td_loss, td_target
 from tfdpg.networks import Batch, flat_values, smallest, stateless_normal
 from tfdpg.options import takes
-from tfdpg.training.gradients import average_all, descent, policy_loss, where_due
+from tfdpg.training.gradients import average_all, descent, descents, policy_loss, where_due
 
 METRICS = "loss_q", "loss_pi", "q1", "q2", "td_error"
 
@@ -52,6 +52,8 @@ class TD3(Agent):
         self.critics = ("q1", "q2")[: options.critics]
         super().__init__(env, options, build(env, options, self.critics, METRICS))
         self.pi, self.q1, self.q2 = self.networks["pi"], self.networks["q1"], self.networks.get("q2")
+        self.twins = {name: self.networks[name] for name in self.critics}
+        self.bootstrap = self.networks | self.targets
         self.polyak, self.bc_weight, self.policy_delay = options.polyak, options.bc_weight, options.policy_delay
         self.target_update_every = options.target_update_every or options.policy_delay
         self.climbed = self.critics if options.policy_gradient == "min" else self.critics[:1]
@@ -60,14 +62,15 @@ class TD3(Agent):
         self.target_noise_decay, self.target_noise_min = options.target_noise_decay, options.target_noise_min
 
     def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
-        """Clipped double Q-learning on smoothed targets; every `policy_delay` updates the policy; then the targets."""
-        target = self.target(batch, self.smoothing_noise(counter))
-        losses, values = [], []
-        for name in self.critics:
-            with descent(self.networks[name], self.optimizers[name]) as down:
-                values.append(flat_values(batch.ask(self.networks[name], batch.action, training=True)))
-                losses.append(td_loss(values[-1], target))
-                down(batch.mean(losses[-1]))
+        """The critics towards r + γ (1 − d) min_i Q_i,targ(s', a'); later the policy and the targets."""
+        action_t = self.smoothed_action(batch, counter)
+        with descents(self.twins, self.optimizers) as down:
+            asked = ((q, self.bootstrap[name]) for name, q in self.twins.items())
+            outputs = [batch.ask_both(q, batch.action, q_targ, action_t) for q, q_targ in asked]
+            values = [flat_values(output) for output, _ in outputs]
+            target = td_target(batch.reward, batch.discount, smallest([output_t for _, output_t in outputs]))
+            losses = [td_loss(value, target) for value in values]
+            down([batch.mean(loss) for loss in losses])
         loss_pi = where_due(counter % self.policy_delay == 0, lambda: self.update_policy(batch), self.elements)
         where_due(counter % self.target_update_every == 0, self.update_targets)
         return {
@@ -78,15 +81,10 @@ class TD3(Agent):
             "td_error": tf.add_n([tf.abs(target - q) for q in values]) / len(values),
         }
 
-    def target(self, batch: Batch, noise: tf.Tensor) -> tf.Tensor:
-        """The targets `[batch]`.
-
-        y = r + γ (1 − d) min_i Q_i,targ(s', a'), with a' = clip(π_targ(s') + clip(ε, −c, c), a_low, a_high).
-        """
-        action_t = batch.ask_next(self.targets["pi"])
-        action_t = smooth_action(action_t, noise, self.noise_clip, self.spec.low, self.spec.high)
-        value_t = smallest([batch.ask_next(self.targets[name], action_t) for name in self.critics])
-        return td_target(batch.reward, batch.discount, value_t)
+    def smoothed_action(self, batch: Batch, counter: Any) -> tf.Tensor:
+        """The next action, a' = clip(π_targ(s') + clip(ε, −c, c), a_low, a_high), `[batch, act_dim]`."""
+        action_t, noise = batch.ask_next(self.bootstrap["pi"]), self.smoothing_noise(counter)
+        return smooth_action(action_t, noise, self.noise_clip, self.spec.low, self.spec.high)
 
     def update_policy(self, batch: Batch) -> tf.Tensor:
         """One step up mean Q(s, π(s)), or min_i Q_i; returns each element's loss."""

@@ -39,6 +39,8 @@ def actor_critic(
     torso: str = "mlp",
     hidden_units: Sequence[int],
     activation: str,
+    norm: str | None = None,
+    blocks: int = 0,
     encoder: keras.Model | None,
     normalizer: Normalizer | None,
     l2: float,
@@ -55,6 +57,8 @@ def actor_critic(
         torso: see `mlp_actor`.
         hidden_units: of the stock networks, as the four that follow.
         activation: a Keras activation.
+        norm: see `mlp_actor`.
+        blocks: see `mlp_actor`.
         encoder: see `mlp_actor`.
         normalizer: shared by all networks.
         l2: see `mlp_actor`.
@@ -67,10 +71,10 @@ def actor_critic(
         ValueError: networks of wrong shapes, ones that share weights or cannot be saved and loaded, critics that
             are equal.
     """
-    stock = {"torso": torso, "hidden_units": hidden_units, "activation": activation, "encoder": encoder, "l2": l2}
+    layers = {"torso": torso, "hidden_units": hidden_units, "activation": activation, "norm": norm, "blocks": blocks}
     own = frozenset(name for name, network in given.items() if network is not None)
     _check_stock(spec, given, own, torso, encoder, normalizer, cells)
-    stock |= {"normalizer": normalizer}
+    stock = layers | {"encoder": encoder, "l2": l2, "normalizer": normalizer}
     own_seeds = seeds(Purpose.NETWORKS, seed, count=len(given))
     makers = (mlp_actor, mlp_critic)
     if cells is not None:
@@ -91,8 +95,8 @@ def actor_critic(
     check_separate(networks)
     for name in own:  # built by now: the checks before have called them
         check_loadable(name, networks[name])
-    layers, kinds = make_torso(torso, hidden_units, activation), () if cells is None else cells.kinds
-    known = all(hidden.activation in ACTIVATIONS for hidden in layers.pi) and all(kind for kind, _ in kinds)
+    kinds = () if cells is None else cells.kinds
+    known = activation in ACTIVATIONS and all(kind for kind, _ in kinds)
     is_stock = given["pi"] is None and encoder is None and known
     numpy_actor = is_stock and keras.config.dtype_policy().name == "float32"
     statistics = None if normalizer is None else (normalizer.epsilon, normalizer.clip)
@@ -101,7 +105,7 @@ def actor_critic(
     return ActorCritic(
         networks,
         saved if cells is None or encoder is None else {"encoder": encoder},
-        MLPActor(spec, layers, statistics, output, cast(Any, kinds), recall) if numpy_actor else None,
+        MLPActor(spec, make_torso(**layers), statistics, output, cast(Any, kinds), recall) if numpy_actor else None,
         recall,
     )
 

@@ -1,5 +1,6 @@
 """A minibatch of sequences, which asks networks with a memory; see `Transitions` for one of transitions."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -56,6 +57,12 @@ class Histories(NamedTuple):
         """What a network says of the rows ahead, or of them and actions, having seen all rows before."""
         remembered, _ = network.remember(*self._part(slice(None)), self._start(network, action))
         return network.answer(_flat(self._ahead(remembered)), action)
+
+    def ask_both(
+        self, network: Any, action: tf.Tensor, next_network: Any, next_action: tf.Tensor
+    ) -> Sequence[tf.Tensor]:
+        """What a network, in training, says of the steps and actions, and its target of the rows ahead and others."""
+        return self.ask(network, action, training=True), self.ask_next(next_network, next_action)
 
     def mean(self, losses: tf.Tensor) -> tf.Tensor:
         """The mean over the steps that there were `[]`, each with its weight."""

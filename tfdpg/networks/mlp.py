@@ -7,11 +7,13 @@ from typing import Any
 
 import keras
 
-from tfdpg.acting import BoxAction, Hidden, LocScale, Output, Probabilities, Torso, feature_columns, make_torso
+from tfdpg.acting import BoxAction, LocScale, Output, Probabilities, Torso, feature_columns, make_torso
 from tfdpg.acting.outputs import MIN_SIGMA
+from tfdpg.acting.torsos import EXPANSION, Hidden, Layer, Norm, Residual
 from tfdpg.networks.encoder import Normalizer, observation_inputs
 from tfdpg.networks.encoder import encoder as stock_encoder
 from tfdpg.networks.heads import Head, Value
+from tfdpg.networks.renormalization import BatchRenormalization
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, seeds
 
@@ -22,6 +24,8 @@ def mlp_actor(
     torso: str = "mlp",
     hidden_units: Sequence[int] = (256, 256),
     activation: str = "relu",
+    norm: str | None = None,
+    blocks: int = 0,
     encoder: keras.Model | None = None,
     normalizer: Normalizer | None = None,
     l2: float = 0.0,
@@ -35,6 +39,8 @@ def mlp_actor(
         torso: the kind of hidden layers; see `tfdpg.acting.make_torso`.
         hidden_units: the units of each hidden layer.
         activation: a Keras activation for the hidden layers.
+        norm: their normalisation; see `tfdpg.acting.make_torso`.
+        blocks: the number of residual blocks in their place.
         encoder: a model from raw observations to features `[batch, features]`; a copy is used, with its
             weights. The default is the stock encoder.
         normalizer: a layer for the stock encoder's features, which networks may share.
@@ -47,7 +53,10 @@ def mlp_actor(
         Keras' dtype policy.
     """
     observation = observation_inputs(spec)
-    layers, x = make_torso(torso, hidden_units, activation), features(spec, encoder, normalizer)(observation)
+    layers, x = (
+        make_torso(torso, hidden_units, activation, norm, blocks),
+        features(spec, encoder, normalizer)(observation),
+    )
     return keras.Model(observation, actor_torso(spec, layers, x, seed=seed, l2=l2, output=output), name="pi")
 
 
@@ -56,8 +65,8 @@ def actor_torso(spec: Spec, layers: Torso, x: Any, *, seed: int, l2: float, outp
     depths = list(enumerate(layers.pi))
     if layers.has_branches:
         x, depths = _branches(spec, x, layers.pi[0], seed, l2), depths[1:]
-    for depth, hidden in depths:
-        x = _hidden(x, hidden, seed, depth, l2)
+    for depth, layer in depths:
+        x = _layer(x, layer, seed, depth, l2)
     kernel = initializer(seed, len(layers.pi), layers.output_scale)
     return actor_output(output or BoxAction(spec), x, kernel_initializer=kernel, kernel_regularizer=_regularizer(l2))
 
@@ -98,6 +107,8 @@ def mlp_critic(
     torso: str = "mlp",
     hidden_units: Sequence[int] = (256, 256),
     activation: str = "relu",
+    norm: str | None = None,
+    blocks: int = 0,
     encoder: keras.Model | None = None,
     normalizer: Normalizer | None = None,
     l2: float = 0.0,
@@ -112,6 +123,8 @@ def mlp_critic(
         torso: as for `mlp_actor`.
         hidden_units: the units of each hidden layer.
         activation: a Keras activation for the hidden layers.
+        norm: their normalisation; see `tfdpg.acting.make_torso`.
+        blocks: the number of residual blocks in their place.
         encoder: as for `mlp_actor`.
         normalizer: as for `mlp_actor`.
         l2: as for `mlp_actor`.
@@ -124,7 +137,10 @@ def mlp_critic(
         float32 whatever Keras' dtype policy.
     """
     observation, action = observation_inputs(spec), action_input(spec)
-    layers, x = make_torso(torso, hidden_units, activation), features(spec, encoder, normalizer)(observation)
+    layers, x = (
+        make_torso(torso, hidden_units, activation, norm, blocks),
+        features(spec, encoder, normalizer)(observation),
+    )
     output = critic_torso(spec, layers, x, action, seed=seed, l2=l2, head=head)
     return keras.Model([observation, action], output, name=name)
 
@@ -137,10 +153,10 @@ def critic_torso(
     if layers.has_branches:
         x, depths = _branches(spec, x, layers.q[0], seed, l2), depths[1:]
     action_layer = max(layers.action_layer, int(layers.has_branches))
-    for depth, hidden in depths:
+    for depth, layer in depths:
         if depth == action_layer:
             x = keras.layers.Concatenate()([x, scaled])
-        x = _hidden(x, hidden, seed, depth, l2)
+        x = _layer(x, layer, seed, depth, l2)
     if action_layer >= len(layers.q):
         x = keras.layers.Concatenate()([x, scaled])
     return head(kernel_initializer=initializer(seed, len(layers.q)), l2=l2, dtype="float32")(x)
@@ -161,10 +177,10 @@ def scaled_action(spec: Spec, action: Any) -> Any:
     return keras.layers.Rescaling((1 / spec.half_range).tolist(), (-spec.center / spec.half_range).tolist())(action)
 
 
-def hidden_layers(x: Any, layers: Sequence[Hidden], seed: int) -> Any:
+def hidden_layers(x: Any, layers: Sequence[Layer], seed: int) -> Any:
     """Features `[batch, n]` through hidden layers."""
-    for depth, hidden in enumerate(layers):
-        x = _hidden(x, hidden, seed, depth, 0.0)
+    for depth, layer in enumerate(layers):
+        x = _layer(x, layer, seed, depth, 0.0)
     return x
 
 
@@ -172,24 +188,34 @@ def _branches(spec: Spec, features: keras.KerasTensor, hidden: Hidden, seed: int
     """A layer of its own for each part of an observation, concatenated."""
     branch_seeds = seeds(Purpose.BRANCHES, seed, count=len(spec.leaves))
     parts = [
-        _hidden(features[:, columns], hidden, branch_seed, 0, l2)
+        _layer(features[:, columns], hidden, branch_seed, 0, l2)
         for columns, branch_seed in zip(feature_columns(spec), branch_seeds, strict=True)
     ]
     return keras.layers.Concatenate()(parts)
 
 
-def _hidden(x: Any, hidden: Hidden, seed: int, depth: int, l2: float) -> keras.KerasTensor:
-    activation = None if hidden.layer_norm else hidden.activation
-    dense = keras.layers.Dense(
-        hidden.units,
-        activation=activation,
-        kernel_initializer=initializer(seed, depth),
-        kernel_regularizer=_regularizer(l2),
-    )
-    x = dense(x)
-    if not hidden.layer_norm:
-        return x
-    return keras.layers.Activation(hidden.activation)(keras.layers.LayerNormalization()(x))
+def _layer(x: Any, layer: Layer, seed: int, depth: int, l2: float) -> keras.KerasTensor:
+    match layer:
+        case Norm("batch"):
+            return BatchRenormalization()(x)
+        case Norm():
+            return keras.layers.LayerNormalization()(x)
+        case Residual(units, activation):
+            within = Hidden(EXPANSION * units, activation), Hidden(units, "linear")
+            y: Any = keras.layers.LayerNormalization()(x)
+            for part_seed, part in zip(seeds(Purpose.LAYERS, seed, depth, count=2), within, strict=True):
+                y = _layer(y, part, part_seed, depth, l2)
+            return keras.layers.Add()([x, y])
+        case Hidden(units, activation, layer_norm):
+            dense = keras.layers.Dense(
+                units,
+                activation=None if layer_norm else activation,
+                kernel_initializer=initializer(seed, depth),
+                kernel_regularizer=_regularizer(l2),
+            )
+            if not layer_norm:
+                return dense(x)
+            return keras.layers.Activation(activation)(keras.layers.LayerNormalization()(dense(x)))
 
 
 def _regularizer(l2: float) -> keras.regularizers.Regularizer | None:

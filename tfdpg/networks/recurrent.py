@@ -119,6 +119,8 @@ def recurrent_actor(
     torso: str,
     hidden_units: Sequence[int],
     activation: str,
+    norm: str | None,
+    blocks: int,
     encoder: keras.Model | None,
     normalizer: Normalizer | None,
     l2: float,
@@ -126,7 +128,10 @@ def recurrent_actor(
     output: Output | None,
 ) -> Recurrent:
     """A policy with a memory; see `mlp_actor`."""
-    layers, x = make_torso(torso, hidden_units, activation), keras.Input((cells.kinds[-1][1],), name="remembered")
+    layers, x = (
+        make_torso(torso, hidden_units, activation, norm, blocks),
+        keras.Input((cells.kinds[-1][1],), name="remembered"),
+    )
     answers = keras.Model(x, actor_torso(spec, layers, x, seed=seed, l2=l2, output=output), name="torso")
     return _with_memory(cells, spec, features(spec, encoder, normalizer), answers, seed, "pi")
 
@@ -138,6 +143,8 @@ def recurrent_critic(
     torso: str,
     hidden_units: Sequence[int],
     activation: str,
+    norm: str | None,
+    blocks: int,
     encoder: keras.Model | None,
     normalizer: Normalizer | None,
     l2: float,
@@ -146,7 +153,10 @@ def recurrent_critic(
     head: Callable[..., Head],
 ) -> Recurrent:
     """A critic with a memory; the action joins after it, so that no other action enters the history."""
-    layers, x = make_torso(torso, hidden_units, activation), keras.Input((cells.kinds[-1][1],), name="remembered")
+    layers, x = (
+        make_torso(torso, hidden_units, activation, norm, blocks),
+        keras.Input((cells.kinds[-1][1],), name="remembered"),
+    )
     action = action_input(spec)
     answer = critic_torso(spec, layers, x, action, seed=seed, l2=l2, head=head)
     answers = keras.Model([x, action], answer, name="torso")

@@ -37,6 +37,20 @@ class Transitions(NamedTuple):
         """What a network says of the next observation, or of it and an action."""
         return network(self.next_observation if action is None else [self.next_observation, action])
 
+    def ask_both(
+        self, network: keras.Model, action: tf.Tensor, next_network: keras.Model, next_action: tf.Tensor
+    ) -> Sequence[tf.Tensor]:
+        """What a network, in training, says of s and an action, and its target of the next observation and another.
+
+        A network that is its own target says both in one pass, so that a batch's statistics are those of both, as in
+        CrossQ (Bhatt et al. 2019, section 3).
+        """
+        if next_network is not network:
+            return self.ask(network, action, training=True), self.ask_next(next_network, next_action)
+        parts = [self.observation, action], [self.next_observation, next_action]
+        both = keras.tree.map_structure(lambda *halves: tf.concat(halves, axis=0), *parts)
+        return tf.split(network(both, training=True), 2)
+
     def mean(self, losses: tf.Tensor) -> tf.Tensor:
         """Their mean `[]`, each with its weight."""
         return tf.reduce_mean(self.weight * losses)

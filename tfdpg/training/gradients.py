@@ -1,7 +1,8 @@
 """The vocabulary of updates, inside the compiled call: descend, where due, average."""
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -48,6 +49,25 @@ class descent:
         self._tape.__exit__(kind, *exception)
         if kind is None:
             self._optimizer.apply(self._tape.gradient(self._loss, self._weights), self._variables)
+
+
+@contextlib.contextmanager
+def descents(
+    networks: Mapping[str, keras.Model], optimizers: Mapping[str, keras.optimizers.Optimizer]
+) -> Iterator[Callable[[Sequence[tf.Tensor]], None]]:
+    """Such a step of several networks, each with its own optimizer and a loss that may be made of what all say.
+
+    with descents({"q1": q1, "q2": q2}, optimizers) as down:
+        down([loss1, loss2])
+    """
+    with contextlib.ExitStack() as stack:
+        steps = [stack.enter_context(descent(network, optimizers[name])) for name, network in networks.items()]
+
+        def down(losses: Sequence[tf.Tensor]) -> None:
+            for step, loss in zip(steps, losses, strict=True):
+                step(loss)
+
+        yield down
 
 
 def own_losses(networks: Sequence[keras.Model]) -> Any:

@@ -13,6 +13,7 @@ def make_optimizers(
     networks: Mapping[str, keras.Model],
     given: Mapping[str, keras.optimizers.Optimizer | None],
     rates: Mapping[str, float],
+    beta_1: float,
     clip_norm: float | None,
     clip_value: float | None,
 ) -> dict[str, keras.optimizers.Optimizer]:
@@ -22,6 +23,7 @@ def make_optimizers(
         networks: the networks; those of critics begin with q.
         given: one's own optimizer for "pi", for the critics, "q", and for others by their names.
         rates: the learning rates of Adam, likewise.
+        beta_1: Adam's β₁.
         clip_norm: the largest global norm of a network's gradient.
         clip_value: the largest absolute value of an element.
 
@@ -33,7 +35,7 @@ def make_optimizers(
     for name, network in networks.items():
         kind = option_prefix(name).removesuffix("_")
         if given[kind] is None:
-            optimizer = _scaled(FusedAdam(rates[kind], name=f"{name}_adam", **clipping))
+            optimizer = _scaled(FusedAdam(rates[kind], beta_1, name=f"{name}_adam", **clipping))
         else:
             optimizer = _copy(f"{kind}_optimizer", given[kind], f"{name}_")
         optimizer.build(network.trainable_variables)

@@ -67,5 +67,7 @@ class D4PGOptions(TargetPeriod, TwinOptions, group="algorithm"):
             self.refuse(own, "`q1` is your own, with a last layer of its own")
         if self.torso in ("control", "layer_norm"):
             self.refuse(["hidden_units", "activation"], f"`torso` is {self.torso!r}")
+        if self.torso != "mlp":
+            self.refuse(["norm", "blocks"], f"`torso` is {self.torso!r}")
         if self.beta is None:
             self.refuse(["beta_steps"], "`beta` is 1")

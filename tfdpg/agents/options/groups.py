@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
-from tfdpg.arguments import reject
+from tfdpg.agents.options.networks import HiddenLayers, Normalisation, Recurrence, Weights
 from tfdpg.options import Only, Options, Stock, Structural, Unsaved
-from tfdpg.ranges import Count, Fraction, KerasCell, Natural, NonNegative, Positive, Within
+from tfdpg.ranges import Count, Fraction, Natural, NonNegative, Positive, Within
 from tfdpg.replay import Ring
 
 if TYPE_CHECKING:
@@ -61,6 +61,10 @@ class Returns(Options, group="returns"):
 class Targets(Returns, group="returns"):
     """Targets of the actor-critics that learn from transitions."""
 
+    target_networks: Annotated[bool, Structural] = True
+    """have target networks, copies that follow slowly, bootstrap; without, the networks do so themselves, and a critic
+    sees what it learns and what it bootstraps from in one pass (CrossQ's, to go with `norm`)."""
+
     polyak: Fraction = 0.995
     """fraction of the old target that is kept at each target update, in [0, 1]."""
     n_step: Count = 1
@@ -99,53 +103,6 @@ class Twin(Options, group="algorithm"):
 
     critics: Annotated[Literal[1, 2], Structural] = 2
     """2, or 1 for delayed DDPG (smoothing and delay without clipped double Q)."""
-
-
-class HiddenLayers(Options, group="networks", marks=(Structural, Stock)):
-    """Hidden layers of the stock networks."""
-
-    hidden_units: Sequence[Count] = (256, 256)
-    """units of each hidden layer of the stock networks."""
-    activation: str = "relu"
-    """Keras activation of their hidden layers."""
-
-
-class Recurrence(Options, group="memory", marks=(Stock,)):
-    """A memory of the stock networks, between encoder and hidden layers."""
-
-    recurrent: Annotated[Literal["lstm", "gru", "rnn"] | KerasCell | None, Structural] = None
-    """the cells of a memory that each network has, "lstm", "gru" or "rnn"; in Python also a Keras RNN cell, of which
-    each gets a copy. None is without memory."""
-    recurrent_units: Annotated[Count | Sequence[Count], Structural] = 64
-    """units of the memory; several numbers are several layers."""
-    remembers: Annotated[Sequence[Literal["observation", "action", "reward"]], Structural] = ("observation", "action")
-    """what the memory sees of a step: the observation, and the action and the reward before it."""
-    sequence_length: Count = 20
-    """steps of an episode that an update learns from, for each of the `batch_size` rows that are drawn."""
-    burn_in: Natural = 10
-    """steps before them, at most, that the memory goes through first, without learning."""
-    stored_state: Annotated[bool, Structural] = True
-    """store the policy's state with each step, and begin there; otherwise a sequence begins from nothing."""
-
-    def check(self) -> None:
-        """Refuses what a memory that there is not leaves without effect, and one that sees no observation."""
-        if self.recurrent is None:
-            names = "recurrent_units", "remembers", "sequence_length", "burn_in", "stored_state"
-            self.refuse(names, "`recurrent` is None")
-        elif not isinstance(self.recurrent, str):
-            self.refuse(["recurrent_units"], "`recurrent` is a cell of your own")
-        units = self.recurrent_units
-        if not isinstance(units, int) and not len(units):
-            raise reject("recurrent_units", "a positive integer or a sequence of at least one", units)
-        if "observation" not in self.remembers or len(set(self.remembers)) < len(self.remembers):
-            raise reject("remembers", 'different names with "observation" among them', self.remembers)
-
-
-class Weights(Options, group="networks", marks=(Stock,)):
-    """Regularisation of the stock networks."""
-
-    l2: NonNegative = 0.0
-    """L2 regularisation: l2 · Σ w² over the stock networks' kernels is added to their losses."""
 
 
 class Clipping(Options, group="optimisers"):
@@ -269,6 +226,8 @@ class Optimisers(Clipping, group="optimisers"):
     """learning rate of the policy's Adam."""
     q_lr: Positive = 1e-3
     """learning rate of each critic's Adam."""
+    beta_1: Fraction = 0.9
+    """Adam's decay of the mean of gradients, in [0, 1); CrossQ's is 0.5."""
 
 
 class GivenOptimisers(Optimisers, group="objects", objects=True):
@@ -285,14 +244,14 @@ class GivenOptimisers(Optimisers, group="objects", objects=True):
             if getattr(self, own) is not None:
                 self.refuse([rate], f"`{own}` is your own")
         if self.pi_optimizer is not None and self.q_optimizer is not None:
-            self.refuse(["clip_norm", "clip_value"], "both optimizers are your own; clip in these")
+            self.refuse(["clip_norm", "clip_value", "beta_1"], "both optimizers are your own; clip in these")
 
 
 class AgentOptions(Returns, Minibatch, HiddenLayers, Clipping, Observations, Memory, Machine, GivenNetworks, Callables):
     """What all agents have."""
 
 
-class OffPolicyOptions(Targets, Schedule, Weights, Recurrence, GivenOptimisers, Replay, AgentOptions):
+class OffPolicyOptions(Targets, Schedule, Weights, Normalisation, Recurrence, GivenOptimisers, Replay, AgentOptions):
     """What all actor-critics have that learn from transitions."""
 
     def check(self) -> None:
@@ -302,6 +261,11 @@ class OffPolicyOptions(Targets, Schedule, Weights, Recurrence, GivenOptimisers, 
                 "`epochs_per_round` passes over all rows, which leaves no place for priorities. "
                 f"Received: epochs_per_round={self.epochs_per_round}, replay={self.replay!r}"
             )
+        if not self.target_networks:
+            self.refuse(["polyak", "target_update_every"], "`target_networks` is False")
+        if self.recurrent is not None and self.norm == "batch":
+            message = "`norm='batch'` is for networks without a memory. Received: recurrent="
+            raise ValueError(f"{message}{self.recurrent!r}")
         if self.beta == 1:
             self.refuse(["beta_steps"], "`beta` is 1")
         if self.reward_shaper is not None and "reward" in self.remembers:

@@ -1,0 +1,125 @@
+"""Normalised networks, and agents without target networks."""
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdpg
+from tests.agents.roster import SMALL, fit_briefly, needs, roster
+from tfdpg.networks import Transitions
+
+SGD = keras.optimizers.SGD(0.1)
+
+KINDS = {
+    "layer": {"norm": "layer"},
+    "batch": {"norm": "batch"},
+    "blocks": {"blocks": 2, "hidden_units": (8,)},
+    "crossq": {"norm": "batch", "target_networks": False},
+    "no targets": {"target_networks": False},
+}
+CROSSQ = KINDS["crossq"] | {"beta_1": 0.5}
+
+
+@pytest.mark.parametrize("kind", ["batch", "layer", "blocks"])
+@roster("TD3")
+def test_acting_in_numpy_keras_and_the_export_agree(make, kind, tmp_path):
+    needs(make, "norm")
+    env = gym.make("Pendulum-v1")
+    agent = make(env, **KINDS[kind])
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=60)
+    agent.learn(30)
+    observations = np.stack([env.observation_space.sample() for _ in range(7)])
+    acted = agent.act(observations, explore=False)
+    assert agent.actor.weights_from is not None
+    np.testing.assert_allclose(agent.pi(observations), acted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(agent.predict(observations), acted, rtol=1e-4, atol=1e-5)
+    policy = tfdpg.load(agent.export(tmp_path / "model"))
+    np.testing.assert_allclose(policy(observations), acted, rtol=1e-4, atol=1e-5)
+    if kind == "batch":
+        training = agent.pi(observations, training=True)
+        assert np.abs(training - acted).max() > 1e-3  # which has its own statistics
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@roster("TD3")
+def test_saved_agents_go_on_as_if_they_had_not_been(make, kind, tmp_path):
+    needs(make, "norm")
+    env = gym.make("Pendulum-v1")
+    agent = make(env, **KINDS[kind])
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=40)
+    agent.save(tmp_path / "agent")
+    again = tfdpg.load_agent(tmp_path / "agent")
+    assert agent.learn(5) == again.learn(5)
+    for old, new in zip(agent.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    assert bool(agent.targets) == KINDS[kind].get("target_networks", True)
+
+
+def random_batch(seed, size=8):
+    rng = np.random.default_rng(seed)
+    numbers = [rng.normal(size=(size, 3)), rng.uniform(-2, 2, (size, 1)), rng.normal(size=size), np.full(size, 0.9)]
+    arrays = [*numbers, np.ones(size), rng.normal(size=(size, 3))]
+    return Transitions(*(tf.constant(array, tf.float32) for array in arrays))
+
+
+def test_one_pass_over_both_has_the_statistics_of_both_and_moves_them_once():
+    agent, batch = tfdpg.TD3("Pendulum-v1", **SMALL | CROSSQ), random_batch(0)
+    q, next_action = agent.q1, tf.constant(np.random.default_rng(1).uniform(-2, 2, (8, 1)), tf.float32)
+    parts = [batch.observation, batch.next_observation], [batch.action, next_action]
+    whole = q([tf.concat(part, axis=0) for part in parts], training=True)
+    before = [np.array(layer.mean) for layer in q.layers if hasattr(layer, "warm_up")]
+    value, value_t = batch.ask_both(q, batch.action, q, next_action)
+    np.testing.assert_allclose(tf.concat([value, value_t], axis=0), whole, rtol=1e-5, atol=1e-6)
+    alone = q([batch.observation, batch.action], training=True)
+    assert np.abs(value - alone).max() > 1e-3
+    first = next(layer for layer in q.layers if hasattr(layer, "warm_up"))
+    assert first.updates == 3 and len(before) == 3
+
+
+def test_one_update_of_crossq_is_the_gradient_written_out():
+    agent, batch = tfdpg.TD3("Pendulum-v1", **SMALL | CROSSQ | {"q_optimizer": SGD, "beta_1": 0.9}), random_batch(0)
+    action_t = agent.smoothed_action(batch, tf.constant(1, tf.int64))
+    critics = [agent.q1, agent.q2]
+    start = [q.get_weights() for q in critics]
+    x = tf.concat([batch.observation, batch.next_observation], axis=0)
+    a = tf.concat([batch.action, action_t], axis=0)
+    with tf.GradientTape(persistent=True) as tape:
+        values = [q([x, a], training=True) for q in critics]
+        target = batch.reward + 0.9 * tf.minimum(values[0][8:], values[1][8:])
+        losses = [tf.reduce_mean(tf.square(value[:8] - tf.stop_gradient(target))) for value in values]
+    gradients = [
+        tape.gradient(loss, [w.value for w in q.trainable_weights]) for q, loss in zip(critics, losses, strict=True)
+    ]
+    for q, weights in zip(critics, start, strict=True):
+        q.set_weights(weights)
+    expected = [
+        [w - 0.1 * g for w, g in zip([w.numpy() for w in q.trainable_weights], part, strict=True)]
+        for q, part in zip(critics, gradients, strict=True)
+    ]
+    measured = agent.update(batch, tf.constant(1, tf.int64))
+    np.testing.assert_allclose(tf.reduce_mean(measured["loss_q"]), sum(losses), rtol=1e-5)
+    for q, weights in zip(critics, expected, strict=True):
+        for now, then in zip(q.trainable_weights, weights, strict=True):
+            np.testing.assert_allclose(now.numpy(), then, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"blocks": 1}, "`hidden_units` must be one number where `blocks` is 1"),
+        ({"blocks": 1, "hidden_units": (8,), "norm": "layer"}, "`norm` does nothing where `blocks` have LayerNorm"),
+        ({"target_networks": False, "polyak": 0.9}, "`polyak` does nothing where `target_networks` is False"),
+        ({"norm": "batch", "recurrent": "gru"}, "`norm='batch'` is for networks without a memory"),
+        ({"norm": "instance"}, "`norm` must be"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        tfdpg.TD3("Pendulum-v1", **options)
+
+
+def test_adam_has_the_beta_that_was_given():
+    agent = tfdpg.DDPG("Pendulum-v1", **SMALL, beta_1=0.5)
+    assert {optimizer.beta_1 for optimizer in agent.optimizers.values()} == {0.5}

@@ -1,0 +1,73 @@
+"""Batch renormalisation, as a Keras layer."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+@keras.saving.register_keras_serializable("tfdpg")
+class BatchRenormalization(keras.layers.Layer):
+    """Each feature with mean 0 and variance 1 over a minibatch, then scaled and moved: γ x̂ + β.
+
+    In training x̂ = (x − μ) / σ · r + d, with the minibatch's μ and σ, and without gradient
+    r = clip(σ / σ_run, 1 / r_max, r_max) and d = clip((μ − μ_run) / σ_run, −d_max, d_max), so that it is what the
+    running statistics give, as long as these are near; in the first `warm_up` updates r = 1 and d = 0. Elsewhere it is
+    what the running statistics give.
+
+    Args:
+        momentum: the part of the running statistics that is kept at each update.
+        epsilon: added to variances.
+        r_max: see above.
+        d_max: see above.
+        warm_up: see above.
+
+    Source: Ioffe 2017, "Batch Renormalization", algorithm 1; the numbers are CrossQ's (Bhatt et al. 2019).
+    """
+
+    def __init__(
+        self,
+        momentum: float = 0.99,
+        epsilon: float = 1e-3,
+        r_max: float = 3.0,
+        d_max: float = 5.0,
+        warm_up: int = 100_000,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.momentum, self.epsilon, self.r_max, self.d_max, self.warm_up = momentum, epsilon, r_max, d_max, warm_up
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Makes the weights: γ and β, which are trained, the running mean and variance, and the updates made."""
+        shape = (input_shape[-1],)
+        self.gamma = self.add_weight(name="gamma", shape=shape, initializer="ones")
+        self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros")
+        self.mean = self.add_weight(name="mean", shape=shape, initializer="zeros", trainable=False)
+        self.variance = self.add_weight(name="variance", shape=shape, initializer="ones", trainable=False)
+        self.updates = self.add_weight(name="updates", shape=(), initializer="zeros", trainable=False)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        """The normalised features, `[batch, n]`."""
+        if not training:
+            return (x - self.mean.value) * self._scale() + self.beta.value
+        mean, variance = tf.nn.moments(x, axes=[0])
+        running = tf.sqrt(self.variance.value + self.epsilon)
+        r = tf.sqrt(variance + self.epsilon) / running
+        d = (mean - self.mean.value) / running
+        is_warm = tf.cast(self.updates.value >= self.warm_up, tf.float32)
+        r = 1 + is_warm * (tf.clip_by_value(r, 1 / self.r_max, self.r_max) - 1)
+        d = is_warm * tf.clip_by_value(d, -self.d_max, self.d_max)
+        r, d = tf.stop_gradient(r), tf.stop_gradient(d)
+        for statistic, new in ((self.mean, mean), (self.variance, variance)):
+            statistic.assign(self.momentum * statistic + (1 - self.momentum) * tf.stop_gradient(new))
+        self.updates.assign(self.updates + 1)
+        scale = self.gamma.value * r * tf.math.rsqrt(variance + self.epsilon)
+        return (x - mean) * scale + (self.gamma.value * d + self.beta.value)
+
+    def _scale(self) -> Any:
+        return self.gamma.value * tf.math.rsqrt(self.variance.value + self.epsilon)
+
+    def get_config(self) -> dict[str, Any]:
+        """What it was made with."""
+        names = "momentum", "epsilon", "r_max", "d_max", "warm_up"
+        return super().get_config() | {name: getattr(self, name) for name in names}
