@@ -175,7 +175,7 @@ def test_environments_are_pooled_on_one_scale(tmp_path, figures):
     (axes,) = figures[0].axes
     scores = sorted([seed / (3226 - 18) for seed in range(4)] + [seed / (3946 - 3) for seed in range(4)])
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [np.mean(scores[2:6]), 2 * np.mean(scores[2:6])])
-    assert axes.get_ylabel() == "evaluation return (0: random, 1: TD3 at 1M steps)" and len(axes.collections) == 1
+    assert axes.get_ylabel() == "evaluation return\n(0: random, 1: TD3 at 1M steps)" and len(axes.collections) == 1
     assert legend(figures[0]) == ["TD3 (2 environments, 4 seeds each)"]
     note = figures[0].legends[0].get_title().get_text().replace("\n", " ")
     assert note == "interquartile mean over Hopper-v5, Walker2d-v5 and 95 % bootstrap interval over seeds in each"
@@ -187,7 +187,7 @@ def test_scales_of_one_s_own_and_that_of_dm_control(tmp_path, figures):
     assert plot(tmp_path / "a", "--aggregate", *ranges, "--out", tmp_path / "curves.png") == 0
     (axes,) = figures[0].axes
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [(0.5 + 1 / 3) / 2] * 2)
-    assert axes.get_ylabel() == "evaluation return (normalised)" and not axes.collections
+    assert axes.get_ylabel() == "evaluation return\n(normalised)" and not axes.collections
     for task in ("walker-walk", "cheetah-run"):
         write_run(tmp_path / "b" / task, returns=(len(task), 500.0), env=f"dm_control/{task}-v0")
     assert plot(tmp_path / "b", "--aggregate", "--out", tmp_path / "curves.png") == 0

@@ -58,12 +58,12 @@ def test_scores_are_means_of_the_last_tenth_and_over_seeds(elsewhere):
     write(elsewhere, "td3", "Hopper-v5", 0, [*[100] * 8, 200, 300, 900], steps=10_000)
     write(elsewhere, "td3", "Hopper-v5", 1, [*[100] * 8, 200, 500, 500], steps=10_000)
     text = table.written(table.load(elsewhere), [])
-    assert rows(text, "### td3")[2] == [
+    assert rows(text, "## td3")[2] == [
         *("Hopper-v5", "2", "110,000", "400 ± 100", "–", "–"),
         *("**550 ± 50**", "700", "3,564", "3,135", "3,472", "3,691"),  # ends: of 900 and 300, of 500 and 500
     ]
     write(elsewhere, "td3", "Hopper-v5", 2, [1000.0], steps=50_000)
-    assert rows(table.written(table.load(elsewhere), []), "### td3")[2][3] == "400 ± 100 (2)"
+    assert rows(table.written(table.load(elsewhere), []), "## td3")[2][3] == "400 ± 100 (2)"
 
 
 def test_an_aggregate_says_which_tasks_it_is_of(elsewhere):
@@ -71,12 +71,12 @@ def test_an_aggregate_says_which_tasks_it_is_of(elsewhere):
         for seed in (0, 1):
             write(elsewhere, "recipe", f"{env}-v5", seed, [(random + td3) / 2 + seed, td3, td3, td3])
     half = np.mean([0.5 + 0.5 / (td3 - random) for random, td3 in table.RANDOM_AND_TD3.values()])
-    measured = rows(table.written(table.load(elsewhere), []), "### Mean normalised score")
+    measured = rows(table.written(table.load(elsewhere), []), "## Mean normalised score")
     assert measured[2] == ["recipe", f"{half:.2f}", "1.00", "–"]
     assert measured[3] == ["SAC, published (v4)", "0.28", "0.68", "1.06"]
     for seed in (0, 1):
         (elsewhere / f"recipe-Ant-v5-{seed}.csv").unlink()
-    (_, first, *_) = rows(table.written(table.load(elsewhere), []), "### Mean normalised score")[2]
+    (_, first, *_) = rows(table.written(table.load(elsewhere), []), "## Mean normalised score")[2]
     assert first == "0.50 (4 of 5: HalfCheetah, Hopper, Walker2d, Humanoid)"
 
 
@@ -84,7 +84,7 @@ def test_ablations_say_how_long_they_took_if_their_files_do(elsewhere):
     env, changed = "dm_control/cheetah-run-v0", elsewhere / "ablation"
     write(changed, "delay-1", env, 0, [200, 300], seconds=4000)
     write(changed, "delay-2", env, 0, [200, 400], seconds=1999)  # fewer than 200,000 steps at 100 a second take
-    ((_, *found),) = [rows(table.written([], table.load(changed)), "### Ablations")[1:]]
+    ((_, *found),) = [rows(table.written([], table.load(changed)), "## Ablations")[1:]]
     assert found == [
         [env, "delay-1", "1", "200,000", "200", "**300**", "20.0"],
         [env, "delay-2", "1", "200,000", "200", "**400**", "–"],

@@ -175,7 +175,7 @@ def draw(
                 "linestyle": DASHES[place // len(colours) % len(DASHES)],
             }
             _draw_curve(axes, runs, label, look, aggregate)
-        axes.set(xlabel=_name(x), ylabel=f"{_name(y)} ({scale})" if scale else _name(y))
+        axes.set(xlabel=_name(x), ylabel=f"{_name(y)}\n({scale})" if scale else _name(y))
         thousands = 1000 if x == "env_steps" else 1
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value / thousands, _)))
         axes.yaxis.set_major_formatter(FuncFormatter(number))

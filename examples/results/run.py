@@ -77,7 +77,7 @@ def write(run: Path, out: Path, arguments: str, seconds: float) -> None:
         rows = list(csv.DictReader(file))
     kept = ("epoch", "env_steps", "return", "steps_per_second")
     columns = [name for name in rows[0] if name in kept or name.startswith("val_")]
-    git = ["git", "-C", str(RESULTS), "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"]
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"]
     commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -166,7 +166,7 @@ def of_kind(kind: str, results: Sequence[Result]) -> list[str]:
         others = [number(values[task(env)]) if task(env) in values else "–" for values in known.values()]
         rows.append([env, str(len(runs)), length(runs), *own, *others])
     head = ["environment", "seeds", "steps", *STEPS.values(), "end", "largest", *known]
-    return [f"### {kind}", "", *table(head, rows), *([SOURCES[listed], ""] if known else [])]
+    return [f"## {kind}", "", *table(head, rows), *([SOURCES[listed], ""] if known else [])]
 
 
 def normalized(results: Sequence[Result], steps: int) -> dict[str, float]:
@@ -220,12 +220,12 @@ def written(results: Sequence[Result], changed: Sequence[Result]) -> str:
     """What stands between the two lines of the page."""
     kinds = groups(results, lambda result: result.kind)
     lines = [line for kind, runs in kinds.items() for line in of_kind(kind, runs)]
-    lines += ["### Mean normalised score", "", *measures(kinds)]
+    lines += ["## Mean normalised score", "", *measures(kinds)]
     for picture, (_, curves) in pictures(results).items():
         env = next(iter(curves.values()))[0].settings["env"]
         lines += [f"![Evaluation return on {env}: {', '.join(curves)}](../examples/results/{picture.name})", ""]
     if changed:
-        lines += ["### Ablations and choices", "", *ablations(changed)]
+        lines += ["## Ablations and choices", "", *ablations(changed)]
     return "\n".join([BEGIN, "", *lines, END])
 
 
