@@ -43,7 +43,7 @@ class LearningCurve(NamedTuple):
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """The run directories and files of results at and below `paths`, in their order.
+    """The run directories at and below `paths`, in their order; where there are none, the files of results.
 
     Raises:
         ValueError: no path is given.
@@ -54,8 +54,9 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for path in paths:
         begun = sorted(file.parent for file in path.rglob("run.json"))
+        runs = [run for run in begun if _has_epochs(run / "progress.csv")]
         files = [path] if path.is_file() else sorted(path.rglob("*.csv"))
-        runs = [run for run in begun if _has_epochs(run / "progress.csv")] + [file for file in files if command(file)]
+        runs = runs or [file for file in files if command(file)]  # not both: a file beside its run is the same run
         if not runs:
             raise FileNotFoundError(f"No run to plot in {path}: {_missing(path, begun)}")
         found |= dict.fromkeys(runs)
