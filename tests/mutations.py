@@ -20,6 +20,7 @@ TD3 = ("agents/test_td3.py", "agents/test_td3_options.py")
 DDPG = ("agents/test_ddpg.py",)
 D4PG = ("agents/test_d4pg.py",)
 ACER = ("agents/test_acer_update.py",)
+SCORES = ("test_scores.py",)
 
 
 class Mutation(NamedTuple):
@@ -411,6 +412,28 @@ MUTATIONS = [
             "polyak_average(averaged, self.networks[name], self.alpha",
             "polyak_average(averaged, self.networks[name], 1 - self.alpha",
             ACER,
+        ),
+        # scores
+        (
+            "scores: a bootstrap over all tasks at once",
+            "scores.py",
+            "each == one for each in tasks",
+            "True for each in tasks",
+            SCORES,
+        ),
+        (
+            "scores: a mean of all in place of the interquartile one",
+            "scores.py",
+            "cut = len(values) // 4",
+            "cut = 0",
+            SCORES,
+        ),
+        (
+            "scores: the first tenth that does not count counts",
+            "scores.py",
+            "10 * x > 9 * steps",
+            "10 * x >= 9 * steps",
+            SCORES,
         ),
     )
 ]

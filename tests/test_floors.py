@@ -17,9 +17,11 @@ FLOORS = {
     "export": 3,
     "training": 4,
     "agents": 5,
-    **dict.fromkeys("checking distributed cli curves filming plotting run_options run_paths runs __main__".split(), 6),
+    **dict.fromkeys(
+        "checking distributed cli curves filming plotting run_options run_paths runs scores __main__".split(), 6
+    ),
 }
-COMMANDS = {"cli", "curves", "filming", "plotting", "run_options", "run_paths", "runs", "__main__"}
+COMMANDS = {"cli", "curves", "filming", "plotting", "run_options", "run_paths", "runs", "scores", "__main__"}
 NUMPY_ONLY = [*(part for part in FLOORS if FLOORS[part] == 0), "exploration", "replay", "acting"]
 
 

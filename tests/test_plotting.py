@@ -1,5 +1,6 @@
 """Pictures of learning curves, of what runs leave behind."""
 
+import itertools
 import json
 
 import matplotlib.figure
@@ -50,13 +51,14 @@ def test_axes_legend_and_title_say_what_is_shown(tmp_path, figures):
     assert out.read_bytes().startswith(b"\x89PNG")
     (figure,) = figures
     (axes,) = figure.axes
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("environment steps", "evaluation return")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("environment steps (thousands)", "evaluation return")
     assert axes.get_title(loc="left") == "Hopping"
-    assert legend(figure) == ["TD3, Hopper-v5, pi_lr=0.0003 (3 seeds)", "TD3, Hopper-v5, pi_lr=0.001 (1 seed)"]
+    assert legend(figure) == ["pi_lr=0.0003 (3 seeds)", "pi_lr=0.001 (1 seed)"]
     note = figure.legends[0].get_title().get_text()
-    assert note == "mean and 95 % bootstrap interval over seeds; below three seeds single curves"
+    what = "mean and 95 % bootstrap interval over seeds; below three seeds single curves"
+    assert note.replace("\n", " ") == f"TD3, Hopper-v5: {what}"
     ticks = [label.get_text() for label in axes.get_xticklabels()]
-    assert {"200k", "1M"} <= set(ticks)
+    assert {"200", "1,000"} <= set(ticks)
     assert "1,400" in [label.get_text() for label in axes.get_yticklabels()]
     assert len(axes.collections) == 1 and len(axes.lines) == 2
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [0, 501, 1500])
@@ -102,8 +104,7 @@ def test_each_run_by_itself_has_its_seed_or_its_path_for_a_label(tmp_path):
     runs = [write_run(tmp_path / "a", 0), write_run(tmp_path / "b", 1), write_run(tmp_path / "c", 1)]
     read = [curves.read(run, "env_steps", "val_return", 1) for run in runs]
     labels = list(curves.labelled(read, separate=True))
-    seed_1 = "TD3, Hopper-v5, seed=1"
-    assert labels == ["TD3, Hopper-v5, seed=0", f"{seed_1} ({tmp_path}/b)", f"{seed_1} ({tmp_path}/c)"]
+    assert labels == ["seed=0", f"seed=1 ({tmp_path}/b)", f"seed=1 ({tmp_path}/c)"]
 
 
 def test_labels_of_one_s_own_columns_and_smoothing(tmp_path, figures, capsys):
@@ -117,7 +118,7 @@ def test_labels_of_one_s_own_columns_and_smoothing(tmp_path, figures, capsys):
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [-2, -3, -6.5])
     assert plot(tmp_path, "--out", tmp_path / "x.png", "--label", "one") == 1
     error = capsys.readouterr().err
-    assert "each of 2 curves: TD3, Hopper-v5; TD3, Walker2d-v5. Received: 1 labels" in error
+    assert "each of 2 curves: Hopper-v5; Walker2d-v5. Received: 1 labels" in error
 
 
 def test_more_curves_than_colours_are_told_apart():
@@ -148,11 +149,76 @@ def test_seeds_at_other_steps_and_of_other_lengths_are_averaged_where_all_of_the
         curves.together([run([0, 1], [0, 0]), run([2, 3], [0, 0])])
 
 
-def test_the_interval_covers_the_mean_about_as_often_as_it_says(rng):
-    values = rng.normal(3.0, 2.0, (20, 2000))  # as if of 2000 configurations with 20 seeds each
-    low, high = curves.interval(values)
-    assert 0.9 < np.mean((low < 3.0) & (high > 3.0)) < 0.96
-    np.testing.assert_array_equal(low, curves.interval(values)[0])
+def test_results_are_plotted_like_the_run_that_they_come_from(tmp_path, figures):
+    run = write_run(tmp_path / "runs/seed-0", 0, options={"gamma": 0.9}, env="dm_control/cheetah-run-v0")
+    file = tmp_path / "results/td3-dm_control-cheetah-run-v0-1.csv"
+    file.parent.mkdir()
+    command = "tfdpg train td3 --env dm_control/cheetah-run-v0 --gamma 0.9 --epochs 3 --seeds 1"
+    file.write_text(f"# {command}\n# commit 1a2b; 9 s\n{(run / 'progress.csv').read_text()}")
+    (tmp_path / "results/other.csv").write_text("# python other.py\nenv_steps,val_return\n1,2\n")
+    assert plot(run, file.parent, "--out", tmp_path / "curves.png") == 0
+    assert legend(figures[0]) == ["TD3, dm_control/cheetah-run-v0 (2 seeds)"]
+    lines = figures[0].axes[0].lines
+    assert [line.get_ydata().tolist() for line in lines] == [[0, 1, 2], [0, 1, 2]]
+    for path in (file, tmp_path):  # a directory with runs is of these: a file beside them may be of one of them
+        assert plot(path, "--out", tmp_path / "curves.png") == 0 and len(figures[-1].axes[0].lines) == 1
+
+
+def aggregated(directory, seeds, **envs):
+    """Runs in several environments, whose returns are of the seed and the environment."""
+    for (env, value), seed in itertools.product(envs.items(), range(seeds)):
+        write_run(directory / f"{env}-{seed}", seed, (value + seed, value + 2 * seed), env=f"{env}-v5")
+
+
+def test_environments_are_pooled_on_one_scale(tmp_path, figures):
+    aggregated(tmp_path, 4, Hopper=18.0, Walker2d=3.0)
+    assert plot(tmp_path, "--aggregate", "--out", tmp_path / "curves.png") == 0
+    (axes,) = figures[0].axes
+    scores = sorted([seed / (3226 - 18) for seed in range(4)] + [seed / (3946 - 3) for seed in range(4)])
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [np.mean(scores[2:6]), 2 * np.mean(scores[2:6])])
+    assert axes.get_ylabel() == "evaluation return\n(0: random, 1: TD3 at 1M steps)" and len(axes.collections) == 1
+    assert legend(figures[0]) == ["TD3 (2 environments, 4 seeds each)"]
+    note = figures[0].legends[0].get_title().get_text().replace("\n", " ")
+    assert note == "interquartile mean over Hopper-v5, Walker2d-v5 and 95 % bootstrap interval over seeds in each"
+
+
+def test_scales_of_one_s_own_and_that_of_dm_control(tmp_path, figures):
+    aggregated(tmp_path / "a", 1, Hopper=18.0, Pendulum=-1200.0)
+    ranges = ["--normalize", "Hopper-v5=8:28", "Pendulum-v5=-1600:-400"]
+    assert plot(tmp_path / "a", "--aggregate", *ranges, "--out", tmp_path / "curves.png") == 0
+    (axes,) = figures[0].axes
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [(0.5 + 1 / 3) / 2] * 2)
+    assert axes.get_ylabel() == "evaluation return\n(normalised)" and not axes.collections
+    for task in ("walker-walk", "cheetah-run"):
+        write_run(tmp_path / "b" / task, returns=(len(task), 500.0), env=f"dm_control/{task}-v0")
+    assert plot(tmp_path / "b", "--aggregate", "--out", tmp_path / "curves.png") == 0
+    assert figures[1].axes[0].lines[0].get_ydata().tolist() == [11, 500]
+    assert figures[1].axes[0].get_ylabel() == "evaluation return"
+
+
+def test_what_cannot_be_compared_is_not_pooled(tmp_path, capsys):
+    aggregated(tmp_path / "a", 2, Hopper=18.0, Walker2d=3.0)
+
+    def error(*arguments):
+        assert plot(tmp_path, "--aggregate", "--out", tmp_path / "curves.png", *arguments) == 1
+        return capsys.readouterr().err
+
+    assert "give one of them" in error("--separate")
+    assert "`--y` must be val_return or return. Received: loss_q" in error("--y", "loss_q")
+    for text in ("Hopper-v5", "Hopper-v5=3", "Hopper-v5=3:1", "=1:3", "Hopper-v5=0:inf"):
+        assert f"must be ENV=LOW:HIGH, with LOW < HIGH. Received: {text}" in error("--normalize", text)
+    assert "names Ant-v5, and the runs are of Hopper-v5, Walker2d-v5" in error("--normalize", "Ant-v5=0:1")
+    write_run(tmp_path / "c", env="Pendulum-v1")
+    wanted = "Returns of Hopper-v5, Pendulum-v1, Walker2d-v5 have no scale in common."
+    assert (message := error()).startswith(f"tfdpg: {wanted}") and "--normalize Pendulum-v1=LOW:HIGH" in message
+    unequal = error("--normalize", "Pendulum-v1=-1200:-150")
+    assert "Received: TD3: 2 of Hopper-v5, 1 of Pendulum-v1, 2 of Walker2d-v5" in unequal
+    write_run(tmp_path / "d/0", env="Hopper-v5", options={"gamma": 0.9})
+    write_run(tmp_path / "d/1", 1, env="Hopper-v5", options={"gamma": 0.9})
+    missing = error("--exclude", str(tmp_path / "c"))
+    assert "gamma=0.99: 2 of Hopper-v5, 2 of Walker2d-v5; gamma=0.9: 2 of Hopper-v5" in missing
+    assert plot(tmp_path, "--normalize", "Hopper-v5=0:1", "--out", tmp_path / "curves.png") == 1
+    assert "`--normalize` is for `--aggregate`" in capsys.readouterr().err
 
 
 def test_rows_that_a_run_wrote_again_and_empty_ones_do_not_count(tmp_path):
@@ -177,6 +243,12 @@ def test_errors_say_what_was_looked_for(tmp_path, capsys):
         run, tmp_path / "empty"
     )
     assert f"{nothing}/nope: there is no such directory" in error(tmp_path / "nope")
+    (table := tmp_path / "table.csv").write_text("a,b\n")
+    assert f"{table}: it is a file whose first line is not `# tfdpg train ...`" in error(table)
+    table.write_text("# tfdpg train td3 --env Hopper-v5 --no-such-flag 3\nenv_steps,val_return\n1,2\n")
+    assert f"{table} begins with a command that this tfdpg does not take: there is no flag --no-such-flag" in error(
+        table
+    )
     begun = write_run(tmp_path / "begun/seed-0", returns=())
     assert f"{begun} has no epoch yet" in error(begun)
     assert "None of the 1 runs in" in error(run, "--select", "nothing")

@@ -1,13 +1,18 @@
 """What runs measured, and what tells their configurations from one another."""
 
+import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tfdpg.agents.options import OPTIONS
+from tfdpg.cli.parsing import MisuseError
+from tfdpg.cli.training import configured
 from tfdpg.distributed.options import Distribution
 from tfdpg.options import options_of
 from tfdpg.run_options import Run
@@ -17,13 +22,15 @@ from tfdpg.training.options import FitOptions
 BOOKKEEPING = {"verbose", "save_every", "keep_checkpoints", "write_interval", "initial_epoch", "replay_dir"}
 BOOKKEEPING |= {"epochs", "validation_episodes"}
 """Options in which runs of one configuration may differ, beside the seed."""
+COMMAND = "# tfdpg train "
+"""How a file of results begins: with the command that it comes from."""
 
 
 class LearningCurve(NamedTuple):
     """What a run measured.
 
     Attributes:
-        path: its directory.
+        path: its directory, or its file of results.
         settings: the options of the run, with the defaults of those that its file does not have.
         x: ascending, `[points]`.
         y: `[points]`.
@@ -36,7 +43,7 @@ class LearningCurve(NamedTuple):
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """The run directories at and below `paths`, in their order.
+    """The run directories at and below `paths`, in their order; where there are none, the files of results.
 
     Raises:
         ValueError: no path is given.
@@ -48,11 +55,10 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         begun = sorted(file.parent for file in path.rglob("run.json"))
         runs = [run for run in begun if _has_epochs(run / "progress.csv")]
+        files = [path] if path.is_file() else sorted(path.rglob("*.csv"))
+        runs = runs or [file for file in files if command(file)]  # not both: a file beside its run is the same run
         if not runs:
-            other = held(path) if not path.is_dir() or is_model(path) else None
-            why = f"{listed(begun)} has no epoch yet" if begun else other
-            missing = "no directory at or below it has run.json and progress.csv"
-            raise FileNotFoundError(f"No run to plot in {path}: {why or missing}")
+            raise FileNotFoundError(f"No run to plot in {path}: {_missing(path, begun)}")
         found |= dict.fromkeys(runs)
     return list(found)
 
@@ -61,21 +67,43 @@ def _has_epochs(file: Path) -> bool:
     return file.exists() and file.read_text().count("\n") > 1
 
 
+def _missing(path: Path, begun: Sequence[Path]) -> str:
+    if begun:
+        return f"{listed(begun)} has no epoch yet"
+    if path.is_file():
+        return f"it is a file whose first line is not `{COMMAND}...`"
+    other = held(path) if not path.is_dir() or is_model(path) else None
+    return other or "no directory at or below it has run.json and progress.csv"
+
+
+def command(file: Path) -> list[str]:
+    """The words after `tfdpg train` with which a file of results begins; none where it is no such file."""
+    with file.open(errors="replace") as lines:
+        first = lines.readline()
+    return shlex.split(first.removeprefix(COMMAND)) if first.startswith(COMMAND) else []
+
+
 def read(run: Path, x: str, y: str, smooth: int) -> LearningCurve:
     """The columns `x` and `y` of a run, whose `y` is averaged over the last `smooth` points.
 
     Raises:
         ValueError: a column is not there, or a file is damaged.
     """
+    return LearningCurve(run, settings(run), *points(run, x, y, smooth))
+
+
+def points(run: Path, x: str, y: str, smooth: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Likewise, the columns alone."""
     import pandas as pd
 
-    table: Any = pd.read_csv(run / "progress.csv")
+    file = run / "progress.csv" if run.is_dir() else run
+    table: Any = pd.read_csv(file, comment="#")
     for column in (x, y):
         if column not in table:
-            raise ValueError(f"{run}/progress.csv has no column {column!r}. It has: {', '.join(table.columns)}")
+            raise ValueError(f"{file} has no column {column!r}. It has: {', '.join(table.columns)}")
     table = table[list(dict.fromkeys((x, y)))].apply(pd.to_numeric).dropna()
     table = table.drop_duplicates(x, keep="last").sort_values(x)  # a run that went on has rows of lost steps too
-    return LearningCurve(run, settings(run), table[x].values, table[y].rolling(smooth, min_periods=1).mean().values)
+    return table[x].values, table[y].rolling(smooth, min_periods=1).mean().values
 
 
 def settings(run: Path) -> dict[str, Any]:
@@ -87,7 +115,7 @@ def settings(run: Path) -> dict[str, Any]:
         ValueError: the file is damaged.
     """
     try:
-        config = json.loads((run / "run.json").read_text())
+        config = json.loads((run / "run.json").read_text() if run.is_dir() else _asked_for(run))
         options, kwargs, spread = (config.pop(name, None) or {} for name in ("options", "env_kwargs", "distributed"))
         config |= {name: str(config[name]) for name in ("agent", "env")}
         kinds = [Run, FitOptions, Distribution]
@@ -97,8 +125,19 @@ def settings(run: Path) -> dict[str, Any]:
         known["actors"] = None  # without `--actors`
         environment = {f"env:{name}": value for name, value in kwargs.items()}
         return {name: _hashable(value) for name, value in (known | config | options | spread | environment).items()}
-    except (ValueError, TypeError, AttributeError, LookupError) as error:
+    except (ValueError, TypeError, AttributeError, LookupError, MisuseError) as error:
+        if not run.is_dir():
+            raise ValueError(f"{run} begins with a command that this tfdpg does not take: {error}") from error
         raise ValueError(f"{run}/run.json is damaged: {error}") from error
+
+
+def _asked_for(file: Path) -> str:
+    """What `run.json` would be of the command of a file of results."""
+    agent, *words = command(file)
+    configs = configured(agent, words)[1]
+    if len(configs) > 1:
+        raise ValueError(f"it is of one seed. Received: {len(configs)} seeds")
+    return json.dumps(dataclasses.asdict(configs[0]))
 
 
 def _hashable(value: Any) -> Any:
@@ -107,9 +146,15 @@ def _hashable(value: Any) -> Any:
     return str(value) if isinstance(value, dict) else value
 
 
-def labelled(runs: Sequence[LearningCurve], separate: bool) -> dict[str, list[LearningCurve]]:
-    """The runs of each configuration, or each by itself, with a label that tells it from the others."""
-    ignored = BOOKKEEPING if separate else BOOKKEEPING | {"seed"}
+def labelled(runs: Sequence[LearningCurve], separate: bool, pooled: bool = False) -> dict[str, list[LearningCurve]]:
+    """The runs of each configuration, or each by itself, with a label that tells it from the others.
+
+    Args:
+        runs: what is shown.
+        separate: each by itself.
+        pooled: runs in several environments are of one configuration.
+    """
+    ignored = BOOKKEEPING if separate else BOOKKEEPING | {"seed"} | ({"env"} if pooled else set())
     groups: dict[Any, list[LearningCurve]] = {}
     for run in runs:
         configuration = frozenset(item for item in run.settings.items() if item[0] not in ignored)
@@ -120,15 +165,19 @@ def labelled(runs: Sequence[LearningCurve], separate: bool) -> dict[str, list[Le
 
 
 def _label(own: dict[str, Any], configurations: Sequence[dict[str, Any]]) -> str:
-    """The agent, its environment, and the options in which it differs from others of the same agent."""
-    others = [each for each in configurations if each["agent"] == own["agent"]]
-    differing = sorted(
-        name
-        for name in own
-        if name not in ("agent", "env") and any(each.get(name, ...) != own[name] for each in others)
-    )
-    options = [f"{name.removeprefix('env:')}={own[name]}" for name in differing]
-    return ", ".join([own["agent"].upper(), own["env"], *options])
+    """What differs: the agent, the environment, and options, in which it is compared with those of the same agent."""
+    of_agent = [each for each in configurations if each["agent"] == own["agent"]]
+    named = {name: named_by(own, name) for name in ("agent", "env") if name in own}
+    parts = [named[name] for name in named if any(each[name] != own[name] for each in configurations)]
+    options = sorted(own.keys() - named.keys())
+    differing = [name for name in options if any(each.get(name, ...) != own[name] for each in of_agent)]
+    parts += [f"{name.removeprefix('env:')}={own[name]}" for name in differing]
+    return ", ".join(parts or named.values())
+
+
+def named_by(settings: dict[str, Any], name: str) -> str:
+    """What pictures call the agent, or the environment, of a run."""
+    return settings[name].upper() if name == "agent" else settings[name]
 
 
 def distinct(labels: Sequence[str], details: Iterable[str]) -> list[str]:
@@ -137,6 +186,27 @@ def distinct(labels: Sequence[str], details: Iterable[str]) -> list[str]:
         f"{label} ({detail})" if labels.count(label) > 1 else label
         for label, detail in zip(labels, details, strict=True)
     ]
+
+
+def scaled(run: LearningCurve, ranges: Mapping[str, tuple[float, float]]) -> LearningCurve:
+    """A run whose y is 0 and 1 where the range of its environment begins and ends; without a range, as it is."""
+    low, high = ranges.get(run.settings["env"], (0.0, 1.0))
+    return run._replace(y=(run.y - low) / (high - low))
+
+
+def check_pooled(curves: Mapping[str, Sequence[LearningCurve]]) -> None:
+    """Raises `ValueError` unless every curve is of the same environments, with equally many runs of each."""
+    counts = {label: Counter(run.settings["env"] for run in runs) for label, runs in curves.items()}
+    numbers = {number for count in counts.values() for number in count.values()}
+    if len(numbers) > 1 or len({frozenset(count) for count in counts.values()}) > 1:
+        found = [
+            f"{label}: {', '.join(f'{count[env]} of {env}' for env in sorted(count))}"
+            for label, count in counts.items()
+        ]
+        raise ValueError(
+            "`--aggregate` needs the same environments in every curve, with equally many runs of each; --select and "
+            f"--exclude choose among them. Received: {'; '.join(found)}"
+        )
 
 
 def listed(paths: Iterable[Path]) -> str:
@@ -152,11 +222,3 @@ def together(runs: Sequence[LearningCurve]) -> tuple[np.ndarray, np.ndarray]:
     places = np.unique(np.concatenate([run.x for run in runs]))
     places = places[(first <= places) & (places <= last)]
     return places, np.stack([np.interp(places, run.x, run.y) for run in runs])
-
-
-def interval(values: np.ndarray, resamples: int = 1000) -> tuple[np.ndarray, np.ndarray]:
-    """The 95 % bootstrap interval of the mean over seeds, `[seeds, points]` to two of `[points]`."""
-    seeds = len(values)
-    drawn = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), resamples) / seeds
-    low, high = np.percentile(drawn @ values, [2.5, 97.5], axis=0)
-    return low, high

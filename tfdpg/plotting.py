@@ -1,18 +1,39 @@
 """Learning curves of runs."""
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfdpg.curves import LearningCurve, distinct, find_runs, interval, labelled, listed, read, together
+from tfdpg.curves import (
+    LearningCurve,
+    check_pooled,
+    distinct,
+    find_runs,
+    labelled,
+    listed,
+    named_by,
+    read,
+    scaled,
+    together,
+)
+from tfdpg.scores import interquartile_mean, interval, mean, parse_ranges, ranges_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAMES = {"env_steps": "environment steps", "return": "training return", "q1": "value (q1)", "q2": "value (q2)"}
+NAMES = {
+    "env_steps": "environment steps (thousands)",
+    "return": "training return",
+    "q1": "value (q1)",
+    "q2": "value (q2)",
+}
 NAMES |= {"loss_q": "critic loss", "loss_pi": "policy loss", "td_error": "TD error"}
 """What axes call columns of progress.csv, where it is not the column's name in words."""
+
+RETURNS = ("val_return", "return")
+"""Columns whose scale is that of an environment's returns."""
 
 FEW = 3
 """Seeds from which on a mean and its interval say more than the single curves."""
@@ -37,6 +58,8 @@ def plot(
     select: Sequence[str],
     exclude: Sequence[str],
     separate: bool,
+    aggregate: bool = False,
+    normalize: Sequence[str] = (),
     title: str = "",
     label: Sequence[str] = (),
 ) -> None:
@@ -45,9 +68,38 @@ def plot(
     Raises:
         ImportError: seaborn is not installed.
         FileNotFoundError: there is no run.
-        ValueError: no run is left, a column is not there, labels are too few or too many, or `out` is no image.
+        ValueError: no run is left, a column is not there, labels are too few or too many, runs cannot be pooled, or
+            `out` is no image.
     """
     found = find_runs(paths)
+    _check_plot(out, y, smooth, aggregate, normalize, separate)
+    runs = [run for run in found if _is_wanted(run, select, exclude)]
+    if not runs:
+        raise ValueError(
+            f"None of the {len(found)} runs in {listed(paths)} matches. Received: select={list(select)}, "
+            f"exclude={list(exclude)}"
+        )
+    measured, ranges = [read(run, x, y, smooth) for run in runs], {}
+    if aggregate:
+        ranges = ranges_of([run.settings["env"] for run in measured], parse_ranges(normalize))
+        measured = [scaled(run, ranges) for run in measured]
+    curves = labelled(measured, separate, aggregate)
+    if aggregate:
+        check_pooled(curves)
+    if label and len(label) != len(curves):
+        raise ValueError(
+            f"`--label` must give a label for each of {len(curves)} curves: {'; '.join(curves)}. "
+            f"Received: {len(label)} labels"
+        )
+    if label:
+        curves = dict(zip(distinct(label, map(str, range(len(label)))), curves.values(), strict=True))
+    scale = ("normalised" if normalize else "0: random, 1: TD3 at 1M steps") if ranges else ""
+    figure = draw(curves, x, y, title, counted=not separate, aggregate=aggregate, scale=scale)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=200)
+
+
+def _check_plot(out: Path, y: str, smooth: int, aggregate: bool, normalize: Sequence[str], separate: bool) -> None:
     try:
         import seaborn  # noqa: F401
         from matplotlib.backend_bases import FigureCanvasBase
@@ -57,23 +109,12 @@ def plot(
         raise ValueError(f"`smooth` must be a positive integer. Received: smooth={smooth}")
     if out.suffix.lower().removeprefix(".") not in FigureCanvasBase.filetypes:
         raise ValueError(f"`--out` must end in one of .{', .'.join(FigureCanvasBase.filetypes)}. Received: {out}")
-    runs = [run for run in found if _is_wanted(run, select, exclude)]
-    if not runs:
-        raise ValueError(
-            f"None of the {len(found)} runs in {listed(paths)} matches. Received: select={list(select)}, "
-            f"exclude={list(exclude)}"
-        )
-    curves = labelled([read(run, x, y, smooth) for run in runs], separate)
-    if label and len(label) != len(curves):
-        raise ValueError(
-            f"`--label` must give a label for each of {len(curves)} curves: {'; '.join(curves)}. "
-            f"Received: {len(label)} labels"
-        )
-    if label:
-        curves = dict(zip(distinct(label, map(str, range(len(label)))), curves.values(), strict=True))
-    figure = draw(curves, _name(x), _name(y), title, counted=not separate)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=200)
+    if normalize and not aggregate:
+        raise ValueError("`--normalize` is for `--aggregate`, which pools the runs of several environments.")
+    if aggregate and separate:
+        raise ValueError("`--aggregate` pools runs, and `--separate` draws each by itself: give one of them.")
+    if aggregate and y not in RETURNS:
+        raise ValueError(f"`--aggregate` is of returns: `--y` must be {' or '.join(RETURNS)}. Received: {y}")
 
 
 def _is_wanted(run: Path, select: Sequence[str], exclude: Sequence[str]) -> bool:
@@ -86,70 +127,112 @@ def _name(column: str) -> str:
     return NAMES.get(column, column.replace("_", " "))
 
 
-def draw(curves: dict[str, list[LearningCurve]], x: str, y: str, title: str = "", *, counted: bool = True) -> "Figure":
+def draw(
+    curves: dict[str, list[LearningCurve]],
+    x: str,
+    y: str,
+    title: str = "",
+    *,
+    counted: bool = True,
+    aggregate: bool = False,
+    scale: str = "",
+) -> "Figure":
     """A picture of learning curves: from three seeds on their mean and its interval, before that each by itself.
 
     Args:
         curves: the runs of each configuration, by their label.
-        x: what the x axis is called.
-        y: what the y axis is called.
+        x: the column on the x axis.
+        y: the column on the y axis.
         title: stands above.
         counted: say how many seeds there are.
+        aggregate: the runs of a configuration are of several environments, equally many of each, and their
+            interquartile mean is drawn.
+        scale: what y is measured in.
     """
     import seaborn as sns
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
-    from matplotlib.ticker import EngFormatter, FuncFormatter
+    from matplotlib.ticker import FuncFormatter
+
+    def number(value: float, _: Any) -> str:
+        return f"{value:,.10g}".replace("-", "\N{MINUS SIGN}")
 
     with sns.axes_style("whitegrid", STYLE), sns.plotting_context("notebook", rc={"lines.linewidth": 1.5}):
         columns = 2 if len(curves) > 4 and max(map(len, curves)) < 46 else 1
-        shown = {_wrapped(label, runs, counted, WIDTH // columns): runs for label, runs in curves.items()}
-        rows = max(label.count("\n") + 1 for label in shown) * -(-len(shown) // columns)
+        counts = [_counted(runs, aggregate) if counted else "" for runs in curves.values()]
+        shown = {
+            textwrap.fill(label + count, WIDTH // columns, break_on_hyphens=False): runs
+            for (label, runs), count in zip(curves.items(), counts, strict=True)
+        }
+        note = textwrap.fill(_note(curves, aggregate), WIDTH)
+        rows = max(label.count("\n") + 1 for label in shown) * -(-len(shown) // columns) + note.count("\n")
         figure = Figure(figsize=(8, 4.4 + 0.22 * rows), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
         axes = figure.subplots()
         colours = sns.color_palette("colorblind")
-        for number, (label, runs) in enumerate(shown.items()):
+        for place, (label, runs) in enumerate(shown.items()):
             look = {
-                "color": colours[number % len(colours)],
-                "linestyle": DASHES[number // len(colours) % len(DASHES)],
+                "color": colours[place % len(colours)],
+                "linestyle": DASHES[place // len(colours) % len(DASHES)],
             }
-            _draw_curve(axes, runs, label, look)
-        axes.set(xlabel=x, ylabel=y)
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}".replace("-", "\N{MINUS SIGN}")))
+            _draw_curve(axes, runs, label, look, aggregate)
+        axes.set(xlabel=_name(x), ylabel=f"{_name(y)}\n({scale})" if scale else _name(y))
+        thousands = 1000 if x == "env_steps" else 1
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value / thousands, _)))
+        axes.yaxis.set_major_formatter(FuncFormatter(number))
         axes.margins(x=0.02)
         axes.grid(axis="x", visible=False)
         sns.despine(ax=axes, left=True)
         axes.set_title(title, loc="left", weight="bold")
         look = {"frameon": False, "fontsize": "small", "title_fontsize": "small", "alignment": "left"}
-        legend = figure.legend(loc="outside lower left", ncols=columns, title=_note(curves), **look)
+        legend = figure.legend(loc="outside lower left", ncols=columns, title=note, **look)
         legend.get_title().set_color("0.4")
     return figure
 
 
-def _note(curves: dict[str, list[LearningCurve]]) -> str:
-    """What the lines are."""
-    banded = [len(runs) >= FEW for runs in curves.values()]
-    if not any(banded):
-        return ""
-    return "mean and 95 % bootstrap interval over seeds" + ("" if all(banded) else "; below three seeds single curves")
+def _note(curves: dict[str, list[LearningCurve]], aggregate: bool) -> str:
+    """What all curves have in common, and what they are."""
+    groups = list(curves.values())
+    settings = [run.settings for runs in groups for run in runs]
+    common = [
+        named_by(settings[0], name)
+        for name in ("agent", "env")
+        if len(groups) > 1 and len({each.get(name) for each in settings}) == 1 and name in settings[0]
+    ]
+    banded = [_seeds(runs) >= FEW for runs in groups]
+    bootstrap = "95 % bootstrap interval over seeds"
+    if aggregate:
+        tasks = ", ".join(dict.fromkeys(str(run.settings["env"]) for run in groups[0]))
+        what = f"interquartile mean over {tasks}"
+        what += f" and {bootstrap} in each" if all(banded) else "; below three seeds without an interval"
+    elif any(banded):
+        what = f"mean and {bootstrap}" + ("" if all(banded) else "; below three seeds single curves")
+    else:
+        what = ""
+    return ": ".join(filter(None, [", ".join(common), what]))
 
 
-def _wrapped(label: str, runs: Sequence[LearningCurve], counted: bool, width: int) -> str:
-    """A label, with how many runs it is for, on as many lines as it takes."""
-    if counted:
-        kind = "seed" if len({run.settings.get("seed") for run in runs}) == len(runs) else "run"
-        label += f" ({len(runs)} {kind}{'s' * (len(runs) > 1)})"
-    return textwrap.fill(label, width, break_on_hyphens=False)
+def _seeds(runs: Sequence[LearningCurve]) -> int:
+    """How many runs there are of the environment that has the fewest."""
+    return min(Counter(run.settings.get("env") for run in runs).values())
 
 
-def _draw_curve(axes: Any, runs: Sequence[LearningCurve], label: str, look: dict[str, Any]) -> None:
-    if len(runs) < FEW:
+def _counted(runs: Sequence[LearningCurve], aggregate: bool) -> str:
+    """How many runs a curve is of."""
+    seeds, tasks = _seeds(runs), len({run.settings.get("env") for run in runs})
+    kind = "seed" if len({run.settings.get("seed") for run in runs}) == seeds else "run"
+    count = f"{seeds} {kind}{'s' * (seeds > 1)}"
+    return f" ({tasks} environments, {count} each)" if aggregate else f" ({count})"
+
+
+def _draw_curve(axes: Any, runs: Sequence[LearningCurve], label: str, look: dict[str, Any], aggregate: bool) -> None:
+    if len(runs) < FEW and not aggregate:
         for number, run in enumerate(runs):
             marker = "o" if len(run.x) == 1 else ""
             axes.plot(run.x, run.y, label=label if number == 0 else None, marker=marker, **look)
         return
     x, values = together(runs)
-    low, high = interval(values)
-    axes.fill_between(x, low, high, color=look["color"], alpha=0.2, linewidth=0)
-    axes.plot(x, values.mean(axis=0), label=label, **look)
+    statistic = interquartile_mean if aggregate else mean
+    if _seeds(runs) >= FEW:
+        low, high = interval(values, [run.settings.get("env") for run in runs], statistic)
+        axes.fill_between(x, low, high, color=look["color"], alpha=0.2, linewidth=0)
+    axes.plot(x, statistic(values), label=label, **look)

@@ -63,7 +63,8 @@ FLAGS = {
 
 def prepare(page, directory):
     """Puts the files that a page speaks of into `directory`, and returns the names that its code speaks of."""
-    shutil.copytree(ROOT / "exported_models", directory / "exported_models")
+    for files in ("exported_models", "examples/results"):
+        shutil.copytree(ROOT / files, directory / files)
     names = {"__name__": "__main__", "SMALL": SMALL, "ACER": ACER}
     if page == "docs/serving.md":
         env, cartpole = gym.make("HalfCheetah-v5"), gym.make("CartPole-v1")

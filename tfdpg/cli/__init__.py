@@ -275,13 +275,15 @@ def plot(
     select: tuple[str, ...] = (),
     exclude: tuple[str, ...] = (),
     separate: bool = False,
+    aggregate: bool = False,
+    normalize: tuple[str, ...] = (),
     title: str = "",
     label: tuple[str, ...] = (),
 ) -> None:
     """Plot learning curves; runs of one configuration together: from three on as mean and 95 % bootstrap interval.
 
     Args:
-        run_dirs: run directories, or directories of run directories.
+        run_dirs: run directories, files of results that begin with `# tfdpg train ...`, or directories of them.
         out: the image to write: .png, .pdf, .svg, ...
         x: the column of progress.csv on the x axis.
         y: the column of progress.csv on the y axis.
@@ -289,11 +291,15 @@ def plot(
         select: take only runs whose path contains one of these.
         exclude: leave out runs whose path contains one of these.
         separate: a curve for each run.
+        aggregate: pool the environments of a configuration, as interquartile mean with 95 % bootstrap interval.
+        normalize: the returns that are 0 and 1 in a pooled environment, as ENV=LOW:HIGH; the default is random actions
+            and TD3 after 1,000,000 steps for Ant, HalfCheetah, Hopper, Humanoid and Walker2d.
         title: stands above the picture.
         label: what the legend calls the curves, in their order; the default names what tells them apart.
     """
     from tfdpg import plotting
 
-    named = {"title": title, "label": label}
-    plotting.plot(run_dirs, out, x=x, y=y, smooth=smooth, select=select, exclude=exclude, separate=separate, **named)
+    chosen: dict[str, Any] = {"smooth": smooth, "select": select, "exclude": exclude, "separate": separate}
+    chosen |= {"aggregate": aggregate, "normalize": normalize, "title": title, "label": label}
+    plotting.plot(run_dirs, out, x=x, y=y, **chosen)
     print(f"wrote {out}")

@@ -39,18 +39,23 @@ class Training(NamedTuple):
 
 def train(agent: str, words: Sequence[str]) -> None:
     """Trains one run for each seed."""
-    values = values_of(parse(training_flags(agent), words, f"tfdpg train {agent}"))
-    flags = RunFlags(**{option.name: values.pop(option.name) for option in options_of(RunFlags)})
-    spread = _chosen_distribution(values)
-    shared: dict[str, Any] = {option.name: getattr(flags, option.name) for option in options_of(Run)}
-    shared |= {"env_kwargs": parse_kwargs(flags.env_kwargs), "options": values, "distributed": spread}
-    configs = [RunConfig(agent=agent.lower(), seed=seed, **shared) for seed in _drawn(flags.seeds)]
-    make(flags.env, **shared["env_kwargs"]).close()
+    flags, configs = configured(agent, words)
+    make(flags.env, **configs[0].env_kwargs).close()
     with _parent(agent, flags) as parent:
         for config in configs:
             paths.check_free(parent / f"seed-{config.seed}", flags.overwrite)
         alone = ["train", agent, *words, "--run-dir", str(parent), "--jobs", "1", "--seeds"]
         _train_all([_new(parent, config, flags.overwrite, alone) for config in configs], parent, flags.jobs)
+
+
+def configured(agent: str, words: Sequence[str]) -> tuple[RunFlags, list[RunConfig]]:
+    """What words after `tfdpg train AGENT` ask for: what only the command line has, and a run for each seed."""
+    values = values_of(parse(training_flags(agent), words, f"tfdpg train {agent}"))
+    flags = RunFlags(**{option.name: values.pop(option.name) for option in options_of(RunFlags)})
+    spread = _chosen_distribution(values)
+    shared: dict[str, Any] = {option.name: getattr(flags, option.name) for option in options_of(Run)}
+    shared |= {"env_kwargs": parse_kwargs(flags.env_kwargs), "options": values, "distributed": spread}
+    return flags, [RunConfig(agent=agent.lower(), seed=seed, **shared) for seed in _drawn(flags.seeds)]
 
 
 def _new(parent: Path, config: RunConfig, overwrite: bool, words: list[str]) -> Training:

@@ -1,0 +1,276 @@
+"""Writes the tables of docs/results.md, and its pictures, from the files that lie here.
+
+python examples/results/table.py           # writes them
+python examples/results/table.py --check   # exits with 1 if they are not what the files give
+"""
+
+import argparse
+import hashlib
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from tfdpg.curves import LearningCurve, command, points, together
+from tfdpg.scores import RANDOM_AND_TD3, score, task
+
+RESULTS = Path(__file__).parent
+PAGE = RESULTS.parents[1] / "docs/results.md"
+BEGIN, END = "<!-- written by examples/results/table.py -->", "<!-- by hand again -->"
+STEPS = {100_000: "100k", 300_000: "300k", 1_000_000: "1M"}
+"""Where scores are taken, beside the end."""
+
+MUJOCO = ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid")
+CONTROL = ("dm_control/cheetah-run", "dm_control/walker-walk")
+PUBLISHED: dict[str, dict[str, Sequence[float]]] = {
+    "td3": {
+        "paper (v1)": (9637, 3564, 4683, 4372),
+        "CleanRL (v4)": (9583, 3135, 4058),
+        "Tianshou (v3)": (10201, 3472, 3982, 5116),
+        "PFRL (v2)": (10417, 3691, 4431, 4753),
+    },
+    "ddpg": {
+        "OurDDPG (v1)": (8577, 1860, 3098, 889),
+        "CleanRL (v4)": (10374, 1577, 1240),
+        "Tianshou (v3)": (11719, 2197, 1401, 990),
+    },
+    "others": {
+        "SAC": (11222, 2713, 4552, 5240, 4672, 413, 870),
+        "CrossQ": (12748, 2424, 6401, 6890, 10108),
+        "SimbaV2": (12047, 4015, 6935, 7411, 10400, 860, 970),
+        "MR.Q": (12940, 2693, 6040, 6902, 10224, 865, 966),
+    },
+}
+"""Published returns for each kind, in the order of `MUJOCO` and `CONTROL`, as far as they go."""
+AFTER = "Published after 1,000,000 steps"
+SOURCES = {
+    "td3": f"{AFTER}: Fujimoto et al. 2018, and PFRL, the largest value of the mean curve; CleanRL; Tianshou.",
+    "ddpg": f"{AFTER}: OurDDPG of Fujimoto et al. 2018, the largest value of the mean curve; CleanRL; Tianshou.",
+    "others": "Published by the authors of SimbaV2 and MR.Q: v4 after 1,000,000 steps, dm_control after 300,000.",
+}
+MEASURED = {
+    "SAC": (0.28, 0.68, 1.06),
+    "CrossQ": (0.77, 1.23, 1.46),
+    "REDQ": (0.71, 1.01, 1.16),
+    "BRO": (0.32, 0.68, 1.10),
+    "SimbaV2": (0.71, 1.27, 1.61),
+    "MR.Q": (0.59, 1.02, 1.43),
+}
+"""The mean normalised scores of others on the v4 tasks, from the same published data, at each of `STEPS`."""
+
+
+class Result(NamedTuple):
+    """A file of evaluations.
+
+    Attributes:
+        kind: how it was trained, the first part of the file's name.
+        env: the environment's id.
+        curve: evaluation returns over environment steps.
+        seconds: those for 1,000 steps; None where the file does not say it.
+    """
+
+    kind: str
+    env: str
+    curve: LearningCurve
+    seconds: float | None
+
+
+def load(directory: Path) -> list[Result]:
+    """The results in a directory, of `tfdpg train`.
+
+    Raises:
+        ValueError: a file is not named after its command.
+    """
+    results = []
+    for file in sorted(directory.glob("*.csv")):
+        if words := command(file):
+            env, seed = (words[words.index(flag) + 1] for flag in ("--env", "--seeds"))
+            kind = file.stem.removesuffix(f"-{re.sub('[/:]', '-', env)}-{seed}")
+            if kind == file.stem:
+                raise ValueError(f"{file} should be named <kind>-<env>-<seed>.csv, after its command")
+            settings = {"agent": kind, "env": env, "seed": int(seed)}
+            curve = LearningCurve(file, settings, *points(file, "env_steps", "val_return"))
+            results.append(Result(kind, env, curve, seconds(file)))
+    return results
+
+
+def seconds(file: Path) -> float | None:
+    """Seconds for 1,000 steps, evaluations and all, as the file's head has them.
+
+    A head that has fewer seconds than the steps alone took is of a run that was begun again, and says nothing.
+    """
+    said = re.search(r"^# commit .*; (\d+) s since it was last begun", file.read_text(), re.MULTILINE)
+    steps, rates = points(file, "env_steps", "steps_per_second")
+    alone = np.sum(np.diff(steps, prepend=0) / rates)
+    return 1000 * int(said[1]) / steps[-1] if said and int(said[1]) >= alone else None
+
+
+def groups(results: Iterable[Result], key: Callable[[Result], str]) -> dict[str, list[Result]]:
+    """Results with the same key."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(key(result), []).append(result)
+    return found
+
+
+def scores(results: Sequence[Result], steps: float | None) -> list[float]:
+    """The score of each run that reaches so far, or of each at its end."""
+    curves = [result.curve for result in results]
+    found = [score(curve.x, curve.y, curve.x[-1] if steps is None else steps) for curve in curves]
+    return [value for value in found if value is not None]
+
+
+def number(value: float, beside: float | None = None) -> str:
+    """A return, or the spread beside one, with as many digits as that has."""
+    digits = 0 if abs(value if beside is None else beside) >= 100 else 1
+    return f"{value:,.{digits}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def cell(results: Sequence[Result], steps: float | None) -> str:
+    """The mean score over the runs, their standard deviation if there are several, and how many, if not all."""
+    found = scores(results, steps)
+    if not found:
+        return "–"
+    mean = float(np.mean(found))
+    spread = f" ± {number(float(np.std(found)), mean)}" if len(found) > 1 else ""
+    return number(mean) + spread + (f" ({len(found)})" if len(found) < len(results) else "")
+
+
+def length(results: Sequence[Result]) -> str:
+    """How many steps the runs have."""
+    ends = sorted({int(result.curve.x[-1]) for result in results})
+    return f"{ends[0]:,}" if len(ends) == 1 else f"{ends[0]:,} to {ends[-1]:,}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table, and an empty line."""
+    lines = [head, ["---"] * len(head), *rows]
+    return [*(f"| {' | '.join(line)} |" for line in lines), ""]
+
+
+def of_kind(kind: str, results: Sequence[Result]) -> list[str]:
+    """The table of a kind."""
+    listed = kind if kind in PUBLISHED else "others"
+    by_source = {
+        source: dict(zip(MUJOCO + CONTROL, values, strict=False)) for source, values in PUBLISHED[listed].items()
+    }
+    by_env = dict(sorted(groups(results, lambda result: result.env).items()))
+    known = {source: values for source, values in by_source.items() if {task(env) for env in by_env} & set(values)}
+    rows = []
+    for env, runs in by_env.items():
+        largest = together([run.curve for run in runs])[1].mean(axis=0).max()
+        own = [cell(runs, steps) for steps in STEPS] + [f"**{cell(runs, None)}**", number(largest)]
+        others = [number(values[task(env)]) if task(env) in values else "–" for values in known.values()]
+        rows.append([env, str(len(runs)), length(runs), *own, *others])
+    head = ["environment", "seeds", "steps", *STEPS.values(), "end", "largest", *known]
+    return [f"## {kind}", "", *table(head, rows), *([SOURCES[listed], ""] if known else [])]
+
+
+def normalized(results: Sequence[Result], steps: int) -> dict[str, float]:
+    """The mean score of each of the five tasks that some run reaches so far in, 0 for random actions and 1 for TD3."""
+    found = {name: scores([each for each in results if task(each.env) == name], steps) for name in MUJOCO}
+    ranges = {name: RANDOM_AND_TD3[name] for name in MUJOCO if found[name]}
+    return {name: (float(np.mean(found[name])) - low) / (high - low) for name, (low, high) in ranges.items()}
+
+
+def aggregate(results: Sequence[Result], steps: int) -> str:
+    """The mean of the normalised scores, and of which tasks it is, if not of all."""
+    found = normalized(results, steps)
+    if not found:
+        return "–"
+    of = "" if len(found) == len(MUJOCO) else f" ({len(found)} of {len(MUJOCO)}: {', '.join(found)})"
+    return f"{np.mean(list(found.values())):.2f}{of}"
+
+
+def measures(kinds: dict[str, list[Result]]) -> list[str]:
+    """The table of mean normalised scores."""
+    own = {kind: runs for kind, runs in kinds.items() if any(task(run.env) in MUJOCO for run in runs)}
+    rows = [[kind, *(aggregate(runs, steps) for steps in STEPS)] for kind, runs in own.items()]
+    rows += [[f"{name}, published (v4)", *(f"{value:.2f}" for value in values)] for name, values in MEASURED.items()]
+    return table(["", *STEPS.values()], rows)
+
+
+def ablations(results: Sequence[Result]) -> list[str]:
+    """The table of what was changed, environment by environment."""
+    rows = []
+    for (env, kind), runs in sorted(
+        ((runs[0].env, runs[0].kind), runs) for runs in groups(results, lambda each: f"{each.env} {each.kind}").values()
+    ):
+        known = [run.seconds for run in runs if run.seconds is not None]
+        pace = f"{np.mean(known):.1f}" if known else "–"
+        rows.append([env, kind, str(len(runs)), length(runs), cell(runs, 100_000), f"**{cell(runs, None)}**", pace])
+    return table(["environment", "changed", "seeds", "steps", "100k", "end", "s per 1,000 steps"], rows)
+
+
+def pictures(results: Sequence[Result]) -> dict[Path, tuple[str, dict[str, list[LearningCurve]]]]:
+    """For each picture what it was drawn of, as a digest, and its curves."""
+    drawn = {}
+    for runs in dict(sorted(groups(results, lambda result: result.env).items())).values():
+        curves = {kind: [each.curve for each in of] for kind, of in groups(runs, lambda each: each.kind).items()}
+        data = b"".join(run.curve.path.name.encode() + run.curve.x.tobytes() + run.curve.y.tobytes() for run in runs)
+        name = re.sub("[/:]", "-", runs[0].env)
+        drawn[RESULTS / f"{name}.png"] = hashlib.sha256(data).hexdigest(), curves
+    return drawn
+
+
+def written(results: Sequence[Result], changed: Sequence[Result]) -> str:
+    """What stands between the two lines of the page."""
+    kinds = groups(results, lambda result: result.kind)
+    lines = [line for kind, runs in kinds.items() for line in of_kind(kind, runs)]
+    lines += ["## Mean normalised score", "", *measures(kinds)]
+    for picture, (_, curves) in pictures(results).items():
+        env = next(iter(curves.values()))[0].settings["env"]
+        lines += [f"![Evaluation return on {env}: {', '.join(curves)}](../examples/results/{picture.name})", ""]
+    if changed:
+        lines += ["## Ablations and choices", "", *ablations(changed)]
+    return "\n".join([BEGIN, "", *lines, END])
+
+
+def stale(page: str, results: Sequence[Result]) -> list[str]:
+    """What is not as the files give it."""
+    from PIL import Image
+
+    names = [] if PAGE.exists() and PAGE.read_text() == page else [str(PAGE)]
+    for picture, (digest, _) in pictures(results).items():
+        if picture.exists():
+            with Image.open(picture) as image:
+                if image.info.get("Description") == digest:
+                    continue
+        names.append(str(picture))
+    return names
+
+
+def parser() -> argparse.ArgumentParser:
+    """What the command line takes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing, and exit with 1 if something would change")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Writes the page and the pictures, or looks whether they are right."""
+    check = parser().parse_args(argv).check
+    results, changed = load(RESULTS), load(RESULTS / "ablation")
+    before, rest = PAGE.read_text().split(BEGIN)
+    page = before + written(results, changed) + rest.split(END)[1]
+    old = stale(page, results)
+    if check and old:
+        sys.exit(f"Not what the results give: {', '.join(old)}. Write them with: python examples/results/table.py")
+    if check:
+        return
+    PAGE.write_text(page)
+    for picture, (digest, curves) in pictures(results).items():
+        if str(picture) in old:
+            from tfdpg.plotting import draw
+
+            title = next(iter(curves.values()))[0].settings["env"]
+            figure = draw(curves, "env_steps", "val_return", title)
+            figure.savefig(picture, dpi=100, metadata={"Description": digest})
+    print("\n".join(f"wrote {name}" for name in old) or "nothing changed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""The page of results is what the files give, and each file is repeated from its name."""
+
+import shlex
+
+import numpy as np
+import pytest
+
+from examples.results import run, table
+from tests.docs.substitutions import FLAGS
+from tfdpg.cli.training import configured
+from tfdpg.curves import COMMAND, command
+
+FILES = [file for file in sorted(run.RESULTS.rglob("*.csv")) if command(file)]
+
+
+def write(directory, kind, env, seed, returns, *, steps=100_000, seconds=10**6, flags=""):
+    """A file of results with an evaluation each `steps`."""
+    rows = [f"{i},{(i + 1) * steps},{value},100\n" for i, value in enumerate(returns)]
+    head = f"{COMMAND}td3{flags} --env {env} --epochs {len(rows)} --seeds {seed}\n# commit 1a2b; numpy 2; {seconds} s "
+    file = directory / f"{kind}-{env.replace('/', '-')}-{seed}.csv"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{head}since it was last begun, on one core\nepoch,env_steps,val_return,steps_per_second\n")
+    with file.open("a") as lines:
+        lines.writelines(rows)
+    return file
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """A directory of results that stands for that of the project, with a page."""
+    directory = tmp_path / "results"
+    (directory / "ablation").mkdir(parents=True)
+    (directory / "queue.txt").write_text("# names\n\nablation/x-Pendulum-v1-3  td3 --env Pendulum-v1 --seeds 3\n")
+    monkeypatch.setattr(run, "RESULTS", directory)
+    monkeypatch.setattr(table, "RESULTS", directory)
+    monkeypatch.setattr(table, "PAGE", tmp_path / "results.md")
+    table.PAGE.write_text(f"# Results\n{table.BEGIN}\n{table.END}\nThe end.\n")
+    return directory
+
+
+def test_the_page_is_what_the_files_give():
+    table.main(["--check"])
+
+
+@pytest.mark.parametrize("name, arguments", run.names().items())
+def test_each_name_is_of_its_command(name, arguments):
+    agent, *words = shlex.split(arguments)
+    (config,) = configured(agent, words)[1]
+    assert name.endswith(f"-{config.env.replace('/', '-')}-{config.seed}")
+
+
+def rows(text, title):
+    lines = text.split(title)[1].strip().splitlines()
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
+
+
+def test_scores_are_means_of_the_last_tenth_and_over_seeds(elsewhere):
+    write(elsewhere, "td3", "Hopper-v5", 0, [*[100] * 8, 200, 300, 900], steps=10_000)
+    write(elsewhere, "td3", "Hopper-v5", 1, [*[100] * 8, 200, 500, 500], steps=10_000)
+    text = table.written(table.load(elsewhere), [])
+    assert rows(text, "## td3")[2] == [
+        *("Hopper-v5", "2", "110,000", "400 ± 100", "–", "–"),
+        *("**550 ± 50**", "700", "3,564", "3,135", "3,472", "3,691"),  # ends: of 900 and 300, of 500 and 500
+    ]
+    write(elsewhere, "td3", "Hopper-v5", 2, [1000.0], steps=50_000)
+    assert rows(table.written(table.load(elsewhere), []), "## td3")[2][3] == "400 ± 100 (2)"
+
+
+def test_an_aggregate_says_which_tasks_it_is_of(elsewhere):
+    for env, (random, td3) in table.RANDOM_AND_TD3.items():
+        for seed in (0, 1):
+            write(elsewhere, "recipe", f"{env}-v5", seed, [(random + td3) / 2 + seed, td3, td3, td3])
+    half = np.mean([0.5 + 0.5 / (td3 - random) for random, td3 in table.RANDOM_AND_TD3.values()])
+    measured = rows(table.written(table.load(elsewhere), []), "## Mean normalised score")
+    assert measured[2] == ["recipe", f"{half:.2f}", "1.00", "–"]
+    assert measured[3] == ["SAC, published (v4)", "0.28", "0.68", "1.06"]
+    for seed in (0, 1):
+        (elsewhere / f"recipe-Ant-v5-{seed}.csv").unlink()
+    (_, first, *_) = rows(table.written(table.load(elsewhere), []), "## Mean normalised score")[2]
+    assert first == "0.50 (4 of 5: HalfCheetah, Hopper, Walker2d, Humanoid)"
+
+
+def test_ablations_say_how_long_they_took_if_their_files_do(elsewhere):
+    env, changed = "dm_control/cheetah-run-v0", elsewhere / "ablation"
+    write(changed, "delay-1", env, 0, [200, 300], seconds=4000)
+    write(changed, "delay-2", env, 0, [200, 400], seconds=1999)  # fewer than 200,000 steps at 100 a second take
+    ((_, *found),) = [rows(table.written([], table.load(changed)), "## Ablations")[1:]]
+    assert found == [
+        [env, "delay-1", "1", "200,000", "200", "**300**", "20.0"],
+        [env, "delay-2", "1", "200,000", "200", "**400**", "–"],
+    ]
+
+
+def test_the_check_finds_another_page_another_picture_and_another_file(elsewhere, capsys):
+    file = write(elsewhere, "td3", "Hopper-v5", 0, [1, 2, 3])
+    with pytest.raises(SystemExit, match="results.md, .*Hopper-v5.png"):
+        table.main(["--check"])
+    table.main([])
+    table.main(["--check"])
+    page = table.PAGE.read_text()
+    assert (
+        page.startswith("# Results\n<!--") and page.endswith("\nThe end.\n") and "(../examples/results/Hopper" in page
+    )
+    (elsewhere / "Hopper-v5.png").unlink()
+    with pytest.raises(SystemExit, match=r"give: \S+Hopper-v5.png\. Write"):
+        table.main(["--check"])
+    table.main([])
+    file.write_text(file.read_text().replace("300000,3", "300000,4"))
+    with pytest.raises(SystemExit, match="results.md, .*Hopper-v5.png"):
+        table.main(["--check"])
+    file.rename(elsewhere / "td3-Hopper-v4-0.csv")
+    with pytest.raises(ValueError, match="should be named"):
+        table.main(["--check"])
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch):
+    """What is trained, which only leaves evaluations behind."""
+    asked = []
+
+    def train(arguments, run_dir):
+        asked.append((arguments, run_dir))
+        (directory := run_dir / "seed-0").mkdir(parents=True, exist_ok=True)
+        (directory / "progress.csv").write_text("epoch,env_steps,val_return,q1\n0,100000,5,1\n1,200000,7,1\n")
+        return directory, 12.3
+
+    monkeypatch.setattr(run, "train", train)
+    monkeypatch.chdir(tmp_path)
+    return asked
+
+
+def test_a_run_is_repeated_from_its_name_and_compared(elsewhere, trained, tmp_path, capsys):
+    committed = write(elsewhere, "td3", "Hopper-v5", 0, [5, 9])
+    before = committed.read_text()
+    run.main(["td3-Hopper-v5-0"])
+    assert trained == [("td3 --env Hopper-v5 --epochs 2 --seeds 0", run.Path("runs/td3-Hopper-v5-0"))]
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1] == ["at", "100,000", "steps", "5.0", "5.0", "+0.0"]
+    assert lines[2] == ["at", "the", "end", "7.0", "9.0", "-2.0"]
+    assert " ".join(lines[4]) == "the first 1 of 2 evaluations are the same to the last digit"
+    new = tmp_path / "runs/td3-Hopper-v5-0.csv"
+    head, made, *rest = new.read_text().splitlines()
+    assert head == before.splitlines()[0] and rest[0] == "epoch,env_steps,val_return" and len(rest) == 3
+    assert (
+        made.startswith("# commit ") and "; tensorflow 2.21" in made and "; 12 s since it was last begun, on " in made
+    )
+    assert committed.read_text() == before
+    with pytest.raises(SystemExit, match="only --overwrite replaces"):
+        run.main(["td3-Hopper-v5-0", "--out", str(committed)])
+    run.main(["td3-Hopper-v5-0", "--overwrite"])
+    assert committed.read_text() == new.read_text()
+
+
+def test_what_is_queued_is_made_by_its_name(elsewhere, trained, tmp_path, capsys):
+    run.main(["--list"])
+    assert capsys.readouterr().out == "ablation/x-Pendulum-v1-3 (to be made): td3 --env Pendulum-v1 --seeds 3\n"
+    run.main(["ablation/x-Pendulum-v1-3", "--run-dir", "there", "--overwrite"])
+    assert trained == [("td3 --env Pendulum-v1 --seeds 3", run.Path("there"))]
+    assert command(elsewhere / "ablation/x-Pendulum-v1-3.csv") == ["td3", "--env", "Pendulum-v1", "--seeds", "3"]
+    with pytest.raises(SystemExit, match="There is no 'x'"):
+        run.main(["x"])
+    (elsewhere / "memory-0.csv").write_text("# python examples/recurrent.py\n")
+    with pytest.raises(SystemExit, match="It begins with: # python examples/recurrent.py"):
+        run.main(["memory-0"])
+
+
+@pytest.mark.slow
+def test_a_training_repeats_itself(elsewhere, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    options = f"{FLAGS['td3']} {FLAGS['all']}".replace("--seeds 0", "--seeds 3")
+    (elsewhere / "queue.txt").write_text(f"x-Pendulum-v1-3 td3 --env Pendulum-v1 {options}\n")
+    run.main(["x-Pendulum-v1-3", "--overwrite"])
+    run.main(["x-Pendulum-v1-3", "--run-dir", "again"])
+    assert "the first 1 of 1 evaluations are the same" in capfd.readouterr().out
+    run.main(["x-Pendulum-v1-3", "--run-dir", "again"])  # which has all of its epochs
+    (elsewhere / "x-Pendulum-v1-3.csv").unlink()
+    (elsewhere / "queue.txt").write_text(f"x-Pendulum-v1-3 td3 --env Pendulum-v1 {options} --gamma 0.9\n")
+    with pytest.raises(SystemExit, match="again/seed-3 is of another command"):
+        run.main(["x-Pendulum-v1-3", "--run-dir", "again"])

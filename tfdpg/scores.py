@@ -1,0 +1,114 @@
+"""Scores that can be compared: returns on one scale, a mean that single runs do not move, and how sure it is."""
+
+import math
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
+
+import numpy as np
+
+RANDOM_AND_TD3 = {
+    "Ant": (-70.0, 3942.0),
+    "HalfCheetah": (-289.0, 10574.0),
+    "Hopper": (18.0, 3226.0),
+    "Humanoid": (123.0, 5165.0),
+    "Walker2d": (3.0, 3946.0),
+}
+"""Published returns of random actions, and of TD3 after 1,000,000 steps, on the v4 of Gymnasium's MuJoCo tasks."""
+
+Statistic = Callable[[np.ndarray], np.ndarray]
+
+
+def task(env_id: str) -> str:
+    """The id of an environment without its version."""
+    return re.sub(r"-v\d+$", "", env_id)
+
+
+def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """`Hopper-v5=18:3226` as the returns that are 0 and 1.
+
+    Raises:
+        ValueError: a text is none, or its range is empty.
+    """
+    ranges = {}
+    for text in texts:
+        env, _, numbers = text.rpartition("=")
+        try:
+            low, high = map(float, numbers.split(":"))
+        except ValueError:
+            low = high = math.nan
+        if not env or not math.isfinite(low) or not math.isfinite(high) or low >= high:
+            raise ValueError(f"`--normalize` must be ENV=LOW:HIGH, with LOW < HIGH. Received: {text}")
+        ranges[env] = low, high
+    return ranges
+
+
+def ranges_of(envs: Sequence[str], given: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """The returns that are 0 and 1 in each environment: those given, then those of random actions and of TD3.
+
+    For dm_control's tasks alone, whose returns all go from 0 to 1000, there are none, since there is nothing to do.
+
+    Raises:
+        ValueError: those of an environment are not known, or are given for one that there is not.
+    """
+    if unused := sorted(set(given) - set(envs)):
+        raise ValueError(f"`--normalize` names {unused[0]}, and the runs are of {', '.join(sorted(set(envs)))}")
+    if not given and all(env.startswith("dm_control/") for env in envs):
+        return {}
+    known = {env: RANDOM_AND_TD3[task(env)] for env in envs if task(env) in RANDOM_AND_TD3} | dict(given)
+    if missing := sorted(set(envs) - set(known)):
+        wanted = " ".join(f"{env}=LOW:HIGH" for env in missing)
+        raise ValueError(
+            f"Returns of {', '.join(sorted(set(envs)))} have no scale in common. Give the returns that are to be 0 and "
+            f"1, such as those of random actions and of a known agent: --normalize {wanted}"
+        )
+    return known
+
+
+def interquartile_mean(values: np.ndarray) -> np.ndarray:
+    """The mean over the first axis without the lowest and the highest quarter, `[runs, ...]` to `[...]`.
+
+    Of n runs, floor(n / 4) are left out at each end (Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of
+    the Statistical Precipice", section 4.3).
+    """
+    cut = len(values) // 4
+    return np.sort(values, axis=0)[cut : len(values) - cut].mean(axis=0)
+
+
+def mean(values: np.ndarray) -> np.ndarray:
+    """The mean over the first axis, `[runs, ...]` to `[...]`."""
+    return values.mean(axis=0)
+
+
+def interval(
+    values: np.ndarray, tasks: Sequence[Hashable], statistic: Statistic, resamples: int = 1000
+) -> tuple[np.ndarray, np.ndarray]:
+    """The 95 % bootstrap interval of a statistic over runs, stratified by task: each keeps as many runs as it has.
+
+    Args:
+        values: `[runs, ...]`.
+        tasks: of each run.
+        statistic: from `[runs, ...]` to `[...]`.
+        resamples: how often runs are drawn.
+
+    Returns:
+        Its two ends, `[...]` each.
+    """
+    rng = np.random.default_rng(0)
+    strata = [np.flatnonzero([each == one for each in tasks]) for one in dict.fromkeys(tasks)]
+    drawn = np.concatenate([rng.choice(rows, (resamples, len(rows))) for rows in strata], axis=1)
+    low, high = np.percentile([statistic(values[rows]) for rows in drawn], [2.5, 97.5], axis=0)
+    return low, high
+
+
+def score(x: np.ndarray, y: np.ndarray, steps: float) -> float | None:
+    """The mean of the evaluations in the last tenth of the steps up to `steps`, those in (0.9 `steps`, `steps`].
+
+    None where the curve does not reach so far.
+
+    Args:
+        x: environment steps, ascending, `[points]`.
+        y: evaluation returns, `[points]`.
+        steps: how far.
+    """
+    counted = (10 * x > 9 * steps) & (x <= steps)
+    return float(y[counted].mean()) if x[-1] >= steps and counted.any() else None
