@@ -160,7 +160,16 @@ def test_every_option_of_the_agents_has_a_help_and_objects_stand_apart():
         for option in options_of(kind):
             assert option.help.endswith(".") and option.kind_in_words, option.name
             assert option.is_object == (option.group == "objects") == isinstance(option.kind, str)
-    memory = {"recurrent", "recurrent_units", "remembers", "sequence_length", "burn_in", "stored_state"}
+    memory = {
+        "recurrent",
+        "recurrent_units",
+        "remembers",
+        "sequence_length",
+        "burn_in",
+        "stored_state",
+        "norm",
+        "blocks",
+    }
     assert {"hidden_units", "activation", "torso", "l2", "encoder"} | memory == set(OPTIONS["D4PG"].names(Stock))
 
 

@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfdpg import distributed, exploration, losses, networks, replay
+    from tfdpg import distributed, exploration, losses, networks, recipes, replay
     from tfdpg.agents import load_agent
     from tfdpg.agents.acer import ACER
     from tfdpg.agents.agent import Agent
@@ -36,6 +36,7 @@ _MODULES = {
     "exploration": "tfdpg.exploration",
     "losses": "tfdpg.losses",
     "networks": "tfdpg.networks",
+    "recipes": "tfdpg.recipes",
     "replay": "tfdpg.replay",
 }
 
@@ -56,6 +57,7 @@ __all__ = [
     "load_agent",
     "losses",
     "networks",
+    "recipes",
     "replay",
 ]
 

@@ -10,6 +10,7 @@ from tfdpg.distributed.options import Distribution
 from tfdpg.environments import foreign
 from tfdpg.options import Options, options_of
 from tfdpg.ranges import Count, Natural
+from tfdpg.recipes import RECIPES
 from tfdpg.training.options import FitOptions
 
 
@@ -55,6 +56,8 @@ class RunFlags(Run, EnvironmentArguments, group="run"):
     run_dir: Path | None = None
     """where the runs go, as <run_dir>/seed-<seed>; the default is runs/<agent>-<env>, and `auto` is the first of
     runs/<agent>-<env>, runs/<agent>-<env>-2, ... that there is not yet."""
+    recipe: Literal[tuple(RECIPES)] | None = None  # pyright: ignore[reportInvalidTypeForm]
+    """a setting of options, of `tfdpg.recipes`, in place of their defaults; other flags go before it."""
     overwrite: bool = False
     """replace runs that are there already."""
     jobs: Count = 1

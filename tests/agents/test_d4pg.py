@@ -302,7 +302,7 @@ def test_priorities_correct_with_the_seed_s_weights():
         ({"v_min": 0.0}, "`v_min` and `v_max` go together"),
         ({"v_min": 1.0, "v_max": 1.0}, "`v_min` must be less than `v_max`"),
         ({"v_min": 0.0, "v_max": 1.0, "v_range": "auto"}, "chooses `v_min` and `v_max` itself"),
-        ({"v_range": "wide"}, '`v_range` must be "auto" or None'),
+        ({"v_range": "wide"}, '`v_range` must be "auto", "running" or None'),
         ({"v_min": 0.0, "v_max": 1.0, "atoms": 1}, "`atoms` must be an integer of at least 2"),
         ({"v_min": 1e8, "v_max": 1e8 + 1}, "that differ in float32"),
         ({"critic": "mixture", "min_stddev": 0.0}, "`min_stddev` must be a number above 0"),

@@ -120,7 +120,7 @@ def d4pg_parts(env: Any, options: D4PGOptions, critics: tuple[str, ...]) -> Part
     heads = [head_of(network) for network in (*networks.values(), *parts.targets.values())]
     return parts.having(
         signatures=parts.signatures | {"z": z},
-        preparations=[Support([head for head in heads if isinstance(head, Categorical)])]
+        preparations=[Support([head for head in heads if isinstance(head, Categorical)], options.v_range == "running")]
         if categorical and not is_given
         else (),
         watchers=[EdgeWatch()] if categorical else (),

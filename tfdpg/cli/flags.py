@@ -1,7 +1,8 @@
 """The flags of `tfdpg train` and of `tfdpg train --resume`, which come from the options of what they set."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import tyro
@@ -22,15 +23,18 @@ KEPT = {"networks", "initial_epoch", *(option.name for option in options_of(Envi
 """What a run keeps, beside what its agents do."""
 
 
-def training_flags(agent: str) -> type:
-    """A dataclass with a dataclass for each group of flags of a run, of an agent, of `fit` and of its workers."""
+def training_flags(agent: str, recipe: Mapping[str, Any] = MappingProxyType({})) -> type:
+    """A dataclass with a dataclass for each group of flags of a run, of an agent, of `fit` and of its workers.
+
+    Defaults are those of a recipe, where it has any.
+    """
     options = []
     for option in (
         each for kind in (RunFlags, FitOptions, OPTIONS[agent.upper()], Distribution) for each in options_of(kind)
     ):
         if option.name == "actors":
             option = option._replace(kind=int | None, default=None)  # None trains without workers
-        options.append(option)
+        options.append(option._replace(default=recipe.get(option.name, option.default)))
     options.sort(key=lambda option: option.name == "initial_epoch")  # which few need
     return _dataclass("TrainingFlags", f"Train {agent.upper()} on an environment.", options)
 

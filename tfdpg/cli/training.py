@@ -2,12 +2,14 @@
 
 import contextlib
 import dataclasses
+import itertools
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfdpg import run_paths as paths
+from tfdpg.agents.options import OPTIONS
 from tfdpg.cli import report
 from tfdpg.cli.flags import current, resume_flags, training_flags, values_of
 from tfdpg.cli.jobs import Jobs
@@ -16,6 +18,7 @@ from tfdpg.cli.parsing import MisuseError, flags_of, parse
 from tfdpg.distributed.options import Distribution
 from tfdpg.environments import make, parse_kwargs
 from tfdpg.options import options_of
+from tfdpg.recipes import RECIPES
 from tfdpg.run_options import Run, RunConfig, RunFlags, read_config, resuming
 
 
@@ -50,12 +53,26 @@ def train(agent: str, words: Sequence[str]) -> None:
 
 def configured(agent: str, words: Sequence[str]) -> tuple[RunFlags, list[RunConfig]]:
     """What words after `tfdpg train AGENT` ask for: what only the command line has, and a run for each seed."""
-    values = values_of(parse(training_flags(agent), words, f"tfdpg train {agent}"))
+    values = values_of(parse(training_flags(agent, _recipe(agent, words)), words, f"tfdpg train {agent}"))
     flags = RunFlags(**{option.name: values.pop(option.name) for option in options_of(RunFlags)})
     spread = _chosen_distribution(values)
     shared: dict[str, Any] = {option.name: getattr(flags, option.name) for option in options_of(Run)}
     shared |= {"env_kwargs": parse_kwargs(flags.env_kwargs), "options": values, "distributed": spread}
     return flags, [RunConfig(agent=agent.lower(), seed=seed, **shared) for seed in _drawn(flags.seeds)]
+
+
+def _recipe(agent: str, words: Sequence[str]) -> dict[str, Any]:
+    """The recipe that words name, which the defaults of the other flags come from; nothing where there is none.
+
+    Raises:
+        MisuseError: it is for another agent.
+    """
+    given = [second for first, second in itertools.pairwise(words) if first == "--recipe"]
+    given += [word.partition("=")[2] for word in words if word.startswith("--recipe=")]
+    recipe = RECIPES.get(given[-1], {}) if given else {}
+    if foreign := sorted(set(recipe) - {option.name for option in options_of(OPTIONS[agent.upper()])}):
+        raise MisuseError(f"--recipe {given[-1]} is not for {agent.upper()}, which has no option {foreign[0]!r}.")
+    return recipe
 
 
 def _new(parent: Path, config: RunConfig, overwrite: bool, words: list[str]) -> Training:

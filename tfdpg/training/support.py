@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from tfdpg.networks import Categorical
 from tfdpg.training.learning import Minibatches
 
+PERIOD = 5000
+"""Updates; a range of 100,000 returns takes a twentieth of a second."""
 MOST_EDGE_MASS = 0.05
 FIRST_UPDATES = 200
 """Until then much of the target is the uniform distribution that critics begin with, shifted by the rewards."""
@@ -14,25 +16,37 @@ FIRST_UPDATES = 200
 class Support:
     """The support of an agent whose options leave it open: it is chosen before the first update.
 
+    If it runs, it is widened once in `PERIOD` updates to what returns have become. A support that is wider by a factor,
+    with a distribution that keeps its probabilities, is the same as rewards that are smaller by it (SimbaV2's).
+
     Args:
         heads: the last layers of all critics and their targets.
+        runs: whether it follows the returns.
     """
 
-    def __init__(self, heads: Sequence[Categorical]):
-        self._heads = heads
+    def __init__(self, heads: Sequence[Categorical], runs: bool = False):
+        self._heads, self._runs = heads, runs
         self._unknown = heads[0].v_min, heads[0].v_max
+        self._period: int | None = None
 
     def __call__(self, updates: int, minibatches: Minibatches) -> None:
-        """Takes the range of returns that were seen, unless updates were made or atoms were loaded."""
-        if updates == 0 and tuple(self._heads[0].atoms.numpy()[[0, -1]]) == self._unknown:
+        """Takes the range of returns that were seen, if it is due; not where atoms were loaded."""
+        before, self._period = self._period, updates // PERIOD
+        now = tuple(self._heads[0].atoms.numpy()[[0, -1]])
+        if updates == 0 and now == self._unknown:
             try:
                 v_min, v_max = minibatches.return_range()
             except ValueError as error:
                 raise ValueError(
                     f"{error} Give `v_min` and `v_max` to an agent that is to learn without it."
                 ) from error
-            for head in self._heads:
-                head.set_range(v_min, v_max)
+        elif self._runs and before is not None and before < self._period:
+            low, high = minibatches.return_range()
+            v_min, v_max = min(low, float(now[0])), max(high, float(now[1]))
+        else:
+            return
+        for head in self._heads:
+            head.set_range(v_min, v_max)
 
 
 class EdgeWatch:

@@ -17,8 +17,9 @@ class D4PGOptions(TargetPeriod, TwinOptions, group="algorithm"):
     """first atom of a categorical critic; goes with `v_max`."""
     v_max: Annotated[float | None, Structural, Only(critic="categorical")] = None
     """last atom."""
-    v_range: Annotated[Literal["auto"] | None, Structural, Only(critic="categorical")] = None
-    """"auto" chooses both from the returns seen before the first update, as None does where neither is given."""
+    v_range: Annotated[Literal["auto", "running"] | None, Structural, Only(critic="categorical")] = None
+    """"auto" chooses both from the returns seen before the first update, as None does where neither is given; "running"
+    widens them as returns grow, which is the same as rewards scaled down by a running scale."""
     atoms: Annotated[Annotated[int, Within(2)], Structural, Only(critic="categorical")] = 51
     """number of atoms, equally spaced."""
     components: Annotated[Count, Structural, Only(critic="mixture")] = 5
@@ -58,9 +59,9 @@ class D4PGOptions(TargetPeriod, TwinOptions, group="algorithm"):
         """Refuses atoms that are half given, and layers that the torso has itself."""
         if (self.v_min is None) != (self.v_max is None):
             raise ValueError(f"`v_min` and `v_max` go together. Received: v_min={self.v_min}, v_max={self.v_max}")
-        if self.v_min is not None and self.v_range == "auto":
+        if self.v_min is not None and self.v_range is not None:
             raise ValueError(
-                f"`v_range='auto'` chooses `v_min` and `v_max` itself. Received: v_min={self.v_min}, v_max={self.v_max}"
+                f"`v_range={self.v_range!r}` chooses `v_min` and `v_max` itself. Received: v_min={self.v_min}, v_max={self.v_max}"
             )
         if self.q1 is not None:
             own = ("v_min", "v_max", "atoms", "components", "target_samples", "min_stddev")
