@@ -121,7 +121,7 @@ def test_of_two_critics_the_distribution_with_the_smaller_mean_is_the_target():
     means = softmax(both) @ ATOMS
     chosen = means.argmin(axis=0)
     assert set(chosen) == {0, 1}
-    np.testing.assert_allclose(agent.smaller(*tf.constant(both)), both[chosen, np.arange(2)], rtol=1e-5)
+    np.testing.assert_allclose(agent.smaller(*tf.constant(both, tf.float32)), both[chosen, np.arange(2)], rtol=1e-5)
     before = [network.get_weights()[0].copy() for network in (agent.q1, agent.q2)]
     agent.update(BATCH, tf.constant(1, tf.int64))
     for old, network in zip(before, (agent.q1, agent.q2), strict=True):
@@ -302,7 +302,7 @@ def test_priorities_correct_with_the_seed_s_weights():
         ({"v_min": 0.0}, "`v_min` and `v_max` go together"),
         ({"v_min": 1.0, "v_max": 1.0}, "`v_min` must be less than `v_max`"),
         ({"v_min": 0.0, "v_max": 1.0, "v_range": "auto"}, "chooses `v_min` and `v_max` itself"),
-        ({"v_range": "wide"}, '`v_range` must be "auto", "running" or None'),
+        ({"v_range": "wide"}, '`v_range` must be "auto" or "running" or None'),
         ({"v_min": 0.0, "v_max": 1.0, "atoms": 1}, "`atoms` must be an integer of at least 2"),
         ({"v_min": 1e8, "v_max": 1e8 + 1}, "that differ in float32"),
         ({"critic": "mixture", "min_stddev": 0.0}, "`min_stddev` must be a number above 0"),

@@ -61,7 +61,8 @@ class D4PGOptions(TargetPeriod, TwinOptions, group="algorithm"):
             raise ValueError(f"`v_min` and `v_max` go together. Received: v_min={self.v_min}, v_max={self.v_max}")
         if self.v_min is not None and self.v_range is not None:
             raise ValueError(
-                f"`v_range={self.v_range!r}` chooses `v_min` and `v_max` itself. Received: v_min={self.v_min}, v_max={self.v_max}"
+                f"`v_range={self.v_range!r}` chooses `v_min` and `v_max` itself. "
+                f"Received: v_min={self.v_min}, v_max={self.v_max}"
             )
         if self.q1 is not None:
             own = ("v_min", "v_max", "atoms", "components", "target_samples", "min_stddev")
