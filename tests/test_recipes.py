@@ -1,0 +1,43 @@
+"""Recipes: what they set, in Python and on the command line."""
+
+import pytest
+
+import tfdpg
+from tfdpg.cli.parsing import MisuseError
+from tfdpg.cli.training import configured
+from tfdpg.recipes import RECIPES
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_options_of_td3(name):
+    recipe = getattr(tfdpg.recipes, name)
+    options = tfdpg.TD3("Pendulum-v1", **recipe).options.values()
+    default = tfdpg.TD3("Pendulum-v1").options.values()
+    assert {key: options[key] for key in recipe} == recipe
+    assert {key for key in options if options[key] != default[key]} == set(recipe)
+
+
+def test_the_command_line_takes_a_recipe_under_its_other_flags():
+    words = ["--env", "Pendulum-v1", "--batch-size", "32", "--gamma", "0.9"]
+    for given in (["--recipe", "normalized"], ["--recipe=normalized"]):
+        _, (config,) = configured("td3", [*given, *words])
+        changed = tfdpg.recipes.normalized | {"batch_size": 32, "gamma": 0.9}
+        assert config.agent_options | changed == config.agent_options
+        _, (plain,) = configured("td3", words)
+        assert {k for k, v in plain.agent_options.items() if config.agent_options[k] != v} == set(changed) - {
+            "batch_size",
+            "gamma",
+        }
+
+
+@pytest.mark.parametrize(
+    ("agent", "words", "message"),
+    [
+        ("ddpg", ["--recipe", "normalized"], "--recipe normalized is not for DDPG, which has no option 'policy_delay'"),
+        ("td3", ["--recipe", "best"], "invalid choice 'best'"),
+        ("td3", ["--recipe"], "Missing value"),
+    ],
+)
+def test_recipes_that_cannot_be_are_refused(agent, words, message):
+    with pytest.raises(MisuseError, match=message):
+        configured(agent, ["--env", "Pendulum-v1", *words])
