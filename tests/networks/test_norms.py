@@ -120,3 +120,17 @@ def test_a_block_by_hand():
     h = h + np.maximum(norm(h, gamma, beta) @ w1 + b1, 0) @ w2 + b2
     expected = (norm(h, gamma_out, beta_out) @ kernel + bias)[:, 0]
     np.testing.assert_allclose(q([observation, a]), expected, rtol=1e-3)
+
+
+def test_statistics_stay_float32_in_mixed_precision():
+    spec = Spec(OBSERVATIONS["box"], ACTION)
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        pi = networks.mlp_actor(spec, norm="batch", hidden_units=(6,))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    x = np.random.default_rng(0).normal(100, 1, (32, *spec.observation_space.shape)).astype(np.float32)
+    assert pi(x, training=True).dtype == tf.float32
+    layers = [layer for layer in pi.layers if isinstance(layer, BatchRenormalization)]
+    np.testing.assert_allclose(layers[0].mean, 1.0, atol=0.05)
+    assert {layer.mean.dtype for layer in layers} == {"float32"} and len(layers) == 2

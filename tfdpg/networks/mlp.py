@@ -197,7 +197,7 @@ def _branches(spec: Spec, features: keras.KerasTensor, hidden: Hidden, seed: int
 def _layer(x: Any, layer: Layer, seed: int, depth: int, l2: float) -> keras.KerasTensor:
     match layer:
         case Norm("batch"):
-            return BatchRenormalization()(x)
+            return BatchRenormalization(dtype="float32")(x)
         case Norm():
             return keras.layers.LayerNormalization()(x)
         case Residual(units, activation):
