@@ -3,12 +3,13 @@
     pip install -e '.[benchmark]'
     python examples/benchmarks/throughput.py --rounds 3
 
-Each library trains in a process of its own, pinned to the same core or cores, with the same networks, batch size and
+Each library trains in a process of its own, pinned to one core and then to two, with the same networks, batch size and
 one update for each environment step. tfdpg makes 50 updates after every 50 steps, as is its default, and once more
 one after each step, as is the default of the others; SBX and Stable-Baselines3 also make 50 after 50. Rounds are
 interleaved. The clock starts after a warm-up that includes learning. Prints environment steps per second, how many
-times as fast the two forms of tfdpg are in the same round, the peak memory of the process, and the seconds from its
-start to the end of the first learning (imports and compilation included).
+times as fast that is as on the first cores, how many times as fast the two forms of tfdpg are on the same cores in the
+same round, the peak memory of the process, and the seconds from its start to the end of the first learning (imports
+and compilation included).
 
 It also times the products of matrices that the update is made of, at the fastest of what NumPy and TensorFlow reach
 with the hidden layers' shapes: the time that they take is the arithmetic limit of the update (without drawing).
@@ -16,15 +17,13 @@ with the hidden layers' shapes: the time that they take is the arithmetic limit 
 
 import argparse
 import json
-import os
 import resource
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
 import contestants
+import pinned
 
 TASKS = {
     "Pendulum-v1": {"hidden": 64, "batch": 64, "warm_up": 1500, "steps": 10_000},
@@ -42,12 +41,10 @@ CONTESTANTS = {
 OURS = ("tfdpg, 50 after 50", "tfdpg, 1 after 1")
 
 
-def measure(contestant: str, env_id: str, launched: float, threads: int) -> dict[str, float]:
+def measure(contestant: str, env_id: str, launched: float) -> dict[str, float]:
     """Steps per second after a warm-up, seconds to the first learning and peak megabytes, of this process."""
     if contestant.startswith(("sb3", "skrl")):
-        import torch
-
-        torch.set_num_threads(threads)
+        pinned.use_these_cores_in_torch()
     task = TASKS[env_id]
     build, update_every = CONTESTANTS[contestant]
     train = build(env_id, task["hidden"], task["batch"], update_every)
@@ -130,20 +127,10 @@ def _best(action: Callable[[], object], times: int) -> float:
     return min(seconds)
 
 
-def in_pinned_process(child: str, env_id: str, cores: list[int]) -> dict[str, float]:
-    """What `measure` or `measure_limit` gives, in a process of its own, pinned to some cores."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    launched = time.time()
-    process = subprocess.run(
-        [sys.executable, __file__, "--child", child, "--launched", str(launched), "--env", env_id],
-        env={**os.environ, **dict.fromkeys(names, str(len(cores))), "TF_CPP_MIN_LOG_LEVEL": "3"},
-        preexec_fn=lambda: os.sched_setaffinity(0, cores),
-        capture_output=True,
-        text=True,
-    )
-    if process.returncode:
-        raise RuntimeError(f"{child} failed:\n{process.stderr}")
-    return json.loads(process.stdout.splitlines()[-1])
+def in_pinned_process(child: str, env_id: str, cores: str) -> dict[str, float]:
+    """What `measure` or `measure_limit` gives, in a process of its own, pinned to some cores, such as 0,1."""
+    words = ["--child", child, "--launched", str(time.time()), "--env", env_id]
+    return pinned.in_pinned_process(__file__, [int(core) for core in cores.split(",")], *words)
 
 
 def main() -> None:
@@ -151,7 +138,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", choices=TASKS, action="append", help="a task; the default is all")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds")
-    parser.add_argument("--cores", default="0", help="what every process is pinned to, such as 0 or 0,1")
+    parser.add_argument("--cores", nargs="+", default=["0", "0,1"], help="what processes are pinned to, in turns")
     parser.add_argument("--only", action="append", choices=CONTESTANTS, help="beside tfdpg's; the default is all")
     parser.add_argument("--json", help="write all numbers to this file")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -161,47 +148,59 @@ def main() -> None:
         print("\n" + json.dumps(measure_limit(arguments.env[0])))
         return
     if arguments.child:
-        threads = len(os.sched_getaffinity(0))
-        print("\n" + json.dumps(measure(arguments.child, arguments.env[0], arguments.launched, threads)))
+        print("\n" + json.dumps(measure(arguments.child, arguments.env[0], arguments.launched)))
         return
-    cores = [int(core) for core in arguments.cores.split(",")]
     names = [name for name in CONTESTANTS if not arguments.only or name in (*OURS, *arguments.only)]
     results = {}
     for env_id in arguments.env or TASKS:
-        rounds = [{name: in_pinned_process(name, env_id, cores) for name in names} for _ in range(arguments.rounds)]
-        results[env_id] = {"rounds": rounds, "limit": in_pinned_process("limit", env_id, cores)}
-        report(env_id, cores, results[env_id])
+        rounds = [
+            {name: {cores: in_pinned_process(name, env_id, cores) for cores in arguments.cores} for name in names}
+            for _ in range(arguments.rounds)
+        ]
+        results[env_id] = {"rounds": rounds, "limit": in_pinned_process("limit", env_id, arguments.cores[0])}
+        report(env_id, results[env_id])
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(results, file, indent=2)
 
 
-def report(env_id: str, cores: list[int], result: dict) -> None:
+def report(env_id: str, result: dict) -> None:
     """Prints the table of a task."""
-    rounds, limit = result["rounds"], result["limit"]
-    task = TASKS[env_id]
-    print(f"\n{env_id}, {task['hidden']}x{task['hidden']}, batch {task['batch']}, cores {cores}, {len(rounds)} rounds")
+    rounds, limit, task = result["rounds"], result["limit"], TASKS[env_id]
+    print(f"\n{env_id}, {task['hidden']}x{task['hidden']}, batch {task['batch']}, {len(rounds)} rounds")
     print(
-        f"{'':20}{'steps/s, median (range)':>26}{'tfdpg 50/50 is':>16}{'tfdpg 1/1 is':>14}{'peak MB':>9}{'first s':>9}"
+        f"{'':20}{'cores':>6}{'steps/s, median (range)':>26}{'times as first':>16}"
+        f"{'tfdpg 50/50 is':>16}{'tfdpg 1/1 is':>14}{'peak MB':>9}{'first s':>9}"
     )
-    for name in rounds[0]:
-        speeds = [measured[name]["steps_per_second"] for measured in rounds]
-        ratios = [
-            statistics.median(
-                measured[our]["steps_per_second"] / measured[name]["steps_per_second"] for measured in rounds
+    for name, on in rounds[0].items():
+        first = next(iter(on))
+        for cores in on:
+            speeds = [measured[name][cores]["steps_per_second"] for measured in rounds]
+            ratios = [_ratio(rounds, *pair) for pair in (((name, cores), (name, first)), *_against(name, cores))]
+            peak, start = (
+                statistics.median(measured[name][cores][key] for measured in rounds)
+                for key in ("peak_megabytes", "seconds_to_first_learning")
             )
-            for our in OURS
-        ]
-        peak, first = (
-            statistics.median(measured[name][key] for measured in rounds)
-            for key in ("peak_megabytes", "seconds_to_first_learning")
-        )
-        spread = f"{statistics.median(speeds):.0f} ({min(speeds):.0f} to {max(speeds):.0f})"
-        print(f"{name:20}{spread:>26}{ratios[0]:15.2f}x{ratios[1]:13.2f}x{peak:9.0f}{first:9.1f}")
+            spread = f"{statistics.median(speeds):.0f} ({min(speeds):.0f} to {max(speeds):.0f})"
+            print(
+                f"{name:20}{cores:>6}{spread:>26}{ratios[0]:15.2f}x{ratios[1]:15.2f}x{ratios[2]:13.2f}x"
+                f"{peak:9.0f}{start:9.1f}"
+            )
     print(
-        f"update of tfdpg: {limit['update_seconds'] * 1e3:.3f} ms; its {limit['flops'] / 1e6:.0f} million operations "
-        f"at {limit['flops_per_second'] / 1e9:.0f} GFLOP/s: {limit['share']:.0%} of the arithmetic limit"
+        f"update of tfdpg on {first}: {limit['update_seconds'] * 1e3:.3f} ms; its {limit['flops'] / 1e6:.0f} million "
+        f"operations at {limit['flops_per_second'] / 1e9:.0f} GFLOP/s: {limit['share']:.0%} of the arithmetic limit"
     )
+
+
+def _against(name: str, cores: str) -> list[tuple[tuple[str, str], tuple[str, str]]]:
+    """Both forms of tfdpg, each beside a contestant on the same cores."""
+    return [((our, cores), (name, cores)) for our in OURS]
+
+
+def _ratio(rounds: list[dict], one: tuple[str, str], other: tuple[str, str]) -> float:
+    """How many times as fast one contestant on some cores is as another, the median over rounds."""
+    speeds = [[measured[name][on]["steps_per_second"] for name, on in (one, other)] for measured in rounds]
+    return statistics.median(a / b for a, b in speeds)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,34 @@
+"""Runs a benchmark's script in a process of its own, pinned to some cores."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+THREADS = "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
+
+
+def in_pinned_process(script: str, cores: Sequence[int], *arguments: str) -> Any:
+    """What the script prints as its last line, JSON. It may use a thread for each core; its errors are shown.
+
+    Raises:
+        CalledProcessError: it failed.
+    """
+    process = subprocess.run(
+        [sys.executable, script, *arguments],
+        env={**os.environ, **dict.fromkeys(THREADS, str(len(cores))), "TF_CPP_MIN_LOG_LEVEL": "3"},
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+def use_these_cores_in_torch() -> None:
+    """Torch looks at neither the cores nor, once it has been imported, at the variables."""
+    import torch
+
+    torch.set_num_threads(len(os.sched_getaffinity(0)))

@@ -1,0 +1,260 @@
+"""Minutes and steps to a score: TD3 in tfdpg, and TD3, SAC and CrossQ in Stable-Baselines3 and SBX.
+
+    pip install -e '.[benchmark]'
+    OUT=time-to-score.csv
+    python examples/benchmarks/time_to_score.py --task HalfCheetah-v5 --seeds 0 1 --out $OUT --core 0
+
+Each run is a process of its own on one core, with one thread. Every 5,000 steps its policy is evaluated, without
+exploration, on the same 10 episodes for all; a run ends when the mean of two evaluations in a row reaches the task's
+score, or with its budget. The clock runs from the imports on while the agent trains, and stands while it is
+evaluated. tfdpg trains as `TD3(env)` does, and with each recipe of `tfdpg.recipes`; the others with the settings of
+rl-baselines3-zoo for these tasks, which SBX's pages refer to.
+
+A line is appended to the CSV after each run. What is there already is not run again, unless it stopped short of the
+score with a smaller budget; so this may be cut and started anew. Prints minutes and steps of each run, and how many
+times as fast tfdpg is as the fastest of the others.
+"""
+
+import argparse
+import csv
+import importlib.util
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pinned
+
+SCORES = {"HalfCheetah-v5": 7500, "Hopper-v5": 2500, "Walker2d-v5": 3000}
+EPISODES = 10
+EVERY = 5000
+
+Act = Callable[[Any], Any]
+"""From an observation to the policy's action."""
+Judge = Callable[[Act], bool]
+"""Evaluates a policy after `EVERY` more steps; says whether training is over."""
+
+TD3_OF_THE_ZOO = {
+    "learning_rate": 1e-3,
+    "learning_starts": 10_000,
+    "batch_size": 256,
+    "train_freq": 1,
+    "gradient_steps": 1,
+    "policy_kwargs": {"net_arch": [400, 300]},
+}
+SAC_OF_THE_ZOO = {"learning_starts": 10_000}
+CROSSQ_OF_THE_ZOO = {
+    "learning_rate": 1e-3,
+    "learning_starts": 5000,
+    "policy_delay": 3,
+    "policy_kwargs": {"net_arch": {"pi": [256, 256], "qf": [2048, 2048]}},
+}
+BASELINES = {
+    "sb3 TD3": ("stable_baselines3", TD3_OF_THE_ZOO),
+    "sb3 SAC": ("stable_baselines3", SAC_OF_THE_ZOO),
+    "sbx TD3": ("sbx", TD3_OF_THE_ZOO),
+    "sbx SAC": ("sbx", SAC_OF_THE_ZOO),
+    "sbx CrossQ": ("sbx", CROSSQ_OF_THE_ZOO),
+    "sbx CrossQ, 1024": ("sbx", {"learning_starts": 5000}),  # SBX' own defaults: smaller critics
+}
+PLAIN = "tfdpg TD3"
+
+
+class Run(NamedTuple):
+    """A run, as a line of the CSV has it; `score` is the best mean of two evaluations in a row."""
+
+    contestant: str
+    task: str
+    seed: int
+    reached: bool
+    minutes: float
+    steps: int
+    score: float
+
+    def answers(self, minutes: float, steps: int) -> bool:
+        """Whether it says what a run with such a budget would."""
+        return self.reached or self.minutes >= minutes or self.steps >= steps
+
+
+def recipes() -> dict[str, Mapping[str, Any]]:
+    """The options of `tfdpg.recipes`, by the contestants' names; none where this tfdpg has no recipes."""
+    if importlib.util.find_spec("tfdpg.recipes") is None:
+        return {}
+    module = vars(importlib.import_module("tfdpg.recipes"))
+    return {f"tfdpg {name}": value for name, value in module.items() if name[0] != "_" and isinstance(value, Mapping)}
+
+
+def train(contestant: str, task: str, seed: int, judge: Judge) -> None:
+    """Trains until the judge says that it is over."""
+    import gymnasium as gym
+
+    if contestant in BASELINES:
+        _train_baseline(contestant, gym.make(task), seed, judge)
+    else:
+        _train_tfdpg(gym.make(task), {} if contestant == PLAIN else recipes()[contestant], seed, judge)
+
+
+def _train_tfdpg(env: Any, options: Mapping[str, Any], seed: int, judge: Judge) -> None:
+    import keras
+
+    import tfdpg
+
+    class Judged(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.stop_training = judge(agent)
+
+    agent = tfdpg.TD3(env, seed=seed, **options)
+    agent.fit(env, epochs=10**6, steps_per_epoch=EVERY, callbacks=[Judged()], verbose=0)
+
+
+def _train_baseline(contestant: str, env: Any, seed: int, judge: Judge) -> None:
+    import numpy as np
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    pinned.use_these_cores_in_torch()
+    (library, options), name = BASELINES[contestant], contestant.split()[1].rstrip(",")
+    if name == "TD3":
+        size = env.action_space.shape[0]
+        options = options | {"action_noise": NormalActionNoise(np.zeros(size), 0.1 * np.ones(size))}
+    model = getattr(importlib.import_module(library), name)("MlpPolicy", env, seed=seed, device="cpu", **options)
+    over = False
+    while not over:
+        model.learn(EVERY, reset_num_timesteps=False)
+        over = judge(lambda observation: model.predict(observation, deterministic=True)[0])
+
+
+def evaluate(env: Any, act: Act) -> float:
+    """The mean return of `EPISODES` episodes, the same for every policy."""
+    total = 0.0
+    for episode in range(EPISODES):
+        observation, _ = env.reset(seed=episode)
+        ended = False
+        while not ended:
+            observation, reward, terminated, truncated, _ = env.step(act(observation))
+            total += reward
+            ended = terminated or truncated
+    return float(total / EPISODES)
+
+
+def measure(contestant: str, task: str, seed: int, minutes: float, steps: int) -> Run:
+    """Trains a contestant, in this process."""
+    import gymnasium as gym
+
+    env, returns = gym.make(task), []
+    trained, began = 0.0, time.perf_counter()
+    run = Run(contestant, task, seed, False, 0.0, 0, float("-inf"))
+
+    def judge(act: Act) -> bool:
+        nonlocal trained, began, run
+        trained += time.perf_counter() - began
+        returns.append(evaluate(env, act))
+        last = statistics.mean(returns[-2:]) if len(returns) > 1 else float("-inf")
+        score, taken = max(run.score, last), EVERY * len(returns)
+        run = run._replace(reached=last >= SCORES[task], minutes=trained / 60, steps=taken, score=score)
+        print(f"{contestant}, {task}, seed {seed}: {taken} steps, {returns[-1]:.0f}", file=sys.stderr, flush=True)
+        began = time.perf_counter()
+        return run.answers(minutes, steps)
+
+    train(contestant, task, seed, judge)
+    return run
+
+
+def read(file: Path) -> dict[tuple[str, str, int], Run]:
+    """The runs of a CSV, by contestant, task and seed; of the same the last."""
+    if not file.exists():
+        return {}
+    with file.open() as lines:
+        rows = [
+            Run(
+                row["contestant"],
+                row["task"],
+                int(row["seed"]),
+                row["reached"] == "True",
+                float(row["minutes"]),
+                int(row["steps"]),
+                float(row["score"]),
+            )
+            for row in csv.DictReader(lines)
+        ]
+    return {row[:3]: row for row in rows}
+
+
+def append(file: Path, run: Run) -> None:
+    """Writes a run behind the others."""
+    is_new = not file.exists()
+    with file.open("a", newline="") as lines:
+        writer = csv.writer(lines)
+        if is_new:
+            writer.writerow(Run._fields)
+        writer.writerow(run)
+
+
+def report(runs: list[Run]) -> None:
+    """Prints a table of each task; `>` stands before what a run had when its budget ended."""
+    for task in [task for task in SCORES if any(run.task == task for run in runs)]:
+        names = dict.fromkeys(run.contestant for run in runs if run.task == task)
+        of = {name: [run for run in runs if (run.contestant, run.task) == (name, task)] for name in names}
+        others = [mean for mean in (_mean_minutes(of[name]) for name in names if not _is_ours(name)) if mean]
+        print(f"\n{task} to {SCORES[task]}, one core, {EPISODES} episodes every {EVERY:,} steps")
+        print(f"{'':22}{'minutes':>24}{'thousand steps':>24}{'best score':>12}  times as fast")
+        for name in names:
+            marks = [("" if run.reached else ">", run) for run in of[name]]
+            minutes = ", ".join(f"{mark}{run.minutes:.1f}" for mark, run in marks)
+            steps = ", ".join(f"{mark}{run.steps / 1000:.0f}" for mark, run in marks)
+            mean, ratio = _mean_minutes(of[name]), ""
+            if _is_ours(name) and mean and others:
+                ratio = f"{min(others) / mean:.2f}x"
+            print(f"{name:22}{minutes:>24}{steps:>24}{max(run.score for run in of[name]):12.0f}  {ratio}")
+
+
+def _is_ours(contestant: str) -> bool:
+    return contestant.startswith("tfdpg")
+
+
+def _mean_minutes(runs: list[Run]) -> float | None:
+    """The mean over seeds; None if one did not reach the score."""
+    return statistics.mean(run.minutes for run in runs) if all(run.reached for run in runs) else None
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [PLAIN, *recipes(), *BASELINES]
+    parser.add_argument("--task", choices=SCORES, action="append", help="a task; the default is all")
+    parser.add_argument("--contestant", choices=names, action="append", help="who runs; the default is all")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--minutes", type=float, default=180, help="of training, for a run")
+    parser.add_argument("--steps", type=int, default=1_000_000, help="for a run")
+    parser.add_argument("--core", type=int, default=0, help="the one that every process is pinned to")
+    parser.add_argument("--out", type=Path, default=Path("time-to-score.csv"), help="where runs are written")
+    parser.add_argument("--report", action="store_true", help="run nothing; print the table")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def main() -> None:
+    """Runs what is not in the CSV, and prints the tables."""
+    arguments = parser().parse_args()
+    budget = arguments.minutes, arguments.steps
+    if arguments.child:
+        print("\n" + json.dumps(measure(arguments.contestant[0], arguments.task[0], arguments.seeds[0], *budget)))
+        return
+    if not recipes():
+        print("tfdpg.recipes has none: tfdpg runs as `TD3(env)` only.", file=sys.stderr)
+    contestants = [] if arguments.report else arguments.contestant or [PLAIN, *recipes(), *BASELINES]
+    for task in arguments.task or SCORES:
+        for seed in arguments.seeds:
+            for contestant in contestants:
+                known = read(arguments.out).get((contestant, task, seed))
+                if known is None or not known.answers(*budget):
+                    words = [f"--contestant={contestant}", f"--task={task}", f"--seeds={seed}", "--child"]
+                    words += [f"--minutes={arguments.minutes}", f"--steps={arguments.steps}"]
+                    append(arguments.out, Run(*pinned.in_pinned_process(__file__, [arguments.core], *words)))
+    report(list(read(arguments.out).values()))
+
+
+if __name__ == "__main__":
+    main()
