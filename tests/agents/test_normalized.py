@@ -123,3 +123,14 @@ def test_what_does_not_go_together_is_refused(options, message):
 def test_adam_has_the_beta_that_was_given():
     agent = tfdpg.DDPG("Pendulum-v1", **SMALL, beta_1=0.5)
     assert {optimizer.beta_1 for optimizer in agent.optimizers.values()} == {0.5}
+
+
+def test_networks_with_a_memory_bootstrap_from_themselves_too():
+    memory = {"recurrent": "rnn", "recurrent_units": 4, "sequence_length": 3, "burn_in": 1, "norm": "layer"}
+    env = gym.make("Pendulum-v1")
+    agent = tfdpg.TD3(env, **SMALL | memory, target_networks=False)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=30)
+    before = agent.q1.get_weights()
+    assert np.isfinite(agent.learn(2)["loss"]) and agent.targets == {}
+    assert all(np.isfinite(w).all() for w in agent.get_weights())
+    assert any(not np.array_equal(a, b) for a, b in zip(before, agent.q1.get_weights(), strict=True))

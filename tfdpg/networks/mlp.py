@@ -184,11 +184,11 @@ def hidden_layers(x: Any, layers: Sequence[Layer], seed: int) -> Any:
     return x
 
 
-def _branches(spec: Spec, features: keras.KerasTensor, hidden: Hidden, seed: int, l2: float) -> keras.KerasTensor:
+def _branches(spec: Spec, features: keras.KerasTensor, layer: Layer, seed: int, l2: float) -> keras.KerasTensor:
     """A layer of its own for each part of an observation, concatenated."""
     branch_seeds = seeds(Purpose.BRANCHES, seed, count=len(spec.leaves))
     parts = [
-        _layer(features[:, columns], hidden, branch_seed, 0, l2)
+        _layer(features[:, columns], layer, branch_seed, 0, l2)
         for columns, branch_seed in zip(feature_columns(spec), branch_seeds, strict=True)
     ]
     return keras.layers.Concatenate()(parts)

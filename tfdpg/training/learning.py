@@ -120,12 +120,12 @@ class Learning:
         td_error = agent.metrics.index("td_error")
         learnt = self._compiled(
             updates,
-            lambda count: minibatches.draw(int(agent.counter), count),
+            lambda done, count: minibatches.draw(made + done, count),
             lambda measured: minibatches.refresh(measured[:, td_error]),
         )
         logs = self._take(learnt, made)
         for watch in self._watchers:
-            watch(int(agent.counter), logs)
+            watch(made + updates, logs)
         return logs
 
     def on_batch(self, packed: Packed) -> dict[str, float]:
@@ -133,7 +133,7 @@ class Learning:
         made = int(self._agent.counter)
         for prepare in self._preparations:
             prepare(made, self._own)
-        return self._take(self._compiled(1, lambda count: packed), made)
+        return self._take(self._compiled(1, lambda done, count: packed), made)
 
     @contextlib.contextmanager
     def from_elsewhere(self, minibatches: Elsewhere) -> Iterator[None]:

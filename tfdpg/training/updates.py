@@ -90,27 +90,30 @@ class CompiledUpdates:
         self._thread: Executor | None = None if run_eagerly else ThreadPoolExecutor(1, "updates")
 
     def __call__(
-        self, updates: int, draw: Callable[[int], Packed], refresh: Callable[[np.ndarray], None] = lambda measured: None
+        self,
+        updates: int,
+        draw: Callable[[int, int], Packed],
+        refresh: Callable[[np.ndarray], None] = lambda measured: None,
     ) -> Learnt:
         """Makes `updates` updates, at least one.
 
         Args:
             updates: how many.
-            draw: gives the next k minibatches, packed, each array `[k, batch, width]`.
+            draw: gives, after so many of them, the next k minibatches, packed, each array `[k, batch, width]`.
             refresh: takes what was measured on them, `[k, metrics, batch]`, before the next are drawn.
         """
-        measured = []
+        measured, done = [], 0
         while True:
-            n = min(updates, self._chunk)
-            packed = tuple(self._padded(part) for part in draw(n))
+            n = min(updates - done, self._chunk)
+            packed = tuple(self._padded(part) for part in draw(done, n))
             if self._thread is None:
                 values, weights, finite = self._call(packed, n)
             else:
                 values, weights, finite = self._thread.submit(self._call, packed, n).result()
             measured.append(values[:n])
             refresh(values[:n])
-            updates -= n
-            if updates == 0:
+            done += n
+            if done == updates:
                 broken = [name for name, sound in zip(self._names, finite, strict=True) if not sound]
                 return Learnt(np.concatenate(measured), weights, broken)
 
