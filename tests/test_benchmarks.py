@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tfdpg.agents.options import TD3Options
+from tfdpg.recipes import RECIPES
+
 FOLDER = Path(__file__).parents[1] / "examples" / "benchmarks"
 
 
@@ -101,3 +104,9 @@ def test_throughput_shows_one_core_and_two(throughput, capsys):
     ratios = {line[:26]: [word for word in line[26:].split() if word.endswith("x")] for line in lines[3:-1]}
     assert ratios[f"{'tfdpg, 50 after 50':20}{'0,1':>6}"] == ["1.50x", "1.00x", "0.44x"]
     assert ratios[f"{'sbx, 50 after 50':20}{'0,1':>6}"] == ["1.20x", "1.50x", "0.67x"]
+
+
+def test_each_recipe_is_a_contestant_of_td3(time_to_score):
+    assert list(time_to_score.recipes()) == [f"tfdpg {name}" for name in RECIPES]
+    for options in time_to_score.recipes().values():
+        assert TD3Options(**options).values().items() >= options.items()

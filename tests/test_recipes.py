@@ -17,6 +17,25 @@ def test_a_recipe_is_options_of_td3(name):
     assert {key for key in options if options[key] != default[key]} == set(recipe)
 
 
+def test_a_recipe_stays_what_it_was():
+    """Files of results name it: another setting is another recipe."""
+    assert RECIPES == {
+        "normalized": {
+            "norm": "batch",
+            "target_networks": False,
+            "beta_1": 0.5,
+            "policy_delay": 3,
+            "batch_size": 128,
+            "start_steps": 5000,
+        }
+    }
+
+
+def test_of_two_recipes_the_last_one_counts():
+    _, (config,) = configured("td3", ["--env", "Pendulum-v1", "--recipe=normalized", "--recipe", "None"])
+    assert config.agent_options["norm"] is None
+
+
 def test_the_command_line_takes_a_recipe_under_its_other_flags():
     words = ["--env", "Pendulum-v1", "--batch-size", "32", "--gamma", "0.9"]
     for given in (["--recipe", "normalized"], ["--recipe=normalized"]):

@@ -57,7 +57,7 @@ class RunFlags(Run, EnvironmentArguments, group="run"):
     """where the runs go, as <run_dir>/seed-<seed>; the default is runs/<agent>-<env>, and `auto` is the first of
     runs/<agent>-<env>, runs/<agent>-<env>-2, ... that there is not yet."""
     recipe: Literal[tuple(RECIPES)] | None = None  # pyright: ignore[reportInvalidTypeForm]
-    """a setting of options, of `tfdpg.recipes`, in place of their defaults; other flags go before it."""
+    """a setting of options, of `tfdpg.recipes`, in place of their defaults; flags that are given overrule it."""
     overwrite: bool = False
     """replace runs that are there already."""
     jobs: Count = 1

@@ -83,8 +83,7 @@ def recipes() -> dict[str, Mapping[str, Any]]:
     """The options of `tfdpg.recipes`, by the contestants' names; none where this tfdpg has no recipes."""
     if importlib.util.find_spec("tfdpg.recipes") is None:
         return {}
-    module = vars(importlib.import_module("tfdpg.recipes"))
-    return {f"tfdpg {name}": value for name, value in module.items() if name[0] != "_" and isinstance(value, Mapping)}
+    return {f"tfdpg {name}": value for name, value in importlib.import_module("tfdpg.recipes").RECIPES.items()}
 
 
 def train(contestant: str, task: str, seed: int, judge: Judge) -> None:

@@ -113,6 +113,9 @@ def test_one_update_of_crossq_is_the_gradient_written_out():
         ({"target_networks": False, "polyak": 0.9}, "`polyak` does nothing where `target_networks` is False"),
         ({"norm": "batch", "recurrent": "gru"}, "`norm='batch'` is for networks without a memory"),
         ({"norm": "instance"}, "`norm` must be"),
+        ({"norm": "layer", "hidden_units": ()}, "`norm` does nothing where there are no hidden layers"),
+        ({"norm": "batch", "batch_size": 1}, "`batch_size` must be at least 2 where `norm` is 'batch'"),
+        ({"beta_1": 1.0}, r"`beta_1` must be a number in \[0, 1\)"),
     ],
 )
 def test_what_does_not_go_together_is_refused(options, message):

@@ -78,6 +78,28 @@ def test_r_and_d_have_no_gradient():
     np.testing.assert_allclose(tape.gradient(loss, x), by_hand, rtol=1e-4, atol=1e-5)
 
 
+def test_a_frozen_layer_keeps_its_statistics_and_only_rows_are_taken():
+    layer = layer_with(10)
+    layer.trainable = False
+    np.testing.assert_array_equal(layer(X, training=True), layer(X))
+    np.testing.assert_array_equal(layer.mean, MEAN)
+    with pytest.raises(ValueError, match=r"takes `\[batch, n\]`"):
+        BatchRenormalization()(np.zeros((2, 3, 4), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"norm": "Batch"}, '`norm` must be "layer", "batch" or None'),
+        ({"norm": "batch", "torso": "control"}, '`torso` must be "mlp" beside `norm` or `blocks`'),
+        ({"blocks": 2}, r"`blocks` must be 0 beside hidden_units=\(256, 256\)"),
+    ],
+)
+def test_builders_refuse_what_they_cannot_normalise(options, message):
+    with pytest.raises(ValueError, match=message):
+        networks.mlp_actor(Spec(OBSERVATIONS["box"], ACTION), **options)
+
+
 def test_it_is_saved_with_its_statistics(tmp_path):
     inputs = keras.Input((2,))
     model = keras.Model(inputs, layer_with(7, r_max=2.5)(inputs))

@@ -1,5 +1,7 @@
 """The support of categorical critics that follows the returns."""
 
+import json
+
 import numpy as np
 import tensorflow as tf
 
@@ -7,7 +9,8 @@ import tfdpg
 from tests.agents.roster import SMALL
 from tests.environments import Counter
 from tfdpg import losses
-from tfdpg.networks import Categorical
+from tfdpg.networks import Categorical, head_of
+from tfdpg.replay import return_range
 from tfdpg.training.support import PERIOD, Support
 
 
@@ -25,33 +28,49 @@ def test_a_running_support_widens_once_in_a_period_and_never_shrinks():
     head, returns = Categorical(-149.5, 150.5, 5), Returns()
     head.build((None, 3))
     support = Support([head], runs=True)
-    support(0, returns)
-    np.testing.assert_allclose(head.atoms, np.linspace(-1, 2, 5))
-    returns.range = -0.5, 8.0
-    support(PERIOD - 1, returns)
-    np.testing.assert_allclose(head.atoms, np.linspace(-1, 2, 5))
-    support(PERIOD, returns)
-    np.testing.assert_allclose(head.atoms, np.linspace(-1, 8, 5))
+
+    def largest_after(updates, support=support):
+        support(updates, returns)
+        largest = float(head.atoms[-1])
+        np.testing.assert_allclose(head.atoms, np.linspace(-largest, largest, 5), rtol=1e-6)
+        return largest
+
+    assert largest_after(0) == 2
+    returns.range = -8.0, 0.5
+    assert largest_after(PERIOD - 1) == 2
+    saved = support.state()
+    assert largest_after(PERIOD) == 8
     returns.range = -9.0, 9.0
-    Support([head], runs=True)(PERIOD + 50, returns)  # loaded within a period
-    np.testing.assert_allclose(head.atoms, np.linspace(-1, 8, 5))
-    Support([head])(3 * PERIOD, returns)
-    np.testing.assert_allclose(head.atoms, np.linspace(-1, 8, 5))
+    assert largest_after(PERIOD + 50) == 8
+    assert largest_after(3 * PERIOD, Support([head])) == 8
+    again = Support([head], runs=True)
+    again.restore(saved)  # saved just before it was due
+    assert largest_after(PERIOD, again) == 9
+    returns.range = -1.0, 1.0
+    assert largest_after(2 * PERIOD, again) == 9
 
 
-def test_a_wider_support_is_the_same_as_smaller_rewards():
-    rng, scale = np.random.default_rng(0), 7.0
-    atoms, logits = np.linspace(-2, 3, 11), rng.normal(size=(6, 11))
-    reward, discount = rng.normal(size=6), np.full(6, 0.9)
-    scaled, raw = (
-        losses.categorical_target(reward * factor, discount, tf.constant(logits), atoms * factor)
-        for factor in (1.0, scale)
-    )
-    np.testing.assert_allclose(scaled, raw, rtol=1e-6, atol=1e-12)
+def test_what_a_running_support_does_is_the_same_as_scaled_rewards():
+    head, returns, rng = Categorical(-149.5, 150.5, 11), Returns(), np.random.default_rng(0)
+    head.build((None, 3))
+    support, logits = Support([head], runs=True), rng.normal(size=(6, 11))
+    reward, discount = rng.normal(size=6), np.array([0.9, 0.0, 0.9, 0.0, 0.9, 0.9])
+    for period, wide in enumerate((2.0, 14.0)):
+        returns.range = -1.0, wide
+        support(period * PERIOD, returns)
+        atoms = head.atoms.numpy().astype(np.float64)
+        ours = losses.categorical_target(reward, discount, tf.constant(logits), atoms)
+        scaled = losses.categorical_target(reward / wide, discount, tf.constant(logits), np.linspace(-1, 1, 11))
+        np.testing.assert_allclose(ours, scaled, atol=1e-6)
 
 
 def test_an_agent_s_running_support_starts_from_its_returns():
     env = Counter(length=4)
     agent = tfdpg.D4PG(env, v_range="running", **SMALL)
     agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
-    assert agent.head.atoms.numpy()[-1] > 9
+    low, high = return_range(agent.replay, agent.draw.gamma)
+    saved, now = json.loads(json.dumps(agent.state())), agent.head.atoms.numpy()
+    assert -now[0] == now[-1] and abs(now[-1] - 150.5) > 1
+    np.testing.assert_allclose(now[-1], max(-low, high), rtol=1e-3)
+    np.testing.assert_array_equal(head_of(agent.targets["q1"]).atoms, now)
+    assert saved["learning"] == [0]

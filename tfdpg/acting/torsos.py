@@ -65,7 +65,11 @@ def normalized(hidden_units: Sequence[int], activation: str, norm: str | None, b
     "layer" stands before each activation; "batch" of the inputs and behind each activation, as in CrossQ (Bhatt et al.
     2019). Blocks follow a linear layer, and a layer normalisation follows them, as in SimBa.
     """
+    if norm not in (None, "layer", "batch"):
+        raise reject("norm", '"layer", "batch" or None', norm)
     if blocks:
+        if len(hidden_units) != 1 or norm is not None:
+            raise reject("blocks", f"0 beside hidden_units={tuple(hidden_units)}, norm={norm!r}", blocks)
         (units,) = hidden_units
         return (Hidden(units, "linear"), *[Residual(units, activation)] * blocks, Norm("layer"))
     layers = [Hidden(units, activation, layer_norm=norm == "layer") for units in hidden_units]
@@ -89,6 +93,8 @@ def make_torso(
         norm: of "mlp", as `normalized` has it.
         blocks: likewise.
     """
+    if torso != "mlp" and (norm is not None or blocks):
+        raise reject("torso", '"mlp" beside `norm` or `blocks`', torso)
     if torso == "control":
         pi, q = ((Hidden(a, "relu"), Hidden(b, "relu")) for a, b in ((300, 200), (400, 300)))
         return Torso(torso, pi, q, action_layer=1)

@@ -293,9 +293,7 @@ class Agent(abc.ABC):
         return export.write(directory, self.spec, self.networks, self.signatures, examples, facts, self.recall)
 
     summary, get_config, __reduce_ex__ = description.summary, description.configuration, description.refuse_pickling
-
-    def __repr__(self) -> str:
-        return description.in_a_line(self)
+    __repr__ = description.in_a_line  # pyright: ignore[reportAssignmentType]
 
     def __dir__(self) -> Sequence[str]:
         return description.PUBLIC
@@ -320,7 +318,8 @@ class Agent(abc.ABC):
     def state(self) -> dict[str, Any]:
         """The counters and random states, as plain JSON values."""
         counters = {"updates": self.updates, "epoch": self.epoch, **self.schedule.state()}
-        return counters | {"environment": self.environment, "collector": self.collector.state()}
+        states = {"collector": self.collector.state(), "learning": self.learning.state()}
+        return counters | {"environment": self.environment} | states
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes what `state` gave; networks, optimizers and the replay have been restored."""
@@ -328,6 +327,7 @@ class Agent(abc.ABC):
         self._epoch, self.environment = natural("epoch", state["epoch"]), state["environment"]
         self.schedule.restore(state)
         self.collector.restore(state["collector"])
+        self.learning.restore(state.get("learning", ()))
         self.actor.refresh()
 
     @property

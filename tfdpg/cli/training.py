@@ -67,8 +67,8 @@ def _recipe(agent: str, words: Sequence[str]) -> dict[str, Any]:
     Raises:
         MisuseError: it is for another agent.
     """
-    given = [second for first, second in itertools.pairwise(words) if first == "--recipe"]
-    given += [word.partition("=")[2] for word in words if word.startswith("--recipe=")]
+    said = " ".join(words).replace("--recipe=", "--recipe ").split(" ")
+    given = [second for first, second in itertools.pairwise(said) if first == "--recipe"]
     recipe = RECIPES.get(given[-1], {}) if given else {}
     if foreign := sorted(set(recipe) - {option.name for option in options_of(OPTIONS[agent.upper()])}):
         raise MisuseError(f"--recipe {given[-1]} is not for {agent.upper()}, which has no option {foreign[0]!r}.")

@@ -18,6 +18,7 @@ from tfdpg.networks.memory import Memory
 from tfdpg.networks.mlp import mlp_actor, mlp_critic
 from tfdpg.networks.randomness import stateless_normal, stateless_uniform
 from tfdpg.networks.recurrent import Cells, Recurrent
+from tfdpg.networks.renormalization import BatchRenormalization
 from tfdpg.networks.tensors import (
     Estimate,
     Sequences,
@@ -39,6 +40,7 @@ __all__ = [
     "Actor",
     "ActorCritic",
     "Batch",
+    "BatchRenormalization",
     "Categorical",
     "Cells",
     "CategoricalPolicy",

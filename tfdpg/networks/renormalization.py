@@ -13,7 +13,7 @@ class BatchRenormalization(keras.layers.Layer):
     In training x̂ = (x − μ) / σ · r + d, with the minibatch's μ and σ, and without gradient
     r = clip(σ / σ_run, 1 / r_max, r_max) and d = clip((μ − μ_run) / σ_run, −d_max, d_max), so that it is what the
     running statistics give, as long as these are near; in the first `warm_up` updates r = 1 and d = 0. Elsewhere it is
-    what the running statistics give.
+    what the running statistics give; also where the layer is frozen (`trainable = False`).
 
     Args:
         momentum: the part of the running statistics that is kept at each update.
@@ -39,6 +39,8 @@ class BatchRenormalization(keras.layers.Layer):
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Makes the weights: γ and β, which are trained, the running mean and variance, and the updates made."""
+        if len(input_shape) != 2:
+            raise ValueError(f"BatchRenormalization takes `[batch, n]`. Received: {input_shape}")
         shape = (input_shape[-1],)
         self.gamma = self.add_weight(name="gamma", shape=shape, initializer="ones")
         self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros")
@@ -48,7 +50,7 @@ class BatchRenormalization(keras.layers.Layer):
 
     def call(self, x: Any, training: bool = False) -> Any:
         """The normalised features, `[batch, n]`."""
-        if not training:
+        if not (training and self.trainable):
             return (x - self.mean.value) * self._scale() + self.beta.value
         mean, variance = tf.nn.moments(x, axes=[0])
         running = tf.sqrt(self.variance.value + self.epsilon)

@@ -61,6 +61,14 @@ class Preparation(Protocol):
         """Does it, after so many updates."""
         ...
 
+    def state(self) -> int:
+        """What it has to know to go on."""
+        ...
+
+    def restore(self, state: int) -> None:
+        """Takes what `state` gave."""
+        ...
+
 
 class Learns(Protocol):
     """What learning asks of an agent; see `Agent` for the meaning."""
@@ -134,6 +142,15 @@ class Learning:
         for prepare in self._preparations:
             prepare(made, self._own)
         return self._take(self._compiled(1, lambda done, count: packed), made)
+
+    def state(self) -> list[int]:
+        """That of the preparations, in their order."""
+        return [prepare.state() for prepare in self._preparations]
+
+    def restore(self, state: Sequence[int]) -> None:
+        """Takes what `state` gave; nothing, if it is of an agent of an earlier version."""
+        for prepare, saved in zip(self._preparations, state, strict=False):
+            prepare.restore(saved)
 
     @contextlib.contextmanager
     def from_elsewhere(self, minibatches: Elsewhere) -> Iterator[None]:

@@ -16,8 +16,9 @@ FIRST_UPDATES = 200
 class Support:
     """The support of an agent whose options leave it open: it is chosen before the first update.
 
-    If it runs, it is widened once in `PERIOD` updates to what returns have become. A support that is wider by a factor,
-    with a distribution that keeps its probabilities, is the same as rewards that are smaller by it (SimbaV2's).
+    One that runs is [−R, R], with R the largest absolute return to be expected, and is widened once in `PERIOD` updates
+    to what R has become. With the probabilities that critics have, that is the same as rewards scaled by 1 / R on a
+    support that stays (SimbaV2's, Lee et al. 2025).
 
     Args:
         heads: the last layers of all critics and their targets.
@@ -27,26 +28,36 @@ class Support:
     def __init__(self, heads: Sequence[Categorical], runs: bool = False):
         self._heads, self._runs = heads, runs
         self._unknown = heads[0].v_min, heads[0].v_max
-        self._period: int | None = None
+        self._period = 0
 
     def __call__(self, updates: int, minibatches: Minibatches) -> None:
         """Takes the range of returns that were seen, if it is due; not where atoms were loaded."""
         before, self._period = self._period, updates // PERIOD
-        now = tuple(self._heads[0].atoms.numpy()[[0, -1]])
-        if updates == 0 and now == self._unknown:
+        v_min, v_max = self._heads[0].atoms.numpy()[[0, -1]].tolist()
+        if updates == 0 and (v_min, v_max) == self._unknown:
             try:
                 v_min, v_max = minibatches.return_range()
             except ValueError as error:
                 raise ValueError(
                     f"{error} Give `v_min` and `v_max` to an agent that is to learn without it."
                 ) from error
-        elif self._runs and before is not None and before < self._period:
-            low, high = minibatches.return_range()
-            v_min, v_max = min(low, float(now[0])), max(high, float(now[1]))
+        elif self._runs and before < self._period:
+            v_max = max(v_max, *map(abs, minibatches.return_range()))
         else:
             return
+        if self._runs:
+            v_max = max(-v_min, v_max)
+            v_min = -v_max
         for head in self._heads:
             head.set_range(v_min, v_max)
+
+    def state(self) -> int:
+        """The periods that were looked at."""
+        return self._period
+
+    def restore(self, state: int) -> None:
+        """Takes what `state` gave."""
+        self._period = state
 
 
 class EdgeWatch:

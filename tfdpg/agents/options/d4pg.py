@@ -19,7 +19,7 @@ class D4PGOptions(TargetPeriod, TwinOptions, group="algorithm"):
     """last atom."""
     v_range: Annotated[Literal["auto", "running"] | None, Structural, Only(critic="categorical")] = None
     """"auto" chooses both from the returns seen before the first update, as None does where neither is given; "running"
-    widens them as returns grow, which is the same as rewards scaled down by a running scale."""
+    takes the largest absolute return for both, and widens them as it grows, as if rewards were scaled by it."""
     atoms: Annotated[Annotated[int, Within(2)], Structural, Only(critic="categorical")] = 51
     """number of atoms, equally spaced."""
     components: Annotated[Count, Structural, Only(critic="mixture")] = 5

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from tfdpg.agents.options.networks import HiddenLayers, Normalisation, Recurrence, Weights
+from tfdpg.arguments import reject
 from tfdpg.options import Only, Options, Stock, Structural, Unsaved
 from tfdpg.ranges import Count, Fraction, Natural, NonNegative, Positive, Within
 from tfdpg.replay import Ring
@@ -239,7 +240,9 @@ class GivenOptimisers(Optimisers, group="objects", objects=True):
     """likewise for each critic."""
 
     def check(self) -> None:
-        """Refuses what an optimizer of one's own leaves without effect."""
+        """Refuses what an optimizer of one's own leaves without effect, and a mean that never moves."""
+        if self.beta_1 == 1:
+            raise reject("beta_1", "a number in [0, 1)", self.beta_1)
         for own, rate in (("pi_optimizer", "pi_lr"), ("q_optimizer", "q_lr")):
             if getattr(self, own) is not None:
                 self.refuse([rate], f"`{own}` is your own")
@@ -263,6 +266,8 @@ class OffPolicyOptions(Targets, Schedule, Weights, Normalisation, Recurrence, Gi
             )
         if not self.target_networks:
             self.refuse(["polyak", "target_update_every"], "`target_networks` is False")
+        if self.norm == "batch" and self.batch_size < 2:
+            raise reject("batch_size", "at least 2 where `norm` is 'batch'", self.batch_size)
         if self.recurrent is not None and self.norm == "batch":
             message = "`norm='batch'` is for networks without a memory. Received: recurrent="
             raise ValueError(f"{message}{self.recurrent!r}")

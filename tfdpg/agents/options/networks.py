@@ -33,6 +33,8 @@ class Normalisation(HiddenLayers, group="networks", marks=(Structural, Stock)):
             raise reject("hidden_units", f"one number where `blocks` is {self.blocks}", self.hidden_units)
         if self.blocks:
             self.refuse(["norm"], "`blocks` have LayerNorm")
+        if not self.hidden_units:
+            self.refuse(["norm"], "there are no hidden layers")
 
 
 class Recurrence(Options, group="memory", marks=(Stock,)):
