@@ -22,7 +22,12 @@ KINDS = {
 CROSSQ = KINDS["crossq"] | {"beta_1": 0.5}
 
 
-@pytest.mark.parametrize("kind", ["batch", "layer", "blocks"])
+def quickly(first, *others):
+    """The first one in the quick suite, the others in the slow one."""
+    return [first, *(pytest.param(other, marks=pytest.mark.slow) for other in others)]
+
+
+@pytest.mark.parametrize("kind", quickly("batch", "layer", "blocks"))
 @roster("TD3")
 def test_acting_in_numpy_keras_and_the_export_agree(make, kind, tmp_path):
     needs(make, "norm")
@@ -42,7 +47,7 @@ def test_acting_in_numpy_keras_and_the_export_agree(make, kind, tmp_path):
         assert np.abs(training - acted).max() > 1e-3  # which has its own statistics
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quickly("crossq", *(kind for kind in KINDS if kind != "crossq")))
 @roster("TD3")
 def test_saved_agents_go_on_as_if_they_had_not_been(make, kind, tmp_path):
     needs(make, "norm")
@@ -128,6 +133,7 @@ def test_adam_has_the_beta_that_was_given():
     assert {optimizer.beta_1 for optimizer in agent.optimizers.values()} == {0.5}
 
 
+@pytest.mark.slow
 def test_networks_with_a_memory_bootstrap_from_themselves_too():
     memory = {"recurrent": "rnn", "recurrent_units": 4, "sequence_length": 3, "burn_in": 1, "norm": "layer"}
     env = gym.make("Pendulum-v1")
