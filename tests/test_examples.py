@@ -17,6 +17,7 @@ def test_own_loop(capsys):
     assert capsys.readouterr().out.count("return") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*lie at their bounds")
 def test_own_networks(tmp_path):
     env = gym.make("Pendulum-v1")
@@ -36,6 +37,7 @@ def test_offline(tmp_path):
     assert set(returns) == {"online", "offline"} and all(-2000 < value < 0 for value in returns.values())
 
 
+@pytest.mark.slow
 def test_pixels(tmp_path):
     options = {"n_steps": 5, "batch_size": 2, "replay_start": 10, "hidden_units": (), "replay_ratio": 1}
     agent, history = pixels.train(30, lanes=2, **options)

@@ -180,6 +180,7 @@ def test_many_updates_at_once_equal_one_by_one_and_xla_computes_the_same(kind):
         np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_many_updates_of_a_mixture_equal_one_by_one():
     assert_many_equal_one_by_one(*(waiting(critic="mixture") for _ in range(2)))
 

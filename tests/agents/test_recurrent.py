@@ -60,6 +60,7 @@ def one():
     return agent, packed, learn
 
 
+@pytest.mark.slow
 def test_what_is_masked_or_not_learnt_from_changes_no_weight(one):
     agent, packed, learn = one
     layout, real = layout_of(agent), packed[0][0]
@@ -132,7 +133,8 @@ def test_burn_in_brings_the_state_up_and_has_no_gradient(one):
             assert not np.array_equal(from_there.ask(network, action), batch.ask(network, action))
 
 
-@pytest.mark.parametrize("n_step, stored", [(2, True), pytest.param(1, False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("n_step, stored", [(2, True), (1, False)])
 def test_an_update_on_a_batch_of_one_s_own_equals_one_on_what_is_drawn(n_step, stored):
     options = SMALL | {"n_step": n_step, "stored_state": stored, "remembers": ("observation",)}
     drawn, given = (make(tfdpg.TD3, **options) for _ in range(2))

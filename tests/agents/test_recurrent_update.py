@@ -27,7 +27,7 @@ CASES = {
 }
 
 
-QUICK = "td3-lstm", "ddpg-gru"
+QUICK = ("ddpg-gru",)
 PARAMS = [pytest.param(*case, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, case in CASES.items()]
 
 

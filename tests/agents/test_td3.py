@@ -155,6 +155,7 @@ def test_a_missing_critic_is_named():
         tfdpg.TD3(SPEC, q1=linear([keras.Input((1,)), keras.Input((1,))], Q1))
 
 
+@pytest.mark.slow
 def test_an_adapted_normalization_layer_learns_acts_and_is_exported(tmp_path):
     normalization = keras.layers.Normalization()
     normalization.adapt(np.array([[1.0], [3.0], [5.0]]))

@@ -45,7 +45,7 @@ def windows(agent, packed):
     }
 
 
-@roster("ACER")
+@roster("DDPG")
 def test_it_equals_an_update_on_what_is_drawn(make):
     is_acer = make is AGENTS["ACER"]
     drawn, given = (trained(make, "truncated" if is_acer else "terminated") for _ in range(2))

@@ -158,7 +158,7 @@ def test_the_distribution_of_the_return_is_one_for_each_step(exported):
     )
 
 
-@pytest.mark.parametrize("wrong", ["start", "state", "feedback"])
+@pytest.mark.parametrize("wrong", ["start", *(pytest.param(w, marks=pytest.mark.slow) for w in ("state", "feedback"))])
 def test_what_steps_wrongly_is_not_exported(wrong, tmp_path):
     """Each signature does what it says, and yet they do not go together."""
     agent = tfdpg.DDPG(Lopsided(), recurrent="lstm", **SMALL)
@@ -220,6 +220,7 @@ def test_an_evaluation_carries_the_state(kind, exported):
     assert again[0] == again[1]  # it begins anew
 
 
+@pytest.mark.slow
 def test_each_lane_begins_anew_by_itself(exported):
     policy = tfdpg.load(exported("gru")[1])
     first, second = policy(X[:, 0]), policy(X[:, 0])
@@ -244,6 +245,7 @@ def test_each_lane_begins_anew_by_itself(exported):
         policy.reset([3])
 
 
+@pytest.mark.slow
 def test_what_was_done_counts_and_not_what_was_said(exported):
     policy = tfdpg.load(exported("gru")[1])
 
@@ -269,6 +271,7 @@ def test_what_was_done_counts_and_not_what_was_said(exported):
         tfdpg.load(exported("stacked")[1])(X[:, 0], A[:, 0])
 
 
+@pytest.mark.slow
 def test_rewards_are_asked_for_where_they_count(exported):
     lstm, gru = (tfdpg.load(exported(kind)[1]) for kind in ("lstm", "gru"))
     with pytest.raises(ValueError, match=r"`reward` must be numbers of shape \(3, 6\), those of the steps. Received: "):

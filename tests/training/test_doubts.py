@@ -76,6 +76,7 @@ def shares(agent):
     return agent.fit_offline(None, epochs=2, steps_per_epoch=1, verbose=0).history["actions_at_bounds"]
 
 
+@pytest.mark.slow
 def test_actions_at_their_bounds():
     class Two(Counter):
         action_space = gym.spaces.Box(np.float32([-1, -4]), np.float32([1, 0]))
