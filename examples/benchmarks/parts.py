@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 FIRST_UPDATE = """
 import time; began = time.perf_counter()
@@ -129,6 +130,29 @@ def updates() -> dict[str, float]:
         "D4PG, mixture": tfdpg.D4PG(env, critic="mixture"),
         "D4PG, scalar": tfdpg.D4PG(env, critic="scalar"),
     }
+    return in_turns(env, agents)
+
+
+def normalized() -> dict[str, float]:
+    """Updates per second of TD3 with normalised networks, in turns, with batches of 128 and drawing included."""
+    import gymnasium as gym
+
+    import tfdpg
+
+    env = gym.make("HalfCheetah-v5")
+    crossq = {name: value for name, value in tfdpg.recipes.normalized.items() if name != "start_steps"}
+    kinds = {
+        "TD3": {},
+        "norm='layer'": {"norm": "layer"},
+        "norm='batch'": {"norm": "batch"},
+        "recipe normalized": crossq,
+        "blocks=1 of 128": {"blocks": 1, "hidden_units": (128,)},
+    }
+    return in_turns(env, {name: tfdpg.TD3(env, **{"batch_size": 128} | options) for name, options in kinds.items()})
+
+
+def in_turns(env: Any, agents: dict[str, Any]) -> dict[str, float]:
+    """Updates per second of agents, in turns, the first of which is "TD3"."""
     speeds: dict[str, list[float]] = {name: [] for name in agents}
     for agent in agents.values():
         agent.fit(env, epochs=1, steps_per_epoch=2000, verbose=0)
@@ -174,7 +198,15 @@ def microseconds(action: Callable[[], object], times: int = 300) -> float:
     return statistics.median(seconds) * 1e6
 
 
-PARTS = {"start": start, "act": act, "replay": replay, "share": share, "updates": updates, "lanes": lanes}
+PARTS = {
+    "start": start,
+    "act": act,
+    "replay": replay,
+    "share": share,
+    "updates": updates,
+    "normalized": normalized,
+    "lanes": lanes,
+}
 
 
 def main() -> None:
