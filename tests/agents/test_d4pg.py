@@ -278,6 +278,9 @@ def test_too_small_a_support_is_said_with_the_figure():
     assert len(caught) == 1 and history["edge_mass"][0] > 0.9
     agent = tfdpg.D4PG(env, v_min=-100, v_max=2000, **SMALL)
     assert agent.fit(env, epochs=1, steps_per_epoch=250, verbose=0).history["edge_mass"][0] < 0.05
+    agent = tfdpg.D4PG(env, v_range="running", **SMALL)  # widens by itself, and so says nothing
+    agent.head.set_range(-1, 1)
+    assert agent.fit(env, epochs=1, steps_per_epoch=250, verbose=0).history["edge_mass"][0] > 0.9
 
 
 def test_priorities_correct_with_the_seed_s_weights():

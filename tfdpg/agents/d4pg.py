@@ -117,13 +117,14 @@ def d4pg_parts(env: Any, options: D4PGOptions, critics: tuple[str, ...]) -> Part
     z = export.return_signature(parts.spec, networks["q1"], cast(Head, head_of(networks["q1"])), recall)
     categorical = options.critic == "categorical"
     is_given = options.v_min is not None or (options.q1 is not None and options.v_range is None)
+    runs = options.v_range == "running"
     heads = [head_of(network) for network in (*networks.values(), *parts.targets.values())]
     return parts.having(
         signatures=parts.signatures | {"z": z},
-        preparations=[Support([head for head in heads if isinstance(head, Categorical)], options.v_range == "running")]
+        preparations=[Support([head for head in heads if isinstance(head, Categorical)], runs)]
         if categorical and not is_given
         else (),
-        watchers=[EdgeWatch()] if categorical else (),
+        watchers=[EdgeWatch()] if categorical and not runs else (),
     )
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 RTOL, ATOL = 1e-4, 1e-5
+"""ATOL is of the largest value or of 1: a value near 0 may be a sum of large ones, whose rounding it has."""
 HALF_PRECISION = 2e-2
-"""For networks that compute in half precision, of the largest value or of 1: rounding depends on what is fused."""
+"""In place of ATOL, for networks that compute in half precision: rounding depends on what is fused."""
 BATCHES = (1, 7)
 
 Inputs = Mapping[str, np.ndarray]
@@ -53,7 +54,7 @@ def verify(
             for inputs, outputs in zip(batches, expected, strict=True):
                 found = run(name, inputs)
                 for key, wanted in outputs.items():
-                    compare(name, found[key], wanted, _tolerance(wanted, largest[key]) if in_half_precision else ATOL)
+                    compare(name, found[key], wanted, _tolerance(wanted, largest[key], in_half_precision))
         for check in checks:
             check(run)
 
@@ -89,11 +90,11 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _tolerance(wanted: np.ndarray, largest: float) -> float:
-    """In half precision; an index may be any, since two that nearly tie may change places."""
-    if np.issubdtype(wanted.dtype, np.integer):
+def _tolerance(wanted: np.ndarray, largest: float, in_half_precision: bool) -> float:
+    """In half precision an index may be any, since two that nearly tie may change places."""
+    if in_half_precision and np.issubdtype(wanted.dtype, np.integer):
         return np.iinfo(wanted.dtype).max
-    return HALF_PRECISION * max(largest, 1.0)
+    return (HALF_PRECISION if in_half_precision else ATOL) * max(largest, 1.0)
 
 
 def compare(name: str, found: np.ndarray, expected: np.ndarray, atol: float, rtol: float = RTOL) -> None:
