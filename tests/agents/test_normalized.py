@@ -35,6 +35,7 @@ def test_acting_in_numpy_keras_and_the_export_agree(make, kind, tmp_path):
     agent = make(env, **KINDS[kind])
     fit_briefly(agent, env, epochs=1, steps_per_epoch=60)
     agent.learn(30)
+    env.observation_space.seed(0)
     observations = np.stack([env.observation_space.sample() for _ in range(7)])
     acted = agent.act(observations, explore=False)
     assert agent.actor.weights_from is not None

@@ -146,6 +146,7 @@ def test_every_observation_space_is_served_raw(space, tmp_path):
     agent.export(tmp_path / "model", scores={"return": 1.5})
     policy = tfdpg.load(tmp_path / "model")
     assert policy.spec.observation_space == space and policy.spec.action_space == ACTION
+    space.seed(3)
     observation = space.sample()
     action = policy(observation)
     assert action.shape == (2,)

@@ -206,6 +206,7 @@ def test_a_minari_data_set(tmp_path, monkeypatch):
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     env = gym.make("Pendulum-v1", max_episode_steps=10)
+    env.action_space.seed(0)
     buffers = []
     for seed in range(3):
         observations, steps = [env.reset(seed=seed)[0]], []
