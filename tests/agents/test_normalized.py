@@ -48,6 +48,7 @@ def test_acting_in_numpy_keras_and_the_export_agree(make, kind, tmp_path):
         assert np.abs(training - acted).max() > 1e-3  # which has its own statistics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", quickly("crossq", *(kind for kind in KINDS if kind != "crossq")))
 @roster("TD3")
 def test_saved_agents_go_on_as_if_they_had_not_been(make, kind, tmp_path):

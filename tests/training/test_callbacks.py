@@ -157,6 +157,7 @@ def test_learning_rate_scheduler_takes_effect_without_a_new_trace():
     assert agent.train_function.experimental_get_tracing_count() == 1
 
 
+@pytest.mark.slow
 def test_terminate_on_nan():
     class Diverge(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -194,6 +195,7 @@ def test_progbar_logger_of_one_s_own(capsys):
     assert "steps_per_second" not in PROGRESS
 
 
+@pytest.mark.slow
 def test_remote_monitor():
     received = []
 

@@ -181,6 +181,7 @@ def test_ctrl_c_ends_between_two_rounds():
     assert agent.updates == 100 and callback.ended
 
 
+@pytest.mark.slow
 def test_behaviour_cloning_pulls_the_policy_to_the_data():
     rng = np.random.default_rng(0)
     spec = tfdpg.Spec(spaces.Box(-1, 1, (1,)), spaces.Box(np.array([-1.0], np.float32), np.array([3.0], np.float32)))
