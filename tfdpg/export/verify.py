@@ -50,11 +50,11 @@ def verify(
     with _session(directory) as run:
         for name, batches in cases.items():
             expected = [references.get(name, references["pi"])(inputs) for inputs in batches]
-            largest = {key: max(np.abs(outputs[key]).max() for outputs in expected) for key in expected[0]}
+            scales = {key: max(_scale(outputs[key]) for outputs in expected) for key in expected[0]}
             for inputs, outputs in zip(batches, expected, strict=True):
                 found = run(name, inputs)
                 for key, wanted in outputs.items():
-                    compare(name, found[key], wanted, _tolerance(wanted, largest[key], in_half_precision))
+                    compare(name, found[key], wanted, _tolerance(wanted, scales[key], in_half_precision))
         for check in checks:
             check(run)
 
@@ -90,17 +90,23 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _tolerance(wanted: np.ndarray, largest: float, in_half_precision: bool) -> float:
+def _scale(wanted: np.ndarray) -> float:
+    """The largest finite value, or 1."""
+    return float(np.max(np.abs(wanted), initial=1, where=np.isfinite(wanted)))
+
+
+def _tolerance(wanted: np.ndarray, scale: float, in_half_precision: bool) -> float:
     """In half precision an index may be any, since two that nearly tie may change places."""
     if in_half_precision and np.issubdtype(wanted.dtype, np.integer):
         return np.iinfo(wanted.dtype).max
-    return (HALF_PRECISION if in_half_precision else ATOL) * max(largest, 1.0)
+    return scale * (HALF_PRECISION if in_half_precision else ATOL)
 
 
 def compare(name: str, found: np.ndarray, expected: np.ndarray, atol: float, rtol: float = RTOL) -> None:
     """Raises `ExportError`, which names the signature, unless what it returns is what the agent does."""
     if found.shape != expected.shape:
         raise ExportError(f"The signature {name!r} returns shape {found.shape}; the agent's is {expected.shape}")
-    if not np.allclose(found, expected, rtol, atol):
-        worst = np.max(np.abs(found - expected))
+    differs = ~np.isclose(found, expected, rtol, atol)
+    if differs.any():
+        worst = np.max(np.abs(found[differs] - expected[differs]))
         raise ExportError(f"The signature {name!r} differs from the agent by up to {worst} (rtol {rtol}, atol {atol})")

@@ -1,0 +1,39 @@
+"""How near to the agent an export must be."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdpg.export.verify import ExportError, verify
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model whose signature gives what it takes."""
+    module, path = tf.Module(), tmp_path_factory.mktemp("models") / "model"
+    module.pi = tf.function(lambda x: {"a": x}, input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+    tf.saved_model.save(module, str(path), signatures={"pi": module.pi})
+    return path
+
+
+def checked(model, values, difference, in_half_precision=False):
+    """Verifies the model against an agent that gives `difference` more for the first of the values."""
+    more = np.zeros(len(values), np.float32)
+    more[0] = difference
+    cases = {"pi": [{"x": np.array(values, np.float32)}]}
+    verify(model, {"pi": lambda inputs: {"a": inputs["x"] + more}}, cases, in_half_precision)
+
+
+@pytest.mark.parametrize("values", [[0.0, 1.0], [0.0, -6.0], [0.0, 900.0], [0.0, 6.0, np.inf]], ids=str)
+@pytest.mark.parametrize("half, share", [(False, 1e-5), (True, 2e-2)], ids=["single", "half"])
+def test_values_near_0_are_compared_on_the_scale_of_the_largest(model, values, half, share):
+    scale = max(abs(value) for value in values if np.isfinite(value))
+    checked(model, values, 0.8 * share * scale, half)
+    with pytest.raises(ExportError, match="'pi' differs from the agent"):
+        checked(model, values, 1.25 * share * scale, half)
+
+
+def test_values_of_less_than_1_are_compared_as_if_1_were_the_largest(model):
+    checked(model, [0.0, 0.01], 0.8e-5)
+    with pytest.raises(ExportError, match="'pi' differs from the agent"):
+        checked(model, [0.0, 0.01], 1.25e-5)
