@@ -48,7 +48,7 @@ def step(env, agents, observation):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lstm", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+@pytest.mark.parametrize("name", ["lstm", *OTHERS])
 def test_what_was_saved_or_copied_within_episodes_goes_on_to_the_bit(name, tmp_path):
     env = SyncVectorEnv([lambda: Counter(length=9), lambda: Counter(length=5)])
     agent = made(env, MEMORIES[name])

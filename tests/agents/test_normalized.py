@@ -49,7 +49,7 @@ def test_acting_in_numpy_keras_and_the_export_agree(make, kind, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", quickly("crossq", *(kind for kind in KINDS if kind != "crossq")))
+@pytest.mark.parametrize("kind", KINDS)
 @roster("TD3")
 def test_saved_agents_go_on_as_if_they_had_not_been(make, kind, tmp_path):
     needs(make, "norm")
