@@ -38,6 +38,10 @@ def test_a_signal_leaves_a_checkpoint_and_no_workers(tmp_path, number):
     while len(list(tmp_path.glob("*.json"))) < 2 and time.time() < deadline:
         time.sleep(0.2)
         assert process.poll() is None, process.communicate()[1]
+    groups = {
+        os.getpgid(int(child)) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    }
+    assert groups and process.pid not in groups, "Ray would end with the signal, and this process with it."
     os.killpg(process.pid, number)  # as a terminal does, or a scheduler
     _, errors = process.communicate(timeout=60)
     if number == signal.SIGTERM:

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import signal
 import socket
+import sys
 import threading
 import time
 import warnings
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import ray
-from ray._private import ray_constants
+from ray._private import ray_constants, services
 from ray.exceptions import ActorUnavailableError, NodeDiedError, ObjectLostError, RayTaskError
 
 Result = TypeVar("Result")
@@ -32,6 +33,17 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 """Environment variables of the actors: one thread each, and no GPU."""
+
+
+class OwnGroup(services.ConsolePopen):
+    """A process of Ray's in a group of its own.
+
+    What a scheduler or a terminal sends to the group of this process would end it before training has ended, and a
+    process whose Ray is gone is ended by Ray at once, without a word or a checkpoint.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, process_group=0, **options)
 
 
 @contextlib.contextmanager
@@ -69,14 +81,16 @@ def start(cpus: int) -> None:
 
     Ray takes `_node_ip_address="127.0.0.1"` for the machine's address in the network, unless this switch says that
     there are no clusters. Its variable, RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER, counts only before Ray is imported, and who
-    joins a cluster needs it on.
+    joins a cluster needs it on. Where Ray's processes do not end with this one by themselves, they stay in its group.
     """
-    switch = ray_constants.ENABLE_RAY_CLUSTER
+    switch, popen = ray_constants.ENABLE_RAY_CLUSTER, services.ConsolePopen
     ray_constants.ENABLE_RAY_CLUSTER = False
+    if sys.platform == "linux":
+        services.ConsolePopen = OwnGroup
     try:
         ray.init("local", num_cpus=cpus, include_dashboard=False, object_store_memory=OBJECT_STORE, **QUIET)
     finally:
-        ray_constants.ENABLE_RAY_CLUSTER = switch
+        ray_constants.ENABLE_RAY_CLUSTER, services.ConsolePopen = switch, popen
     listens_at = ray.util.get_node_ip_address()
     if listens_at not in LOOPBACK:
         ray.shutdown()
