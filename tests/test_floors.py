@@ -13,7 +13,7 @@ PACKAGE = Path(tfdpg.__file__).parent
 FLOORS = {
     **dict.fromkeys("arguments environments files findings hints options ranges spaces spec streams".split(), 0),
     **dict.fromkeys(("losses", "exploration", "replay", "acting"), 1),
-    "networks": 2,
+    **dict.fromkeys(("exported", "networks"), 2),
     "export": 3,
     "training": 4,
     "agents": 5,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tfdpg.agents.ddpg import DDPG
     from tfdpg.agents.td3 import TD3
     from tfdpg.checking import check
-    from tfdpg.export import Policy, load
+    from tfdpg.exported import Policy, load
     from tfdpg.spec import Spec
     from tfdpg.training import callbacks
     from tfdpg.training.evaluation import evaluate
@@ -22,12 +22,12 @@ _NAMES = {
     "D4PG": "tfdpg.agents.d4pg",
     "DDPG": "tfdpg.agents.ddpg",
     "Agent": "tfdpg.agents.agent",
-    "Policy": "tfdpg.export",
+    "Policy": "tfdpg.exported",
     "Spec": "tfdpg.spec",
     "TD3": "tfdpg.agents.td3",
     "check": "tfdpg.checking",
     "evaluate": "tfdpg.training.evaluation",
-    "load": "tfdpg.export",
+    "load": "tfdpg.exported",
     "load_agent": "tfdpg.agents",
 }
 _MODULES = {

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdpg.export.verify import ExportError, verify
+from tfdpg.export.verify import verify
+from tfdpg.exported import ExportError
 
 
 @pytest.fixture(scope="module")

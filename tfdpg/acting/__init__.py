@@ -9,12 +9,15 @@ from tfdpg.acting.encoder import encode, feature_columns
 from tfdpg.acting.mlp import ACTIVATIONS, MLPActor
 from tfdpg.acting.moments import Moments
 from tfdpg.acting.outputs import MIN_SIGMA, BoxAction, LocScale, Output, Probabilities
+from tfdpg.acting.policy import ActingPolicy
 from tfdpg.acting.recall import ForwardPass, LaneMemory, Memory, NoMemory, Recall
 from tfdpg.acting.sampling import CategoricalSampling, GaussianSampling
+from tfdpg.acting.stored import load_actor, save_actor
 from tfdpg.acting.torsos import Hidden, Torso, make_torso, mlp
 
 __all__ = [
     "ACTIVATIONS",
+    "ActingPolicy",
     "MIN_SIGMA",
     "Behaviour",
     "BoxAction",
@@ -36,6 +39,8 @@ __all__ = [
     "Torso",
     "encode",
     "feature_columns",
+    "load_actor",
     "make_torso",
     "mlp",
+    "save_actor",
 ]

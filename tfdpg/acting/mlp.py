@@ -56,6 +56,9 @@ class MLPActor:
         output: what is made of the last layer; None is actions.
         cells: the memory between features and torso.
         recall: what it recalls; the torso has no branches then.
+
+    Attributes:
+        weights: what `load` took last.
     """
 
     def __init__(
@@ -67,28 +70,29 @@ class MLPActor:
         cells: Cells = (),
         recall: Recall | None = None,
     ):
-        self._output = output or BoxAction(spec)
-        self.spec, self._torso, self._normalizer = spec, torso, normalizer
+        self.output = output or BoxAction(spec)
+        self.spec, self.torso, self.normalizer = spec, torso, normalizer
         self._features = len(real_features(spec))
         self._branches = feature_columns(spec)
-        self._kinds, self._recall, self._cells = cells, recall, list[Cell]()
+        self.kinds, self.recall, self._cells = cells, recall, list[Cell]()
         self._scaling = ((), ()) if recall is None else recall.scaling
         self._mean = self._std = np.zeros(self._features, np.float32)
         self._first: list[Step] = []
         self._layers: list[Step] = []
+        self.weights = np.zeros(0, np.float32)
 
     def load(self, weights: np.ndarray) -> None:
         """Takes all weights, flattened and concatenated in the order of the Keras actor's, float32 `[n]`."""
-        reader, width = _Reader(weights), self._features
-        if self._normalizer is not None:
+        self.weights, reader, width = weights, _Reader(weights), self._features
+        if self.normalizer is not None:
             self._mean, variance = reader.take(width), reader.take(width)
-            self._std = np.sqrt(variance) + np.float32(self._normalizer[0])
-        if self._recall is not None:
-            self._cells = make_cells(self._kinds, width + self._recall.before_width, reader.take)
+            self._std = np.sqrt(variance) + np.float32(self.normalizer[0])
+        if self.recall is not None:
+            self._cells = make_cells(self.kinds, width + self.recall.before_width, reader.take)
             width = self._cells[-1].units
-        layers = (*self._torso.pi, Hidden(self._output.units, "linear"))
+        layers = (*self.torso.pi, Hidden(self.output.units, "linear"))
         self._first, self._layers = [], []
-        if self._torso.has_branches:
+        if self.torso.has_branches:
             self._first = [reader.layer(columns.stop - columns.start, layers[0])[0] for columns in self._branches]
             width, layers = cast(Hidden, layers[0]).units * len(self._branches), layers[1:]
         for layer in layers:
@@ -100,6 +104,7 @@ class MLPActor:
         """A copy that has everything but weights, for others to `load`."""
         actor = copy.copy(self)
         actor._mean = actor._std = np.zeros(self._features, np.float32)
+        actor.weights = np.zeros(0, np.float32)
         actor._first, actor._layers, actor._cells = [], [], []
         return actor
 
@@ -109,15 +114,23 @@ class MLPActor:
         With a memory, the new state comes behind them.
         """
         x = encode(self.spec, packed)
-        if self._normalizer is not None:
-            clip = np.float32(self._normalizer[1])
+        if self.normalizer is not None:
+            clip = np.float32(self.normalizer[1])
             x = np.clip((x - self._mean) / self._std, -clip, clip)
-        if self._recall is None:
+        if self.recall is None:
             return self._decoded(x)
-        before, state = np.split(packed[-1], [self._recall.before_width], axis=1)
+        before, state = np.split(packed[-1], [self.recall.before_width], axis=1)
         factor, offset = self._scaling
         x, state = go_on(self._cells, np.concatenate([x, before * factor + offset], axis=1), state)
         return np.concatenate([self._decoded(x), state], axis=1)
+
+    def greedy(self, packed: Packed) -> np.ndarray:
+        """The actions of exports: `__call__`, with what is chosen in place of what it is chosen by."""
+        outputs = self(packed)
+        if self.recall is None:
+            return self.output.greedy(outputs)
+        chosen, state = np.split(outputs, [outputs.shape[1] - self.recall.state_width], axis=1)
+        return np.concatenate([self.output.greedy(chosen), state], axis=1)
 
     def _decoded(self, x: np.ndarray) -> np.ndarray:
         """What torso and output make of features, or of what the memory gives."""
@@ -126,7 +139,7 @@ class MLPActor:
             x = np.concatenate([layer(x[:, columns]) for layer, columns in branches], axis=1)
         for layer in self._layers:
             x = layer(x)
-        return self._output(x)
+        return self.output(x)
 
 
 class _Dense(NamedTuple):

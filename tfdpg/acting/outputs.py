@@ -23,28 +23,41 @@ class Output(Protocol):
         """From `[lanes, units]` to `[lanes, n]`."""
         ...
 
+    def greedy(self, output: np.ndarray) -> np.ndarray:
+        """From that to the actions of exports, `[lanes, act_dim]`, or int64 `[lanes]` if Discrete."""
+        ...
+
 
 class BoxAction:
     """tanh, stretched to the bounds: an action, or the mean of a Gaussian of fixed scale."""
 
     def __init__(self, spec: Spec):
         self.units, self.half_range, self.center = spec.act_dim, spec.half_range, spec.center
+        self._low, self._high = spec.low, spec.high
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Actions `[lanes, act_dim]`."""
         return np.tanh(x) * self.half_range + self.center
+
+    def greedy(self, output: np.ndarray) -> np.ndarray:
+        """The same, inside the box to the last bit."""
+        return np.minimum(np.maximum(output, self._low), self._high)
 
 
 class Probabilities:
     """Softmax: the probabilities of the actions of a Discrete space."""
 
     def __init__(self, spec: Spec):
-        self.units = spec.actions or 0
+        self.units, self.first = spec.actions or 0, int(spec.low[0])
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Probabilities `[lanes, actions]`."""
         x = np.exp(x - x.max(axis=1, keepdims=True))
         return x / x.sum(axis=1, keepdims=True)
+
+    def greedy(self, output: np.ndarray) -> np.ndarray:
+        """The most probable actions, int64 `[lanes]`."""
+        return output.argmax(axis=1) + self.first
 
 
 class LocScale:
@@ -56,7 +69,7 @@ class LocScale:
     """
 
     def __init__(self, spec: Spec, sigma: float):
-        self.mean, self.units = BoxAction(spec), 2 * spec.act_dim
+        self.mean, self.units, self.sigma = BoxAction(spec), 2 * spec.act_dim, sigma
         self.offset = np.float32(np.log(np.expm1(sigma - MIN_SIGMA)))
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
@@ -64,3 +77,7 @@ class LocScale:
         loc, x = np.split(x, 2, axis=1)
         sigma = np.logaddexp(x + self.offset, np.float32(0)) + np.float32(MIN_SIGMA)
         return np.concatenate([self.mean(loc), sigma * self.mean.half_range], axis=1)
+
+    def greedy(self, output: np.ndarray) -> np.ndarray:
+        """The means, inside the box to the last bit, `[lanes, act_dim]`."""
+        return self.mean.greedy(output[:, : self.units // 2])

@@ -289,8 +289,8 @@ class Agent(abc.ABC):
             tfdpg.export.ExportError: the model does not compute what the agent does; nothing is left behind.
         """
         examples = export.example_observations(self.spec, self.replay, self.seed)
-        facts = description.facts(self) | {"scores": dict(scores or {})}
-        return export.write(directory, self.spec, self.networks, self.signatures, examples, facts, self.recall)
+        facts, of_policy = description.facts(self) | {"scores": dict(scores or {})}, (self.recall, self.actor.stock())
+        return export.write(directory, self.spec, self.networks, self.signatures, examples, facts, *of_policy)
 
     summary, get_config, __reduce_ex__ = description.summary, description.configuration, description.refuse_pickling
     __repr__ = description.in_a_line  # pyright: ignore[reportAssignmentType]

@@ -3,12 +3,10 @@
 from tfdpg.export.acer import acer_signatures
 from tfdpg.export.describe import describe
 from tfdpg.export.examples import example_observations
-from tfdpg.export.policy import Policy, load
 from tfdpg.export.signature import Signature
 from tfdpg.export.signatures import return_signature, signatures
-from tfdpg.export.verify import ExportError
-from tfdpg.export.versions import copy, latest_version, metadata, versions
 from tfdpg.export.write import write
+from tfdpg.exported import ExportError, Policy, copy, latest_version, load, metadata, versions
 
 __all__ = [
     "ExportError",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from tfdpg.export.policy import Policy, load
+from tfdpg.exported import Policy, load
 
 SKIPPED = ("observation_space", "action_space", "format", "files", "sha256")
 """What of `tfdpg.json` is shown in other words, or says nothing to people."""

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfdpg.acting import Recall
 from tfdpg.export.signature import Outputs, Signature, refuse_keys, tensors
 from tfdpg.export.verify import Run, compare
+from tfdpg.exported import named
 from tfdpg.networks import Recurrent, bounded
 from tfdpg.spec import Spec
 
@@ -58,17 +59,6 @@ def step_signatures(spec: Spec, pi: Recurrent, recall: Recall) -> dict[str, Sign
     batch = {"batch": tf.TensorSpec([], tf.int32, name="batch")}
     begins = Signature(begin, batch, lambda rows: {"batch": _count(rows)}, axes=0)
     return {"pi": Signature(step, inputs, past), "initial_state": begins}
-
-
-def named(recall: Recall, recalled: Any) -> dict[str, Any]:
-    """What is recalled (see `Recall`), `[batch, n]`, by the names of the inputs of `pi`."""
-    names, start = {"a_before": recalled[:, : recall.spec.act_dim]} if recall.action else {}, recall.before_width
-    if recall.reward:
-        names["r_before"] = recalled[:, start - 1]
-    for name, width in recall.parts:
-        names[name] = recalled[:, start : start + width]
-        start += width
-    return names
 
 
 def follow(recall: Recall, outputs: Mapping[str, Any], reward: Any) -> dict[str, Any]:
@@ -134,20 +124,6 @@ def check_steps(pi: Recurrent, recall: Recall, examples: Mapping[str, np.ndarray
     found = np.concatenate([steps[-1][name] for name, _ in recall.parts], axis=1)
     compare("pi, stepped from initial_state", action, expected.reshape(action.shape), tolerance, tolerance)
     compare("pi, stepped from initial_state", found, state.numpy(), tolerance, tolerance)
-
-
-def described(recall: Recall) -> dict[str, Any]:
-    """What `tfdpg.json` says of a memory: what is seen of each step, and the parts of the state in their order."""
-    remembers = ["observation", *["action"] * recall.action, *["reward"] * recall.reward]
-    return {"remembers": remembers, "state": [{"name": name, "shape": [width]} for name, width in recall.parts]}
-
-
-def recall_of(spec: Spec, metadata: Mapping[str, Any]) -> Recall | None:
-    """The inverse of `described`; None where there is no memory."""
-    if "state" not in metadata:
-        return None
-    remembers, parts = metadata["remembers"], [(part["name"], *part["shape"]) for part in metadata["state"]]
-    return Recall(spec, "action" in remembers, "reward" in remembers, tuple(parts), stored=False)
 
 
 def _before(recall: Recall, action: Any, reward: Any) -> tf.Tensor:

@@ -9,11 +9,9 @@ import tensorflow as tf
 from tfdpg.acting import Recall
 from tfdpg.export.memory import over_episodes, step_signatures
 from tfdpg.export.signature import Outputs, Signature, action_input, refuse_keys
+from tfdpg.exported import LEVELS
 from tfdpg.networks import Head, bounded, flat_values, head_of
 from tfdpg.spec import Spec
-
-LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Where the signature `z` is verified, and what `Policy.z` asks for by itself."""
 
 
 def signatures(spec: Spec, networks: Mapping[str, Any], recall: Recall | None = None) -> dict[str, Signature]:

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from tfdpg.exported import ExportError
+
 RTOL, ATOL = 1e-4, 1e-5
 """ATOL is of the largest value or of 1: a value near 0 may be a sum of large ones, whose rounding it has."""
 HALF_PRECISION = 2e-2
@@ -19,10 +21,6 @@ Reference = Callable[[Inputs], dict[str, np.ndarray]]
 """From the inputs of a signature, by name, to what it must return."""
 Run = Callable[[str, Inputs], dict[str, np.ndarray]]
 """From the name of a signature and its inputs to what it returns, in a session."""
-
-
-class ExportError(RuntimeError):
-    """An exported model does not load, is damaged, or does not compute what the agent does."""
 
 
 def verify(
@@ -50,7 +48,7 @@ def verify(
     with _session(directory) as run:
         for name, batches in cases.items():
             expected = [references.get(name, references["pi"])(inputs) for inputs in batches]
-            scales = {key: max(_scale(outputs[key]) for outputs in expected) for key in expected[0]}
+            scales = {key: max(scale_of(outputs[key]) for outputs in expected) for key in expected[0]}
             for inputs, outputs in zip(batches, expected, strict=True):
                 found = run(name, inputs)
                 for key, wanted in outputs.items():
@@ -90,7 +88,7 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _scale(wanted: np.ndarray) -> float:
+def scale_of(wanted: np.ndarray) -> float:
     """The largest finite value, or 1."""
     return float(np.max(np.abs(wanted), initial=1, where=np.isfinite(wanted)))
 

@@ -13,12 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import files
-from tfdpg.acting import Recall
-from tfdpg.export.memory import check_steps, described
+from tfdpg.acting import MLPActor, Recall
+from tfdpg.export.memory import check_steps
 from tfdpg.export.signature import Signature
+from tfdpg.export.stock import write_stock
 from tfdpg.export.verify import ATOL, BATCHES, HALF_PRECISION, verify
-from tfdpg.export.versions import FORMAT, METADATA, check_directory, move_to_next_version
 from tfdpg.export.warmup import write_warmup
+from tfdpg.exported import FORMAT, METADATA, check_directory, described, move_to_next_version
 from tfdpg.networks import in_half_precision
 from tfdpg.spec import Spec
 
@@ -34,6 +35,7 @@ def write(
     examples: Mapping[str, np.ndarray],
     metadata: Mapping[str, Any],
     recall: Recall | None = None,
+    actor: MLPActor | None = None,
 ) -> Path:
     """Writes a new version of a model, verifies it, and only then moves it into place.
 
@@ -45,6 +47,7 @@ def write(
         examples: raw observations by input name, at least seven, to verify and to warm up with.
         metadata: what goes into `tfdpg.json` beside spaces and library versions.
         recall: what the policy recalls of an episode; None where it has no memory.
+        actor: a stock policy's forward pass; None for others.
 
     Returns:
         The directory of the new version.
@@ -69,6 +72,8 @@ def write(
                 tolerance = HALF_PRECISION if half_precision else ATOL
                 checks = [functools.partial(check_steps, networks["pi"], recall, examples, tolerance)]
             verify(scratch, references, cases, half_precision, checks)
+            if actor is not None:
+                write_stock(scratch, spec, actor, recall, references["pi"], cases["pi"])
             write_warmup(scratch, directory.resolve().name, cases)
             files.seal(scratch, METADATA, _describe(spec, metadata))
             return move_to_next_version(scratch, directory)

@@ -57,8 +57,12 @@ class Actor:
 
     def snapshot(self) -> Callable[[Packed], np.ndarray]:
         """An actor with the weights of now, which later `load`s leave alone."""
+        return self.stock() or self._compiled
+
+    def stock(self) -> MLPActor | None:
+        """The forward pass in NumPy with the weights of now; None where there is none."""
         if self._numpy_actor is None:
-            return self._compiled
+            return None
         actor = copy.copy(self._numpy_actor)
         actor.load(flat_weights(self._pi).numpy())
         return actor

@@ -1,27 +1,29 @@
 """An exported policy, loaded without the training code."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from tfdpg.acting import LaneMemory, Memory, NoMemory
+from tfdpg.acting import ActingPolicy, load_actor
 from tfdpg.arguments import real, reject
-from tfdpg.export.memory import named, recall_of
-from tfdpg.export.signatures import LEVELS
-from tfdpg.export.verify import ExportError
-from tfdpg.export.versions import latest_version, metadata
+from tfdpg.exported.recalled import named, recall_of
+from tfdpg.exported.versions import ExportError, latest_version, metadata
 from tfdpg.spec import Packed, Spec
 
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Where the signature `z` is verified, and what `Policy.z` asks for by itself."""
+STOCK = "policy.npz"
+"""The file that stock policies have beside the SavedModel; see `tfdpg.acting.save_actor`."""
 
-class Policy:
-    """A policy and its critics from a SavedModel.
 
-    One with a memory (`recurrent`) carries it from call to call, for each row of a batch, and begins anew where their
-    number changes. It is told when episodes end (`reset`), and of rewards, if it remembers them (`received`); its
-    critics judge whole sequences from an episode's start, `[time, ...]` or `[batch, time, ...]`.
+class Policy(ActingPolicy):
+    """A policy and its critics from a SavedModel, which is loaded, with TensorFlow, when it is first asked.
+
+    The critics of one with a memory judge whole sequences from an episode's start, `[time, ...]` or
+    `[batch, time, ...]`.
 
     Args:
         directory: a version's directory, with `saved_model.pb` and `tfdpg.json`.
@@ -44,52 +46,38 @@ class Policy:
         self.directory = directory
         self.metadata: dict[str, Any] = metadata(directory)
         try:
-            self.spec = Spec.from_json(self.metadata)
-            self.recall = recall_of(self.spec, self.metadata)
-            self._model = tf.saved_model.load(str(directory))
+            spec = Spec.from_json(self.metadata)
+            recall = recall_of(spec, self.metadata)
         except Exception as error:
-            raise ExportError(f"The exported model in {directory} cannot be loaded: {error}") from error
-        self._memory: Memory = NoMemory() if self.recall is None else LaneMemory(self.recall)
-        self._acted = np.zeros(0, bool)
+            raise _unloadable(directory, error) from error
+        super().__init__(spec, recall, self._step)
 
-    def __call__(self, observation: Any, action_before: Any = None) -> np.ndarray:
-        """The actions for one observation or a batch, in the environment's units and shape, float32.
+    @functools.cached_property
+    def _model(self) -> Any:
+        """The SavedModel."""
+        import tensorflow as tf
 
-        Those of a Discrete space are int64, one number or `[batch]`.
-
-        Args:
-            observation: one, or a batch.
-            action_before: what was done after the last call, where that was not what it gave, for a policy that
-                remembers actions; where an episode begins it is left aside.
-        """
-        packed, single = self.spec.pack(observation), self.spec.is_single(observation)
-        if len(self._acted) != len(packed[0]):
-            self._acted = np.zeros(len(packed[0]), bool)
-        if action_before is not None:
-            self._correct(self._actions("action_before", action_before, () if single else self._acted.shape))
-        actions = self.spec.shaped(self._memory.keep(self._memory.ask(self._step, packed)))
-        self._acted[:] = True
-        return actions[0] if single else actions
-
-    def received(self, reward: Any) -> None:
-        """Tells a policy that remembers rewards what the last actions were rewarded with, a number or `[batch]`."""
-        if np.shape(reward) not in ((), self._acted.shape):
-            raise reject("reward", f"of shape {self._acted.shape}, as the last observations", reward)
-        self._memory.received(reward)
-
-    def end(self, ended: np.ndarray) -> None:
-        """Begins anew in the lanes (rows of a batch) whose episode ended, bool `[batch]`."""
-        self.reset(np.asarray(ended, bool))
-
-    def reset(self, lanes: Any = None) -> None:
-        """Begins anew in all lanes (rows of a batch), or in some, by their numbers or a mask."""
-        ended = np.zeros(len(self._acted), bool)
         try:
-            ended[slice(None) if lanes is None else lanes] = True
-        except IndexError as error:
-            raise reject("lanes", f"numbers below {len(ended)}, or a mask of so many", lanes) from error
-        self._acted[ended] = False
-        self._memory.end(ended)
+            return tf.saved_model.load(str(self.directory))
+        except Exception as error:
+            raise _unloadable(self.directory, error) from error
+
+    def numpy(self) -> ActingPolicy:
+        """The policy alone, computed in NumPy, for a process without TensorFlow; it begins anew.
+
+        Raises:
+            ValueError: its network is not a stock one.
+            ExportError: `policy.npz` is damaged.
+        """
+        if not (self.directory / STOCK).exists():
+            raise ValueError(
+                f"The model in {self.directory} has no {STOCK}: its policy is no stock network in float32."
+            )
+        try:
+            actor = load_actor(self.directory / STOCK, self.spec, self.recall)
+        except Exception as error:
+            raise _unloadable(self.directory, error) from error
+        return ActingPolicy(self.spec, self.recall, actor.greedy)
 
     def q1(self, observation: Any, action: Any, reward: Any = None) -> np.ndarray:
         """The first critic's values of actions in observations: one (a scalar) or a batch `[batch]`.
@@ -123,7 +111,7 @@ class Policy:
         """
         if "z" not in self._model.signatures:
             raise ValueError(f"The model in {self.directory} has no signature `z`: its critic gives values only.")
-        wanted = tf.constant([real("levels", level, 0, 1) for level in np.atleast_1d(levels).tolist()], tf.float32)
+        wanted = np.array([real("levels", level, 0, 1) for level in np.atleast_1d(levels).tolist()], np.float32)
         return self._judge("z", observation, action, reward, levels=wanted)
 
     def v(self, observation: Any) -> np.ndarray:
@@ -166,14 +154,6 @@ class Policy:
         outputs = self._call("pi", inputs | named(self.recall, packed[-1]))
         return np.concatenate([outputs["pi"], *(outputs[name] for name, _ in self.recall.parts)], axis=1)
 
-    def _correct(self, executed: np.ndarray) -> None:
-        """Remembers other actions than it gave, in the lanes where it gave some."""
-        if self.recall is None or not self.recall.action:
-            raise ValueError(f"`action_before` is for policies that remember actions. Received one: {self!r}")
-        if self._acted.any():
-            own = named(self.recall, self._memory.state)["a_before"]
-            self._memory.keep(np.where(self._acted[:, None], executed, own))
-
     def _judge(self, name: str, observation: Any, action: Any, reward: Any, **others: Any) -> dict[str, np.ndarray]:
         """What a critic says of actions in observations, or of sequences of them."""
         if self.recall is None:
@@ -194,25 +174,19 @@ class Policy:
         outputs = self._call(name, inputs | others)
         return outputs if is_batch else {key: values[0] for key, values in outputs.items()}
 
-    def _actions(self, name: str, action: Any, leading: tuple[int, ...]) -> np.ndarray:
-        """An action for each observation, as signatures take them: a row, or an entry if Discrete."""
-        spec, given = self.spec, np.asarray(action)
-        shapes = [(*leading, *spec.act_shape), (*leading, spec.act_dim), *([leading] if spec.act_dim == 1 else [])]
-        if given.shape not in shapes or given.dtype.kind not in "biuf":
-            raise reject(name, f"numbers of shape {(*leading, *spec.act_shape)}, as the observations want", action)
-        if spec.actions is None:
-            return given.astype(np.float32).reshape(-1, spec.act_dim)
-        if not ((given >= spec.low) & (given <= spec.high) & (given == np.floor(given))).all():
-            raise reject(name, f"in {spec.action_space}", action)
-        return given.astype(np.int64).reshape(-1)
-
     def _run(self, name: str, observation: Any) -> dict[str, np.ndarray]:
         outputs = self._call(name, self.spec.unpack(self.spec.pack(observation)))
         return {key: values[0] if self.spec.is_single(observation) else values for key, values in outputs.items()}
 
     def _call(self, name: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        import tensorflow as tf
+
         outputs = self._model.signatures[name](**{key: tf.constant(values) for key, values in inputs.items()})
         return {key: values.numpy() for key, values in outputs.items()}
+
+
+def _unloadable(directory: Path, error: Exception) -> ExportError:
+    return ExportError(f"The exported model in {directory} cannot be loaded: {error}")
 
 
 def load(directory: str | Path) -> Policy:

@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from tfdpg import files
-from tfdpg.export.verify import ExportError
 
 METADATA = "tfdpg.json"
 FORMAT = 2
 LOADED = ("saved_model.", "variables/")
 """What a loader may take from a version's directory: how the paths begin."""
+
+
+class ExportError(RuntimeError):
+    """An exported model does not load, is damaged, or does not compute what the agent does."""
 
 
 def versions(directory: str | Path) -> list[int]:

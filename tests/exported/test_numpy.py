@@ -1,0 +1,124 @@
+"""`policy.npz`, from which a policy is had without TensorFlow."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import tfdpg
+from tests.agents.roster import SMALL
+from tfdpg.acting import MLPActor, load_actor, make_torso, save_actor
+from tfdpg.acting.outputs import LocScale
+from tfdpg.exported import ExportError
+from tfdpg.spec import Spec
+
+OPTIONS = {
+    "plain": {},
+    "layer": {"norm": "layer", "normalize_observations": True},
+    "batch": {"norm": "batch", "activation": "elu"},
+    "blocks": {"blocks": 1, "hidden_units": (8,)},
+    "lstm": {"recurrent": "lstm", "remembers": ("observation", "action", "reward"), "recurrent_units": (4, 3)},
+    "gru": {"recurrent": "gru", "recurrent_units": 4},
+}
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """The newest version of an export of each kind of policy, made when it is asked for."""
+    made = {}
+
+    def export(kind):
+        if kind not in made:
+            made[kind] = tfdpg.TD3("Pendulum-v1", **SMALL | {"seed": 3} | OPTIONS[kind]).export(
+                tmp_path_factory.mktemp(kind)
+            )
+        return made[kind]
+
+    return export
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "layer" else pytest.param(kind, marks=pytest.mark.slow) for kind in OPTIONS]
+)
+def test_numpy_acts_as_the_signature_does(exported, kind):
+    policy, rng = tfdpg.load(exported(kind)), np.random.default_rng(0)
+    by_numpy = policy.numpy()
+    for _ in range(STEPS):
+        observations = rng.normal(size=(3, 3)).astype(np.float32)
+        np.testing.assert_allclose(by_numpy(observations), policy(observations), rtol=1e-5, atol=1e-6)
+        rewards = rng.normal(size=3)
+        policy.received(rewards), by_numpy.received(rewards)
+    policy.reset([1]), by_numpy.reset([1])
+    np.testing.assert_allclose(by_numpy(observations), policy(observations), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tfdpg.ACER("CartPole-v1", hidden_units=(8,), seed=0),
+        lambda: tfdpg.ACER("Pendulum-v1", hidden_units=(8,), seed=0, shared_torso=True),
+        lambda: tfdpg.ACER("Pendulum-v1", hidden_units=(8,), seed=0, learn_sigma=True),
+        lambda: tfdpg.D4PG("Pendulum-v1", seed=0, torso="control", v_min=-9, v_max=9),
+    ],
+)
+def test_other_agents_act_by_numpy(tmp_path, make):
+    policy = tfdpg.load(make().export(tmp_path))
+    observations = np.random.default_rng(0).normal(size=(5, policy.spec.leaves[0].shape[0])).astype(np.float32)
+    found, wanted = policy.numpy()(observations), policy(observations)
+    assert found.dtype == wanted.dtype
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_numpy_needs_no_tensorflow(exported):
+    code = (
+        "import sys; sys.modules['tensorflow'] = sys.modules['keras'] = None;"  # importing them fails
+        "import tfdpg; policy = tfdpg.load(sys.argv[1]).numpy(); print(float(policy([1.0, 0.0, 0.5])[0]))"
+    )
+    version = str(exported("layer"))
+    found = subprocess.run([sys.executable, "-c", code, version], capture_output=True, text=True, check=True)
+    assert float(found.stdout) == pytest.approx(tfdpg.load(version)([1.0, 0.0, 0.5])[0], abs=1e-6)
+
+
+def test_an_actor_is_read_as_it_was_written(tmp_path):
+    spec = Spec(spaces.Box(-1, 1, (3,)), spaces.Box(-2, 1, (2,)))
+    actor = MLPActor(spec, make_torso("mlp", (4,), "silu", "layer"), (1e-3, 5.0), LocScale(spec, 0.3))
+    actor.load(np.random.default_rng(0).normal(size=3 + 3 + 16 + 8 + 20).astype(np.float32) ** 2)
+    save_actor(tmp_path / "policy.npz", actor)
+    packed = spec.pack(np.random.default_rng(1).normal(size=(5, 3)))
+    np.testing.assert_array_equal(load_actor(tmp_path / "policy.npz", spec, None)(packed), actor(packed))
+
+
+def test_a_changed_weight_is_no_export(monkeypatch, tmp_path):
+    def save_changed(path, actor):
+        actor.weights[7] += 0.1
+        save_actor(path, actor)
+
+    agent = tfdpg.TD3("Pendulum-v1", **SMALL)
+    monkeypatch.setattr("tfdpg.export.stock.save_actor", save_changed)
+    with pytest.raises(ExportError, match=r"'policy.npz' differs from the agent by up to"):
+        agent.export(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_what_is_no_stock_policy_has_no_numpy(tmp_path):
+    agent = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL | {"activation": "gelu"})
+    policy = tfdpg.load(agent.export(tmp_path))
+    with pytest.raises(ValueError, match=r"has no policy\.npz: its policy is no stock network"):
+        policy.numpy()
+
+
+def test_a_damaged_file_is_named(exported, tmp_path):
+    version = tmp_path / "1"
+    shutil.copytree(exported("layer"), version)
+    content = bytearray((version / "policy.npz").read_bytes())
+    content[-40] ^= 1
+    Path(version / "policy.npz").write_bytes(content)
+    with pytest.raises(ExportError, match=r"policy\.npz"):
+        tfdpg.load(version)

@@ -1,0 +1,90 @@
+"""A policy in the hands of one who acts: observations in, the environment's actions out. NumPy only."""
+
+from typing import Any
+
+import numpy as np
+
+from tfdpg.acting.recall import ForwardPass, LaneMemory, Memory, NoMemory, Recall
+from tfdpg.arguments import reject
+from tfdpg.spec import Spec
+
+
+class ActingPolicy:
+    """The greedy policy of an export.
+
+    One with a memory (`recurrent`) carries it from call to call, for each row of a batch, and begins anew where their
+    number changes. It is told when episodes end (`reset`), and of rewards, if it remembers them (`received`).
+
+    Args:
+        spec: the spaces that it serves.
+        recall: what it recalls of an episode; None where it has no memory.
+        forward: from packed observations to actions, as exports give them.
+
+    Attributes:
+        spec: the spaces that it serves.
+        recall: what it recalls of an episode; None where it has no memory.
+    """
+
+    def __init__(self, spec: Spec, recall: Recall | None, forward: ForwardPass):
+        self.spec, self.recall, self._forward = spec, recall, forward
+        self._memory: Memory = NoMemory() if recall is None else LaneMemory(recall)
+        self._acted = np.zeros(0, bool)
+
+    def __call__(self, observation: Any, action_before: Any = None) -> np.ndarray:
+        """The actions for one observation or a batch, in the environment's units and shape, float32.
+
+        Those of a Discrete space are int64, one number or `[batch]`.
+
+        Args:
+            observation: one, or a batch.
+            action_before: what was done after the last call, where that was not what it gave, for a policy that
+                remembers actions; where an episode begins it is left aside.
+        """
+        packed, single = self.spec.pack(observation), self.spec.is_single(observation)
+        if len(self._acted) != len(packed[0]):
+            self._acted = np.zeros(len(packed[0]), bool)
+        if action_before is not None:
+            self._correct(self._actions("action_before", action_before, () if single else self._acted.shape))
+        actions = self.spec.shaped(self._memory.keep(self._memory.ask(self._forward, packed)))
+        self._acted[:] = True
+        return actions[0] if single else actions
+
+    def received(self, reward: Any) -> None:
+        """Tells a policy that remembers rewards what the last actions were rewarded with, a number or `[batch]`."""
+        if np.shape(reward) not in ((), self._acted.shape):
+            raise reject("reward", f"of shape {self._acted.shape}, as the last observations", reward)
+        self._memory.received(reward)
+
+    def end(self, ended: np.ndarray) -> None:
+        """Begins anew in the lanes (rows of a batch) whose episode ended, bool `[batch]`."""
+        self.reset(np.asarray(ended, bool))
+
+    def reset(self, lanes: Any = None) -> None:
+        """Begins anew in all lanes (rows of a batch), or in some, by their numbers or a mask."""
+        ended = np.zeros(len(self._acted), bool)
+        try:
+            ended[slice(None) if lanes is None else lanes] = True
+        except IndexError as error:
+            raise reject("lanes", f"numbers below {len(ended)}, or a mask of so many", lanes) from error
+        self._acted[ended] = False
+        self._memory.end(ended)
+
+    def _correct(self, executed: np.ndarray) -> None:
+        """Remembers other actions than it gave, in the lanes where it gave some."""
+        if self.recall is None or not self.recall.action:
+            raise ValueError(f"`action_before` is for policies that remember actions. Received one: {self!r}")
+        if self._acted.any():
+            own = self._memory.state[:, : self.spec.act_dim]
+            self._memory.keep(np.where(self._acted[:, None], executed, own))
+
+    def _actions(self, name: str, action: Any, leading: tuple[int, ...]) -> np.ndarray:
+        """An action for each observation, as signatures take them: a row, or an entry if Discrete."""
+        spec, given = self.spec, np.asarray(action)
+        shapes = [(*leading, *spec.act_shape), (*leading, spec.act_dim), *([leading] if spec.act_dim == 1 else [])]
+        if given.shape not in shapes or given.dtype.kind not in "biuf":
+            raise reject(name, f"numbers of shape {(*leading, *spec.act_shape)}, as the observations want", action)
+        if spec.actions is None:
+            return given.astype(np.float32).reshape(-1, spec.act_dim)
+        if not ((given >= spec.low) & (given <= spec.high) & (given == np.floor(given))).all():
+            raise reject(name, f"in {spec.action_space}", action)
+        return given.astype(np.int64).reshape(-1)

@@ -1,0 +1,70 @@
+"""The stock actors as a file, `policy.npz`: the weights, and in JSON what they are the weights of."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfdpg.acting.mlp import MLPActor
+from tfdpg.acting.outputs import BoxAction, LocScale, Output, Probabilities
+from tfdpg.acting.recall import Recall
+from tfdpg.acting.torsos import Hidden, Layer, Norm, Residual, Torso
+from tfdpg.spec import Spec
+
+LAYERS: dict[str, type[Layer]] = {"hidden": Hidden, "norm": Norm, "residual": Residual}
+OUTPUTS: dict[str, type[Output]] = {"action": BoxAction, "probabilities": Probabilities, "loc_scale": LocScale}
+
+
+def save_actor(path: Path, actor: MLPActor) -> None:
+    """Writes an actor: `weights`, float32 `[n]` in Keras' order, and `description`, a text in JSON.
+
+    The description has the `layers` before the last one, whether each part of an observation has a first layer of its
+    own (`has_branches`), epsilon and clip of the features' `normalizer` or null, the `cells` of a memory in front of
+    the layers, and the `output`.
+    """
+    torso, output = actor.torso, actor.output
+    description = {
+        "layers": [{"layer": _name(LAYERS, layer), **layer._asdict()} for layer in torso.pi],
+        "has_branches": torso.has_branches,
+        "normalizer": actor.normalizer,
+        "cells": actor.kinds,
+        "output": {"kind": _name(OUTPUTS, output)} | ({"sigma": output.sigma} if isinstance(output, LocScale) else {}),
+    }
+    np.savez(path, weights=actor.weights, description=np.array(json.dumps(description)))
+
+
+def load_actor(path: Path, spec: Spec, recall: Recall | None) -> MLPActor:
+    """The actor that `save_actor` wrote.
+
+    Args:
+        path: the file.
+        spec: the spaces.
+        recall: what it recalls; None where it has no memory.
+
+    Raises:
+        OSError, ValueError, LookupError, TypeError: it is no such file.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            weights, description = arrays["weights"], json.loads(str(arrays["description"]))
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    layers = tuple(_made(LAYERS, "layer", values) for values in description["layers"])
+    torso = Torso("stored", layers, (), has_branches=description["has_branches"])
+    normalizer = description["normalizer"] and tuple(description["normalizer"])
+    cells = tuple((kind, units) for kind, units in description["cells"])
+    output = _made(OUTPUTS, "kind", {"spec": spec, **description["output"]})
+    actor = MLPActor(spec, torso, normalizer, output, cells, recall)
+    actor.load(weights)
+    return actor
+
+
+def _name(kinds: dict[str, Any], thing: Any) -> str:
+    return next(name for name, kind in kinds.items() if type(thing) is kind)
+
+
+def _made(kinds: dict[str, Any], tag: str, values: dict[str, Any]) -> Any:
+    arguments = dict(values)
+    return kinds[arguments.pop(tag)](**arguments)

@@ -1,0 +1,44 @@
+"""What a policy recalls, by the names that its export has for it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfdpg.acting import Recall
+from tfdpg.spec import Packed, Spec
+
+
+def named(recall: Recall, recalled: Any) -> dict[str, Any]:
+    """What is recalled (see `Recall`), `[batch, n]`, by the names of the inputs of `pi`."""
+    names, start = {"a_before": recalled[:, : recall.spec.act_dim]} if recall.action else {}, recall.before_width
+    if recall.reward:
+        names["r_before"] = recalled[:, start - 1]
+    for name, width in recall.parts:
+        names[name] = recalled[:, start : start + width]
+        start += width
+    return names
+
+
+def described(recall: Recall) -> dict[str, Any]:
+    """What `tfdpg.json` says of a memory: what is seen of each step, and the parts of the state in their order."""
+    remembers = ["observation", *["action"] * recall.action, *["reward"] * recall.reward]
+    return {"remembers": remembers, "state": [{"name": name, "shape": [width]} for name, width in recall.parts]}
+
+
+def recall_of(spec: Spec, metadata: Mapping[str, Any]) -> Recall | None:
+    """The inverse of `described`; None where there is no memory."""
+    if "state" not in metadata:
+        return None
+    remembers, parts = metadata["remembers"], [(part["name"], *part["shape"]) for part in metadata["state"]]
+    return Recall(spec, "action" in remembers, "reward" in remembers, tuple(parts), stored=False)
+
+
+def packed_inputs(spec: Spec, recall: Recall | None, inputs: Mapping[str, np.ndarray]) -> Packed:
+    """The inputs of `pi`, by name, as forward passes take them (see `tfdpg.acting.ForwardPass`)."""
+    observation = {leaf.name: inputs[leaf.name] for leaf in spec.leaves}
+    packed = spec.pack(observation if spec.is_dict else observation.popitem()[1])
+    if recall is None:
+        return packed
+    names = named(recall, recall.start(0))
+    return (*packed, np.concatenate([inputs[name].reshape(len(packed[0]), -1) for name in names], axis=1))
