@@ -33,14 +33,14 @@ class LSTM:
 
     def __init__(self, width: int, units: int, take: Take):
         self.units, self.state_width = units, 2 * units
-        self._kernel, self._bias = take(width + units, 4 * units), take(4 * units)  # of [x, h]: kernels lie in a row
+        self.kernel, self.bias = take(width + units, 4 * units), take(4 * units)  # of [x, h]: kernels lie in a row
         self._scale = np.repeat(np.array([0.5, 0.5, 1, 0.5], np.float32), units)
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
         """The next state: c' = f c + i g, h' = o tanh c'."""
         units, new = self.units, np.empty_like(state)
-        gates = np.concatenate([x, state[:, :units]], axis=1) @ self._kernel
-        gates += self._bias
+        gates = np.concatenate([x, state[:, :units]], axis=1) @ self.kernel
+        gates += self.bias
         gates *= self._scale  # one tanh for all gates: sigmoid z = 1/2 tanh(z/2) + 1/2
         np.tanh(gates, out=gates)
         gates *= self._scale
@@ -58,15 +58,15 @@ class GRU:
 
     def __init__(self, width: int, units: int, take: Take):
         self.units = self.state_width = units
-        self._kernel, self._recurrent_kernel = take(width, 3 * units), take(units, 3 * units)
-        self._bias, self._recurrent_bias = take(2, 3 * units)
+        self.kernel, self.recurrent_kernel = take(width, 3 * units), take(units, 3 * units)
+        self.bias, self.recurrent_bias = take(2, 3 * units)
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
         """The next state: h' = z h + (1 - z) tanh(x_h + r h_h)."""
-        units, past = self.units, state @ self._recurrent_kernel
-        past += self._recurrent_bias
-        new = x @ self._kernel
-        new += self._bias
+        units, past = self.units, state @ self.recurrent_kernel
+        past += self.recurrent_bias
+        new = x @ self.kernel
+        new += self.bias
         gates = new[:, : 2 * units] + past[:, : 2 * units]
         gates *= np.float32(0.5)
         np.tanh(gates, out=gates)
@@ -82,12 +82,12 @@ class SimpleRNN:
 
     def __init__(self, width: int, units: int, take: Take):
         self.units = self.state_width = units
-        self._kernel, self._bias = take(width + units, units), take(units)  # of [x, h]
+        self.kernel, self.bias = take(width + units, units), take(units)  # of [x, h]
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
         """The next state: h' = tanh([x, h] W + b)."""
-        h = np.concatenate([x, state], axis=1) @ self._kernel
-        h += self._bias
+        h = np.concatenate([x, state], axis=1) @ self.kernel
+        h += self.bias
         return np.tanh(h, out=h)
 
 

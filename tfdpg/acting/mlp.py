@@ -74,38 +74,38 @@ class MLPActor:
         self.spec, self.torso, self.normalizer = spec, torso, normalizer
         self._features = len(real_features(spec))
         self._branches = feature_columns(spec)
-        self.kinds, self.recall, self._cells = cells, recall, list[Cell]()
+        self.kinds, self.recall, self.cells = cells, recall, list[Cell]()
         self._scaling = ((), ()) if recall is None else recall.scaling
-        self._mean = self._std = np.zeros(self._features, np.float32)
-        self._first: list[Step] = []
-        self._layers: list[Step] = []
+        self.mean = self.std = np.zeros(self._features, np.float32)
+        self.first: list[Step] = []
+        self.layers: list[Step] = []
         self.weights = np.zeros(0, np.float32)
 
     def load(self, weights: np.ndarray) -> None:
         """Takes all weights, flattened and concatenated in the order of the Keras actor's, float32 `[n]`."""
         self.weights, reader, width = weights, _Reader(weights), self._features
         if self.normalizer is not None:
-            self._mean, variance = reader.take(width), reader.take(width)
-            self._std = np.sqrt(variance) + np.float32(self.normalizer[0])
+            self.mean, variance = reader.take(width), reader.take(width)
+            self.std = np.sqrt(variance) + np.float32(self.normalizer[0])
         if self.recall is not None:
-            self._cells = make_cells(self.kinds, width + self.recall.before_width, reader.take)
-            width = self._cells[-1].units
+            self.cells = make_cells(self.kinds, width + self.recall.before_width, reader.take)
+            width = self.cells[-1].units
         layers = (*self.torso.pi, Hidden(self.output.units, "linear"))
-        self._first, self._layers = [], []
+        self.first, self.layers = [], []
         if self.torso.has_branches:
-            self._first = [reader.layer(columns.stop - columns.start, layers[0])[0] for columns in self._branches]
+            self.first = [reader.layer(columns.stop - columns.start, layers[0])[0] for columns in self._branches]
             width, layers = cast(Hidden, layers[0]).units * len(self._branches), layers[1:]
         for layer in layers:
             step, width = reader.layer(width, layer)
-            self._layers.append(step)
+            self.layers.append(step)
         reader.finish()
 
     def without_weights(self) -> "MLPActor":
         """A copy that has everything but weights, for others to `load`."""
         actor = copy.copy(self)
-        actor._mean = actor._std = np.zeros(self._features, np.float32)
+        actor.mean = actor.std = np.zeros(self._features, np.float32)
         actor.weights = np.zeros(0, np.float32)
-        actor._first, actor._layers, actor._cells = [], [], []
+        actor.first, actor.layers, actor.cells = [], [], []
         return actor
 
     def __call__(self, packed: Packed) -> np.ndarray:
@@ -116,12 +116,12 @@ class MLPActor:
         x = encode(self.spec, packed)
         if self.normalizer is not None:
             clip = np.float32(self.normalizer[1])
-            x = np.clip((x - self._mean) / self._std, -clip, clip)
+            x = np.clip((x - self.mean) / self.std, -clip, clip)
         if self.recall is None:
             return self._decoded(x)
         before, state = np.split(packed[-1], [self.recall.before_width], axis=1)
         factor, offset = self._scaling
-        x, state = go_on(self._cells, np.concatenate([x, before * factor + offset], axis=1), state)
+        x, state = go_on(self.cells, np.concatenate([x, before * factor + offset], axis=1), state)
         return np.concatenate([self._decoded(x), state], axis=1)
 
     def greedy(self, packed: Packed) -> np.ndarray:
@@ -134,15 +134,15 @@ class MLPActor:
 
     def _decoded(self, x: np.ndarray) -> np.ndarray:
         """What torso and output make of features, or of what the memory gives."""
-        if self._first:
-            branches = zip(self._first, self._branches, strict=True)
+        if self.first:
+            branches = zip(self.first, self._branches, strict=True)
             x = np.concatenate([layer(x[:, columns]) for layer, columns in branches], axis=1)
-        for layer in self._layers:
+        for layer in self.layers:
             x = layer(x)
         return self.output(x)
 
 
-class _Dense(NamedTuple):
+class Dense(NamedTuple):
     """A layer with its weights, normalised before its activation or not."""
 
     kernel: np.ndarray
@@ -151,23 +151,25 @@ class _Dense(NamedTuple):
     activation: Step
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
+        """From `[lanes, n]` to `[lanes, units]`."""
         x = x @ self.kernel + self.bias
         return self.activation(x if self.norm is None else self.norm(x))
 
 
-class _LayerNorm(NamedTuple):
+class LayerNorm(NamedTuple):
     """Features with mean 0 and variance 1 in each sample, scaled and moved."""
 
     gamma: np.ndarray
     beta: np.ndarray
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Of `[lanes, n]`."""
         x = x - x.mean(axis=1, keepdims=True)
         scale = np.sqrt(np.square(x).mean(axis=1, keepdims=True) + NORM_EPSILON)
         return x / scale * self.gamma + self.beta
 
 
-class _BatchNorm(NamedTuple):
+class BatchNorm(NamedTuple):
     """Features with their running mean and variance, scaled and moved."""
 
     mean: np.ndarray
@@ -175,15 +177,17 @@ class _BatchNorm(NamedTuple):
     beta: np.ndarray
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Of `[lanes, n]`."""
         return (x - self.mean) * self.scale + self.beta
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
     """What layers say is added to what goes in."""
 
     steps: tuple[Step, ...]
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Of `[lanes, n]`."""
         return x + functools.reduce(lambda y, step: step(y), self.steps, x)
 
 
@@ -204,19 +208,19 @@ class _Reader:
         match layer:
             case Norm("batch"):
                 gamma, beta, mean, variance, _ = (*(self.take(width) for _ in range(4)), self.take())
-                return _BatchNorm(mean, gamma / np.sqrt(variance + NORM_EPSILON), beta), width
+                return BatchNorm(mean, gamma / np.sqrt(variance + NORM_EPSILON), beta), width
             case Norm():
-                return _LayerNorm(self.take(width), self.take(width)), width
+                return LayerNorm(self.take(width), self.take(width)), width
             case Residual(units, activation):
                 parts, steps = (Norm("layer"), Hidden(EXPANSION * units, activation), Hidden(units, "linear")), []
                 for part in parts:
                     step, width = self.layer(width, part)
                     steps.append(step)
-                return _Block(tuple(steps)), width
+                return Block(tuple(steps)), width
             case Hidden(units, activation, layer_norm):
                 kernel, bias = self.take(width, units), self.take(units)
-                norm = _LayerNorm(self.take(units), self.take(units)) if layer_norm else None
-                return _Dense(kernel, bias, norm, ACTIVATIONS[activation]), units
+                norm = LayerNorm(self.take(units), self.take(units)) if layer_norm else None
+                return Dense(kernel, bias, norm, ACTIVATIONS[activation]), units
 
     def finish(self) -> None:
         if self._start != len(self._weights):

@@ -1,0 +1,115 @@
+"""`policy.h`, compiled by the system's compiler, beside the policy in NumPy."""
+
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import tfdpg
+from tests.agents.roster import SMALL
+from tfdpg.acting import ACTIVATIONS, ActingPolicy
+from tfdpg.export.c_header import ACTIVATE, c_header
+from tfdpg.spec import Spec
+
+MAIN = """\
+#include <stdio.h>
+#include "policy.h"
+int main(void) {
+    float x[TFDPG_X], a[TFDPG_A];
+    %(start)s
+    while (fread(x, sizeof x, 1, stdin) == 1) {
+        tfdpg_pi(x, a%(state)s);
+        fwrite(a, sizeof a, 1, stdout);
+    }
+    return 0;
+}
+"""
+STRICT = ["-O2", "-Wall", "-Wextra", "-Werror", "-pedantic"]
+MIXED = spaces.Dict(
+    {
+        "camera": spaces.Box(0, 255, (2, 2, 1), np.uint8),
+        "gear": spaces.Discrete(3, start=-1),
+        "switches": spaces.MultiDiscrete([2, 3]),
+        "speed": spaces.Box(-np.inf, np.inf, (2,)),
+    }
+)
+KINDS = {
+    "plain": lambda: tfdpg.TD3("Pendulum-v1", **SMALL, seed=1),
+    "layer": lambda: tfdpg.TD3("Pendulum-v1", **SMALL, norm="layer", normalize_observations=True, seed=1),
+    "batch": lambda: tfdpg.TD3("Pendulum-v1", **SMALL, norm="batch", seed=1),
+    "blocks": lambda: tfdpg.TD3("Pendulum-v1", **SMALL | {"hidden_units": (8,)}, blocks=2, seed=1),
+    "mixed": lambda: tfdpg.D4PG(
+        Spec(MIXED, spaces.Box(-1, 3, (2,))), **SMALL, torso="two_branch", v_min=-9, v_max=9, seed=1
+    ),
+    "lstm": lambda: tfdpg.TD3(
+        "Pendulum-v1",
+        **SMALL,
+        recurrent="lstm",
+        recurrent_units=(4, 3),
+        remembers=("observation", "action", "reward"),
+        seed=1,
+    ),
+    "gru": lambda: tfdpg.TD3("Pendulum-v1", **SMALL, recurrent="gru", recurrent_units=4, seed=1),
+    "rnn": lambda: tfdpg.TD3("Pendulum-v1", **SMALL, recurrent="rnn", recurrent_units=4, remembers=("observation",)),
+    "discrete": lambda: tfdpg.ACER("CartPole-v1", hidden_units=(8,), seed=1),
+    "scale": lambda: tfdpg.ACER("Pendulum-v1", hidden_units=(8,), learn_sigma=True, seed=1),
+}
+QUICK = ("layer", "mixed")
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+
+
+def run(directory, actor, observations, compiler=("cc", "-std=c99")):
+    """The actions of the compiled header for an episode of flat observations."""
+    words = {"start": "", "state": ""}
+    if actor.recall is not None:
+        words = {"start": "tfdpg_state state; tfdpg_start(&state);", "state": ", &state"}
+    (directory / "policy.h").write_text(c_header(actor, "a policy"))
+    (directory / "main.c").write_text(MAIN % words)
+    subprocess.run([*compiler, *STRICT, "main.c", "-o", "main", "-lm"], cwd=directory, check=True)
+    given = observations.astype(np.float32).tobytes()
+    found = subprocess.run([directory / "main"], input=given, capture_output=True, check=True)
+    return np.frombuffer(found.stdout, np.float32).reshape(len(observations), -1)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
+def test_c_acts_as_numpy_does(tmp_path, kind):
+    agent = KINDS[kind]()
+    for normalizer in agent.normalizers:
+        normalizer.mean.assign([0.3, -0.2, 1.0]), normalizer.variance.assign([2.0, 0.5, 4.0])
+    space, actor = agent.spec.observation_space, agent.actor.stock()
+    space.seed(0)
+    observations = [space.sample() for _ in range(6)]
+    recall = agent.recall and agent.recall._replace(stored=False)
+    by_numpy = ActingPolicy(agent.spec, recall, actor.greedy)
+    expected = np.array([by_numpy(observation) for observation in observations]).reshape(6, -1)
+    parts = [agent.spec.unpack(agent.spec.pack(observation)) for observation in observations]
+    flat = np.array([np.concatenate([part[leaf.name].ravel() for leaf in agent.spec.leaves]) for part in parts])
+    np.testing.assert_allclose(run(tmp_path, actor, flat), expected, rtol=1e-5, atol=1e-5)
+    assert len(np.unique(expected.round(4), axis=0)) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations(tmp_path, activation):
+    agent = tfdpg.TD3("Pendulum-v1", **SMALL | {"activation": activation}, seed=2)
+    observations = np.random.default_rng(0).normal(0, 3, (6, 3)).astype(np.float32)
+    found = run(tmp_path, agent.actor.stock(), observations)
+    np.testing.assert_allclose(found, agent.predict(observations), rtol=1e-5, atol=1e-5)
+
+
+def test_every_activation_has_its_c():
+    assert set(ACTIVATE) == set(ACTIVATIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
+def test_it_is_cpp_too(tmp_path):
+    actor = KINDS["lstm"]().actor.stock()
+    observations = np.random.default_rng(0).normal(size=(3, 3))
+    in_c = run(tmp_path, actor, observations)
+    np.testing.assert_array_equal(run(tmp_path, actor, observations, ("c++", "-x", "c++", "-std=c++17")), in_c)

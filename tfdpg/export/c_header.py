@@ -1,0 +1,316 @@
+"""Stock policies as one C99 header: weights and forward pass, for machines without Python.
+
+The header is written down the forward pass in NumPy (`tfdpg.acting.MLPActor`), step by step, so that what there is in
+NumPy and what there is in C have one description.
+"""
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from tfdpg.acting import ACTIVATIONS, MLPActor, feature_columns
+from tfdpg.acting.cells import GRU, LSTM, SimpleRNN
+from tfdpg.acting.encoder import discrete_ranges
+from tfdpg.acting.mlp import NORM_EPSILON, BatchNorm, Block, Dense, LayerNorm
+from tfdpg.acting.outputs import BoxAction, LocScale
+
+HEAD = """\
+/* {title}
+
+   C99 (or C++), no library but libm, no allocation; every function is static inline.
+{usage}
+*/
+#ifndef TFDPG_POLICY_H
+#define TFDPG_POLICY_H
+
+#include <math.h>
+
+#ifdef __cplusplus
+#define TFDPG_RESTRICT __restrict
+#else
+#define TFDPG_RESTRICT restrict
+#endif
+
+#define TFDPG_X {x} /* the numbers of an observation */
+#define TFDPG_A {a} /* the numbers of an action */
+
+static inline float tfdpg_clip(float v, float low, float high) {{ return v < low ? low : v > high ? high : v; }}
+static inline float tfdpg_sigmoid(float v) {{ return 0.5f * (1.0f + tanhf(0.5f * v)); }}
+
+/* y += x K, of n numbers to m */
+static inline void tfdpg_product(int n, int m, const float *K, const float *x, float *TFDPG_RESTRICT y) {{
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < m; j++) y[j] += x[i] * K[i * m + j];
+}}
+"""
+
+ACTIVATE = {
+    "relu": "{v} > 0.0f ? {v} : 0.0f",
+    "tanh": "tanhf({v})",
+    "elu": "{v} > 0.0f ? {v} : expm1f({v})",
+    "sigmoid": "tfdpg_sigmoid({v})",
+    "silu": "{v} * tfdpg_sigmoid({v})",
+    "swish": "{v} * tfdpg_sigmoid({v})",
+    "softplus": "({v} > 0.0f ? {v} : 0.0f) + log1pf(expf(-fabsf({v})))",
+    "leaky_relu": "{v} > 0.0f ? {v} : 0.2f * {v}",
+    "linear": "{v}",
+}
+"""The activations of `tfdpg.acting.ACTIVATIONS` in C."""
+
+
+def c_header(actor: MLPActor, title: str) -> str:
+    """The text of `policy.h`: `tfdpg_pi(x, a)`, or `tfdpg_pi(x, a, state)` and `tfdpg_start(state)` with a memory.
+
+    Args:
+        actor: the policy, with its weights.
+        title: what it is, for the comment at the top.
+    """
+    spec = actor.spec
+    sizes = [leaf.columns.stop - leaf.columns.start for leaf in spec.leaves]
+    parts = ", ".join(f"{leaf.name} ({size})" for leaf, size in zip(spec.leaves, sizes, strict=True))
+    usage = [
+        f"x: the observation as the environment gives it, flattened: {parts}; a: {_said(actor)}.",
+        "Normalisation, encoding and the action's scale are inside.",
+    ]
+    code = _Code(actor)
+    body, state = code.forward(), code.state()
+    if actor.recall is not None:
+        usage += [
+            "tfdpg_start(&state) begins an episode. tfdpg_pi(x, a, &state) is a step, and puts a into state.a_before;"
+            if actor.recall.action
+            else "tfdpg_start(&state) begins an episode. tfdpg_pi(x, a, &state) is a step.",
+            *(["put there what was done instead, if it was not a."] if actor.recall.action else []),
+            *(["Put the reward of each step into state.r_before."] if actor.recall.reward else []),
+        ]
+    head = HEAD.format(title=title, usage="\n".join(f"   {line}" for line in usage), x=sum(sizes), a=spec.act_dim)
+    return "\n".join([head, *code.constants, *state, *body, "", "#endif", ""])
+
+
+def _said(actor: MLPActor) -> str:
+    spec = actor.spec
+    if spec.actions is not None:
+        return f"the number of the action, {int(spec.low[0])} to {int(spec.high[0])}"
+    return "the action in the environment's units, inside its bounds"
+
+
+class _Code:
+    """Writes the statements of a forward pass; each step gets an array of its own."""
+
+    def __init__(self, actor: MLPActor):
+        self._actor, self.constants, self._lines, self._arrays = actor, list[str](), list[str](), 0
+
+    def forward(self) -> list[str]:
+        """The function `tfdpg_pi`."""
+        actor, recall = self._actor, self._actor.recall
+        x = self._normalized(self._encoded())
+        if recall is not None:
+            x = self._remembered(x)
+        if actor.first:
+            parts = [(f"({x[0]} + {part.start})", part.stop - part.start) for part in self._columns]
+            x = self._joined([self.step(step, part) for step, part in zip(actor.first, parts, strict=True)])
+        for step in actor.layers:
+            x = self.step(step, x)
+        self._act(x)
+        state = "" if recall is None else ", tfdpg_state *state"
+        return [
+            f"static inline void tfdpg_pi(const float *x, float *a{state}) {{",
+            *(f"    {line}" for line in self._lines),
+            "}",
+        ]
+
+    def state(self) -> list[str]:
+        """The struct of what a policy recalls, and the function that begins an episode; nothing without a memory."""
+        recall = self._actor.recall
+        if recall is None:
+            return []
+        fields = [("a_before", recall.spec.act_dim)] if recall.action else []
+        fields += [*([("r_before", 1)] if recall.reward else []), *recall.parts]
+        begin = ["state->r_before = 0.0f;"] if recall.reward else []
+        begin += [f"for (int i = 0; i < {size}; i++) state->{name}[i] = 0.0f;" for name, size in recall.parts]
+        if recall.action:
+            center = self.constant("center", recall.spec.center)
+            begin.append(f"for (int i = 0; i < {recall.spec.act_dim}; i++) state->a_before[i] = {center}[i];")
+        names = [name if name == "r_before" else f"{name}[{size}]" for name, size in fields]
+        return [
+            f"typedef struct {{ float {', '.join(names)}; }} tfdpg_state;",
+            "",
+            "static inline void tfdpg_start(tfdpg_state *state) {",
+            *(f"    {line}" for line in begin),
+            "}",
+            "",
+        ]
+
+    def constant(self, name: str, values: Any) -> str:
+        """An array of weights; returns its name."""
+        name = f"tfdpg_{name}{len(self.constants)}"
+        flat = [_number(value) for value in np.ravel(values)]
+        rows = [", ".join(flat[start : start + 8]) for start in range(0, len(flat), 8)]
+        self.constants.append(f"static const float {name}[{len(flat)}] = {{\n    " + ",\n    ".join(rows) + "};\n")
+        return name
+
+    def array(self, width: int, value: str | None = None) -> tuple[str, int]:
+        """A new array of so many numbers, with this expression of `i` in each; its name and width."""
+        self._arrays += 1
+        name = f"v{self._arrays}"
+        self._lines.append(f"float {name}[{width}];")
+        if value is not None:
+            self.each(width, f"{name}[i] = {value};")
+        return name, width
+
+    def each(self, width: int, statement: str) -> None:
+        """Does it for so many `i`."""
+        self._lines.append(f"for (int i = 0; i < {width}; i++) {statement}")
+
+    def product(self, kernel: np.ndarray, bias: np.ndarray, x: str) -> tuple[str, int]:
+        """A linear layer of an array."""
+        y, width = self.array(len(bias), f"{self.constant('bias', bias)}[i]")
+        kernel_name = self.constant("kernel", kernel)
+        self._lines.append(f"tfdpg_product({len(kernel)}, {width}, {kernel_name}, {x}, {y});")
+        return y, width
+
+    @functools.singledispatchmethod
+    def step(self, step: Any, x: tuple[str, int]) -> tuple[str, int]:
+        """A step of the forward pass, from an array to a new one."""
+        raise TypeError(f"There is no C of {step}")
+
+    @step.register
+    def _(self, step: Dense, x: tuple[str, int]) -> tuple[str, int]:
+        y = self.product(step.kernel, step.bias, x[0])
+        if step.norm is not None:
+            y = self.step(step.norm, y)
+        activation = next(name for name, function in ACTIVATIONS.items() if function is step.activation)
+        if activation != "linear":
+            self.each(y[1], f"{y[0]}[i] = {ACTIVATE[activation].format(v=f'{y[0]}[i]')};")
+        return y
+
+    @step.register
+    def _(self, step: LayerNorm, x: tuple[str, int]) -> tuple[str, int]:
+        (name, width), number = x, self._arrays
+        gamma, beta = self.constant("gamma", step.gamma), self.constant("beta", step.beta)
+        self._lines.append(f"float mean{number} = 0.0f, scale{number} = 0.0f;")
+        self.each(width, f"mean{number} += {name}[i] / {width}.0f;")
+        self.each(width, f"scale{number} += ({name}[i] - mean{number}) * ({name}[i] - mean{number}) / {width}.0f;")
+        self._lines.append(f"scale{number} = sqrtf(scale{number} + {_number(NORM_EPSILON)});")
+        return self.array(width, f"({name}[i] - mean{number}) / scale{number} * {gamma}[i] + {beta}[i]")
+
+    @step.register
+    def _(self, step: BatchNorm, x: tuple[str, int]) -> tuple[str, int]:
+        mean, scale, beta = (self.constant(name, getattr(step, name)) for name in ("mean", "scale", "beta"))
+        return self.array(x[1], f"({x[0]}[i] - {mean}[i]) * {scale}[i] + {beta}[i]")
+
+    @step.register
+    def _(self, step: Block, x: tuple[str, int]) -> tuple[str, int]:
+        y = functools.reduce(lambda y, part: self.step(part, y), step.steps, x)
+        return self.array(x[1], f"{x[0]}[i] + {y[0]}[i]")
+
+    @functools.singledispatchmethod
+    def cell(self, cell: Any, x: tuple[str, int], parts: list[str]) -> tuple[str, int]:
+        """A step of a memory, whose state is in the arrays `parts`, from an array to a new one."""
+        raise TypeError(f"There is no C of {cell}")
+
+    @cell.register
+    def _(self, cell: LSTM, x: tuple[str, int], parts: list[str]) -> tuple[str, int]:
+        units, (h, c) = cell.units, parts
+        gates, _ = self.product(cell.kernel, cell.bias, self._joined([x, (h, units)])[0])
+        i, f, g, o = (f"{gates}[{k * units} + i]" for k in range(4))
+        self.each(units, f"{c}[i] = tfdpg_sigmoid({f}) * {c}[i] + tfdpg_sigmoid({i}) * tanhf({g});")
+        self.each(units, f"{h}[i] = tfdpg_sigmoid({o}) * tanhf({c}[i]);")
+        return h, units
+
+    @cell.register
+    def _(self, cell: GRU, x: tuple[str, int], parts: list[str]) -> tuple[str, int]:
+        units, (h,) = cell.units, parts
+        new, _ = self.product(cell.kernel, cell.bias, x[0])
+        past, _ = self.product(cell.recurrent_kernel, cell.recurrent_bias, h)
+        z, _ = self.array(units, f"tfdpg_sigmoid({new}[i] + {past}[i])")
+        reset = f"tfdpg_sigmoid({new}[{units} + i] + {past}[{units} + i])"
+        candidate, _ = self.array(units, f"tanhf({new}[{2 * units} + i] + {reset} * {past}[{2 * units} + i])")
+        self.each(units, f"{h}[i] = {candidate}[i] + {z}[i] * ({h}[i] - {candidate}[i]);")
+        return h, units
+
+    @cell.register
+    def _(self, cell: SimpleRNN, x: tuple[str, int], parts: list[str]) -> tuple[str, int]:
+        units, (h,) = cell.units, parts
+        new, _ = self.product(cell.kernel, cell.bias, self._joined([x, (h, units)])[0])
+        self.each(units, f"{h}[i] = tanhf({new}[i]);")
+        return h, units
+
+    @property
+    def _columns(self) -> list[slice]:
+        return feature_columns(self._actor.spec)
+
+    def _encoded(self) -> tuple[str, int]:
+        """Features of the observation: images scaled, discrete parts one-hot (see `tfdpg.acting.encode`)."""
+        spec, columns, start = self._actor.spec, self._columns, 0
+        if all(leaf.dtype == "float32" for leaf in spec.leaves):
+            return "x", columns[-1].stop
+        features = self.array(columns[-1].stop, "0.0f")
+        for leaf, column in zip(spec.leaves, columns, strict=True):
+            size, to = leaf.columns.stop - leaf.columns.start, column.start
+            if leaf.dtype == "int32":
+                for k, (first, count) in enumerate(zip(*discrete_ranges(leaf.space), strict=True)):
+                    self.each(count, f"{features[0]}[{to} + i] = x[{start + k}] == (float)({first} + i) ? 1.0f : 0.0f;")
+                    to += count
+            else:
+                scale = " / 255.0f" if leaf.dtype == "uint8" else ""
+                self.each(size, f"{features[0]}[{to} + i] = x[{start} + i]{scale};")
+            start += size
+        return features
+
+    def _normalized(self, x: tuple[str, int]) -> tuple[str, int]:
+        actor = self._actor
+        if actor.normalizer is None:
+            return x
+        clip, mean, std = (
+            _number(actor.normalizer[1]),
+            self.constant("mean", actor.mean),
+            self.constant("std", actor.std),
+        )
+        return self.array(x[1], f"tfdpg_clip(({x[0]}[i] - {mean}[i]) / {std}[i], -{clip}, {clip})")
+
+    def _remembered(self, x: tuple[str, int]) -> tuple[str, int]:
+        """The features and the step before through the cells; the state goes on."""
+        recall: Any = self._actor.recall
+        factor, offset = recall.scaling
+        before, act_dim = [x], recall.spec.act_dim if recall.action else 0
+        if recall.action:
+            scaled = f"state->a_before[i] * {self.constant('factor', factor[:act_dim])}[i]"
+            before.append(self.array(act_dim, f"{scaled} + {self.constant('offset', offset[:act_dim])}[i]"))
+        if recall.reward:
+            before.append(("&state->r_before", 1))
+        x, parts = self._joined(before) if len(before) > 1 else x, [f"state->{name}" for name, _ in recall.parts]
+        for cell in self._actor.cells:
+            own, parts = parts[: cell.state_width // cell.units], parts[cell.state_width // cell.units :]
+            x = self.cell(cell, x, own)
+        return x
+
+    def _act(self, x: tuple[str, int]) -> None:
+        """Writes the action into `a`."""
+        actor, spec, output = self._actor, self._actor.spec, self._actor.output
+        box = output.mean if isinstance(output, LocScale) else output
+        if isinstance(box, BoxAction):
+            names = ("half_range", "center", "low", "high")
+            values = box.half_range, box.center, spec.low, spec.high
+            half, center, low, high = (self.constant(*pair) for pair in zip(names, values, strict=True))
+            action = f"tanhf({x[0]}[i]) * {half}[i] + {center}[i]"
+            self.each(spec.act_dim, f"a[i] = tfdpg_clip({action}, {low}[i], {high}[i]);")
+        else:
+            self._lines.append("int best = 0;")
+            self.each(x[1], f"best = {x[0]}[i] > {x[0]}[best] ? i : best;")
+            self._lines.append(f"a[0] = (float)(best + {int(spec.low[0])});")
+        if actor.recall is not None and actor.recall.action:
+            self.each(spec.act_dim, "state->a_before[i] = a[i];")
+
+    def _joined(self, arrays: list[tuple[str, int]]) -> tuple[str, int]:
+        joined, start = self.array(sum(width for _, width in arrays)), 0
+        for name, width in arrays:
+            self.each(width, f"{joined[0]}[{start} + i] = ({name})[i];")
+            start += width
+        return joined
+
+
+def _number(value: Any) -> str:
+    """A float32 in C, to the bit."""
+    text = f"{float(value):.9g}"
+    return f"{text}f" if set(text) & set(".e") else f"{text}.0f"
