@@ -131,6 +131,30 @@ def resuming(directory: Path, config: RunConfig, *flags: str) -> str:
     return shlex.join(["tfdpg", "train", "--resume", str(directory), *trusted, *flags])
 
 
+def command(config: RunConfig) -> str:
+    """The command that begins a run like this one: its environment, its seed, and what is no default."""
+    words = ["tfdpg", "train", config.agent, "--env", config.env]
+    for name, value in config.env_kwargs.items():
+        words += [*([] if "--env-kwargs" in words else ["--env-kwargs"]), f"{name}={value!r}"]
+    values = {option.name: getattr(config, option.name) for option in options_of(Run)} | config.options
+    values |= config.distributed or {}
+    for kind in (Run, OPTIONS[config.agent.upper()], FitOptions, Distribution):
+        for option in options_of(kind):
+            value = values.get(option.name, option.default)
+            value = tuple(value) if isinstance(value, list) else value
+            if value != option.default and option.name not in ("env", "verbose", "initial_epoch"):
+                words += _flag(option.name, value)
+    return shlex.join([*words, "--seeds", str(config.seed)])
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    """An option and its value, as the command line takes them."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", *map(str, value if isinstance(value, tuple) else [value])]
+
+
 def read_config(directory: Path) -> RunConfig:
     """The configuration of a run.
 

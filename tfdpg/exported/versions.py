@@ -1,7 +1,9 @@
 """The integer versions of a model directory, as TensorFlow Serving reads them."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tfdpg import files
@@ -79,21 +81,28 @@ def move_to_next_version(source: Path, directory: Path) -> Path:
             number += 1
 
 
-def copy(version: Path, directory: str | Path) -> Path:
+def copy(version: Path, directory: str | Path, facts: Mapping[str, Any] = MappingProxyType({})) -> Path:
     """Copies an exported model as the next version of another model directory; returns the new path.
+
+    Args:
+        version: a version's directory.
+        directory: the other model directory.
+        facts: what its `tfdpg.json` says besides, or instead.
 
     Raises:
         NotADirectoryError: `directory` is a file.
         ExportError: the exported model is damaged.
     """
     directory = Path(directory)
-    names = [*metadata(version)["files"], METADATA]
+    description = metadata(version)
     check_directory(directory)
     files.make_directory(directory)
     with files.scratch_directory(directory) as scratch:
-        for name in names:
+        for name in description["files"]:
             (scratch / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(version / name, scratch / name)
+        kept = {key: value for key, value in description.items() if key not in ("files", "sha256")}
+        files.seal(scratch, METADATA, kept | dict(facts))
         return move_to_next_version(scratch, directory)
 
 
