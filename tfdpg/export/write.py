@@ -16,6 +16,7 @@ from tfdpg import files
 from tfdpg.acting import Recall
 from tfdpg.export.memory import check_steps, described
 from tfdpg.export.signature import Signature
+from tfdpg.export.tf_agents import with_signatures_of
 from tfdpg.export.verify import ATOL, BATCHES, HALF_PRECISION, verify
 from tfdpg.export.versions import FORMAT, METADATA, check_directory, move_to_next_version
 from tfdpg.export.warmup import write_warmup
@@ -34,6 +35,7 @@ def write(
     examples: Mapping[str, np.ndarray],
     metadata: Mapping[str, Any],
     recall: Recall | None = None,
+    library: str | None = None,
 ) -> Path:
     """Writes a new version of a model, verifies it, and only then moves it into place.
 
@@ -45,15 +47,17 @@ def write(
         examples: raw observations by input name, at least seven, to verify and to warm up with.
         metadata: what goes into `tfdpg.json` beside spaces and library versions.
         recall: what the policy recalls of an episode; None where it has no memory.
+        library: whose signatures there are to be as well; see `with_signatures_of`.
 
     Returns:
         The directory of the new version.
 
     Raises:
         NotADirectoryError: `directory` is a file.
+        ValueError: no such library.
         ExportError: the model that was written does not compute what the networks do.
     """
-    directory = Path(directory)
+    directory, signatures = Path(directory), with_signatures_of(library, spec, signatures, recall)
     check_directory(directory)
     made = files.make_directory(directory)
     try:
