@@ -257,7 +257,8 @@ def test_warm_up_requests_fit_the_signatures(exported):
         inputs = {key: tf.constant(tf.make_ndarray(value)) for key, value in request.inputs.items()}
         signatures[request.model_spec.signature_name](**inputs)
         asked.append((request.model_spec.signature_name, len(inputs["x"])))
-    assert sorted(asked) == sorted((name, n) for name in ("serving_default", "pi", "q1", "q2") for n in (1, 7))
+    names = "serving_default", "pi", "q1", "q2", "pi_and_q"
+    assert sorted(asked) == sorted((name, n) for name in names for n in (1, 7))
 
 
 def test_every_file_of_an_export_is_its_own(tmp_path):

@@ -164,9 +164,8 @@ class Agent(abc.ABC):
             FloatingPointError: weights became NaN or infinite; the message names the networks.
         """
         refuse(self.learn, unknown)
-        if updates is None:
-            updates = self.draw.sampler.updates_due(self.schedule.take_round())
-        return self.learning.round(updates) if natural("updates", updates) else {}
+        due = self.draw.sampler.updates_due(self.schedule.take_round()) if updates is None else updates
+        return self.learning.round(due) if natural("updates", due) else {}
 
     def train_on_batch(self, batch: Mapping[str, Any]) -> dict[str, float]:
         """One update on a minibatch that the caller gives, by the same compiled code as any other.
@@ -277,12 +276,15 @@ class Agent(abc.ABC):
         """
         checkpoint.save(self, filepath, overwrite)
 
-    def export(self, directory: str | Path, scores: Mapping[str, float] | None = None) -> Path:
+    def export(
+        self, directory: str | Path, scores: Mapping[str, float] | None = None, signatures: str | None = None
+    ) -> Path:
         """Exports the policy and the critics as a verified SavedModel for TensorFlow Serving.
 
         Args:
             directory: a model directory; the export becomes its next free integer version, which is returned.
             scores: numbers to keep in `tfdpg.json`, an evaluation's for example.
+            signatures: "tf-agents" adds `action`, as TF-Agents' `PolicySaver` has it.
 
         Raises:
             NotADirectoryError: `directory` is a file.
@@ -290,7 +292,8 @@ class Agent(abc.ABC):
         """
         examples = export.example_observations(self.spec, self.replay, self.seed)
         facts, of_policy = description.facts(self) | {"scores": dict(scores or {})}, (self.recall, self.actor.stock())
-        return export.write(directory, self.spec, self.networks, self.signatures, examples, facts, *of_policy)
+        own = self.spec, self.networks, self.signatures
+        return export.write(directory, *own, examples, facts, *of_policy, library=signatures)
 
     summary, get_config, __reduce_ex__ = description.summary, description.configuration, description.refuse_pickling
     __repr__ = description.in_a_line  # pyright: ignore[reportAssignmentType]
@@ -299,7 +302,6 @@ class Agent(abc.ABC):
         return description.PUBLIC
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Agent":
-        """What saving and loading would give."""
         return checkpoint.copied(self)
 
     # What the loop, checkpoints and callbacks ask for.
@@ -317,9 +319,8 @@ class Agent(abc.ABC):
 
     def state(self) -> dict[str, Any]:
         """The counters and random states, as plain JSON values."""
-        counters = {"updates": self.updates, "epoch": self.epoch, **self.schedule.state()}
-        states = {"collector": self.collector.state(), "learning": self.learning.state()}
-        return counters | {"environment": self.environment} | states
+        own = {"updates": self.updates, "epoch": self.epoch, "environment": self.environment}
+        return own | self.schedule.state() | {"collector": self.collector.state(), "learning": self.learning.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes what `state` gave; networks, optimizers and the replay have been restored."""

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdpg.export.signature import Outputs, Signature, action_input
+from tfdpg.export.signature import Outputs, Signature, action_input, judged
 from tfdpg.networks import ACERCritic, ACERPolicy
 from tfdpg.spec import Spec
 
@@ -21,8 +21,8 @@ def acer_signatures(
     """What a stochastic policy exports.
 
     `pi(x) → pi` is the mode: a mean inside the box `[batch, act_dim]`, or the most probable action, int64 `[batch]`.
-    `q1(x, a) → q1` and `q2`, which is the same, and `v(x) → v` give values `[batch]`; `distribution(x)` gives `probs`
-    `[batch, actions]`, or `loc` and `scale` `[batch, act_dim]`.
+    `q1(x, a) → q1` and `q2`, which is the same, and `v(x) → v` give values `[batch]`; `pi_and_q(x) → pi, q1, q2`;
+    `distribution(x)` gives `probs` `[batch, actions]`, or `loc` and `scale` `[batch, act_dim]`.
 
     Args:
         spec: the spaces.
@@ -42,10 +42,13 @@ def acer_signatures(
 
         return Signature(compute, action_input(spec))
 
-    return {
+    acts = {
         "pi": Signature(lambda observation: {"pi": policy.mode(pi(observation))}, {}),
         "q1": action_value("q1"),
         "q2": action_value("q2"),
+    }
+    return acts | {
+        "pi_and_q": judged(acts),
         "v": Signature(value, {}),
         "distribution": Signature(lambda observation: policy.describe(pi(observation)), {}),
     }

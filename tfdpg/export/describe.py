@@ -9,6 +9,8 @@ from tfdpg.exported import Policy, load
 
 SKIPPED = ("observation_space", "action_space", "format", "files", "sha256")
 """What of `tfdpg.json` is shown in other words, or says nothing to people."""
+STEPS = ("pi", "serving_default", "initial_state", "action", "get_initial_state")
+"""What of a policy with a memory is of single steps, and not of sequences."""
 
 
 def describe(directory: str | Path) -> str:
@@ -17,7 +19,8 @@ def describe(directory: str | Path) -> str:
     lines = [str(policy.directory), "signatures:"]
     for name, signature in policy._model.signatures.items():
         _, inputs = signature.structured_input_signature
-        is_step = policy.recall is None or name in ("pi", "serving_default", "initial_state")
+        inputs = {tensor.name: tensor for tensor in inputs.values()}  # arguments are called otherwise: no slashes
+        is_step = policy.recall is None or name in STEPS
         axes = ("batch",) if is_step else ("batch", "time")
         lines.append(
             f"  {name}({_tensors(policy, inputs, axes)}) -> {_tensors(policy, signature.structured_outputs, axes)}"
@@ -30,8 +33,9 @@ def describe(directory: str | Path) -> str:
 def _tensors(policy: Policy, specs: dict[str, tf.TensorSpec], axes: tuple[str, ...]) -> str:
     """Inputs or outputs: the observation first, then what is recalled in its order, then actions and the rest."""
     parts = () if policy.recall is None else dict(policy.recall.parts)
-    order = [leaf.name for leaf in policy.spec.leaves] + ["pi", "a_before", "r_before", *parts, "a", "r", "levels"]
-    names = sorted(specs, key=lambda name: order.index(name) if name in order else 0)
+    order = [leaf.name for leaf in policy.spec.leaves] + ["pi", "q1", "q2", "a_before", "r_before", *parts]
+    order += ["a", "r", "levels"]
+    names = sorted(sorted(specs), key=lambda name: order.index(name) if name in order else 0)
     return ", ".join(f"{name}: {_described(specs[name], axes)}" for name in names)
 
 

@@ -34,11 +34,13 @@ class Signature(NamedTuple):
             for leaf in (spec.leaves if self.axes else ())
         }
 
-        def call(**inputs: tf.Tensor) -> Outputs:
+        def call(*tensors: tf.Tensor) -> Outputs:
+            inputs = dict(zip([*leaves, *self.inputs], tensors, strict=True))
             observation = network_inputs(spec, {name: inputs[name] for name in leaves}) if leaves else None
             return self.compute(observation, **{name: inputs[name] for name in self.inputs})
 
-        return tf.function(call, autograph=False).get_concrete_function(**leaves, **self.inputs)
+        # by position: a name with a slash holds as that of a `TensorSpec`, and not as that of an argument
+        return tf.function(call, autograph=False).get_concrete_function(*leaves.values(), *self.inputs.values())
 
     def reference(self, spec: Spec) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
         """What it must compute, straight from the networks."""
@@ -61,6 +63,17 @@ def action_input(spec: Spec) -> dict[str, tf.TensorSpec]:
     if spec.actions is not None:
         return {"a": tf.TensorSpec([None], tf.int64, name="a")}
     return {"a": tf.TensorSpec([None, spec.act_dim], tf.float32, name="a")}
+
+
+def judged(signatures: Mapping[str, Signature]) -> Signature:
+    """`pi_and_q(x) → pi, q1, q2`: what a policy without a memory does, and what the critics say of it, in one call."""
+
+    def compute(observation: Any) -> Outputs:
+        outputs = signatures["pi"].compute(observation)
+        values = [signatures[name].compute(observation, outputs["pi"]) for name in ("q1", "q2")]
+        return {name: tensor for part in (outputs, *values) for name, tensor in part.items()}
+
+    return Signature(compute, {})
 
 
 def refuse_keys(spec: Spec, names: Mapping[str, str]) -> None:

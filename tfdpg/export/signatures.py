@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfdpg.acting import Recall
 from tfdpg.export.memory import over_episodes, step_signatures
-from tfdpg.export.signature import Outputs, Signature, action_input, refuse_keys
+from tfdpg.export.signature import Outputs, Signature, action_input, judged, refuse_keys
 from tfdpg.exported import LEVELS
 from tfdpg.networks import Head, bounded, flat_values, head_of
 from tfdpg.spec import Spec
@@ -18,8 +18,9 @@ def signatures(spec: Spec, networks: Mapping[str, Any], recall: Recall | None = 
     """What every agent exports.
 
     `pi(x) → pi` gives actions inside the box, `[batch, act_dim]`; `q1(x, a) → q1` and `q2` give action values,
-    `[batch]`. Without a second critic, `q2` is the same estimate as `q1`. With a memory, `pi` is a step of it (see
-    `step_signatures`), and values are those of sequences (see `over_episodes`).
+    `[batch]`. Without a second critic, `q2` is the same estimate as `q1`. `pi_and_q(x) → pi, q1, q2` is all three at
+    once. With a memory, `pi` is a step of it (see `step_signatures`), and values are those of sequences (see
+    `over_episodes`), which a step has not: there is no `pi_and_q`.
 
     Args:
         spec: the spaces.
@@ -27,11 +28,11 @@ def signatures(spec: Spec, networks: Mapping[str, Any], recall: Recall | None = 
         recall: what the policy recalls of an episode; None where there is no memory.
     """
     pi = networks["pi"]
-    if recall is None:
-        acts = {"pi": Signature(lambda observation: {"pi": bounded(spec, pi(observation))}, {})}
-    else:
-        acts = step_signatures(spec, pi, recall)
-    return acts | {name: _values(spec, name, networks.get(name, networks["q1"]), recall) for name in ("q1", "q2")}
+    values = {name: _values(spec, name, networks.get(name, networks["q1"]), recall) for name in ("q1", "q2")}
+    if recall is not None:
+        return step_signatures(spec, pi, recall) | values
+    acts = {"pi": Signature(lambda observation: {"pi": bounded(spec, pi(observation))}, {})} | values
+    return acts | {"pi_and_q": judged(acts)}
 
 
 def _values(spec: Spec, name: str, critic: Any, recall: Recall | None) -> Signature:

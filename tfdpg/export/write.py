@@ -17,6 +17,7 @@ from tfdpg.acting import MLPActor, Recall
 from tfdpg.export.memory import check_steps
 from tfdpg.export.signature import Signature
 from tfdpg.export.stock import write_stock
+from tfdpg.export.tf_agents import with_signatures_of
 from tfdpg.export.verify import ATOL, BATCHES, HALF_PRECISION, verify
 from tfdpg.export.warmup import write_warmup
 from tfdpg.exported import FORMAT, METADATA, check_directory, described, move_to_next_version
@@ -36,6 +37,7 @@ def write(
     metadata: Mapping[str, Any],
     recall: Recall | None = None,
     actor: MLPActor | None = None,
+    library: str | None = None,
 ) -> Path:
     """Writes a new version of a model, verifies it, and only then moves it into place.
 
@@ -48,15 +50,17 @@ def write(
         metadata: what goes into `tfdpg.json` beside spaces and library versions.
         recall: what the policy recalls of an episode; None where it has no memory.
         actor: a stock policy's forward pass; None for others.
+        library: whose signatures there are to be as well; see `with_signatures_of`.
 
     Returns:
         The directory of the new version.
 
     Raises:
         NotADirectoryError: `directory` is a file.
+        ValueError: no such library.
         ExportError: the model that was written does not compute what the networks do.
     """
-    directory = Path(directory)
+    directory, signatures = Path(directory), with_signatures_of(library, spec, signatures, recall)
     check_directory(directory)
     made = files.make_directory(directory)
     try:

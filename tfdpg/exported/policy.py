@@ -91,6 +91,24 @@ class Policy(ActingPolicy):
         """The second critic's values; the same as `q1`'s where there is only one."""
         return self._judge("q2", observation, action, reward)["q2"]
 
+    def pi_and_q(self, observation: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The action as `policy(observation)` gives it, and `q1` and `q2` of it, in one call.
+
+        Args:
+            observation: one, or a batch.
+
+        Returns:
+            The action or actions, and two values, each a scalar or `[batch]`; the same twice where there is one critic.
+
+        Raises:
+            ValueError: the policy has a memory, whose critics judge sequences, or the model is from before `pi_and_q`.
+        """
+        if "pi_and_q" not in self._model.signatures:
+            why = "it is older: export it again" if self.recall is None else "its critics judge sequences: see `q1`"
+            raise ValueError(f"The model in {self.directory} has no signature `pi_and_q`, since {why}.")
+        outputs = self._run("pi_and_q", observation)
+        return self.spec.shaped(outputs["pi"]), outputs["q1"], outputs["q2"]
+
     def z(
         self, observation: Any, action: Any, levels: float | Sequence[float] = LEVELS, reward: Any = None
     ) -> dict[str, np.ndarray]:
