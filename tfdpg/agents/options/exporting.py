@@ -1,0 +1,27 @@
+"""The options of `export`."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from tfdpg.options import Options
+from tfdpg.ranges import NonNegative
+
+
+class ExportOptions(Options, group="export"):
+    """What is written, and how near to the agent it must be."""
+
+    scores: Mapping[str, float] | None = None
+    """numbers to keep in `tfdpg.json`, an evaluation's for example."""
+    format: Literal["tf_saved_model", "litert", "onnx"] = "tf_saved_model"
+    """"tf_saved_model", or "litert" or "onnx", which are written into the directory itself; it must be new or empty."""
+    quantize: Literal["int8"] | None = None
+    """"int8" for LiteRT: the policy alone, with weights of 8 bits."""
+    max_error: NonNegative = 0.05
+    """the largest error of the actions of a quantized policy, in half-ranges; with more there is no export."""
+
+    def check(self) -> None:
+        """Refuses what the format has not."""
+        if self.format != "litert":
+            self.refuse(["quantize"], f'`format` is "{self.format}"')
+        if self.quantize is None:
+            self.refuse(["max_error"], "`quantize` is None")
