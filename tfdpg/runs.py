@@ -25,7 +25,7 @@ from tfdpg import distributed, export, files
 from tfdpg import run_paths as paths
 from tfdpg.agents import agent_class, load_agent
 from tfdpg.agents.agent import Agent
-from tfdpg.agents.options import OPTIONS
+from tfdpg.agents.options import OPTIONS, ExportOptions
 from tfdpg.distributed.plan import check, require_ray
 from tfdpg.distributed.policies import policy_for_workers
 from tfdpg.environments import make, make_several
@@ -132,12 +132,14 @@ def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[Acts
     return _load(path, checkpoint or "latest", trusted).policy(), environment
 
 
-def export_policy(run: Path, directory: Path, checkpoint: str, trusted: bool) -> Path:
-    """Exports a checkpoint of a run, or copies its best export, as the next version of `directory`."""
+def export_policy(run: Path, directory: Path, checkpoint: str, trusted: bool, options: ExportOptions) -> Path:
+    """Exports a checkpoint of a run, or copies or converts its best export, into `directory`."""
     read_config(run)
-    if checkpoint == "best":
+    if checkpoint != "best":
+        return _load(run, checkpoint, trusted).export(directory, **options.values())
+    if options.format == "tf_saved_model":
         return export.copy(_best(run), directory)
-    return _load(run, checkpoint, trusted).export(directory)
+    return export.convert(_best(run), directory, options.format, options.quantize, options.max_error)
 
 
 def _best(run: Path) -> Path:

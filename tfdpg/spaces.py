@@ -94,12 +94,12 @@ def space_to_json(space: spaces.Space) -> dict[str, Any]:
             ranges = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
             return {"type": "MultiDiscrete", **ranges, "dtype": space.dtype.name}
         case spaces.Box():
-            bounds = {name: _compact(getattr(space, name)) for name in ("low", "high")}
+            bounds = {name: compact(getattr(space, name)) for name in ("low", "high")}
             return {"type": "Box", **bounds, "shape": list(space.shape), "dtype": space.dtype.name}
     raise ValueError(f"The space {space} is not supported.")
 
 
-def _compact(bound: np.ndarray) -> Any:
+def compact(bound: np.ndarray) -> Any:
     """A bound as a list of numbers, or one number where all are equal; infinities as strings."""
     values = bound.ravel()
     if len(values) and (values == values[0]).all():

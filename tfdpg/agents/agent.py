@@ -9,11 +9,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpg import export
 from tfdpg.acting import Behaviour, LaneMemory, Moments
 from tfdpg.agents import description
 from tfdpg.agents.build import Parts, recorders
-from tfdpg.agents.options import AgentOptions
+from tfdpg.agents.exporting import export_agent
+from tfdpg.agents.options import AgentOptions, ExportOptions
 from tfdpg.arguments import natural
 from tfdpg.hints import refuse
 from tfdpg.networks import Actor
@@ -276,24 +276,20 @@ class Agent(abc.ABC):
         """
         checkpoint.save(self, filepath, overwrite)
 
-    def export(
-        self, directory: str | Path, scores: Mapping[str, float] | None = None, signatures: str | None = None
-    ) -> Path:
-        """Exports the policy and the critics as a verified SavedModel for TensorFlow Serving.
+    @takes(ExportOptions)
+    def export(self, directory: str | Path, options: ExportOptions) -> Path:
+        """Exports the policy and the critics: what is written computes what the agent does, or is not left behind.
 
         Args:
-            directory: a model directory; the export becomes its next free integer version, which is returned.
-            scores: numbers to keep in `tfdpg.json`, an evaluation's for example.
-            signatures: "tf-agents" adds `action`, as TF-Agents' `PolicySaver` has it.
+            directory: a model directory, of which a SavedModel becomes the next free integer version, whose path is
+                returned; other formats are written into `directory` itself.
+            options: keyword arguments.
 
         Raises:
-            NotADirectoryError: `directory` is a file.
-            tfdpg.export.ExportError: the model does not compute what the agent does; nothing is left behind.
+            NotADirectoryError, FileExistsError: `directory` is a file; or holds something, where it must not.
+            tfdpg.export.ExportError: see above; or the format has not got what the policy needs.
         """
-        examples = export.example_observations(self.spec, self.replay, self.seed)
-        facts, of_policy = description.facts(self) | {"scores": dict(scores or {})}, (self.recall, self.actor.stock())
-        own = self.spec, self.networks, self.signatures
-        return export.write(directory, *own, examples, facts, *of_policy, library=signatures)
+        return export_agent(self, directory, options)
 
     summary, get_config, __reduce_ex__ = description.summary, description.configuration, description.refuse_pickling
     __repr__ = description.in_a_line  # pyright: ignore[reportAssignmentType]

@@ -16,6 +16,7 @@ import tyro
 import tfdpg
 from tfdpg import run_paths as paths
 from tfdpg.arguments import positive_int
+from tfdpg.cli.exporting import convert, export
 from tfdpg.cli.loading import import_tensorflow
 from tfdpg.cli.parsing import MisuseError, called, parse
 from tfdpg.hints import question
@@ -32,6 +33,7 @@ commands:
   check               look for what is wrong with an environment
   evaluate            run episodes with a trained or an exported policy
   export              export the policy of a run
+  convert             write an exported model in another format
   inspect             show what an exported model holds
   plot                plot the learning curves of runs
 
@@ -98,6 +100,7 @@ def _answer(argv: Sequence[str] | None) -> int:
         "check": _check,
         "evaluate": lambda args: parse(called(evaluate), args, "tfdpg evaluate")(),
         "export": lambda args: parse(called(export), args, "tfdpg export")(),
+        "convert": lambda args: parse(called(convert), args, "tfdpg convert")(),
         "inspect": lambda args: parse(called(inspect_export), args, "tfdpg inspect")(),
         "plot": lambda args: parse(called(plot), args, "tfdpg plot")(),
     }
@@ -226,30 +229,6 @@ def evaluate(
     )
     if video is not None:
         print(f"wrote {video}")
-
-
-def export(
-    run: Annotated[Path, tyro.conf.Positional],
-    directory: Annotated[Path, tyro.conf.Positional],
-    /,
-    checkpoint: str = "best",
-    trusted: bool = False,
-) -> None:
-    """Export the policy of a run as the next version of a model directory.
-
-    Args:
-        run: the run directory.
-        directory: the model directory, as TensorFlow Serving takes it.
-        checkpoint: best, latest, or the environment steps of a checkpoint.
-        trusted: import the modules, and use the replay directory, that the files name.
-    """
-    paths.check_run(run)
-    if paths.is_run(directory):
-        raise ValueError(f"The model directory must not be a run's, and {directory} is: it has a run.json.")
-    import_tensorflow()
-    from tfdpg import runs
-
-    print(f"exported {runs.export_policy(run, directory, checkpoint, trusted)}")
 
 
 def inspect_export(path: Annotated[Path, tyro.conf.Positional], /) -> None:

@@ -1,6 +1,7 @@
 """Policies and critics as SavedModels: write, verify, load, warm up."""
 
 from tfdpg.export.acer import acer_signatures
+from tfdpg.export.convert import check_target, convert
 from tfdpg.export.describe import describe
 from tfdpg.export.examples import example_observations
 from tfdpg.export.signature import Signature
@@ -12,6 +13,8 @@ __all__ = [
     "ExportError",
     "Policy",
     "Signature",
+    "check_target",
+    "convert",
     "copy",
     "describe",
     "example_observations",

@@ -133,6 +133,7 @@ class _Code:
             begin.append(f"for (int i = 0; i < {recall.spec.act_dim}; i++) state->a_before[i] = {center}[i];")
         names = [name if name == "r_before" else f"{name}[{size}]" for name, size in fields]
         return [
+            "#define TFDPG_STATE /* the policy has a memory */",
             f"typedef struct {{ float {', '.join(names)}; }} tfdpg_state;",
             "",
             "static inline void tfdpg_start(tfdpg_state *state) {",

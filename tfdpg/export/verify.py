@@ -46,27 +46,44 @@ def verify(
     Raises:
         ExportError: names the signature and the largest difference.
     """
-    with _session(directory) as run:
+    with in_session(directory) as run:
         for name, batches in cases.items():
-            expected = [references.get(name, references["pi"])(inputs) for inputs in batches]
-            scales = {key: max(scale_of(outputs[key]) for outputs in expected) for key in expected[0]}
-            for inputs, outputs in zip(batches, expected, strict=True):
-                found = run(name, inputs)
-                rows = _alike(found, outputs) if in_half_precision else ...
-                for key, wanted in outputs.items():
-                    atol = scales[key] * (HALF_PRECISION if in_half_precision else ATOL)
-                    compare(name, found[key][rows], wanted[rows], atol)
+            compare_signature(name, run, references.get(name, references["pi"]), batches, in_half_precision)
         for check in checks:
             check(run)
 
 
+def compare_signature(
+    name: str, run: Run, reference: Reference, batches: Sequence[Inputs], in_half_precision: bool = False
+) -> float:
+    """Compares what a signature returns with what it must, and gives the largest difference.
+
+    Raises:
+        ExportError: they differ by more than rounding.
+    """
+    expected, largest = [reference(inputs) for inputs in batches], 0.0
+    scales = {key: max(scale_of(outputs[key]) for outputs in expected) for key in expected[0]}
+    for inputs, outputs in zip(batches, expected, strict=True):
+        found = run(name, inputs)
+        if missing := sorted(set(outputs) - set(found)):
+            raise ExportError(f"The signature {name!r} does not return {missing}; it returns {sorted(found)}")
+        rows = _alike(found, outputs) if in_half_precision else ...
+        for key, wanted in outputs.items():
+            atol = scales[key] * (HALF_PRECISION if in_half_precision else ATOL)
+            compare(name, found[key][rows], wanted[rows], atol)
+            differences = np.abs(found[key][rows] - wanted[rows])
+            largest = max(largest, np.max(differences, initial=0, where=np.isfinite(wanted[rows])))
+    return float(largest)
+
+
 @contextlib.contextmanager
-def _session(directory: Path) -> Iterator[Run]:
+def in_session(directory: Path) -> Iterator[Run]:
     """Computes the signatures of a SavedModel; outside of the session's graph, networks are called as ever."""
     graph = tf.Graph()
     with contextlib.closing(tf.compat.v1.Session(graph=graph)) as session:
         try:
-            with _quiet(), graph.as_default():
+            # it advises to use the other loader
+            with quiet("tensorflow", logging.ERROR), graph.as_default():
                 model = tf.compat.v1.saved_model.load(session, ["serve"], str(directory))
         except Exception as error:
             raise ExportError(f"The exported model does not load in a session: {error}") from error
@@ -80,11 +97,11 @@ def _session(directory: Path) -> Iterator[Run]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Holds back TensorFlow's advice to use the other loader."""
-    logger = logging.getLogger("tensorflow")
+def quiet(library: str, below: int) -> Iterator[None]:
+    """Holds back what a library logs below a level."""
+    logger = logging.getLogger(library)
     level = logger.level
-    logger.setLevel(logging.ERROR)
+    logger.setLevel(below)
     try:
         yield
     finally:

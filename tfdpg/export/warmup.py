@@ -1,10 +1,12 @@
 """Requests that TensorFlow Serving replays when it loads a model, so that the first client does not wait."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 
@@ -23,6 +25,18 @@ def write_warmup(directory: Path, model: str, cases: Mapping[str, Sequence[Mappi
         for signature, requests in cases.items():
             for inputs in requests:
                 writer.write(prediction_log(model, signature, inputs))
+
+
+def read_warmup(directory: Path) -> dict[str, list[dict[str, np.ndarray]]]:
+    """What `write_warmup` wrote: for each signature the inputs of its requests."""
+    cases: dict[str, list[dict[str, np.ndarray]]] = defaultdict(list)
+    for record in tf.data.TFRecordDataset(str(directory / WARMUP_FILE)).as_numpy_iterator():
+        request = _contents(_contents(_contents(record)[6][0])[1][0])
+        entries = map(_contents, request[2])
+        tensors = {entry[1][0].decode(): tensor_pb2.TensorProto.FromString(entry[2][0]) for entry in entries}
+        signature = _contents(request[1][0])[3][0].decode()
+        cases[signature].append({name: tf.make_ndarray(tensor) for name, tensor in tensors.items()})
+    return dict(cases)
 
 
 def prediction_log(model: str, signature: str, inputs: Mapping[str, np.ndarray]) -> bytes:
@@ -53,3 +67,21 @@ def _field(number: int, content: bytes) -> bytes:
         length.append(rest % 128 + 128)
         rest //= 128
     return bytes([number << 3 | 2, *length, rest]) + content
+
+
+def _contents(message: bytes) -> dict[int, list[bytes]]:
+    """The contents of a message's fields, all of the kind of `_field`, by their numbers."""
+    contents, stream = defaultdict(list), iter(message)
+    for tag in stream:
+        length = _length(stream)
+        contents[tag >> 3].append(bytes(next(stream) for _ in range(length)))
+    return contents
+
+
+def _length(stream: Iterator[int]) -> int:
+    """A number in groups of 7 bits."""
+    length = shift = 0
+    while (part := next(stream)) > 127:
+        length += (part - 128) << shift
+        shift += 7
+    return length + (part << shift)

@@ -154,7 +154,8 @@ class Mixture(Head):
 
     def mean(self, output: tf.Tensor) -> tf.Tensor:
         """Σ_k w_k μ_k."""
-        return self.distribution(output).mean()
+        logits, means, _ = self._parameters(output)
+        return tf.reduce_sum(tf.nn.softmax(logits) * means, axis=-1)
 
     def target(self, r_t: tf.Tensor, discount_t: tf.Tensor, output_t: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
         """Samples of it, `[target_samples, batch]`."""

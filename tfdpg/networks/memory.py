@@ -78,10 +78,15 @@ def unroll(cell: Any, inputs: Any, state: list[Any], valid: Any) -> tuple[Any, l
     """A stock cell's outputs `[batch, steps, units]`, and its state after the last step.
 
     A loop, since XLA takes minutes for 30 steps that are written out; what inputs alone decide is multiplied before it.
+    A single step, which exported policies are made of, is none: LiteRT has no lists of tensors.
     """
     bias, recurrent_bias = tf.unstack(cell.bias) if cell.bias.shape.rank == 2 else (cell.bias, tf.zeros_like(cell.bias))
     given = tf.tensordot(tf.transpose(inputs, [1, 0, 2]), cell.kernel, 1) + bias
     weights = tf.convert_to_tensor(cell.recurrent_kernel), recurrent_bias
+    if inputs.shape[1] == 1:
+        after = STEPS[type(cell)](given[0], state[0] @ weights[0] + recurrent_bias, *state)
+        after = [tf.where(valid, new, old) for new, old in zip(after, state, strict=True)]
+        return after[0][:, None], after
     outputs, *last = _loop(STEPS[type(cell)], tf.expand_dims(tf.transpose(valid), -1))(given, *weights, *state)
     return tf.transpose(outputs, [1, 0, 2]), last
 

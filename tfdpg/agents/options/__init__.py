@@ -3,6 +3,7 @@
 from tfdpg.agents.options.acer import ACEROptions
 from tfdpg.agents.options.d4pg import D4PGOptions
 from tfdpg.agents.options.ddpg import DDPGOptions
+from tfdpg.agents.options.exporting import ExportOptions
 from tfdpg.agents.options.groups import AgentOptions, DeterministicOptions, OffPolicyOptions
 from tfdpg.agents.options.td3 import TD3Options
 
@@ -21,6 +22,7 @@ __all__ = [
     "D4PGOptions",
     "DDPGOptions",
     "DeterministicOptions",
+    "ExportOptions",
     "OffPolicyOptions",
     "TD3Options",
 ]

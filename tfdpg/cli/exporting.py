@@ -1,0 +1,70 @@
+"""The commands that write what others run."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from tfdpg import run_paths as paths
+from tfdpg.cli.loading import import_tensorflow
+
+
+def export(
+    run: Annotated[Path, tyro.conf.Positional],
+    directory: Annotated[Path, tyro.conf.Positional],
+    /,
+    checkpoint: str = "best",
+    format: Literal["tf_saved_model", "litert", "onnx", "c"] = "tf_saved_model",
+    quantize: Literal["int8"] | None = None,
+    max_error: float = 0.05,
+    trusted: bool = False,
+) -> None:
+    """Export the policy of a run as the next version of a model directory, or in another format into a directory.
+
+    Args:
+        run: the run directory.
+        directory: the model directory, as TensorFlow Serving takes it; in another format one that is new or empty.
+        checkpoint: best, latest, or the environment steps of a checkpoint.
+        format: tf_saved_model, or litert (extra [litert]), onnx (extra [onnx]) or c.
+        quantize: int8 for a LiteRT policy with weights of 8 bits.
+        max_error: the largest error of its actions, in half-ranges; with more it is not written.
+        trusted: import the modules, and use the replay directory, that the files name.
+    """
+    paths.check_run(run)
+    if paths.is_run(directory):
+        raise ValueError(f"The model directory must not be a run's, and {directory} is: it has a run.json.")
+    from tfdpg.agents.options import ExportOptions
+
+    options = ExportOptions(format=format, quantize=quantize, max_error=max_error)
+    import_tensorflow()
+    from tfdpg import runs
+
+    print(f"exported {runs.export_policy(run, directory, checkpoint, trusted, options)}")
+
+
+def convert(
+    path: Annotated[Path, tyro.conf.Positional],
+    directory: Annotated[Path, tyro.conf.Positional],
+    /,
+    format: Literal["litert", "onnx", "c"],
+    quantize: Literal["int8"] | None = None,
+    max_error: float = 0.05,
+) -> None:
+    """Write an exported model, a SavedModel, in another format; the agent is not needed.
+
+    Args:
+        path: a model directory, of which the newest version is taken, or a version's directory.
+        directory: where it goes: new or empty.
+        format: litert (extra [litert]), onnx (extra [onnx]) or c.
+        quantize: int8 for a LiteRT policy with weights of 8 bits.
+        max_error: the largest error of its actions, in half-ranges; with more it is not written.
+    """
+    paths.check_model(path)
+    from tfdpg.agents.options import ExportOptions
+
+    options = ExportOptions(format=format, quantize=quantize, max_error=max_error)
+    import_tensorflow()
+    from tfdpg import export as exports
+
+    version = exports.latest_version(path)
+    print(f"wrote {exports.convert(version, directory, options.format, options.quantize, options.max_error)}")

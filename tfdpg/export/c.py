@@ -1,0 +1,112 @@
+"""C: a stock policy as one header, `policy.h`, tried with the system's compiler."""
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfdpg.acting import load_actor
+from tfdpg.export.c_header import c_header
+from tfdpg.export.source import Source
+from tfdpg.export.verify import Inputs, Run
+from tfdpg.exported import STOCK, ExportError, named
+
+HEADER = "policy.h"
+COMPILERS = ("cc", "gcc", "clang")
+FLAGS = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic")
+MAIN = """\
+#include <stdio.h>
+#include "policy.h"
+
+int main(int argc, char **argv) {
+    float x[TFDPG_X], a[TFDPG_A];
+    (void)argv;
+#ifdef TFDPG_STATE
+    tfdpg_state state;
+    tfdpg_start(&state);
+    if (argc > 1) fwrite(&state, sizeof state, 1, stdout);
+    while (fread(x, sizeof x, 1, stdin) == 1 && fread(&state, sizeof state, 1, stdin) == 1) {
+        tfdpg_pi(x, a, &state);
+        fwrite(a, sizeof a, 1, stdout);
+        fwrite(&state, sizeof state, 1, stdout);
+    }
+#else
+    (void)argc;
+    while (fread(x, sizeof x, 1, stdin) == 1) {
+        tfdpg_pi(x, a);
+        fwrite(a, sizeof a, 1, stdout);
+    }
+#endif
+    return 0;
+}
+"""
+"""From observations and states to actions and states, as float32, on its standard input and output; with an argument it
+begins with the state of an episode's start."""
+
+
+def write(source: Source, directory: Path, quantize: str | None) -> tuple[dict[str, str], dict[str, str]]:
+    """Writes `policy.h`; gives the file of `pi`, and why there are no others.
+
+    Raises:
+        ExportError: the policy is no stock one, or there is no compiler to try it with.
+    """
+    if not (source.version / STOCK).exists():
+        raise ExportError(f"The policy cannot be had in C: it is no stock network in float32, and has no {STOCK}")
+    facts = source.metadata
+    trained = facts.get("environment") or {}
+    title = f"The policy of {facts['agent']}{' on ' + trained['id'] if trained else ''}, by tfdpg"
+    actor = load_actor(source.version / STOCK, source.spec, source.recall)
+    (directory / HEADER).write_text(c_header(actor, f"{title} {facts['versions']['tfdpg']}."))
+    reasons = {name: "the header has the policy alone" for name in source.signatures if name != "pi"}
+    if "initial_state" in reasons:
+        reasons["initial_state"] = "it is tfdpg_start"
+    return {"pi": HEADER}, reasons
+
+
+def compiler() -> str:
+    """The system's compiler.
+
+    Raises:
+        ExportError: there is none.
+    """
+    for name in COMPILERS:
+        if path := shutil.which(name):
+            return path
+    raise ExportError(f"A C header is compiled before it is left behind, and there is none of {', '.join(COMPILERS)}.")
+
+
+@contextlib.contextmanager
+def run(source: Source, directory: Path) -> Iterator[Run]:
+    """Computes `pi` with the compiled header, for rows one after the other."""
+    with tempfile.TemporaryDirectory() as scratch:
+        (Path(scratch) / "main.c").write_text(MAIN)
+        command = [compiler(), *FLAGS, f"-I{directory.absolute()}", "main.c", "-o", "main", "-lm"]
+        made = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
+        if made.returncode:
+            raise ExportError(f"The header does not compile: {made.stderr[:2000]}")
+        spec, recall, program = source.spec, source.recall, Path(scratch) / "main"
+        leaves = [leaf.name for leaf in spec.leaves]
+        parts = {} if recall is None else named(recall, recall.start(1))
+
+        def ask(*arguments: str, rows: bytes = b"") -> np.ndarray:
+            answer = subprocess.run([program, *arguments], input=rows, capture_output=True, check=True)
+            return np.frombuffer(answer.stdout, np.float32)
+
+        def call(name: str, inputs: Inputs) -> dict[str, Any]:
+            if recall is not None and name == "initial_state":
+                return named(recall, np.tile(ask("start"), (int(inputs["batch"]), 1)))
+            count = len(inputs[leaves[0]])
+            given = [inputs[key].reshape(count, -1) for key in (*leaves, *parts)]
+            found = ask(rows=np.concatenate(given, axis=1, dtype=np.float32).tobytes()).reshape(count, -1)
+            actions, state = np.split(found, [spec.act_dim], axis=1)
+            outputs = {"pi": actions if spec.actions is None else actions[:, 0].astype(np.int64)}
+            if recall is not None:
+                outputs |= {key: values for key, values in named(recall, state).items() if key in dict(recall.parts)}
+            return outputs
+
+        yield call

@@ -1,0 +1,204 @@
+"""Other formats than SavedModel, made of one: written, verified in their own runtime, and only then moved into place."""
+
+import contextlib
+import functools
+import importlib
+import importlib.metadata
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfdpg import files
+from tfdpg.arguments import reject
+from tfdpg.export import c, litert, onnx
+from tfdpg.export.contract import tensor_facts
+from tfdpg.export.memory import follow
+from tfdpg.export.source import Source
+from tfdpg.export.verify import Inputs, Reference, Run, compare_signature, in_session
+from tfdpg.exported import FORMAT, METADATA, ExportError, check_directory, versions
+
+STEPS = 5
+"""How many steps of an episode a policy with a memory goes to be compared."""
+
+
+class Format(NamedTuple):
+    """A format that is made of a SavedModel.
+
+    Attributes:
+        write: writes the signatures of a source into a directory, quantized or not; gives the file of each signature
+            that is written, and the reason for each that is left out.
+        run: from a source and such a directory to what computes the signatures in the format's own runtime.
+        modules: what both import.
+        libraries: the names under which these are installed.
+    """
+
+    write: Callable[[Source, Path, str | None], tuple[dict[str, str], dict[str, str]]]
+    run: Callable[[Source, Path], contextlib.AbstractContextManager[Run]]
+    modules: Sequence[str] = ()
+    libraries: Sequence[str] = ()
+
+
+FORMATS = {
+    "litert": Format(litert.write, litert.run, ["ai_edge_litert.interpreter"], ["ai-edge-litert"]),
+    "onnx": Format(onnx.write, onnx.run, ["tf2onnx", "onnxruntime"], ["tf2onnx", "onnx", "onnxruntime"]),
+    "c": Format(c.write, c.run),
+}
+"""By the names of their extras, which are Keras' names of the formats."""
+
+
+def check_target(directory: str | Path, format: str) -> None:
+    """Refuses what cannot be written, before there is anything.
+
+    Raises:
+        ValueError: there is no such format.
+        ImportError: its libraries are not installed.
+        NotADirectoryError: `directory` is a file.
+        FileExistsError: `directory` holds something.
+    """
+    if format not in FORMATS:
+        raise reject("format", f"one of {', '.join(FORMATS)}", format)
+    for module in FORMATS[format].modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ImportError(f'format="{format}" needs {module}: pip install "tfdpg[{format}]" ({error})') from error
+    directory = Path(directory)
+    check_directory(directory)
+    if held := sorted(path.name for path in directory.iterdir()) if directory.exists() else []:
+        numbers = versions(directory)
+        what = f"the versions {numbers} of a SavedModel" if numbers else ", ".join(held[:5])
+        raise FileExistsError(
+            f"`directory` must be new or empty for format={format!r}, which is written into it itself. "
+            f"Received: {directory}, which holds {what}"
+        )
+
+
+def convert(
+    version: Path,
+    directory: str | Path,
+    format: str,
+    quantize: str | None = None,
+    max_error: float = 0.05,
+    references: Mapping[str, Reference] | None = None,
+    observations: Mapping[str, np.ndarray] | None = None,
+) -> Path:
+    """Writes a SavedModel in another format into a directory, whole.
+
+    Args:
+        version: the directory of a SavedModel's version.
+        directory: new or empty.
+        format: one of `FORMATS`.
+        quantize: "int8" for a quantized policy, if the format has it.
+        max_error: the largest error of its actions, in half-ranges.
+        references: what the signatures must compute; the default is what the SavedModel does in a session.
+        observations: raw, by input name, on which a quantized policy is compared; the default are seven.
+
+    Returns:
+        The directory.
+
+    Raises:
+        ExportError: the SavedModel is damaged, the format cannot have its policy, or computes something else; nothing
+            is left behind.
+        ValueError, ImportError, NotADirectoryError, FileExistsError: see `check_target`.
+    """
+    check_target(directory, format)
+    chosen, source, directory = FORMATS[format], Source.open(version), Path(directory)
+    made = files.make_directory(directory.absolute().parent)
+    try:
+        with files.scratch_directory(directory.absolute().parent) as scratch, in_session(version) as saved:
+            written, left_out = chosen.write(source, scratch, quantize)
+            if "pi" in left_out:
+                raise ExportError(f"The policy cannot be had as format={format!r}: {left_out['pi']}")
+            expected = references or {name: functools.partial(saved, name) for name in source.signatures}
+            facts = {"export_format": format, "left_out": left_out}
+            with chosen.run(source, scratch) as run:
+                if quantize is None:
+                    differences = _compare(source, run, expected, written)
+                else:
+                    observations = observations or {leaf.name: _last(source)[leaf.name] for leaf in source.spec.leaves}
+                    error = action_error(source, run, expected, observations)
+                    facts["quantized"] = _accept(quantize, error, max_error, len(next(iter(observations.values()))))
+                    differences = {}
+            signatures = {name: _described(source, name, file, differences) for name, file in written.items()}
+            files.seal(scratch, METADATA, _facts(source, chosen) | facts | {"signatures": signatures})
+            files.move(scratch, directory.absolute())
+    except BaseException:
+        with contextlib.suppress(OSError):  # someone else uses the directory by now
+            for path in made:
+                path.rmdir()
+        raise
+    return directory
+
+
+def _compare(source: Source, run: Run, expected: Mapping[str, Reference], names: Mapping[str, str]) -> dict[str, float]:
+    """The largest difference of each signature."""
+    half = source.in_half_precision()
+    differences = {name: compare_signature(name, run, expected[name], source.cases[name], half) for name in names}
+    if source.recall is not None:
+        observations = {leaf.name: _last(source)[leaf.name] for leaf in source.spec.leaves}
+        wanted = iter(_actions(source, lambda name, inputs: expected[name](inputs), observations))
+        found = iter(_actions(source, run, observations))
+        stepped = compare_signature("pi", lambda *_: next(found), lambda _: next(wanted), [{}] * STEPS, half)
+        differences["pi"] = max(differences["pi"], stepped)
+    return differences
+
+
+def action_error(
+    source: Source, run: Run, expected: Mapping[str, Reference], observations: Mapping[str, np.ndarray]
+) -> float:
+    """The largest error of actions, in half-ranges; if Discrete, the share of observations with another action."""
+    wanted = _actions(source, lambda name, inputs: expected[name](inputs), observations)
+    errors = []
+    for outputs, right in zip(_actions(source, run, observations), wanted, strict=True):
+        off = outputs["pi"] - right["pi"]
+        errors.append(
+            np.max(np.abs(off) / source.spec.half_range) if source.spec.actions is None else np.mean(off != 0)
+        )
+    return float(np.max(errors))
+
+
+def _actions(source: Source, run: Run, observations: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """What `pi` gives; with a memory, at each step of episodes that see these observations in turn, without rewards."""
+    if source.recall is None:
+        return [run("pi", observations)]
+    count = len(next(iter(observations.values())))
+    given, steps = run("initial_state", {"batch": np.array(count, np.int32)}), []
+    for t in range(STEPS):
+        rows = {name: np.roll(values, -t, axis=0) for name, values in observations.items()}
+        steps.append(run("pi", rows | given))
+        given = follow(source.recall, steps[-1], np.zeros(count, np.float32))
+    return steps
+
+
+def _last(source: Source) -> Inputs:
+    return source.cases["pi"][-1]
+
+
+def _accept(quantize: str, error: float, max_error: float, count: int) -> dict[str, Any]:
+    """What is said of a quantized policy, here and in `tfdpg.json`."""
+    about = f"{quantize}: the largest error of an action is {error:.3g} half-ranges, on {count} observations"
+    if not error <= max_error:
+        raise ExportError(f"{about}; max_error is {max_error:g}")
+    print(about)
+    return {"as": quantize, "error": error, "max_error": max_error, "observations": count}
+
+
+def _described(source: Source, name: str, file: str, differences: Mapping[str, float]) -> dict[str, Any]:
+    inputs = source.inputs(name)
+    lengths = {leaf.name: len(leaf.shape) for leaf in source.spec.leaves}
+    over_time = any(spec.name in lengths and len(spec.shape) == lengths[spec.name] + 2 for spec in inputs)
+    signature = source.signatures[name].structured_outputs
+    outputs = [tf.TensorSpec(output.shape, output.dtype, key) for key, output in signature.items()]
+    tensors = {"inputs": inputs, "outputs": outputs}
+    said = {key: tensor_facts(value, source.spec, source.recall, over_time) for key, value in tensors.items()}
+    return {"file": file} | said | ({"difference": differences[name]} if name in differences else {})
+
+
+def _facts(source: Source, chosen: Format) -> dict[str, Any]:
+    """What holds for the SavedModel too."""
+    kept = {name: value for name, value in source.metadata.items() if name not in ("files", "sha256", "signatures")}
+    libraries = {name: importlib.metadata.version(name) for name in chosen.libraries}
+    return kept | {"format": FORMAT, "versions": source.metadata["versions"] | libraries}

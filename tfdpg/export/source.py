@@ -1,0 +1,90 @@
+"""What other formats are made of: a verified SavedModel, opened."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfdpg.acting import Recall
+from tfdpg.export.contract import in_order
+from tfdpg.export.warmup import read_warmup
+from tfdpg.exported import metadata, recall_of
+from tfdpg.spec import Spec
+
+HALF = (tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum)
+
+
+class Source(NamedTuple):
+    """A verified SavedModel.
+
+    Attributes:
+        version: its directory.
+        metadata: the content of its `tfdpg.json`.
+        spec: the spaces.
+        recall: what its policy recalls of an episode; None where it has no memory.
+        model: keeps the variables of the signatures.
+        signatures: functions of tensors by position, by name; every input has a rank.
+        cases: for each signature inputs in batches of 1 and 7, on observations of the replay.
+    """
+
+    version: Path
+    metadata: dict[str, Any]
+    spec: Spec
+    recall: Recall | None
+    model: Any
+    signatures: Mapping[str, Any]
+    cases: Mapping[str, Sequence[dict[str, np.ndarray]]]
+
+    @classmethod
+    def open(cls, version: Path) -> "Source":
+        """Opens a version's directory.
+
+        Raises:
+            ExportError: a file is damaged, missing, changed, or of another export.
+        """
+        facts = metadata(version)
+        spec = Spec.from_json(facts)
+        recall = recall_of(spec, facts)
+        model = tf.saved_model.load(str(version))
+        cases = {name: inputs for name, inputs in read_warmup(version).items() if name != "serving_default"}
+        signatures = {name: _by_position(model.signatures[name], spec, recall) for name in cases}
+        return cls(version, facts, spec, recall, model, signatures, cases)
+
+    def inputs(self, name: str) -> list[tf.TensorSpec]:
+        """The inputs of a signature, in their order."""
+        return [spec for spec in self.signatures[name].structured_input_signature[0]]
+
+    def nodes(self, name: str) -> Iterable[Any]:
+        """The nodes of a signature's graph, and of the functions that it calls."""
+        graph = self.signatures[name].graph.as_graph_def()
+        yield from graph.node
+        for function in graph.library.function:
+            yield from function.node_def
+
+    def in_half_precision(self) -> bool:
+        """Whether something is computed in half precision."""
+        nodes = (node for name in self.signatures for node in self.nodes(name))
+        return any(value.type in HALF for node in nodes for value in node.attr.values())
+
+    def save(self, directory: str, names: Iterable[str]) -> None:
+        """Writes some of the signatures as a SavedModel."""
+        module = tf.Module()
+        module.model = self.model
+        tf.saved_model.save(module, directory, signatures={name: self.signatures[name] for name in names})
+
+
+def _by_position(signature: Any, spec: Spec, recall: Recall | None) -> Any:
+    """A signature with its inputs in their order, each of them with a rank; `levels` has one for each observation."""
+    _, given = signature.structured_input_signature
+    names = in_order(given, spec, recall)
+    ranked = [
+        tf.TensorSpec([None, None] if given[name].shape.rank is None else given[name].shape, given[name].dtype, name)
+        for name in names
+    ]
+
+    def call(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+        return signature(**dict(zip(names, tensors, strict=True)))
+
+    return tf.function(call, autograph=False).get_concrete_function(*ranked)
