@@ -33,6 +33,8 @@ commands:
   evaluate            run episodes with a trained or an exported policy
   export              export the policy of a run
   inspect             show what an exported model holds
+  serve               serve an exported model as TensorFlow Serving does, for development
+  labels              give versions of an exported model labels, such as stable and canary
   plot                plot the learning curves of runs
 
 `tfdpg --version` prints the version.
@@ -99,6 +101,8 @@ def _answer(argv: Sequence[str] | None) -> int:
         "evaluate": lambda args: parse(called(evaluate), args, "tfdpg evaluate")(),
         "export": lambda args: parse(called(export), args, "tfdpg export")(),
         "inspect": lambda args: parse(called(inspect_export), args, "tfdpg inspect")(),
+        "serve": _serve,
+        "labels": _labels,
         "plot": lambda args: parse(called(plot), args, "tfdpg plot")(),
     }
     if command in ("-h", "--help"):
@@ -153,6 +157,18 @@ def _check(argv: list[str]) -> int:
 
     plain = {"env": "the environment goes in plainly: tfdpg check ENV"}
     return parse(called(check), argv, "tfdpg check", plain)()
+
+
+def _serve(argv: list[str]) -> None:
+    from tfdpg.serve.command import serve
+
+    parse(called(serve), argv, "tfdpg serve")()
+
+
+def _labels(argv: list[str]) -> None:
+    from tfdpg.serve.command import labels
+
+    parse(called(labels), argv, "tfdpg labels")()
 
 
 def _train(argv: list[str]) -> None:
