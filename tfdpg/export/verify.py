@@ -60,14 +60,18 @@ def verify(
             check(run)
 
 
-def open_session(directory: Path) -> tuple[tf.compat.v1.Session, Mapping[str, Any]]:
+def open_session(directory: Path, config: Any = None) -> tuple[tf.compat.v1.Session, Mapping[str, Any]]:
     """A SavedModel in a session of its own, and its SignatureDefs by name.
+
+    Args:
+        directory: the SavedModel.
+        config: a `ConfigProto`; None takes the default.
 
     Raises:
         ExportError: it does not load.
     """
     graph = tf.Graph()
-    session = tf.compat.v1.Session(graph=graph)
+    session = tf.compat.v1.Session(graph=graph, config=config)
     try:
         with _quiet(), graph.as_default():
             return session, dict(tf.compat.v1.saved_model.load(session, ["serve"], str(directory)).signature_def)

@@ -105,7 +105,9 @@ class Model:
 
     def __init__(self, directory: Path):
         export.metadata(directory)
-        session, self.definitions = open_session(directory)
+        # a request's own thread computes: to wake others for a small network takes longer than the network
+        config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=-1)
+        session, self.definitions = open_session(directory, config)
         self.version = int(directory.name)
         self.signatures = {
             name: Signature(name, definition, session)
