@@ -20,7 +20,8 @@ def test_help_imports_nothing_heavy():
     code = "import sys; from tfdpg.cli import main; main(['--help']); assert 'tensorflow' not in sys.modules"
     shown = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert all(
-        command in shown for command in ("train ddpg|td3|d4pg|acer", "check", "evaluate", "export", "inspect", "plot")
+        command in shown
+        for command in ("train ddpg|td3|d4pg|acer", "check", "evaluate", "export", "inspect", "serve", "labels", "plot")
     )
 
 
@@ -52,6 +53,8 @@ MISTAKES = {
     "check --env X": "the environment goes in plainly: tfdpg check ENV",
     "evaluate x --episode 3": "there is no flag --episode. Did you mean --episodes?",
     "inspect": "PATH is missing: a model directory, ",
+    "serve": "PATH is missing: a model directory, whose name is the model's",
+    "serve x --prot 3": "there is no flag --prot. Did you mean --port?",
 }
 """Command lines that are not understood."""
 REFUSED = {
@@ -117,7 +120,9 @@ def test_a_reader_that_has_enough_is_no_error(options):
     assert (ended.returncode, ended.stderr) == (141, "")
 
 
-COMMANDS = [["train", name.lower()] for name in AGENTS] + [["check"], ["evaluate"], ["export"], ["inspect"], ["plot"]]
+COMMANDS = [["train", name.lower()] for name in AGENTS] + [
+    [command] for command in ("check", "evaluate", "export", "inspect", "serve", "labels", "plot")
+]
 
 
 @pytest.mark.parametrize("arguments", COMMANDS)

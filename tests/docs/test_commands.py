@@ -23,11 +23,14 @@ from tfdpg.agents import AGENTS
 from tfdpg.checking.command import check as check_environment
 from tfdpg.cli.flags import resume_flags, training_flags
 from tfdpg.cli.parsing import flags_of
+from tfdpg.serve.command import labels, serve
 
-PROGRAMS = ("tfdpg", "ray", "python", "python3", "pip", "sphinx-build")
+PROGRAMS = ("tfdpg", "ray", "python", "python3", "pip", "sphinx-build", "docker")
 NOTE = '#!/bin/bash\n{ printf "%s\\0" "${0##*/}" "$@"; printf "\\n"; } >> "$NOTES"\n'
 COMMANDS = {"check": check_environment, "evaluate": cli.evaluate, "export": cli.export}
-COMMANDS |= {"inspect": cli.inspect_export, "plot": cli.plot}
+COMMANDS |= {"inspect": cli.inspect_export, "plot": cli.plot, "serve": serve, "labels": labels}
+MODEL_SERVER = {"allow_version_labels_for_unavailable_models", "enable_batching", "model_config_file"}
+"""Flags of TensorFlow Serving."""
 TRAINING = {name.lower() for name in AGENTS}
 BLOCKS = [(page, block) for page in PAGES for block in fences(page, "sh")]
 
@@ -90,6 +93,8 @@ def check(program, words):
             assert (ROOT / script).is_file()
             if options:
                 module(script).parser().parse_args(options)
+        case "docker", ["run", "--rm", *_]:
+            pass  # see test_the_container_gets_the_model
         case "pip", ["install", *_, what] if "[" in what:
             assert set(re.findall(r"[\w-]+", what)) <= set(setup()["options.extras_require"])
         case "pip", ["install", *_]:
@@ -149,9 +154,9 @@ def test_the_flags_that_it_names_exist(page):
     known |= {name for function in COMMANDS.values() for name in inspect.signature(function).parameters}
     known |= {flag.replace("-", "_") for flag in flags_of(resume_flags(None))}
     for span in spans(page):
-        for flag in re.findall(r"^--([a-z-]+)", span):
+        for flag in re.findall(r"^--([a-z_-]+)", span):
             name = flag.replace("-", "_")
-            assert name in known | {"resume"} or name.removeprefix("no_") in known, span
+            assert name in known | MODEL_SERVER | {"resume"} or name.removeprefix("no_") in known, span
 
 
 def test_the_options_of_the_ablations_are_understood():

@@ -1,5 +1,7 @@
 """Every Python block of the pages runs, the blocks of a page in one namespace."""
 
+import contextlib
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import tfdpg
 from tests.agents.roster import brief
 from tests.docs.pages import PAGES, fences
 from tests.docs.substitutions import PYTHON, prepare
+from tests.serve.conftest import serving
 
 PYTHON_PAGES = [page for page in PAGES if fences(page, "python")]
 
@@ -19,11 +22,16 @@ def test_the_code_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     names = prepare(page, tmp_path)
-    for block in fences(page, "python"):
-        code = block.code
-        for text, replacement in PYTHON.items():
-            code = code.replace(text, replacement)
-        exec(compile("\n" * block.line + code, page, "exec"), names)
+    with contextlib.ExitStack() as until_then:
+        substitutions = dict(PYTHON)
+        if page == "docs/serving.md":
+            ports = until_then.enter_context(serving(tmp_path / "exported_models/td3-halfcheetah")).ports
+            substitutions |= {"localhost:8501": f"localhost:{ports.rest}", "localhost:8500": f"localhost:{ports.grpc}"}
+        for block in fences(page, "python"):
+            code = block.code
+            for text, replacement in substitutions.items():
+                code = code.replace(text, replacement)
+            exec(compile("\n" * block.line + code, page, "exec"), names)
     if page == "docs/own-networks.md":
         np.testing.assert_allclose(names["target"], [10.9, 1.0], rtol=1e-6)
 

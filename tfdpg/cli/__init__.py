@@ -35,6 +35,8 @@ commands:
   export              export the policy of a run
   convert             write an exported model in another format
   inspect             show what an exported model holds
+  serve               serve an exported model as TensorFlow Serving does, for development
+  labels              give versions of an exported model labels, such as stable and canary
   plot                plot the learning curves of runs
 
 `tfdpg --version` prints the version.
@@ -102,6 +104,8 @@ def _answer(argv: Sequence[str] | None) -> int:
         "export": lambda args: parse(called(export), args, "tfdpg export")(),
         "convert": lambda args: parse(called(convert), args, "tfdpg convert")(),
         "inspect": lambda args: parse(called(inspect_export), args, "tfdpg inspect")(),
+        "serve": _serve,
+        "labels": _labels,
         "plot": lambda args: parse(called(plot), args, "tfdpg plot")(),
     }
     if command in ("-h", "--help"):
@@ -156,6 +160,18 @@ def _check(argv: list[str]) -> int:
 
     plain = {"env": "the environment goes in plainly: tfdpg check ENV"}
     return parse(called(check), argv, "tfdpg check", plain)()
+
+
+def _serve(argv: list[str]) -> None:
+    from tfdpg.serve.command import serve
+
+    parse(called(serve), argv, "tfdpg serve")()
+
+
+def _labels(argv: list[str]) -> None:
+    from tfdpg.serve.command import labels
+
+    parse(called(labels), argv, "tfdpg labels")()
 
 
 def _train(argv: list[str]) -> None:

@@ -4,6 +4,7 @@ from tfdpg.export.acer import acer_signatures
 from tfdpg.export.convert import check_target, convert
 from tfdpg.export.describe import describe
 from tfdpg.export.examples import example_observations
+from tfdpg.export.labels import keep_newest, read_labels, write_labels
 from tfdpg.export.signature import Signature
 from tfdpg.export.signatures import return_signature, signatures
 from tfdpg.export.write import write
@@ -18,12 +19,15 @@ __all__ = [
     "copy",
     "describe",
     "example_observations",
+    "keep_newest",
     "latest_version",
     "load",
     "metadata",
+    "read_labels",
     "return_signature",
     "signatures",
     "acer_signatures",
     "versions",
     "write",
+    "write_labels",
 ]

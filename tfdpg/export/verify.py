@@ -76,20 +76,34 @@ def compare_signature(
     return float(largest)
 
 
+def open_session(directory: Path, config: Any = None) -> tuple[tf.compat.v1.Session, Mapping[str, Any]]:
+    """A SavedModel in a session of its own, and its SignatureDefs by name.
+
+    Args:
+        directory: the SavedModel.
+        config: a `ConfigProto`; None takes the default.
+
+    Raises:
+        ExportError: it does not load.
+    """
+    graph = tf.Graph()
+    session = tf.compat.v1.Session(graph=graph, config=config)
+    try:
+        with quiet("tensorflow", logging.ERROR), graph.as_default():
+            return session, dict(tf.compat.v1.saved_model.load(session, ["serve"], str(directory)).signature_def)
+    except Exception as error:
+        session.close()
+        raise ExportError(f"The exported model does not load in a session: {error}") from error
+
+
 @contextlib.contextmanager
 def in_session(directory: Path) -> Iterator[Run]:
     """Computes the signatures of a SavedModel; outside of the session's graph, networks are called as ever."""
-    graph = tf.Graph()
-    with contextlib.closing(tf.compat.v1.Session(graph=graph)) as session:
-        try:
-            # it advises to use the other loader
-            with quiet("tensorflow", logging.ERROR), graph.as_default():
-                model = tf.compat.v1.saved_model.load(session, ["serve"], str(directory))
-        except Exception as error:
-            raise ExportError(f"The exported model does not load in a session: {error}") from error
+    session, signatures = open_session(directory)
+    with contextlib.closing(session):
 
         def run(name: str, inputs: Inputs) -> dict[str, np.ndarray]:
-            signature = model.signature_def[name]
+            signature = signatures[name]
             feed = {signature.inputs[key].name: values for key, values in inputs.items()}
             return session.run({key: output.name for key, output in signature.outputs.items()}, feed)
 

@@ -89,7 +89,8 @@ class ExportBest(_AgentCallback):
     Args:
         directory: the model directory.
         monitor: the log to maximise.
-        keep: how many of the newest versions to keep; None keeps all.
+        keep: how many of the newest versions to keep, beside those that have labels; None keeps all. A server that
+            is slow to poll finds the version that it was about to load with 2 or more.
     """
 
     def __init__(self, directory: str | Path, monitor: str = "val_return", keep: int | None = 1):
@@ -122,8 +123,7 @@ class ExportBest(_AgentCallback):
         scores = {key: float(value) for key, value in {**kept, self.monitor: score}.items()}
         self.agent.export(self.directory, scores=scores)
         if self.keep is not None:
-            for version in export.versions(self.directory)[: -self.keep]:
-                shutil.rmtree(self.directory / str(version))
+            export.keep_newest(self.directory, self.keep)
 
 
 class StopAtReturn(_AgentCallback):

@@ -1,0 +1,237 @@
+"""Requests per second and latencies of `tfdpg serve`, while the model is replaced all the time.
+
+python examples/benchmarks/serving_load.py --seconds 10
+
+Two exports that answer differently take turns as the newest version, and older ones are removed. Every answer must be
+one of the two, whole; by gRPC, which says its version, the one of that version. The clients have a process and the
+server has one, so both share what cores there are.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import aiohttp
+import grpc
+import numpy as np
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+import tfdpg
+from tfdpg import export
+
+MODEL = Path(__file__).parents[2] / "exported_models/td3-halfcheetah"
+
+
+class Result(NamedTuple):
+    """What came of some seconds of requests."""
+
+    protocol: str
+    batch: int
+    clients: int
+    per_second: float
+    p50: float
+    p99: float
+    swaps: int
+    lost: int
+    wrong: int
+
+    def row(self):
+        """A row of the table, times in milliseconds."""
+        times = f"{self.per_second:,.0f} | {self.p50 * 1e3:.1f} | {self.p99 * 1e3:.1f}"
+        return (
+            f"| {self.protocol} | {self.batch} | {self.clients} | {times} | {self.swaps} | {self.lost} | {self.wrong} |"
+        )
+
+
+HEAD = "| protocol | batch | clients | requests/s | p50, ms | p99, ms | swaps | lost | wrong |\n" + "|---" * 9 + "|"
+
+
+class Server:
+    """`tfdpg serve`, in a process of its own."""
+
+    def __init__(self, directory):
+        self.directory, self.served = directory, 0
+        command = [sys.executable, "-m", "tfdpg", "serve", str(directory), "--port", "0", "--grpc-port", "0"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+        lines = iter(self.process.stdout.readline, "")
+        where = next((line for line in lines if "REST at" in line), "")
+        self.url, self.address = re.search(r"REST at (\S+), gRPC at (\S+)", where).groups()
+        self.reader = threading.Thread(target=self._read, args=(lines,))
+        self.reader.start()
+
+    def _read(self, lines):
+        for line in lines:
+            self.served += line.endswith("is served\n")
+
+    def end(self):
+        """Ends it; raises if it did not end by itself."""
+        self.process.terminate()
+        status = self.process.wait(60)
+        self.reader.join()
+        self.process.stdout.close()
+        if status:
+            raise RuntimeError(f"The server ended with {status}")
+
+
+class Models:
+    """Two exports that take turns in a model directory."""
+
+    def __init__(self, model, directory):
+        first = export.latest_version(model)
+        self.policies = [tfdpg.load(first)]
+        agent = tfdpg.TD3(self.policies[0].spec, seed=1)
+        self.policies.append(tfdpg.load(agent.export(directory / "other")))
+        self.directory, self.spec = directory / "model", agent.spec
+        self.swap()
+
+    def swap(self):
+        """Puts the other one in place of the newest."""
+        newest = max(export.versions(self.directory), default=0)
+        export.copy(self.policies[newest % 2].directory, self.directory)
+        export.keep_newest(self.directory, 1)
+
+    def answers(self, x):
+        """What versions answer: those with odd numbers, and those with even ones."""
+        return [policy(x) for policy in self.policies]
+
+
+class Rest:
+    """A client by REST, in columns."""
+
+    name = "REST"
+
+    def __init__(self, server, x):
+        self.url, self.body = f"{server.url}:predict", json.dumps({"inputs": x.tolist()}).encode()
+
+    @contextlib.asynccontextmanager
+    async def connected(self):
+        """Gives what asks once, and returns the answer."""
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+            async def ask():
+                async with session.post(self.url, data=self.body) as response:
+                    response.raise_for_status()
+                    return await response.read()
+
+            yield ask
+
+    def is_right(self, answer, expected):
+        """Whether an answer is the one of a version."""
+        found = np.array(json.loads(answer)["outputs"], np.float32)
+        return any(found.shape == each.shape and np.allclose(found, each, rtol=1e-4, atol=1e-5) for each in expected)
+
+
+class Grpc:
+    """A client by gRPC."""
+
+    name = "gRPC"
+
+    def __init__(self, server, x):
+        self.address, self.request = server.address, predict_pb2.PredictRequest()
+        self.request.model_spec.name = server.directory.name
+        self.request.inputs["x"].CopyFrom(tf.make_tensor_proto(x))
+
+    @contextlib.asynccontextmanager
+    async def connected(self):
+        """Gives what asks once, and returns the answer."""
+        async with grpc.aio.insecure_channel(self.address) as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            yield lambda: stub.Predict(self.request)
+
+    def is_right(self, answer, expected):
+        """Whether an answer is the one of its version."""
+        found, wanted = tf.make_ndarray(answer.outputs["pi"]), expected[1 - answer.model_spec.version.value % 2]
+        return found.shape == wanted.shape and np.allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+async def _load(client, clients, seconds, swap, every):
+    """Latencies, answers and errors of so many clients that ask one after the other, each its own questions."""
+    times, answers, errors, over = [], [], [], asyncio.Event()
+
+    async def ask_on(ask):
+        while not over.is_set():
+            start = time.perf_counter()
+            try:
+                answers.append(await ask())
+                times.append(time.perf_counter() - start)
+            except Exception as error:
+                errors.append(error)
+
+    async def swap_on():
+        while not over.is_set():
+            await asyncio.to_thread(swap)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), every)
+
+    async with client.connected() as ask:
+        await ask()
+        begun = time.perf_counter()
+        asking = [asyncio.create_task(ask_on(ask)) for _ in range(clients)]
+        swapping = asyncio.create_task(swap_on())
+        await asyncio.sleep(seconds)
+        over.set()
+        await asyncio.gather(swapping, *asking)
+        return times, answers, errors, time.perf_counter() - begun
+
+
+def measure(server, models, kind, batch, clients, seconds, every):
+    """A row of the table."""
+    x = np.random.default_rng(0).standard_normal((batch, *models.spec.observation_space.shape)).astype(np.float32)
+    client, expected, before = kind(server, x), models.answers(x), server.served
+    times, answers, errors, took = asyncio.run(_load(client, clients, seconds, models.swap, every))
+    for error in errors[:3]:
+        print(f"lost: {error!r}", file=sys.stderr)
+    wrong = sum(not client.is_right(answer, expected) for answer in answers)
+    p50, p99 = np.percentile(times, [50, 99])
+    swaps = server.served - before
+    return Result(kind.name, batch, clients, len(times) / took, p50, p99, swaps, len(errors), wrong)
+
+
+def results(model, batches, clients, seconds, every):
+    """Measures each combination."""
+    with tempfile.TemporaryDirectory() as directory:
+        models = Models(model, Path(directory))
+        server = Server(models.directory)
+        try:
+            for kind in (Rest, Grpc):
+                for batch in batches:
+                    for count in clients:
+                        yield measure(server, models, kind, batch, count, seconds, every)
+        finally:
+            server.end()
+
+
+def parser():
+    """The command line."""
+    found = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    found.add_argument("--model", type=Path, default=MODEL, help="an exported model")
+    found.add_argument("--batches", type=int, nargs="+", default=[1, 32], help="observations in a request")
+    found.add_argument("--clients", type=int, nargs="+", default=[1, 32], help="clients at a time")
+    found.add_argument("--seconds", type=float, default=10, help="for each row")
+    found.add_argument("--every", type=float, default=2, help="seconds between two versions")
+    return found
+
+
+def main():
+    """Prints the table; the exit status is 1 if a request was lost, or an answer was none of a version."""
+    arguments, failed = parser().parse_args(), 0
+    print(HEAD)
+    for result in results(*(getattr(arguments, name) for name in ("model", "batches", "clients", "seconds", "every"))):
+        print(result.row(), flush=True)
+        failed += result.lost + result.wrong
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""Which versions a server finds: whole ones, those that are kept, and those with labels."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tensorflow_serving.config import model_server_config_pb2
+
+from tfdpg import export
+
+SHIPPED = Path(__file__).parents[2] / "exported_models/td3-halfcheetah/1"
+FILES = {path.relative_to(SHIPPED) for path in SHIPPED.rglob("*") if path.is_file()}
+
+
+def shelf(directory, count):
+    """A model directory with so many versions."""
+    for _ in range(count):
+        export.copy(SHIPPED, directory)
+    return directory
+
+
+def half(directory):
+    """The versions of a model directory that are there and have not all of their files."""
+    for path in directory.iterdir():
+        if path.name.isdigit():
+            held = {(Path(folder) / name).relative_to(path) for folder, _, names in os.walk(path) for name in names}
+            if held != FILES and path.exists():
+                yield path.name, held
+
+
+def test_who_polls_never_sees_half_a_model(tmp_path):
+    over, seen, polls = threading.Event(), [], 0
+
+    def write():
+        try:
+            for _ in range(12):
+                export.copy(SHIPPED, tmp_path)
+                export.keep_newest(tmp_path, 1)
+        finally:
+            over.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not over.is_set():
+        seen += half(tmp_path)
+        polls += 1
+    writer.join()
+    assert not seen and polls > 50
+    assert export.versions(tmp_path) == [12] and [path.name for path in tmp_path.iterdir()] == ["12"]
+    (tmp_path / "12/saved_model.pb").unlink()
+    assert [name for name, _ in half(tmp_path)] == ["12"]  # and it is seen where it is
+
+
+def test_labels_are_a_config_of_the_server(tmp_path):
+    directory = shelf(tmp_path / "robot", 3)
+    path = export.write_labels(directory, {"stable": 1, "canary": 3})
+    config = text_format.Parse(path.read_text(), model_server_config_pb2.ModelServerConfig())
+    (model,) = config.model_config_list.config
+    assert (path, model.name, model.base_path) == (directory / "models.config", "robot", "/models/robot")
+    assert model.model_platform == "tensorflow" and list(model.model_version_policy.specific.versions) == [1, 3]
+    assert dict(model.version_labels) == export.read_labels(directory) == {"stable": 1, "canary": 3}
+    export.write_labels(directory, {"stable": 3}, base_path="/srv/robot")
+    config = text_format.Parse(path.read_text(), model_server_config_pb2.ModelServerConfig())
+    assert config.model_config_list.config[0].base_path == "/srv/robot" and export.read_labels(directory) == {
+        "stable": 3
+    }
+
+
+def test_labels_that_others_wrote_are_read(tmp_path):
+    written = model_server_config_pb2.ModelServerConfig()
+    written.model_config_list.config.add().version_labels.update({"stable": 42, "canary": 43})
+    for text in (text_format.MessageToString(written), text_format.MessageToString(written, as_one_line=True)):
+        (tmp_path / "models.config").write_text(text)
+        assert export.read_labels(tmp_path) == {"stable": 42, "canary": 43}
+    (tmp_path / "models.config").write_text("version_labels {\n  key: 'stable',\n  value: 4\n}")
+    assert export.read_labels(tmp_path) == {"stable": 4} and export.read_labels(tmp_path / "none") == {}
+
+
+def test_what_has_a_label_is_kept(tmp_path):
+    export.write_labels(shelf(tmp_path, 4), {"stable": 1})
+    export.keep_newest(tmp_path, 2)
+    assert export.versions(tmp_path) == [1, 3, 4]
+    export.write_labels(tmp_path, {"stable": 3})
+    export.keep_newest(tmp_path, 1)
+    assert export.versions(tmp_path) == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "labels, message",
+    [
+        ({}, "`labels` must be a version for each label"),
+        ({"stable": 2}, r"`stable` must be one of the versions \[1\]. Received: stable=2"),
+        ({"stable": "new"}, "`stable` must be an integer"),
+        ({'a" b': 1}, "`labels` must be of letters, digits"),
+    ],
+)
+def test_labels_that_cannot_be(tmp_path, labels, message):
+    shelf(tmp_path, 1)
+    with pytest.raises(ValueError, match=message):
+        export.write_labels(tmp_path, labels)
+    assert not (tmp_path / "models.config").exists()
+
+
+def test_labels_need_a_sound_version(tmp_path):
+    with pytest.raises(FileNotFoundError, match="No exported model"):
+        export.write_labels(tmp_path, {"stable": 1})
+    (shelf(tmp_path, 1) / "1/saved_model.pb").write_bytes(b"")
+    with pytest.raises(export.ExportError, match="saved_model.pb is damaged"):
+        export.write_labels(tmp_path, {"stable": 1})

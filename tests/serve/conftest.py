@@ -1,0 +1,87 @@
+"""A server in a thread, with real sockets, on models that agents of the tests exported."""
+
+import asyncio
+import contextlib
+import json
+import threading
+import urllib.error
+import urllib.request
+import warnings
+
+import pytest
+
+import tfdpg
+from tests.agents.roster import D4PG, SMALL
+from tfdpg.serve import server
+from tfdpg.serve.shelf import Shelf
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import grpc
+    from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+
+class Client:
+    """Speaks to a server, without tfdpg."""
+
+    def __init__(self, name, ports, told):
+        self.name, self.ports, self.told = name, ports, told
+        self.url = f"http://127.0.0.1:{ports.rest}/v1/models/{name}"
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{ports.grpc}")
+        self.predict = prediction_service_pb2_grpc.PredictionServiceStub(self.channel).Predict
+
+    def post(self, content, where="", method="POST"):
+        """The status and the JSON of an answer; `content` is an object or already the bytes of a body."""
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        return self._answer(urllib.request.Request(f"{self.url}{where}:predict", body, method=method))
+
+    def get(self, where=""):
+        return self._answer(urllib.request.Request(f"{self.url}{where}"))
+
+    def _answer(self, request):
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status, json.load(response)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+
+@contextlib.contextmanager
+def serving(directory, limit=1 << 20):
+    """Serves a model directory; gives a client."""
+    shelf, told, started, ended = Shelf(directory), [], threading.Event(), asyncio.Event()
+    found, loops = [], []
+
+    async def serve():
+        loops.append(asyncio.get_running_loop())
+        async with server.running(shelf, "127.0.0.1", server.Ports(0, 0), limit, told.append) as ports:
+            found.append(ports)
+            started.set()
+            await ended.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    try:
+        assert started.wait(60)
+        client = Client(shelf.name, found[0], told)
+        with client.channel:
+            yield client
+    finally:
+        loops[0].call_soon_threadsafe(ended.set)
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """A model directory."""
+    directory = tmp_path_factory.mktemp("models")
+    tfdpg.D4PG("Pendulum-v1", **SMALL | D4PG).export(directory / "d4pg")
+    return directory
+
+
+@pytest.fixture(scope="session")
+def d4pg(models):
+    with serving(models / "d4pg") as client:
+        yield client

@@ -1,0 +1,91 @@
+"""`tfdpg serve` and `tfdpg labels`, as processes and as functions."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfdpg import cli, export
+
+SHIPPED = Path(__file__).parents[2] / "exported_models/td3-halfcheetah"
+
+
+def test_labels_are_written_and_shown(tmp_path, capsys):
+    for _ in range(2):
+        export.copy(SHIPPED / "1", tmp_path / "robot")
+    command = ["labels", str(tmp_path / "robot"), "stable=1", "canary=2", "--base-path", "/srv/robot"]
+    assert cli.main(command) == 0
+    text = (tmp_path / "robot/models.config").read_text()
+    assert capsys.readouterr().out == f"{text}wrote {tmp_path}/robot/models.config\n"
+    assert 'base_path: "/srv/robot"' in text and export.read_labels(tmp_path / "robot") == {"stable": 1, "canary": 2}
+    for words, message in (
+        (["stable"], "`labels` must be as stable=3 canary=4. Received: labels='stable'"),
+        (["stable=x"], "`labels` must be as stable=3 canary=4"),
+        (["stable=9"], "`stable` must be one of the versions [1, 2]. Received: stable=9"),
+        ([], "`labels` must be a version for each label"),
+    ):
+        assert cli.main(["labels", str(tmp_path / "robot"), *words]) == 1
+        assert message in capsys.readouterr().err
+    assert (tmp_path / "robot/models.config").read_text() == text
+    assert cli.main(["labels", str(tmp_path), "stable=1"]) == 1
+    assert "No exported model in" in capsys.readouterr().err
+
+
+def test_what_cannot_be_served_is_refused(tmp_path, capsys):
+    for words, message in (
+        ([str(tmp_path)], f"No exported model in {tmp_path}"),
+        ([str(SHIPPED / "1")], "is a version's directory; serve the model's"),
+        ([str(SHIPPED), "--port", "70000"], "`port` must be in [0, 65535]. Received: port=70000"),
+        ([str(SHIPPED), "--grpc-port", "-1"], "`grpc_port` must be in [0, 65535]"),
+        ([str(SHIPPED), "--max-request-mib", "0"], "`max_request_mib` must be an integer in [1, 2047]"),
+    ):
+        assert cli.main(["serve", *words]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_refused(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for flags in (["--port", port, "--grpc-port", "0"], ["--port", "0", "--grpc-port", port]):
+            assert cli.main(["serve", str(SHIPPED), *flags]) == 1
+            error = capsys.readouterr().err
+            assert re.search("address already in use|the address is in use", error) and error.count("\n") == 1
+
+
+def test_without_its_extra_it_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    assert cli.main(["serve", str(SHIPPED)]) == 1
+    assert "`tfdpg serve` needs aiohttp: pip install 'tfdpg[serve]'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_once_requests_are_answered(number):
+    command = [sys.executable, "-m", "tfdpg", "serve", str(SHIPPED), "--port", "0", "--grpc-port", "0"]
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    with subprocess.Popen(command, **pipes) as process:
+        assert process.stdout.readline() == "td3-halfcheetah: version 1 is served\n"
+        pattern = r"td3-halfcheetah: REST at http://127.0.0.1:(\d+)(/\S+), gRPC at 127.0.0.1:(\d+)\n"
+        port, path, grpc_port = re.fullmatch(pattern, process.stdout.readline()).groups()
+        socket.create_connection(("127.0.0.1", int(grpc_port))).close()
+        body = json.dumps({"instances": [[0.0] * 17]}).encode()
+        head = f"POST {path}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", int(port)), timeout=60) as connection:
+            connection.sendall(head.encode())
+            assert connection.recv(100).startswith(b"HTTP/1.1 100")  # the request is under way
+            process.send_signal(number)
+            assert process.stdout.readline() == "td3-halfcheetah: ends, once the requests under way are answered\n"
+            connection.sendall(body)
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            assert response.status == 200 and np.shape(json.load(response)["predictions"]) == (1, 6)
+        assert process.communicate(timeout=60) == ("", "") and process.returncode == 0

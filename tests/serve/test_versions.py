@@ -1,0 +1,146 @@
+"""Versions come and go while requests are answered: none is lost, none is answered by half a model."""
+
+import gc
+import shutil
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+
+import tfdpg
+from tests.agents.roster import SMALL
+from tests.serve.conftest import serving
+from tests.serve.test_requests import request
+from tfdpg import export
+from tfdpg.serve.model import RequestError
+from tfdpg.serve.shelf import Shelf
+
+X = np.array([[1.0, 0.0, 0.5], [0.6, 0.8, -2.0]], np.float32)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two versions that answer differently."""
+    directory = tmp_path_factory.mktemp("made") / "td3"
+    agent = tfdpg.TD3("Pendulum-v1", seed=0, **SMALL)
+    first = agent.export(directory)
+    agent.set_weights([weight + 0.5 for weight in agent.get_weights()])
+    return first, agent.export(directory)
+
+
+@pytest.fixture
+def directory(made, tmp_path):
+    export.copy(made[0], tmp_path / "td3")
+    return tmp_path / "td3"
+
+
+def answer(model):
+    return model.signature("pi")({"x": X})["pi"]
+
+
+def versions(shelf):
+    return list(shelf.served.models)
+
+
+def test_requests_under_way_end_on_the_model_that_they_began_with(made, directory):
+    shelf = Shelf(directory)
+    before = shelf.find("td3")
+    np.testing.assert_allclose(answer(before), tfdpg.load(made[0])(X), rtol=1e-5)
+    export.copy(made[1], directory)
+    assert shelf.poll() == ["version 2 is served", "version 1 is no longer served"] and versions(shelf) == [2]
+    export.keep_newest(directory, 1)
+    np.testing.assert_allclose(answer(before), tfdpg.load(made[0])(X), rtol=1e-5)
+    np.testing.assert_allclose(answer(shelf.find("td3")), tfdpg.load(made[1])(X), rtol=1e-5)
+    session, before = weakref.ref(before), None
+    gc.collect()
+    assert session() is None and shelf.poll() == []
+
+
+def test_a_damaged_version_is_not_served(made, directory):
+    shelf = Shelf(directory)
+    export.copy(made[1], directory)
+    whole = (directory / "2/saved_model.pb").read_bytes()
+    (directory / "2/saved_model.pb").write_bytes(whole[:-1])
+    (news,) = shelf.poll()
+    assert news.startswith("version 2 is not served: ") and "2/saved_model.pb is damaged" in news
+    assert shelf.poll() == [] and versions(shelf) == [1] and list(shelf.failed) == [2]
+    (directory / "2/saved_model.pb").write_bytes(whole)
+    assert shelf.poll()[0] == "version 2 is served" and versions(shelf) == [2] and not shelf.failed
+    shutil.rmtree(directory / "2")
+    (directory / "1/saved_model.pb").unlink()
+    assert "version 1 is not served" in shelf.poll()[0] and versions(shelf) == [2]
+    with pytest.raises(export.ExportError, match="1/saved_model.pb is missing"):
+        Shelf(directory)
+    with pytest.raises(FileNotFoundError, match="No exported model in"):
+        Shelf(directory / "1")
+
+
+def test_labels_are_served_and_move_once_their_version_is_loaded(made, directory):
+    for _ in range(2):
+        export.copy(made[1], directory)
+    shelf = Shelf(directory)
+    assert versions(shelf) == [3]
+    export.write_labels(directory, {"stable": 1, "canary": 2})
+    shelf.poll()
+    assert versions(shelf) == [1, 2] and shelf.find("td3").version == 2
+    assert [shelf.find("td3", label=label).version for label in ("stable", "canary")] == [1, 2]
+    with pytest.raises(RequestError, match=r"Specific\(td3, 3\)"):
+        shelf.find("td3", 3)
+    export.write_labels(directory, {"stable": 2, "canary": 3})
+    (directory / "3/saved_model.pb").unlink()
+    shelf.poll()
+    assert versions(shelf) == [2] and shelf.find("td3", label="stable").version == 2
+    assert shelf.find("td3", label="canary").version == 2  # as before
+    (directory / "models.config").unlink()
+    shutil.rmtree(directory / "3")
+    shelf.poll()
+    assert versions(shelf) == [2]
+    with pytest.raises(RequestError, match="Unrecognized servable version label: stable"):
+        shelf.find("td3", label="stable")
+
+
+@pytest.mark.slow
+def test_the_server_swaps_while_it_answers(made, directory):
+    expected = {1: tfdpg.load(made[0])(X), 2: tfdpg.load(made[1])(X)}
+    with serving(directory) as client:
+        seen, over, wrong = [], threading.Event(), []
+
+        def ask():
+            try:
+                while not over.is_set():
+                    found = client.predict(request(client, "pi", x=X))
+                    seen.append(found.model_spec.version.value)
+                    np.testing.assert_allclose(
+                        found.outputs["pi"].float_val, expected[2 - seen[-1] % 2].ravel(), rtol=1e-5, atol=1e-6
+                    )
+                    status, rest = client.post({"instances": X.tolist()})
+                    assert status == 200 and any(np.allclose(rest["predictions"], each) for each in expected.values())
+            except BaseException as error:
+                wrong.append(error)
+                raise
+
+        clients = [threading.Thread(target=ask) for _ in range(4)]
+        for each in clients:
+            each.start()
+        for version in (2, 3, 4):
+            export.copy(made[1 - version % 2], directory)
+            export.keep_newest(directory, 1)
+            until = time.monotonic() + 60
+            while f"version {version} is served" not in client.told and time.monotonic() < until:
+                time.sleep(0.1)
+        over.set()
+        for each in clients:
+            each.join()
+        assert not wrong and set(seen) == {1, 2, 3, 4} and client.told[-1] == "version 3 is no longer served"
+        status = client.get()[1]["model_version_status"]
+        assert [(each["version"], each["state"]) for each in status] == [("4", "AVAILABLE")]
+        (directory / "5").mkdir()
+        until = time.monotonic() + 60
+        while len(client.told) < 7 and time.monotonic() < until:
+            time.sleep(0.1)
+        assert client.told[-1].startswith("version 5 is not served") and "tfdpg.json is missing" in client.told[-1]
+        status = client.get()[1]["model_version_status"]
+        assert [(each["version"], each["state"]) for each in status] == [("5", "END"), ("4", "AVAILABLE")]
+        assert status[0]["status"]["error_code"] == "DATA_LOSS"

@@ -1,0 +1,95 @@
+"""`tfdpg serve` and `tfdpg labels`."""
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from tfdpg import run_paths
+from tfdpg.arguments import reject
+from tfdpg.cli.loading import import_tensorflow
+
+
+def serve(
+    path: Annotated[Path, tyro.conf.Positional],
+    /,
+    port: int = 8501,
+    grpc_port: int = 8500,
+    host: str = "127.0.0.1",
+    max_request_mib: int = 32,
+) -> None:
+    """Serve an exported model as TensorFlow Serving does, by REST and gRPC, for development and tests.
+
+    The newest version is served, or those that have labels (`tfdpg labels`), and new ones as they come. Ctrl-C ends it.
+
+    Args:
+        path: a model directory, whose name is the model's.
+        port: REST's; 0 takes a free one.
+        grpc_port: gRPC's; 0 takes a free one.
+        host: the address to listen on; 0.0.0.0 lets others in, and there is no password.
+        max_request_mib: larger requests are refused.
+    """
+    for name, number in (("port", port), ("grpc_port", grpc_port)):
+        if not 0 <= number < 2**16:
+            raise reject(name, "in [0, 65535]", number)
+    if not 1 <= max_request_mib < 2**11:
+        raise reject("max_request_mib", "an integer in [1, 2047]", max_request_mib)
+    try:
+        import aiohttp  # noqa: F401
+        import grpc  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"`tfdpg serve` needs {error.name}: pip install 'tfdpg[serve]'") from error
+    run_paths.check_model(path)
+    if (path / "saved_model.pb").exists():
+        raise ValueError(f"{path} is a version's directory; serve the model's, {path.resolve().parent}")
+    import_tensorflow()
+    from tfdpg.serve.server import Ports, running
+    from tfdpg.serve.shelf import Shelf
+
+    shelf = Shelf(path)
+
+    def tell(line: str) -> None:
+        print(f"{shelf.name}: {line}", flush=True)
+
+    async def until_ended() -> None:
+        ended = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, ended.set)
+        async with running(shelf, host, Ports(port, grpc_port), max_request_mib << 20, tell) as ports:
+            for version in shelf.served.models:
+                tell(f"version {version} is served")
+            tell(f"REST at http://{host}:{ports.rest}/v1/models/{shelf.name}, gRPC at {host}:{ports.grpc}")
+            await ended.wait()
+            tell("ends, once the requests under way are answered")
+
+    asyncio.run(until_ended())
+
+
+def labels(
+    path: Annotated[Path, tyro.conf.Positional],
+    labels: Annotated[tuple[str, ...], tyro.conf.Positional],
+    /,
+    base_path: str | None = None,
+) -> None:
+    """Give versions of an exported model labels, in its `models.config`, which TensorFlow Serving and `serve` read.
+
+    Args:
+        path: a model directory, whose name is the model's.
+        labels: the version of each label, as stable=3 canary=4.
+        base_path: where the server finds the model directory; the default is /models/NAME.
+    """
+    run_paths.check_model(path)
+    import_tensorflow()
+    from tfdpg.export import write_labels
+
+    given = {}
+    for label in labels:
+        name, _, version = label.partition("=")
+        if not version.isdecimal():
+            raise reject("labels", "as stable=3 canary=4", label)
+        given[name] = int(version)
+    written = write_labels(path, given, base_path)
+    print(written.read_text(), end="")
+    print(f"wrote {written}")

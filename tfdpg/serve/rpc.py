@@ -1,0 +1,89 @@
+"""TensorFlow Serving's gRPC: PredictionService and ModelService."""
+# pyright: reportAttributeAccessIssue=false
+# Modules of protocol buffers make their classes when they are imported.
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from tensorflow_serving.apis import (
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
+
+from tfdpg.serve import tensors
+from tfdpg.serve.messages import metadata_response, status_response
+from tfdpg.serve.model import RequestError
+from tfdpg.serve.shelf import Shelf
+
+
+def server(shelf: Shelf, limit: int) -> grpc.aio.Server:
+    """Answers requests, each in a thread of its own.
+
+    Args:
+        shelf: the model.
+        limit: the bytes that a message may have.
+    """
+    options = [("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", -1)]
+    made = grpc.aio.server(options=[*options, ("grpc.so_reuseport", 0)])
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(_Prediction(shelf, limit), made)
+    model_service_pb2_grpc.add_ModelServiceServicer_to_server(_Model(shelf), made)
+    return made
+
+
+class _Prediction(prediction_service_pb2_grpc.PredictionServiceServicer):
+    def __init__(self, shelf: Shelf, limit: int):
+        self._shelf, self._limit = shelf, limit
+
+    async def Predict(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
+        return await _answered(context, self._predict, request)
+
+    async def GetModelMetadata(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
+        return await _answered(context, self._metadata, request)
+
+    def _predict(self, request: Any) -> Any:
+        model = self._shelf.find(**_where(request))
+        signature = model.signature(request.model_spec.signature_name)
+        wanted = list(request.output_filter) or signature.outputs
+        if unknown := [name for name in wanted if name not in signature.outputs]:
+            raise RequestError(
+                f"output tensor alias not found in signature: {unknown[0]} "
+                f"Outputs expected to be in the set {{{','.join(sorted(signature.outputs))}}}."
+            )
+        inputs = {name: tensors.from_proto(name, each, self._limit) for name, each in request.inputs.items()}
+        outputs = signature(inputs)
+        response = predict_pb2.PredictResponse()
+        spec = response.model_spec
+        spec.name, spec.version.value, spec.signature_name = request.model_spec.name, model.version, signature.name
+        for name in wanted:
+            response.outputs[name].CopyFrom(tensors.to_proto(outputs[name]))
+        return response
+
+    def _metadata(self, request: Any) -> Any:
+        return metadata_response(self._shelf, **_where(request), fields=request.metadata_field)
+
+
+class _Model(model_service_pb2_grpc.ModelServiceServicer):
+    def __init__(self, shelf: Shelf):
+        self._shelf = shelf
+
+    async def GetModelStatus(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
+        return await _answered(context, lambda request: status_response(self._shelf, **_where(request)), request)
+
+
+async def _answered(context: grpc.aio.ServicerContext, answer: Callable[[Any], Any], request: Any) -> Any:
+    try:
+        return await asyncio.to_thread(answer, request)
+    except RequestError as error:
+        await context.abort(grpc.StatusCode[error.code], str(error))
+
+
+def _where(request: Any) -> dict[str, Any]:
+    """The model that a request names."""
+    if not request.HasField("model_spec"):
+        raise RequestError("Missing ModelSpec")
+    spec = request.model_spec
+    version = spec.version.value if spec.HasField("version") else None
+    return {"name": spec.name, "version": version, "label": spec.version_label}

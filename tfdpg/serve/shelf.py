@@ -1,0 +1,90 @@
+"""The versions of a model directory that are served at a time, and how they change."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from tfdpg import export
+from tfdpg.serve.model import Model, RequestError
+
+
+class Served(NamedTuple):
+    """What is served: models by version, ascending, and the version of each label."""
+
+    models: dict[int, Model]
+    labels: dict[str, int]
+
+
+class Shelf:
+    """Serves the newest version of a model directory, or those that its `models.config` has labels for.
+
+    Args:
+        directory: the model directory, whose name is the model's.
+
+    Attributes:
+        name: the model's.
+        served: replaced as a whole when versions change; a request under way keeps the model that it has.
+        failed: why versions that should be served are not, by version.
+
+    Raises:
+        FileNotFoundError: there is no exported model.
+        ExportError: no version that should be served is sound.
+    """
+
+    def __init__(self, directory: Path):
+        if not export.versions(directory):
+            raise FileNotFoundError(f"No exported model in {directory}: expected {directory}/<integer version>")
+        self.directory = directory
+        self.name = directory.resolve().name
+        self.served, self.failed = Served({}, {}), dict[int, str]()
+        self.poll()
+        if not self.served.models:
+            raise export.ExportError("; ".join(self.failed.values()))
+
+    def poll(self) -> list[str]:
+        """Loads the versions that should be served by now, and then drops others; returns what has changed, in words.
+
+        A version that is damaged is not served, and what it was to replace goes on; so does a label that was to move
+        to it.
+        """
+        there, labels = export.versions(self.directory), export.read_labels(self.directory)
+        wanted = sorted({version for version in labels.values() if version in there}) or there[-1:]
+        before, models, news = self.served, dict(self.served.models), []
+        self.failed = {version: why for version, why in self.failed.items() if version in wanted}
+        for version in wanted:
+            if version not in models:
+                news += self._load(version, models)
+        moved = {
+            label: version if version in models else before.labels.get(label, version)
+            for label, version in labels.items()
+        }
+        kept = {version for version in (*wanted, *moved.values()) if version in models}
+        if kept:
+            self.served = Served({version: models[version] for version in sorted(kept)}, moved)
+        return news + [f"version {version} is no longer served" for version in before.models.keys() - kept if kept]
+
+    def find(self, name: str, version: int | None = None, label: str = "") -> Model:
+        """The model that a request asks for: a version, that of a label, or the newest one.
+
+        Raises:
+            RequestError: there is none.
+        """
+        served = self.served
+        if name == self.name and label:
+            if label not in served.labels:
+                raise RequestError(f"Unrecognized servable version label: {label}")
+            version = served.labels[label]
+        if name == self.name and version is None:
+            version = max(served.models)
+        if name != self.name or version not in served.models:
+            which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+            raise RequestError(f"Servable not found for request: {which}", "NOT_FOUND")
+        return served.models[version]
+
+    def _load(self, version: int, models: dict[int, Model]) -> list[str]:
+        try:
+            models[version] = Model(self.directory / str(version))
+        except (export.ExportError, OSError) as error:
+            known, self.failed[version] = self.failed.get(version), str(error)
+            return [f"version {version} is not served: {error}"] if known != str(error) else []
+        self.failed.pop(version, None)
+        return [f"version {version} is served"]

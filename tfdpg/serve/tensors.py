@@ -1,0 +1,193 @@
+"""TensorFlow Serving's JSON and protocol buffers, to arrays and back.
+
+A request by REST has its inputs in rows, `"instances": [{"x": [...], "a": [...]}, ...]`, or in columns,
+`"inputs": {"x": [[...], ...], "a": [[...], ...]}`; the answer has the same form. Names are left out where there is but
+one. NaN, Infinity and -Infinity are numbers, in requests and in answers.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfdpg.serve.model import Input, RequestError, Signature
+
+VALUES = {"float32": "float_val", "float64": "double_val", "int32": "int_val", "int64": "int64_val"}
+"""The fields that clients read a tensor's values from."""
+FORMS = {"instances", "inputs"}
+WORDS = (b"true", b"false")
+"""What NumPy would take as a number."""
+
+
+class Request(NamedTuple):
+    """What a client asks for.
+
+    Attributes:
+        signature: the name of the signature, or nothing.
+        values: the inputs.
+        in_rows: whether they are rows.
+        has_words: whether there may be truth values among them.
+    """
+
+    signature: str
+    values: Any
+    in_rows: bool
+    has_words: bool
+
+
+def parse(body: bytes) -> Request:
+    """What the body of a request says.
+
+    Raises:
+        RequestError: it is no request.
+    """
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"JSON Parse error: {error}") from error
+    if not isinstance(content, dict):
+        raise RequestError(f"JSON Value: {_shown(content)} Is not object")
+    signature = content.get("signature_name", "")
+    if not isinstance(signature, str):
+        raise RequestError(
+            f"JSON Value: {_shown(content)} not formatted correctly. 'signature_name' key must be a string value."
+        )
+    if content.keys() >= FORMS:
+        raise RequestError(
+            f"JSON Value: {_shown(content)} Not formatted correctly expecting only one of 'inputs' or 'instances' keys"
+            " to exist"
+        )
+    for form in FORMS & content.keys():
+        return Request(signature, content[form], form == "instances", any(word in body for word in WORDS))
+    raise RequestError("Missing 'inputs' or 'instances' key")
+
+
+def inputs_of(request: Request, signature: Signature) -> dict[str, np.ndarray]:
+    """The inputs of a signature.
+
+    Raises:
+        RequestError: they are not those of the signature.
+    """
+    columns = _columns(request.values, signature) if request.in_rows else request.values
+    if not isinstance(columns, dict):
+        if len(signature.inputs) > 1:
+            raise RequestError(
+                "inputs is a plain value/list, but expecting an object as multiple input tensors required as per "
+                "tensorinfo_map"
+            )
+        columns = dict.fromkeys(signature.inputs, columns)
+    signature.check(columns)
+    return {
+        name: _array(columns[name], name, expected, request.has_words) for name, expected in signature.inputs.items()
+    }
+
+
+def answer(request: Request, outputs: Mapping[str, np.ndarray]) -> bytes:
+    """The body of the answer, in the form of the request."""
+    columns: dict[str, Any] = {name: values.tolist() for name, values in outputs.items()}
+    (first, *others) = columns.values()
+    if not request.in_rows:
+        return json.dumps({"outputs": columns if others else first}).encode()
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)] if others else first
+    return json.dumps({"predictions": rows}).encode()
+
+
+def from_proto(name: str, tensor: Any, limit: int) -> np.ndarray:
+    """A `TensorProto` as an array.
+
+    Raises:
+        RequestError: it is none, or has more than `limit` bytes (a short message may stand for many equal values).
+    """
+    try:
+        dtype = tf.dtypes.as_dtype(tensor.dtype)
+        if tf.TensorShape(tensor.tensor_shape).num_elements() * max(dtype.size, 1) > limit:
+            raise RequestError(f"tensor parsing error: {name}: more than {limit} bytes")
+        return tf.make_ndarray(tensor)
+    except RequestError:
+        raise
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise RequestError(f"tensor parsing error: {name}: {error}") from error
+
+
+def to_proto(values: np.ndarray) -> Any:
+    """An array as a `TensorProto`, in the fields that clients of TensorFlow Serving read."""
+    if values.dtype.name not in VALUES:
+        return tf.make_tensor_proto(values)
+    proto = tf.make_tensor_proto(np.zeros(0, values.dtype), shape=[0])
+    proto.tensor_shape.CopyFrom(tf.TensorShape(values.shape).as_proto())
+    proto.ClearField("tensor_content")
+    getattr(proto, VALUES[values.dtype.name]).extend(values.ravel().tolist())
+    return proto
+
+
+def _columns(rows: Any, signature: Signature) -> dict[str, list[Any]]:
+    """Rows as columns."""
+    if not isinstance(rows, list):
+        raise RequestError(f"JSON Value: {_shown(rows)} Excepting 'instances' to be an list/array")
+    if not rows:
+        raise RequestError("No values in 'instances' array")
+    if not isinstance(rows[0], dict):
+        if len(signature.inputs) > 1:
+            raise RequestError(
+                "instances is a plain list, but expecting list of objects as multiple input tensors required as per "
+                "tensorinfo_map"
+            )
+        if any(isinstance(row, dict) for row in rows):
+            raise RequestError("Expecting value/list but got object in input list")
+        return dict.fromkeys(signature.inputs, rows)
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise RequestError(f"Expecting object but got list at item {number} of input list")
+        if row.keys() != signature.inputs.keys():
+            raise RequestError(
+                f"Failed to process element: {number} of 'instances' list. JSON object: {_shown(row)} keys must be "
+                f"equal to: {','.join(sorted(signature.inputs))}"
+            )
+    return {name: [row[name] for row in rows] for name in signature.inputs}
+
+
+def _array(value: Any, name: str, expected: Input, has_words: bool) -> np.ndarray:
+    kinds = "iuf" if expected.dtype.kind == "f" else "iu"
+    if (has_words or isinstance(value, str | dict)) and (wrong := _leaf_of(value, (bool, str, dict))):
+        raise _type_error(wrong[0], name, expected)
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError) as error:
+        raise RequestError(f"input tensor {name}: Encountered list at unexpected size or level: {error}") from error
+    if not array.size:
+        array = array.astype(expected.dtype)
+    if array.dtype.kind not in kinds:
+        wrong = _leaf_of(value, (str, dict, type(None)) if kinds == "iuf" else (str, dict, type(None), float))
+        raise _type_error(wrong[0] if wrong else value, name, expected)
+    with np.errstate(over="ignore"):
+        converted = array.astype(expected.dtype)
+    lost = np.isinf(converted) & np.isfinite(array) if kinds == "iuf" else converted != array
+    if lost.any():
+        raise RequestError(
+            f"input tensor {name}: Cannot convert JSON value: {array[lost].flat[0]} to {expected.dtype} "
+            "without loss of precision."
+        )
+    return converted
+
+
+def _leaf_of(value: Any, kinds: tuple[type, ...]) -> list[Any]:
+    """The first value of such types in nested lists, in a list; an empty one where there is none."""
+    if isinstance(value, list):
+        return next((found for each in value if (found := _leaf_of(each, kinds))), [])
+    return [value] if isinstance(value, kinds) else []
+
+
+def _type_error(value: Any, name: str, expected: Input) -> RequestError:
+    kinds = {bool: str(value), str: "String", dict: "Object", list: "Array", type(None): "Null"}
+    kind = kinds.get(type(value), "Number")
+    return RequestError(
+        f"input tensor {name}: JSON Value: {_shown(value)} Type: {kind} is not of expected type: {expected.dtype}"
+    )
+
+
+def _shown(value: Any) -> str:
+    """A value in a message, not longer than a line."""
+    text = json.dumps(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."
