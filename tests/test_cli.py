@@ -1,8 +1,10 @@
 """The command line, on real runs."""
 
 import csv
+import dataclasses
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -10,6 +12,7 @@ import sys
 import time
 import warnings
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -17,6 +20,7 @@ import tests.environments  # noqa: F401 (registers an environment)
 import tfdpg
 from tests.agents.roster import brief
 from tfdpg import cli, files, runs
+from tfdpg.run_options import read_config
 
 pytestmark = brief
 
@@ -65,6 +69,21 @@ def test_evaluate_prints_each_episode_and_the_summary(run, capsys):
         assert "return 3.000, length 2" in capsys.readouterr().out
     assert cli.main(["evaluate", str(run), "--episodes", "1", "--env", "tfdpg-test/Counter-v0"]) == 0
     assert "return 15.000, length 5" in capsys.readouterr().out
+
+
+def test_an_export_has_a_score_card(run, tmp_path, capsys):
+    assert cli.main(["export", str(run), str(tmp_path / "model"), "--episodes", "2"]) == 0
+    facts = tfdpg.load(tmp_path / "model").metadata
+    env = gym.make(facts["environment"]["id"], **facts["environment"]["kwargs"])
+    found = tfdpg.evaluate(tfdpg.load(tmp_path / "model"), env, 2)
+    assert facts["scores"] == pytest.approx(found | {"episodes": 2}, rel=1e-4)
+    assert facts["seed"] == read_config(run).seed
+    assert cli.main([*shlex.split(facts["command"])[1:], "--run-dir", str(tmp_path / "again"), "--verbose", "0"]) == 0
+    configs = [read_config(path) for path in (run, next((tmp_path / "again").iterdir()))]
+    first, again = (dataclasses.replace(each, options=each.options | {"verbose": 0}) for each in configs)
+    assert again == first
+    assert cli.main(["export", str(run), str(tmp_path / "c"), "--format", "c", "--episodes", "2"]) == 1
+    assert "`--episodes` is for a SavedModel. Received: --format c" in capsys.readouterr().err
 
 
 def test_export_and_inspect(run, tmp_path, capsys):

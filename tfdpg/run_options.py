@@ -8,7 +8,7 @@ from typing import Any, Literal
 from tfdpg.agents.options import OPTIONS
 from tfdpg.distributed.options import Distribution
 from tfdpg.environments import foreign
-from tfdpg.options import Options, options_of
+from tfdpg.options import Option, Options, options_of
 from tfdpg.ranges import Count, Natural
 from tfdpg.recipes import RECIPES
 from tfdpg.training.options import FitOptions
@@ -143,14 +143,14 @@ def command(config: RunConfig) -> str:
             value = values.get(option.name, option.default)
             value = tuple(value) if isinstance(value, list) else value
             if value != option.default and option.name not in ("env", "verbose", "initial_epoch"):
-                words += _flag(option.name, value)
+                words += _flag(option, value)
     return shlex.join([*words, "--seeds", str(config.seed)])
 
 
-def _flag(name: str, value: Any) -> list[str]:
+def _flag(option: Option, value: Any) -> list[str]:
     """An option and its value, as the command line takes them."""
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
+    flag = option.name.replace("_", "-")
+    if option.kind is bool:
         return [f"--{flag}" if value else f"--no-{flag}"]
     return [f"--{flag}", *map(str, value if isinstance(value, tuple) else [value])]
 

@@ -16,6 +16,7 @@ import importlib
 import json
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,12 @@ from tfdpg.distributed.plan import check, require_ray
 from tfdpg.distributed.policies import policy_for_workers
 from tfdpg.environments import make, make_several
 from tfdpg.options import Structural
-from tfdpg.run_options import OBJECTS, RunConfig, read_config, resuming
+from tfdpg.run_options import OBJECTS, RunConfig, command, read_config, resuming
 from tfdpg.spec import Spec
 from tfdpg.training.arrived import ArrivedSteps, arrived_steps
 from tfdpg.training.callbacks import Checkpoint, EpochLogger, ExportBest, ProgressLogger, ScalarWriter, StopAtReturn
 from tfdpg.training.checkpoint import CheckpointError
-from tfdpg.training.evaluation import Acts
+from tfdpg.training.evaluation import Acts, evaluate
 
 
 def start(directory: Path, config: RunConfig, overwrite: bool = False) -> None:
@@ -132,14 +133,34 @@ def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[Acts
     return _load(path, checkpoint or "latest", trusted).policy(), environment
 
 
-def export_policy(run: Path, directory: Path, checkpoint: str, trusted: bool, options: ExportOptions) -> Path:
-    """Exports a checkpoint of a run, or copies or converts its best export, into `directory`."""
-    read_config(run)
-    if checkpoint != "best":
+def export_policy(
+    run: Path, directory: Path, checkpoint: str, trusted: bool, options: ExportOptions, episodes: int
+) -> Path:
+    """Exports a checkpoint of a run, or copies or converts its best export, into `directory`.
+
+    A SavedModel's `tfdpg.json` says the command and the seed of the run, and, after evaluation episodes, the scores.
+    """
+    config = read_config(run)
+    if options.format != "tf_saved_model":
+        if checkpoint == "best":
+            return export.convert(_best(run), directory, options.format, options.quantize, options.max_error)
         return _load(run, checkpoint, trusted).export(directory, **options.values())
-    if options.format == "tf_saved_model":
-        return export.copy(_best(run), directory)
-    return export.convert(_best(run), directory, options.format, options.quantize, options.max_error)
+    with tempfile.TemporaryDirectory() as scratch:
+        if checkpoint == "best":
+            version = _best(run)
+        else:
+            version = _load(run, checkpoint, trusted).export(scratch, **options.values())
+        return export.copy(version, directory, _card(config, version, episodes))
+
+
+def _card(config: RunConfig, version: Path, episodes: int) -> dict[str, Any]:
+    """What `tfdpg.json` says of how a policy was made, and of how good it is where it is evaluated."""
+    card: dict[str, Any] = {"command": command(config), "seed": config.seed}
+    if episodes:
+        env = make(config.env, **config.env_kwargs)
+        with contextlib.closing(env):
+            card["scores"] = evaluate(export.load(version), env, episodes) | {"episodes": episodes}
+    return card
 
 
 def _best(run: Path) -> Path:

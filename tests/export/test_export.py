@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import gymnasium as gym
 import keras
@@ -340,9 +339,3 @@ def test_describe_shows_signatures(exported):
     assert "pi(x: float32[batch, 3]) -> pi: float32[batch, 1]" in text
     assert "q2(x: float32[batch, 3], a: float32[batch, 1]) -> q2: float32[batch]" in text
     assert '"id": "Pendulum-v1"' in text
-
-
-def test_the_shipped_policy_runs_as_its_metadata_says():
-    policy = tfdpg.load(Path(__file__).parents[2] / "exported_models/td3-halfcheetah")
-    scores = tfdpg.evaluate(policy, gym.make("HalfCheetah-v5"), episodes=2)
-    assert scores["return_min"] > 0.95 * policy.metadata["scores"]["val_return_min"] > 5000

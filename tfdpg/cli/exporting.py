@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import tyro
 
 from tfdpg import run_paths as paths
+from tfdpg.arguments import natural
 from tfdpg.cli.loading import import_tensorflow
 
 
@@ -17,6 +18,7 @@ def export(
     format: Literal["tf_saved_model", "litert", "onnx", "c"] = "tf_saved_model",
     quantize: Literal["int8"] | None = None,
     max_error: float = 0.05,
+    episodes: int = 0,
     trusted: bool = False,
 ) -> None:
     """Export the policy of a run as the next version of a model directory, or in another format into a directory.
@@ -28,6 +30,7 @@ def export(
         format: tf_saved_model, or litert (extra [litert]), onnx (extra [onnx]) or c.
         quantize: int8 for a LiteRT policy with weights of 8 bits.
         max_error: the largest error of its actions, in half-ranges; with more it is not written.
+        episodes: evaluate it for so many, as `tfdpg evaluate` does, and put the scores into tfdpg.json.
         trusted: import the modules, and use the replay directory, that the files name.
     """
     paths.check_run(run)
@@ -36,10 +39,13 @@ def export(
     from tfdpg.agents.options import ExportOptions
 
     options = ExportOptions(format=format, quantize=quantize, max_error=max_error)
+    natural("episodes", episodes)
+    if episodes and format != "tf_saved_model":
+        raise ValueError(f"`--episodes` is for a SavedModel. Received: --format {format}")
     import_tensorflow()
     from tfdpg import runs
 
-    print(f"exported {runs.export_policy(run, directory, checkpoint, trusted, options)}")
+    print(f"exported {runs.export_policy(run, directory, checkpoint, trusted, options, episodes)}")
 
 
 def convert(

@@ -1,0 +1,66 @@
+"""What lies in `exported_models/`, in the session loader, beside its score card."""
+
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import tfdpg
+from tfdpg.acting import ActingPolicy
+from tfdpg.export.verify import in_session
+from tfdpg.exported import METADATA, latest_version, named
+
+FOLDER = Path(__file__).parents[2] / "exported_models"
+MODELS = sorted(path.name for path in FOLDER.iterdir())
+QUICK = ("ddpg-pendulum",)
+LARGEST = 3 << 20
+EPISODES = 10
+
+
+def by_session(policy, run):
+    """The policy's actions, computed in the session."""
+    recall = policy.recall
+
+    def forward(packed):
+        inputs = policy.spec.unpack(packed)
+        given = {} if recall is None else named(recall, packed[-1])
+        outputs = run("pi", inputs | given)
+        if recall is None:
+            return outputs["pi"]
+        return np.concatenate([outputs["pi"], *(outputs[name] for name, _ in recall.parts)], axis=1)
+
+    return ActingPolicy(policy.spec, recall, forward)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+)
+def test_a_shipped_model_is_as_good_as_its_card_says(name):
+    policy = tfdpg.load(FOLDER / name)
+    card, environment = policy.metadata, policy.metadata["environment"]
+    assert card["command"].startswith(f"tfdpg train {name.split('-')[0]} --env {environment['id']} ")
+    assert card["command"].endswith(f"--seeds {card['seed']}")
+    scores = card["scores"]
+    with in_session(policy.directory) as run:
+        found = tfdpg.evaluate(by_session(policy, run), gym.make(environment["id"]), EPISODES, seed=1)
+    spread = 3 * scores["return_std"] / EPISODES**0.5 + 0.02 * abs(scores["return"])
+    assert found["return"] > scores["return"] - spread
+    assert scores["episodes"] >= 20 and scores["return_min"] <= scores["return"] <= scores["return_max"]
+
+
+def test_each_algorithm_and_critic_is_shipped_and_small():
+    cards = [tfdpg.load(FOLDER / name).metadata for name in MODELS]
+    assert {card["agent"] for card in cards} == {"DDPG", "TD3", "D4PG", "ACER"}
+    critics = [
+        word for card in cards if card["agent"] == "D4PG" for word in ("mixture", "scalar") if word in card["command"]
+    ]
+    assert sorted(critics) == ["mixture", "scalar"] and sum(card["agent"] == "D4PG" for card in cards) == 3
+    assert {tfdpg.load(FOLDER / name).spec.actions is None for name in MODELS if name.startswith("acer")} == {
+        True,
+        False,
+    }
+    assert any("state" in card for card in cards)
+    for name in MODELS:
+        assert sum(path.stat().st_size for path in (FOLDER / name).rglob("*") if path.is_file()) <= LARGEST, name
+        assert len(list((FOLDER / name).iterdir())) == 1 and (latest_version(FOLDER / name) / METADATA).exists()
