@@ -1,6 +1,7 @@
 """`tfdpg serve` and `tfdpg labels`."""
 
 import asyncio
+import importlib
 import signal
 from pathlib import Path
 from typing import Annotated
@@ -37,15 +38,15 @@ def serve(
     if not 1 <= max_request_mib < 2**11:
         raise reject("max_request_mib", "an integer in [1, 2047]", max_request_mib)
     try:
-        import aiohttp  # noqa: F401
-        import grpc  # noqa: F401
+        importlib.import_module("aiohttp")
+        importlib.import_module("grpc")
     except ImportError as error:
         raise ImportError(f"`tfdpg serve` needs {error.name}: pip install 'tfdpg[serve]'") from error
     run_paths.check_model(path)
     if (path / "saved_model.pb").exists():
         raise ValueError(f"{path} is a version's directory; serve the model's, {path.resolve().parent}")
     import_tensorflow()
-    from tfdpg.serve.server import Ports, running
+    from tfdpg.serve.server import Ports, address, running
     from tfdpg.serve.shelf import Shelf
 
     shelf = Shelf(path)
@@ -60,7 +61,8 @@ def serve(
         async with running(shelf, host, Ports(port, grpc_port), max_request_mib << 20, tell) as ports:
             for version in shelf.served.models:
                 tell(f"version {version} is served")
-            tell(f"REST at http://{host}:{ports.rest}/v1/models/{shelf.name}, gRPC at {host}:{ports.grpc}")
+            rest, grpc = address(host, ports.rest), address(host, ports.grpc)
+            tell(f"REST at http://{rest}/v1/models/{shelf.name}, gRPC at {grpc}")
             await ended.wait()
             tell("ends, once the requests under way are answered")
 

@@ -23,6 +23,11 @@ class Ports(NamedTuple):
     grpc: int
 
 
+def address(host: str, port: int) -> str:
+    """A host and a port, as URLs have them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 @contextlib.asynccontextmanager
 async def running(
     shelf: Shelf, host: str, ports: Ports, limit: int, tell: Callable[[str], None]
