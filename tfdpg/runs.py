@@ -132,12 +132,17 @@ def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[Acts
     return _load(path, checkpoint or "latest", trusted).policy(), environment
 
 
-def export_policy(run: Path, directory: Path, checkpoint: str, trusted: bool) -> Path:
+def export_policy(run: Path, directory: Path, checkpoint: str, trusted: bool, signatures: str | None = None) -> Path:
     """Exports a checkpoint of a run, or copies its best export, as the next version of `directory`."""
     read_config(run)
-    if checkpoint == "best":
-        return export.copy(_best(run), directory)
-    return _load(run, checkpoint, trusted).export(directory)
+    if checkpoint != "best":
+        return _load(run, checkpoint, trusted).export(directory, signatures=signatures)
+    if signatures is not None:
+        raise ValueError(
+            "`--signatures` is for checkpoints, which hold the agent, and the best policy was exported while it "
+            "trained. Add --checkpoint latest, or the environment steps of a checkpoint."
+        )
+    return export.copy(_best(run), directory)
 
 
 def _best(run: Path) -> Path:

@@ -292,7 +292,9 @@ class Agent(abc.ABC):
         """
         examples = export.example_observations(self.spec, self.replay, self.seed)
         facts = description.facts(self) | {"scores": dict(scores or {})}
-        return export.write(directory, self.spec, self.networks, self.signatures, examples, facts, self.recall, signatures)
+        return export.write(
+            directory, self.spec, self.networks, self.signatures, examples, facts, self.recall, signatures
+        )
 
     summary, get_config, __reduce_ex__ = description.summary, description.configuration, description.refuse_pickling
     __repr__ = description.in_a_line  # pyright: ignore[reportAssignmentType]

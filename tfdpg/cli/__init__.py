@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -233,6 +233,7 @@ def export(
     directory: Annotated[Path, tyro.conf.Positional],
     /,
     checkpoint: str = "best",
+    signatures: Literal["tf-agents"] | None = None,
     trusted: bool = False,
 ) -> None:
     """Export the policy of a run as the next version of a model directory.
@@ -241,6 +242,7 @@ def export(
         run: the run directory.
         directory: the model directory, as TensorFlow Serving takes it.
         checkpoint: best, latest, or the environment steps of a checkpoint.
+        signatures: tf-agents adds `action`, as TF-Agents' PolicySaver has it; for a checkpoint other than best.
         trusted: import the modules, and use the replay directory, that the files name.
     """
     paths.check_run(run)
@@ -249,7 +251,7 @@ def export(
     import_tensorflow()
     from tfdpg import runs
 
-    print(f"exported {runs.export_policy(run, directory, checkpoint, trusted)}")
+    print(f"exported {runs.export_policy(run, directory, checkpoint, trusted, signatures)}")
 
 
 def inspect_export(path: Annotated[Path, tyro.conf.Positional], /) -> None:

@@ -16,7 +16,7 @@ from tfdpg import files
 from tfdpg.acting import Recall
 from tfdpg.export.memory import check_steps, described
 from tfdpg.export.signature import Signature
-from tfdpg.export.tf_agents import with_signatures_of
+from tfdpg.export.tf_agents import methods, with_signatures_of
 from tfdpg.export.verify import ATOL, BATCHES, HALF_PRECISION, verify
 from tfdpg.export.versions import FORMAT, METADATA, check_directory, move_to_next_version
 from tfdpg.export.warmup import write_warmup
@@ -64,7 +64,10 @@ def write(
         with files.scratch_directory(directory) as scratch:
             functions = {name: signature.concrete(spec) for name, signature in signatures.items()}
             functions |= {"serving_default": functions["pi"]}
-            tf.saved_model.save(_RawVariables(networks.values()), str(scratch), signatures=functions)
+            module = _RawVariables(networks.values())
+            for name, method in (methods(spec, signatures) if library else {}).items():
+                setattr(module, name, method)
+            tf.saved_model.save(module, str(scratch), signatures=functions)
             cases = _cases(spec, signatures, examples)
             half_precision = any(map(in_half_precision, networks.values()))
             references, checks = {name: s.reference(spec) for name, s in signatures.items()}, []
