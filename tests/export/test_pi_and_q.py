@@ -8,7 +8,6 @@ from gymnasium import spaces
 
 import tfdpg
 from tests.agents.roster import ACER, AGENTS, SMALL, brief
-from tests.environments import Counter
 from tfdpg import export
 from tfdpg.export import verify as verification
 
@@ -78,14 +77,6 @@ def test_in_half_precision_another_of_two_like_actions_has_another_value(tmp_pat
     compare([-0.001, 7, 5])
     with pytest.raises(export.ExportError, match="'pi' differs from the agent by up to 1"):
         compare([-0.001, 7, 6])
-
-
-def test_policies_with_a_memory_have_none(tmp_path):
-    """Their critics judge sequences, and a step of one has no value by itself."""
-    options = SMALL | {"recurrent": "gru", "recurrent_units": 4, "sequence_length": 4, "burn_in": 2}
-    policy = tfdpg.load(tfdpg.DDPG(Counter(), **options).export(tmp_path / "model"))
-    with pytest.raises(ValueError, match="no signature `pi_and_q`, since its critics judge sequences: see `q1`"):
-        policy.pi_and_q(np.zeros(2))
 
 
 def test_discrete_actions(tmp_path):

@@ -290,11 +290,9 @@ class Agent(abc.ABC):
             NotADirectoryError: `directory` is a file.
             tfdpg.export.ExportError: the model does not compute what the agent does; nothing is left behind.
         """
-        examples = export.example_observations(self.spec, self.replay, self.seed)
+        what = self.spec, self.networks, self.signatures, export.example_observations(self.spec, self.replay, self.seed)
         facts = description.facts(self) | {"scores": dict(scores or {})}
-        return export.write(
-            directory, self.spec, self.networks, self.signatures, examples, facts, self.recall, signatures
-        )
+        return export.write(directory, *what, facts, self.recall, signatures)
 
     summary, get_config, __reduce_ex__ = description.summary, description.configuration, description.refuse_pickling
     __repr__ = description.in_a_line  # pyright: ignore[reportAssignmentType]

@@ -125,7 +125,9 @@ def _action(spec: Spec, pi: Signature, recall: Recall | None) -> Signature:
 
     def examples(observations: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         count = len(next(iter(observations.values())))
-        given = {"0/step_type": np.arange(1, count + 1, dtype=np.int32) % 3}  # 1: neither an episode's first nor last
+        given: dict[str, np.ndarray] = {
+            "0/step_type": np.arange(1, count + 1, dtype=np.int32) % 3
+        }  # 1: neither an episode's first nor last
         given |= {"0/reward": np.linspace(-1, 1, count, dtype=np.float32), "0/discount": np.ones(count, np.float32)}
         for leaf in spec.leaves:
             given[_place(spec, leaf)] = observations[leaf.name].astype(_tensor(spec, leaf).dtype.as_numpy_dtype)

@@ -152,8 +152,8 @@ def _records(file: Path) -> Iterator[bytes]:
     if not file.is_file():
         raise FileNotFoundError(f"There is no prediction log {file}")
     try:
-        for record in tf.data.TFRecordDataset(str(file)):
-            yield record.numpy()
+        for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
+            yield bytes(record)
     except tf.errors.DataLossError as error:
         raise ValueError(f"The prediction log {file} is no whole TFRecord file: {error.message}") from error
 
