@@ -15,6 +15,7 @@ import warnings
 import gymnasium as gym
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tests.environments  # noqa: F401 (registers an environment)
 import tfdpg
@@ -95,6 +96,14 @@ def test_export_and_inspect(run, tmp_path, capsys):
     assert tfdpg.load(tmp_path / "model/2")(observation) == pytest.approx(tfdpg.load(tmp_path / "model/3")(observation))
     assert cli.main(["inspect", str(tmp_path / "model")]) == 0
     assert "q1(x: float32[batch, 2], a: float32[batch, 1]) -> q1: float32[batch]" in capsys.readouterr().out
+
+
+def test_export_for_clients_of_tf_agents(run, tmp_path, capsys):
+    command = ["export", str(run), str(tmp_path / "model"), "--signatures", "tf-agents"]
+    assert cli.main(command) == 1 and "Add --checkpoint latest" in capsys.readouterr().err
+    assert not (tmp_path / "model").exists()
+    assert cli.main([*command, "--checkpoint", "latest"]) == 0
+    assert "action" in tf.saved_model.load(str(tmp_path / "model/1")).signatures
 
 
 def test_plot(run, tmp_path, capsys):

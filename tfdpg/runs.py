@@ -141,6 +141,11 @@ def export_policy(
     A SavedModel's `tfdpg.json` says the command and the seed of the run, and, after evaluation episodes, the scores.
     """
     config = read_config(run)
+    if checkpoint == "best" and options.signatures is not None:
+        raise ValueError(
+            "`--signatures` is for checkpoints, which hold the agent, and the best policy was exported while it "
+            "trained. Add --checkpoint latest, or the environment steps of a checkpoint."
+        )
     if options.format != "tf_saved_model":
         if checkpoint == "best":
             return export.convert(_best(run), directory, options.format, options.quantize, options.max_error)

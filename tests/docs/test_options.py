@@ -19,6 +19,7 @@ CALLABLES = {
     "fit": tfdpg.TD3.fit,
     "distributed.fit": tfdpg.distributed.fit,
     "fit_offline": tfdpg.TD3.fit_offline,
+    "evaluate": tfdpg.TD3.evaluate,
     "ScalarWriter": tfdpg.callbacks.ScalarWriter.__init__,
     "EpochLogger": tfdpg.callbacks.EpochLogger.__init__,
     "Checkpoint": tfdpg.callbacks.Checkpoint.__init__,
@@ -46,11 +47,32 @@ STABLE_BASELINES3 = (
     "optimizer_class n_critics features_extractor_class total_timesteps callback verbose progress_bar eval_env "
     "n_eval_episodes eval_freq save_freq norm_obs clip_obs epsilon"
 ).split()
+TF_AGENTS = (
+    "time_step_spec action_spec actor_network critic_network critic_network_2 fc_layer_params activation_fn lstm_size "
+    "actor_optimizer critic_optimizer exploration_noise_std target_update_tau target_update_period actor_update_period "
+    "gamma reward_scale_factor target_policy_noise target_policy_noise_clip gradient_clipping max_length "
+    "sample_batch_size initial_collect_steps collect_steps_per_iteration num_iterations num_eval_episodes eval_interval"
+).split()
+ACME = (
+    "environment_spec policy_network critic_network observation_network policy_layer_sizes critic_layer_sizes vmin "
+    "vmax num_atoms sigma target_update_period samples_per_insert samples_per_insert_tolerance_rate n_step discount "
+    "batch_size learning_rate policy_optimizer critic_optimizer clipping min_replay_size max_replay_size "
+    "num_sgd_steps_per_step policy_learning_rate critic_learning_rate policy_gradient_clipping delay target_sigma "
+    "noise_clip tau"
+).split()
+KERAS_RL = (
+    "nb_actions actor critic gamma batch_size nb_steps_warmup_critic nb_steps_warmup_actor train_interval "
+    "random_process theta sigma sigma_min n_steps_annealing target_model_update limit processor optimizer nb_steps "
+    "callbacks verbose log_interval nb_max_episode_steps nb_episodes"
+).split()
 MAPPINGS = {
     "docs/options/spinning-up.md": ("Spinning Up", SPINNING_UP),
     "docs/options/matlab.md": ("MATLAB", MATLAB),
     "docs/options/skrl.md": ("skrl", SKRL),
     "docs/options/stable-baselines3.md": ("Stable-Baselines3", STABLE_BASELINES3),
+    "docs/options/tf-agents.md": ("TF-Agents", TF_AGENTS),
+    "docs/options/acme.md": ("Acme", ACME),
+    "docs/options/keras-rl.md": ("keras-rl", KERAS_RL),
 }
 SYMBOLS = {"docs/algorithms/d4pg.md": "D4PG", "docs/algorithms/acer.md": "ACER"}
 GENERATED = {
@@ -74,7 +96,7 @@ def test_every_option_of_the_seeds_is_mapped(page):
 def test_every_name_and_default_on_our_side_is_as_written(page):
     checked = 0
     for theirs, ours, defaults, *_ in table(page, MAPPINGS[page][0]):
-        names = re.findall(r"(\w+)\((\w+)\)", ours)
+        names = re.findall(r"([\w.]+)\((\w+)\)", ours)
         values = re.findall(r"`([^`]+)`", defaults)
         assert names and len(values) in (0, len(names)), f"{theirs}: {ours}, {defaults}"
         for i, (function, argument) in enumerate(names):

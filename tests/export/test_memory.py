@@ -187,6 +187,11 @@ def test_the_states_that_are_verified_are_not_those_of_an_episode_s_start(export
     }
 
 
+def test_a_step_has_no_value_by_itself(exported):
+    with pytest.raises(ValueError, match="no signature `pi_and_q`, since its critics judge sequences: see `q1`"):
+        tfdpg.load(exported("lstm")[1]).pi_and_q(X[0, 0])
+
+
 def test_warm_up_requests_and_metadata(exported):
     _, directory = exported("lstm")
     records = tf.data.TFRecordDataset(str(directory / "assets.extra/tf_serving_warmup_requests"))

@@ -15,6 +15,7 @@ def export(
     directory: Annotated[Path, tyro.conf.Positional],
     /,
     checkpoint: str = "best",
+    signatures: Literal["tf-agents"] | None = None,
     format: Literal["tf_saved_model", "litert", "onnx", "c"] = "tf_saved_model",
     quantize: Literal["int8"] | None = None,
     max_error: float = 0.05,
@@ -27,6 +28,7 @@ def export(
         run: the run directory.
         directory: the model directory, as TensorFlow Serving takes it; in another format one that is new or empty.
         checkpoint: best, latest, or the environment steps of a checkpoint.
+        signatures: tf-agents adds `action`, as TF-Agents' PolicySaver has it; for a checkpoint other than best.
         format: tf_saved_model, or litert (extra [litert]), onnx (extra [onnx]) or c.
         quantize: int8 for a LiteRT policy with weights of 8 bits.
         max_error: the largest error of its actions, in half-ranges; with more it is not written.
@@ -38,7 +40,7 @@ def export(
         raise ValueError(f"The model directory must not be a run's, and {directory} is: it has a run.json.")
     from tfdpg.agents.options import ExportOptions
 
-    options = ExportOptions(format=format, quantize=quantize, max_error=max_error)
+    options = ExportOptions(signatures=signatures, format=format, quantize=quantize, max_error=max_error)
     natural("episodes", episodes)
     if episodes and format != "tf_saved_model":
         raise ValueError(f"`--episodes` is for a SavedModel. Received: --format {format}")

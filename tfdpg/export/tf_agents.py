@@ -5,7 +5,7 @@ Source: `tf_agents/policies/policy_saver.py` of TF-Agents 0.19, which names inpu
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +20,25 @@ from tfdpg.spec import Leaf, Spec
 
 FIRST = 0
 """The step type that an episode begins with; 1 is one within, 2 its last."""
+STEP = {"step_type": tf.int32, "reward": tf.float32, "discount": tf.float32}
+"""What comes with an observation."""
+
+
+class TimeStep(NamedTuple):
+    """To TensorFlow the same as TF-Agents': it compares such tuples by their names."""
+
+    step_type: Any
+    reward: Any
+    discount: Any
+    observation: Any
+
+
+class PolicyStep(NamedTuple):
+    """To TensorFlow the same as TF-Agents'."""
+
+    action: Any
+    state: Any
+    info: Any
 
 
 def with_signatures_of(
@@ -27,10 +46,11 @@ def with_signatures_of(
 ) -> dict[str, Signature]:
     """The signatures of an export, and those that another library's clients ask for.
 
-    `action(0/step_type, 0/reward, 0/discount, 0/observation) → action`; a Dict observation has `0/observation/<key>`
-    for each key. A policy with a memory also takes `1/<part>` and gives `state/<part>`, and
-    `get_initial_state(batch_size)` gives each `<part>`; the reward that it remembers is `0/reward`, and where
-    `0/step_type` is 0 it begins anew. Otherwise only observations count.
+    `action(0/step_type, 0/reward, 0/discount, 0/observation) → action`, `[batch, *act_shape]`; a Dict observation has
+    `0/observation/<key>` for each key. Of a policy without a memory only the observation counts. One with a memory
+    also takes `1/0`, `1/1`, ... and gives `state/0`, ...: the parts of its state, and the action before if it
+    remembers actions. `get_initial_state(batch_size)` gives them as `0`, `1`, ...; the reward that it remembers is
+    `0/reward`, and where `0/step_type` is 0 it begins anew.
 
     Args:
         library: "tf-agents", or None.
@@ -41,54 +61,94 @@ def with_signatures_of(
     Raises:
         ValueError: another library.
     """
-    if library not in (None, "tf-agents"):
-        raise reject("signatures", 'None or "tf-agents"', library)
     if library is None:
         return dict(signatures)
+    if library != "tf-agents":
+        raise reject("signatures", 'None or "tf-agents"', library)
     more = {"action": _action(spec, signatures["pi"], recall)}
     if recall is not None:
-        more["get_initial_state"] = _initial_state(signatures["initial_state"])
+        more["get_initial_state"] = _initial_state(signatures["initial_state"], recall)
     return {**signatures, **more}
 
 
+def methods(spec: Spec, signatures: Mapping[str, Signature]) -> dict[str, Any]:
+    """What `tf.saved_model.load` is to give beside them: `action(time_step, policy_state)`, `get_initial_state`.
+
+    Args:
+        spec: the spaces.
+        signatures: what `with_signatures_of` gave.
+    """
+    signature = signatures["action"]
+    observation = {leaf.name: signature.inputs[_place(spec, leaf)] for leaf in spec.leaves}
+    time_step = TimeStep(
+        **{name: signature.inputs[f"0/{name}"] for name in STEP},
+        observation=observation if spec.is_dict else observation["x"],
+    )
+    state = [tensor for name, tensor in signature.inputs.items() if name.startswith("1/")]
+
+    def act(time_step: TimeStep, policy_state: Any = ()) -> PolicyStep:
+        given = {f"0/{name}": getattr(time_step, name) for name in STEP}
+        given |= {f"1/{i}": values for i, values in enumerate(policy_state)}
+        for leaf in spec.leaves:
+            given[_place(spec, leaf)] = time_step.observation[leaf.name] if spec.is_dict else time_step.observation
+        outputs = signature.compute(None, **given)
+        return PolicyStep(outputs["action"], [outputs[f"state/{i}"] for i in range(len(state))] or (), ())
+
+    def begin(batch_size: Any) -> Any:
+        return list(signatures["get_initial_state"].compute(None, batch_size).values()) if state else ()
+
+    action, get_initial_state = tf.function(act, autograph=False), tf.function(begin, autograph=False)
+    action.get_concrete_function(time_step=time_step, policy_state=state or ())
+    if not state:
+        action.get_concrete_function(time_step=time_step)
+    get_initial_state.get_concrete_function(tf.TensorSpec([], tf.int32, name="batch_size"))
+    return {"action": action, "get_initial_state": get_initial_state}
+
+
 def _action(spec: Spec, pi: Signature, recall: Recall | None) -> Signature:
-    parts = {name: tensor for name, tensor in pi.inputs.items() if name != "r_before"}
-    inputs = {"0/step_type": tf.int32, "0/reward": tf.float32, "0/discount": tf.float32}
-    inputs = {name: tf.TensorSpec([None], dtype, name=name) for name, dtype in inputs.items()}
+    names = [] if recall is None else _state(recall)
+    inputs = {f"0/{name}": tf.TensorSpec([None], dtype, name=f"0/{name}") for name, dtype in STEP.items()}
     inputs |= {_place(spec, leaf): _tensor(spec, leaf) for leaf in spec.leaves}
-    inputs |= {f"1/{name}": tf.TensorSpec(part.shape, part.dtype, name=f"1/{name}") for name, part in parts.items()}
+    inputs |= {f"1/{i}": tf.TensorSpec(pi.inputs[name].shape, name=f"1/{i}") for i, name in enumerate(names)}
 
     def compute(_: None, **given: Any) -> Outputs:
         raw = {leaf.name: tf.cast(given[_place(spec, leaf)], leaf.dtype) for leaf in spec.leaves}
-        recalled = {name: given[f"1/{name}"] for name in parts}
+        recalled = {name: given[f"1/{i}"] for i, name in enumerate(names)}
         if recall is not None:
             recalled |= {"r_before": given["0/reward"]} if recall.reward else {}
             start, begins = named(recall, tf.constant(recall.start(1))), given["0/step_type"] == FIRST
             recalled = {name: _where(begins, start[name], values) for name, values in recalled.items()}
         outputs = pi.compute(network_inputs(spec, raw), **recalled)
+        state = {"a_before": outputs["pi"], **outputs}
         action = tf.reshape(outputs["pi"], [-1, *spec.act_shape])
-        return {"action": action} | {f"state/{name}": {"a_before": outputs["pi"], **outputs}[name] for name in parts}
+        return {"action": action} | {f"state/{i}": state[name] for i, name in enumerate(names)}
 
     def examples(observations: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         count = len(next(iter(observations.values())))
-        given = {"0/step_type": np.arange(1, count + 1, dtype=np.int32) % 3}  # 1 is neither the first nor the last
+        given: dict[str, np.ndarray] = {
+            "0/step_type": np.arange(1, count + 1, dtype=np.int32) % 3
+        }  # 1: neither an episode's first nor last
         given |= {"0/reward": np.linspace(-1, 1, count, dtype=np.float32), "0/discount": np.ones(count, np.float32)}
         for leaf in spec.leaves:
             given[_place(spec, leaf)] = observations[leaf.name].astype(_tensor(spec, leaf).dtype.as_numpy_dtype)
         past = pi.examples(observations)
-        return given | {f"1/{name}": past[name] for name in parts}
+        return given | {f"1/{i}": past[name] for i, name in enumerate(names)}
 
     return Signature(compute, inputs, examples, axes=0)
 
 
-def _initial_state(begin: Signature) -> Signature:
-    """What episodes begin with; the reward comes with the time step."""
-
+def _initial_state(begins: Signature, recall: Recall) -> Signature:
     def compute(_: None, batch_size: Any) -> Outputs:
-        return {name: values for name, values in begin.compute(None, batch_size).items() if name != "r_before"}
+        outputs = begins.compute(None, batch_size)
+        return {str(i): outputs[name] for i, name in enumerate(_state(recall))}
 
     inputs = {"batch_size": tf.TensorSpec([], tf.int32, name="batch_size")}
-    return Signature(compute, inputs, lambda rows: {"batch_size": begin.examples(rows)["batch"]}, axes=0)
+    return Signature(compute, inputs, lambda rows: {"batch_size": begins.examples(rows)["batch"]}, axes=0)
+
+
+def _state(recall: Recall) -> list[str]:
+    """What a client carries, in its order; the reward comes with the time step."""
+    return [name for name, _ in recall.parts] + ["a_before"] * recall.action
 
 
 def _place(spec: Spec, leaf: Leaf) -> str:

@@ -17,7 +17,7 @@ from tfdpg.acting import MLPActor, Recall
 from tfdpg.export.memory import check_steps
 from tfdpg.export.signature import Signature
 from tfdpg.export.stock import write_stock
-from tfdpg.export.tf_agents import with_signatures_of
+from tfdpg.export.tf_agents import methods, with_signatures_of
 from tfdpg.export.verify import ATOL, BATCHES, HALF_PRECISION, verify
 from tfdpg.export.warmup import write_warmup
 from tfdpg.exported import FORMAT, METADATA, check_directory, described, move_to_next_version
@@ -67,7 +67,10 @@ def write(
         with files.scratch_directory(directory) as scratch:
             functions = {name: signature.concrete(spec) for name, signature in signatures.items()}
             functions |= {"serving_default": functions["pi"]}
-            tf.saved_model.save(_RawVariables(networks.values()), str(scratch), signatures=functions)
+            module = _RawVariables(networks.values())
+            for name, method in (methods(spec, signatures) if library else {}).items():
+                setattr(module, name, method)
+            tf.saved_model.save(module, str(scratch), signatures=functions)
             cases = _cases(spec, signatures, examples)
             half_precision = any(map(in_half_precision, networks.values()))
             references, checks = {name: s.reference(spec) for name, s in signatures.items()}, []

@@ -12,6 +12,7 @@ from tfdpg.replay import Ring
 from tfdpg.replay.ring import NONE
 from tfdpg.spec import Spec
 from tfdpg.training.checkpoint import is_saved, replay_files
+from tfdpg.training.prediction_logs import by_client, read_prediction_logs
 
 OTHER_NAMES = {
     "terminations": ("terminations", "terminated", "terminals"),
@@ -27,7 +28,9 @@ def load_into(ring: Ring, data: Any) -> None:
         data: a dict of arrays or an `.npz` with `observations`, `actions`, `rewards`, `terminations` and, where there
             are, `truncations` and `next_observations`, a row for each transition in the order of time (a Dict
             observation has `observations/<key>`, or is a dict); a directory of such files; a saved agent, or its
-            `replay.npz`; or a `minari.MinariDataset`.
+            `replay.npz`; or a `minari.MinariDataset`. With `client_ids`, the rows of each are transitions in the order
+            of time, and rewards and ends may be dicts of arrays by client. `prediction_logs`, of TensorFlow Serving,
+            are in place of observations, actions and clients (see `read_prediction_logs`).
 
     Raises:
         ValueError: arrays are missing, of other shapes or not finite, or there is no transition.
@@ -70,7 +73,10 @@ def _states(spec: Spec, data: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(data, Mapping) and "successor" in data:
         yield dict(data)
     elif isinstance(data, Mapping):
-        yield _rows(spec, data)
+        if "prediction_logs" in data:
+            given = {name: values for name, values in data.items() if name != "prediction_logs"}
+            data = read_prediction_logs(data["prediction_logs"], spec) | given
+        yield from [_rows(spec, part) for part in by_client(data)]  # all or none
     elif hasattr(data, "iterate_episodes"):
         for episode in data.iterate_episodes():
             whole = {"actions": episode.actions, "rewards": episode.rewards, "observations": _part(episode, slice(-1))}

@@ -23,6 +23,8 @@ class ExportOptions(Options, group="export"):
 
     def check(self) -> None:
         """Refuses what the format has not."""
+        if self.format != "tf_saved_model":
+            self.refuse(["signatures"], f'`format` is "{self.format}"')
         if self.format != "litert":
             self.refuse(["quantize"], f'`format` is "{self.format}"')
         if self.quantize is None:
