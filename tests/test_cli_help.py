@@ -20,7 +20,8 @@ def test_help_imports_nothing_heavy():
     code = "import sys; from tfdpg.cli import main; main(['--help']); assert 'tensorflow' not in sys.modules"
     shown = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert all(
-        command in shown for command in ("train ddpg|td3|d4pg|acer", "check", "evaluate", "export", "inspect", "plot")
+        command in shown
+        for command in ("train ddpg|td3|d4pg|acer", "check", "evaluate", "export", "convert", "inspect", "plot")
     )
 
 
@@ -51,6 +52,8 @@ MISTAKES = {
     "evaluate x --episodes few": "--episodes must be an integer. Received: few",
     "check --env X": "the environment goes in plainly: tfdpg check ENV",
     "evaluate x --episode 3": "there is no flag --episode. Did you mean --episodes?",
+    "convert x y": "--format is missing: litert (extra [litert]) or onnx (extra [onnx]).",
+    "export x y --format keras": '--format must be "tf_saved_model", "litert" or "onnx". Received: keras',
     "inspect": "PATH is missing: a model directory, ",
 }
 """Command lines that are not understood."""
@@ -64,6 +67,7 @@ REFUSED = {
     "train --resume nowhere": "No run in nowhere: there is no such directory",
     "evaluate nowhere": "No run and no exported model in nowhere: there is no such directory",
     "export nowhere x": "No run in nowhere: there is no such directory",
+    "convert nowhere x --format onnx": "No exported model in nowhere: there is no such directory",
     "inspect nowhere": "No exported model in nowhere: there is no such directory",
     "plot nowhere": "No run to plot in nowhere: there is no such directory",
 }
@@ -117,7 +121,14 @@ def test_a_reader_that_has_enough_is_no_error(options):
     assert (ended.returncode, ended.stderr) == (141, "")
 
 
-COMMANDS = [["train", name.lower()] for name in AGENTS] + [["check"], ["evaluate"], ["export"], ["inspect"], ["plot"]]
+COMMANDS = [["train", name.lower()] for name in AGENTS] + [
+    ["check"],
+    ["evaluate"],
+    ["export"],
+    ["convert"],
+    ["inspect"],
+    ["plot"],
+]
 
 
 @pytest.mark.parametrize("arguments", COMMANDS)

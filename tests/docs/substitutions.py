@@ -75,4 +75,6 @@ def prepare(page, directory):
         names |= {"directory": str(directory / "exported_models/td3-halfcheetah/1")}
         names |= {"observations": np.stack([observation, observation]).astype(np.float32)}
         names |= {"observation": observation, "action": action, "cartpole_observation": cartpole.reset(seed=0)[0]}
+    if page == "docs/formats.md":
+        names |= {"agent": tfdpg.TD3("Pendulum-v1", **SMALL), "observations": np.float32([[1, 0, 0.5], [0, 1, -0.5]])}
     return names

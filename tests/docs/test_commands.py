@@ -26,7 +26,7 @@ from tfdpg.cli.parsing import flags_of
 
 PROGRAMS = ("tfdpg", "ray", "python", "python3", "pip", "sphinx-build")
 NOTE = '#!/bin/bash\n{ printf "%s\\0" "${0##*/}" "$@"; printf "\\n"; } >> "$NOTES"\n'
-COMMANDS = {"check": check_environment, "evaluate": cli.evaluate, "export": cli.export}
+COMMANDS = {"check": check_environment, "evaluate": cli.evaluate, "export": cli.export, "convert": cli.convert}
 COMMANDS |= {"inspect": cli.inspect_export, "plot": cli.plot}
 TRAINING = {name.lower() for name in AGENTS}
 BLOCKS = [(page, block) for page in PAGES for block in fences(page, "sh")]
