@@ -53,7 +53,7 @@ MISTAKES = {
     "check --env X": "the environment goes in plainly: tfdpg check ENV",
     "evaluate x --episode 3": "there is no flag --episode. Did you mean --episodes?",
     "convert x y": "--format is missing: litert (extra [litert]) or onnx (extra [onnx]).",
-    "export x y --format keras": '--format must be "tf_saved_model", "litert" or "onnx". Received: keras',
+    "export x y --format keras": "invalid choice 'keras' for argument '--format'.",
     "inspect": "PATH is missing: a model directory, ",
 }
 """Command lines that are not understood."""
