@@ -21,7 +21,17 @@ def test_help_imports_nothing_heavy():
     shown = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert all(
         command in shown
-        for command in ("train ddpg|td3|d4pg|acer", "check", "evaluate", "export", "inspect", "serve", "labels", "plot")
+        for command in (
+            "train ddpg|td3|d4pg|acer",
+            "check",
+            "evaluate",
+            "export",
+            "convert",
+            "inspect",
+            "serve",
+            "labels",
+            "plot",
+        )
     )
 
 
@@ -52,6 +62,8 @@ MISTAKES = {
     "evaluate x --episodes few": "--episodes must be an integer. Received: few",
     "check --env X": "the environment goes in plainly: tfdpg check ENV",
     "evaluate x --episode 3": "there is no flag --episode. Did you mean --episodes?",
+    "convert x y": "--format is missing: litert (extra [litert]), onnx (extra [onnx]) or c.",
+    "export x y --format keras": "invalid choice 'keras' for argument '--format'.",
     "inspect": "PATH is missing: a model directory, ",
     "serve": "PATH is missing: a model directory, whose name is the model's",
     "serve x --prot 3": "there is no flag --prot. Did you mean --port?",
@@ -67,6 +79,7 @@ REFUSED = {
     "train --resume nowhere": "No run in nowhere: there is no such directory",
     "evaluate nowhere": "No run and no exported model in nowhere: there is no such directory",
     "export nowhere x": "No run in nowhere: there is no such directory",
+    "convert nowhere x --format onnx": "No exported model in nowhere: there is no such directory",
     "inspect nowhere": "No exported model in nowhere: there is no such directory",
     "plot nowhere": "No run to plot in nowhere: there is no such directory",
 }
@@ -121,7 +134,7 @@ def test_a_reader_that_has_enough_is_no_error(options):
 
 
 COMMANDS = [["train", name.lower()] for name in AGENTS] + [
-    [command] for command in ("check", "evaluate", "export", "inspect", "serve", "labels", "plot")
+    [command] for command in ("check", "evaluate", "export", "convert", "inspect", "serve", "labels", "plot")
 ]
 
 

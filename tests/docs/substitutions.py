@@ -84,4 +84,6 @@ def prepare(page, directory):
         signatures = tf.saved_model.load(str(agent.export(directory / "served"))).signatures
         clients = [Client(env, "robot-1"), Client(gym.make("Pendulum-v1"), "robot-2")]
         write(directory / "serving_logs", [client.step(signatures) for _ in range(4) for client in clients])
+    if page == "docs/formats.md":
+        names |= {"agent": tfdpg.TD3("Pendulum-v1", **SMALL), "observations": np.float32([[1, 0, 0.5], [0, 1, -0.5]])}
     return names

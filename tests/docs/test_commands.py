@@ -27,7 +27,7 @@ from tfdpg.serve.command import labels, serve
 
 PROGRAMS = ("tfdpg", "ray", "python", "python3", "pip", "sphinx-build", "docker")
 NOTE = '#!/bin/bash\n{ printf "%s\\0" "${0##*/}" "$@"; printf "\\n"; } >> "$NOTES"\n'
-COMMANDS = {"check": check_environment, "evaluate": cli.evaluate, "export": cli.export}
+COMMANDS = {"check": check_environment, "evaluate": cli.evaluate, "export": cli.export, "convert": cli.convert}
 COMMANDS |= {"inspect": cli.inspect_export, "plot": cli.plot, "serve": serve, "labels": labels}
 MODEL_SERVER = {"allow_version_labels_for_unavailable_models", "enable_batching", "model_config_file"}
 """Flags of TensorFlow Serving."""

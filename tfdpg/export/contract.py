@@ -1,6 +1,6 @@
 """What `tfdpg.json` says of signatures: the inputs in their order, the outputs, and what their numbers mean."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,36 +23,37 @@ UNITS = {
 def in_order(names: Iterable[str], spec: Spec, recall: Recall | None) -> list[str]:
     """Inputs or outputs: the observation first, then what is recalled in its order, then actions and the rest."""
     parts = () if recall is None else dict(recall.parts)
-    order = [leaf.name for leaf in spec.leaves] + ["pi", "a_before", "r_before", *parts, "a", "r", "levels"]
+    order = [leaf.name for leaf in spec.leaves] + ["pi", "q1", "q2", "a_before", "r_before", *parts]
+    order += ["a", "r", "levels"]
     return sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))
 
 
 def tensor_facts(
-    tensors: Collection[tf.TensorSpec], spec: Spec, recall: Recall | None, over_time: bool
+    tensors: Mapping[str, tf.TensorSpec], spec: Spec, recall: Recall | None, over_time: bool
 ) -> list[dict[str, Any]]:
     """The inputs or outputs of a signature, in their order.
 
     Args:
-        tensors: with their names.
+        tensors: by name.
         spec: the spaces.
         recall: what the policy recalls; None where it has no memory.
         over_time: whether they are sequences.
 
     Returns:
-        For each `name`, `dtype`, `shape` with words for its free axes, `unit`, and `low` and `high` where it is bounded.
+        For each `name`, `dtype`, `shape` with words for free axes, `unit`, and `low` and `high` where it is bounded.
     """
-    named = {tensor.name: tensor for tensor in tensors}
     leaves = {leaf.name: leaf for leaf in spec.leaves}
     facts = []
-    for name in in_order(named, spec, recall):
-        about = {"name": name, "dtype": named[name].dtype.name, "shape": _shape(named[name].shape, over_time)}
+    for name in in_order(tensors, spec, recall):
+        dtype, shape = tensors[name].dtype.name, _shape(tensors[name].shape, over_time)
+        about = {"name": name, "dtype": dtype, "shape": shape}
         if recall is not None and name in dict(recall.parts):
             about["unit"] = "state"
         elif name in leaves:
             about |= {"unit": "observation"} | _bounds(*_range(leaves[name]))
         elif name in UNITS:
             about["unit"] = UNITS[name]
-        if name in ("a", "pi", "a_before", "loc"):
+        if about.get("unit") == "action" and name != "scale":
             about |= _bounds(spec.low, spec.high)
         facts.append(about)
     return facts
@@ -64,7 +65,8 @@ def _shape(shape: tf.TensorShape, over_time: bool) -> list[Any]:
 
 
 def _range(leaf: Leaf) -> Any:
-    return leaf.whole or (leaf.space.low, leaf.space.high)
+    space: Any = leaf.space
+    return leaf.whole or (space.low, space.high)
 
 
 def _bounds(low: Any, high: Any) -> dict[str, Any]:

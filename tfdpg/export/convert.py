@@ -1,27 +1,23 @@
-"""Other formats than SavedModel, made of one: written, verified in their own runtime, and only then moved into place."""
+"""Other formats, made of a SavedModel: written, verified in their own runtime, and only then moved into place."""
 
 import contextlib
 import functools
 import importlib
 import importlib.metadata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from tfdpg import files
 from tfdpg.arguments import reject
 from tfdpg.export import c, litert, onnx
 from tfdpg.export.contract import tensor_facts
-from tfdpg.export.memory import follow
+from tfdpg.export.fidelity import action_error, differences
 from tfdpg.export.source import Source
-from tfdpg.export.verify import Inputs, Reference, Run, compare_signature, in_session
+from tfdpg.export.verify import Reference, Run, in_session
 from tfdpg.exported import FORMAT, METADATA, ExportError, check_directory, versions
-
-STEPS = 5
-"""How many steps of an episode a policy with a memory goes to be compared."""
 
 
 class Format(NamedTuple):
@@ -33,17 +29,21 @@ class Format(NamedTuple):
         run: from a source and such a directory to what computes the signatures in the format's own runtime.
         modules: what both import.
         libraries: the names under which these are installed.
+        output_name: what an output is called, by its name and those of the signature's inputs.
     """
 
     write: Callable[[Source, Path, str | None], tuple[dict[str, str], dict[str, str]]]
     run: Callable[[Source, Path], contextlib.AbstractContextManager[Run]]
     modules: Sequence[str] = ()
     libraries: Sequence[str] = ()
+    output_name: Callable[[str, Collection[str]], str] = lambda name, inputs: name
 
 
 FORMATS = {
     "litert": Format(litert.write, litert.run, ["ai_edge_litert.interpreter"], ["ai-edge-litert"]),
-    "onnx": Format(onnx.write, onnx.run, ["tf2onnx", "onnxruntime"], ["tf2onnx", "onnx", "onnxruntime"]),
+    "onnx": Format(
+        onnx.write, onnx.run, ["tf2onnx", "onnxruntime"], ["tf2onnx", "onnx", "onnxruntime"], onnx.output_name
+    ),
     "c": Format(c.write, c.run),
 }
 """By the names of their extras, which are Keras' names of the formats."""
@@ -116,13 +116,11 @@ def convert(
             facts = {"export_format": format, "left_out": left_out}
             with chosen.run(source, scratch) as run:
                 if quantize is None:
-                    differences = _compare(source, run, expected, written)
+                    found = differences(source, run, expected, list(written))
                 else:
-                    observations = observations or {leaf.name: _last(source)[leaf.name] for leaf in source.spec.leaves}
-                    error = action_error(source, run, expected, observations)
-                    facts["quantized"] = _accept(quantize, error, max_error, len(next(iter(observations.values()))))
-                    differences = {}
-            signatures = {name: _described(source, name, file, differences) for name, file in written.items()}
+                    error, count = action_error(source, run, expected, observations or source.observations)
+                    facts["quantized"], found = _accepted(quantize, error, max_error, count), {}
+            signatures = {name: _described(source, chosen, name, file, found) for name, file in written.items()}
             files.seal(scratch, METADATA, _facts(source, chosen) | facts | {"signatures": signatures})
             files.move(scratch, directory.absolute())
     except BaseException:
@@ -133,51 +131,7 @@ def convert(
     return directory
 
 
-def _compare(source: Source, run: Run, expected: Mapping[str, Reference], names: Mapping[str, str]) -> dict[str, float]:
-    """The largest difference of each signature."""
-    half = source.in_half_precision()
-    differences = {name: compare_signature(name, run, expected[name], source.cases[name], half) for name in names}
-    if source.recall is not None:
-        observations = {leaf.name: _last(source)[leaf.name] for leaf in source.spec.leaves}
-        wanted = iter(_actions(source, lambda name, inputs: expected[name](inputs), observations))
-        found = iter(_actions(source, run, observations))
-        stepped = compare_signature("pi", lambda *_: next(found), lambda _: next(wanted), [{}] * STEPS, half)
-        differences["pi"] = max(differences["pi"], stepped)
-    return differences
-
-
-def action_error(
-    source: Source, run: Run, expected: Mapping[str, Reference], observations: Mapping[str, np.ndarray]
-) -> float:
-    """The largest error of actions, in half-ranges; if Discrete, the share of observations with another action."""
-    wanted = _actions(source, lambda name, inputs: expected[name](inputs), observations)
-    errors = []
-    for outputs, right in zip(_actions(source, run, observations), wanted, strict=True):
-        off = outputs["pi"] - right["pi"]
-        errors.append(
-            np.max(np.abs(off) / source.spec.half_range) if source.spec.actions is None else np.mean(off != 0)
-        )
-    return float(np.max(errors))
-
-
-def _actions(source: Source, run: Run, observations: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """What `pi` gives; with a memory, at each step of episodes that see these observations in turn, without rewards."""
-    if source.recall is None:
-        return [run("pi", observations)]
-    count = len(next(iter(observations.values())))
-    given, steps = run("initial_state", {"batch": np.array(count, np.int32)}), []
-    for t in range(STEPS):
-        rows = {name: np.roll(values, -t, axis=0) for name, values in observations.items()}
-        steps.append(run("pi", rows | given))
-        given = follow(source.recall, steps[-1], np.zeros(count, np.float32))
-    return steps
-
-
-def _last(source: Source) -> Inputs:
-    return source.cases["pi"][-1]
-
-
-def _accept(quantize: str, error: float, max_error: float, count: int) -> dict[str, Any]:
+def _accepted(quantize: str, error: float, max_error: float, count: int) -> dict[str, Any]:
     """What is said of a quantized policy, here and in `tfdpg.json`."""
     about = f"{quantize}: the largest error of an action is {error:.3g} half-ranges, on {count} observations"
     if not error <= max_error:
@@ -186,15 +140,16 @@ def _accept(quantize: str, error: float, max_error: float, count: int) -> dict[s
     return {"as": quantize, "error": error, "max_error": max_error, "observations": count}
 
 
-def _described(source: Source, name: str, file: str, differences: Mapping[str, float]) -> dict[str, Any]:
+def _described(source: Source, chosen: Format, name: str, file: str, found: Mapping[str, float]) -> dict[str, Any]:
+    """What `tfdpg.json` says of a signature."""
     inputs = source.inputs(name)
     lengths = {leaf.name: len(leaf.shape) for leaf in source.spec.leaves}
-    over_time = any(spec.name in lengths and len(spec.shape) == lengths[spec.name] + 2 for spec in inputs)
-    signature = source.signatures[name].structured_outputs
-    outputs = [tf.TensorSpec(output.shape, output.dtype, key) for key, output in signature.items()]
-    tensors = {"inputs": inputs, "outputs": outputs}
+    over_time = any(name in lengths and len(spec.shape) == lengths[name] + 2 for name, spec in inputs.items())
+    tensors = {"inputs": inputs, "outputs": source.signatures[name].structured_outputs}
     said = {key: tensor_facts(value, source.spec, source.recall, over_time) for key, value in tensors.items()}
-    return {"file": file} | said | ({"difference": differences[name]} if name in differences else {})
+    for output in said["outputs"]:
+        output["name"] = chosen.output_name(output["name"], inputs)
+    return {"file": file} | said | ({"difference": found[name]} if name in found else {})
 
 
 def _facts(source: Source, chosen: Format) -> dict[str, Any]:

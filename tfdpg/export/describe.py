@@ -5,6 +5,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from tfdpg.export.contract import in_order
 from tfdpg.exported import Policy, load
 
 SKIPPED = ("observation_space", "action_space", "format", "files", "sha256")
@@ -31,11 +32,8 @@ def describe(directory: str | Path) -> str:
 
 
 def _tensors(policy: Policy, specs: dict[str, tf.TensorSpec], axes: tuple[str, ...]) -> str:
-    """Inputs or outputs: the observation first, then what is recalled in its order, then actions and the rest."""
-    parts = () if policy.recall is None else dict(policy.recall.parts)
-    order = [leaf.name for leaf in policy.spec.leaves] + ["pi", "q1", "q2", "a_before", "r_before", *parts]
-    order += ["a", "r", "levels"]
-    names = sorted(sorted(specs), key=lambda name: order.index(name) if name in order else 0)
+    """Inputs or outputs in their order."""
+    names = in_order(specs, policy.spec, policy.recall)
     return ", ".join(f"{name}: {_described(specs[name], axes)}" for name in names)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.lite.python.convert_phase import ConverterError
 
 from tfdpg.export.source import Source
 from tfdpg.export.verify import Inputs, Run
@@ -31,11 +32,11 @@ def write(source: Source, directory: Path, quantize: str | None) -> tuple[dict[s
     names = [name for name in source.signatures if name not in left_out]
     try:
         content = _converted(source, names, quantize)
-    except tf.lite.experimental.ConverterError:  # which of them it was
+    except ConverterError:  # which of them it was
         for name in names:
             try:
                 _converted(source, [name], quantize)
-            except tf.lite.experimental.ConverterError as error:
+            except ConverterError as error:
                 left_out[name] = f"LiteRT has no {', '.join(_missing(error))}"
         names = [name for name in names if name not in left_out]
         content = _converted(source, names, quantize) if names else b""

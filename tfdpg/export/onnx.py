@@ -2,14 +2,18 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
+
+import tensorflow as tf
 
 from tfdpg.export.source import Source
 from tfdpg.export.verify import Run, quiet
 
 OPSET = 17
+AFTER = "_next"
+"""How the name of an output ends that is called like an input: the part of a state after a step."""
 
 
 def write(source: Source, directory: Path, quantize: str | None) -> tuple[dict[str, str], dict[str, str]]:
@@ -26,13 +30,21 @@ def write(source: Source, directory: Path, quantize: str | None) -> tuple[dict[s
 
 
 def _converted(source: Source, name: str) -> Any:
-    import tensorflow as tf
     import tf2onnx.convert
 
+    inputs = source.inputs(name)
+
+    def call(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {output_name(key, inputs): tensor for key, tensor in source.signatures[name](*tensors).items()}
+
     with quiet("tf2onnx", logging.CRITICAL):  # which tells of every operation that there is not
-        function = tf.function(source.signatures[name])
-        model, _ = tf2onnx.convert.from_function(function, source.inputs(name), opset=OPSET)
+        model, _ = tf2onnx.convert.from_function(tf.function(call, autograph=False), list(inputs.values()), opset=OPSET)
     return model
+
+
+def output_name(name: str, inputs: Collection[str]) -> str:
+    """What an output is called: in an ONNX graph `h` cannot be an input and an output."""
+    return name + AFTER if name in inputs else name
 
 
 def _absent(graph: Any) -> Iterator[str]:
@@ -58,6 +70,7 @@ def run(source: Source, directory: Path) -> Iterator[Run]:
             path = str(directory / f"{name}.onnx")
             sessions[name] = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         outputs = [output.name for output in sessions[name].get_outputs()]
-        return dict(zip(outputs, sessions[name].run(outputs, dict(inputs)), strict=True))
+        names = [key.removesuffix(AFTER) if key.removesuffix(AFTER) in inputs else key for key in outputs]
+        return dict(zip(names, sessions[name].run(outputs, dict(inputs)), strict=True))
 
     yield call

@@ -52,9 +52,14 @@ class Source(NamedTuple):
         signatures = {name: _by_position(model.signatures[name], spec, recall) for name in cases}
         return cls(version, facts, spec, recall, model, signatures, cases)
 
-    def inputs(self, name: str) -> list[tf.TensorSpec]:
+    @property
+    def observations(self) -> dict[str, np.ndarray]:
+        """Seven raw observations by input name."""
+        return {leaf.name: self.cases["pi"][-1][leaf.name] for leaf in self.spec.leaves}
+
+    def inputs(self, name: str) -> dict[str, tf.TensorSpec]:
         """The inputs of a signature, in their order."""
-        return [spec for spec in self.signatures[name].structured_input_signature[0]]
+        return {spec.name: spec for spec in self.signatures[name].structured_input_signature[0]}
 
     def nodes(self, name: str) -> Iterable[Any]:
         """The nodes of a signature's graph, and of the functions that it calls."""
@@ -70,7 +75,7 @@ class Source(NamedTuple):
 
     def save(self, directory: str, names: Iterable[str]) -> None:
         """Writes some of the signatures as a SavedModel."""
-        module = tf.Module()
+        module: Any = tf.Module()
         module.model = self.model
         tf.saved_model.save(module, directory, signatures={name: self.signatures[name] for name in names})
 
@@ -78,10 +83,12 @@ class Source(NamedTuple):
 def _by_position(signature: Any, spec: Spec, recall: Recall | None) -> Any:
     """A signature with its inputs in their order, each of them with a rank; `levels` has one for each observation."""
     _, given = signature.structured_input_signature
-    names = in_order(given, spec, recall)
+    arguments = {tensor.name: argument for argument, tensor in given.items()}  # a name may have a slash
+    names = [arguments[name] for name in in_order(arguments, spec, recall)]
+    free: Any = [None, None]
     ranked = [
-        tf.TensorSpec([None, None] if given[name].shape.rank is None else given[name].shape, given[name].dtype, name)
-        for name in names
+        tf.TensorSpec(free if tensor.shape.rank is None else tensor.shape, tensor.dtype, tensor.name)
+        for tensor in (given[name] for name in names)
     ]
 
     def call(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from tfdpg.acting import MLPActor, Recall, load_actor, save_actor
-from tfdpg.export.verify import ATOL, Inputs, Reference, compare, scale_of
+from tfdpg.export.verify import ATOL, Inputs, Reference, compare, scale
 from tfdpg.exported import STOCK, packed_inputs
 from tfdpg.spec import Spec
 
@@ -30,9 +30,9 @@ def write_stock(
     save_actor(directory / STOCK, actor)
     written = load_actor(directory / STOCK, spec, recall)
     expected = [_joined(pi(inputs)) for inputs in cases]
-    scale = max(map(scale_of, expected))
+    atol = ATOL * max(map(scale, expected))
     for inputs, wanted in zip(cases, expected, strict=True):
-        compare(STOCK, written.greedy(packed_inputs(spec, recall, inputs)), wanted, ATOL * scale)
+        compare(STOCK, written.greedy(packed_inputs(spec, recall, inputs)), wanted, atol)
 
 
 def _joined(outputs: Mapping[str, np.ndarray]) -> np.ndarray:

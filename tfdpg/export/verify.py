@@ -4,6 +4,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -54,15 +55,28 @@ def verify(
 
 
 def compare_signature(
-    name: str, run: Run, reference: Reference, batches: Sequence[Inputs], in_half_precision: bool = False
+    name: str,
+    run: Run,
+    reference: Reference,
+    batches: Sequence[Inputs],
+    in_half_precision: bool = False,
+    summands: Mapping[str, float] = MappingProxyType({}),
 ) -> float:
     """Compares what a signature returns with what it must, and gives the largest difference.
+
+    Args:
+        name: the signature.
+        run: computes it.
+        reference: what it must compute.
+        batches: its inputs.
+        in_half_precision: see `verify`.
+        summands: how large the numbers may be whose sum an output is, by its name.
 
     Raises:
         ExportError: they differ by more than rounding.
     """
     expected, largest = [reference(inputs) for inputs in batches], 0.0
-    scales = {key: max(scale_of(outputs[key]) for outputs in expected) for key in expected[0]}
+    scales = {key: max(summands.get(key, 1), *(scale(outputs[key]) for outputs in expected)) for key in expected[0]}
     for inputs, outputs in zip(batches, expected, strict=True):
         found = run(name, inputs)
         if missing := sorted(set(outputs) - set(found)):
@@ -122,7 +136,7 @@ def quiet(library: str, below: int) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def scale_of(wanted: np.ndarray) -> float:
+def scale(wanted: np.ndarray) -> float:
     """The largest finite value, or 1."""
     return float(np.max(np.abs(wanted), initial=1, where=np.isfinite(wanted)))
 

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -30,10 +31,12 @@ def write_warmup(directory: Path, model: str, cases: Mapping[str, Sequence[Mappi
 def read_warmup(directory: Path) -> dict[str, list[dict[str, np.ndarray]]]:
     """What `write_warmup` wrote: for each signature the inputs of its requests."""
     cases: dict[str, list[dict[str, np.ndarray]]] = defaultdict(list)
-    for record in tf.data.TFRecordDataset(str(directory / WARMUP_FILE)).as_numpy_iterator():
+    records: Any = tf.data.TFRecordDataset(str(directory / WARMUP_FILE)).as_numpy_iterator()
+    protos: Any = tensor_pb2
+    for record in records:
         request = _contents(_contents(_contents(record)[6][0])[1][0])
         entries = map(_contents, request[2])
-        tensors = {entry[1][0].decode(): tensor_pb2.TensorProto.FromString(entry[2][0]) for entry in entries}
+        tensors = {entry[1][0].decode(): protos.TensorProto.FromString(entry[2][0]) for entry in entries}
         signature = _contents(request[1][0])[3][0].decode()
         cases[signature].append({name: tf.make_ndarray(tensor) for name, tensor in tensors.items()})
     return dict(cases)
