@@ -19,7 +19,7 @@ from gymnasium import spaces
 import tfdpg
 from tests.agents.roster import ACER, SMALL, brief, fit_briefly
 from tests.docs.pages import PAGES, module, table
-from tfdpg import export
+from tfdpg import cli, export
 from tfdpg.export.convert import FORMATS
 from tfdpg.export.fidelity import differences
 from tfdpg.export.source import Source
@@ -195,6 +195,14 @@ def test_a_missing_normaliser_is_noticed_and_nothing_is_left(agent, bare, format
 
 
 @formats
+def test_it_is_nothing_that_tfdpg_loads(exported, format, capsys):
+    with pytest.raises(FileNotFoundError, match="it is one in another format, for another runtime"):
+        tfdpg.load(exported(format))
+    assert cli.main(["inspect", str(exported(format))]) == 1
+    assert "it is one in another format, for another runtime" in capsys.readouterr().err
+
+
+@formats
 def test_a_saved_model_is_converted_without_its_agent(agent, version, format, tmp_path):
     directory = export.convert(version, tmp_path / "model", format)
     observations = {name: np.full((2, 3), 0.5, np.float32) for name in ("former", "latter")}
@@ -334,6 +342,33 @@ def test_an_operation_that_a_format_has_not(tmp_path):
                 ):
                     agent.export(tmp_path / "none", format=format)
                 assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.slow
+@formats
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_half_precision(format, policy, tmp_path):
+    """LiteRT has none, and ONNX Runtime one of the two on a CPU."""
+    import keras
+
+    before = keras.config.dtype_policy()
+    try:
+        keras.config.set_dtype_policy(policy)
+        agent = tfdpg.DDPG("Pendulum-v1", **SMALL)
+    finally:
+        keras.config.set_dtype_policy(before)
+    if (format, policy) == ("onnx", "mixed_float16"):
+        found = client(
+            format,
+            agent.export(tmp_path / "model", format=format),
+            {"x": np.ones((2, 3), np.float32), "a": np.ones((2, 1), np.float32)},
+            tmp_path,
+        )
+        np.testing.assert_allclose(found["pi"]["pi"], agent.predict(np.ones((2, 3))), atol=2e-2)
+    else:
+        with pytest.raises(export.ExportError, match=f"The policy cannot be had as format='{format}': "):
+            agent.export(tmp_path / "model", format=format)
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_the_table_has_every_agent():
