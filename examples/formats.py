@@ -19,7 +19,7 @@ import numpy as np
 
 import tfdpg
 
-FORMATS = ("litert", "onnx")
+FORMATS = ("litert", "onnx", "c")
 SMALL = {"hidden_units": (64, 64), "batch_size": 32, "replay_size": 2000, "jit_compile": False}
 USUAL = SMALL | {"start_steps": 100, "update_after": 100}
 ACER = SMALL | {"n_steps": 10, "replay_start": 10}
@@ -107,7 +107,8 @@ def cell(directory: Path) -> str:
         kinds[kind] = max(kinds.get(kind, 0), signature["difference"])
     texts = [f"{kind} {difference:.0e}" for kind, difference in kinds.items()]
     reasons: dict[str, list[str]] = {}
-    for name, reason in metadata["left_out"].items():
+    left_out = metadata["left_out"] if metadata["export_format"] != "c" else {}  # it has the policy alone
+    for name, reason in left_out.items():
         reasons.setdefault(reason, []).append(f"`{name}`")
     return "; ".join([", ".join(texts), *(f"no {', '.join(names)}: {why}" for why, names in reasons.items())])
 

@@ -69,6 +69,8 @@ def held(path: Path) -> str | None:
         return f"it is a run; its exported models are {' and '.join(exports) or 'not written yet'}"
     if is_model(path):
         return "it is an exported model"
+    if (path / "tfdpg.json").exists():
+        return "it is one in another format, for another runtime"
     if (path / "agent.json").exists() and is_run(run := path.parent.parent):
         return f"it is a checkpoint; its run is {run}"
     runs = [str(run) for run in runs_below(path, "*/run.json", "*/*/run.json")]

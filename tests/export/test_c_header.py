@@ -1,5 +1,6 @@
 """`policy.h`, compiled by the system's compiler, beside the policy in NumPy."""
 
+import json
 import shutil
 import subprocess
 
@@ -11,6 +12,7 @@ import tfdpg
 from tests.agents.roster import SMALL
 from tfdpg.acting import ACTIVATIONS, ActingPolicy
 from tfdpg.export.c_header import ACTIVATE, c_header
+from tfdpg.exported import ExportError
 from tfdpg.spec import Spec
 
 MAIN = """\
@@ -113,3 +115,51 @@ def test_it_is_cpp_too(tmp_path):
     observations = np.random.default_rng(0).normal(size=(3, 3))
     in_c = run(tmp_path, actor, observations)
     np.testing.assert_array_equal(run(tmp_path, actor, observations, ("c++", "-x", "c++", "-std=c++17")), in_c)
+
+
+SWAPPED = """
+static inline void tfdpg_pi(const float *x, float *a) {
+    const float swapped[TFDPG_X] = {x[1], x[0], x[2]};
+    tfdpg_unswapped(swapped, a);
+}
+"""
+
+
+@pytest.mark.parametrize("change", ["weight", "inputs"])
+def test_what_was_changed_is_noticed(monkeypatch, tmp_path, change):
+    def changed(actor, title):
+        text = c_header(actor, title)
+        if change == "weight":
+            weight = actor.layers[-1].kernel[1, 0]
+            assert text.count(f"{weight:.9g}f") == 1
+            return text.replace(f"{weight:.9g}f", f"{weight + 0.1:.9g}f")
+        return text.replace("tfdpg_pi(", "tfdpg_unswapped(").removesuffix("#endif\n") + SWAPPED + "#endif\n"
+
+    agent = KINDS["plain"]()
+    monkeypatch.setattr("tfdpg.export.c.c_header", changed)
+    with pytest.raises(ExportError, match="The signature 'pi' differs from the agent by up to"):
+        agent.export(tmp_path / "model", format="c")
+    assert not (tmp_path / "model").exists()
+
+
+def test_the_header_says_what_it_is(tmp_path):
+    directory = KINDS["plain"]().export(tmp_path / "model", format="c")
+    assert sorted(path.name for path in directory.iterdir()) == ["policy.h", "tfdpg.json"]
+    text = (directory / "policy.h").read_text()
+    assert text.startswith("/* The policy of TD3 on Pendulum-v1, by tfdpg 0.1.0.") and "x (3); a: the action" in text
+    facts = json.loads((directory / "tfdpg.json").read_text())
+    assert facts["export_format"] == "c" and facts["signatures"]["pi"]["difference"] < 1e-5
+    assert facts["left_out"] == dict.fromkeys(("q1", "q2", "pi_and_q"), "the header has the policy alone")
+
+
+def test_a_policy_that_is_no_stock_one_has_no_header(tmp_path):
+    agent = tfdpg.TD3("Pendulum-v1", **SMALL | {"activation": "gelu"})
+    with pytest.raises(ExportError, match=r"cannot be had in C: it is no stock network in float32"):
+        agent.export(tmp_path / "model", format="c")
+    assert not (tmp_path / "model").exists()
+
+
+def test_without_a_compiler_there_is_no_header(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ExportError, match="there is none of cc, gcc, clang"):
+        KINDS["plain"]().export(tmp_path / "model", format="c")

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import importlib
 import importlib.metadata
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -108,7 +108,8 @@ def convert(
     chosen, source, directory = FORMATS[format], Source.open(version), Path(directory)
     made = files.make_directory(directory.absolute().parent)
     try:
-        with files.scratch_directory(directory.absolute().parent) as scratch, in_session(version) as saved:
+        parent = directory.absolute().parent
+        with _told(format), files.scratch_directory(parent) as scratch, in_session(version) as saved:
             written, left_out = chosen.write(source, scratch, quantize)
             if "pi" in left_out:
                 raise ExportError(f"The policy cannot be had as format={format!r}: {left_out['pi']}")
@@ -129,6 +130,18 @@ def convert(
                 path.rmdir()
         raise
     return directory
+
+
+@contextlib.contextmanager
+def _told(format: str) -> Iterator[None]:
+    """Makes what converters and runtimes raise an `ExportError`."""
+    try:
+        yield
+    except (ExportError, OSError):
+        raise
+    except Exception as error:
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
+        raise ExportError(f"The policy cannot be had as format={format!r}: {reason}") from error
 
 
 def _accepted(quantize: str, error: float, max_error: float, count: int) -> dict[str, Any]:

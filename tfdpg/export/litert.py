@@ -37,7 +37,8 @@ def write(source: Source, directory: Path, quantize: str | None) -> tuple[dict[s
             try:
                 _converted(source, [name], quantize)
             except ConverterError as error:
-                left_out[name] = f"LiteRT has no {', '.join(_missing(error))}"
+                half = " in half precision" if source.in_half_precision() else ""
+                left_out[name] = f"LiteRT has no {', '.join(_missing(error))}{half}"
         names = [name for name in names if name not in left_out]
         content = _converted(source, names, quantize) if names else b""
     (directory / FILE).write_bytes(content)

@@ -43,6 +43,8 @@ def latest_version(directory: str | Path) -> Path:
         why = f"expected {directory}/<integer version>/saved_model.pb"
         if (directory / "agent.json").exists():
             why = "it is a saved agent, for tfdpg.load_agent"
+        elif (directory / METADATA).exists():
+            why = "it is one in another format, for another runtime"
         elif others := versions(directory.parent):
             why = f"there are the versions {others}"
         raise FileNotFoundError(f"No exported model in {directory}: {why}")
