@@ -93,7 +93,7 @@ def convert(
         format: one of `FORMATS`.
         quantize: "int8" for a quantized policy, if the format has it.
         max_error: the largest error of its actions, in half-ranges.
-        references: what the signatures must compute; the default is what the SavedModel does in a session.
+        references: what signatures must compute; the default of each is what the SavedModel does in a session.
         observations: raw, by input name, on which a quantized policy is compared; the default are seven.
 
     Returns:
@@ -113,7 +113,7 @@ def convert(
             written, left_out = chosen.write(source, scratch, quantize)
             if "pi" in left_out:
                 raise ExportError(f"The policy cannot be had as format={format!r}: {left_out['pi']}")
-            expected = references or {name: functools.partial(saved, name) for name in source.signatures}
+            expected = {name: functools.partial(saved, name) for name in source.signatures} | dict(references or {})
             facts = {"export_format": format, "left_out": left_out}
             with chosen.run(source, scratch) as run:
                 if quantize is None:
