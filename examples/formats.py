@@ -107,7 +107,7 @@ def cell(directory: Path) -> str:
         kinds[kind] = max(kinds.get(kind, 0), signature["difference"])
     texts = [f"{kind} {difference:.0e}" for kind, difference in kinds.items()]
     reasons: dict[str, list[str]] = {}
-    left_out = metadata["left_out"] if metadata["export_format"] != "c" else {}  # it has the policy alone
+    left_out = metadata["left_out"] if metadata["export_format"] != "c" else {}  # what is there has its number
     for name, reason in left_out.items():
         reasons.setdefault(reason, []).append(f"`{name}`")
     return "; ".join([", ".join(texts), *(f"no {', '.join(names)}: {why}" for why, names in reasons.items())])

@@ -54,6 +54,7 @@ def test_what_does_not_go_together(tmp_path, capsys):
         assert message in capsys.readouterr().err and not (tmp_path / "bad").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This training ends at .* it makes no update")
 def test_a_run_of_before_can_be_read(tmp_path):
     assert train("--run-dir", tmp_path, *QUIET) == 0

@@ -79,6 +79,7 @@ def test_training_survives(cluster, tmp_path):
     assert (agent.replay.rows[: agent.replay.added, 1] == 0).sum() + agent.env_steps == agent.replay.added
 
 
+@pytest.mark.slow
 def test_too_few_cpus_are_said(cluster):
     agent = AGENTS["DDPG"](Counter())
     options = {"actors": 5, "chunk": 5, "verbose": 0, "ray_address": cluster.address, "epochs": 1}

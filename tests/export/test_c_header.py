@@ -127,8 +127,8 @@ static inline void tfdpg_pi(const float *x, float *a) {
 
 @pytest.mark.parametrize("change", ["weight", "inputs"])
 def test_what_was_changed_is_noticed(monkeypatch, tmp_path, change):
-    def changed(actor, title):
-        text = c_header(actor, title)
+    def changed(actor, title, critics):
+        text = c_header(actor, title, critics)
         if change == "weight":
             weight = actor.layers[-1].kernel[1, 0]
             assert text.count(f"{weight:.9g}f") == 1
@@ -149,7 +149,43 @@ def test_the_header_says_what_it_is(tmp_path):
     assert text.startswith("/* The policy of TD3 on Pendulum-v1, by tfdpg 0.1.0.") and "x (3); a: the action" in text
     facts = json.loads((directory / "tfdpg.json").read_text())
     assert facts["export_format"] == "c" and facts["signatures"]["pi"]["difference"] < 1e-5
-    assert facts["left_out"] == dict.fromkeys(("q1", "q2", "pi_and_q"), "the header has the policy alone")
+    assert facts["left_out"] == {"pi_and_q": "it is not in the header"}
+
+
+CRITICS = {
+    "twin": (KINDS["plain"], {"q1", "q2"}),
+    "batch": (KINDS["batch"], {"q1", "q2"}),
+    "blocks": (KINDS["blocks"], {"q1", "q2"}),
+    "categorical, branches": (KINDS["mixed"], {"q1"}),
+    "mixture": (lambda: tfdpg.D4PG("Pendulum-v1", **SMALL, critic="mixture", seed=1), {"q1"}),
+    "control": (lambda: tfdpg.D4PG("Pendulum-v1", torso="control", v_min=-9, v_max=9, seed=1), {"q1"}),
+    "recurrent": (KINDS["gru"], set()),
+    "ACER": (KINDS["discrete"], set()),
+}
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "twin" else pytest.param(kind, marks=pytest.mark.slow) for kind in CRITICS]
+)
+def test_critics(tmp_path, kind):
+    make, critics = CRITICS[kind]
+    agent = make()
+    directory = agent.export(tmp_path / "model", format="c")
+    facts = json.loads((directory / "tfdpg.json").read_text())
+    assert set(facts["signatures"]) == {"pi"} | critics
+    assert all(signature["difference"] < 1e-5 for signature in facts["signatures"].values())
+    text = (directory / "policy.h").read_text()
+    assert {name for name in ("q1", "q2") if f"static inline float tfdpg_{name}(const float *x" in text} == critics
+
+
+def test_a_changed_critic_is_noticed(monkeypatch, tmp_path):
+    def changed(actor, title, critics):
+        critics["q2"].layers[-1].bias[0] += 0.1
+        return c_header(actor, title, critics)
+
+    monkeypatch.setattr("tfdpg.export.c.c_header", changed)
+    with pytest.raises(ExportError, match="The signature 'q2' differs from the agent by up to"):
+        KINDS["plain"]().export(tmp_path / "model", format="c")
 
 
 def test_a_policy_that_is_no_stock_one_has_no_header(tmp_path):

@@ -245,6 +245,7 @@ def wide():
     return agent
 
 
+@pytest.mark.slow
 def test_int8_is_measured_in_half_ranges(wide, tmp_path, capsys):
     directory = wide.export(tmp_path / "model", format="litert", quantize="int8")
     description = json.loads((directory / "tfdpg.json").read_text())
@@ -263,6 +264,7 @@ def test_int8_is_measured_in_half_ranges(wide, tmp_path, capsys):
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 def test_one_at_its_bounds_does_not_survive_int8(tmp_path):
     version = Path(__file__).parents[2] / "exported_models/td3-halfcheetah/1"
     with pytest.raises(export.ExportError, match="int8: the largest error of an action is .*; max_error is 0.05"):

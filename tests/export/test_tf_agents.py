@@ -164,7 +164,7 @@ def test_verification_compares_it(tmp_path):
 
 def test_others_are_refused_and_nothing_is_added_unasked(tmp_path):
     agent = tfdpg.DDPG(Counter(), **SMALL)
-    with pytest.raises(ValueError, match="`signatures` must be None or \"tf-agents\". Received: signatures='acme'"):
+    with pytest.raises(ValueError, match="`signatures` must be \"tf-agents\" or None. Received: signatures='acme'"):
         agent.export(tmp_path / "model", signatures="acme")
     assert not list(tmp_path.iterdir())
     module: Any = tf.saved_model.load(str(agent.export(tmp_path / "model")))

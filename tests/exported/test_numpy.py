@@ -95,14 +95,15 @@ def test_an_actor_is_read_as_it_was_written(tmp_path):
     np.testing.assert_array_equal(load_actor(tmp_path / "policy.npz", spec, None)(packed), actor(packed))
 
 
-def test_a_changed_weight_is_no_export(monkeypatch, tmp_path):
-    def save_changed(path, actor):
-        actor.weights[7] += 0.1
-        save_actor(path, actor)
+@pytest.mark.parametrize("name", ["pi", "q2"])
+def test_a_changed_weight_is_no_export(monkeypatch, tmp_path, name):
+    def save_changed(path, actor, critics):
+        (actor if name == "pi" else critics[name]).weights[7] += 0.1
+        save_actor(path, actor, critics)
 
-    agent = tfdpg.TD3("Pendulum-v1", **SMALL)
+    agent = tfdpg.TD3("Pendulum-v1", **SMALL, seed=3)
     monkeypatch.setattr("tfdpg.export.stock.save_actor", save_changed)
-    with pytest.raises(ExportError, match=r"'policy.npz' differs from the agent by up to"):
+    with pytest.raises(ExportError, match=rf"'{name} of policy.npz' differs from the agent by up to"):
         agent.export(tmp_path / "model")
     assert not (tmp_path / "model").exists()
 

@@ -5,6 +5,7 @@ A call of a compiled TensorFlow function costs more than the arithmetic of actin
 
 from tfdpg.acting.behaviour import Behaviour, Exploration
 from tfdpg.acting.cells import Cells
+from tfdpg.acting.critic import MLPCritic
 from tfdpg.acting.encoder import encode, feature_columns
 from tfdpg.acting.mlp import ACTIVATIONS, MLPActor
 from tfdpg.acting.moments import Moments
@@ -12,7 +13,7 @@ from tfdpg.acting.outputs import MIN_SIGMA, BoxAction, LocScale, Output, Probabi
 from tfdpg.acting.policy import ActingPolicy
 from tfdpg.acting.recall import ForwardPass, LaneMemory, Memory, NoMemory, Recall
 from tfdpg.acting.sampling import CategoricalSampling, GaussianSampling
-from tfdpg.acting.stored import load_actor, save_actor
+from tfdpg.acting.stored import load_actor, load_critics, save_actor
 from tfdpg.acting.torsos import Hidden, Torso, make_torso, mlp
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "LaneMemory",
     "LocScale",
     "MLPActor",
+    "MLPCritic",
     "Memory",
     "Moments",
     "NoMemory",
@@ -40,6 +42,7 @@ __all__ = [
     "encode",
     "feature_columns",
     "load_actor",
+    "load_critics",
     "make_torso",
     "mlp",
     "save_actor",

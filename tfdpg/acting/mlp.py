@@ -3,8 +3,8 @@
 import copy
 import functools
 import math
-from collections.abc import Callable
-from typing import NamedTuple, cast
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -83,18 +83,16 @@ class MLPActor:
 
     def load(self, weights: np.ndarray) -> None:
         """Takes all weights, flattened and concatenated in the order of the Keras actor's, float32 `[n]`."""
-        self.weights, reader, width = weights, _Reader(weights), self._features
-        if self.normalizer is not None:
-            self.mean, variance = reader.take(width), reader.take(width)
-            self.std = np.sqrt(variance) + np.float32(self.normalizer[0])
+        self.weights, reader, width = weights, Reader(weights), self._features
+        self.mean, self.std = reader.statistics(width, self.normalizer)
         if self.recall is not None:
             self.cells = make_cells(self.kinds, width + self.recall.before_width, reader.take)
             width = self.cells[-1].units
         layers = (*self.torso.pi, Hidden(self.output.units, "linear"))
         self.first, self.layers = [], []
         if self.torso.has_branches:
-            self.first = [reader.layer(columns.stop - columns.start, layers[0])[0] for columns in self._branches]
-            width, layers = cast(Hidden, layers[0]).units * len(self._branches), layers[1:]
+            self.first, width = reader.branches(self._branches, layers[0])
+            layers = layers[1:]
         for layer in layers:
             step, width = reader.layer(width, layer)
             self.layers.append(step)
@@ -191,17 +189,34 @@ class Block(NamedTuple):
         return x + functools.reduce(lambda y, step: step(y), self.steps, x)
 
 
-class _Reader:
+class Reader:
     """Takes weights off a flat array, one after the other."""
 
     def __init__(self, weights: np.ndarray):
         self._weights, self._start = weights, 0
 
     def take(self, *shape: int) -> np.ndarray:
+        """The next weights, of a shape."""
         stop = self._start + math.prod(shape)
         part = self._weights[self._start : stop]
         self._start = stop
         return part.reshape(shape) if len(part) == math.prod(shape) else np.zeros(shape, np.float32)
+
+    def statistics(self, width: int, normalizer: tuple[float, float] | None) -> tuple[np.ndarray, np.ndarray]:
+        """A normaliser's mean and standard deviation; nothing where there is none."""
+        if normalizer is None:
+            return np.zeros(0, np.float32), np.zeros(0, np.float32)
+        mean, variance = self.take(width), self.take(width)
+        return mean, np.sqrt(variance) + np.float32(normalizer[0])
+
+    def branches(self, columns: Sequence[slice], layer: Layer) -> tuple[list[Step], int]:
+        """A layer of its own for each part of an observation, and how many features they give together."""
+        steps = [self.layer(part.stop - part.start, layer) for part in columns]
+        return [step for step, _ in steps], sum(width for _, width in steps)
+
+    def linear(self, width: int, units: int) -> Step:
+        """A linear layer for so many features."""
+        return self.layer(width, Hidden(units, "linear"))[0]
 
     def layer(self, width: int, layer: Layer) -> tuple[Step, int]:
         """A layer for so many features, and how many it gives."""
@@ -223,5 +238,6 @@ class _Reader:
                 return Dense(kernel, bias, norm, ACTIVATIONS[activation]), units
 
     def finish(self) -> None:
+        """Raises `ValueError` if some are left, or there were too few."""
         if self._start != len(self._weights):
             raise ValueError(f"`weights` must have {self._start} elements. Received: {len(self._weights)}")

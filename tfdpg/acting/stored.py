@@ -2,11 +2,14 @@
 
 import json
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from tfdpg.acting.critic import MLPCritic
 from tfdpg.acting.mlp import MLPActor
 from tfdpg.acting.outputs import BoxAction, LocScale, Output, Probabilities
 from tfdpg.acting.recall import Recall
@@ -17,22 +20,33 @@ LAYERS: dict[str, type[Layer]] = {"hidden": Hidden, "norm": Norm, "residual": Re
 OUTPUTS: dict[str, type[Output]] = {"action": BoxAction, "probabilities": Probabilities, "loc_scale": LocScale}
 
 
-def save_actor(path: Path, actor: MLPActor) -> None:
+def save_actor(path: Path, actor: MLPActor, critics: Mapping[str, MLPCritic] = MappingProxyType({})) -> None:
     """Writes an actor: `weights`, float32 `[n]` in Keras' order, and `description`, a text in JSON.
 
     The description has the `layers` before the last one, whether each part of an observation has a first layer of its
     own (`has_branches`), epsilon and clip of the features' `normalizer` or null, the `cells` of a memory in front of
-    the layers, and the `output`.
+    the layers, and the `output`. The weights of critics have their names; under `critics` it says of each the `layers`,
+    the one that takes the action, the `head`, and the numbers that this gives.
     """
     torso, output = actor.torso, actor.output
     description = {
         "layers": [{"layer": _name(LAYERS, layer), **layer._asdict()} for layer in torso.pi],
+        "critics": {
+            name: {
+                "layers": [{"layer": _name(LAYERS, layer), **layer._asdict()} for layer in critic.torso.q],
+                "action_layer": critic.torso.action_layer,
+                "head": critic.head,
+                "size": critic.size,
+            }
+            for name, critic in critics.items()
+        },
         "has_branches": torso.has_branches,
         "normalizer": actor.normalizer,
         "cells": actor.kinds,
         "output": {"kind": _name(OUTPUTS, output)} | ({"sigma": output.sigma} if isinstance(output, LocScale) else {}),
     }
-    np.savez(path, weights=actor.weights, description=np.array(json.dumps(description)))
+    values: Any = {name: critic.weights for name, critic in critics.items()}
+    np.savez(path, weights=actor.weights, description=np.array(json.dumps(description)), **values)
 
 
 def load_actor(path: Path, spec: Spec, recall: Recall | None) -> MLPActor:
@@ -46,19 +60,36 @@ def load_actor(path: Path, spec: Spec, recall: Recall | None) -> MLPActor:
     Raises:
         OSError, ValueError, LookupError, TypeError: it is no such file.
     """
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            weights, description = arrays["weights"], json.loads(str(arrays["description"]))
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+    arrays, description = _read(path)
     layers = tuple(_made(LAYERS, "layer", values) for values in description["layers"])
     torso = Torso("stored", layers, (), has_branches=description["has_branches"])
     normalizer = description["normalizer"] and tuple(description["normalizer"])
     cells = tuple((kind, units) for kind, units in description["cells"])
     output = _made(OUTPUTS, "kind", {"spec": spec, **description["output"]})
     actor = MLPActor(spec, torso, normalizer, output, cells, recall)
-    actor.load(weights)
+    actor.load(arrays["weights"])
     return actor
+
+
+def load_critics(path: Path, spec: Spec) -> dict[str, MLPCritic]:
+    """The critics that `save_actor` wrote, by name; see `load_actor`."""
+    arrays, description = _read(path)
+    normalizer, critics = description["normalizer"] and tuple(description["normalizer"]), {}
+    for name, said in description["critics"].items():
+        layers = tuple(_made(LAYERS, "layer", values) for values in said["layers"])
+        torso = Torso("stored", (), layers, said["action_layer"], description["has_branches"])
+        critics[name] = MLPCritic(spec, torso, normalizer, said["head"], said["size"])
+        critics[name].load(arrays[name])
+    return critics
+
+
+def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    return arrays, {"critics": {}} | json.loads(str(arrays["description"]))
 
 
 def _name(kinds: dict[str, Any], thing: Any) -> str:

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfdpg import export
+from tfdpg.acting import MLPCritic
 from tfdpg.agents import description
 from tfdpg.agents.options import ExportOptions
+from tfdpg.networks import stock_critic
 
 if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
@@ -31,5 +33,15 @@ def export_agent(agent: "Agent", directory: str | Path, options: ExportOptions) 
 def _write(agent: "Agent", directory: str | Path, options: ExportOptions) -> Path:
     examples = export.example_observations(agent.spec, agent.replay, agent.seed)
     facts = description.facts(agent) | {"scores": dict(options.scores or {})}
-    own, of_policy = (agent.spec, agent.networks, agent.signatures), (agent.recall, agent.actor.stock())
-    return export.write(directory, *own, examples, facts, *of_policy, library=options.signatures)
+    what = agent.spec, agent.networks, agent.signatures, examples, facts, agent.recall
+    return export.write(directory, *what, agent.actor.stock(), _stock_critics(agent), options.signatures)
+
+
+def _stock_critics(agent: "Agent") -> dict[str, MLPCritic]:
+    """The forward passes of the critics, beside a stock policy without a memory."""
+    actor = agent.actor.stock()
+    if actor is None or agent.recall is not None or "v" in agent.networks:  # beside which q1 is an advantage
+        return {}
+    stock = {name: network for name, network in agent.networks.items() if name not in agent.own_networks}
+    made = {name: stock_critic(agent.spec, actor, network) for name, network in stock.items() if name in ("q1", "q2")}
+    return {name: critic for name, critic in made.items() if critic is not None}

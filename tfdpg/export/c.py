@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tfdpg.acting import load_actor
+from tfdpg.acting import load_actor, load_critics
 from tfdpg.export.c_header import c_header
 from tfdpg.export.source import Source
 from tfdpg.export.verify import Inputs, Run
@@ -21,11 +21,21 @@ COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic")
 MAIN = """\
 #include <stdio.h>
+#include <string.h>
 #include "policy.h"
 
 int main(int argc, char **argv) {
     float x[TFDPG_X], a[TFDPG_A];
-    (void)argv;
+#ifdef TFDPG_Q1
+    while (argc > 1 && fread(x, sizeof x, 1, stdin) == 1 && fread(a, sizeof a, 1, stdin) == 1) {
+        float q = tfdpg_q1(x, a);
+#ifdef TFDPG_Q2
+        q = strcmp(argv[1], "q2") ? q : tfdpg_q2(x, a);
+#endif
+        fwrite(&q, sizeof q, 1, stdout);
+    }
+#endif
+    (void)argv, (void)strcmp;
 #ifdef TFDPG_STATE
     tfdpg_state state;
     tfdpg_start(&state);
@@ -45,12 +55,12 @@ int main(int argc, char **argv) {
     return 0;
 }
 """
-"""From observations and states to actions and states, as float32, on its standard input and output; with an argument it
-begins with the state of an episode's start."""
+"""From observations and states to actions and states, as float32, on its standard input and output. With an argument it
+begins with the state of an episode's start, or goes from observations and actions to the values of the critic named."""
 
 
 def write(source: Source, directory: Path, quantize: str | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Writes `policy.h`; gives the file of `pi`, and why there are no others.
+    """Writes `policy.h`; gives its name for the policy and the stock critics, and why there are no other signatures.
 
     Raises:
         ExportError: the policy is no stock one, or there is no compiler to try it with.
@@ -61,11 +71,13 @@ def write(source: Source, directory: Path, quantize: str | None) -> tuple[dict[s
     trained = facts.get("environment") or {}
     title = f"The policy of {facts['agent']}{' on ' + trained['id'] if trained else ''}, by tfdpg"
     actor = load_actor(source.version / STOCK, source.spec, source.recall)
-    (directory / HEADER).write_text(c_header(actor, f"{title} {facts['versions']['tfdpg']}."))
-    reasons = {name: "the header has the policy alone" for name in source.signatures if name != "pi"}
+    critics = load_critics(source.version / STOCK, source.spec)
+    (directory / HEADER).write_text(c_header(actor, f"{title} {facts['versions']['tfdpg']}.", critics))
+    files = dict.fromkeys(("pi", *critics), HEADER)
+    reasons = {name: "it is not in the header" for name in source.signatures if name not in files}
     if "initial_state" in reasons:
         reasons["initial_state"] = "it is tfdpg_start"
-    return {"pi": HEADER}, reasons
+    return files, reasons
 
 
 def compiler() -> str:
@@ -101,6 +113,9 @@ def run(source: Source, directory: Path) -> Iterator[Run]:
             if recall is not None and name == "initial_state":
                 return named(recall, np.tile(ask("start"), (int(inputs["batch"]), 1)))
             count = len(inputs[leaves[0]])
+            if name != "pi":
+                given = [inputs[key].reshape(count, -1) for key in (*leaves, "a")]
+                return {name: ask(name, rows=np.concatenate(given, axis=1, dtype=np.float32).tobytes())}
             given = [inputs[key].reshape(count, -1) for key in (*leaves, *parts)]
             found = ask(rows=np.concatenate(given, axis=1, dtype=np.float32).tobytes()).reshape(count, -1)
             actions, state = np.split(found, [spec.act_dim], axis=1)

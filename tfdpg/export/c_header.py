@@ -5,11 +5,13 @@ NumPy and what there is in C have one description.
 """
 
 import functools
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from tfdpg.acting import ACTIVATIONS, MLPActor, feature_columns
+from tfdpg.acting import ACTIVATIONS, MLPActor, MLPCritic, feature_columns
 from tfdpg.acting.cells import GRU, LSTM, SimpleRNN
 from tfdpg.acting.encoder import discrete_ranges
 from tfdpg.acting.mlp import NORM_EPSILON, BatchNorm, Block, Dense, LayerNorm
@@ -59,56 +61,53 @@ ACTIVATE = {
 """The activations of `tfdpg.acting.ACTIVATIONS` in C."""
 
 
-def c_header(actor: MLPActor, title: str) -> str:
+def c_header(actor: MLPActor, title: str, critics: Mapping[str, MLPCritic] = MappingProxyType({})) -> str:
     """The text of `policy.h`: `tfdpg_pi(x, a)`, or `tfdpg_pi(x, a, state)` and `tfdpg_start(state)` with a memory.
 
     Args:
         actor: the policy, with its weights.
         title: what it is, for the comment at the top.
+        critics: by the names of their functions; `tfdpg_q1(x, a)` is the value of an action.
     """
     spec = actor.spec
     sizes = [leaf.columns.stop - leaf.columns.start for leaf in spec.leaves]
+    action = "the action in the environment's units, inside its bounds"
+    if spec.actions is not None:
+        action = f"the number of the action, {int(spec.low[0])} to {int(spec.high[0])}"
     parts = ", ".join(f"{leaf.name} ({size})" for leaf, size in zip(spec.leaves, sizes, strict=True))
     usage = [
-        f"x: the observation as the environment gives it, flattened: {parts}; a: {_said(actor)}.",
+        f"x: the observation as the environment gives it, flattened: {parts}; a: {action}.",
         "Normalisation, encoding and the action's scale are inside.",
     ]
-    code = _Code(actor)
+    code = _Code(actor, [])
     body, state = code.forward(), code.state()
+    for name, critic in critics.items():
+        body += ["", *_Code(critic, code.constants).value(name)]
+        usage.append(f"tfdpg_{name}(x, a): what critic {name} says of the action a.")
     if actor.recall is not None:
-        usage += [
-            "tfdpg_start(&state) begins an episode. tfdpg_pi(x, a, &state) is a step, and puts a into state.a_before;"
-            if actor.recall.action
-            else "tfdpg_start(&state) begins an episode. tfdpg_pi(x, a, &state) is a step.",
-            *(["put there what was done instead, if it was not a."] if actor.recall.action else []),
-            *(["Put the reward of each step into state.r_before."] if actor.recall.reward else []),
-        ]
+        usage.append("tfdpg_start(&state) begins an episode. tfdpg_pi(x, a, &state) is a step.")
+        if actor.recall.action:
+            usage.append("It puts a into state.a_before; put there what was done instead, if it was not a.")
+        if actor.recall.reward:
+            usage.append("Put the reward of each step into state.r_before.")
     head = HEAD.format(title=title, usage="\n".join(f"   {line}" for line in usage), x=sum(sizes), a=spec.act_dim)
     return "\n".join([head, *code.constants, *state, *body, "", "#endif", ""])
-
-
-def _said(actor: MLPActor) -> str:
-    spec = actor.spec
-    if spec.actions is not None:
-        return f"the number of the action, {int(spec.low[0])} to {int(spec.high[0])}"
-    return "the action in the environment's units, inside its bounds"
 
 
 class _Code:
     """Writes the statements of a forward pass; each step gets an array of its own."""
 
-    def __init__(self, actor: MLPActor):
-        self._actor, self.constants, self._lines, self._arrays = actor, list[str](), list[str](), 0
+    def __init__(self, network: Any, constants: list[str]):
+        self._network, self.constants, self._lines, self._arrays = network, constants, list[str](), 0
 
     def forward(self) -> list[str]:
         """The function `tfdpg_pi`."""
-        actor, recall = self._actor, self._actor.recall
+        actor, recall = self._network, self._network.recall
         x = self._normalized(self._encoded())
         if recall is not None:
             x = self._remembered(x)
         if actor.first:
-            parts = [(f"({x[0]} + {part.start})", part.stop - part.start) for part in self._columns]
-            x = self._joined([self.step(step, part) for step, part in zip(actor.first, parts, strict=True)])
+            x = self._branches(x)
         for step in actor.layers:
             x = self.step(step, x)
         self._act(x)
@@ -119,9 +118,43 @@ class _Code:
             "}",
         ]
 
+    def value(self, name: str) -> list[str]:
+        """The function of a critic."""
+        critic: MLPCritic = self._network
+        act_dim, x = critic.spec.act_dim, self._normalized(self._encoded())
+        center, half = self.constant("center", critic.spec.center), self.constant("half_range", critic.spec.half_range)
+        action = self.array(act_dim, f"(a[i] - {center}[i]) / {half}[i]")
+        if critic.first:
+            x = self._branches(x)
+        for depth, step in enumerate(critic.layers, int(critic.torso.has_branches)):
+            x = self.step(
+                step, self._joined([x, action]) if depth == min(critic.action_layer, len(critic.torso.q)) else x
+            )
+        self._lines.append(f"return {self._mean(critic, x[0])};")
+        signature = f"static inline float tfdpg_{name}(const float *x, const float *a) {{"
+        return [f"#define TFDPG_{name.upper()}", signature, *(f"    {line}" for line in self._lines), "}"]
+
+    def _mean(self, critic: MLPCritic, x: str) -> str:
+        """The expected return, of what a head gives."""
+        if critic.head == "value":
+            return f"{x}[0]"
+        count, means = critic.size, self.constant("atoms", critic.atoms) if critic.head == "categorical" else x
+        if critic.head == "mixture":
+            count, means = critic.size // 3, f"({x} + {critic.size // 3})"
+        self._lines.append(f"float largest = {x}[0], sum = 0.0f, mean = 0.0f;")
+        self.each(count, f"largest = {x}[i] > largest ? {x}[i] : largest;")
+        self.each(count, f"sum += expf({x}[i] - largest);")
+        self.each(count, f"mean += expf({x}[i] - largest) / sum * {means}[i];")
+        return "mean"
+
+    def _branches(self, x: tuple[str, int]) -> tuple[str, int]:
+        """A layer of its own for each part of the observation."""
+        parts = [(f"({x[0]} + {part.start})", part.stop - part.start) for part in self._columns]
+        return self._joined([self.step(step, part) for step, part in zip(self._network.first, parts, strict=True)])
+
     def state(self) -> list[str]:
         """The struct of what a policy recalls, and the function that begins an episode; nothing without a memory."""
-        recall = self._actor.recall
+        recall = self._network.recall
         if recall is None:
             return []
         fields = [("a_before", recall.spec.act_dim)] if recall.action else []
@@ -239,11 +272,11 @@ class _Code:
 
     @property
     def _columns(self) -> list[slice]:
-        return feature_columns(self._actor.spec)
+        return feature_columns(self._network.spec)
 
     def _encoded(self) -> tuple[str, int]:
         """Features of the observation: images scaled, discrete parts one-hot (see `tfdpg.acting.encode`)."""
-        spec, columns, start = self._actor.spec, self._columns, 0
+        spec, columns, start = self._network.spec, self._columns, 0
         if all(leaf.dtype == "float32" for leaf in spec.leaves):
             return "x", columns[-1].stop
         features = self.array(columns[-1].stop, "0.0f")
@@ -260,7 +293,7 @@ class _Code:
         return features
 
     def _normalized(self, x: tuple[str, int]) -> tuple[str, int]:
-        actor = self._actor
+        actor = self._network
         if actor.normalizer is None:
             return x
         clip, mean, std = (
@@ -272,7 +305,7 @@ class _Code:
 
     def _remembered(self, x: tuple[str, int]) -> tuple[str, int]:
         """The features and the step before through the cells; the state goes on."""
-        recall: Any = self._actor.recall
+        recall: Any = self._network.recall
         factor, offset = recall.scaling
         before, act_dim = [x], recall.spec.act_dim if recall.action else 0
         if recall.action:
@@ -281,14 +314,14 @@ class _Code:
         if recall.reward:
             before.append(("&state->r_before", 1))
         x, parts = self._joined(before) if len(before) > 1 else x, [f"state->{name}" for name, _ in recall.parts]
-        for cell in self._actor.cells:
+        for cell in self._network.cells:
             own, parts = parts[: cell.state_width // cell.units], parts[cell.state_width // cell.units :]
             x = self.cell(cell, x, own)
         return x
 
     def _act(self, x: tuple[str, int]) -> None:
         """Writes the action into `a`."""
-        actor, spec, output = self._actor, self._actor.spec, self._actor.output
+        actor, spec, output = self._network, self._network.spec, self._network.output
         box = output.mean if isinstance(output, LocScale) else output
         if isinstance(box, BoxAction):
             names = ("half_range", "center", "low", "high")

@@ -1,40 +1,64 @@
 """`policy.npz`: a stock policy for runtimes without TensorFlow, verified like the signatures."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from tfdpg.acting import MLPActor, Recall, load_actor, save_actor
+from tfdpg.acting import MLPActor, MLPCritic, Recall, load_actor, load_critics, save_actor
 from tfdpg.export.verify import ATOL, Inputs, Reference, compare, scale
 from tfdpg.exported import STOCK, packed_inputs
 from tfdpg.spec import Spec
 
 
 def write_stock(
-    directory: Path, spec: Spec, actor: MLPActor, recall: Recall | None, pi: Reference, cases: Sequence[Inputs]
+    directory: Path,
+    spec: Spec,
+    actor: MLPActor,
+    critics: Mapping[str, MLPCritic],
+    recall: Recall | None,
+    references: Mapping[str, Reference],
+    cases: Mapping[str, Sequence[Inputs]],
 ) -> None:
-    """Writes `policy.npz`, and compares what it holds with the policy.
+    """Writes `policy.npz`, and compares what it holds with the networks.
 
     Args:
         directory: the SavedModel.
         spec: the spaces.
         actor: the policy.
-        recall: what it recalls; None where it has no memory.
-        pi: what it must compute.
-        cases: inputs of the signature `pi`.
+        critics: by the names of their signatures.
+        recall: what the policy recalls; None where it has no memory.
+        references: what signatures must compute.
+        cases: inputs of the signatures.
 
     Raises:
-        ExportError: the actions differ.
+        ExportError: actions or values differ.
     """
-    save_actor(directory / STOCK, actor)
+    save_actor(directory / STOCK, actor, critics)
     written = load_actor(directory / STOCK, spec, recall)
-    expected = [_joined(pi(inputs)) for inputs in cases]
+    _compare("pi", lambda x: written.greedy(packed_inputs(spec, recall, x)), references, cases)
+    for name, critic in load_critics(directory / STOCK, spec).items():
+        _compare(name, functools.partial(_value, spec, critic), references, cases)
+
+
+def _value(spec: Spec, critic: MLPCritic, inputs: Inputs) -> np.ndarray:
+    return critic(packed_inputs(spec, None, inputs), inputs["a"])
+
+
+def _compare(
+    name: str,
+    compute: Callable[[Inputs], np.ndarray],
+    references: Mapping[str, Reference],
+    cases: Mapping[str, Sequence[Inputs]],
+) -> None:
+    expected = [_joined(references[name](inputs)) for inputs in cases[name]]
     atol = ATOL * max(map(scale, expected))
-    for inputs, wanted in zip(cases, expected, strict=True):
-        compare(STOCK, written.greedy(packed_inputs(spec, recall, inputs)), wanted, atol)
+    for inputs, wanted in zip(cases[name], expected, strict=True):
+        compare(f"{name} of {STOCK}", compute(inputs), wanted, atol)
 
 
 def _joined(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The actions, with the parts of the state behind them."""
-    return np.concatenate(list(outputs.values()), axis=1) if len(outputs) > 1 else outputs["pi"]
+    """What is given, with the parts of a state behind it."""
+    parts = list(outputs.values())
+    return np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]

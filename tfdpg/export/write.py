@@ -5,6 +5,7 @@ import functools
 import importlib.metadata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium
@@ -13,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import files
-from tfdpg.acting import MLPActor, Recall
+from tfdpg.acting import MLPActor, MLPCritic, Recall
 from tfdpg.export.memory import check_steps
 from tfdpg.export.signature import Signature
 from tfdpg.export.stock import write_stock
@@ -37,6 +38,7 @@ def write(
     metadata: Mapping[str, Any],
     recall: Recall | None = None,
     actor: MLPActor | None = None,
+    critics: Mapping[str, MLPCritic] = MappingProxyType({}),
     library: str | None = None,
 ) -> Path:
     """Writes a new version of a model, verifies it, and only then moves it into place.
@@ -50,6 +52,7 @@ def write(
         metadata: what goes into `tfdpg.json` beside spaces and library versions.
         recall: what the policy recalls of an episode; None where it has no memory.
         actor: a stock policy's forward pass; None for others.
+        critics: those of stock critics beside it, by the names of their signatures.
         library: whose signatures there are to be as well; see `with_signatures_of`.
 
     Returns:
@@ -80,7 +83,7 @@ def write(
                 checks = [functools.partial(check_steps, networks["pi"], recall, examples, tolerance)]
             verify(scratch, references, cases, half_precision, checks)
             if actor is not None:
-                write_stock(scratch, spec, actor, recall, references["pi"], cases["pi"])
+                write_stock(scratch, spec, actor, critics, recall, references, cases)
             write_warmup(scratch, directory.resolve().name, cases)
             files.seal(scratch, METADATA, _describe(spec, metadata))
             return move_to_next_version(scratch, directory)

@@ -6,7 +6,7 @@ Networks take raw observations and actions in the environment's units, and resca
 from tfdpg.networks.acer_critics import ACERCritic, ActionValues, Dueling, Separate
 from tfdpg.networks.acer_networks import acer_networks
 from tfdpg.networks.acer_policies import ACERPolicy, CategoricalPolicy, GaussianPolicy
-from tfdpg.networks.actor import Actor, compiled_actor, flat_weights
+from tfdpg.networks.actor import Actor, compiled_actor, flat_weights, stock_critic
 from tfdpg.networks.actor_critic import ActorCritic, actor_critic
 from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width
 from tfdpg.networks.device import check_device
@@ -87,6 +87,7 @@ __all__ = [
     "unpack_observation",
     "unpack_sequences",
     "unpack_transitions",
+    "stock_critic",
 ]
 
 

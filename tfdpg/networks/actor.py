@@ -9,9 +9,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.acting import MLPActor
+from tfdpg.acting import MLPActor, MLPCritic
+from tfdpg.networks.distributions import Categorical, Mixture
+from tfdpg.networks.heads import Value, head_of
 from tfdpg.networks.tensors import unpack_observation
 from tfdpg.spec import Packed, Spec
+
+HEADS = {Value: "value", Categorical: "categorical", Mixture: "mixture"}
+"""The names of heads in `tfdpg.acting.MLPCritic`."""
 
 
 class Actor:
@@ -96,3 +101,14 @@ def compiled_actor(
 def flat_weights(network: keras.Model) -> tf.Tensor:
     """All weights of a network in Keras' order, flattened and concatenated, `[n]`."""
     return tf.concat([tf.reshape(weight.value, [-1]) for weight in network.weights], axis=0)
+
+
+def stock_critic(spec: Spec, actor: MLPActor, critic: keras.Model) -> MLPCritic | None:
+    """The forward pass of a stock critic with the weights of now, beside that of its policy; None without a head."""
+    head = head_of(critic)
+    kind = next((name for kind, name in HEADS.items() if isinstance(head, kind)), None)
+    if head is None or kind is None:
+        return None
+    stock = MLPCritic(spec, actor.torso, actor.normalizer, kind, head.bias.shape[0])
+    stock.load(flat_weights(critic).numpy())
+    return stock

@@ -1,0 +1,81 @@
+"""The stock critics: fully connected layers, and the mean of the return that the last one tells."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tfdpg.acting.encoder import encode, feature_columns
+from tfdpg.acting.mlp import Reader, Step
+from tfdpg.acting.torsos import Torso
+from tfdpg.spec import Packed, Spec
+
+
+def _softmax(x: np.ndarray) -> np.ndarray:
+    x = np.exp(x - x.max(axis=1, keepdims=True))
+    return x / x.sum(axis=1, keepdims=True)
+
+
+def _mixture(output: np.ndarray, atoms: np.ndarray) -> np.ndarray:
+    logits, means, _ = np.split(output, 3, axis=1)
+    return np.sum(_softmax(logits) * means, axis=1)
+
+
+MEANS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "value": lambda output, atoms: output[:, 0],
+    "categorical": lambda output, atoms: _softmax(output) @ atoms,
+    "mixture": _mixture,
+}
+"""For each kind of head, from its output `[batch, size]` and the atoms of a categorical one to values `[batch]`."""
+
+
+class MLPCritic:
+    """The forward pass of `tfdpg.networks.mlp_critic`, from packed observations and actions to values.
+
+    Args:
+        spec: the spaces.
+        torso: the hidden layers, with activations in `ACTIVATIONS`.
+        normalizer: epsilon and clip of the features' normaliser, None where there is none.
+        head: one of `MEANS`.
+        size: the numbers that the head gives.
+
+    Attributes:
+        weights: what `load` took last.
+    """
+
+    def __init__(self, spec: Spec, torso: Torso, normalizer: tuple[float, float] | None, head: str, size: int):
+        self.spec, self.torso, self.normalizer, self.head, self.size = spec, torso, normalizer, head, size
+        self.columns = feature_columns(spec)
+        self.action_layer = max(torso.action_layer, int(torso.has_branches))
+        self.mean = self.std = self.atoms = self.weights = np.zeros(0, np.float32)
+        self.first: list[Step] = []
+        self.layers: list[Step] = []
+
+    def load(self, weights: np.ndarray) -> None:
+        """Takes all weights, flattened and concatenated in the order of the Keras critic's, float32 `[n]`."""
+        self.weights, reader, width = weights, Reader(weights), self.columns[-1].stop
+        self.mean, self.std = reader.statistics(width, self.normalizer)
+        layers, self.layers = self.torso.q, []
+        if self.torso.has_branches:
+            self.first, width = reader.branches(self.columns, layers[0])
+            layers = layers[1:]
+        for depth, layer in enumerate(layers, int(self.torso.has_branches)):
+            step, width = reader.layer(width + self.spec.act_dim * (depth == self.action_layer), layer)
+            self.layers.append(step)
+        width += self.spec.act_dim * (self.action_layer >= len(self.torso.q))
+        self.layers.append(reader.linear(width, self.size))
+        self.atoms = reader.take(self.size if self.head == "categorical" else 0)
+        reader.finish()
+
+    def __call__(self, packed: Packed, action: np.ndarray) -> np.ndarray:
+        """Values `[batch]` of actions `[batch, act_dim]`, in the environment's units."""
+        x = encode(self.spec, packed)
+        if self.normalizer is not None:
+            clip = np.float32(self.normalizer[1])
+            x = np.clip((x - self.mean) / self.std, -clip, clip)
+        if self.first:
+            parts = zip(self.first, self.columns, strict=True)
+            x = np.concatenate([layer(x[:, columns]) for layer, columns in parts], axis=1)
+        scaled = (action - self.spec.center) / self.spec.half_range
+        for depth, layer in enumerate(self.layers, int(self.torso.has_branches)):
+            x = layer(np.concatenate([x, scaled], axis=1) if depth == min(self.action_layer, len(self.torso.q)) else x)
+        return MEANS[self.head](x, self.atoms)
