@@ -68,6 +68,10 @@ class MLPCritic:
 
     def __call__(self, packed: Packed, action: np.ndarray) -> np.ndarray:
         """Values `[batch]` of actions `[batch, act_dim]`, in the environment's units."""
+        return MEANS[self.head](self.output(packed, action), self.atoms)
+
+    def output(self, packed: Packed, action: np.ndarray) -> np.ndarray:
+        """What the head gives, `[batch, size]`."""
         x = encode(self.spec, packed)
         if self.normalizer is not None:
             clip = np.float32(self.normalizer[1])
@@ -78,4 +82,4 @@ class MLPCritic:
         scaled = (action - self.spec.center) / self.spec.half_range
         for depth, layer in enumerate(self.layers, int(self.torso.has_branches)):
             x = layer(np.concatenate([x, scaled], axis=1) if depth == min(self.action_layer, len(self.torso.q)) else x)
-        return MEANS[self.head](x, self.atoms)
+        return x
