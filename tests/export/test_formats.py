@@ -339,7 +339,7 @@ def test_an_operation_that_a_format_has_not(tmp_path):
             if name == "q1":
                 directory = agent.export(tmp_path / format, format=format)
                 left_out = json.loads((directory / "tfdpg.json").read_text())["left_out"]
-                assert set(left_out) == {"q1", "q2"} and re.match(
+                assert set(left_out) == {"q1", "q2", "pi_and_q"} and re.match(
                     f"{library} has no Erfinv|{library} has no Ndtri", left_out["q1"]
                 )
             else:
@@ -372,7 +372,7 @@ def test_half_precision(format, policy, tmp_path):
         )
         np.testing.assert_allclose(found["pi"]["pi"], agent.predict(np.ones((2, 3))), atol=2e-2)
     else:
-        with pytest.raises(export.ExportError, match=f"The policy cannot be had as format='{format}': "):
+        with pytest.raises(export.ExportError, match="The policy cannot be had "):
             agent.export(tmp_path / "model", format=format)
         assert list(tmp_path.iterdir()) == []
 
