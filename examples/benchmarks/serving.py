@@ -197,6 +197,11 @@ def program_timed(words: list[str]) -> Callable[[int], float]:
     return lambda batch: once(batch, max(10, int(SECONDS * 1e6 / max(once(batch, 10), 0.1))))
 
 
+def shown(microseconds: float) -> str:
+    """Three digits."""
+    return f"{microseconds:,.0f}" if microseconds >= 100 else f"{microseconds:.3g}"
+
+
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -213,7 +218,7 @@ def main() -> None:
     print(f"| {arguments.units}, µs a call | " + " | ".join(f"batch {batch:,}" for batch in BATCHES) + " |")
     print("|---|" + "---:|" * len(BATCHES))
     for name in measure:
-        print(f"| {name} | " + " | ".join(f"{statistics.median(found[name, batch]):,.3g}" for batch in BATCHES) + " |")
+        print(f"| {name} | " + " | ".join(f"{shown(statistics.median(found[name, batch]))}" for batch in BATCHES) + " |")
     for name, why in missing.items():
         print(f"{name} is left out: {why}")
 
