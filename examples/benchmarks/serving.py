@@ -218,7 +218,7 @@ def main() -> None:
     print(f"| {arguments.units}, µs a call | " + " | ".join(f"batch {batch:,}" for batch in BATCHES) + " |")
     print("|---|" + "---:|" * len(BATCHES))
     for name in measure:
-        print(f"| {name} | " + " | ".join(f"{shown(statistics.median(found[name, batch]))}" for batch in BATCHES) + " |")
+        print(f"| {name} | " + " | ".join(shown(statistics.median(found[name, batch])) for batch in BATCHES) + " |")
     for name, why in missing.items():
         print(f"{name} is left out: {why}")
 
