@@ -1,13 +1,15 @@
 """Requests that TensorFlow Serving replays when it loads a model, so that the first client does not wait."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
+
+from tfdpg.export.protobuf import field, fields
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 
@@ -34,10 +36,10 @@ def read_warmup(directory: Path) -> dict[str, list[dict[str, np.ndarray]]]:
     records: Any = tf.data.TFRecordDataset(str(directory / WARMUP_FILE)).as_numpy_iterator()
     protos: Any = tensor_pb2
     for record in records:
-        request = _contents(_contents(_contents(record)[6][0])[1][0])
-        entries = map(_contents, request[2])
+        request = fields(fields(fields(record)[6][0])[1][0])
+        entries = map(fields, request[2])
         tensors = {entry[1][0].decode(): protos.TensorProto.FromString(entry[2][0]) for entry in entries}
-        signature = _contents(request[1][0])[3][0].decode()
+        signature = fields(request[1][0])[3][0].decode()
         cases[signature].append({name: tf.make_ndarray(tensor) for name, tensor in tensors.items()})
     return dict(cases)
 
@@ -57,34 +59,7 @@ def prediction_log(model: str, signature: str, inputs: Mapping[str, np.ndarray])
         signature: the signature that is asked.
         inputs: its inputs.
     """
-    request = _field(1, _field(1, model.encode()) + _field(3, signature.encode()))
+    request = field(1, field(1, model.encode()) + field(3, signature.encode()))
     for name, values in inputs.items():
-        request += _field(2, _field(1, name.encode()) + _field(2, tf.make_tensor_proto(values).SerializeToString()))
-    return _field(6, _field(1, request))
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """A field that holds a text or a message: its number (below 16) and kind, its length in groups of 7 bits, it."""
-    length, rest = bytearray(), len(content)
-    while rest > 127:
-        length.append(rest % 128 + 128)
-        rest //= 128
-    return bytes([number << 3 | 2, *length, rest]) + content
-
-
-def _contents(message: bytes) -> dict[int, list[bytes]]:
-    """The contents of a message's fields, all of the kind of `_field`, by their numbers."""
-    contents, stream = defaultdict(list), iter(message)
-    for tag in stream:
-        length = _length(stream)
-        contents[tag >> 3].append(bytes(next(stream) for _ in range(length)))
-    return contents
-
-
-def _length(stream: Iterator[int]) -> int:
-    """A number in groups of 7 bits."""
-    length = shift = 0
-    while (part := next(stream)) > 127:
-        length += (part - 128) << shift
-        shift += 7
-    return length + (part << shift)
+        request += field(2, field(1, name.encode()) + field(2, tf.make_tensor_proto(values).SerializeToString()))
+    return field(6, field(1, request))

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 from tfdpg.arguments import reject
+from tfdpg.export.protobuf import fields
 from tfdpg.spec import Spec
 
 POLICY = {b"", b"serving_default", b"pi", b"pi_and_q"}
@@ -73,20 +74,20 @@ def _step(record: bytes, spec: Spec) -> tuple[str, dict[str, np.ndarray], np.nda
         PredictRequest {ModelSpec model_spec = 1; map<string, TensorProto> inputs = 2; bytes client_id = 6}
         PredictResponse {map<string, TensorProto> outputs = 1}, ModelSpec {string signature_name = 3}
     """
-    log = _fields(record)
+    log = fields(record)
     for metadata in log.get(1, []):
-        for config in _fields(metadata).get(2, []):
-            (rate,) = struct.unpack("<d", _fields(config).get(1, [bytes(8)])[-1])
+        for config in fields(metadata).get(2, []):
+            (rate,) = struct.unpack("<d", fields(config).get(1, [bytes(8)])[-1])
             if 0 < rate < 1:
                 raise ValueError(f"it is of every request, and not of a share of {rate:g}, that transitions are made")
     (call,) = log.get(6, []) + log.get(7, []) or [b""]
     if not call:
         return None
-    call = _fields(call)
-    request = _fields(call.get(1, [b""])[-1])
-    if _fields(request.get(1, [b""])[-1]).get(3, [b""])[-1] not in POLICY:
+    call = fields(call)
+    request = fields(call.get(1, [b""])[-1])
+    if fields(request.get(1, [b""])[-1]).get(3, [b""])[-1] not in POLICY:
         return None
-    outputs = _tensors(_fields(call.get(2, [b""])[-1]).get(1, []), {"pi"})
+    outputs = _tensors(fields(call.get(2, [b""])[-1]).get(1, []), {"pi"})
     if "pi" not in outputs:
         raise ValueError("there is no response that has `pi`")
     inputs, action = _tensors(request.get(2, []), {leaf.name for leaf in spec.leaves}), outputs["pi"]
@@ -100,47 +101,12 @@ def _step(record: bytes, spec: Spec) -> tuple[str, dict[str, np.ndarray], np.nda
 
 def _tensors(entries: Iterable[bytes], names: set[str]) -> dict[str, np.ndarray]:
     """Some entries of a map of tensors."""
-    pairs = [_fields(entry) for entry in entries]
+    pairs = [fields(entry) for entry in entries]
     held = {pair.get(1, [b""])[-1].decode(): pair.get(2, [b""])[-1] for pair in pairs}
     try:
         return {name: tf.make_ndarray(TensorProto.FromString(held[name])) for name in names & set(held)}
     except DecodeError as error:
         raise ValueError(f"it is no PredictionLog: {error}") from error
-
-
-def _fields(message: bytes) -> dict[int, list[bytes]]:
-    """The fields of a protocol buffer by their numbers, in their order; of numbers of variable length nothing."""
-    found: dict[int, list[bytes]] = {}
-    place = 0
-    while place < len(message):
-        key, place = _varint(message, place)
-        match key & 7:
-            case 0:
-                _, place = _varint(message, place)
-                continue
-            case 1:
-                size = 8
-            case 2:
-                size, place = _varint(message, place)
-            case 5:
-                size = 4
-            case kind:
-                raise ValueError(f"it is no PredictionLog: a field of kind {kind}")
-        if place + size > len(message):
-            raise ValueError("it is no PredictionLog: it ends within a field")
-        found.setdefault(key >> 3, []).append(message[place : place + size])
-        place += size
-    return found
-
-
-def _varint(message: bytes, place: int) -> tuple[int, int]:
-    """A number in groups of 7 bits, and the place behind it."""
-    number = shift = 0
-    for end in range(place, len(message)):
-        number, shift = number | (message[end] & 127) << shift, shift + 7
-        if message[end] < 128:
-            return number, end + 1
-    raise ValueError("it is no PredictionLog: it ends within a field")
 
 
 def _files(files: str | Path | Iterable[str | Path]) -> list[Path]:
