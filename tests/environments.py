@@ -57,4 +57,25 @@ class Identity(gym.Env):
         return self.wanted, -float((action[0] - self.wanted[0]) ** 2), True, False, {}
 
 
+class Walk(gym.Env):
+    """A random walk that actions push; its seed fixes it. Episodes are cut after `length` steps."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, length=30):
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.position = 0, self.np_random.normal(size=2).astype(np.float32)
+        return self.position, {}
+
+    def step(self, action):
+        self.t += 1
+        self.position = self.position + (0.1 * action + self.np_random.normal(0, 0.1, 2)).astype(np.float32)
+        return self.position, -float(np.square(self.position).sum()), False, self.t >= self.length, {}
+
+
 gym.register("tfdpg-test/Counter-v0", Counter)
+gym.register("tfdpg-test/Walk-v0", Walk)

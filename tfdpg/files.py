@@ -12,8 +12,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 SCRATCH = ".tfdpg-scratch-"
@@ -96,10 +97,16 @@ def move(source: Path, target: Path) -> None:
     flush(target.parent)
 
 
-def replace(source: Path, target: Path) -> None:
-    """As `move`, to a name that may be taken: at any moment the old or the new one is at `present(target)`."""
+def replace(source: Path, target: Path, settled: Container[str] = ()) -> None:
+    """As `move`, to a name that may be taken: at any moment the old or the new one is at `present(target)`.
+
+    Args:
+        source: the directory.
+        target: its name from then on.
+        settled: the names of files in it that are on the disk, since they are links to such.
+    """
     old = _aside(target)
-    _settle(source)
+    _settle(source, settled)
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)
@@ -113,12 +120,19 @@ def replace(source: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _settle(directory: Path) -> None:
+def _settle(directory: Path, settled: Container[str] = ()) -> None:
     """Lets others read a directory that `tempfile` made, and flushes it with everything below it."""
     directory.chmod(0o755)
     for path in directory.rglob("*"):
-        flush(path)
+        if path.name not in settled:
+            flush(path)
     flush(directory)
+
+
+def remove(directory: Path) -> None:
+    """Removes a directory, if it is there: under its name there is all of it, to the last."""
+    with scratch_directory(directory.parent) as scratch, contextlib.suppress(FileNotFoundError):
+        directory.rename(scratch / "removed")  # unless someone else removed it
 
 
 def present(target: Path) -> Path:
@@ -139,32 +153,45 @@ def write_text(path: Path, text: str) -> None:
     flush(path.parent)
 
 
-def seal(directory: Path, name: str, description: Mapping[str, Any]) -> None:
-    """Writes the description of a directory whose other files are all there: JSON, with the sums of the files."""
-    paths = sorted(path for path in directory.rglob("*") if path.is_file())
-    sums = {path.relative_to(directory).as_posix(): _sum(path) for path in paths}
+def seal(
+    directory: Path, name: str, description: Mapping[str, Any], known: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """Writes the description of a directory whose other files are all there: JSON, with the sums of the files.
+
+    Args:
+        directory: the directory.
+        name: the name of the description.
+        description: what it says.
+        known: the sums that are known already.
+
+    Returns:
+        The sums of all files.
+    """
+    paths = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.is_file()}
+    sums = {file: known.get(file) or _sum(path) for file, path in sorted(paths.items())}
     text = json.dumps({**description, "files": sums}, indent=2)
     (directory / name).write_bytes(_with_sum(f"{text[:-2]},\n  ".encode()))
+    return sums
 
 
-def unseal(directory: Path, name: str, version: int) -> dict[str, Any]:
+def unseal(directory: Path, name: str, *versions: int) -> dict[str, Any]:
     """The description of a directory, whose files are all as they were when it was sealed.
 
     Args:
         directory: the directory.
         name: the name of the description.
-        version: the `format` that it must have.
+        versions: one of which its `format` must be; the first is what is written today.
 
     Raises:
         DamagedError: a file is missing or another; the message names it. Or the format is another one.
     """
     content = (directory / name).read_bytes()
-    _refuse_other_format(content, directory, version)
+    _refuse_other_format(content, directory, versions)
     if content != _with_sum(content[: -len(_with_sum(b""))]):
         raise DamagedError(f"{directory / name} is damaged, or was changed")
     description = json.loads(content)
-    if description.get("format") != version or not isinstance(description["files"], dict):
-        raise DamagedError(f"{directory / name} must have format {version}, which its maker left out")
+    if description.get("format") not in versions or not isinstance(description["files"], dict):
+        raise DamagedError(f"{directory / name} must have format {versions[0]}, which its maker left out")
     for file, expected in description["files"].items():
         path = directory / file
         if not path.is_file() or ".." in Path(file).parts or Path(file).is_absolute():
@@ -174,13 +201,16 @@ def unseal(directory: Path, name: str, version: int) -> dict[str, Any]:
     return description
 
 
-def _refuse_other_format(content: bytes, directory: Path, version: int) -> None:
+def _refuse_other_format(content: bytes, directory: Path, versions: tuple[int, ...]) -> None:
     try:
         found = json.loads(content)["format"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return
-    if found != version:
-        raise DamagedError(f"{directory} has format {found}; this version of tfdpg reads and writes {version}")
+    if found not in versions:
+        older = f", and reads {versions[1]}" if versions[1:] else ""
+        raise DamagedError(
+            f"{directory} has format {found}; this version of tfdpg reads and writes {versions[0]}{older}"
+        )
 
 
 def _sum(path: Path) -> str:

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tfdpg import run_lock
+
 
 def is_run(path: Path) -> bool:
     """Whether a directory is a run's."""
@@ -84,18 +86,26 @@ def parent_of(agent: str, env_id: str) -> Path:
 
 
 def check_free(directory: Path, overwrite: bool = False) -> None:
-    """Raises `FileExistsError` if there is anything where a new run is to go, unless it is a run to be replaced."""
+    """Raises an error if there is anything where a new run is to go, unless it is a run to be replaced.
+
+    Raises:
+        FileExistsError: there is.
+        tfdpg.run_lock.RunLockedError: it is a run, and a process trains it.
+    """
     if is_run(directory):
         from tfdpg.run_options import read_config, resuming
 
         config = read_config(directory)  # which refuses a run.json that is none of tfdpg's
+        run_lock.check(directory)
         if overwrite:
             return
         raise FileExistsError(
             f"{directory} already holds a run. Go on with it: {resuming(directory, config)}; "
             "replace it: --overwrite; or take the next free directory: --run-dir auto."
         )
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    if directory.exists() and not (
+        directory.is_dir() and {each.name for each in directory.iterdir()} <= {run_lock.LOCK}
+    ):
         raise FileExistsError(f"{directory} exists, is not empty, and is no run. Choose another --run-dir, or `auto`.")
 
 

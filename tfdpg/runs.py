@@ -7,6 +7,7 @@ tensorboard/    events
 best/           the export with the best evaluation return
 export/         the export of the final policy
 env_steps       the environment steps taken, newer than the newest checkpoint
+lock            which process trains it (`tfdpg.run_lock`)
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from typing import Any
 
 import keras
 
-from tfdpg import distributed, export, files
+from tfdpg import distributed, export, files, run_lock
 from tfdpg import run_paths as paths
 from tfdpg.agents import agent_class, load_agent
 from tfdpg.agents.agent import Agent
@@ -53,12 +54,27 @@ def start(directory: Path, config: RunConfig, overwrite: bool = False) -> None:
     _check_distributed(config, agent)
     callbacks = _callbacks(directory, config)
     files.make_directory(directory.parent)
-    if paths.is_run(directory):
-        with files.scratch_directory(directory.parent) as scratch:
-            directory.rename(scratch / directory.name)
+    if overwrite and paths.is_run(directory):
+        with run_lock.held(directory):
+            files.remove(directory)
     files.make_directory(directory)
-    _write_config(directory, config)
-    _train(directory, config, agent, env, callbacks)
+    with run_lock.held(directory):
+        paths.check_free(directory)  # someone else may have been faster
+        _write_config(directory, config)
+        _train(directory, config, agent, env, callbacks)
+
+
+def _export(agent: Agent, directory: Path) -> None:
+    print(f"exported {agent.export(directory / 'export')}; the best policy is in {directory / 'best'}")
+
+
+def _is_exported(agent: Agent, directory: Path) -> bool:
+    """Whether the newest export is of the agent as it is now; a run may be killed when nothing else is left to do."""
+    try:
+        exported = export.metadata(export.latest_version(directory))
+    except (OSError, export.ExportError):
+        return False
+    return (exported.get("env_steps"), exported.get("updates")) == (agent.env_steps, agent.updates)
 
 
 def _write_config(directory: Path, config: RunConfig) -> None:
@@ -97,6 +113,11 @@ def resume(directory: Path, config: RunConfig, trusted: bool = False) -> None:
         config: what it is from now on; differs from `run.json` in what may change.
         trusted: whether the files are.
     """
+    with run_lock.held(directory):
+        _go_on(directory, config, trusted)
+
+
+def _go_on(directory: Path, config: RunConfig, trusted: bool) -> None:
     before = read_config(directory)
     if before.foreign and not trusted:
         name = before.foreign[0]
@@ -105,14 +126,20 @@ def resume(directory: Path, config: RunConfig, trusted: bool = False) -> None:
     if export.versions(directory / "checkpoints"):
         agent = _load_latest(directory, trusted, sets_aside=True, env=env, config=config)
     else:
-        agent = _new_agent(config, env)
-        shutil.rmtree(directory / "tensorboard", ignore_errors=True)  # begins again
+        agent = _new_agent(config, env)  # begins again
+        for name in ("progress.csv", "progress.txt"):
+            (directory / name).unlink(missing_ok=True)
+        shutil.rmtree(directory / "tensorboard", ignore_errors=True)
     if agent.epoch >= config.options["epochs"]:
+        if config == before and not _is_exported(agent, directory / "export"):
+            _export(agent, directory)
+            return
         kept = "" if config == before else "; nothing was changed"
         print(f"{directory} is complete: {agent.epoch} epochs{kept}. To go on: --epochs {agent.epoch + 1} or more.")
         return
     if lost := arrived_steps(directory / "env_steps") - agent.env_steps:
-        print(f"resumed at step {agent.env_steps}; {lost} steps after the checkpoint are lost")
+        fate = "lost" if config.distributed else "taken again"
+        print(f"resumed at step {agent.env_steps}; {lost} steps after the checkpoint are {fate}")
     if config != before:
         _write_config(directory, config)
     config = dataclasses.replace(config, options={**config.options, "initial_epoch": agent.epoch})
@@ -197,9 +224,10 @@ def _callbacks(directory: Path, config: RunConfig) -> list[keras.callbacks.Callb
         ProgressLogger(str(directory / "progress.csv"), append=True),
         EpochLogger(directory / "progress.txt", append=True),
         ScalarWriter(directory / "tensorboard", config.write_interval),
-        Checkpoint(directory / "checkpoints", every=config.save_every, keep=config.keep_checkpoints),
         ArrivedSteps(directory / "env_steps"),
         ExportBest(directory / "best"),
+        # last: what others wrote of an epoch that was not saved is taken back, or written again, when the run goes on
+        Checkpoint(directory / "checkpoints", every=config.save_every, keep=config.keep_checkpoints),
     ]
     if config.target_return is not None:
         callbacks.append(StopAtReturn(config.target_return))
@@ -218,7 +246,7 @@ def _train(
             make_env = functools.partial(make, config.env, **config.env_kwargs)
             fit_options |= config.distributed
             distributed.fit(agent, make_env, validation_env=validation_env, callbacks=callbacks, **fit_options)
-        print(f"exported {agent.export(directory / 'export')}; the best policy is in {directory / 'best'}")
+        _export(agent, directory)
     except (KeyboardInterrupt, SystemExit) as end:
         end.add_note(f"Go on with: {resuming(directory, config)}")
         raise

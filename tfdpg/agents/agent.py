@@ -298,15 +298,15 @@ class Agent(abc.ABC):
         return description.PUBLIC
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Agent":
+        """What saving and loading would give."""
         return checkpoint.copied(self)
 
     # What the loop, checkpoints and callbacks ask for.
     built = True
 
     def begin_training(self) -> None:
-        """Closes open episodes, and takes back what an earlier training's callbacks said."""
+        """Takes back what an earlier training's callbacks said."""
         self.stop_training, self._initial_epoch = False, None
-        self.collector.close_episodes()
         self.actor.refresh()
 
     def complete(self, epoch: int) -> None:
@@ -316,7 +316,8 @@ class Agent(abc.ABC):
     def state(self) -> dict[str, Any]:
         """The counters and random states, as plain JSON values."""
         own = {"updates": self.updates, "epoch": self.epoch, "environment": self.environment}
-        return own | self.schedule.state() | {"collector": self.collector.state(), "learning": self.learning.state()}
+        own |= {"learning": self.learning.state(), "statistics": self.statistics.state()}
+        return own | self.schedule.state() | {"collector": self.collector.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes what `state` gave; networks, optimizers and the replay have been restored."""
@@ -325,6 +326,7 @@ class Agent(abc.ABC):
         self.schedule.restore(state)
         self.collector.restore(state["collector"])
         self.learning.restore(state.get("learning", ()))
+        self.statistics.restore(state.get("statistics"))
         self.actor.refresh()
 
     @property

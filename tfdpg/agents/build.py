@@ -1,6 +1,5 @@
 """What agents are made of, from their options."""
 
-import copy
 import dataclasses
 import functools
 import math
@@ -154,11 +153,11 @@ def build(
         rates = {"pi": options.pi_lr, "q": options.q_lr}
         clipping = options.clip_norm, options.clip_value
         optimizers = make_optimizers(networks.networks, own, rates, options.beta_1, *clipping)
-        copied = {name: copy.deepcopy(network) for name, network in networks.networks.items()}
+        targets = {name: networks.copied(name) for name in networks.networks} if options.target_networks else {}
     return Parts(
         spec=spec,
         networks=networks,
-        targets=copied if options.target_networks else {},
+        targets=targets,
         optimizers=optimizers,
         schedule=Schedule(
             start_steps=options.start_steps,
@@ -235,7 +234,7 @@ def build_acer(
         clipping = options.clip_norm, options.clip_value
         optimizers = make_joint_optimizer(networks.networks, options.optimizer, options.lr, *clipping)
         averaged = ("pi",) if options.critic_average is None else tuple(given)
-        targets = {name: copy.deepcopy(networks.networks[name]) for name in averaged}
+        targets = {name: networks.copied(name) for name in averaged}
     sampling = {"steps": steps, "newest": on_policy, "ratio": ratio, "start": options.replay_start}
     sampling |= {"seed": options.drawn_seed, "batch_size": options.batch_size, "gamma": options.gamma}
     return Parts(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tfdpg import run_lock
 from tfdpg import run_paths as paths
 from tfdpg.agents.options import OPTIONS
 from tfdpg.cli import report
@@ -99,6 +100,7 @@ def resume(words: Sequence[str]) -> None:
 
 def _old(path: Path, directory: Path, words: Sequence[str]) -> tuple[Training, int]:
     """A run to go on with, and how many are to go on side by side."""
+    run_lock.check(directory)
     saved = read_config(directory)
     options = resume_flags(saved)
     kept = flags_of(training_flags(saved.agent)).keys() - flags_of(options)

@@ -1,7 +1,8 @@
 """A part of the replay in a process of its own. NumPy only."""
 
+import itertools
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from tfdpg.acting import Moments
 from tfdpg.distributed.chunks import Chunk, Links, Summary
 from tfdpg.replay import MakeDraw, Ring, return_range
-from tfdpg.replay.ring import NONE
+from tfdpg.replay.segments import alone, whole
 from tfdpg.replay.uniform import drawable
 from tfdpg.spec import Packed, Spec
 
@@ -85,9 +86,9 @@ class Shard:
         self._steps[lane] = self._steps.get(lane, 0) + len(ended)
         return self._receipt(self._steps[lane])
 
-    def append(self, state: dict[str, Any]) -> Receipt:
+    def append(self, segment: dict[str, Any]) -> Receipt:
         """Adds rows of an earlier replay, which are not counted."""
-        self._ring.append(state)
+        self._ring.append(segment)
         return self._receipt(0)
 
     def draw(self, update: int, count: int) -> Drawn | None:
@@ -115,28 +116,19 @@ class Shard:
         """See `tfdpg.replay.return_range`; None where there is no transition yet."""
         return return_range(self._ring, self._draw.gamma) if drawable(self._ring) else None
 
-    def state(self) -> tuple[dict[str, Any], Receipt]:
-        """The rows, as `Ring.state` gives them, and what they are."""
-        return self._ring.state(), self._receipt(0)
+    def rows(self) -> tuple[dict[str, Any], Receipt]:
+        """All rows, as one segment, and what they are."""
+        return whole(self._ring), self._receipt(0)
 
     def _receipt(self, steps: int) -> Receipt:
         return Receipt(self._incarnation, steps, self._ring.size)
 
 
-def split(state: Mapping[str, Any], parts: int) -> Iterator[dict[str, Any]]:
-    """The state of a ring as those of `parts` smaller ones, the oldest rows first.
+def split(ring: Ring, parts: int) -> Iterator[dict[str, Any]]:
+    """The rows of a ring as so many segments, the oldest first.
 
-    A transition from one part to the next is lost.
+    A transition from one to the next is lost.
     """
-    held, added = len(state["rows"]), int(state["added"])
-    by_age = np.arange(added - held, added) % max(held, 1)
-    age = np.empty(held, np.int64)
-    age[by_age] = np.arange(held)
-    for part in np.array_split(np.arange(held), parts):
-        slots = by_age[part]
-        names = [name for name in ("rows", "terminated", "images") if name in state]
-        successor = state["successor"][slots]
-        follower = np.where(successor == NONE, NONE, age[successor] - (part[0] if len(part) else 0))
-        inside = np.where(follower < len(part), follower, NONE).astype(np.int32)
-        arrays = {name: state[name][slots] for name in names} | {"successor": inside}
-        yield arrays | {"added": np.int64(len(part)), "heads": np.empty(0, np.int64)}
+    edges = [ring.added - ring.size + ring.size * part // parts for part in range(parts + 1)]
+    for first, stop in itertools.pairwise(edges):
+        yield alone(ring.segment(first, stop))

@@ -60,7 +60,7 @@ class Shards:
     def __enter__(self) -> "Shards":
         agent = self._agent
         if agent.replay.size:
-            for shard, part in zip(self._shards, split(agent.replay.state(), len(self._shards)), strict=True):
+            for shard, part in zip(self._shards, split(agent.replay, len(self._shards)), strict=True):
                 self._notice(shard, ray.get(shard.process.append.remote(part)))
         agent.replay.clear()
         agent.draw.sampler.restore({})
@@ -116,9 +116,9 @@ class Shards:
         shard.steps, back, number = {}, 0, self._shards.index(shard)
         if number < len(self._saved) and self._saved[number].exists():
             with np.load(self._saved[number]) as file:
-                state = dict(file)
-            shard.process.append.remote(state)
-            back = len(state["rows"])
+                segment = dict(file)
+            shard.process.append.remote(segment)
+            back = len(segment["rows"])
         warnings.warn(f"Replay shard {number} died with {lost} rows; {back} are back from a checkpoint.", stacklevel=2)
         return True
 
@@ -205,8 +205,8 @@ class Shards:
                 warnings.warn(f"The checkpoint lacks the rows of replay shard {number}: {error}", stacklevel=2)
 
     def _rows_of(self, shard: _Known) -> dict[str, Any]:
-        state, receipt = patiently(lambda: ray.get(shard.process.state.remote()))
-        return patiently(lambda: ray.get(shard.process.state.remote()))[0] if self._notice(shard, receipt) else state
+        rows, receipt = patiently(lambda: ray.get(shard.process.rows.remote()))
+        return patiently(lambda: ray.get(shard.process.rows.remote()))[0] if self._notice(shard, receipt) else rows
 
     def saved(self, directory: Path) -> None:
         """Remembers where the rows are, for a shard that dies."""

@@ -105,6 +105,8 @@ def convert(
         ValueError, ImportError, NotADirectoryError, FileExistsError: see `check_target`.
     """
     check_target(directory, format)
+    if quantize is not None and (quantize, format) != ("int8", "litert"):
+        raise reject("quantize", f'None, or "int8" where format="litert", beside format={format!r}', quantize)
     chosen, source, directory = FORMATS[format], Source.open(version), Path(directory)
     made = files.make_directory(directory.absolute().parent)
     try:

@@ -1,6 +1,5 @@
 """Which versions of a model directory a server takes: labels such as `stable` and `canary`, and how many are kept."""
 
-import contextlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -77,5 +76,4 @@ def keep_newest(directory: str | Path, count: int) -> None:
     directory, labelled = Path(directory), read_labels(directory).values()
     for version in versions(directory)[:-count]:
         if version not in labelled:
-            with files.scratch_directory(directory) as scratch, contextlib.suppress(FileNotFoundError):
-                (directory / str(version)).rename(scratch / "removed")  # unless someone else removed it
+            files.remove(directory / str(version))

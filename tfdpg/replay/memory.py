@@ -35,9 +35,12 @@ def check_room(nbytes: int, directory: Path | None, argument: str) -> None:
 
 
 def take(shape: tuple[int, ...], dtype: Any, directory: Path | None) -> np.ndarray:
-    """An array that is not filled: in memory, or mapped to a file in `directory` that lives as long as the array."""
+    """An array of zeros: in memory, or mapped to a file in `directory` that lives as long as the array.
+
+    The system gives both when they are first written to, so that zeros cost nothing.
+    """
     if directory is None:
-        return np.empty(shape, dtype)
+        return np.zeros(shape, dtype)
     file = tempfile.NamedTemporaryFile(prefix="tfdpg-replay-", dir=directory)
     file.truncate(math.prod(shape) * np.dtype(dtype).itemsize)
     memory = mmap.mmap(file.fileno(), 0)

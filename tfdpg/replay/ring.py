@@ -7,6 +7,7 @@ lanes may come, go and run at unequal speed. Overwriting the oldest row is safe,
 its row.
 """
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from tfdpg.arguments import positive_int
 from tfdpg.replay.memory import check_room, take
 from tfdpg.replay.rows import Rows
+from tfdpg.replay.segments import LINKS, Filed
 from tfdpg.spec import Packed, Spec
 
 NONE = -1
@@ -47,6 +49,8 @@ class Ring:
         added: the number of rows ever added.
         current: for each lane the number (counted from the first row ever) of the row that has not acted yet, or -1.
         newest: for each lane the number of its newest row, or -1.
+        opened: for each lane the number of the row that its newest episode began with, or -1.
+        filed: which of the rows are in files; None where none are.
     """
 
     def __init__(
@@ -71,7 +75,8 @@ class Ring:
         self.obs_width = widths.get("float32", 0)
         self.image_width = widths.get("uint8", 0)
         self.added = 0
-        self.current = self.newest = np.empty(0, np.int64)
+        self.current = self.newest = self.opened = np.empty(0, np.int64)
+        self.filed: Filed | None = None
         self._allocated = False
 
     @property
@@ -116,7 +121,7 @@ class Ring:
             self._make_room(lanes.max())
         new = self._append(observation)
         self._go_on(self.newest[lanes], new)
-        self.current[lanes] = self.newest[lanes] = new
+        self.current[lanes] = self.newest[lanes] = self.opened[lanes] = new
 
     def add(
         self,
@@ -165,6 +170,7 @@ class Ring:
         if not rows.first[0] and current != NONE and current >= self.added - self.replay_size:
             self._complete(np.array([current]), numbers[:1], *(values[:1] for values in rows[1:4]))
         self._go_on(np.append(self.newest[lane], numbers[:-1])[opens], numbers[opens])
+        self.opened[lane] = np.append(self.opened[lane], numbers[opens])[-1]
         follows = np.flatnonzero(~rows.first[1:]) + 1
         self._complete(numbers[follows - 1], numbers[follows], *(values[follows] for values in rows[1:4]))
         self.current[lane] = self.newest[lane] = numbers[-1]
@@ -201,18 +207,36 @@ class Ring:
                 same &= (held == given).all(axis=1)
         return same
 
+    def open_episode(self, lane: int) -> np.ndarray | None:
+        """The slots of a lane's open episode, from its first row to its current one, `[steps + 1]`.
+
+        None at all where there is none, or not all of them are held any more: `[0]` and None.
+        """
+        if lane >= len(self.current) or self.current[lane] == NONE:
+            return np.empty(0, np.int64)
+        if self.opened[lane] < max(0, self.added - self.replay_size):
+            return None
+        slots, last = [int(self.opened[lane] % self.replay_size)], self.current[lane] % self.replay_size
+        while slots[-1] not in (last, NONE):
+            slots.append(int(self.successor[slots[-1]]))
+        return np.array(slots) if slots[-1] == last else None
+
     def observation(self, slots: np.ndarray) -> Packed:
         """The packed observations of rows, `[len(slots), ...]`."""
         real = self.rows.take(slots, axis=0)[:, : self.obs_width] if self.obs_width else None
         image = self.images.take(slots, axis=0) if self.images is not None else None
         return tuple(part for part in (real, image) if part is not None)
 
+    def action(self, slots: np.ndarray) -> np.ndarray:
+        """The actions of rows, `[len(slots), act_dim]`."""
+        return self.rows[slots, self.obs_width : self.obs_width + self.spec.act_dim]
+
     def clear(self) -> None:
         """Forgets all rows and gives back their memory."""
         if self._allocated:
             del self.rows, self.images, self.terminated, self.successor, self.onward, self.predecessor
-        self.added, self._allocated = 0, False
-        self.current = self.newest = np.empty(0, np.int64)
+        self.added, self._allocated, self.filed = 0, False, None
+        self.current = self.newest = self.opened = np.empty(0, np.int64)
 
     def __repr__(self) -> str:
         held = f"{self.size:,} of {self.replay_size:,} rows"
@@ -221,55 +245,70 @@ class Ring:
         return f"<Ring: {held}, {self.nbytes / 1e6:,.1f} MB when full{of_which}>"
 
     def state(self) -> dict[str, Any]:
-        """All that a later `restore` needs, as arrays; only rows that are held."""
-        self.allocate()
-        held = slice(0, self.size)
-        state = {"added": np.int64(self.added), "heads": self.current, "newest": self.newest, "rows": self.rows[held]}
-        state["state_width"] = np.int64(self.state_width)
-        names = ("terminated", "successor", "onward", "images")
-        return state | {name: getattr(self, name)[held] for name in names if getattr(self, name) is not None}
+        """What a later `restore` needs beside the rows, as arrays."""
+        lanes = {"heads": self.current, "newest": self.newest, "opened": self.opened}
+        return {"added": np.int64(self.added), "size": np.int64(self.size), **lanes}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Becomes what a ring of the same spec and of any size was when it gave `state`; too many rows: the newest."""
-        held, added = len(state["rows"]), int(state["added"])
-        self.added = added - min(held, self.replay_size)
-        forgotten = self.added if held < self.replay_size else 0  # slots that no row was ever put into come last
-        self.added -= forgotten
-        self.append(state)
-        self.current, self.newest = (
-            np.where(rows >= forgotten, rows - forgotten, NONE)
-            for rows in (state["heads"], state.get("newest", state["heads"]))
-        )
+    def segment(self, first: int, stop: int) -> dict[str, Any]:
+        """The rows numbered `first` to `stop` - 1, which are held, as arrays that do not depend on where rows lie.
 
-    def append(self, state: dict[str, Any]) -> None:
-        """Adds the rows of another ring's `state` as the newest; none of its episodes goes on."""
+        They are views of the ring where that is possible. Links are how many rows later the other came; 0 is none.
+        """
         self.allocate()
-        held, size = len(state["rows"]), self.replay_size
-        if state["rows"].shape[1:] != self.rows.shape[1:] or ("images" in state) != (self.images is not None):
-            raise ValueError(
-                f"The stored replay has rows of shape {state['rows'].shape}; this one takes {self.rows.shape}"
-            )
-        if held == 0:
-            return
-        kept = min(held, size)
-        by_age = np.arange(int(state["added"]) - held, int(state["added"])) % held
-        age = np.empty(held, np.int64)
-        age[by_age] = np.arange(held)
-        by_age = by_age[held - kept :]
-        first = self.added - (held - kept)  # the number that the oldest row, kept or not, would have
-        slots = np.arange(self.added, self.added + kept) % size
-        self.rows[slots], self.terminated[slots] = state["rows"][by_age], state["terminated"][by_age]
-        for links, stored in ((self.successor, state["successor"]), (self.onward, state.get("onward"))):
-            if links is not None:
-                follower = np.full(kept, NONE) if stored is None else stored[by_age]
-                links[slots] = np.where(follower == NONE, NONE, (first + age[follower]) % size)
-        if self.predecessor is not None:
-            self.predecessor[slots] = NONE
-            acted = slots[self.successor[slots] != NONE]
-            self.predecessor[self.successor[acted]] = acted
+        slots, place = np.arange(first, stop) % self.replay_size, self._place(first, stop)
+        held = {"first": np.int64(first), "state_width": np.int64(self.state_width)}
+        held |= {"rows": self.rows[place], "terminated": self.terminated[place]}
         if self.images is not None:
-            self.images[slots] = state["images"][by_age]
-        self.added += kept
+            held["images"] = self.images[place]
+        for name, links in zip(LINKS, (self.successor, self.onward), strict=True):
+            if links is not None:
+                after = (links[place] - slots) % self.replay_size
+                held[name] = np.where(links[place] == NONE, 0, after).astype(np.int32)
+        return held
+
+    def restore(self, state: Mapping[str, Any], segments: Iterable[Mapping[str, Any]]) -> None:
+        """Becomes what a ring of the same spec and of any size was when it gave `state`; too many rows: the newest.
+
+        Args:
+            state: what `state` gave.
+            segments: all of its rows, in segments one after the other; older rows before them are left out.
+
+        Raises:
+            ValueError: rows are missing, or of another shape.
+        """
+        added, held = int(state["added"]), int(state["size"])
+        forgotten = added - held if held < self.replay_size else 0  # slots that no row was ever put into come last
+        self.added, self.filed = (first := added - held - forgotten), None
+        for segment in segments:
+            overwritten = max(0, self.added + forgotten - int(segment["first"]))
+            self.append({name: values[overwritten:] if np.ndim(values) else values for name, values in segment.items()})
+        if self.added - first != held:
+            raise ValueError(f"The stored replay must have {held} rows. Received: {self.added - first}")
+        heads = state["heads"]
+        known = heads, state.get("newest", heads), state.get("opened", np.full_like(heads, NONE))
+        self.current, self.newest, self.opened = (np.where(rows >= forgotten, rows - forgotten, NONE) for rows in known)
+
+    def append(self, segment: Mapping[str, Any]) -> None:
+        """Adds a segment of another ring as the newest rows; rows of the segment before lead to it, lanes do not."""
+        self.allocate()
+        rows, size = segment["rows"], self.replay_size
+        if rows.shape[1:] != self.rows.shape[1:] or ("images" in segment) != (self.images is not None):
+            raise ValueError(f"The stored replay has rows of shape {rows.shape}; this one takes {self.rows.shape}")
+        skipped, stop = max(0, len(rows) - size), self.added + len(rows)
+        numbers, place = np.arange(self.added + skipped, stop), self._place(self.added + skipped, stop)
+        self.rows[place], self.terminated[place] = rows[skipped:], segment["terminated"][skipped:]
+        if self.images is not None:
+            self.images[place] = segment["images"][skipped:]
+        for name, links in zip(LINKS, (self.successor, self.onward), strict=True):
+            if links is not None:
+                after = segment[name][skipped:] if name in segment else np.zeros(len(numbers), np.int32)
+                links[place] = np.where(after == 0, NONE, (numbers + after) % size)
+        if self.predecessor is not None:
+            slots = numbers % size
+            self.predecessor[slots[self.successor[self.predecessor[place]] != slots]] = NONE
+            acted = slots[self.successor[place] != NONE]
+            self.predecessor[self.successor[acted]] = acted
+        self.added = stop
 
     def _append(self, observation: Packed) -> np.ndarray:
         """Writes observations as new rows without successor, and returns their numbers."""
@@ -292,12 +331,19 @@ class Ring:
         return numbers
 
     def _make_room(self, lane: int) -> None:
-        """Makes `current` and `newest` long enough for a lane."""
+        """Makes what is known of each lane long enough for one."""
         if lane >= len(self.current):
             more = np.full(lane + 1 - len(self.current), NONE)
-            self.current, self.newest = np.append(self.current, more), np.append(self.newest, more)
+            self.current, self.newest, self.opened = (
+                np.append(known, more) for known in (self.current, self.newest, self.opened)
+            )
 
     def _slots(self, numbers: np.ndarray) -> np.ndarray | slice:
         """Where rows lie; a slice for one row, which NumPy indexes several times as fast."""
         slots = numbers % self.replay_size
         return slots if len(slots) != 1 else slice(slots[0], slots[0] + 1)
+
+    def _place(self, first: int, stop: int) -> np.ndarray | slice:
+        """Where the rows numbered `first` to `stop` - 1 lie; a slice where they do one after the other."""
+        start, end = first % self.replay_size, first % self.replay_size + stop - first
+        return slice(start, end) if end <= self.replay_size else np.arange(first, stop) % self.replay_size

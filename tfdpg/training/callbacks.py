@@ -5,7 +5,7 @@ Keras' own callbacks work with `Agent.fit`; see `tfdpg.training.monitors` for th
 
 import csv
 import io
-import shutil
+import re
 import time
 import warnings
 from collections.abc import Iterable
@@ -77,7 +77,7 @@ class Checkpoint(_AgentCallback):
         self._saved = now
         if self.keep is not None:
             for steps in export.versions(self.directory)[: -self.keep]:
-                shutil.rmtree(self.directory / str(steps))
+                files.remove(self.directory / str(steps))
 
 
 class ExportBest(_AgentCallback):
@@ -116,12 +116,11 @@ class ExportBest(_AgentCallback):
             ValueError: the log is not there.
         """
         score = _monitored(self, logs)
-        if not score > self.best:
-            return
-        self.best = score
-        kept = {key: value for key, value in (logs or {}).items() if key.startswith("val_")}
-        scores = {key: float(value) for key, value in {**kept, self.monitor: score}.items()}
-        self.agent.export(self.directory, scores=scores)
+        if score > self.best:
+            self.best = score
+            kept = {key: value for key, value in (logs or {}).items() if key.startswith("val_")}
+            scores = {key: float(value) for key, value in {**kept, self.monitor: score}.items()}
+            self.agent.export(self.directory, scores=scores)
         if self.keep is not None:
             export.keep_newest(self.directory, self.keep)
 
@@ -171,10 +170,16 @@ def not_logged(callback: Any, logs: Iterable[str]) -> ValueError:
 class ProgressLogger(keras.callbacks.CSVLogger):
     """Keras' `CSVLogger`, which can go on with a file of other columns: those of an older tfdpg, for example.
 
-    The columns are then those of both, with NaN where nothing was measured.
+    The columns are then those of both, with NaN where nothing was measured. Lines of epochs that a loaded agent
+    has not completed are taken out: they will be written again.
     """
 
     _others: dict[str, float] | None = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Opens the file."""
+        _cut(Path(self.filename), self.model)
+        super().on_train_begin(logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Writes a line; before the first one, the columns that the file does not have yet."""
@@ -200,12 +205,29 @@ class ProgressLogger(keras.callbacks.CSVLogger):
         return others
 
 
-class EpochLogger(keras.callbacks.Callback):
+def _cut(file: Path, agent: Any) -> None:
+    """Takes lines out of a table, whose first column counts epochs: those that a loaded agent has not completed.
+
+    They were written by a training that was killed before it saved the agent again. A torn line goes as well.
+    """
+    if agent.collector.restored_at != agent.env_steps or not file.exists():
+        return
+    head, *lines = file.read_text().splitlines(keepends=True) or [""]
+    first = int(head.startswith("Epoch"))
+    numbers = [re.match(r"\d+", line) for line in lines]
+    later = [number is not None and int(number[0]) >= agent.epoch + first for number in numbers]
+    kept = [line for line, is_later in zip(lines, later, strict=True) if line.endswith("\n") and not is_later]
+    if kept != lines:
+        files.write_text(file, "".join([head, *kept]))
+
+
+class EpochLogger(_AgentCallback):
     """Writes Spinning Up's `progress.txt`, column for column, tab separated.
 
     Args:
         filename: the file to write.
-        append: go on with the file if it exists, instead of replacing it.
+        append: go on with the file if it exists, instead of replacing it; with what it has of the epochs that the
+            agent has completed, if it was loaded.
     """
 
     COLUMNS = {
@@ -246,6 +268,7 @@ class EpochLogger(keras.callbacks.Callback):
         self._began = time.time()
         if not (self.append and self.filename.exists()):
             self._write(self.COLUMNS, "w")
+        _cut(self.filename, self.agent)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Writes a line; NaN where nothing was measured."""

@@ -2,7 +2,8 @@
 
     agent.json      class, arguments, spaces, counters, random states; the sums of all files (`tfdpg.files`)
     variables.npz   weights of networks and targets, optimizer states
-    replay.npz      the rows held; those that are elsewhere are in replay-0.npz, replay-1.npz, ...
+    replay.npz      what drawing from the rows needs
+    rows-0.npz, ... the rows (`tfdpg.replay.segments`); those that are elsewhere are in replay-0.npz, replay-1.npz, ...
     pi.keras, ...   the networks that cannot be rebuilt from the arguments
 
 Weights are read back from `variables.npz`, in order; the `.keras` files only say how the networks are built.
@@ -10,7 +11,7 @@ Weights are read back from `variables.npz`, in order; the `.keras` files only sa
 
 import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +20,14 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import files
+from tfdpg.replay import segments
 from tfdpg.spec import Spec
 from tfdpg.training.network_weights import check_finite
 from tfdpg.training.objects import from_json, to_json, withheld
 from tfdpg.training.optimizers import option_prefix
 from tfdpg.training.protocols import Saves
 
-FORMAT = 2
+FORMAT, OLDER = 3, (2,)
 DESCRIPTION = "agent.json"
 
 
@@ -42,8 +44,9 @@ class Saved(NamedTuple):
     networks: Mapping[str, Any]
     state: dict[str, Any]
     variables: dict[str, np.ndarray]
-    replay: dict[str, np.ndarray]
-    elsewhere: list[Path]
+    replay: dict[str, Any]
+    rows: Iterable[Mapping[str, Any]]
+    filed: segments.Filed | None
 
 
 def save(agent: Saves, directory: str | Path, overwrite: bool = True) -> None:
@@ -62,9 +65,11 @@ def save(agent: Saves, directory: str | Path, overwrite: bool = True) -> None:
     check_finite(agent.networks | {f"{name}_target": network for name, network in agent.targets.items()})
     files.make_directory(directory.parent)
     with files.scratch_directory(directory.parent) as scratch:
-        _write(agent, scratch)
-        files.replace(scratch, directory)
-    if agent.learning.elsewhere is not None:
+        sums, linked = _write(agent, scratch)
+        files.replace(scratch, directory, linked)
+    if agent.learning.elsewhere is None:
+        agent.replay.filed = segments.filed(directory, segments.state(agent.replay), sums)
+    else:
         agent.learning.elsewhere.saved(directory)
 
 
@@ -89,10 +94,14 @@ def read(directory: str | Path, device: str | None = None, trusted: bool = False
         with tf.device(device or arguments["device"]):
             own = {name: paths[f"{name}.keras"] for name in description["own_networks"]}
             networks = {name: keras.saving.load_model(file, compile=False) for name, file in own.items()}
-        variables, replay = (_read_arrays(paths[name]) for name in ("variables.npz", "replay.npz"))
-        spec, elsewhere = Spec.from_json(description), _elsewhere(paths)
+        variables, replay = _read_arrays(paths["variables.npz"]), _read_arrays(paths["replay.npz"])
+        if "rows" in replay:  # format 2
+            replay["size"] = np.array(len(replay["rows"]))
+        spec, rows = Spec.from_json(description), read_rows(_with_rows(paths))
+        has_segments = "segment_length" in replay
+        filed = segments.filed(directory, replay, description["files"]) if has_segments else None
         return Saved(
-            description["agent"], spec, arguments, networks, description["state"], variables, replay, elsewhere
+            description["agent"], spec, arguments, networks, description["state"], variables, replay, rows, filed
         )
     except Exception as error:
         raise CheckpointError(f"The saved agent in {directory} cannot be loaded: {error!r}") from error
@@ -110,7 +119,8 @@ def copied(agent: Any) -> Any:
         )
     arguments, networks, state = copy.deepcopy((agent.saved_options, agent.own_networks, agent.state()))
     other = type(agent)(agent.spec, **arguments, **networks)
-    saved = Saved(type(agent).__name__, agent.spec, arguments, networks, state, _arrays(agent), _replay(agent), [])
+    facts = type(agent).__name__, agent.spec, arguments, networks, state
+    saved = Saved(*facts, _arrays(agent), _replay(agent), segments.of(agent.replay), None)
     restore(other, saved, {})
     return other
 
@@ -129,7 +139,7 @@ def _described(directory: str | Path) -> tuple[Path, dict[str, Any]]:
     if directory != asked:
         warnings.warn(f"Saving to {asked} was cut short; the agent that was there before is loaded.", stacklevel=4)
     try:
-        return directory, files.unseal(directory, DESCRIPTION, FORMAT)
+        return directory, files.unseal(directory, DESCRIPTION, FORMAT, *OLDER)
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"The saved agent cannot be loaded: {error}") from error
 
@@ -177,39 +187,56 @@ def _fitting(name: str, array: np.ndarray, variable: Any, is_weight: bool) -> np
 
 
 def _restore_replay(agent: Saves, saved: Saved) -> None:
-    if not saved.elsewhere:
-        agent.replay.restore(saved.replay)
-    for file in saved.elsewhere:  # one at a time, since they may be large
-        agent.replay.append(_read_arrays(file))
+    own = "added" in saved.replay
+    if own:
+        agent.replay.restore(saved.replay, saved.rows)
+        if agent.replay.added == saved.replay["added"]:
+            agent.replay.filed = saved.filed
+    else:
+        for segment in saved.rows:
+            agent.replay.append(segment)
     agent.draw.sampler.restore(saved.replay)
     if agent.moments is not None:
         agent.moments.restore(saved.replay)
         rows = agent.replay.added
-        agent.moments.looked_at(rows if saved.elsewhere else min(agent.moments.rows_seen, rows))
+        agent.moments.looked_at(min(agent.moments.rows_seen, rows) if own else rows)
 
 
 def replay_files(directory: str | Path) -> list[Path]:
-    """The files with the rows of a saved agent, in their order.
+    """The files with the rows of a saved agent, in their order, for `read_rows`.
 
     Raises:
         FileNotFoundError: there is no saved agent.
         CheckpointError: it is damaged.
     """
     directory, description = _described(directory)
-    paths = {name: directory / name for name in description["files"]}
-    return _elsewhere(paths) or [paths["replay.npz"]]
+    return _with_rows({name: directory / name for name in description["files"]})
 
 
-def _elsewhere(paths: Mapping[str, Path]) -> list[Path]:
-    """The files with rows that were elsewhere, in the order of their numbers."""
-    shards = [path for name, path in paths.items() if name.startswith("replay-")]
-    return sorted(shards, key=lambda path: int(path.stem.removeprefix("replay-")))
+def _with_rows(paths: Mapping[str, Path]) -> list[Path]:
+    """The files with rows, in the order of their numbers."""
+    for prefix in ("replay-", segments.PREFIX):
+        if found := segments.numbered(paths, prefix):
+            return [paths[name] for name in found.values()]
+    return [paths["replay.npz"]]  # of format 2, or there are none
 
 
-def _write(agent: Saves, directory: Path) -> None:
+def read_rows(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """Reads segments from `replay_files`, one at a time."""
+    for path in paths:
+        arrays = _read_arrays(path)
+        if "rows" in arrays:
+            yield segments.from_slots(arrays) if "successor" in arrays else arrays
+
+
+def _write(agent: Saves, directory: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Writes a saved agent; returns the sums of its files, and of those that are links to files of another."""
     np.savez(directory / "variables.npz", **_arrays(agent))
     np.savez(directory / "replay.npz", **_replay(agent))
-    if agent.learning.elsewhere is not None:
+    linked = {}
+    if agent.learning.elsewhere is None:
+        linked = segments.write(agent.replay, directory)
+    else:
         agent.learning.elsewhere.save(directory)
     for name, network in agent.own_networks.items():
         network.save(directory / f"{name}.keras")
@@ -221,7 +248,7 @@ def _write(agent: Saves, directory: Path) -> None:
         "own_networks": sorted(agent.own_networks),
         "state": agent.state(),
     }
-    files.seal(directory, DESCRIPTION, description)
+    return files.seal(directory, DESCRIPTION, description, linked), linked
 
 
 def _arrays(agent: Saves) -> dict[str, Any]:
@@ -234,8 +261,9 @@ def _arrays(agent: Saves) -> dict[str, Any]:
 
 
 def _replay(agent: Saves) -> dict[str, Any]:
-    """The rows that the agent holds itself, with what drawing and normalising them needs."""
-    rows = {} if agent.learning.elsewhere is not None else agent.replay.state() | agent.draw.sampler.state()
+    """What drawing and normalising needs of the rows that the agent holds itself, beside them."""
+    elsewhere = agent.learning.elsewhere is not None
+    rows = {} if elsewhere else segments.state(agent.replay) | agent.draw.sampler.state()
     return rows | (agent.moments.state() if agent.moments is not None else {})
 
 

@@ -10,7 +10,7 @@ from tfdpg.arguments import reject
 from tfdpg.replay import Recorder, Ring, Rows
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, stream
-from tfdpg.training.lanes import TRAINING, reset_seed
+from tfdpg.training.lanes import TRAINING, OpenEpisode, reset_seed
 from tfdpg.training.schedule import Schedule
 
 NO_REWARD = np.zeros(1, np.float32)
@@ -36,6 +36,7 @@ class Collector:
         rng: draws everything random in acting.
         lanes: the lanes that acted last, `[lanes]`.
         episodes: the episodes begun on each lane with a seed from `next_reset_seed`.
+        restored_at: the environment step at which its agent was loaded; None if it was not.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class Collector:
         self.lanes = np.zeros(0, np.int64)
         self._resetting: np.ndarray | None = None  # lanes whose next step is a reset; None where there is none
         self._pending: np.ndarray | None = None
+        self.restored_at: int | None = None
+        self._restored_rows: int | None = None
 
     def act(self, observation: Any, explore: bool) -> np.ndarray:
         """See `Agent.act`."""
@@ -157,10 +160,27 @@ class Collector:
             )
         return shaped
 
-    def close_episodes(self) -> None:
-        """Closes open episodes as truncated; the next `act` begins new ones."""
-        self._end(np.arange(len(self._replay.current)))
-        self._pending, self._resetting = None, None
+    def close_episodes(self, lanes: np.ndarray | None = None) -> None:
+        """Closes open episodes, of all lanes or some, as truncated; the next `act` begins new ones."""
+        self._end(np.arange(len(self._replay.current)) if lanes is None else lanes)
+        self._pending, self._resetting, self._restored_rows = None, None, None
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether it was restored, and nothing was stored since."""
+        return self._restored_rows == self._replay.added
+
+    def open_episodes(self) -> list[OpenEpisode | None]:
+        """Those of all lanes; None where one cannot be taken again from the replay."""
+        return [self._open_episode(lane) for lane in self.lanes.tolist()]
+
+    def _open_episode(self, lane: int) -> OpenEpisode | None:
+        slots = self._replay.open_episode(lane)
+        if slots is None or not self.episodes[lane : lane + 1].any():
+            return None
+        observations = self._replay.observation(slots) if len(slots) else ()
+        seed = reset_seed(self._seed, TRAINING, lane, int(self.episodes[lane]) - 1)
+        return OpenEpisode(seed, observations, self._replay.action(slots[:-1]))
 
     def _end(self, lanes: np.ndarray) -> None:
         for store in self._stores:
@@ -205,9 +225,11 @@ class Collector:
         self._behaviour.restore(state)
         self.lanes = np.arange(state["lanes"])
         self._schedule.act_on(max(1, len(self.lanes)))
-        if len(self._stores) > 1:
-            self.close_episodes()  # recorders did not see them begin
         self._resetting = None if state["resetting"] is None else np.array(state["resetting"])
+        self.restored_at, self._restored_rows = self._schedule.env_steps, self._replay.added
+        lanes = np.flatnonzero(self._replay.current >= 0)
+        for recorder in self._recorders:  # which did not see the open episodes begin
+            recorder.begin(lanes, self._replay.observation(self._replay.current[lanes] % self._replay.replay_size))
 
     @property
     def _this_step(self) -> str:

@@ -9,9 +9,9 @@ import numpy as np
 
 from tfdpg.arguments import reject
 from tfdpg.replay import Ring
-from tfdpg.replay.ring import NONE
+from tfdpg.replay.segments import alone, from_slots
 from tfdpg.spec import Spec
-from tfdpg.training.checkpoint import is_saved, replay_files
+from tfdpg.training.checkpoint import is_saved, read_rows, replay_files
 from tfdpg.training.prediction_logs import by_client, read_prediction_logs
 
 OTHER_NAMES = {
@@ -37,8 +37,8 @@ def load_into(ring: Ring, data: Any) -> None:
         FileNotFoundError: there is no such file.
     """
     before = ring.added
-    for state in _states(ring.spec, data):
-        rows, stored = state["rows"], int(state.get("state_width", 0))
+    for segment in _segments(ring.spec, data):
+        rows, stored = segment["rows"], int(segment.get("state_width", 0))
         width, received = ring.obs_width + ring.step_width - ring.state_width + 1, rows.shape[1] - stored
         if received != width:
             what = "with" if ring.step_width - ring.state_width > ring.spec.act_dim else "without"
@@ -49,8 +49,8 @@ def load_into(ring: Ring, data: Any) -> None:
         if stored != ring.state_width:  # another memory's: each step is as one at an episode's start
             at = ring.obs_width + ring.spec.act_dim
             rows = np.delete(rows, slice(at, at + stored), axis=1)
-            state["rows"] = np.insert(rows, np.full(ring.state_width, at), 0, axis=1)
-        ring.append(state)
+            segment["rows"] = np.insert(rows, np.full(ring.state_width, at), 0, axis=1)
+        ring.append(segment)
     if ring.added == before:
         raise ValueError(f"`data` must hold at least one transition. Received: data={data!r}")
 
@@ -59,19 +59,20 @@ def _named(data: Any) -> str:
     return f"data={str(data)!r}" if isinstance(data, str | Path) else f"a {type(data).__name__}"
 
 
-def _states(spec: Spec, data: Any) -> Iterator[dict[str, Any]]:
+def _segments(spec: Spec, data: Any) -> Iterator[dict[str, Any]]:
     if isinstance(data, str | Path):
         path = Path(data)
-        if path.is_dir():
-            files = replay_files(path) if is_saved(path) else sorted(path.glob("[0-9]*.npz"))
-            if not files:
-                raise FileNotFoundError(f"`data` must be a saved agent or hold .npz files. Received: data={data}")
-        else:
-            files = [path]
+        agent = path.parent if path.name == "replay.npz" else path
+        if is_saved(agent):
+            yield from read_rows(replay_files(agent))
+            return
+        files = sorted(path.glob("[0-9]*.npz")) if path.is_dir() else [path]
+        if not files:
+            raise FileNotFoundError(f"`data` must be a saved agent or hold .npz files. Received: data={data}")
         for file in files:
-            yield from _states(spec, _arrays(file))
-    elif isinstance(data, Mapping) and "successor" in data:
-        yield dict(data)
+            yield from _segments(spec, _arrays(file))
+    elif isinstance(data, Mapping) and ("successor" in data or "successor_after" in data):
+        yield alone(from_slots(data) if "successor" in data else data)
     elif isinstance(data, Mapping):
         if "prediction_logs" in data:
             given = {name: values for name, values in data.items() if name != "prediction_logs"}
@@ -102,7 +103,7 @@ def _part(episode: Any, steps: slice) -> Any:
 
 
 def _rows(spec: Spec, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of a ring that holds these transitions, each episode's end with its final observation."""
+    """A segment that holds these transitions, each episode's end with its final observation."""
     arrays = {name: _array(data, name) for name in ("actions", "rewards", "terminations")}
     arrays["actions"], count = spec.flat_actions(arrays["actions"]), len(arrays["rewards"])
     truncated = _array(data, "truncations", np.zeros(count, bool)).astype(bool)
@@ -140,19 +141,18 @@ def _interleave(
     groups = dict(zip(spec.groups, observation, strict=True)), dict(zip(spec.groups, following, strict=True))
     width = sum(part.shape[1] for name, part in groups[0].items() if name == "float32")
     rows = np.zeros((total, width + spec.act_dim + 1), np.float32)
-    successor = np.full(total, NONE, np.int32)
-    has_outcome = np.ones(count, bool) if not drop_cuts else ~ends | terminated
-    successor[place[has_outcome]] = place[has_outcome] + 1
+    successor_after = np.zeros(total, np.int32)
+    successor_after[place] = 1 if not drop_cuts else ~ends | terminated
     ended = np.zeros(total, bool)
     ended[place] = terminated
     rows[place, width:-1], rows[place, -1] = arrays["actions"], arrays["rewards"]
-    state: dict[str, Any] = {"rows": rows, "terminated": ended, "successor": successor, "added": np.int64(total)}
+    segment: dict[str, Any] = {"rows": rows, "terminated": ended, "successor_after": successor_after}
     if width:
         rows[place, :width], rows[final, :width] = groups[0]["float32"], groups[1]["float32"][ends]
     if "uint8" in groups[0]:
-        state["images"] = np.zeros((total, groups[0]["uint8"].shape[1]), np.uint8)
-        state["images"][place], state["images"][final] = groups[0]["uint8"], groups[1]["uint8"][ends]
-    return state | {"heads": np.empty(0, np.int64)}
+        segment["images"] = np.zeros((total, groups[0]["uint8"].shape[1]), np.uint8)
+        segment["images"][place], segment["images"][final] = groups[0]["uint8"], groups[1]["uint8"][ends]
+    return segment
 
 
 def _array(data: Mapping[str, Any], name: str, default: np.ndarray | None = None) -> np.ndarray:

@@ -5,7 +5,7 @@ seed of its next episode, so no lane ever runs an episode that was not seeded.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from tfdpg.findings import malformed, malformed_reset, malformed_step
-from tfdpg.spec import Spec
+from tfdpg.spec import Packed, Spec
 
 ResetSeed = Callable[[int], int]
 """From a lane to the seed of its next episode."""
@@ -54,6 +54,24 @@ class Episode(NamedTuple):
     length: int
 
 
+class OpenEpisode(NamedTuple):
+    """What is known of an episode that has not ended.
+
+    Attributes:
+        seed: what the environment was reset with.
+        observations: what it showed, packed, `[steps + 1, ...]`; none at all where nobody has acted on it yet.
+        actions: `[steps, act_dim]`.
+    """
+
+    seed: int
+    observations: Packed
+    actions: np.ndarray
+
+    def shows(self, packed: Packed, lane: int, at: int) -> bool:
+        """Whether a lane sees what it saw after so many of the steps; True where nobody looked."""
+        return all(np.array_equal(seen[lane], rows[at]) for seen, rows in zip(packed, self.observations, strict=False))
+
+
 class Lanes:
     """Steps and resets all lanes of an environment, and keeps count of their episodes.
 
@@ -83,14 +101,14 @@ class Lanes:
         """The steps of the longest episode that has not ended."""
         return int(self._lengths.max())
 
-    def reset(self) -> Any:
-        """Resets all lanes; returns their first observations, batched.
+    def reset(self, seed: ResetSeed | None = None) -> Any:
+        """Resets all lanes, with the seeds of their next episodes or with others; returns what they see, batched.
 
         Raises:
             ValueError: the environment's `reset` has another form than Gymnasium's.
         """
         self._returns[:], self._lengths[:] = 0, 0
-        seeds = [self._reset_seed(lane) for lane in range(self.num_lanes)]
+        seeds = [(seed or self._reset_seed)(lane) for lane in range(self.num_lanes)]
         try:
             result = self._env.reset(seed=seeds if self._is_vector else seeds[0])
         except Exception as error:
@@ -147,12 +165,56 @@ class Lanes:
     def restart(self, step: Step) -> Any:
         """Resets the lanes whose episode ended in `step`; returns what all lanes see next, batched."""
         ended = step.terminated | step.truncated
-        if not ended.any():
-            return step.next_observation
-        seeds = [self._reset_seed(lane) if ended[lane] else None for lane in range(self.num_lanes)]
+        return self._reset_some(ended, self._reset_seed) if ended.any() else step.next_observation
+
+    def _reset_some(self, chosen: np.ndarray, seed: ResetSeed) -> Any:
+        """Resets the lanes of a mask, at least one; returns what all lanes see next, batched."""
+        self._returns[chosen], self._lengths[chosen] = 0, 0
+        seeds = [seed(lane) if chosen[lane] else None for lane in range(self.num_lanes)]
         if self._is_vector:
-            return self._env.reset(seed=seeds, options={"reset_mask": ended})[0]
+            return self._env.reset(seed=seeds, options={"reset_mask": chosen})[0]
         return self._batched(self._env.reset(seed=seeds[0])[0])
+
+    def repeat(self, episodes: Sequence[OpenEpisode | None]) -> tuple[Any, dict[int, str]]:
+        """Brings each lane to where its open episode was: resets it, and takes the episode's steps again.
+
+        All arrive together: lanes with shorter episodes are reset later, and act from the middle of the box before.
+
+        Args:
+            episodes: of each lane; None begins a new one.
+
+        Returns:
+            What all lanes see now, batched; and of the lanes whose environment did something else than in its episode
+            what that was. These begin a new one, too.
+        """
+        known = [OpenEpisode(0, (), np.empty(0)) if episode is None else episode for episode in episodes]
+        lengths = np.array([len(episode.actions) for episode in known])
+        steps, begins = int(lengths.max()), lengths.max() - lengths
+        others: dict[int, str] = {}
+
+        def seed(lane: int) -> int:
+            return known[lane].seed
+
+        observation = self.reset(seed)
+        for now in range(steps + 1):
+            packed, there = self._spec.pack(observation), np.flatnonzero(begins <= now).tolist()
+            for lane in there:
+                if not known[lane].shows(packed, lane, at := now - begins[lane]):
+                    others.setdefault(lane, f"another observation after {at} steps")
+            if now == steps or len(others) == self.num_lanes:
+                break
+            action = np.repeat(self._spec.center[None], self.num_lanes, axis=0)
+            for lane in there:
+                action[lane] = known[lane].actions[now - begins[lane]]
+            step, _ = self.step(self._spec.to_env(action))
+            ended = step.terminated | step.truncated
+            for lane in there:
+                if ended[lane]:
+                    others.setdefault(lane, "an end")
+            reset = ended | (begins == now + 1)
+            observation = self._reset_some(reset, seed) if reset.any() else step.next_observation
+        anew = np.array([lane in others or episodes[lane] is None for lane in range(self.num_lanes)])
+        return self._reset_some(anew, self._reset_seed) if anew.any() else observation, others
 
     def _batched(self, observation: Any) -> Any:
         if self._spec.is_dict:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
@@ -89,6 +90,9 @@ class Training:
         self.hooks, self.history = _callback_list(agent, options, stop, logs)
         self.doubts = Doubts(agent)
         agent.begin_training()
+        if not agent.collector.is_restored:  # what is open, episodes and an epoch, goes on only where it was saved
+            agent.collector.close_episodes()
+            agent.statistics.reset()
 
     def run(self, interrupted: Interrupt, first: int, train_epoch: Callable[[int], dict[str, float]]) -> None:
         """Trains and validates, epoch for epoch.
@@ -114,6 +118,7 @@ class Training:
                     break
                 logs |= actions_at_bounds(agent) | self._validated()
                 agent.complete(epoch)
+                agent.statistics.reset()
                 hooks.on_epoch_end(epoch, logs)
                 self.doubts.epoch(logs)
                 if agent.stop_training or interrupted.is_set():
@@ -173,12 +178,12 @@ class _Run:
     def epoch(self, epoch: int) -> dict[str, float]:
         """Takes an epoch's environment steps, with the learning that falls due; returns its logs."""
         agent, schedule, steps = self._agent, self._agent.schedule, self._steps
-        schedule.plan((self._epochs - epoch) * steps)
+        statistics = agent.statistics
+        statistics.begin(epoch, schedule.env_steps)
+        first, began, taken_before = statistics.first_step, time.perf_counter(), schedule.env_steps
+        schedule.plan(first + (self._epochs - epoch) * steps - schedule.env_steps)
         if self._observation is None:
-            self._observation = self._lanes.reset()
-        agent.statistics.reset()
-        first, began = schedule.env_steps, time.perf_counter()
-        episodes: list[Episode] = []
+            self._observation = self._begin()
         while schedule.env_steps - first < steps and not (agent.stop_training or self._interrupted.is_set()):
             begin = schedule.env_steps - first
             self._callbacks.on_train_batch_begin(begin)
@@ -186,17 +191,41 @@ class _Run:
             if not self._has_looked:
                 self._look()
             logs = agent.learn()
-            episodes += ended
+            statistics.episodes += ended
             logs |= {"env_steps": schedule.env_steps}
             if ended:
                 logs |= {"return": float(np.mean([episode.episode_return for episode in ended]))}
             self._callbacks.on_train_batch_end(schedule.env_steps - first - 1, logs)
-        taken, seconds = schedule.env_steps - first, time.perf_counter() - began
+        taken, seconds = schedule.env_steps - taken_before, time.perf_counter() - began
         return (
-            summarise(episodes)
-            | agent.statistics.summary()
+            summarise(statistics.episodes)
+            | statistics.summary()
             | {"env_steps": schedule.env_steps, "steps_per_second": taken / seconds}
         )
+
+    def _begin(self) -> Any:
+        """What the lanes see first: their open episodes go on, if the agent was loaded with them."""
+        agent, lanes = self._agent, self._lanes
+        episodes = agent.collector.open_episodes() if agent.collector.is_restored else []
+        if len(episodes) != lanes.num_lanes:
+            agent.collector.close_episodes()
+            return lanes.reset()
+        observation, others = lanes.repeat(episodes)
+        for lane, other in others.items():
+            warnings.warn(
+                f"The environment of lane {lane} does not repeat itself: the steps of the episode that was open when "
+                f"the agent was saved led to {other}. That episode ends there, and a new one begins.",
+                stacklevel=2,
+            )
+        lost = [lane for lane, episode in enumerate(episodes) if episode is None]
+        if lost:
+            warnings.warn(
+                f"The replay does not hold the episodes whole that were open on lanes {lost} when the agent was saved. "
+                "They end there, and new ones begin.",
+                stacklevel=2,
+            )
+        agent.collector.close_episodes(np.array([*others, *lost], np.int64))
+        return observation
 
     def _look(self) -> None:
         """Warns if the newest observations are far outside their space."""

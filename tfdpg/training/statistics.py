@@ -1,8 +1,12 @@
-"""What is measured in updates, summed up over learning rounds until the epoch ends."""
+"""What an epoch has come to so far, over its learning rounds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+
+from tfdpg.arguments import natural
+from tfdpg.training.lanes import Episode
 
 SPREAD = ("q1", "q2")
 """Metrics whose standard deviation and extremes are logged beside the mean."""
@@ -11,11 +15,20 @@ DELAYED = ("loss_pi",)
 """Metrics that an update may leave unmeasured, as a row of NaN."""
 
 
+SUMS = ("count", "sum", "square_sum", "min", "max")
+"""What there is of each metric, or of each whose spread is logged."""
+
+
 class Statistics:
-    """Running statistics of the values that updates measured.
+    """What an epoch has come to so far: the episodes that ended, and running statistics of what updates measured.
 
     Args:
-        metrics: the names of the metrics.
+        metrics: the names of what updates measure.
+
+    Attributes:
+        epoch: the number of the epoch that is under way, in an environment; None where none is.
+        first_step: the environment steps that were taken before it.
+        episodes: those that ended in it.
     """
 
     def __init__(self, metrics: Sequence[str]):
@@ -25,12 +38,38 @@ class Statistics:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets everything; an epoch begins."""
+        """Forgets everything."""
+        self.epoch: int | None = None
+        self.first_step, self.episodes = 0, list[Episode]()
         self._count = np.zeros(len(self._metrics), np.int64)
         self._sum = np.zeros(len(self._metrics))
         self._square_sum = np.zeros(len(self._spread))
         self._min = np.full(len(self._spread), np.inf)
         self._max = np.full(len(self._spread), -np.inf)
+
+    def begin(self, epoch: int, step: int) -> None:
+        """Forgets everything, since an epoch begins after so many environment steps; not if it is under way."""
+        if self.epoch != epoch:
+            self.reset()
+            self.epoch, self.first_step = epoch, step
+
+    def state(self) -> dict[str, Any] | None:
+        """All of an epoch that is under way, as plain JSON values; None where none is."""
+        if self.epoch is None:
+            return None
+        sums = {name: getattr(self, f"_{name}").tolist() for name in SUMS}
+        episodes = [list(episode) for episode in self.episodes]
+        return {"epoch": self.epoch, "first_step": self.first_step, "episodes": episodes} | sums
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Takes what `state` gave."""
+        self.reset()
+        if state is not None:
+            self.epoch, self.first_step = natural("epoch", state["epoch"]), natural("first_step", state["first_step"])
+            self.episodes = [Episode(*episode) for episode in state["episodes"]]
+            for name in SUMS:
+                old = getattr(self, f"_{name}")
+                setattr(self, f"_{name}", np.array(state[name], old.dtype).reshape(old.shape))
 
     def add(self, measured: np.ndarray) -> dict[str, float]:
         """Takes the values of a round, `[updates, metrics, batch]`.

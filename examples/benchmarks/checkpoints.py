@@ -1,0 +1,110 @@
+"""What a checkpoint costs: a full replay of a million rows, saved after each 4,000 steps with an update each.
+
+    OMP_NUM_THREADS=1 taskset -c 0 python examples/benchmarks/checkpoints.py
+
+A line for each checkpoint of TD3 on HalfCheetah-v5 with 256x256 networks: milliseconds, of which waiting for the disk,
+megabytes written, and the share of the time of these steps. The first of each kind has everything to write.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+import tfdpg
+
+STEPS = 4000
+
+
+class Cost(NamedTuple):
+    """What a checkpoint took; `flushing` is the part of `seconds` that was spent in fsync."""
+
+    seconds: float
+    flushing: float
+    written: int
+
+
+class Measured(tfdpg.callbacks.Checkpoint):
+    """Measures each checkpoint."""
+
+    def __init__(self, directory: Path):
+        super().__init__(directory)
+        self.costs: list[Cost] = []
+        self._known: set[int] = set()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Saves."""
+        fsync, flushing = os.fsync, 0.0
+
+        def timed(descriptor: int) -> None:
+            nonlocal flushing
+            began = time.perf_counter()
+            fsync(descriptor)
+            flushing += time.perf_counter() - began
+
+        os.fsync, began = timed, time.perf_counter()
+        super().on_epoch_end(epoch, logs)
+        os.fsync, seconds = fsync, time.perf_counter() - began
+        files = {status.st_ino: status.st_size for status in map(os.stat, self._newest().iterdir())}
+        self.costs.append(Cost(seconds, flushing, sum(files[inode] for inode in files.keys() - self._known)))
+        self._known = set(files)
+
+    def _newest(self) -> Path:
+        return self.directory / str(self.agent.env_steps)
+
+
+def filled(replay: str, rows: int) -> tfdpg.TD3:
+    """An agent whose replay is full: of episodes of 1,000 steps, as HalfCheetah has."""
+    agent = tfdpg.TD3("HalfCheetah-v5", replay=replay, replay_size=rows, start_steps=0, update_after=0)
+    rng, lanes = np.random.default_rng(0), np.arange(min(1000, rows // 2))
+
+    def observation() -> tuple[np.ndarray, ...]:
+        return (rng.normal(size=(len(lanes), 17)).astype(np.float32),)
+
+    agent.replay.begin(lanes, observation())
+    while agent.replay.added < rows:
+        zeros = np.zeros(len(lanes))
+        agent.replay.add(lanes, rng.uniform(-1, 1, (len(lanes), 6)), zeros, zeros, observation())
+    return agent
+
+
+def measure(replay: str, rows: int, checkpoints: int, directory: Path) -> None:
+    """Trains, and prints what each checkpoint cost."""
+    agent, env = filled(replay, rows), gym.make("HalfCheetah-v5")
+    agent.fit(env, epochs=1, steps_per_epoch=200, verbose=0)  # compiles
+    saves = Measured(directory)
+    logs = agent.fit(env, epochs=checkpoints, steps_per_epoch=STEPS, callbacks=[saves], verbose=0).history
+    times = [STEPS / speed for speed in logs["steps_per_second"]]
+    print(f"{replay}, {agent.replay.size:,} rows; {STEPS:,} steps take {statistics.median(times):.1f} s")
+    for cost, seconds in zip(saves.costs, times, strict=True):
+        print(
+            f"{cost.seconds * 1e3:8.1f} ms, {cost.flushing * 1e3:6.1f} in fsync; {cost.written / 1e6:6.1f} MB; "
+            f"{100 * cost.seconds / seconds:5.2f} % of {seconds:.1f} s"
+        )
+    later = saves.costs[1:]
+    median = statistics.median(cost.seconds for cost in later)
+    share = 100 * sum(cost.seconds for cost in later) / sum(times[1:])
+    print(f"{median * 1e3:8.1f} ms is the median but for the first; all but the first: {share:.2f} %", flush=True)
+
+
+def main() -> None:
+    """Measures both kinds of replay."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--replay", nargs="+", choices=("uniform", "prioritized"), default=("uniform", "prioritized"))
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--checkpoints", type=int, default=8)
+    parser.add_argument("--directory", type=Path, help="where to save; its disk is measured")
+    options = parser.parse_args()
+    for replay in options.replay:
+        with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+            measure(replay, options.rows, options.checkpoints, Path(directory))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Runs of the command line that are killed, gone on with, and compared with one that was not.
+
+What is killed is a process of its own, with one thread, as these tests have.
+"""
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from tfdpg import cli, export
+from tfdpg.training.arrived import arrived_steps
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+TIMES = ("steps_per_second", "Time")
+
+
+def started(words):
+    environment = os.environ | ONE_THREAD | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-m", "tfdpg", *map(str, words)], env=environment, **silent)
+
+
+def train_killed(words, run, steps, kills, seed):
+    """Trains to the end, killed at random steps, and a little later: in an update, a callback, an export.
+
+    Returns:
+        The environment steps at which it was killed.
+    """
+    rng, at = random.Random(seed), []
+    for wanted in sorted(rng.randrange(steps) for _ in range(kills)):
+        process = started(["train", "--resume", run, "--trusted"] if run.exists() else ["train", *words])
+        while process.poll() is None and not (at_least(run, wanted) and time.sleep(rng.random() / 4) is None):
+            time.sleep(0.001)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        _, errors = process.communicate()
+        assert process.returncode in (0, -signal.SIGKILL), errors.decode()
+        at.append(arrived_steps(run / "env_steps"))
+    assert cli.main(["train", "--resume", str(run), "--trusted"]) == 0
+    return at
+
+
+def at_least(run, steps):
+    return (run / "env_steps").exists() and arrived_steps(run / "env_steps") >= steps
+
+
+def assert_equal_runs(run, other):
+    """The newest checkpoint, the tables but for times, and the best policy and the last, to the bit."""
+    for kind in ("checkpoints", "best", "export"):
+        directories = [export.versions(each / kind)[-1:] for each in (run, other)]
+        assert directories[0] == directories[1], (kind, directories)
+    steps = str(export.versions(run / "checkpoints")[-1])
+    saved = [each / "checkpoints" / steps for each in (run, other)]
+    states = [json.loads((each / "agent.json").read_text()) for each in saved]
+    assert states[0]["state"] == states[1]["state"]
+    names = [sorted(path.name for path in each.glob("*.npz")) for each in saved]
+    assert names[0] == names[1]
+    for name in names[0]:
+        with np.load(saved[0] / name) as arrays, np.load(saved[1] / name) as others:
+            for key in arrays.files:
+                np.testing.assert_array_equal(arrays[key], others[key], f"{name}: {key}", strict=True)
+    for name, delimiter in (("progress.csv", ","), ("progress.txt", "\t")):
+        assert table(run / name, delimiter) == table(other / name, delimiter)
+    for kind in ("best", "export"):
+        described, others = (export.metadata(export.latest_version(each / kind)) for each in (run, other))
+        assert described.get("scores") == others.get("scores") and described["env_steps"] == others["env_steps"]
+        assert described["files"]["policy.npz"] == others["files"]["policy.npz"]
+
+
+def table(file: Path, delimiter):
+    with open(file, newline="") as lines:
+        rows = list(csv.DictReader(lines, delimiter=delimiter))
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]

@@ -1,0 +1,56 @@
+"""Saves an agent again and again, until it is killed: `python -m tests.training.saving DIRECTORY`.
+
+It goes on from the newest checkpoint in the directory, and tells of each one what it is to hold before it is begun, and
+its steps once it is there.
+"""
+
+import hashlib
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import tfdpg
+from tests.environments import Counter
+from tfdpg import export
+from tfdpg.replay import segments
+
+
+def digest(agent):
+    """A sum of all that a checkpoint holds."""
+    ring, sampler = agent.replay, agent.draw.sampler
+    arrays = [*agent.get_weights(), ring.rows[: ring.size], ring.successor[: ring.size], ring.current, ring.newest]
+    arrays += [sampler._priorities, sampler._sums]
+    total = hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))
+    total.update(repr(agent.state()).encode())
+    return total.hexdigest()
+
+
+def go_on(directory):
+    """Saves, and saves again."""
+    segments.ROWS, segments.BYTES = 16, 0
+    env, rng = Counter(), np.random.default_rng()
+    agent = tfdpg.load_agent(directory / str(export.versions(directory)[-1]))
+    agent.begin_training()
+    checkpoint = tfdpg.callbacks.Checkpoint(directory)
+    checkpoint.set_model(agent)
+    checkpoint.on_train_begin()
+    observation, _ = env.reset()
+    while True:
+        for _ in range(rng.integers(1, 40)):
+            action = agent.act(observation)
+            observation, reward, terminated, truncated, _ = env.step(action)
+            agent.observe(reward, observation, terminated, truncated)
+            if terminated:
+                observation, _ = env.reset()
+        _, rows = agent.draw(agent.env_steps, 2)
+        agent.draw.refresh(rows, rng.normal(size=rows.shape))
+        agent.draw.sampler.state()  # takes in new rows, as saving does
+        agent.set_weights([weight + 1 for weight in agent.get_weights()])
+        print("saving", agent.env_steps, digest(agent), flush=True)
+        checkpoint.on_epoch_end(0)
+        print("saved", agent.env_steps, flush=True)
+
+
+if __name__ == "__main__":
+    go_on(Path(sys.argv[1]))

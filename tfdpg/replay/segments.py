@@ -1,0 +1,150 @@
+"""Segments: successive rows of a ring, from one number to another, in files that are written once.
+
+A row changes while it is the newest of its lane, and never after that. So a segment that was full when it was written,
+and whose rows had all been left behind, is in every later checkpoint a link to the same file, whose sum is known.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tfdpg.replay.ring import Ring
+
+BYTES, ROWS = 2**20, 512
+"""What a segment has at least. Longer ones are fewer links, and more to be written again for a row that changed."""
+LINKS = "successor_after", "onward_after"
+"""The arrays of a segment that say how many rows later another one came; 0 is none."""
+PREFIX = "rows-"
+
+Identity = tuple[int, ...]
+"""What tells a file from another that took its name."""
+
+
+class Filed(NamedTuple):
+    """What of a ring is in files: its rows as they were once.
+
+    Attributes:
+        directory: where.
+        length: the rows of a segment.
+        added: the number of rows that had ever been added.
+        newest: what `Ring.newest` was.
+        files: by the segments' numbers the sums of their files, and which files these are.
+    """
+
+    directory: Path
+    length: int
+    added: int
+    newest: np.ndarray
+    files: dict[int, tuple[str, Identity]]
+
+    def unchanged(self, ring: "Ring") -> dict[int, tuple[str, Identity]]:
+        """The files of segments that are still what they were."""
+        if self.length != segment_length(ring):
+            return {}
+        left = self.newest != ring.newest[: len(self.newest)]
+        changed = {*(self.newest[left] // self.length).tolist()}
+        if ring.added > self.added:
+            changed.add(self.added // self.length)  # it was not full
+        return {number: file for number, file in self.files.items() if number not in changed}
+
+
+def segment_length(ring: "Ring") -> int:
+    """The rows of a segment."""
+    return max(ROWS, BYTES * ring.replay_size // ring.nbytes)
+
+
+def state(ring: "Ring") -> dict[str, Any]:
+    """What the segments of a ring need, to be a ring again."""
+    return ring.state() | {"segment_length": np.int64(segment_length(ring))}
+
+
+def numbers(ring: "Ring") -> Iterator[tuple[int, int, int]]:
+    """The segments of a ring, an empty one of none: each one's number, and those of its first row and of the next."""
+    length, oldest = segment_length(ring), ring.added - ring.size
+    for number in range(oldest // length, max(1, -(-ring.added // length))):
+        yield number, max(number * length, oldest), min((number + 1) * length, ring.added)
+
+
+def of(ring: "Ring") -> Iterator[dict[str, Any]]:
+    """All segments of a ring, as views where that is possible."""
+    for _, first, stop in numbers(ring):
+        yield ring.segment(first, stop)
+
+
+def write(ring: "Ring", directory: Path) -> dict[str, str]:
+    """Writes the rows of a ring, or links to the files where they are already; returns the sums of the linked ones.
+
+    Where there can be no link, the rows are written.
+    """
+    unchanged, sums = ring.filed.unchanged(ring) if ring.filed else {}, {}
+    for number, first, stop in numbers(ring):
+        path = directory / f"{PREFIX}{number}.npz"
+        if ring.filed and number in unchanged:
+            sum_of_file, identity = unchanged[number]
+            if _link(ring.filed.directory / path.name, path, identity):
+                sums[path.name] = sum_of_file
+                continue
+        np.savez(path, **ring.segment(first, stop))
+    return sums
+
+
+def _link(source: Path, target: Path, identity: Identity) -> bool:
+    """Links to a file; False where that is not possible, or it is another by now."""
+    try:
+        os.link(source, target)
+    except OSError:
+        return False
+    if _identity(target) == identity:
+        return True
+    target.unlink()
+    return False
+
+
+def _identity(path: Path) -> Identity:
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def numbered(names: Iterable[str], prefix: str = PREFIX) -> dict[int, str]:
+    """The files of segments among others, by their numbers, in their order."""
+    return dict(sorted((int(Path(name).stem.removeprefix(prefix)), name) for name in names if name.startswith(prefix)))
+
+
+def filed(directory: Path, state: Mapping[str, Any], sums: Mapping[str, str]) -> Filed:
+    """What is in the files of a directory.
+
+    Args:
+        directory: the directory.
+        state: the ring's, when they were written.
+        sums: of all files of the directory, by their names.
+    """
+    files = {number: (sums[name], _identity(directory / name)) for number, name in numbered(sums).items()}
+    facts = int(state["segment_length"]), int(state["added"]), np.array(state["newest"])
+    return Filed(directory.absolute(), *facts, files)
+
+
+def whole(ring: "Ring") -> dict[str, Any]:
+    """All rows of a ring as one segment."""
+    return ring.segment(ring.added - ring.size, ring.added)
+
+
+def alone(segment: Mapping[str, Any]) -> dict[str, Any]:
+    """A segment without what leads to rows after it."""
+    rows_after = np.arange(len(segment["rows"]))[::-1]
+    within = {name: np.where(segment[name] <= rows_after, segment[name], 0) for name in LINKS if name in segment}
+    return {**segment, **within}
+
+
+def from_slots(state: Mapping[str, Any]) -> dict[str, Any]:
+    """All rows of a ring, as tfdpg wrote them until format 2, as one segment: in slots, whose links are slots too."""
+    held, added = len(state["rows"]), int(state["added"])
+    slots = np.arange(added - held, added) % max(held, 1)
+    segment = {name: state[name][slots] for name in ("rows", "terminated", "images") if name in state}
+    for name, old in zip(LINKS, ("successor", "onward"), strict=True):
+        if old in state:
+            segment[name] = np.where(state[old][slots] < 0, 0, (state[old][slots] - slots) % max(held, 1))
+    return {**segment, "first": np.int64(added - held), "state_width": state.get("state_width", np.int64(0))}

@@ -1,0 +1,103 @@
+"""Who trains a run: a lock, which ends with its process, on a file that says whose it is."""
+
+import contextlib
+import datetime
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+LOCK = "lock"
+"""The name of the file. A killed process leaves it, and not the lock."""
+TRIES, PAUSE = 3, 0.05
+"""How often to try, and the seconds between: whoever only looks holds a lock for a moment, too."""
+
+
+class RunLockedError(RuntimeError):
+    """Another process trains the run."""
+
+
+@contextlib.contextmanager
+def held(run: Path) -> Iterator[None]:
+    """Holds the lock of a run's directory; on a file system without locks it only says whose the run is.
+
+    Raises:
+        RunLockedError: another process holds it.
+    """
+    path, now = run / LOCK, datetime.datetime.now().astimezone()
+    descriptor = _taken(path)
+    _held.add(descriptor)
+    try:
+        holder = {"process": os.getpid(), "host": socket.gethostname(), "since": now.isoformat(" ", "seconds")}
+        with contextlib.suppress(OSError):  # the disk is full, which others will say
+            os.truncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+        yield
+    finally:
+        if _is_at(path, descriptor):
+            path.unlink()
+        _held.discard(descriptor)
+        os.close(descriptor)
+
+
+def check(run: Path) -> None:
+    """Raises `RunLockedError` if a process trains a run."""
+    with contextlib.suppress(FileNotFoundError), open(run / LOCK) as file:
+        _lock(file.fileno(), fcntl.LOCK_SH, run / LOCK)
+
+
+def _taken(path: Path) -> int:
+    """The file, made if need be, open and locked."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _lock(descriptor, fcntl.LOCK_EX, path)
+        except RunLockedError:
+            os.close(descriptor)
+            raise
+        if _is_at(path, descriptor):
+            return descriptor
+        os.close(descriptor)  # its holder removed it when it let go
+
+
+def _lock(descriptor: int, kind: int, path: Path) -> None:
+    for _ in range(TRIES):
+        try:
+            return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(PAUSE)
+        except OSError:  # there are no locks here
+            return
+    raise RunLockedError(f"{path.parent} is being trained, {_holder(path)}. Wait until it ends, or end it.")
+
+
+def _holder(path: Path) -> str:
+    try:
+        holder = json.loads(path.read_text())
+        return f"by process {holder['process']} on {holder['host']} since {holder['since']}"
+    except (OSError, ValueError, LookupError, TypeError):
+        return "by a process that has just begun or ended"
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file is the one at a path."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+_held: set[int] = set()
+
+
+def _let_go() -> None:
+    """Leaves the locks to the parent: a child would hold them longer than it lives."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
