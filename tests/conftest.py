@@ -1,3 +1,4 @@
+import gc
 import os
 import warnings
 
@@ -21,6 +22,8 @@ def pytest_configure(config):
         import tensorflow_serving.apis  # noqa: F401
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
+    gc.freeze()  # half a million objects of the libraries, which live to the end and need not be looked at again
+    gc.set_threshold(50_000, 20, 20)  # graphs are many objects and little memory
 
 
 def pytest_xdist_auto_num_workers():
@@ -47,6 +50,15 @@ def pytest_xdist_make_scheduler(config, log):
             return "ray" if nodeid.startswith("tests/distributed/") else super()._split_scope(nodeid)
 
     return Files(config, log)
+
+
+@pytest.fixture(scope="session")
+def on_pendulum(tmp_path_factory):
+    """An export of DDPG on Pendulum-v1, for tests that only read it."""
+    import tfdpg
+    from tests.agents.roster import SMALL
+
+    return tfdpg.DDPG("Pendulum-v1", **SMALL).export(tmp_path_factory.mktemp("on_pendulum") / "model")
 
 
 @pytest.fixture

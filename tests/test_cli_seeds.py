@@ -12,7 +12,7 @@ import pytest
 
 import tfdpg
 from tests.agents.roster import brief
-from tests.test_cli import QUIET, SHORT, TINY
+from tests.commands import QUIET, SHORT, TINY
 from tfdpg import cli, runs
 from tfdpg.agents import AGENTS
 from tfdpg.cli import report
@@ -92,7 +92,7 @@ def test_overwrite_replaces_runs_once_the_new_one_is_sure(tmp_path, monkeypatch,
 
 @pytest.mark.slow
 def test_resume_changes_what_can_change_and_goes_on_with_all_seeds(tmp_path, monkeypatch, capsys):
-    assert train("--run-dir", tmp_path, "--seeds", "0", "1") == 0
+    assert train("--run-dir", tmp_path, "--seeds", "0", "1", env="tfdpg-test/Walk-v0") == 0
     command = ["train", "--resume", str(tmp_path), "--epochs", "2"]
     assert cli.main([*command, "--pi-lr", "0.5", "--act-noise", "0.3", "--save-every", "7"]) == 0
     assert "seed 1 (2 of 2)" in capsys.readouterr().out

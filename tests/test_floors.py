@@ -18,11 +18,11 @@ FLOORS = {
     "training": 4,
     "agents": 5,
     "serve": 6,
-    **dict.fromkeys(
-        "checking distributed recipes cli curves filming plotting run_options run_paths runs scores __main__".split(), 6
-    ),
+    **dict.fromkeys("checking distributed recipes cli curves filming plotting scores __main__".split(), 6),
+    **dict.fromkeys("run_lock run_options run_paths runs".split(), 6),
 }
-COMMANDS = {"cli", "curves", "filming", "plotting", "run_options", "run_paths", "runs", "scores", "serve", "__main__"}
+COMMANDS = {"cli", "curves", "filming", "plotting", "run_lock", "run_options", "run_paths", "runs", "scores", "serve"}
+COMMANDS |= {"__main__"}
 NUMPY_ONLY = [*(part for part in FLOORS if FLOORS[part] == 0), "exploration", "replay", "acting"]
 
 

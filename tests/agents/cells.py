@@ -5,7 +5,7 @@ import keras
 import tfdpg
 
 SMALL = {"hidden_units": (4,), "batch_size": 4, "sequence_length": 3, "burn_in": 2, "replay_size": 500}
-SMALL |= {"start_steps": 10, "update_after": 10, "update_every": 5, "gradient_steps": 1, "run_eagerly": True}
+SMALL |= {"start_steps": 10, "update_after": 10, "update_every": 10, "gradient_steps": 1, "run_eagerly": True}
 
 
 @keras.saving.register_keras_serializable("tests")

@@ -252,6 +252,7 @@ def test_gradients_are_clipped_by_norm_or_by_value_or_by_an_own_optimizer(tmp_pa
     assert again.optimizers["all"].clipvalue == 0.5
 
 
+@pytest.mark.slow
 def test_lanes_that_are_gone_have_no_newest_windows():
     agent = tfdpg.ACER(SyncVectorEnv([Counter] * 3), **SMALL | {"replay_ratio": 0, "on_policy": True, "batch_size": 1})
     agent.fit(SyncVectorEnv([Counter] * 3), epochs=1, steps_per_epoch=15, verbose=0)

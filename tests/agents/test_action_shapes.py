@@ -8,7 +8,7 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 import tfdpg
-from tests.agents.roster import roster
+from tests.agents.roster import EAGER, roster
 from tests.environments import Counter
 
 SMALL = {"hidden_units": (4,), "batch_size": 8, "jit_compile": False}
@@ -30,7 +30,7 @@ class Matrix(Counter):
 
 @roster("TD3")
 def test_everything_that_people_see_has_the_shape_of_the_environment(make, tmp_path):
-    agent = make(Matrix(length=10))
+    agent = make(Matrix(length=10), **EAGER)
     agent.fit(Matrix(length=10), epochs=1, steps_per_epoch=60, verbose=0)
     one, batch = np.zeros(2, np.float32), np.zeros((5, 2), np.float32)
     for act in (agent.act, agent.predict, agent):

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import tfdpg
-from tests.agents.roster import brief, needs, roster
-from tests.environments import Counter
+from tests.agents.roster import EAGER, brief, needs, roster
+from tests.environments import Counter, Walk
 
 pytestmark = brief
 
 
 def fitted(make, **changes):
-    agent = make(Counter(length=7), normalize_observations=True, **changes)
-    agent.fit(Counter(length=7), epochs=1, steps_per_epoch=60, verbose=0)
+    agent = make(Walk(length=7), normalize_observations=True, **changes)
+    agent.fit(Walk(length=7), epochs=1, steps_per_epoch=60, verbose=0)
     return agent
 
 
@@ -27,16 +27,20 @@ def assert_equal(a, b):
 
 @roster("DDPG")
 def test_a_copy_goes_on_as_the_saved_agent_does(make, tmp_path):
-    agent = fitted(make)
+    agent = fitted(make, **EAGER)
     agent.save(tmp_path / "agent")
     other = copy.deepcopy(agent)
     assert type(other) is type(agent) and other.options == agent.options and other.environment == agent.environment
     before = (60, agent.updates, 1, agent.replay.size)
-    for each in (agent, other, tfdpg.load_agent(tmp_path / "agent")):
+    loaded = tfdpg.load_agent(tmp_path / "agent")
+    for each in (agent, other, loaded):
         assert (each.env_steps, each.updates, each.epoch, each.replay.size) == before
-        each.learn(7)
-        each.fit(Counter(length=7), epochs=2, initial_epoch=1, steps_per_epoch=20, verbose=0)
+        each.learn(2)
         assert_equal(each, agent)
+    for each in (other, loaded):  # the open episode goes on
+        each.fit(Walk(length=7), epochs=2, initial_epoch=1, steps_per_epoch=20, verbose=0)
+        assert_equal(each, other)
+    assert (other.replay.opened, other.replay.added) == (77 + 77 // 7, 80 + 12)
 
 
 @roster("DDPG")
@@ -45,7 +49,7 @@ def test_a_copy_is_independent(make):
     needs(make, "replay")
     agent = fitted(make, replay="prioritized", q_optimizer=keras.optimizers.SGD(0.01, momentum=0.9))
     other, third = copy.deepcopy(agent), copy.deepcopy(agent)
-    agent.fit(Counter(length=7), epochs=3, initial_epoch=1, steps_per_epoch=40, verbose=0)
+    agent.fit(Walk(length=7), epochs=3, initial_epoch=1, steps_per_epoch=40, verbose=0)
     assert (other.env_steps, agent.env_steps) == (60, 140)
     for each in (other, third):
         each.learn(20)  # with the priorities, moments and momenta of then
@@ -85,12 +89,12 @@ def test_a_replay_in_files_is_not_copied(tmp_path):
         copy.deepcopy(agent)
 
 
-def test_pickle_names_save_and_policies_have_it(tmp_path):
+def test_pickle_names_save_and_policies_have_it(on_pendulum):
     agent = tfdpg.TD3(Counter(), hidden_units=(4,))
     for dump in (pickle.dumps, copy.copy):
         with pytest.raises(TypeError, match=r"agent\.save\(directory\) and tfdpg\.load_agent.*copy\.deepcopy"):
             dump(agent)
-    policy = tfdpg.load(agent.export(tmp_path / "model"))
-    observation = np.ones((3, 2), np.float32)
+    policy = tfdpg.load(on_pendulum)
+    observation = np.ones((3, 3), np.float32)
     for again in (pickle.loads(pickle.dumps(policy)), copy.deepcopy(policy)):
         np.testing.assert_array_equal(again(observation), policy(observation))

@@ -29,18 +29,23 @@ def calls(frame):
     return found[::-1]
 
 
+class Seen(Exception):
+    pass
+
+
 @pytest.mark.parametrize("name", AGENTS)
 def test_few_calls_lie_between_fit_and_the_loss(name, monkeypatch):
     module, function = ARITHMETIC[name]
-    real, stacks, main = getattr(module, function), [], threading.main_thread().ident
+    stacks, main = [], threading.main_thread().ident
 
     def noted(*args):
         stacks.append(calls(sys._current_frames()[main]) + calls(sys._getframe(1)))
-        return real(*args)
+        raise Seen  # what comes after it in the update, and compiling, is no matter here
 
     monkeypatch.setattr(module, function, noted)
     env = gym.make("Pendulum-v1")
-    AGENTS[name](env).fit(env, epochs=1, steps_per_epoch=30, verbose=0)
+    with pytest.raises(Seen):
+        AGENTS[name](env).fit(env, epochs=1, steps_per_epoch=30, verbose=0)
     (stack, *_) = stacks
     between = stack[stack.index(("agents/agent.py", "fit")) + 1 :]
     arithmetic = [place for place, name in between[[name for _, name in between].index("step") + 1 :]]

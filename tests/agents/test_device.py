@@ -12,7 +12,7 @@ import tensorflow as tf
 from gymnasium import spaces
 
 import tfdpg
-from tests.agents.roster import AGENTS
+from tests.agents.roster import AGENTS, EAGER
 from tests.environments import Counter
 from tfdpg.training.gradients import descent
 
@@ -83,12 +83,12 @@ def test_mixed_precision_learns_acts_and_exports(name, policy, jit, tmp_path):
     env = Counter()
     keras.config.set_dtype_policy(policy)
     try:
-        agent = AGENTS[name](env, jit_compile=jit)
+        agent = AGENTS[name](env, jit_compile=jit, **({} if jit else EAGER))
         agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
         assert agent.pi.layers[2].compute_dtype == policy.removeprefix("mixed_")
         assert {variable.dtype for variable in agent.pi.variables} == {"float32"}
         before = agent.get_weights()
-        logs = agent.learn(10)
+        logs = agent.learn(3)
         assert np.isfinite(list(logs.values())).all()
         moved = [not np.array_equal(a, b) for a, b in zip(before, agent.get_weights(), strict=True)]
         assert sum(moved) > len(moved) / 2
@@ -104,6 +104,7 @@ def test_mixed_precision_learns_acts_and_exports(name, policy, jit, tmp_path):
     np.testing.assert_allclose(exported(seen), agent.predict(seen), rtol=0, atol=2e-2)
 
 
+@pytest.mark.slow
 def test_discrete_actions_are_exported_in_half_precision(tmp_path):
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:

@@ -6,7 +6,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tfdpg
-from tests.agents.roster import needs, roster
+from tests.agents.roster import EAGER, needs, roster
 from tests.agents.test_options import doubled, fitted
 from tests.environments import Counter
 
@@ -61,9 +61,9 @@ def test_an_open_episode_goes_on_after_loading_in_every_lane(make, tmp_path):
 
 @roster("DDPG")
 def test_loaded_statistics_are_not_forgotten(make, tmp_path):
-    agent = fitted(make, Counter(length=9), steps=60, normalize_observations=True)
+    agent = fitted(make, Counter(length=9), steps=60, normalize_observations=True, **EAGER)
     agent.save_weights(tmp_path / "a.weights.h5")
-    other = make(Counter(), normalize_observations=True)
+    other = make(Counter(), normalize_observations=True, **EAGER)
     other.load_weights(tmp_path / "a.weights.h5")
     other.act(np.zeros(2, np.float32))
     other.observe(0.0, np.full(2, 100.0, np.float32), True, False)
@@ -74,7 +74,7 @@ def test_loaded_statistics_are_not_forgotten(make, tmp_path):
 @roster("DDPG")
 def test_load_agent_changes_what_it_is_told(make, tmp_path):
     needs(make, "pi_lr")
-    agent = fitted(make, clip_norm=1.0)
+    agent = fitted(make, clip_norm=1.0, **EAGER)
     agent.save(tmp_path / "agent")
     changes = {
         "pi_lr": 0.5,

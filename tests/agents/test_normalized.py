@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tfdpg
-from tests.agents.roster import AGENTS, SMALL, fit_briefly, needs, roster
+from tests.agents.roster import AGENTS, EAGER, SMALL, fit_briefly, needs, roster
 from tfdpg.networks import Transitions
 
 SGD = keras.optimizers.SGD(0.1)
@@ -32,9 +32,8 @@ def quickly(first, *others):
 def test_acting_in_numpy_keras_and_the_export_agree(make, kind, tmp_path):
     needs(make, "norm")
     env = gym.make("Pendulum-v1")
-    agent = make(env, **KINDS[kind])
+    agent = make(env, **KINDS[kind] | EAGER)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=60)
-    agent.learn(30)
     env.observation_space.seed(0)
     observations = np.stack([env.observation_space.sample() for _ in range(7)])
     acted = agent.act(observations, explore=False)
@@ -83,7 +82,7 @@ def test_one_pass_over_both_has_the_statistics_of_both_and_moves_them_once():
     alone = q([batch.observation, batch.action], training=True)
     assert np.abs(value - alone).max() > 1e-3
     first = next(layer for layer in q.layers if hasattr(layer, "warm_up"))
-    assert first.updates == 3 and len(before) == 3
+    assert first.updates == 3 and len(before) == 2
 
 
 def test_one_update_of_crossq_is_the_gradient_written_out():

@@ -8,7 +8,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tfdpg
-from tests.agents.roster import AGENTS, fit_briefly, needs, options_of, roster
+from tests.agents.roster import AGENTS, EAGER, fit_briefly, needs, options_of, roster
 from tests.environments import Counter
 from tfdpg.replay import Recorder, Ring
 
@@ -28,9 +28,8 @@ def doubled(reward, step, steps):
 
 def first_step(make, **changes):
     """How far the first update moves the critic's kernels, with an optimizer whose step is the gradient."""
-    agent = make(
-        Counter(), update_after=1000, q_optimizer=keras.optimizers.SGD(1.0, **changes.pop("sgd", {})), **changes
-    )
+    optimizer = keras.optimizers.SGD(1.0, **changes.pop("sgd", {}))
+    agent = make(Counter(), update_after=1000, run_eagerly=True, q_optimizer=optimizer, **changes)
     fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=40)
     before = [w.copy() for w in agent.networks["q1"].get_weights()]
     agent.learn(1)
@@ -44,7 +43,7 @@ def test_own_optimizers_are_copied_for_each_network(make):
         keras.optimizers.RMSprop(0.01),
         keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5)),
     )
-    agent = fitted(make, pi_optimizer=pi, q_optimizer=q)
+    agent = fitted(make, pi_optimizer=pi, q_optimizer=q, **EAGER)
     assert isinstance(agent.optimizers["pi"], keras.optimizers.RMSprop) and agent.optimizers["pi"] is not pi
     assert isinstance(agent.optimizers["q1"], keras.optimizers.SGD)
     assert float(agent.optimizers["q1"].learning_rate) == pytest.approx(0.1 * 0.5 ** (agent.updates / 5), rel=1e-4)
@@ -103,8 +102,9 @@ def test_ornstein_uhlenbeck_noise_explores_and_resumes(make, tmp_path):
 @roster("DDPG")
 def test_the_noise_schedule_counts_environment_steps(make):
     needs(make, "act_noise_schedule")
-    env = Counter(length=50)
-    agent = make(env, start_steps=0, update_after=1000, act_noise_schedule=tfdpg.exploration.Linear(steps=20))
+    env, schedule = Counter(length=50), tfdpg.exploration.Linear(steps=20)
+    agent = make(env, start_steps=0, update_after=1000, act_noise_schedule=schedule)
+    agent.set_weights([0 * weight for weight in agent.get_weights()])  # away from the bounds
     observation, _ = env.reset()
     noisy = []
     for _ in range(40):
@@ -155,7 +155,7 @@ def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
 @roster("DDPG")
 def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_path):
     env = Counter(length=9)
-    agent = fitted(make, env, steps=60, normalize_observations=True)
+    agent = fitted(make, env, steps=60, normalize_observations=True, **EAGER)
     held = agent.replay.rows[: agent.moments.rows_seen, :2]
     assert len(agent.normalizers) == 1 + len(agent.targets)
     for normalizer in agent.normalizers:  # target networks see the same
@@ -181,7 +181,7 @@ def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_pat
 @roster("DDPG")
 def test_dict_observations_are_normalised_but_for_one_hot_features(make):
     env = Counter(length=9, as_dict=True)
-    agent = fitted(make, env, steps=60, normalize_observations=True)
+    agent = fitted(make, env, steps=60, normalize_observations=True, **EAGER)
     held = agent.replay.rows[: agent.moments.rows_seen, :3]
     mean, variance = agent.normalizers[0].mean.numpy(), agent.normalizers[0].variance.numpy()
     np.testing.assert_allclose(mean, [*held[:, :2].mean(axis=0), 0, 0, 0], rtol=1e-5)
@@ -191,7 +191,7 @@ def test_dict_observations_are_normalised_but_for_one_hot_features(make):
 @roster("DDPG")
 def test_priorities_follow_the_td_errors(make, tmp_path):
     needs(make, "replay")
-    agent = fitted(make, replay="prioritized", alpha=0.7, beta=0.5, beta_steps=100, batch_size=16)
+    agent = fitted(make, replay="prioritized", alpha=0.7, beta=0.5, beta_steps=100, batch_size=16, **EAGER)
     rows, weights = agent.draw.sampler.draw(agent.updates, 1)
     assert weights.shape == (1, 16) and weights.min() < 1
     assert (weights.max() == 1) == agent.options.values().get("normalize_weights", True)
@@ -213,7 +213,8 @@ def test_priorities_follow_the_td_errors(make, tmp_path):
 @roster("DDPG")
 def test_a_round_of_passes_takes_each_row_once(make):
     needs(make, "epochs_per_round")
-    agent = make(Counter(), update_every=40, epochs_per_round=2, batch_size=8, update_after=0)
+    passes = {"update_every": 40, "update_after": 0, "epochs_per_round": 2, "run_eagerly": True}
+    agent = make(Counter(), batch_size=8, **passes)
     drawn, draw = [], agent.draw.sampler.draw
     agent.draw.sampler.draw = lambda *args: drawn.append(draw(*args)) or drawn[-1]
     agent.fit(Counter(), epochs=1, steps_per_epoch=40, verbose=0)
@@ -222,7 +223,7 @@ def test_a_round_of_passes_takes_each_row_once(make):
     for one_pass in (rows[:5].ravel(), rows[5:].ravel()):
         assert len(set(one_pass.tolist())) == 40
     assert not np.array_equal(rows[:5], rows[5:])
-    few = make(Counter(), update_every=40, epochs_per_round=2, max_minibatches_per_round=6, update_after=0)
+    few = make(Counter(), max_minibatches_per_round=6, **passes)
     few.fit(Counter(), epochs=1, steps_per_epoch=40, verbose=0)
     assert few.updates == 6
     with pytest.raises(ValueError, match="both say how many updates"):
@@ -254,7 +255,7 @@ def test_recorders_receive_every_transition_and_train_another_agent(make, tmp_pa
     (tmp_path / "small/000001.npz").unlink()
     again = fitted(make, env, steps=3, recorders=str(tmp_path / "small"))
     assert again.env_steps == 3 and (tmp_path / "small/000005.npz").exists()
-    other = make(spec)
+    other = make(spec, run_eagerly=True)
     if "n_steps" in other.options.values():
         with pytest.raises(
             ValueError, match="`data` must be for these spaces, and with the distribution that drew each action"
@@ -269,7 +270,7 @@ def test_recorders_receive_every_transition_and_train_another_agent(make, tmp_pa
 
 @roster("DDPG")
 def test_an_own_loop_gives_the_weights_that_fit_gives_whatever_one_predicts_and_evaluates(make):
-    options = {"normalize_observations": True}
+    options = {"normalize_observations": True} | EAGER
     if "noise" in options_of(make):
         options |= {"noise": "ou", "replay": "prioritized", "n_step": 3}
     by_fit = fitted(make, Counter(length=7), steps=40, **options)
@@ -297,7 +298,7 @@ def test_an_own_loop_over_a_vector_environment_gives_the_weights_that_fit_gives(
             [lambda: Counter(length=7), lambda: Counter(length=4)], autoreset_mode=AutoresetMode.DISABLED
         )
 
-    options = {"start_steps": 0, "update_every": 6}
+    options = {"start_steps": 0, "update_every": 6} | EAGER
     if "noise" in options_of(make):
         options |= {"noise": "ou"}
     by_fit = fitted(make, lanes(), steps=60, **options)

@@ -13,7 +13,14 @@ CASES = {
     "td3-lstm": (tfdpg.TD3, {"recurrent": "lstm", "recurrent_units": 3, "n_step": 3} | PRIORITIZED),
     "ddpg-gru": (
         tfdpg.DDPG,
-        {"recurrent": "gru", "recurrent_units": 3, "normalize_observations": True, "n_step": 2, "bc_weight": 0.3},
+        {
+            "recurrent": "gru",
+            "recurrent_units": 3,
+            "normalize_observations": True,
+            "n_step": 2,
+            "bc_weight": 0.3,
+            "run_eagerly": True,
+        },
     ),
     "td3-two-rnns": (
         tfdpg.TD3,

@@ -106,7 +106,7 @@ def test_the_delay_counts_over_rounds_of_one_update():
 
 
 def test_the_delay_goes_on_after_loading(tmp_path):
-    agent = linear_agent(update_every=1, start_steps=0, update_after=0)
+    agent = linear_agent(update_every=1, start_steps=0, update_after=0, run_eagerly=True)
     agent.act(np.zeros(1, np.float32))
     agent.observe(1.0, np.ones(1, np.float32), False, False)
     assert "loss_pi" not in agent.learn()

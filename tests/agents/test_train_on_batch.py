@@ -8,14 +8,14 @@ import pytest
 import tensorflow as tf
 
 import tfdpg
-from tests.agents.roster import ACER, AGENTS, fit_briefly, roster
+from tests.agents.roster import ACER, AGENTS, EAGER, fit_briefly, roster
 from tests.environments import Counter
 from tfdpg.replay import Layout, WindowLayout
 
 
 def trained(make, ends, steps=40):
     env = Counter(length=3, ends=ends)
-    agent = make(env)
+    agent = make(env, **EAGER)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=steps)
     return agent
 

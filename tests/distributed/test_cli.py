@@ -14,7 +14,7 @@ import pytest
 import tests.environments  # noqa: F401 (registers an environment)
 import tfdpg
 from tests.agents.roster import brief
-from tests.test_cli import QUIET, SHORT, TINY
+from tests.commands import QUIET, SHORT, TINY
 from tfdpg import cli, runs
 
 pytestmark = brief

@@ -59,7 +59,7 @@ def test_it_learns_from_sequences_of_workers_and_is_saved(local_ray, shards, tmp
     agent = remembering(Counter(), **memory)
     callbacks = [Checkpoint(tmp_path)]
     logs = distributed.fit(agent, counter, **SHORT, replay_shards=shards, callbacks=callbacks).history
-    assert np.isfinite(logs["loss"]).all() and agent.updates >= 9 and agent.moments.count > 0
+    assert np.isfinite(logs["loss"]).all() and agent.updates >= 3 and agent.moments.count > 0
     loaded = tfdpg.load_agent(tmp_path / str(agent.env_steps))
     distributed.fit(loaded, counter, **SHORT | {"epochs": 2, "initial_epoch": 1}, replay_shards=shards)
     assert loaded.env_steps >= agent.env_steps + 60 and loaded.learn(1)

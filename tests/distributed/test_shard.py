@@ -40,8 +40,8 @@ def shard(size=100, **options):
     return Shard(SPEC, (size, None), make_draw, True)
 
 
-def transitions(state):
-    return int((state["successor"] != NONE).sum())
+def transitions(segment):
+    return np.count_nonzero(segment["successor_after"])
 
 
 def test_it_stores_links_and_counts():
@@ -51,8 +51,8 @@ def test_it_stores_links_and_counts():
         receipt = one.store(0, first.rollout(None, 0, order))
         other = one.store(1, second.rollout(None, 0, order))
     assert (receipt.steps, other.steps) == (11, 11)
-    state, held = one.state()
-    assert transitions(state) == 22 and held.rows == 22 + 6
+    rows, held = one.rows()
+    assert transitions(rows) == 22 and held.rows == 22 + 6
 
 
 def test_a_chunk_that_comes_again_is_stored_once_and_a_gap_is_not_bridged():
@@ -61,7 +61,7 @@ def test_a_chunk_that_comes_again_is_stored_once_and_a_gap_is_not_bridged():
     once = one.store(0, chunks[0])
     assert one.store(0, chunks[0]) == once
     receipt = one.store(0, chunks[2])  # begins inside an episode, whose last observation never came
-    assert receipt.steps == 5 == transitions(one.state()[0])
+    assert receipt.steps == 5 == transitions(one.rows()[0])
 
 
 @pytest.mark.parametrize("replay", ["uniform", "prioritized"])
@@ -117,7 +117,7 @@ def test_a_replay_is_split_and_put_together_again(parts, rng):
         for lane in range(2):
             ring.extend(lane, workers[lane].rollout(None, 0, Order(5, 0, 1, 0)).rows)
     whole = Ring(SPEC, 50, walks_back=True)
-    for part in split(ring.state(), parts):
+    for part in split(ring, parts):
         whole.append(part)
     before = previous_rows(whole, np.arange(whole.size))
     acted = np.flatnonzero(whole.successor[: whole.size] != NONE)
@@ -137,7 +137,7 @@ def test_images_are_split_too():
     spec = Spec(spaces.Box(0, 255, (2, 2), np.uint8), spaces.Box(-1, 1, (1,)))
     ring = Ring(spec, 10)
     ring.begin(np.array([0]), (np.full((1, 4), 7, np.uint8),))
-    (part,) = split(ring.state(), 1)
+    (part,) = split(ring, 1)
     assert part["images"].tolist() == [[7] * 4]
 
 

@@ -11,6 +11,7 @@ from gymnasium import spaces
 import tfdpg
 from tests.agents.roster import SMALL
 from tfdpg.acting import ACTIVATIONS, ActingPolicy
+from tfdpg.export import convert
 from tfdpg.export.c_header import ACTIVATE, c_header
 from tfdpg.exported import ExportError
 from tfdpg.spec import Spec
@@ -59,6 +60,13 @@ KINDS = {
     "scale": lambda: tfdpg.ACER("Pendulum-v1", hidden_units=(8,), learn_sigma=True, seed=1),
 }
 QUICK = ("layer", "mixed")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """An export, from which the header is made without the agent."""
+    return KINDS["plain"]().export(tmp_path_factory.mktemp("plain"))
+
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
@@ -126,7 +134,7 @@ static inline void tfdpg_pi(const float *x, float *a) {
 
 
 @pytest.mark.parametrize("change", ["weight", "inputs"])
-def test_what_was_changed_is_noticed(monkeypatch, tmp_path, change):
+def test_what_was_changed_is_noticed(plain, monkeypatch, tmp_path, change):
     def changed(actor, title, critics):
         text = c_header(actor, title, critics)
         if change == "weight":
@@ -135,15 +143,14 @@ def test_what_was_changed_is_noticed(monkeypatch, tmp_path, change):
             return text.replace(f"{weight:.9g}f", f"{weight + 0.1:.9g}f")
         return text.replace("tfdpg_pi(", "tfdpg_unswapped(").removesuffix("#endif\n") + SWAPPED + "#endif\n"
 
-    agent = KINDS["plain"]()
     monkeypatch.setattr("tfdpg.export.c.c_header", changed)
     with pytest.raises(ExportError, match="The signature 'pi' differs from the agent by up to"):
-        agent.export(tmp_path / "model", format="c")
+        convert(plain, tmp_path / "model", "c")
     assert not (tmp_path / "model").exists()
 
 
-def test_the_header_says_what_it_is(tmp_path):
-    directory = KINDS["plain"]().export(tmp_path / "model", format="c")
+def test_the_header_says_what_it_is(plain, tmp_path):
+    directory = convert(plain, tmp_path / "model", "c")
     assert sorted(path.name for path in directory.iterdir()) == ["policy.h", "tfdpg.json"]
     text = (directory / "policy.h").read_text()
     assert text.startswith("/* The policy of TD3 on Pendulum-v1, by tfdpg 0.1.0.") and "x (3); a: the action" in text
@@ -178,24 +185,24 @@ def test_critics(tmp_path, kind):
     assert {name for name in ("q1", "q2") if f"static inline float tfdpg_{name}(const float *x" in text} == critics
 
 
-def test_a_changed_critic_is_noticed(monkeypatch, tmp_path):
+def test_a_changed_critic_is_noticed(plain, monkeypatch, tmp_path):
     def changed(actor, title, critics):
         critics["q2"].layers[-1].bias[0] += 0.1
         return c_header(actor, title, critics)
 
     monkeypatch.setattr("tfdpg.export.c.c_header", changed)
     with pytest.raises(ExportError, match="The signature 'q2' differs from the agent by up to"):
-        KINDS["plain"]().export(tmp_path / "model", format="c")
+        convert(plain, tmp_path / "model", "c")
 
 
 def test_a_policy_that_is_no_stock_one_has_no_header(tmp_path):
-    agent = tfdpg.TD3("Pendulum-v1", **SMALL | {"activation": "gelu"})
+    agent = tfdpg.DDPG("Pendulum-v1", **SMALL | {"activation": "gelu"})
     with pytest.raises(ExportError, match=r"cannot be had in C: it is no stock network in float32"):
         agent.export(tmp_path / "model", format="c")
     assert not (tmp_path / "model").exists()
 
 
-def test_without_a_compiler_there_is_no_header(monkeypatch, tmp_path):
+def test_without_a_compiler_there_is_no_header(plain, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ExportError, match="there is none of cc, gcc, clang"):
-        KINDS["plain"]().export(tmp_path / "model", format="c")
+        convert(plain, tmp_path / "model", "c")

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from tensorflow_serving.apis import prediction_log_pb2
 
 import tfdpg
-from tests.agents.roster import AGENTS, SMALL, brief
+from tests.agents.roster import AGENTS, EAGER, SMALL, brief
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import export, networks
 from tfdpg.export import verify as verification
@@ -60,7 +60,10 @@ TOOL = """
 @pytest.fixture(scope="module")
 def td3():
     """One that has learnt, for tests that only look at it."""
-    return trained(AGENTS["TD3"], gym.make("Pendulum-v1", g=9.0))
+    env = gym.make("Pendulum-v1", g=9.0)
+    agent = AGENTS["TD3"](env, **EAGER)
+    agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
+    return agent
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +72,10 @@ def exported(td3, tmp_path_factory):
     return td3.export(tmp_path_factory.mktemp("exported") / "pendulum")
 
 
-def trained(make, env):
-    agent = make(env)
-    agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
+def moved(agent):
+    """The agent, with weights of no start."""
+    rng = np.random.default_rng(0)
+    agent.set_weights([weight + rng.normal(0, 0.1, weight.shape) for weight in agent.get_weights()])
     return agent
 
 
@@ -83,7 +87,7 @@ def batch(spec, count):
 
 def test_a_fresh_process_without_tfdpg_computes_what_the_agents_do(td3, exported, tmp_path):
     env = gym.make("Pendulum-v1")
-    agents = [make(env) if name == "DDPG" else trained(make, env) for name, make in AGENTS.items() if name != "TD3"]
+    agents = [moved(make(env)) for name, make in AGENTS.items() if name != "TD3"]
     directories = [agent.export(tmp_path / type(agent).__name__) for agent in agents]
     observations = np.stack([env.reset(seed=seed)[0] for seed in range(5)])
     actions = np.linspace(-2, 2, 5, dtype=np.float32)[:, None]
@@ -129,7 +133,7 @@ def test_saved_model_cli_runs_every_signature(td3, exported, tmp_path):
         np.testing.assert_allclose(np.load(tmp_path / signature / f"{output}.npy"), expected, rtol=1e-4, atol=1e-5)
 
 
-QUICK = {"scalar", "image", "discrete", "types", "dict"}
+QUICK = {"image", "types", "dict"}
 
 
 @pytest.mark.parametrize(
@@ -164,7 +168,7 @@ def test_every_observation_space_is_served_raw(space, tmp_path):
 
 
 def test_versions_count_up_and_the_newest_is_loaded(tmp_path):
-    agent, observation = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL), np.array([-1.0, 1.0, 3.0])
+    agent, observation = tfdpg.DDPG(gym.make("Pendulum-v1"), **SMALL), np.array([-1.0, 1.0, 3.0])
     (tmp_path / "model/7").mkdir(parents=True)
     assert agent.export(tmp_path / "model").name == "8"
     agent.set_weights([weight * 0 for weight in agent.get_weights()])
@@ -179,7 +183,7 @@ def test_metadata_names_everything(exported):
     metadata = json.loads((exported / "tfdpg.json").read_text())
     assert metadata["agent"] == "TD3" and metadata["critics"] == 2
     assert metadata["environment"] == {"id": "Pendulum-v1", "kwargs": {"g": 9.0}}
-    assert metadata["env_steps"] == 40 and metadata["updates"] == 30
+    assert metadata["env_steps"] == 40 and metadata["updates"] == 6
     assert metadata["versions"]["tensorflow"] == tf.__version__ and metadata["versions"]["keras"] == keras.__version__
 
 
@@ -205,7 +209,7 @@ def test_an_export_that_does_not_verify_leaves_nothing_behind(tmp_path, monkeypa
 
     x = keras.Input((3,))
     pi = keras.Model(x, Random()(keras.layers.Dense(1)(x)))
-    agent = tfdpg.TD3(gym.make("Pendulum-v1"), pi=pi, **SMALL)
+    agent = tfdpg.DDPG(gym.make("Pendulum-v1"), pi=pi, **SMALL)
     with pytest.raises(export.ExportError, match="'pi' differs from the agent by up to"):
         agent.export(tmp_path / "a/b/model")
     assert list(tmp_path.iterdir()) == []
@@ -261,7 +265,7 @@ def test_warm_up_requests_fit_the_signatures(exported):
 
 
 def test_every_file_of_an_export_is_its_own(tmp_path):
-    agent = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL)
+    agent = tfdpg.DDPG(gym.make("Pendulum-v1"), **SMALL)
     first, second = (agent.export(tmp_path / name) for name in ("first", "second"))
     agent.set_weights([weight + 1 for weight in agent.get_weights()])
     third = agent.export(tmp_path / "third")
@@ -308,7 +312,7 @@ def test_every_file_of_an_export_is_its_own(tmp_path):
 
 
 def test_directories_that_cannot_be_used(tmp_path):
-    agent = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL)
+    agent = tfdpg.DDPG(gym.make("Pendulum-v1"), **SMALL)
     file = tmp_path / "file"
     file.write_text("precious")
     with pytest.raises(NotADirectoryError, match="Received a file"):
@@ -323,7 +327,7 @@ def test_directories_that_cannot_be_used(tmp_path):
 
 def test_a_wide_box_verifies_on_samples_of_the_space(tmp_path):
     spec = tfdpg.Spec(spaces.Box(-np.inf, np.inf, (4,), np.float64), ACTION)
-    tfdpg.TD3(spec, **SMALL).export(tmp_path / "model")
+    tfdpg.DDPG(spec, **SMALL).export(tmp_path / "model")
 
 
 def test_evaluate_is_the_same_for_agent_and_export(td3, exported):

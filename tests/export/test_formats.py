@@ -4,10 +4,9 @@ import copy
 import functools
 import json
 import re
+import shutil
 import struct
-import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import gymnasium as gym
@@ -17,44 +16,14 @@ import pytest
 from gymnasium import spaces
 
 import tfdpg
-from tests.agents.roster import ACER, SMALL, brief, fit_briefly
-from tests.docs.pages import PAGES, module, table
+from tests.agents.roster import EAGER, SMALL, brief, fit_briefly
+from tests.export.runtimes import client, formats, quickly, schema, whole_formats
 from tfdpg import cli, export
 from tfdpg.export.convert import FORMATS
 from tfdpg.export.fidelity import differences
 from tfdpg.export.source import Source
 
 pytestmark = brief
-
-RUNTIMES = {
-    "litert": """
-        from ai_edge_litert.interpreter import Interpreter
-        interpreter = Interpreter(model_path=f"{directory}/model.tflite")
-        def run(name, inputs):
-            return interpreter.get_signature_runner(name)(**inputs)
-        """,
-    "onnx": """
-        import onnxruntime
-        def run(name, inputs):
-            session = onnxruntime.InferenceSession(f"{directory}/{name}.onnx")
-            return dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs)))
-        """,
-}
-CLIENT = """
-    import json, sys
-    sys.modules["tensorflow"] = sys.modules["keras"] = sys.modules["tfdpg"] = None  # importing them fails
-    import numpy as np
-
-    directory, inputs = sys.argv[1], dict(np.load(sys.argv[2]))
-    {runtime}
-    found = {{}}
-    for name, signature in json.load(open(f"{{directory}}/tfdpg.json"))["signatures"].items():
-        outputs = run(name, {{one["name"]: inputs[one["name"]] for one in signature["inputs"]}})
-        assert set(outputs) == {{one["name"] for one in signature["outputs"]}}
-        found[name] = {{key: values.tolist() for key, values in outputs.items()}}
-    print(json.dumps(found))
-"""
-"""What somebody writes who has the files alone."""
 
 
 class Halves(gym.ObservationWrapper):
@@ -73,7 +42,7 @@ class Halves(gym.ObservationWrapper):
 
 @pytest.fixture(scope="module")
 def agent():
-    agent = tfdpg.TD3(Halves(), **SMALL | {"normalize_observations": True, "hidden_units": (16, 16)})
+    agent = tfdpg.TD3(Halves(), **SMALL | EAGER | {"normalize_observations": True, "hidden_units": (16, 16)})
     fit_briefly(agent, Halves(), epochs=1, steps_per_epoch=40)
     return agent
 
@@ -104,21 +73,27 @@ def source(version):
     return Source.open(version)
 
 
+@pytest.fixture
+def files(written, format, tmp_path):
+    """The files of a format for each signature, in a directory of their own, to be spoiled."""
+    directory, names = written(format)
+    return shutil.copytree(directory, tmp_path / "files"), names
+
+
+@pytest.fixture(scope="module")
+def written(source, tmp_path_factory):
+    """What a format writes for a SavedModel, not verified."""
+
+    @functools.cache
+    def of(format):
+        directory = tmp_path_factory.mktemp(f"written-{format}")
+        return directory, FORMATS[format].write(source, directory, None)[0]
+
+    return of
+
+
 def references(agent):
     return {name: signature.reference(agent.spec) for name, signature in agent.signatures.items()}
-
-
-formats = pytest.mark.parametrize("format", FORMATS)
-whole_formats = pytest.mark.parametrize("format", RUNTIMES)
-"""Those that have the critics, too."""
-
-
-def client(format, directory, inputs, scratch):
-    """What a process without TensorFlow computes with the files."""
-    np.savez(scratch / "inputs.npz", **inputs)
-    code = textwrap.dedent(CLIENT).format(runtime=textwrap.dedent(RUNTIMES[format]))
-    command = [sys.executable, "-c", code, str(directory), str(scratch / "inputs.npz")]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 @whole_formats
@@ -153,36 +128,32 @@ def test_its_description_is_as_the_schema_says(agent, exported, format):
         jsonschema.validate(description | {"export_format": "keras"}, json.loads(schema()))
 
 
-def schema():
-    return PAGES["docs/formats.md"].split("<!-- schema -->")[1].split("```json")[1].split("```")[0]
-
-
-@whole_formats
-def test_a_mutated_weight_is_noticed(agent, source, format, tmp_path):
-    written, _ = FORMATS[format].write(source, tmp_path, None)
-    assert compared(agent, source, format, tmp_path, written)
+@quickly("onnx")
+def test_a_mutated_weight_is_noticed(agent, source, format, files):
+    directory, written = files
+    assert compared(agent, source, format, directory, written)
     (kernel,) = (each.numpy() for each in agent.networks["pi"].trainable_variables if each.shape == (16, 16))
     weight = kernel.flat[np.argmax(np.abs(kernel))]
-    file = tmp_path / written["pi"]
+    file = directory / written["pi"]
     before, after = struct.pack("<f", weight), struct.pack("<f", weight + 0.1)
     assert file.read_bytes().count(before) >= 1
     file.write_bytes(file.read_bytes().replace(before, after))
     with pytest.raises(export.ExportError, match="The signature 'pi' differs from the agent by up to"):
-        compared(agent, source, format, tmp_path, written)
+        compared(agent, source, format, directory, written)
 
 
-@whole_formats
-def test_swapped_inputs_are_noticed(agent, source, format, tmp_path):
-    written, _ = FORMATS[format].write(source, tmp_path, None)
+@quickly("onnx")
+def test_swapped_inputs_are_noticed(agent, source, format, files):
+    directory, written = files
     other = {b"former": b"latter", b"latter": b"former"}
     for file in set(written.values()):
-        content = (tmp_path / file).read_bytes()
+        content = (directory / file).read_bytes()
         swapped = re.sub(b"former|latter", lambda name: other[name[0]], content)
         assert swapped != content
-        (tmp_path / file).write_bytes(swapped)
+        (directory / file).write_bytes(swapped)
     for name in written:
         with pytest.raises(export.ExportError, match=f"The signature '{name}' differs from the agent by up to"):
-            compared(agent, source, format, tmp_path, [name])
+            compared(agent, source, format, directory, [name])
 
 
 def compared(agent, source, format, directory, names):
@@ -190,7 +161,7 @@ def compared(agent, source, format, directory, names):
         return differences(source, run, references(agent), list(names))
 
 
-@formats
+@quickly("c", "onnx")
 def test_a_missing_normaliser_is_noticed_and_nothing_is_left(agent, bare, format, tmp_path):
     with pytest.raises(export.ExportError, match="The signature 'pi' differs from the agent by up to"):
         export.convert(bare, tmp_path / "deep/er", format, references=references(agent))
@@ -205,7 +176,7 @@ def test_it_is_nothing_that_tfdpg_loads(exported, format, capsys):
     assert "it is one in another format, for another runtime" in capsys.readouterr().err
 
 
-@whole_formats
+@quickly("onnx")
 def test_a_saved_model_is_converted_without_its_agent(agent, version, format, tmp_path):
     directory = export.convert(version, tmp_path / "model", format)
     observations = {name: np.full((2, 3), 0.5, np.float32) for name in ("former", "latter")}
@@ -226,6 +197,8 @@ def test_what_cannot_be_written_is_refused_and_loses_nothing(agent, version, tmp
         export.convert(version, tmp_path / "model", "keras")
     with pytest.raises(ValueError, match='`format` must be "tf_saved_model", "litert", "onnx" or "c"'):
         agent.export(tmp_path / "model", format="keras")
+    with pytest.raises(ValueError, match="`quantize` must be None, .* Received: quantize='int8'"):
+        export.convert(version, tmp_path / "model", "onnx", "int8")
     with pytest.raises(ValueError, match='`quantize` does nothing where `format` is "onnx"'):
         agent.export(tmp_path / "model", format="onnx", quantize="int8")
     with pytest.raises(ValueError, match="`max_error` does nothing where `quantize` is None"):
@@ -270,125 +243,3 @@ def test_one_at_its_bounds_does_not_survive_int8(tmp_path):
     with pytest.raises(export.ExportError, match="int8: the largest error of an action is .*; max_error is 0.05"):
         export.convert(version, tmp_path / "model", "litert", "int8")
     export.convert(version, tmp_path / "model", "litert", "int8", max_error=2.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["Discrete", "recurrent"])
-def test_int8_of_others(kind, tmp_path):
-    if kind == "Discrete":
-        agent = tfdpg.ACER(gym.make("CartPole-v1"), **ACER | {"hidden_units": (64, 64)})
-    else:
-        agent = tfdpg.TD3("Pendulum-v1", **SMALL, recurrent="lstm", recurrent_units=64)
-    directory = agent.export(tmp_path / "model", format="litert", quantize="int8", max_error=1)
-    description = json.loads((directory / "tfdpg.json").read_text())
-    assert set(description["signatures"]) == ({"pi"} if kind == "Discrete" else {"pi", "initial_state"})
-    assert 0 <= description["quantized"]["error"] < 1
-
-
-@pytest.mark.slow
-@whole_formats
-def test_an_episode_with_a_memory(format, tmp_path):
-    """Stepped by the files, it is what the agent does; ONNX gives the state under other names."""
-    options = {"recurrent": "lstm", "remembers": ("observation", "action", "reward"), "recurrent_units": 4}
-    agent = tfdpg.TD3("Pendulum-v1", **SMALL | options)
-    directory = agent.export(tmp_path / "model", format=format)
-    description = json.loads((directory / "tfdpg.json").read_text())
-    jsonschema.validate(description, json.loads(schema()))
-    names = {key: [one["name"] for one in description["signatures"]["pi"][key]] for key in ("inputs", "outputs")}
-    after = "_next" if format == "onnx" else ""
-    assert names == {"inputs": ["x", "a_before", "r_before", "h", "c"], "outputs": ["pi", f"h{after}", f"c{after}"]}
-    left_out = {} if format == "onnx" else dict.fromkeys(("q1", "q2"), "LiteRT has no TensorListReserve")
-    assert description["left_out"] == left_out
-    saved, rng = agent.export(tmp_path / "saved"), np.random.default_rng(0)
-    policy = tfdpg.load(saved)
-    with FORMATS[format].run(Source.open(saved), directory) as run:
-        given = run("initial_state", {"batch": np.array(2, np.int32)})
-        for _ in range(4):
-            observation, reward = rng.normal(size=(2, 3)).astype(np.float32), rng.normal(size=2).astype(np.float32)
-            step = run("pi", {"x": observation, **given})
-            np.testing.assert_allclose(step["pi"], policy(observation), rtol=1e-4, atol=1e-5)
-            policy.received(reward)
-            given = {"a_before": step["pi"], "r_before": reward, "h": step["h"], "c": step["c"]}
-
-
-@pytest.mark.slow
-@formats
-def test_images_and_counts(format, tmp_path):
-    space = spaces.Dict(camera=spaces.Box(0, 255, (16, 16, 3), np.uint8), gear=spaces.Discrete(3, start=1))
-    agent = tfdpg.DDPG(tfdpg.Spec(space, spaces.Box(-1, 3, (2,))), **SMALL)
-    description = json.loads((agent.export(tmp_path / "model", format=format) / "tfdpg.json").read_text())
-    jsonschema.validate(description, json.loads(schema()))
-    camera, gear = description["signatures"]["pi"]["inputs"]
-    assert (camera["dtype"], camera["shape"], camera["high"]) == ("uint8", ["batch", 16, 16, 3], 255)
-    assert (gear["dtype"], gear["shape"], gear["low"], gear["high"]) == ("int32", ["batch"], 1, 3)
-
-
-@pytest.mark.slow
-def test_an_operation_that_a_format_has_not(tmp_path):
-    """In a critic, which is left out, and in the policy, without which there is no export."""
-    import keras
-
-    spec = tfdpg.Spec.of(gym.make("Pendulum-v1"))
-    for name, width in (("q1", 1), ("pi", 1)):
-        inputs = [keras.Input((3,)), keras.Input((1,))] if name == "q1" else [keras.Input((3,))]
-        features = keras.layers.Concatenate()(inputs) if name == "q1" else inputs[0]
-        odd = keras.layers.Dense(width)(keras.ops.erfinv(keras.ops.tanh(features) / 2))
-        network = keras.Model(inputs if name == "q1" else inputs[0], odd)
-        agent = tfdpg.DDPG(spec, **{name: network}, **SMALL)
-        for format, library in (("litert", "LiteRT"), ("onnx", "ONNX")):
-            if name == "q1":
-                directory = agent.export(tmp_path / format, format=format)
-                left_out = json.loads((directory / "tfdpg.json").read_text())["left_out"]
-                assert set(left_out) == {"q1", "q2", "pi_and_q"} and re.match(
-                    f"{library} has no Erfinv|{library} has no Ndtri", left_out["q1"]
-                )
-            else:
-                with pytest.raises(
-                    export.ExportError, match=f"The policy cannot be had as format='{format}': {library} has no"
-                ):
-                    agent.export(tmp_path / "none", format=format)
-                assert not (tmp_path / "none").exists()
-
-
-@pytest.mark.slow
-@formats
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_half_precision(format, policy, tmp_path):
-    """LiteRT has none, and ONNX Runtime one of the two on a CPU."""
-    import keras
-
-    before = keras.config.dtype_policy()
-    try:
-        keras.config.set_dtype_policy(policy)
-        agent = tfdpg.DDPG("Pendulum-v1", **SMALL)
-    finally:
-        keras.config.set_dtype_policy(before)
-    if (format, policy) == ("onnx", "mixed_float16"):
-        found = client(
-            format,
-            agent.export(tmp_path / "model", format=format),
-            {"x": np.ones((2, 3), np.float32), "a": np.ones((2, 1), np.float32)},
-            tmp_path,
-        )
-        np.testing.assert_allclose(found["pi"]["pi"], agent.predict(np.ones((2, 3))), atol=2e-2)
-    else:
-        with pytest.raises(export.ExportError, match="The policy cannot be had "):
-            agent.export(tmp_path / "model", format=format)
-        assert list(tmp_path.iterdir()) == []
-
-
-def test_the_table_has_every_agent():
-    rows = table("docs/formats.md", "agent")
-    assert [row[0] for row in rows] == list(module("examples/formats.py").AGENTS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row", table("docs/formats.md", "agent"), ids=lambda row: row[0])
-def test_the_table_is_what_there_is(row):
-    """Differences are rounding, and change with the machine; what is left out, and why, does not."""
-    name, *written = row
-    for text, found in zip(written, module("examples/formats.py").row(name).values(), strict=True):
-        assert found.partition(";")[2] == text.partition(";")[2]
-        pairs = [dict(part.split(" ") for part in each.partition(";")[0].split(", ")) for each in (text, found)]
-        assert set(pairs[0]) == set(pairs[1])
-        assert all(float(pair["pi"]) < 1e-5 and float(pair.get("critics", 0)) < 1e-3 for pair in pairs)

@@ -13,11 +13,11 @@ from gymnasium import spaces
 from tensorflow_serving.apis import prediction_log_pb2
 
 import tfdpg
-from tests.agents.roster import EACH, fit_briefly
+from tests.agents.roster import EACH, EAGER, fit_briefly
 from tfdpg import export
 
 SMALL = EACH | {"start_steps": 10, "update_after": 10, "update_every": 5, "recurrent_units": 4}
-SMALL |= {"sequence_length": 4, "burn_in": 2}
+SMALL |= {"sequence_length": 4, "burn_in": 2} | EAGER
 ALL = ("observation", "action", "reward")
 LANES, TIME = 3, 6
 DRAW = np.random.default_rng(0)
@@ -332,12 +332,12 @@ def test_keys_that_name_inputs_are_refused(key, recurrent):
     units = {} if isinstance(recurrent, str) else {"recurrent_units": recurrent}
     cells = {"recurrent": recurrent if isinstance(recurrent, str) else "gru", "remembers": ALL}
     with pytest.raises(ValueError, match=f"The key '{key}' of the observation space is an input of the exported"):
-        tfdpg.TD3(spec, **cells, **SMALL | units)
-    tfdpg.TD3(spec, **EACH)
+        tfdpg.DDPG(spec, **cells, **SMALL | units)
+    tfdpg.DDPG(spec, **EACH)
 
 
-def test_policies_without_memory_need_not_be_told(tmp_path):
-    policy = tfdpg.load(tfdpg.TD3(gym.make("Pendulum-v1"), **EACH).export(tmp_path / "model"))
+def test_policies_without_memory_need_not_be_told(on_pendulum):
+    policy = tfdpg.load(on_pendulum)
     expected = policy(X[:, 0])
     policy.received(R[:, 0])
     policy.end(np.array([True, False, True]))

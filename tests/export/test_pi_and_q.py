@@ -1,5 +1,7 @@
 """The signature that gives an action and what the critics say of it."""
 
+import functools
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -17,13 +19,25 @@ X = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 QUICK = ("TD3", "ACER")
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """An agent with weights of no start and its export, by its name, for tests that only look at them."""
+
+    @functools.cache
+    def of(name):
+        agent, rng = AGENTS[name](gym.make("Pendulum-v1")), np.random.default_rng(1)
+        agent.set_weights([weight + rng.normal(0, 0.1, weight.shape) for weight in agent.get_weights()])
+        return agent, agent.export(tmp_path_factory.mktemp(name) / "model")
+
+    return of
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in AGENTS]
 )
-def test_it_is_pi_and_then_q1_and_q2(name, tmp_path):
-    agent = AGENTS[name](gym.make("Pendulum-v1"))
-    agent.fit("Pendulum-v1", epochs=1, steps_per_epoch=40, verbose=0)
-    policy = tfdpg.load(agent.export(tmp_path / "model"))
+def test_it_is_pi_and_then_q1_and_q2(name, exported):
+    agent, directory = exported(name)
+    policy = tfdpg.load(directory)
     action, q1, q2 = policy.pi_and_q(X)
     np.testing.assert_allclose(action, agent.predict(X), rtol=1e-4, atol=1e-5)
     for found, judge in ((q1, policy.q1), (q2, policy.q2)):
@@ -37,15 +51,15 @@ def test_it_is_pi_and_then_q1_and_q2(name, tmp_path):
 
 def test_actions_have_the_shape_of_the_environment(tmp_path):
     spec = tfdpg.Spec(spaces.Dict({"eye": spaces.Box(0, 255, (2, 2), np.uint8)}), spaces.Box(-1, 1, (2, 3)))
-    policy = tfdpg.load(tfdpg.TD3(spec, **SMALL).export(tmp_path / "model"))
+    policy = tfdpg.load(tfdpg.DDPG(spec, **SMALL).export(tmp_path / "model"))
     action, q1, _ = policy.pi_and_q({"eye": np.zeros((4, 2, 2), np.uint8)})
     assert action.shape == (4, 2, 3) and q1.shape == (4,)
     assert policy.pi_and_q({"eye": np.zeros((2, 2), np.uint8)})[0].shape == (2, 3)
 
 
-def test_verification_compares_it(tmp_path):
-    agent = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL)
-    directory, reference = agent.export(tmp_path / "model"), agent.signatures["pi_and_q"].reference(agent.spec)
+def test_verification_compares_it(exported):
+    agent, directory = exported("TD3")
+    reference = agent.signatures["pi_and_q"].reference(agent.spec)
     for wrong, offset in (("pi", 0.0), ("pi", 0.01), ("q1", 0.01), ("q2", 0.01)):
 
         def changed(inputs, wrong=wrong, offset=offset):

@@ -13,6 +13,9 @@ from tests.agents.roster import SMALL
 from tfdpg.export import describe
 
 OUTPUTS = {"categorical": {"atoms", "probs"}, "mixture": {"weights", "means", "stddevs"}, "scalar": {"atoms", "probs"}}
+kinds = pytest.mark.parametrize(
+    "kind", [kind if kind == "categorical" else pytest.param(kind, marks=pytest.mark.slow) for kind in OUTPUTS]
+)
 X, A = np.array([[1, 0, 0.5], [0, 1, -3.0]], np.float32), np.array([[1.5], [-0.5]], np.float32)
 
 
@@ -29,7 +32,7 @@ def exported(tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("kind", OUTPUTS)
+@kinds
 def test_the_distribution_s_mean_is_q1_and_its_tails_are_right(kind, exported):
     policy = tfdpg.load(exported(kind)[1])
     levels = [0.05, 0.5, 1.0]
@@ -61,7 +64,7 @@ def test_categorical_by_hand(exported):
         np.testing.assert_allclose(z["cvar"][row, 0], tail / 0.25, rtol=1e-3)
 
 
-@pytest.mark.parametrize("kind", OUTPUTS)
+@kinds
 def test_a_session_takes_levels_for_all_or_for_each(kind, exported):
     directory = exported(kind)[1]
     expected = tfdpg.load(directory).z(X, A, [0.1, 0.9])
@@ -75,19 +78,18 @@ def test_a_session_takes_levels_for_all_or_for_each(kind, exported):
                 np.testing.assert_allclose(found, values, rtol=1e-4, atol=1e-5)
 
 
-def test_what_cannot_be_asked_for_is_named(exported, tmp_path):
+def test_what_cannot_be_asked_for_is_named(exported, on_pendulum):
     policy = tfdpg.load(exported("categorical")[1])
     with pytest.raises(ValueError, match=r"`levels` must be a finite number in \[0, 1\]. Received: levels=1.5"):
         policy.z(X, A, [1.5])
-    plain = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL).export(tmp_path / "td3")
     with pytest.raises(ValueError, match="has no signature `z`"):
-        tfdpg.load(plain).z(X, A)
+        tfdpg.load(on_pendulum).z(X, A)
     space = spaces.Dict(levels=spaces.Box(-1, 1, (2,)))
     with pytest.raises(ValueError, match="key 'levels' of the observation space"):
         tfdpg.D4PG(tfdpg.Spec(space, spaces.Box(-1, 1, (1,))), **SMALL)
 
 
 def test_it_is_described(exported):
-    text = describe(exported("mixture")[1])
+    text = describe(exported("categorical")[1])
     assert "z(x: float32[batch, 3], a: float32[batch, 1], levels: float32[levels] or [batch, levels]) ->" in text
     assert "cvar: float32[batch, any]" in text and 'agent: "D4PG"' in text

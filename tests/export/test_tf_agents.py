@@ -14,7 +14,6 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 import tfdpg
 from tests.agents.roster import ACER, SMALL
-from tests.environments import Counter
 from tfdpg import export
 from tfdpg.export import verify as verification
 from tfdpg.export.tf_agents import with_signatures_of
@@ -56,9 +55,15 @@ def time_steps(step_type, **observations):
     return given | {f"0/{name}": values for name, values in observations.items()}
 
 
-def test_a_flat_observation(tmp_path):
-    agent = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL)
-    directory = agent.export(tmp_path / "model", signatures="tf-agents")
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """An agent and its export, for tests that only look at them."""
+    agent = tfdpg.DDPG(gym.make("Pendulum-v1"), **SMALL)
+    return agent, agent.export(tmp_path_factory.mktemp("flat") / "model", signatures="tf-agents")
+
+
+def test_a_flat_observation(exported):
+    agent, directory = exported
     run, inputs, outputs = in_session(directory)
     assert inputs == STEP | {"0/observation": ("float32", [None, 3])} and outputs == {"action": ("float32", [None, 1])}
     for step_type in (0, 1, 2):
@@ -101,10 +106,10 @@ def test_discrete_actions(tmp_path):
     np.testing.assert_array_equal(found, agent.predict(observation))
 
 
-def test_the_object_of_a_policy_saver_acts(tmp_path):
+def test_the_object_of_a_policy_saver_acts(exported):
     """What TF-Agents' `SavedModelPyTFEagerPolicy` calls."""
-    agent = tfdpg.DDPG(gym.make("Pendulum-v1"), **SMALL)
-    module: Any = tf.saved_model.load(str(agent.export(tmp_path / "model", signatures="tf-agents")))
+    agent, directory = exported
+    module: Any = tf.saved_model.load(str(directory))
     state = module.get_initial_state(batch_size=3)
     assert state == ()
     time_step = TimeStep(tf.zeros(3, tf.int32), tf.constant(REWARD), tf.constant(DISCOUNT), tf.constant(X))
@@ -123,7 +128,7 @@ def test_the_object_of_a_policy_saver_acts(tmp_path):
 )
 def test_a_policy_with_a_memory(remembers, carried, tmp_path):
     """An LSTM of TF-Agents has the same names: 1/0 and 1/1 to state/0 and state/1, and 0 and 1 to begin with."""
-    agent = tfdpg.TD3(gym.make("Pendulum-v1"), **RECURRENT, remembers=remembers)
+    agent = tfdpg.DDPG(gym.make("Pendulum-v1"), **RECURRENT, remembers=remembers)
     directory = agent.export(tmp_path / "model", signatures="tf-agents")
     run, inputs, outputs = in_session(directory)
     begin, _, begun = in_session(directory, "get_initial_state")
@@ -150,11 +155,10 @@ def test_a_policy_with_a_memory(remembers, carried, tmp_path):
     np.testing.assert_allclose(called, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_verification_compares_it(tmp_path):
-    agent = tfdpg.DDPG(Counter(), **SMALL)
-    directory = agent.export(tmp_path / "model", signatures="tf-agents")
+def test_verification_compares_it(exported):
+    agent, directory = exported
     signature = with_signatures_of("tf-agents", agent.spec, agent.signatures)["action"]
-    inputs, right = time_steps(1, observation=X[:, :2]), signature.reference(agent.spec)
+    inputs, right = time_steps(1, observation=X), signature.reference(agent.spec)
     references = {"pi": right, "action": right}
     verification.verify(directory, references, {"action": [inputs]})
     references["action"] = lambda inputs: {"action": right(inputs)["action"] + 0.01}
@@ -162,10 +166,10 @@ def test_verification_compares_it(tmp_path):
         verification.verify(directory, references, {"action": [inputs]})
 
 
-def test_others_are_refused_and_nothing_is_added_unasked(tmp_path):
-    agent = tfdpg.DDPG(Counter(), **SMALL)
+def test_others_are_refused_and_nothing_is_added_unasked(exported, on_pendulum, tmp_path):
+    agent, _ = exported
     with pytest.raises(ValueError, match="`signatures` must be \"tf-agents\" or None. Received: signatures='acme'"):
         agent.export(tmp_path / "model", signatures="acme")
     assert not list(tmp_path.iterdir())
-    module: Any = tf.saved_model.load(str(agent.export(tmp_path / "model")))
+    module: Any = tf.saved_model.load(str(on_pendulum))
     assert "action" not in module.signatures and not hasattr(module, "action")

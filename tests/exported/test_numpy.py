@@ -95,7 +95,7 @@ def test_an_actor_is_read_as_it_was_written(tmp_path):
     np.testing.assert_array_equal(load_actor(tmp_path / "policy.npz", spec, None)(packed), actor(packed))
 
 
-@pytest.mark.parametrize("name", ["pi", "q2"])
+@pytest.mark.parametrize("name", ["pi", pytest.param("q2", marks=pytest.mark.slow)])
 def test_a_changed_weight_is_no_export(monkeypatch, tmp_path, name):
     def save_changed(path, actor, critics):
         (actor if name == "pi" else critics[name]).weights[7] += 0.1
@@ -109,7 +109,7 @@ def test_a_changed_weight_is_no_export(monkeypatch, tmp_path, name):
 
 
 def test_what_is_no_stock_policy_has_no_numpy(tmp_path):
-    agent = tfdpg.TD3(gym.make("Pendulum-v1"), **SMALL | {"activation": "gelu"})
+    agent = tfdpg.DDPG(gym.make("Pendulum-v1"), **SMALL | {"activation": "gelu"})
     policy = tfdpg.load(agent.export(tmp_path))
     with pytest.raises(ValueError, match=r"has no policy\.npz: its policy is no stock network"):
         policy.numpy()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tfdpg import Spec
 from tfdpg.replay import Layout, Ring, draw_transitions, uniform_rows
 from tfdpg.replay.ring import NONE
+from tfdpg.replay.segments import whole
 
 SPEC = Spec(spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-1, 1, (1,)))
 LAYOUT = Layout.of(SPEC)
@@ -202,7 +203,7 @@ def test_a_ring_takes_two_rows_for_each_lane():
 def test_state_round_trip_moves_to_a_new_ring():
     ring = fill(Ring(SPEC, 32), 100, lanes=2)
     again = Ring(SPEC, 32)
-    again.restore({name: np.copy(value) for name, value in ring.state().items()})
+    again.restore(ring.state(), [whole(ring)])
     slots = uniform_rows(ring, 0, 0, 4, 16)
     np.testing.assert_array_equal(slots, uniform_rows(again, 0, 0, 4, 16))
     np.testing.assert_array_equal(*(draw_transitions(r, slots, 3, 0.9)[0] for r in (ring, again)))

@@ -11,6 +11,7 @@ from tfdpg import Spec
 from tfdpg.acting import Recall
 from tfdpg.replay import Layout, Ring, SequenceLayout, draw_sequences, draw_transitions, sequences
 from tfdpg.replay.ring import NONE
+from tfdpg.replay.segments import whole
 from tfdpg.replay.sequences import previous_rows, priority, walk
 
 SPEC = Spec(spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-1, 3, (1,)))
@@ -91,7 +92,7 @@ def test_sequences_are_the_reference_s(history, burn_in, length):
 def draw_transitions_of_actions(ring, slots, n):
     """The transitions of a ring that stores only actions."""
     plain = Ring(SPEC, ring.replay_size)
-    plain.restore({**ring.state(), "rows": ring.rows[: ring.size][:, [0, 1, -1]]})
+    plain.restore(ring.state(), [whole(ring) | {"rows": whole(ring)["rows"][:, [0, 1, -1]]}])
     return draw_transitions(plain, slots, n, GAMMA)
 
 
@@ -109,12 +110,10 @@ def test_a_row_knows_the_one_before_however_it_came(history, other_size):
     _, steps, size, _ = history
     ring, reference = ring_of(size), Reference(size)
     play(ring, reference, steps, step_of)
-    state = {name: np.copy(values) for name, values in ring.state().items()}
-    assert "predecessor" not in state
     restored, appended = ring_of(other_size), ring_of(other_size)
-    restored.restore(state)
+    restored.restore(ring.state(), [whole(ring)])
     for _ in range(3):
-        appended.append(state)
+        appended.append(whole(ring))
     for one in (ring, restored, appended):
         np.testing.assert_array_equal(previous_rows(one, np.arange(one.size)), known_predecessors(one))
     newest = np.arange(appended.added - min(ring.size, other_size), appended.added) % other_size

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tfdpg import Spec
 from tfdpg.replay import Ring, WindowLayout, Windows, draw_windows
+from tfdpg.replay.segments import whole
 from tfdpg.replay.windows import newest_starts, window_rows
 
 SPEC = Spec(spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-1, 1, (1,)))
@@ -158,7 +159,7 @@ def test_a_round_is_the_same_after_loading():
     lanes = Lanes(ring_of(60), 2)
     lanes.run([["", ""], ["truncated", ""], ["", "terminated"]] * 8)
     again = ring_of(60)
-    again.restore(lanes.ring.state())
+    again.restore(lanes.ring.state(), [whole(lanes.ring)])
     for ring in (lanes.ring, again):
         ring.begin(np.arange(2), column(1000, 1001))
     rounds = [Windows(ring, 0, 4, steps=6, newest=True, ratio=2.0, start=0) for ring in (lanes.ring, again)]

@@ -3,13 +3,13 @@ import shutil
 import pytest
 
 import tfdpg
-from tests.agents.roster import SMALL
+from tests.agents.roster import EAGER, SMALL
 from tests.environments import Counter
 
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory):
-    agent = tfdpg.TD3(Counter(), **SMALL)
+    agent = tfdpg.DDPG(Counter(), **SMALL, **EAGER)
     agent.fit(Counter(), epochs=1, steps_per_epoch=30, verbose=0)
     directory = tmp_path_factory.mktemp("one") / "agent"
     agent.save(directory)

@@ -1,12 +1,12 @@
-from tests.agents.roster import AGENTS
+from tests.agents.roster import AGENTS, fit_briefly
 from tests.environments import Counter
 from tfdpg.training.arrived import ArrivedSteps, arrived_steps
 
 
 def test_the_file_holds_the_steps(tmp_path):
     assert arrived_steps(tmp_path / "env_steps") == 0
-    agent = AGENTS["TD3"](Counter())
+    agent = AGENTS["DDPG"](Counter(), update_after=1000)
     for steps in (20, 40):
-        agent.fit(Counter(), epochs=1, steps_per_epoch=20, verbose=0, callbacks=[ArrivedSteps(tmp_path / "env_steps")])
+        fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=20, callbacks=[ArrivedSteps(tmp_path / "env_steps")])
         assert arrived_steps(tmp_path / "env_steps") == steps == agent.env_steps
     assert (tmp_path / "env_steps").stat().st_size == 8

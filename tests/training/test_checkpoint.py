@@ -13,6 +13,7 @@ from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tests.test_files import Disk
 from tfdpg import export, files
+from tfdpg.replay import segments
 from tfdpg.training.checkpoint import CheckpointError
 
 
@@ -22,7 +23,7 @@ def agent(one):
     return tfdpg.load_agent(one, update_after=1000)
 
 
-@pytest.mark.parametrize("file", ["agent.json", "variables.npz", "replay.npz"])
+@pytest.mark.parametrize("file", ["agent.json", "variables.npz", "replay.npz", "rows-0.npz"])
 @pytest.mark.parametrize("share", [0, 0.5, 0.99])
 def test_a_truncated_checkpoint_is_named(saved, tmp_path, file, share):
     path = saved / file
@@ -32,7 +33,7 @@ def test_a_truncated_checkpoint_is_named(saved, tmp_path, file, share):
         tfdpg.load_agent(saved)
 
 
-@pytest.mark.parametrize("file", ["variables.npz", "replay.npz"])
+@pytest.mark.parametrize("file", ["variables.npz", "replay.npz", "rows-0.npz"])
 def test_a_missing_file_and_a_flipped_byte_are_named(saved, tmp_path, file):
     path = saved / file
     content = bytearray(path.read_bytes())
@@ -87,16 +88,16 @@ def test_an_interrupted_replacement_puts_the_old_one_back(agent, tmp_path, monke
 
 
 def test_arguments_that_json_cannot_hold(tmp_path):
-    agent = tfdpg.TD3(gym.make("tfdpg-test/Counter-v0", length=np.int64(3)), **SMALL)
+    agent = tfdpg.DDPG(gym.make("tfdpg-test/Counter-v0", length=np.int64(3)), **SMALL)
     agent.save(tmp_path / "agent")
     assert tfdpg.load_agent(tmp_path / "agent").environment is None
     with pytest.raises(ValueError, match="`activation`"):
-        tfdpg.TD3(Counter(), activation=np.tanh)
+        tfdpg.DDPG(Counter(), activation=np.tanh)
 
 
 def test_a_dict_observation_keeps_its_order(tmp_path):
     space = spaces.Dict(velocity=spaces.Box(-1, 1, (2,)), angle=spaces.Box(-1, 1, (3,)))
-    agent = tfdpg.TD3(tfdpg.Spec(space, Counter.action_space), **SMALL)
+    agent = tfdpg.DDPG(tfdpg.Spec(space, Counter.action_space), **SMALL)
     agent.save(tmp_path / "agent")
     observation = space.sample()
     np.testing.assert_array_equal(agent(observation), tfdpg.load_agent(tmp_path / "agent")(observation))
@@ -130,7 +131,7 @@ def test_everything_comes_back(agent, tmp_path):
 
 def test_weights_files_of_other_networks(agent, tmp_path):
     agent.save_weights(tmp_path / "a.weights.h5")
-    deeper = tfdpg.TD3(Counter(), **SMALL | {"hidden_units": (8,)})
+    deeper = tfdpg.DDPG(Counter(), **SMALL | {"hidden_units": (8, 8)})
     with pytest.raises(ValueError, match="must hold the weights of"):
         deeper.load_weights(tmp_path / "a.weights.h5")
     with pytest.raises(ValueError, match=".weights.h5"):
@@ -139,13 +140,15 @@ def test_weights_files_of_other_networks(agent, tmp_path):
 
 def test_a_power_cut_at_any_moment_leaves_a_checkpoint_and_a_policy(tmp_path, monkeypatch):
     disk, cuts = Disk(tmp_path / "disk", monkeypatch), []
+    monkeypatch.setattr(segments, "ROWS", 4)
+    monkeypatch.setattr(segments, "BYTES", 0)
 
     def cut():
         place = disk.after_a_power_cut(tmp_path / f"cut-{len(cuts)}")
         cuts.append((newest_sound(place / "checkpoints"), newest_policy(place / "best")))
 
     env = Counter()
-    agent = tfdpg.TD3(env, **SMALL | {"update_after": 1000})
+    agent = tfdpg.DDPG(env, **SMALL | {"update_after": 1000})
     callbacks = [tfdpg.callbacks.Checkpoint(tmp_path / "disk/checkpoints", keep=1)]
     callbacks += [tfdpg.callbacks.ExportBest(tmp_path / "disk/best", monitor="env_steps")]
     fit_briefly(agent, env, epochs=1, steps_per_epoch=20, callbacks=callbacks)
@@ -190,8 +193,8 @@ def test_files_of_two_checkpoints_never_mix(agent, tmp_path):
 
 def test_weights_that_are_no_numbers_are_not_saved(agent, tmp_path):
     agent.save(tmp_path / "agent")
-    agent.networks["q2"].set_weights([np.full_like(weight, np.inf) for weight in agent.networks["q2"].get_weights()])
-    with pytest.raises(FloatingPointError, match="weights of `q2` are not finite, so the agent is not saved"):
+    agent.networks["q1"].set_weights([np.full_like(weight, np.inf) for weight in agent.networks["q1"].get_weights()])
+    with pytest.raises(FloatingPointError, match="weights of `q1` are not finite, so the agent is not saved"):
         agent.save(tmp_path / "agent")
     assert np.isfinite(tfdpg.load_agent(tmp_path / "agent").get_weights()[0]).all()
 

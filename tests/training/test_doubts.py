@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import tfdpg
-from tests.agents.roster import ACER, SMALL
+from tests.agents.roster import ACER, EAGER, SMALL
 from tests.environments import Counter
 
 
@@ -19,7 +19,7 @@ class Unstepped(Counter):
 
 
 def test_a_training_without_updates_is_told_before_its_first_step():
-    agent = tfdpg.TD3(Counter(), **SMALL | {"start_steps": 0, "update_after": 40})
+    agent = tfdpg.DDPG(Counter(), **SMALL | {"start_steps": 0, "update_after": 40})
     message = r"ends at environment step 40: it makes no update \(update_after=40, update_every=5\)\. Raise `epochs`"
     with pytest.warns(UserWarning, match=message), pytest.raises(Stop):
         agent.fit(Unstepped(), epochs=2, steps_per_epoch=20, verbose=0)
@@ -27,7 +27,7 @@ def test_a_training_without_updates_is_told_before_its_first_step():
 
 def test_a_training_at_random_is_told():
     env = Counter()
-    agent = tfdpg.TD3(env, **SMALL | {"start_steps": 40})
+    agent = tfdpg.DDPG(env, **SMALL | EAGER | {"start_steps": 40})
     with pytest.warns(UserWarning, match=r"step 40: all of its actions are random \(start_steps=40\)\. ") as told:
         agent.fit(env, epochs=2, steps_per_epoch=20, verbose=0)
     assert [warning.filename for warning in told] == [__file__]
@@ -36,7 +36,7 @@ def test_a_training_at_random_is_told():
 
 def test_a_round_that_never_comes_is_told():
     env = Counter()
-    agent = tfdpg.TD3(env, **SMALL | {"update_every": 50})
+    agent = tfdpg.DDPG(env, **SMALL | EAGER | {"update_every": 50})
     with pytest.warns(UserWarning, match=r"makes no update \(update_after=10, update_every=50\)"):
         agent.fit(env, epochs=1, steps_per_epoch=49, verbose=0)
     agent.fit(env, epochs=1, steps_per_epoch=5, verbose=0)
@@ -55,7 +55,7 @@ def test_acer_s_own_schedule():
 
 def test_rounds_by_episodes_that_do_not_end_are_told_at_the_end():
     env = Counter(length=100)
-    agent = tfdpg.TD3(env, **SMALL | {"update_every": "episode"})
+    agent = tfdpg.DDPG(env, **SMALL | {"update_every": "episode"})
     with pytest.warns(UserWarning) as told:
         agent.fit(env, epochs=2, steps_per_epoch=20, verbose=0)
     assert ["no update" in str(warning.message) for warning in told] == [True, False]
@@ -67,7 +67,7 @@ def test_rounds_by_episodes_that_do_not_end_are_told_at_the_end():
 
 def test_lanes_round_an_epoch_up():
     envs = gym.vector.SyncVectorEnv([Counter] * 4)
-    agent = tfdpg.TD3(envs, **SMALL | {"start_steps": 0, "update_after": 20, "update_every": 4})
+    agent = tfdpg.DDPG(envs, **SMALL | EAGER | {"start_steps": 0, "update_after": 20, "update_every": 4})
     agent.fit(envs, epochs=3, steps_per_epoch=5, verbose=0)  # of 8 steps each
     assert agent.env_steps == 24 and agent.updates > 0
 
@@ -82,7 +82,7 @@ def test_actions_at_their_bounds():
         action_space = gym.spaces.Box(np.float32([-1, -4]), np.float32([1, 0]))
 
     env = Two()
-    agent = tfdpg.TD3(env, **SMALL, pi_lr=1e-9)
+    agent = tfdpg.DDPG(env, **SMALL, pi_lr=1e-9)
     assert agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0).history["actions_at_bounds"] == [0.0]
     *_, kernel, bias = agent.networks["pi"].trainable_weights
     for logits, share in (([2.6, -2.6], 0.0), ([0, 2.7], 0.5)):  # tanh(2.6) = 0.989, tanh(2.7) = 0.991
@@ -95,6 +95,7 @@ def test_actions_at_their_bounds():
     assert len(told) == 1
 
 
+@pytest.mark.slow
 def test_discrete_actions_have_no_bounds():
     env = gym.make("CartPole-v1")
     agent = tfdpg.ACER(env, **ACER)

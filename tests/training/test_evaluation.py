@@ -44,7 +44,7 @@ def test_noise_with_a_past_has_none_when_an_episode_begins():
 
     starts = []
     options = {"noise": "ou", "act_noise": 0.01, "ou_theta": 0.0, "start_steps": 0, "update_after": 1000}
-    agent = tfdpg.TD3(Counter(), **options, hidden_units=(4,), jit_compile=False)
+    agent = tfdpg.DDPG(Counter(), **options, hidden_units=(4,), jit_compile=False)
     fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=502)
     scores = [agent.evaluate(Starts(length=100), 20, stochastic=True) for _ in range(2)]
     assert scores[0] == scores[1] and starts[:20] == starts[20:]
@@ -92,7 +92,7 @@ def test_float64_actions_reach_the_environment_in_its_type():
             return super().step(action)
 
     env = Double()
-    agent = tfdpg.TD3(env, hidden_units=(4,), start_steps=0, act_noise=9.0, update_after=100, jit_compile=False)
+    agent = tfdpg.DDPG(env, hidden_units=(4,), start_steps=0, act_noise=9.0, update_after=100, jit_compile=False)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
     agent.evaluate(env, 1)
 

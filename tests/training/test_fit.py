@@ -18,8 +18,8 @@ LOGS = {
 }
 
 
-def agent_for(env, **changes):
-    return tfdpg.TD3(env, **SMALL | changes)
+def agent_for(env, kind=tfdpg.DDPG, **changes):
+    return kind(env, **SMALL | changes)
 
 
 def transitions(agent):
@@ -94,7 +94,7 @@ def test_max_ep_len_truncates(kind):
 
 def test_logs_of_each_epoch_are_complete():
     env = gym.make("Pendulum-v1")
-    history = agent_for(env).fit(
+    history = agent_for(env, tfdpg.TD3).fit(
         env, epochs=2, steps_per_epoch=210, validation_env=gym.make("Pendulum-v1"), validation_episodes=2, verbose=0
     )
     assert isinstance(history, keras.callbacks.History)
@@ -121,10 +121,11 @@ def test_the_schedule_earns_one_update_a_step_after_update_after():
 
 def test_the_schedule_by_episodes_and_with_gradient_steps():
     env = Counter(length=7)
-    agent = agent_for(env, update_after=10, update_every="episode")
+    by_episode = {"update_after": 10, "update_every": "episode", "run_eagerly": True}
+    agent = agent_for(env, **by_episode)
     agent.fit(env, epochs=1, steps_per_epoch=28, verbose=0)
     assert agent.updates == 18  # after steps 14, 21 and 28: 4 + 7 + 7
-    agent = agent_for(env, update_after=10, update_every="episode", gradient_steps=2)
+    agent = agent_for(env, **by_episode, gradient_steps=2)
     agent.fit(env, epochs=1, steps_per_epoch=28, verbose=0)
     assert agent.updates == 6
 

@@ -137,12 +137,12 @@ def test_weights_of_another_kind_are_not_loaded(saved, change):
 def test_the_format_of_before_is_refused_by_name(saved, tmp_path):
     description = json.loads((saved / "agent.json").read_text()) | {"format": 1}
     (saved / "agent.json").write_text(json.dumps(description))
-    with pytest.raises(CheckpointError, match="has format 1; this version of tfdpg reads and writes 2"):
+    with pytest.raises(CheckpointError, match="has format 1; this version of tfdpg reads and writes 3, and reads 2"):
         tfdpg.load_agent(saved)
 
 
 def test_weights_are_not_read_through_links(tmp_path):
-    agent = tfdpg.TD3(Counter(), **SMALL)
+    agent = tfdpg.DDPG(Counter(), **SMALL)
     agent.save_weights(tmp_path / "a.weights.h5")
     with h5py.File(tmp_path / "group.weights.h5", "w") as file:
         for name in agent._all_networks():

@@ -31,7 +31,7 @@ def test_early_stopping_maximises_a_return():
 @pytest.mark.parametrize("monitor", ["q1", "val_return_std", "env_steps"])
 def test_what_is_better_must_be_said_before_the_first_step(monitor):
     env = Counter()
-    agent = tfdpg.TD3(env, **SMALL)
+    agent = tfdpg.DDPG(env, **SMALL)
     stopping = keras.callbacks.EarlyStopping(monitor)
     with pytest.raises(ValueError, match=f"`mode` must be 'min' or 'max' for EarlyStopping on '{monitor}'"):
         agent.fit(env, callbacks=[stopping], validation_env=Counter())
@@ -51,7 +51,7 @@ def test_what_is_better_must_be_said_before_the_first_step(monitor):
 )
 def test_what_will_not_be_logged_is_refused_before_the_first_step(callback):
     env = Counter()
-    agent = tfdpg.TD3(env, **SMALL)
+    agent = tfdpg.DDPG(env, **SMALL)
     message = (
         f"{type(callback).__name__} monitors 'val_return', which is not among .*'return'.* Give fit a validation_env"
     )

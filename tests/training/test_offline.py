@@ -14,6 +14,7 @@ from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tfdpg.replay import Ring, draw_transitions
 from tfdpg.replay.ring import NONE
+from tfdpg.replay.segments import whole
 from tfdpg.training.datasets import load_into
 
 SPEC = tfdpg.Spec.of(Counter())
@@ -69,10 +70,10 @@ def test_states_that_data_does_not_have_are_those_of_an_episode_s_start():
     assert (ring.rows[:10, 3:6] == 0).all()
     ring.rows[:10, 3:6] = 7.0
     again = Ring(SPEC, 50, step_width=SPEC.act_dim + 3, walks_back=True)
-    load_into(again, ring.state())
+    load_into(again, whole(ring))
     np.testing.assert_array_equal(again.rows[:10], ring.rows[:10])
     for other in (plain, Ring(SPEC, 50, step_width=SPEC.act_dim + 4, walks_back=True)):  # another memory's, or none's
-        load_into(other, ring.state())
+        load_into(other, whole(ring))
         rows = other.rows[other.size - 10 : other.size]
         np.testing.assert_array_equal(rows[:, [0, 1, 2, -1]], ring.rows[:10, [0, 1, 2, -1]])
         assert (rows[:, 3:-1] == 0).all() and rows.shape[1] == 4 + other.state_width
@@ -82,7 +83,7 @@ def test_states_that_data_does_not_have_are_those_of_an_episode_s_start():
 
 def test_every_form_of_data_trains(tmp_path):
     np.savez(tmp_path / "data.npz", **data())
-    source = tfdpg.TD3(SPEC, **SMALL)
+    source = tfdpg.TD3(SPEC, **SMALL, run_eagerly=True)
     source.fit_offline(data(), epochs=1, steps_per_epoch=1, verbose=0)
     source.save(tmp_path / "agent")
     agent = tfdpg.DDPG(SPEC, **SMALL | {"replay_size": 12}, pi_lr=1e-5)  # too slow to come to its bounds
@@ -220,7 +221,7 @@ def test_a_minari_data_set(tmp_path, monkeypatch):
         parts = {"observations": np.array(observations), "actions": np.array(actions), "rewards": list(rewards)}
         buffers.append(EpisodeBuffer(seed, **parts, terminations=list(terminations), truncations=list(truncations)))
     data_set = minari.create_dataset_from_buffers("tfdpg-test/pendulum-v0", buffer=buffers, env=env)
-    agent = tfdpg.DDPG(env, **SMALL)
+    agent = tfdpg.DDPG(env, **SMALL, run_eagerly=True)
     agent.fit_offline(data_set, epochs=1, steps_per_epoch=2, verbose=0)
     acted = np.flatnonzero(agent.replay.successor[: agent.replay.size] != NONE)
     assert agent.replay.size == 33 and len(acted) == 30

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tfdpg
-from tests.agents.roster import SMALL
+from tests.agents.roster import EAGER, SMALL
 from tests.environments import Counter
 from tfdpg.training.progress import ProgressBar, duration, resolve, written
 
@@ -50,7 +50,7 @@ def test_durations(seconds, text):
 
 def test_the_line_of_an_epoch_has_the_numbers_of_its_logs(capsys):
     env = Counter()
-    agent = tfdpg.TD3(env, **SMALL)
+    agent = tfdpg.DDPG(env, **SMALL)
     agent.fit(env, **SHORT, verbose=0)
     assert capsys.readouterr().out == ""
     logs = agent.fit(env, **SHORT).history  # no terminal, so a line for each epoch
@@ -67,7 +67,7 @@ def test_the_line_of_an_epoch_has_the_numbers_of_its_logs(capsys):
 def test_the_bar(capsys, monkeypatch):
     monkeypatch.setattr("tfdpg.training.progress.INTERVAL", 0)
     env = Counter()
-    agent = tfdpg.TD3(env, **SMALL)
+    agent = tfdpg.DDPG(env, **SMALL, **EAGER)
     logs = agent.fit(env, **SHORT, verbose=1).history
     lines = capsys.readouterr().out.split("\n")
     assert lines[0] == "Epoch 1/2" and lines[2] == "Epoch 2/2" and lines[4:] == [""]
@@ -85,7 +85,7 @@ def test_a_bar_that_is_cut_short_ends_its_line(capsys):
 
     env = Counter()
     with pytest.raises(RuntimeError, match="mine"):
-        tfdpg.TD3(env, **SMALL).fit(env, **SHORT, verbose=1, callbacks=[Error()])
+        tfdpg.DDPG(env, **SMALL).fit(env, **SHORT, verbose=1, callbacks=[Error()])
     assert capsys.readouterr().out.endswith("\n")
 
 

@@ -11,6 +11,7 @@ import tfdpg
 from tests.environments import Counter
 from tests.remembering import counting
 from tfdpg.replay import Ring
+from tfdpg.replay.segments import whole
 from tfdpg.training.collector import Collector
 from tfdpg.training.evaluation import BehaviourPolicy
 from tfdpg.training.schedule import Schedule
@@ -81,7 +82,7 @@ def test_a_memory_is_saved_and_restored(keeps):
     if not keeps:
         del state["memory"]
     other, other_ring, remembers = collecting()
-    other_ring.restore(ring.state())
+    other_ring.restore(ring.state(), [whole(ring)])
     other.restore(state)
     run(other, env, observation, 1)
     np.testing.assert_array_equal(remembers.actor.recalled[0], [[np.float32(0.3), 3, 3] if keeps else [0, 0, 0]])

@@ -15,7 +15,7 @@ from tensorboard.plugins.hparams import api_pb2, list_session_groups
 from tensorboard.plugins.hparams.backend_context import Context
 
 import tfdpg
-from tests.agents.roster import SMALL, brief
+from tests.agents.roster import EAGER, SMALL, brief
 from tests.environments import Counter
 
 pytestmark = brief
@@ -48,7 +48,7 @@ def values(found, tag):
 
 
 def test_a_run_has_one_x_axis_a_prefix_for_each_tag_and_nothing_twice(tmp_path):
-    agent = tfdpg.TD3(Counter(), **SMALL, act_noise_schedule=tfdpg.exploration.Linear(1.0, 0.0, 100))
+    agent = tfdpg.DDPG(Counter(), **SMALL, act_noise_schedule=tfdpg.exploration.Linear(1.0, 0.0, 100))
     history = fit(agent, tmp_path).history
     assert [path.suffix for path in tmp_path.iterdir()] == [".tfdpg"]
     found = scalars(tmp_path)
@@ -65,7 +65,7 @@ def test_a_run_has_one_x_axis_a_prefix_for_each_tag_and_nothing_twice(tmp_path):
     for tag in (*epochs, "validation/episode_length", "validation/best_return"):
         assert steps(found, tag) == [50, 100], tag
     logged = {log.removeprefix("val_") for log in history} - {"env_steps"}
-    own = {"noise_factor", "best_return", *(f"learning_rate_{name}_adam" for name in ("pi", "q1", "q2"))}
+    own = {"noise_factor", "best_return", *(f"learning_rate_{name}_adam" for name in agent.networks)}
     assert {tag.split("/")[1] for tag in found} == logged | own
     assert values(found, "diagnosis/noise_factor") == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0])
     np.testing.assert_allclose(values(found, "validation/return"), history["val_return"], rtol=1e-6)
@@ -78,7 +78,7 @@ def test_what_rounds_log_is_averaged_over_the_interval(tmp_path):
         def on_train_batch_end(self, batch, logs=None):
             seen.append(logs)
 
-    fit(tfdpg.TD3(Counter(), **SMALL), tmp_path, epochs=1, callbacks=[Watch()])
+    fit(tfdpg.DDPG(Counter(), **SMALL, **EAGER), tmp_path, epochs=1, callbacks=[Watch()])
     found, losses = scalars(tmp_path), [logs.get("loss_q", np.nan) for logs in seen]
     assert [logs["env_steps"] for logs in seen[4:8]] == [25, 30, 35, 40] and np.isfinite(losses[4:8]).all()
     assert dict(found["diagnosis/loss_q"])[40] == pytest.approx(np.mean(losses[4:8]), rel=1e-6)
@@ -92,7 +92,7 @@ def test_the_best_return_outlives_worse_ones_and_what_was_not_measured_is_left_o
         def on_epoch_end(self, epoch, logs=None):
             logs["val_return"] = next(self.scores)
 
-    agent = tfdpg.TD3(Counter(), **SMALL | {"update_after": 1000})
+    agent = tfdpg.DDPG(Counter(), **SMALL | {"update_after": 1000})
     fit(agent, tmp_path, epochs=3, callbacks=[Score()])
     fit(agent, tmp_path, epochs=1, callbacks=[Score()])
     found = scalars(tmp_path)
@@ -104,7 +104,7 @@ def test_a_training_that_goes_on_replaces_what_was_written_of_later_steps(tmp_pa
     def untimed(log_dir):
         return {tag: written for tag, written in scalars(log_dir).items() if not tag.startswith("time/")}
 
-    agent = tfdpg.TD3(Counter(), **SMALL | {"update_after": 1000})
+    agent = tfdpg.DDPG(Counter(), **SMALL | {"update_after": 1000})
     fit(agent, tmp_path / "whole")
     agent.save(tmp_path / "saved")
     fit(agent, tmp_path / "whole")
@@ -126,7 +126,7 @@ def test_a_training_that_goes_on_replaces_what_was_written_of_later_steps(tmp_pa
 
 def test_a_training_that_begins_leaves_what_is_there(tmp_path):
     for _ in range(2):
-        fit(tfdpg.TD3(Counter(), **SMALL | {"update_after": 1000}), tmp_path, epochs=1)
+        fit(tfdpg.DDPG(Counter(), **SMALL | {"update_after": 1000}), tmp_path, epochs=1)
     assert steps(scalars(tmp_path), "validation/return") == [50, 50]
 
 
@@ -160,7 +160,7 @@ def test_the_hparams_tab_compares_seeds_and_settings(tmp_path):
     known = [dict(row.hparams.items()) for row in rows]
     assert [(hp["seed"].number_value, hp["gamma"].number_value) for hp in known] == [(0, 0.99), (1, 0.9)]
     assert (known[0]["agent"].string_value, known[0]["environment"].string_value) == ("TD3", "Counter-v0")
-    assert known[0]["hidden_units"].string_value == "(8, 8)" and known[0]["jit_compile"].bool_value is False
+    assert known[0]["hidden_units"].string_value == "(8,)" and known[0]["jit_compile"].bool_value is False
     assert "target_update_every" not in known[0]
     metrics = [{value.name.tag: value.value for value in row.metric_values} for row in rows]
     assert metrics == [{"validation/return": 15, "validation/best_return": 15, "train/return": 15}] * 2
@@ -173,7 +173,7 @@ def test_an_infinite_option_is_a_text_for_tensorboard_whose_json_has_none(tmp_pa
 
 
 def test_a_description_is_written_once(tmp_path):
-    agent = tfdpg.TD3(Counter(), **SMALL | {"update_after": 1000})
+    agent = tfdpg.DDPG(Counter(), **SMALL | {"update_after": 1000})
     for _ in range(2):
         fit(agent, tmp_path, epochs=1)
     records = [record.numpy() for file in tmp_path.iterdir() for record in tf.data.TFRecordDataset(str(file))]
@@ -181,7 +181,7 @@ def test_a_description_is_written_once(tmp_path):
 
 
 def test_offline_training_is_written_by_updates(tmp_path):
-    agent = tfdpg.TD3(Counter(), **SMALL | {"update_after": 1000})
+    agent = tfdpg.DDPG(Counter(), **SMALL | {"update_after": 1000})
     agent.fit(Counter(), epochs=1, steps_per_epoch=50, verbose=0)
     for _ in range(2):
         writer = tfdpg.callbacks.ScalarWriter(tmp_path, write_interval=20)

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdpg
-from tests.agents.roster import SMALL
+from tests.agents.roster import EAGER, SMALL
 from tests.environments import Counter
 from tfdpg import losses
 from tfdpg.networks import Categorical, head_of
@@ -66,7 +66,7 @@ def test_what_a_running_support_does_is_the_same_as_scaled_rewards():
 
 def test_an_agent_s_running_support_starts_from_its_returns():
     env = Counter(length=4)
-    agent = tfdpg.D4PG(env, v_range="running", **SMALL)
+    agent = tfdpg.D4PG(env, v_range="running", **SMALL, **EAGER)
     agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
     low, high = return_range(agent.replay, agent.draw.gamma)
     saved, now = json.loads(json.dumps(agent.state())), agent.head.atoms.numpy()

@@ -1,0 +1,64 @@
+"""The formats, and what runs them."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from tests.docs.pages import PAGES
+from tfdpg.export.convert import FORMATS
+
+RUNTIMES = {
+    "litert": """
+        from ai_edge_litert.interpreter import Interpreter
+        interpreter = Interpreter(model_path=f"{directory}/model.tflite")
+        def run(name, inputs):
+            return interpreter.get_signature_runner(name)(**inputs)
+        """,
+    "onnx": """
+        import onnxruntime
+        def run(name, inputs):
+            session = onnxruntime.InferenceSession(f"{directory}/{name}.onnx")
+            return dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs)))
+        """,
+}
+CLIENT = """
+    import json, sys
+    sys.modules["tensorflow"] = sys.modules["keras"] = sys.modules["tfdpg"] = None  # importing them fails
+    import numpy as np
+
+    directory, inputs = sys.argv[1], dict(np.load(sys.argv[2]))
+    {runtime}
+    found = {{}}
+    for name, signature in json.load(open(f"{{directory}}/tfdpg.json"))["signatures"].items():
+        outputs = run(name, {{one["name"]: inputs[one["name"]] for one in signature["inputs"]}})
+        assert set(outputs) == {{one["name"] for one in signature["outputs"]}}
+        found[name] = {{key: values.tolist() for key, values in outputs.items()}}
+    print(json.dumps(found))
+"""
+"""What somebody writes who has the files alone."""
+formats = pytest.mark.parametrize("format", FORMATS)
+whole_formats = pytest.mark.parametrize("format", RUNTIMES)
+"""Those that have the critics, too."""
+
+
+def quickly(*quick):
+    """Parametrizes a test with formats: those that have the critics, and what is quick; the others are slow."""
+    names = sorted({*RUNTIMES, *quick})
+    params = [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
+    return pytest.mark.parametrize("format", params)
+
+
+def schema():
+    return PAGES["docs/formats.md"].split("<!-- schema -->")[1].split("```json")[1].split("```")[0]
+
+
+def client(format, directory, inputs, scratch):
+    """What a process without TensorFlow computes with the files."""
+    np.savez(scratch / "inputs.npz", **inputs)
+    code = textwrap.dedent(CLIENT).format(runtime=textwrap.dedent(RUNTIMES[format]))
+    command = [sys.executable, "-c", code, str(directory), str(scratch / "inputs.npz")]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)

@@ -1,0 +1,142 @@
+"""Other formats of other agents than the plain one, and the table of all."""
+
+import json
+import re
+
+import gymnasium as gym
+import jsonschema
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import tfdpg
+from tests.agents.roster import ACER, SMALL, brief
+from tests.docs.pages import module, table
+from tests.export.runtimes import client, formats, schema, whole_formats
+from tfdpg import export
+from tfdpg.export.convert import FORMATS
+from tfdpg.export.source import Source
+
+pytestmark = brief
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Discrete", "recurrent"])
+def test_int8_of_others(kind, tmp_path):
+    if kind == "Discrete":
+        agent = tfdpg.ACER(gym.make("CartPole-v1"), **ACER | {"hidden_units": (64, 64)})
+    else:
+        agent = tfdpg.TD3("Pendulum-v1", **SMALL, recurrent="lstm", recurrent_units=64)
+    directory = agent.export(tmp_path / "model", format="litert", quantize="int8", max_error=1)
+    description = json.loads((directory / "tfdpg.json").read_text())
+    assert set(description["signatures"]) == ({"pi"} if kind == "Discrete" else {"pi", "initial_state"})
+    assert 0 <= description["quantized"]["error"] < 1
+
+
+@pytest.mark.slow
+@whole_formats
+def test_an_episode_with_a_memory(format, tmp_path):
+    """Stepped by the files, it is what the agent does; ONNX gives the state under other names."""
+    options = {"recurrent": "lstm", "remembers": ("observation", "action", "reward"), "recurrent_units": 4}
+    agent = tfdpg.TD3("Pendulum-v1", **SMALL | options)
+    directory = agent.export(tmp_path / "model", format=format)
+    description = json.loads((directory / "tfdpg.json").read_text())
+    jsonschema.validate(description, json.loads(schema()))
+    names = {key: [one["name"] for one in description["signatures"]["pi"][key]] for key in ("inputs", "outputs")}
+    after = "_next" if format == "onnx" else ""
+    assert names == {"inputs": ["x", "a_before", "r_before", "h", "c"], "outputs": ["pi", f"h{after}", f"c{after}"]}
+    left_out = {} if format == "onnx" else dict.fromkeys(("q1", "q2"), "LiteRT has no TensorListReserve")
+    assert description["left_out"] == left_out
+    saved, rng = agent.export(tmp_path / "saved"), np.random.default_rng(0)
+    policy = tfdpg.load(saved)
+    with FORMATS[format].run(Source.open(saved), directory) as run:
+        given = run("initial_state", {"batch": np.array(2, np.int32)})
+        for _ in range(4):
+            observation, reward = rng.normal(size=(2, 3)).astype(np.float32), rng.normal(size=2).astype(np.float32)
+            step = run("pi", {"x": observation, **given})
+            np.testing.assert_allclose(step["pi"], policy(observation), rtol=1e-4, atol=1e-5)
+            policy.received(reward)
+            given = {"a_before": step["pi"], "r_before": reward, "h": step["h"], "c": step["c"]}
+
+
+@pytest.mark.slow
+@formats
+def test_images_and_counts(format, tmp_path):
+    space = spaces.Dict(camera=spaces.Box(0, 255, (16, 16, 3), np.uint8), gear=spaces.Discrete(3, start=1))
+    agent = tfdpg.DDPG(tfdpg.Spec(space, spaces.Box(-1, 3, (2,))), **SMALL)
+    description = json.loads((agent.export(tmp_path / "model", format=format) / "tfdpg.json").read_text())
+    jsonschema.validate(description, json.loads(schema()))
+    camera, gear = description["signatures"]["pi"]["inputs"]
+    assert (camera["dtype"], camera["shape"], camera["high"]) == ("uint8", ["batch", 16, 16, 3], 255)
+    assert (gear["dtype"], gear["shape"], gear["low"], gear["high"]) == ("int32", ["batch"], 1, 3)
+
+
+@pytest.mark.slow
+def test_an_operation_that_a_format_has_not(tmp_path):
+    """In a critic, which is left out, and in the policy, without which there is no export."""
+    import keras
+
+    spec = tfdpg.Spec.of(gym.make("Pendulum-v1"))
+    for name, width in (("q1", 1), ("pi", 1)):
+        inputs = [keras.Input((3,)), keras.Input((1,))] if name == "q1" else [keras.Input((3,))]
+        features = keras.layers.Concatenate()(inputs) if name == "q1" else inputs[0]
+        odd = keras.layers.Dense(width)(keras.ops.erfinv(keras.ops.tanh(features) / 2))
+        network = keras.Model(inputs if name == "q1" else inputs[0], odd)
+        agent = tfdpg.DDPG(spec, **{name: network}, **SMALL)
+        for format, library in (("litert", "LiteRT"), ("onnx", "ONNX")):
+            if name == "q1":
+                directory = agent.export(tmp_path / format, format=format)
+                left_out = json.loads((directory / "tfdpg.json").read_text())["left_out"]
+                assert set(left_out) == {"q1", "q2", "pi_and_q"} and re.match(
+                    f"{library} has no Erfinv|{library} has no Ndtri", left_out["q1"]
+                )
+            else:
+                with pytest.raises(
+                    export.ExportError, match=f"The policy cannot be had as format='{format}': {library} has no"
+                ):
+                    agent.export(tmp_path / "none", format=format)
+                assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.slow
+@formats
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_half_precision(format, policy, tmp_path):
+    """LiteRT has none, and ONNX Runtime one of the two on a CPU."""
+    import keras
+
+    before = keras.config.dtype_policy()
+    try:
+        keras.config.set_dtype_policy(policy)
+        agent = tfdpg.DDPG("Pendulum-v1", **SMALL)
+    finally:
+        keras.config.set_dtype_policy(before)
+    if (format, policy) == ("onnx", "mixed_float16"):
+        found = client(
+            format,
+            agent.export(tmp_path / "model", format=format),
+            {"x": np.ones((2, 3), np.float32), "a": np.ones((2, 1), np.float32)},
+            tmp_path,
+        )
+        np.testing.assert_allclose(found["pi"]["pi"], agent.predict(np.ones((2, 3))), atol=2e-2)
+    else:
+        with pytest.raises(export.ExportError, match="The policy cannot be had "):
+            agent.export(tmp_path / "model", format=format)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_has_every_agent():
+    rows = table("docs/formats.md", "agent")
+    assert [row[0] for row in rows] == list(module("examples/formats.py").AGENTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", table("docs/formats.md", "agent"), ids=lambda row: row[0])
+def test_the_table_is_what_there_is(row):
+    """Differences are rounding, and change with the machine; what is left out, and why, does not."""
+    name, *written = row
+    for text, found in zip(written, module("examples/formats.py").row(name).values(), strict=True):
+        assert found.partition(";")[2] == text.partition(";")[2]
+        pairs = [dict(part.split(" ") for part in each.partition(";")[0].split(", ")) for each in (text, found)]
+        assert set(pairs[0]) == set(pairs[1])
+        assert all(float(pair["pi"]) < 1e-5 and float(pair.get("critics", 0)) < 1e-3 for pair in pairs)

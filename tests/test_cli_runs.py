@@ -1,0 +1,133 @@
+"""The command line, on runs of all kinds."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import tfdpg
+from tests.agents.roster import brief
+from tests.commands import QUIET, TINY, train
+from tfdpg import cli
+
+pytestmark = brief
+
+
+def test_resume_goes_on_where_it_was(tmp_path, capsys):
+    assert train("--run-dir", tmp_path / "twice") == 0
+    before = tfdpg.load_agent(tmp_path / "twice/seed-0/checkpoints/60")
+    assert cli.main(["train", "--resume", str(tmp_path / "twice/seed-0"), "--epochs", "4"]) == 0
+    after = tfdpg.load_agent(tmp_path / "twice/seed-0/checkpoints/120")
+    assert (after.epoch, after.updates) == (4, before.updates + 60)
+    np.testing.assert_array_equal(after.replay.rows[: before.replay.size], before.replay.rows[: before.replay.size])
+    assert len((tmp_path / "twice/seed-0/progress.csv").read_text().splitlines()) == 5
+    assert len((tmp_path / "twice/seed-0/progress.txt").read_text().splitlines()) == 5
+    before = (tmp_path / "twice/seed-0/run.json").read_text()
+    for changes, kept in (([], ""), (["--epochs", "3", "--pi-lr", "0.5"], "; nothing was changed")):
+        assert cli.main(["train", "--resume", str(tmp_path / "twice/seed-0"), *changes]) == 0
+        assert f"is complete: 4 epochs{kept}. To go on: --epochs 5 or more." in capsys.readouterr().out
+    assert (tmp_path / "twice/seed-0/run.json").read_text() == before
+
+
+@pytest.mark.slow
+def test_a_run_with_a_memory_goes_on_and_is_evaluated(tmp_path, capsys):
+    memory = "--recurrent gru --recurrent-units 3 2 --remembers observation action reward --run-eagerly"
+    drawn = "--gradient-steps 1 --sequence-length 3 --burn-in 2"
+    run = tmp_path / "runs/seed-0"
+    assert train("--run-dir", run.parent, *memory.split(), *drawn.split()) == 0
+    assert cli.main(["train", "--resume", str(run), "--epochs", "3", "--sequence-length", "4"]) == 0
+    agent = tfdpg.load_agent(run / "checkpoints/90")
+    assert agent.options.recurrent_units == (3, 2) and agent.options.remembers == ("observation", "action", "reward")
+    assert agent.options.sequence_length == 4 and agent.updates == 16
+    assert cli.main(["evaluate", str(run), "--episodes", "2"]) == 0
+    assert cli.main(["inspect", str(run / "best")]) == 0
+    assert "episode 2: return 15.000, length 5" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:This training ends at .* it makes no update")
+def test_vector_environments_and_own_networks(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_networks.py").write_text(
+        "import keras\n"
+        "def build(spec):\n"
+        "    x = keras.Input((2,))\n"
+        "    h = keras.layers.Dense(5, activation='tanh')(x)\n"
+        "    return {'pi': keras.Model(x, keras.layers.Dense(spec.act_dim, activation='tanh')(h))}\n"
+        "def wrong(spec):\n"
+        "    return {'actor': None}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert train("--run-dir", "r", "--num-envs", "3", "--networks", "my_networks:build", *QUIET) == 0
+    agent = tfdpg.load_agent(tmp_path / "r/seed-0/checkpoints/60")
+    assert set(agent.own_networks) == {"pi"} and agent.pi.layers[1].units == 5
+    assert len(agent.replay.current) == 3
+    assert train("--run-dir", "s", "--networks", "my_networks:wrong") == 1
+    assert "['actor']" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_acer_trains_on_discrete_actions_and_is_evaluated_and_inspected(tmp_path, capsys):
+    options = ["--hidden-units", "8", "--n-steps", "5", "--c", "inf", "--delta", "inf", "--replay-start", "20"]
+    options += ["--env", "CartPole-v1", "--num-envs", "2", "--steps-per-epoch", "40", "--epochs", "2"]
+    options += ["--validation-episodes", "1", "--verbose", "0", "--jit-compile", "False"]
+    assert cli.main(["train", "acer", *options, "--run-dir", str(tmp_path)]) == 0
+    run = str(tmp_path / "seed-0")
+    assert cli.main(["train", "--resume", run, "--epochs", "3"]) == 0
+    capsys.readouterr()
+    for source in (run, f"{run}/export"):
+        assert cli.main(["evaluate", source, "--episodes", "2", "--seed", "5"]) == 0
+    first, second = capsys.readouterr().out.split("length: mean")[:2]
+    assert first.splitlines()[:2] == second.splitlines()[1:3] and "episode 2: return" in first
+    assert cli.main(["inspect", f"{run}/export"]) == 0
+    shown = capsys.readouterr().out
+    for line in ("pi(x: float32[batch, 4]) -> pi: int64[batch]", "q1(x: float32[batch, 4], a: int64[batch]) -> q1"):
+        assert line in shown
+    assert "v(x: float32[batch, 4]) -> v: float32[batch]" in shown and "probs: float32[batch, 2]" in shown
+    bad = ["train", "acer", *options, "--run-dir", str(tmp_path / "bad")]
+    assert cli.main([*bad, "--num-envs", "1", "--actors", "2"]) == 1
+    assert "one that explores with noise" in capsys.readouterr().err
+    assert cli.main([*bad, "--sigma", "0.5"]) == 1
+    assert "`sigma` does nothing where actions are Discrete(2)" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:This training ends at .* it makes no update")
+def test_target_return_stops_early(tmp_path):
+    assert train("--run-dir", tmp_path / "r", "--target-return", "15", *QUIET) == 0
+    assert tfdpg.load_agent(tmp_path / "r/seed-0/checkpoints/30").epoch == 1
+
+
+INTERRUPTED, ENDED = (signal.SIGINT, 130), (signal.SIGTERM, 143)
+
+
+ASYNC = ["--num-envs", "2", "--vectorization", "async"]
+
+
+@pytest.mark.parametrize(
+    "number, status, lanes",
+    [
+        pytest.param(*INTERRUPTED, [], id="SIGINT-one", marks=pytest.mark.slow),
+        pytest.param(*ENDED, ASYNC, id="SIGTERM-async", marks=pytest.mark.slow),
+        pytest.param(*ENDED, [], id="SIGTERM-one", marks=pytest.mark.slow),
+        pytest.param(*INTERRUPTED, ASYNC, id="SIGINT-async", marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_to_all_processes_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, number, status, lanes):
+    code = "import sys, tests.environments; from tfdpg.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "train", "ddpg", "--env", "tfdpg-test/Counter-v0", *TINY]
+    command += ["--steps-per-epoch", "100", "--epochs", "100000", "--verbose", "0", "--run-dir", str(tmp_path)]
+    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
+    process = subprocess.Popen([*command, *lanes], start_new_session=True, **pipes)
+    while not (tmp_path / "seed-0/checkpoints").exists():
+        time.sleep(0.2)
+        assert process.poll() is None
+    os.killpg(process.pid, number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert f"Go on with: tfdpg train --resume {tmp_path}/seed-0" in errors
+    assert "tfdpg: Training was interrupted" in errors or "tfdpg: ended by SIGTERM." in errors
+    assert lanes or "Traceback" not in errors  # the processes of lanes write theirs
+    checkpoint = max((tmp_path / "seed-0/checkpoints").iterdir(), key=lambda path: int(path.name))
+    assert tfdpg.load_agent(checkpoint).env_steps == int(checkpoint.name)
