@@ -6,13 +6,14 @@ an intention does not, since whoever writes the files can compute the sums.
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +26,32 @@ ASIDE = ".tfdpg-old"
 
 class DamagedError(ValueError):
     """A file is not what its description says."""
+
+
+class DiskFullError(OSError):
+    """There is no room on the disk for what was to be written."""
+
+
+@contextlib.contextmanager
+def writing(path: str | Path, takes: Callable[[], int] = lambda: 0) -> Iterator[None]:
+    """Names what is being written where the disk is full.
+
+    Args:
+        path: where it goes.
+        takes: the bytes that it takes at least, if that is known; asked when the disk is full.
+
+    Raises:
+        DiskFullError: in place of the error of whoever wrote, NumPy's and TensorFlow's too.
+    """
+    try:
+        yield
+    except Exception as error:
+        if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT) and "No space left" not in str(error):
+            raise
+        path = Path(path).absolute()
+        free = shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free
+        needed = f" takes {takes():,} bytes or more, and" if takes() else " could not be written:"
+        raise DiskFullError(f"The disk is full: {path}{needed} {free:,} bytes are free.") from error
 
 
 @contextlib.contextmanager
@@ -147,10 +174,11 @@ def _aside(target: Path) -> Path:
 def write_text(path: Path, text: str) -> None:
     """Writes a file as a whole: after a power cut it holds the old text or the new one."""
     scratch = path.with_name(f".{path.name}.part")
-    scratch.write_text(text)
-    flush(scratch)
-    scratch.replace(path)
-    flush(path.parent)
+    with writing(path, lambda: len(text.encode())):
+        scratch.write_text(text)
+        flush(scratch)
+        scratch.replace(path)
+        flush(path.parent)
 
 
 def seal(

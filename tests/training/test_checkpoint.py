@@ -61,7 +61,7 @@ def test_a_failed_save_keeps_the_old_one(agent, tmp_path, monkeypatch):
     steps = agent.env_steps
     fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=10)
     monkeypatch.setattr(np, "savez", lambda *args, **kwargs: (_ for _ in ()).throw(OSError("No space left on device")))
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match="The disk is full: .*agent takes"):
         agent.save(tmp_path / "agent")
     monkeypatch.undo()
     assert tfdpg.load_agent(tmp_path / "agent").env_steps == steps

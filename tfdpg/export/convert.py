@@ -111,7 +111,8 @@ def convert(
     made = files.make_directory(directory.absolute().parent)
     try:
         parent = directory.absolute().parent
-        with _told(format), files.scratch_directory(parent) as scratch, in_session(version) as saved:
+        writing = files.writing(directory)
+        with _told(format), writing, files.scratch_directory(parent) as scratch, in_session(version) as saved:
             written, left_out = chosen.write(source, scratch, quantize)
             if "pi" in left_out:
                 raise ExportError(f"The policy cannot be had as format={format!r}: {left_out['pi']}")

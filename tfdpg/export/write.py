@@ -62,12 +62,13 @@ def write(
         NotADirectoryError: `directory` is a file.
         ValueError: no such library.
         ExportError: the model that was written does not compute what the networks do.
+        tfdpg.files.DiskFullError: the disk is full. Earlier versions stay as they are.
     """
     directory, signatures = Path(directory), with_signatures_of(library, spec, signatures, recall)
     check_directory(directory)
     made = files.make_directory(directory)
     try:
-        with files.scratch_directory(directory) as scratch:
+        with files.writing(directory, lambda: _nbytes(networks)), files.scratch_directory(directory) as scratch:
             functions = {name: signature.concrete(spec) for name, signature in signatures.items()}
             functions |= {"serving_default": functions["pi"]}
             module = _RawVariables(networks.values())
@@ -92,6 +93,11 @@ def write(
             for path in made:
                 path.rmdir()
         raise
+
+
+def _nbytes(networks: Mapping[str, keras.Model]) -> int:
+    """What the weights take, which a model holds beside its graph."""
+    return sum(np.asarray(variable).nbytes for network in networks.values() for variable in network.variables)
 
 
 def _cases(

@@ -99,7 +99,7 @@ def copy(version: Path, directory: str | Path, facts: Mapping[str, Any] = Mappin
     description = metadata(version)
     check_directory(directory)
     files.make_directory(directory)
-    with files.scratch_directory(directory) as scratch:
+    with files.writing(directory), files.scratch_directory(directory) as scratch:
         for name in description["files"]:
             (scratch / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(version / name, scratch / name)

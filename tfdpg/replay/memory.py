@@ -2,6 +2,7 @@
 
 import math
 import mmap
+import os
 import shutil
 import tempfile
 import weakref
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tfdpg.files import writing
 
 UNLIMITED = 1 << 60  # version 1 control groups write a number near 2^63 for "no limit"
 
@@ -37,12 +40,14 @@ def check_room(nbytes: int, directory: Path | None, argument: str) -> None:
 def take(shape: tuple[int, ...], dtype: Any, directory: Path | None) -> np.ndarray:
     """An array of zeros: in memory, or mapped to a file in `directory` that lives as long as the array.
 
-    The system gives both when they are first written to, so that zeros cost nothing.
+    The system gives memory when it is first written to, so that zeros cost nothing; files have their room at once.
     """
     if directory is None:
         return np.zeros(shape, dtype)
     file = tempfile.NamedTemporaryFile(prefix="tfdpg-replay-", dir=directory)
-    file.truncate(math.prod(shape) * np.dtype(dtype).itemsize)
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+    with writing(directory, lambda: nbytes):
+        os.posix_fallocate(file.fileno(), 0, nbytes)  # a full disk would kill whoever writes to the mapping
     memory = mmap.mmap(file.fileno(), 0)
     weakref.finalize(memory, file.close)
     return np.frombuffer(memory, dtype).reshape(shape)

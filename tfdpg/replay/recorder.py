@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tfdpg import files
 from tfdpg.arguments import positive_int
 from tfdpg.replay.rows import Rows
 from tfdpg.spec import Packed, Spec
@@ -97,5 +98,6 @@ def _write(directory: Path, spec: Spec, rows: list[dict]) -> None:
     arrays |= {name: np.stack([row[key] for row in rows]) for name, key in names.items()}
     directory.mkdir(parents=True, exist_ok=True)
     numbers = [int(file.stem) for file in directory.glob("*.npz") if file.stem.isdigit()]
-    with open(directory / f"{max(numbers, default=-1) + 1:06}.npz", "xb") as file:
+    path = directory / f"{max(numbers, default=-1) + 1:06}.npz"
+    with files.writing(path, lambda: sum(array.nbytes for array in arrays.values())), open(path, "xb") as file:
         np.savez(file, **arrays)

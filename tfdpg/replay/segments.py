@@ -69,6 +69,13 @@ def numbers(ring: "Ring") -> Iterator[tuple[int, int, int]]:
         yield number, max(number * length, oldest), min((number + 1) * length, ring.added)
 
 
+def unwritten_bytes(ring: "Ring") -> int:
+    """The bytes of the rows that `write` writes, which has links for the others."""
+    linked = ring.filed.unchanged(ring) if ring.filed else {}
+    rows = sum(stop - first for number, first, stop in numbers(ring) if number not in linked)
+    return ring.nbytes * rows // ring.replay_size
+
+
 def of(ring: "Ring") -> Iterator[dict[str, Any]]:
     """All segments of a ring, as views where that is possible."""
     for _, first, stop in numbers(ring):

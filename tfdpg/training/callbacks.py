@@ -185,7 +185,13 @@ class ProgressLogger(keras.callbacks.CSVLogger):
         """Writes a line; before the first one, the columns that the file does not have yet."""
         if self._others is None:
             self._others = self._widened(logs or {})
-        super().on_epoch_end(epoch, {**self._others, **(logs or {})})
+        with files.writing(self.filename):
+            super().on_epoch_end(epoch, {**self._others, **(logs or {})})
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Closes the file."""
+        with files.writing(self.filename):
+            super().on_train_end(logs)
 
     def _widened(self, logs: dict[str, Any]) -> dict[str, float]:
         """Adds columns to the file; returns those that it has beside the logs."""
@@ -276,7 +282,7 @@ class EpochLogger(_AgentCallback):
         self._write([values.get(log, np.nan) for log in self.COLUMNS.values()], "a")
 
     def _write(self, row: Iterable[Any], mode: str) -> None:
-        with open(self.filename, mode, newline="") as file:
+        with files.writing(self.filename), open(self.filename, mode, newline="") as file:
             csv.writer(file, delimiter="\t", lineterminator="\n").writerow(row)
 
 

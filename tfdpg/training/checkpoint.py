@@ -55,6 +55,7 @@ def save(agent: Saves, directory: str | Path, overwrite: bool = True) -> None:
     Raises:
         FileExistsError: `directory` exists and `overwrite` is False, or it is not a saved agent.
         FloatingPointError: weights are NaN or infinite. Nothing is written.
+        tfdpg.files.DiskFullError: the disk is full. What was at `directory` still is.
     """
     directory = Path(directory)
     if directory.exists():
@@ -63,10 +64,11 @@ def save(agent: Saves, directory: str | Path, overwrite: bool = True) -> None:
         if not is_saved(directory):
             raise FileExistsError(f"{directory} exists and is not a saved agent, so it is not replaced.")
     check_finite(agent.networks | {f"{name}_target": network for name, network in agent.targets.items()})
-    files.make_directory(directory.parent)
-    with files.scratch_directory(directory.parent) as scratch:
-        sums, linked = _write(agent, scratch)
-        files.replace(scratch, directory, linked)
+    with files.writing(directory, lambda: _nbytes(agent)):
+        files.make_directory(directory.parent)
+        with files.scratch_directory(directory.parent) as scratch:
+            sums, linked = _write(agent, scratch)
+            files.replace(scratch, directory, linked)
     if agent.learning.elsewhere is None:
         agent.replay.filed = segments.filed(directory, segments.state(agent.replay), sums)
     else:
@@ -249,6 +251,13 @@ def _write(agent: Saves, directory: Path) -> tuple[dict[str, str], dict[str, str
         "state": agent.state(),
     }
     return files.seal(directory, DESCRIPTION, description, linked), linked
+
+
+def _nbytes(agent: Saves) -> int:
+    """What `_write` writes of an agent, but for rows that are elsewhere."""
+    arrays = [*_arrays(agent).values(), *_replay(agent).values()]
+    rows = 0 if agent.learning.elsewhere is not None else segments.unwritten_bytes(agent.replay)
+    return rows + sum(np.asarray(array).nbytes for array in arrays)
 
 
 def _arrays(agent: Saves) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from tensorboard.plugins.hparams import api_pb2 as untyped
 from tensorboard.plugins.hparams import summary as hparams
 from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
+from tfdpg import files
 from tfdpg.arguments import positive_int
 from tfdpg.options import options_of
 
@@ -131,7 +132,7 @@ class ScalarWriter(keras.callbacks.Callback):
 
     def _put(self, steps: int, *summaries: Any) -> None:
         """Writes an event; summaries one after the other are one with the values of all."""
-        with self._writer.as_default(step=steps):
+        with files.writing(self.log_dir), self._writer.as_default(step=steps):
             tf.summary.experimental.write_raw_pb(b"".join(each.SerializeToString() for each in summaries))
 
 

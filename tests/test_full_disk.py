@@ -1,0 +1,92 @@
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.agents.roster import SMALL, fit_briefly
+from tests.environments import Counter
+from tfdpg import DDPG, files
+from tfdpg.training import checkpoint
+
+ROOT = Path(__file__).parents[1]
+KILOBYTES = 20, 44, 100, 260, 700, 1500
+"""At some there is room for tables and nothing else, at others for half a policy, a policy, or several checkpoints."""
+
+
+def test_what_could_not_be_written_is_named_with_what_it_takes(tmp_path):
+    with pytest.raises(files.DiskFullError) as caught, files.writing(tmp_path / "there" / "file", lambda: 4096):
+        with open("/dev/full", "w") as full:
+            full.write("x")
+    free = shutil.disk_usage(tmp_path).free
+    found = re.fullmatch(
+        r"The disk is full: (.*) takes 4,096 bytes or more, and ([\d,]+) bytes are free.", str(caught.value)
+    )
+    assert found and found[1] == str(tmp_path / "there" / "file")
+    assert abs(int(found[2].replace(",", "")) - free) < free / 10
+    with pytest.raises(PermissionError, match="^other$"), files.writing(tmp_path):
+        raise PermissionError("other")
+
+
+def small_disks(directory, kilobytes):
+    """Commands that mount disks which nobody else sees, and their directories."""
+    disks = [directory / f"{size}k" for size in kilobytes]
+    return [
+        f"mkdir {disk} && mount -t tmpfs -o size={size}k tmpfs {disk}"
+        for disk, size in zip(disks, kilobytes, strict=True)
+    ], disks
+
+
+def alone(commands):
+    """A shell with disks of its own runs the commands; skips where the system allows none."""
+    if subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True).returncode:
+        pytest.skip("no disk can be mounted here")
+    return subprocess.run(
+        ["unshare", "-rm", "bash", "-ec", "\n".join(commands)],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_a_training_ends_with_a_line_and_its_last_checkpoint_is_sound(tmp_path):
+    mounts, disks = small_disks(tmp_path, KILOBYTES)
+    done = alone([*mounts, f"{sys.executable} -m tests.full_disk {' '.join(map(str, disks))}"])
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for disk, run in zip(disks, found, strict=True):
+        first, *more = [line for line in run["said"].splitlines() if "warning" not in line]
+        assert run["status"] == 1, disk
+        assert re.fullmatch(
+            rf"tfdpg: The disk is full: {disk}/run/seed-0/\S+ (takes|could not).* bytes are free.", first
+        )
+        assert all(re.match(r"\w+: The disk is full: ", line) for line in more), more
+        assert run["left"] == []
+    assert found[0]["best"] == [] and found[-1]["best"] != [] and found[0]["steps"] == []
+    assert found[-1]["steps"][-1] > found[-2]["steps"][-1] > 500
+
+
+@pytest.mark.slow
+def test_a_replay_in_files_has_its_room_before_the_first_step(tmp_path):
+    mounts, (disk,) = small_disks(tmp_path, [100])
+    script = (
+        "from tfdpg.replay.memory import take; from pathlib import Path; import numpy as np; "
+        f"both = [take((20_000,), np.float32, Path('{disk}')) for _ in range(2)]"
+    )
+    done = alone([*mounts, f'{sys.executable} -c "{script}"'])
+    assert f"DiskFullError: The disk is full: {disk} takes 80,000 bytes or more" in done.stderr
+
+
+def test_a_checkpoint_knows_what_it_takes(tmp_path):
+    agent = DDPG(Counter(), **SMALL | {"update_after": 900})
+    fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=300)
+    expected = checkpoint._nbytes(agent)
+    agent.save(tmp_path / "agent")
+    written = sum(file.stat().st_size for file in (tmp_path / "agent").iterdir() if file.suffix == ".npz")
+    assert expected < written < 2 * expected + 20_000
