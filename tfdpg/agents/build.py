@@ -31,6 +31,7 @@ from tfdpg.networks import (
     acer_networks,
     actor_critic,
     check_device,
+    graphs_are_freed,
     unpack_histories,
     unpack_sequences,
     unpack_transitions,
@@ -132,7 +133,7 @@ def build(
     if options.recurrent is not None:
         remembered = options.recurrent_units, options.remembers, options.stored_state
         cells = Cells.of(spec, options.recurrent, *remembered)
-    with tf.device(_device(options, given)):
+    with tf.device(_device(options, given)), graphs_are_freed():
         networks = actor_critic(
             spec,
             given,
@@ -219,7 +220,7 @@ def build_acer(
         raise reject("n_steps", f"less than replay_size={size}", steps)
     if options.replay_start > size and ratio > 0:
         raise reject("replay_start", f"at most replay_size={size}", options.replay_start)
-    with tf.device(_device(options, given)):
+    with tf.device(_device(options, given)), graphs_are_freed():
         networks = acer_networks(
             spec,
             policy,

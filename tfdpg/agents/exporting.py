@@ -8,7 +8,7 @@ from tfdpg import export
 from tfdpg.acting import MLPCritic
 from tfdpg.agents import description
 from tfdpg.agents.options import ExportOptions
-from tfdpg.networks import stock_critic
+from tfdpg.networks import graphs_are_freed, stock_critic
 
 if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
@@ -34,7 +34,8 @@ def _write(agent: "Agent", directory: str | Path, options: ExportOptions) -> Pat
     examples = export.example_observations(agent.spec, agent.replay, agent.seed)
     facts = description.facts(agent) | {"scores": dict(options.scores or {})}
     what = agent.spec, agent.networks, agent.signatures, examples, facts, agent.recall
-    return export.write(directory, *what, agent.actor.stock(), _stock_critics(agent), options.signatures)
+    with graphs_are_freed():
+        return export.write(directory, *what, agent.actor.stock(), _stock_critics(agent), options.signatures)
 
 
 def _stock_critics(agent: "Agent") -> dict[str, MLPCritic]:

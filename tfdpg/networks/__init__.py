@@ -14,6 +14,7 @@ from tfdpg.networks.distributions import Categorical, Mixture
 from tfdpg.networks.encoder import Normalizer, encoder, observation_inputs
 from tfdpg.networks.heads import Head, HeadOptions, Value, head_of
 from tfdpg.networks.histories import Batch, Histories, unpack_histories
+from tfdpg.networks.lifetimes import graphs_are_freed
 from tfdpg.networks.memory import Memory
 from tfdpg.networks.mlp import mlp_actor, mlp_critic
 from tfdpg.networks.randomness import stateless_normal, stateless_uniform
@@ -72,6 +73,7 @@ __all__ = [
     "encoder",
     "flat_values",
     "flat_weights",
+    "graphs_are_freed",
     "head_of",
     "in_half_precision",
     "mlp_actor",

@@ -210,7 +210,7 @@ class GaussianPolicy(ACERPolicy):
         """Of actions in half-ranges from the middle of the box."""
         from tensorflow_probability import distributions as tfd
 
-        return tfd.MultivariateNormalDiag(*tf.split(parameters, 2, axis=-1))
+        return tfd.Independent(tfd.Normal(*tf.split(parameters, 2, axis=-1)), 1)
 
     def events(self, action: tf.Tensor) -> tf.Tensor:
         """In half-ranges from the middle of the box, `[..., act_dim]`."""

@@ -117,14 +117,9 @@ def _loop(step: Callable[..., list[Any]], valid: Any) -> Callable[..., Any]:
 
             def backward(t: Any, by_state: list[Any], by_given: Any, by_product: Any) -> Any:
                 by_state = [by_state[0] + by_output[t], *by_state[1:]]
-                tape: Any
-                with tf.GradientTape(watch_accessed_variables=False) as tape:
-                    taken = [given[t], products[t], *(rows[t] for rows in before)]
-                    tape.watch(taken)
-                    after = step(*taken)
+                taken = [given[t], products[t], *(rows[t] for rows in before)]
                 came = [tf.where(valid[t], part, 0.0) for part in by_state]
-                nothing = tf.UnconnectedGradients.ZERO
-                one, two, *others = tape.gradient(after, taken, came, unconnected_gradients=nothing)
+                one, two, *others = _slopes(step, taken, came)
                 by_state = [tf.where(valid[t], 0.0, old) + new for old, new in zip(by_state, others, strict=True)]
                 by_state[0] += tf.matmul(two, kernel, transpose_b=True)
                 return t - 1, by_state, by_given.write(t, one), by_product.write(t, two)
@@ -138,6 +133,18 @@ def _loop(step: Callable[..., list[Any]], valid: Any) -> Callable[..., Any]:
         return (states[0], *last), gradient
 
     return run
+
+
+def _slopes(step: Callable[..., list[Any]], taken: list[Any], came: list[Any]) -> list[Any]:
+    """How what comes after a step changes with each of what it takes, times `came`."""
+    nothing = tf.UnconnectedGradients.ZERO
+    if not tf.executing_eagerly():  # in a loop's graph, a tape keeps the graph of an LSTM for ever
+        return tf.gradients(step(*taken), taken, came, unconnected_gradients=nothing)
+    tape: Any
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(taken)
+        after = step(*taken)
+    return tape.gradient(after, taken, came, unconnected_gradients=nothing)
 
 
 def _array(rows: Any, like: Any) -> tf.TensorArray:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.networks import flat_weights
+from tfdpg.networks import flat_weights, graphs_are_freed
 from tfdpg.spec import Packed
 
 LARGEST_CHUNK = 50
@@ -118,7 +118,7 @@ class CompiledUpdates:
                 return Learnt(np.concatenate(measured), weights, broken)
 
     def _call(self, packed: tuple[np.ndarray, ...], n: int) -> list[np.ndarray]:
-        with tf.device(self._device):
+        with tf.device(self._device), graphs_are_freed():
             arguments = tuple(map(tf.constant, packed)), self._counts(n)
             self._runs = self._runs or self.function.get_concrete_function(*arguments)
             return [result.numpy() for result in self._runs(*arguments)]
