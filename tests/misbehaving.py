@@ -38,7 +38,8 @@ class Misbehaving(gym.Env):
     """Its observation is [step, 0], its reward 1; a fault changes what some steps return.
 
     Args:
-        fault: of `FAULTS` or `HARMLESS`; "bare" is an observation alone from `reset`; "raises", "hangs".
+        fault: of `FAULTS` or `HARMLESS`, or a dict like these; "bare" is an observation alone from `reset`; or "raises",
+            or "hangs".
         at: the step of it, counted over all episodes; None is each.
         length: of an episode.
     """
@@ -64,5 +65,5 @@ class Misbehaving(gym.Env):
             raise np.linalg.LinAlgError("the mass is 0")
         if self.fault == "hangs":
             time.sleep(60)
-        change = (FAULTS | HARMLESS).get(self.fault, self.fault)
+        change = self.fault if isinstance(self.fault, dict) else (FAULTS | HARMLESS)[self.fault]
         return change(result) if callable(change) else tuple((dict(zip(PARTS, result, strict=True)) | change).values())

@@ -97,6 +97,7 @@ class Fleet:
             reply: Any = ray.get(reference)
         except Exception as error:
             if not is_loss(error):
+                error.add_note(f"It was raised in worker {number}, which is lane {number}.")
                 raise
             lane.not_before = time.monotonic() + min(FIRST_DELAY * 2**lane.failures, LONGEST_DELAY)
             lane.failures += 1

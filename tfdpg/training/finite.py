@@ -4,6 +4,9 @@ import numpy as np
 
 from tfdpg.spec import Packed, Spec
 
+NO_REWARD = np.zeros(1, np.float32)
+"""Where an observation comes without one, at a reset."""
+
 
 def check_finite(
     spec: Spec,
@@ -32,13 +35,14 @@ def check_finite(
             first, column = np.argwhere(~np.isfinite(values.reshape(len(values), -1)))[0]
             if action is not None and not np.isfinite(action[first]).all():
                 raise FloatingPointError(f"The policy's action is not finite at {where}: action={action[first]}")
-            name, value = (what, values[first]) if what == "reward" else _entry(spec, observation[0][first], column)
+            name = what if what == "reward" else _name(spec, column)
+            value = values.reshape(len(values), -1)[first, column]
             of = f", of {row} {first}" if len(values) > 1 else ""
             raise ValueError(f"The environment's {what} is not finite at {where}: {name} = {value}{of}")
 
 
-def _entry(spec: Spec, numbers: np.ndarray, column: int) -> tuple[str, np.floating]:
-    """The name of a number of a packed observation, with its index, and the number."""
+def _name(spec: Spec, column: int) -> str:
+    """The name of a column of packed observations: that of its array, with its index there."""
     leaf = next(leaf for leaf in spec.leaves if leaf.group == "float32" and column < leaf.columns.stop)
-    index = np.unravel_index(column - leaf.columns.start, leaf.shape or (1,)) if leaf.shape else ()
-    return leaf.name + (str(list(map(int, index))) if leaf.shape else ""), numbers[column]
+    index = map(int, np.unravel_index(column - leaf.columns.start, leaf.shape)) if leaf.shape else ()
+    return f"{leaf.name}{list(index) or ''}"
