@@ -38,8 +38,8 @@ class Misbehaving(gym.Env):
     """Its observation is [step, 0], its reward 1; a fault changes what some steps return.
 
     Args:
-        fault: of `FAULTS` or `HARMLESS`, or a dict like these; "bare" is an observation alone from `reset`; or "raises",
-            or "hangs".
+        fault: of `FAULTS` or `HARMLESS`, or a dict like these; or "raises" or "hangs"; "bare" is an observation alone
+            from `reset`.
         at: the step of it, counted over all episodes; None is each.
         length: of an episode.
     """

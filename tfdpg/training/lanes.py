@@ -172,6 +172,8 @@ class Lanes:
     def _explain(self, error: Exception) -> None:
         """Raises what is to be changed in the environment, if that is why it failed; or notes which lane raised."""
         base = self._env.unwrapped
+        if getattr(base, "closed", False):
+            return  # since it did not answer in time
         lane = lane_of(error, self._env, self._spec) if self._is_vector else None
         if isinstance(base, AsyncVectorEnv) and base._state is not AsyncState.DEFAULT:
             end(base)  # which failed between two replies
