@@ -12,7 +12,7 @@ from tfdpg import distributed
 from tfdpg.distributed import fleet
 
 pytestmark = brief
-SHORT = {"epochs": 9, "steps_per_epoch": 60, "actors": 2, "chunk": 10, "verbose": 0}
+SHORT = {"epochs": 10**6, "steps_per_epoch": 60, "actors": 2, "chunk": 10, "verbose": 0}
 
 
 def fitted(fault, **options):
@@ -20,7 +20,8 @@ def fitted(fault, **options):
     distributed.fit(agent, functools.partial(OfLane, fault, 23), **SHORT | options)
 
 
-@pytest.mark.parametrize("fault", ["reward None", pytest.param("raises", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["reward None", "raises"])
 def test_the_worker_and_its_lane_are_named(local_ray, fault):
     kind, message = (ValueError, "reward=None") if fault != "raises" else (np.linalg.LinAlgError, "the mass is 0")
     with pytest.raises(kind, match=message) as raised:
@@ -28,7 +29,8 @@ def test_the_worker_and_its_lane_are_named(local_ray, fault):
     assert raised.value.__notes__ == ["It was raised in worker 1, which is lane 1."]
 
 
-@pytest.mark.parametrize("shards", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", [0, 2])
 def test_the_lane_of_what_is_not_finite_is_named(local_ray, shards):
     with pytest.raises(ValueError, match=r"reward is not finite at .*lane 1 \(worker 1\).*: reward = inf, of row [34]"):
         fitted({"reward": np.inf}, replay_shards=shards)

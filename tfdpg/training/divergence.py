@@ -40,16 +40,16 @@ def _first_losses(learnt: Learnt, metrics: Sequence[str], made: int) -> str:
     missing = np.isnan(learnt.measured)
     no_step = missing.all(axis=1, keepdims=True)
     if learnt.broken:  # then an update without any number is one that went wrong
-        no_step &= ~no_step.all(axis=2, keepdims=True)
+        no_step &= ~np.all(no_step, axis=2, keepdims=True)
     bad = ~np.isfinite(learnt.measured) & ~no_step
     for i, name in enumerate(metrics):
         if name in DELAYED:
             bad[:, i] &= ~missing[:, i].all(axis=1, keepdims=True)
         elif not name.startswith("loss_"):
             bad[:, i] = False
-    updates = np.flatnonzero(bad.any(axis=(1, 2)))
-    if not len(updates):
+    updates = np.flatnonzero(bad.any(axis=(1, 2))).tolist()
+    if not updates:
         return ""
     values, where = learnt.measured[updates[0]], bad[updates[0]]
-    each = [f"`{metrics[i]}` = {values[i, where[i]][0]}" for i in np.flatnonzero(where.any(axis=1))]
+    each = [f"`{metrics[i]}` = {values[i, where[i]][0]}" for i in np.flatnonzero(where.any(axis=1)).tolist()]
     return f"{' and '.join(each)} in update {made + updates[0] + 1}"

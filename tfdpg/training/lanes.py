@@ -140,8 +140,8 @@ class Lanes:
         if self._is_vector:
             observation, reward, terminated, truncated, info = result
             final = info.get("final_obs", observation)
-            for lane in np.flatnonzero(info.get("_final_obs", False)):
-                self._check_final(final[lane], lane)
+            if "_final_obs" in info:
+                self._check_final(final, info["_final_obs"])
             if not self._are_sound(reward, terminated, truncated):
                 reward, terminated, truncated = read_lanes(reward, terminated, truncated, self.num_lanes)
         else:
@@ -162,12 +162,13 @@ class Lanes:
             getattr(end, "shape", None) == shape and end.dtype.kind == "b" for end in ends
         )
 
-    def _check_final(self, observation: Any, lane: int) -> None:
-        """Raises `ValueError` unless a last observation, which nobody has read, is of the space."""
-        try:
-            self._spec.pack(batched(self._spec, observation))
-        except ValueError as error:
-            raise ValueError(f"Lane {lane}: {error}") from None
+    def _check_final(self, observations: Any, there: np.ndarray) -> None:
+        """Raises `ValueError` unless the last observations of some lanes, which nobody has read, are of the space."""
+        for lane in np.flatnonzero(there).tolist():
+            try:
+                self._spec.pack(batched(self._spec, observations[lane]))
+            except ValueError as error:
+                raise ValueError(f"Lane {lane}: {error}") from None
 
     def _explain(self, error: Exception) -> None:
         """Raises what is to be changed in the environment, if that is why it failed; or notes which lane raised."""

@@ -22,8 +22,8 @@ API = (
 )
 MISREAD = ValueError, TypeError, AttributeError, AssertionError
 """What Gymnasium raises at results of another form."""
-READERS = re.compile(r"[/\\](gymnasium[/\\](?!envs[/\\])|tfdpg[/\\]training[/\\])")
-"""The files that read them, with NumPy."""
+GYMNASIUM, NUMPY, HERE = (os.path.dirname(file or "") + os.sep for file in (gym.__file__, np.__file__, __file__))
+"""Where those are who read them; what is in Gymnasium's `envs` is read."""
 IN_WORKER = re.compile("unpack|broadcast input array|inhomogeneous shape|truth value of an array|string to float")
 """What `AsyncVectorEnv` tells of such an error in another process, where frames are out of reach."""
 
@@ -62,7 +62,9 @@ def read_lanes(reward: Any, terminated: Any, truncated: Any, num_lanes: int) -> 
     for name, given in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
         value, is_reward = np.asarray(given), name == "reward"
         if value.size != num_lanes or value.dtype.kind not in ("biuf" if is_reward else "biu"):
-            raise ValueError(f"`step` gives {name}={given!r}, which is not one number for each of {num_lanes} lanes.")
+            raise ValueError(
+                f"`step` gives {name}={given!r}, which is not one number for each of {num_lanes} lanes. {API}"
+            )
         read.append(value.reshape(num_lanes) if is_reward else value.reshape(num_lanes).astype(bool))
     return tuple(read)
 
@@ -98,8 +100,8 @@ def is_misread(error: Exception) -> bool:
     frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     if frames[-1].co_name == "_raise_if_errors":
         return IN_WORKER.search(str(error)) is not None
-    *_, last = (code.co_filename for code in frames if f"{os.sep}numpy{os.sep}" not in code.co_filename)
-    return READERS.search(last) is not None
+    *_, last = (code.co_filename for code in frames if not code.co_filename.startswith(NUMPY))
+    return last.startswith((GYMNASIUM, HERE)) and not last.startswith(os.path.join(GYMNASIUM, "envs"))
 
 
 def lane_of(error: Exception, env: gym.vector.VectorEnv, spec: Spec) -> int | None:
