@@ -1,5 +1,6 @@
 """An environment that does something wrong once, or always."""
 
+import signal
 import time
 
 import gymnasium as gym
@@ -64,6 +65,7 @@ class Misbehaving(gym.Env):
         if self.fault == "raises":
             raise np.linalg.LinAlgError("the mass is 0")
         if self.fault == "hangs":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             time.sleep(60)
         change = self.fault if isinstance(self.fault, dict) else (FAULTS | HARMLESS)[self.fault]
         return change(result) if callable(change) else tuple((dict(zip(PARTS, result, strict=True)) | change).values())

@@ -9,9 +9,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tfdpg
 from tests.agents.roster import EAGER, SMALL, fit_briefly
+from tests.broken import Mixed
 from tests.environments import Counter
 from tests.misbehaving import Misbehaving
 from tfdpg.training.divergence import divergence
+from tfdpg.training.finite import NO_REWARD, check_finite
 from tfdpg.training.updates import Learnt
 
 NO_UPDATE = SMALL | EAGER | {"update_after": 1000}
@@ -58,6 +60,16 @@ def test_the_key_of_a_dict_is_named_at_a_reset_too(where):
     agent = tfdpg.DDPG(env, **NO_UPDATE)
     with pytest.raises(ValueError, match=r"The environment's observation is not finite at .*: position\[0\] = nan"):
         fit_briefly(agent, env, epochs=1, steps_per_epoch=20) if where == "fit" else agent.evaluate(env, 5)
+
+
+@pytest.mark.parametrize("column, name", [(0, r"joints\[0\]"), (1, r"joints\[1\]"), (2, "phase"), (4, r"modes\[1\]")])
+def test_the_entry_is_named_by_its_key_and_its_place_there(column, name):
+    env = Mixed()
+    spec, (observation, _) = tfdpg.Spec.of(env), env.reset(seed=0)
+    packed = spec.pack(observation)
+    packed[0][0, column] = np.inf
+    with pytest.raises(ValueError, match=f"not finite at a row: {name} = inf$"):
+        check_finite(spec, packed, NO_REWARD, "a row")
 
 
 def test_large_finite_numbers_are_no_matter():
