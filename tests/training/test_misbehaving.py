@@ -1,5 +1,6 @@
 """Environments that do not keep to Gymnasium's API: what can be read is, of the rest the error says what is wanted."""
 
+import contextlib
 import functools
 import re
 import warnings
@@ -28,21 +29,17 @@ def evaluated(env, **options):
     return tfdpg.evaluate(middle, env, **{"episodes": 2, "per_episode": True} | options)
 
 
-@pytest.fixture
-def closed():
-    """Vector environments, closed in the end whatever became of them."""
-    made = []
+@contextlib.contextmanager
+def silently():
+    """Without the warnings of AsyncVectorEnv about errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
-    def make(kind, *fns, **options):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            made.append(kind(list(fns), **options))
-        return made[-1]
 
-    yield make
-    for env in made:
-        if not env.closed:
-            env.close(**{"terminate": True} if isinstance(env, AsyncVectorEnv) else {})
+def closed(kind, *fns, **options):
+    """A vector environment, closed in the end whatever became of it."""
+    return contextlib.closing(kind(list(fns), **options))
 
 
 @pytest.mark.parametrize("at", [1, 13])
@@ -70,22 +67,17 @@ def test_wrappers_that_fail_first_do_not_hide_it(fault):
 @pytest.mark.parametrize("fault", HARMLESS)
 def test_what_can_be_read_is_read(fault):
     sound, read = evaluated(Misbehaving()), evaluated(Misbehaving(fault))
-    if fault == "ends 0 and 1":
-        assert read["lengths"] == [1, 1]
-    elif fault == "ends arrays":
-        assert read["lengths"] == [1, 1]
-    else:
-        assert read["lengths"] == sound["lengths"] == [10, 10]
+    assert sound["lengths"] == [10, 10] and read["lengths"] == ([1, 1] if "ends" in fault else [10, 10])
     assert read["return"] == read["episode_length"] * (2 if "reward" in fault else 1)
 
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 @pytest.mark.parametrize("fault", ["reward array", "ends arrays"])
-def test_what_can_be_read_of_all_lanes_is_read(kind, fault, closed):
+def test_what_can_be_read_of_all_lanes_is_read(kind, fault):
     if kind is SyncVectorEnv and fault == "reward array":
         pytest.skip("SyncVectorEnv refuses it")
-    env = closed(kind, *[functools.partial(Misbehaving, fault)] * 2)
-    read = evaluated(env, max_ep_len=10)
+    with closed(kind, *[functools.partial(Misbehaving, fault)] * 2) as env:
+        read = evaluated(env, max_ep_len=10)
     assert read["return"] == read["episode_length"] * (2 if "reward" in fault else 1)
 
 
@@ -104,34 +96,32 @@ CASES += [(AsyncVectorEnv, fault, {"shared_memory": False, "autoreset_mode": "Di
         for case in CASES
     ],
 )
-def test_the_lane_is_named(kind, fault, options, closed):
-    env = closed(kind, Misbehaving, functools.partial(Misbehaving, fault, 4), Misbehaving, **options)
-    with warnings.catch_warnings(), pytest.raises(ValueError, match="^Lane 1: .*Gymnasium's"):
-        warnings.simplefilter("ignore")  # those of AsyncVectorEnv about the error
-        evaluated(env)
+def test_the_lane_is_named(kind, fault, options):
+    faulty = functools.partial(Misbehaving, fault, 4)
+    with closed(kind, Misbehaving, faulty, Misbehaving, **options) as env:
+        with silently(), pytest.raises(ValueError, match="^Lane 1: .*Gymnasium's"):
+            evaluated(env)
 
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_the_lane_of_a_bare_observation_is_named(kind, closed):
-    env = closed(kind, Misbehaving, Misbehaving, functools.partial(Misbehaving, "bare"))
-    with warnings.catch_warnings(), pytest.raises(ValueError, match="^Lane 2: `reset` returns one ndarray"):
-        warnings.simplefilter("ignore")
-        evaluated(env)
+def test_the_lane_of_a_bare_observation_is_named(kind):
+    with closed(kind, Misbehaving, Misbehaving, functools.partial(Misbehaving, "bare")) as env:
+        with silently(), pytest.raises(ValueError, match="^Lane 2: `reset` returns one ndarray"):
+            evaluated(env)
 
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_what_a_lane_raises_itself_stays_and_has_a_note(kind, closed):
-    env = closed(kind, Misbehaving, functools.partial(Misbehaving, "raises", 3))
-    with warnings.catch_warnings(), pytest.raises(np.linalg.LinAlgError) as raised:
-        warnings.simplefilter("ignore")
-        evaluated(env)
+def test_what_a_lane_raises_itself_stays_and_has_a_note(kind):
+    with closed(kind, Misbehaving, functools.partial(Misbehaving, "raises", 3)) as env:
+        with silently(), pytest.raises(np.linalg.LinAlgError) as raised:
+            evaluated(env)
     assert str(raised.value.args[0]) == "the mass is 0" and raised.value.__notes__ == ["It was raised in lane 1."]
 
 
 @pytest.mark.parametrize("fault", ["observation long", "observation None"])
-def test_the_last_observation_before_an_autoreset_is_read(fault, closed):
-    modes = {"autoreset_mode": AutoresetMode.SAME_STEP}
-    env = closed(SyncVectorEnv, Misbehaving, functools.partial(Misbehaving, fault, 10), **modes)
+def test_the_last_observation_before_an_autoreset_is_read(fault):
+    fns = [Misbehaving, functools.partial(Misbehaving, fault, 10)]
+    env = SyncVectorEnv(fns, autoreset_mode=AutoresetMode.SAME_STEP)
     with pytest.raises(ValueError, match="^Lane 1: The environment gives an observation .*Gymnasium's"):
         evaluated(env, episodes=4)
 
