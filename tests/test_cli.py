@@ -151,6 +151,7 @@ def test_errors_are_one_line_that_says_what_to_do(run, tmp_path, capsys):
         (["--seeds"], "`--seeds` must be"),
         (["--seeds", "3", "3"], "`--seeds` must be"),
         (["--initial-epoch", "2"], "`initial_epoch` must be less than epochs=2"),
+        (["--step-timeout", "9", "--num-envs", "2"], "`--step-timeout` needs environments in processes of their own"),
     ):
         assert train("--run-dir", tmp_path / "bad", *options) == 1
         assert message in capsys.readouterr().err

@@ -42,8 +42,8 @@ def malformed_reset(result: Any) -> Finding | None:
     return Finding(f"`reset` returns {_form(result)}, not (observation, info).", "Return `observation, {}`.")
 
 
-def malformed_step(result: Any) -> Finding | None:
-    """What is wrong with the form of what `step` returned."""
+def malformed_step(result: Any, strictly: bool = False) -> Finding | None:
+    """What is wrong with the form of what `step` returned; strictly also what can be read, as ends that are 0 and 1."""
     if not isinstance(result, tuple) or len(result) != 5:
         return Finding(
             f"`step` returns {_form(result)}, not (observation, reward, terminated, truncated, info).",
@@ -52,22 +52,23 @@ def malformed_step(result: Any) -> Finding | None:
     if np.size(result[1]) != 1 or np.asarray(result[1]).dtype.kind not in "biuf":
         return Finding(f"`step` gives reward={result[1]!r}, which is not one number.", "Give a float.")
     for name, end in zip(("terminated", "truncated"), result[2:4], strict=True):
-        if np.size(end) != 1 or np.asarray(end).dtype != np.bool_:
+        kinds = "b" if strictly else "biu"
+        if np.size(end) != 1 or np.asarray(end).dtype.kind not in kinds or np.asarray(end).item() not in (0, 1):
             return Finding(f"`step` gives {name}={end!r}, which is no bool.", f"Give `bool({name})`.")
     if not isinstance(result[4], dict):
         return Finding(f"`step` gives info={result[4]!r}, which is no dict.", "Give `{}`.")
     return None
 
 
-def malformed(env: Any) -> Finding | None:
+def malformed(env: Any, lane: int = 0) -> Finding | None:
     """Why the first reset or step of an environment failed, if it is for the forms of these, as old Gym had them.
 
-    They are called without the wrappers, which fail before the forms can be seen; on an environment made anew where
-    those of a vector environment are out of reach.
+    They are called without the wrappers, which fail before the forms can be seen; of a vector environment they are
+    those of a lane, made anew, since the lanes are out of reach.
     """
     base = env.unwrapped
     if isinstance(base, SyncVectorEnv | AsyncVectorEnv):
-        base = base.env_fns[0]().unwrapped
+        base = base.env_fns[lane]().unwrapped
     parameters = inspect.signature(base.reset).parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         for name in ("seed", "options"):

@@ -102,6 +102,12 @@ class RunConfig(Run, group="run"):
         OPTIONS[self.agent.upper()](**self.agent_options)
         FitOptions(**self.fit_options)
         Distribution(**(self.distributed or {}))
+        apart = self.distributed is not None or (self.num_envs > 1 and self.vectorization == "async")
+        if self.options.get("step_timeout") is not None and not apart:
+            raise ValueError(
+                "`--step-timeout` needs environments in processes of their own, since nothing can interrupt one that "
+                "hangs in that of the training: pass --num-envs and --vectorization async, or --actors."
+            )
 
     @property
     def fit_options(self) -> dict[str, Any]:

@@ -53,6 +53,7 @@ class Spec:
 
     Attributes:
         leaves: the arrays of an observation.
+        shapes: those of these arrays, by name.
         groups: the packed matrices, "float32" and "uint8" as they occur.
         widths: the width of each.
         act_shape: the shape of an action in the environment.
@@ -77,6 +78,7 @@ class Spec:
         self.observation_space = observation_space
         self.action_space = check_action_space(action_space)
         self.leaves = _leaves(observation_space)
+        self.shapes = {leaf.name: leaf.shape for leaf in self.leaves}
         self.is_dict = isinstance(observation_space, spaces.Dict)
         self.groups = tuple(sorted({leaf.group for leaf in self.leaves}))
         self.widths = tuple(
@@ -234,28 +236,6 @@ class Spec:
         if len(shape) < 2 or actions.shape[-len(shape) :] != shape:
             return actions
         return actions.reshape(*actions.shape[: -len(shape)], self.act_dim)
-
-    def check_finite(
-        self, observation: Packed, reward: np.ndarray, where: str, action: np.ndarray | None = None
-    ) -> None:
-        """Checks what came of actions.
-
-        Args:
-            observation: packed observations, `[n, ...]`.
-            reward: rewards, `[n]`.
-            where: when they came, for the message.
-            action: what was done, `[n, ...]`.
-
-        Raises:
-            FloatingPointError: the action that led to the first bad one is not finite itself.
-            ValueError: observations or rewards are not finite.
-        """
-        for what, values in (("reward", reward), ("observation", observation[0])):
-            if values.dtype != np.uint8 and not np.logical_and.reduce(np.isfinite(values), axis=None):
-                first = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0]
-                if action is not None and not np.isfinite(action[first]).all():
-                    raise FloatingPointError(f"The policy's action is not finite at {where}: action={action[first]}")
-                raise ValueError(f"The environment's {what} is not finite at {where}: {what}={values}")
 
     def to_json(self) -> dict[str, Any]:
         """The two spaces as plain JSON values."""

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 from tests.environments import Counter
+from tests.misbehaving import Misbehaving
+from tfdpg.training.lanes import TRAINING, reset_seed
 
 
 def counter():
@@ -46,3 +48,12 @@ class Witness(Counter):
 def witnesses(directory):
     """What they wrote."""
     return [json.loads(file.read_text()) for file in Path(directory).glob("*.json")]
+
+
+class OfLane(Misbehaving):
+    """It misbehaves on lane 1 alone, which it knows by the seed of the first reset."""
+
+    def reset(self, *, seed=None, options=None):
+        if self.total == 0 and seed != reset_seed(0, TRAINING, 1, 0):
+            self.fault = None
+        return super().reset(seed=seed, options=options)

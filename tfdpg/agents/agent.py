@@ -196,7 +196,8 @@ class Agent(abc.ABC):
 
         Raises:
             ValueError: an environment with other spaces; `validation_env` is `env`; NaN from the environment.
-            FloatingPointError, KeyboardInterrupt, SystemExit(143): NaN weights, Ctrl-C, SIGTERM; callbacks see the end.
+            FloatingPointError, TimeoutError: NaN losses or weights; see `step_timeout`.
+            KeyboardInterrupt, SystemExit(143): Ctrl-C, SIGTERM. Callbacks see the end of training, whatever it is.
         """
         return loop.fit(self, env, options)
 

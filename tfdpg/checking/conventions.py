@@ -43,7 +43,7 @@ def form(env: Any, one: gym.Env, seed: int) -> Finding | None:
         seed: fixes the reset.
     """
     try:
-        return malformed_reset(one.reset(seed=seed)) or malformed_step(one.step(one.action_space.sample()))
+        return malformed_reset(one.reset(seed=seed)) or malformed_step(one.step(one.action_space.sample()), True)
     except Exception:
         if found := malformed(env):
             return found

@@ -13,6 +13,8 @@ from tfdpg.distributed.processes import FIRST_DELAY, LONGEST_DELAY, is_loss
 
 IN_FLIGHT = 2
 """Orders that each worker has at a time, so that it never waits for the learner."""
+GRACE = 60.0
+"""Seconds in which a process starts, or comes back, or one that it waits for does."""
 MANY = 20
 """Failures of a worker in a row that are worth a warning."""
 
@@ -25,6 +27,7 @@ class _Lane:
         self.orders: collections.deque[tuple[Any, int]] = collections.deque()
         self.incarnation = -1
         self.failures, self.not_before = 0, 0.0
+        self.since = 0.0  # when its oldest order became the oldest
 
 
 class Fleet:
@@ -32,14 +35,16 @@ class Fleet:
 
     Args:
         workers: one Ray actor for each lane, with a method `rollout(weights, version, order)`.
+        step_timeout: seconds that an environment step may take; None waits for ever.
 
     Attributes:
         in_flight: environment steps that were ordered and did not arrive yet.
         restarts: how often a worker came back as a new process.
     """
 
-    def __init__(self, workers: Sequence[Any]):
+    def __init__(self, workers: Sequence[Any], step_timeout: float | None = None):
         self._lanes = [_Lane(worker) for worker in workers]
+        self._timeout = step_timeout
         self.in_flight = self.restarts = 0
 
     def __enter__(self) -> "Fleet":
@@ -62,6 +67,7 @@ class Fleet:
         for number, lane in enumerate(self._lanes):
             if len(lane.orders) < IN_FLIGHT and now >= lane.not_before:
                 order = next_order(number)
+                lane.since = lane.since if lane.orders else now
                 lane.orders.append((lane.worker.rollout.remote(weights, version, order), order.steps))
                 self.in_flight += order.steps
 
@@ -71,6 +77,7 @@ class Fleet:
         Raises:
             Exception: what was raised in a worker, with the traceback there. What died is not raised: its orders
                 are lost, and it gets new ones when it is back.
+            TimeoutError: workers deliver nothing.
         """
         oldest = self._oldest()
         if not oldest:
@@ -82,7 +89,23 @@ class Fleet:
             ready, _ = ray.wait(list(oldest), num_returns=len(oldest), timeout=0)
             received += [(oldest[reference], self._receive(oldest[reference])) for reference in ready]
             oldest = self._oldest() if ready else {}
+        self._check_time()
         return [(number, reply) for number, reply in received if reply is not None]
+
+    def _check_time(self) -> None:
+        """Raises `TimeoutError` if workers have had an order for longer than its steps may take."""
+        if self._timeout is None:
+            return
+        now, late = time.monotonic(), {}
+        for number, lane in enumerate(self._lanes):
+            if lane.orders and now - lane.since > (allowed := lane.orders[0][1] * self._timeout + GRACE):
+                late[number] = allowed
+        if late:
+            raise TimeoutError(
+                f"Workers {list(late)}, which are the lanes of these numbers, delivered nothing within "
+                f"{max(late.values()):g} seconds (`step_timeout={self._timeout:g}` for each step of a chunk, and "
+                f"{GRACE:g} for a process to start). Find out what they wait for, or raise `step_timeout`."
+            )
 
     def _oldest(self) -> dict[Any, int]:
         """The oldest order of each lane that has one: its reference, and the lane."""
@@ -93,10 +116,12 @@ class Fleet:
         lane = self._lanes[number]
         reference, steps = lane.orders.popleft()
         self.in_flight -= steps
+        lane.since = time.monotonic()
         try:
             reply: Any = ray.get(reference)
         except Exception as error:
             if not is_loss(error):
+                error.add_note(f"It was raised in worker {number}, which is lane {number}.")
                 raise
             lane.not_before = time.monotonic() + min(FIRST_DELAY * 2**lane.failures, LONGEST_DELAY)
             lane.failures += 1

@@ -38,6 +38,7 @@ def fit(
     Raises:
         ImportError: Ray is not installed, or so old that it has no authentication.
         ValueError: an argument out of its range, an environment with other spaces, or NaN from it.
+        TimeoutError: see `step_timeout`.
     """
     require_ray()
     from tfdpg.distributed.learner import train

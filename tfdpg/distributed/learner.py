@@ -51,7 +51,7 @@ def _train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOpt
             store.start_worker(lane, agent.spec, make_env, behaviour, agent.seed, options.max_ep_len)
             for lane, behaviour in enumerate(behaviours(agent, options, actor))
         ]
-        with Fleet(workers) as fleet:
+        with Fleet(workers, options.step_timeout) as fleet:
             run = _Run(agent, options, store, fleet, weights, training.hooks, interrupted)
             try:
                 training.run(interrupted, options.initial_epoch, run.epoch)

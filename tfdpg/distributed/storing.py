@@ -9,6 +9,7 @@ from tfdpg.distributed.processes import patiently
 from tfdpg.distributed.shard import Stored
 from tfdpg.distributed.worker import Worker
 from tfdpg.spec import Spec
+from tfdpg.training.finite import check_finite
 
 
 class StoringWorker:
@@ -32,9 +33,9 @@ class StoringWorker:
             ValueError: what came is not finite. Nothing is stored.
         """
         chunk = self._worker.rollout(weights, version, order)
-        where = f"{order.steps} steps of lane {self._lane}; none of these was stored"
+        where = f"{order.steps} steps of lane {self._lane} (worker {self._lane}); none of these was stored"
         rows = chunk.rows
-        self._spec.check_finite(rows.observation, rows.reward, where, rows.steps_action)
+        check_finite(self._spec, rows.observation, rows.reward, where, rows.steps_action, "row")
         shared = ray.put(chunk)
         receipt: Any = patiently(lambda: ray.get(ray.get_actor(self._shard).store.remote(self._lane, shared)))
         return Stored(chunk.summary, receipt)

@@ -8,6 +8,7 @@ import numpy as np
 from tfdpg.acting import Recall
 from tfdpg.replay import Layout, Rows, WindowLayout, pack_sequence
 from tfdpg.spec import Packed, Spec
+from tfdpg.training.finite import check_finite
 
 
 def pack_transitions(spec: Spec, batch_size: int, gamma: float, batch: Mapping[str, Any]) -> Packed:
@@ -180,7 +181,7 @@ class _Arrays:
                 raise ValueError(f"`batch[{name!r}]` must have the shape {wanted}. Received: {array.shape}")
             flat[leaf.name] = array.reshape(-1, *leaf.shape)
         packed = spec.pack(flat if spec.is_dict else flat["x"])
-        spec.check_finite(packed, np.zeros(1, np.float32), f"a row of `batch[{name!r}]`")
+        check_finite(spec, packed, np.zeros(1, np.float32), f"a row of `batch[{name!r}]`", row="row")
         return {
             group: part.reshape(*self._shape, part.shape[-1]) for group, part in zip(spec.groups, packed, strict=True)
         }

@@ -54,7 +54,7 @@ def save(agent: Saves, directory: str | Path, overwrite: bool = True) -> None:
 
     Raises:
         FileExistsError: `directory` exists and `overwrite` is False, or it is not a saved agent.
-        FloatingPointError: weights are NaN or infinite. Nothing is written.
+        FloatingPointError: weights, or the last losses, are NaN or infinite. Nothing is written.
         tfdpg.files.DiskFullError: the disk is full. What was at `directory` still is.
     """
     directory = Path(directory)
@@ -64,6 +64,8 @@ def save(agent: Saves, directory: str | Path, overwrite: bool = True) -> None:
         if not is_saved(directory):
             raise FileExistsError(f"{directory} exists and is not a saved agent, so it is not replaced.")
     check_finite(agent.networks | {f"{name}_target": network for name, network in agent.targets.items()})
+    if agent.learning.has_diverged:
+        raise FloatingPointError("The last losses are not finite, so the agent is not saved.")
     with files.writing(directory, lambda: _nbytes(agent)):
         files.make_directory(directory.parent)
         with files.scratch_directory(directory.parent) as scratch:

@@ -10,11 +10,9 @@ from tfdpg.arguments import reject
 from tfdpg.replay import Recorder, Ring, Rows
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, stream
+from tfdpg.training.finite import NO_REWARD, check_finite
 from tfdpg.training.lanes import TRAINING, OpenEpisode, reset_seed
 from tfdpg.training.schedule import Schedule
-
-NO_REWARD = np.zeros(1, np.float32)
-"""Where an observation comes without one, at a reset."""
 
 RewardShaper = Callable[[np.ndarray, int, int | None], Any]
 """From rewards `[lanes]`, the environment step and the number of steps in all (None if unknown) to what is stored."""
@@ -75,7 +73,7 @@ class Collector:
             goes_on |= self._resetting
         if not goes_on.all():
             opened = ~goes_on
-            self._spec.check_finite(packed, NO_REWARD, self._this_step)
+            check_finite(self._spec, packed, NO_REWARD, self._this_step)
             self._behaviour.end(opened)
             for store in self._stores:
                 store.begin(self.lanes[opened], tuple(part[opened] for part in packed))
@@ -102,7 +100,7 @@ class Collector:
         packed = self._spec.pack(next_observation)
         if final_observation is not None and final_observation is not next_observation and any_ended:
             packed = self._spec.pack_final(packed, final_observation, ended)
-        self._spec.check_finite(packed, reward, self._this_step, self._pending)
+        check_finite(self._spec, packed, reward, self._this_step, self._pending)
         self._behaviour.received(reward)
         if self._shaper is not None:
             reward = self._shaped(self._shaper, reward)
@@ -139,9 +137,10 @@ class Collector:
             ValueError: what came is not finite. Nothing is stored.
         """
         first = self._schedule.env_steps + 1
-        where = f"environment steps {first} to {first + len(rows.first)}, of lane {lane}; none of these was stored"
-        self._spec.check_finite(rows.observation, rows.reward, where, rows.steps_action)
         steps = ~rows.first
+        last, of = first + max(0, int(steps.sum()) - 1), f"of lane {lane} (worker {lane})"
+        where = f"environment steps {first} to {last}, {of}; none of these was stored"
+        check_finite(self._spec, rows.observation, rows.reward, where, rows.steps_action, "row")
         if self._shaper is not None and steps.any():
             reward = rows.reward.copy()
             reward[steps] = self._shaped(self._shaper, reward[steps])

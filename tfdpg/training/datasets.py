@@ -12,6 +12,7 @@ from tfdpg.replay import Ring
 from tfdpg.replay.segments import alone, from_slots
 from tfdpg.spec import Spec
 from tfdpg.training.checkpoint import is_saved, read_rows, replay_files
+from tfdpg.training.finite import check_finite
 from tfdpg.training.prediction_logs import by_client, read_prediction_logs
 
 OTHER_NAMES = {
@@ -120,8 +121,8 @@ def _rows(spec: Spec, data: Mapping[str, Any]) -> dict[str, Any]:
             f"`data` must have a row for each transition in every array, and actions of shape (n, {spec.act_dim}). "
             f"Received: rows {sizes}, actions of shape {arrays['actions'].shape}"
         )
-    spec.check_finite(observation, arrays["rewards"], "a row of `data`")
-    spec.check_finite(following, arrays["actions"], "a row of `data`")
+    check_finite(spec, observation, arrays["rewards"], "a row of `data`", row="row")
+    check_finite(spec, following, arrays["actions"], "a row of `data`", row="row")
     apart = np.zeros(count, bool)
     apart[:-1] = np.any([(a[:-1] != b[1:]).any(axis=1) for a, b in zip(following, observation, strict=True)], axis=0)
     ends = terminated | truncated | apart

@@ -11,6 +11,7 @@ from tfdpg.arguments import positive_int, reject
 from tfdpg.environments import opened
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, stream
+from tfdpg.training.finite import NO_REWARD, check_finite
 from tfdpg.training.lanes import EVALUATION, Episode, Lanes, reset_seed
 
 
@@ -182,14 +183,18 @@ def run_episodes(
         run[lane] = run.get(lane, -1) + 1
         return reset_seed(seed, EVALUATION, lane, run[lane])
 
+    def begun(observation: Any) -> Any:
+        check_finite(spec, spec.pack(observation), NO_REWARD, f"a reset after step {steps} of an evaluation")
+        return observation
+
     lanes = Lanes(env, spec, next_seed, max_ep_len)
     shares = [len(range(lane, episodes, lanes.num_lanes)) for lane in range(lanes.num_lanes)]
-    observation = lanes.reset()
+    observation = begun(lanes.reset())
     while any(shares):
         action = spec.to_env(policy(observation))
         step, ended = lanes.step(action)
         steps += 1
-        spec.check_finite(spec.pack(step.next_observation), step.reward, f"step {steps} of an evaluation", action)
+        check_finite(spec, spec.pack(step.next_observation), step.reward, f"step {steps} of an evaluation", action)
         if memory is not None:
             memory.received(step.reward)
             memory.end(step.terminated | step.truncated)
@@ -198,7 +203,7 @@ def run_episodes(
                 shares[episode.lane] -= 1
                 yield episode
         if any(shares):
-            observation = lanes.restart(step)
+            observation = begun(lanes.restart(step)) if ended else step.next_observation
 
 
 def _anew(given: Any, env: Any) -> tuple[Acts, Remembers | None]:

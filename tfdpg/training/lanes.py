@@ -11,9 +11,12 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
 
-from tfdpg.findings import malformed, malformed_reset, malformed_step
+from tfdpg.findings import malformed, malformed_reset
 from tfdpg.spec import Packed, Spec
+from tfdpg.training.reading import API, batched, is_misread, lane_of, read_lanes, read_step
+from tfdpg.training.waiting import end
 
 ResetSeed = Callable[[int], int]
 """From a lane to the seed of its next episode."""
@@ -109,14 +112,18 @@ class Lanes:
         """
         self._returns[:], self._lengths[:] = 0, 0
         seeds = [(seed or self._reset_seed)(lane) for lane in range(self.num_lanes)]
+        return self._reset(seed=seeds if self._is_vector else seeds[0])
+
+    def _reset(self, **arguments: Any) -> Any:
+        """What all lanes see after a reset, batched."""
         try:
-            result = self._env.reset(seed=seeds if self._is_vector else seeds[0])
+            result = self._env.reset(**arguments)
         except Exception as error:
             self._explain(error)
             raise
         if found := malformed_reset(result):
-            raise ValueError(str(found))
-        return result[0] if self._is_vector else self._batched(result[0])
+            raise ValueError(f"{found} {API}")
+        return result[0] if self._is_vector else batched(self._spec, result[0])
 
     def step(self, action: np.ndarray) -> tuple[Step, list[Episode]]:
         """Takes `action` `[lanes, act_dim]` on all lanes; also returns the episodes that ended.
@@ -124,14 +131,23 @@ class Lanes:
         Raises:
             ValueError: the environment's `step` has another form than Gymnasium's.
         """
-        take = self._env.step if self._has_stepped else self._first_step
+        try:
+            result = self._env.step(action if self._is_vector else action[0])
+        except Exception as error:
+            self._explain(error)
+            raise
+        self._has_stepped = True
         if self._is_vector:
-            observation, reward, terminated, truncated, info = take(action)
+            observation, reward, terminated, truncated, info = result
             final = info.get("final_obs", observation)
+            if "_final_obs" in info:
+                self._check_final(final, info["_final_obs"])
+            if not self._are_sound(reward, terminated, truncated):
+                reward, terminated, truncated = read_lanes(reward, terminated, truncated, self.num_lanes)
         else:
-            observation, *scalars, _ = take(action[0])
-            observation = final = self._batched(observation)
-            reward, terminated, truncated = (np.asarray(value).reshape(1) for value in scalars)
+            observation, reward, terminated, truncated = read_step(result)
+            observation = final = batched(self._spec, observation)
+            reward, terminated, truncated = np.array([reward]), np.array([terminated]), np.array([truncated])
         self._returns += reward
         self._lengths += 1
         truncated = truncated | (self._lengths >= self._max_ep_len)
@@ -139,21 +155,36 @@ class Lanes:
         ended = terminated | truncated
         return step, self._finish(ended) if ended.any() else []
 
-    def _first_step(self, action: Any) -> Any:
-        self._has_stepped = True
-        try:
-            result = self._env.step(action)
-        except Exception as error:
-            self._explain(error)
-            raise
-        if not self._is_vector and (found := malformed_step(result)):
-            raise ValueError(str(found))
-        return result
+    def _are_sound(self, reward: Any, *ends: Any) -> bool:
+        """Whether these are arrays with an entry for each lane, the ends of bools."""
+        shape = self._returns.shape
+        return getattr(reward, "shape", None) == shape and all(
+            getattr(end, "shape", None) == shape and end.dtype.kind == "b" for end in ends
+        )
+
+    def _check_final(self, observations: Any, there: np.ndarray) -> None:
+        """Raises `ValueError` unless the last observations of some lanes, which nobody has read, are of the space."""
+        for lane in np.flatnonzero(there).tolist():
+            try:
+                self._spec.pack(batched(self._spec, observations[lane]))
+            except ValueError as error:
+                raise ValueError(f"Lane {lane}: {error}") from None
 
     def _explain(self, error: Exception) -> None:
-        """Raises what is to be changed in the environment, if that is why it failed."""
-        if found := malformed(self._env):
-            raise ValueError(str(found)) from error
+        """Raises what is to be changed in the environment, if that is why it failed; or notes which lane raised."""
+        base = self._env.unwrapped
+        if getattr(base, "closed", False):
+            return  # since it did not answer in time
+        lane = lane_of(error, self._env, self._spec) if self._is_vector else None
+        if isinstance(base, AsyncVectorEnv) and base._state is not AsyncState.DEFAULT:
+            end(base)  # which failed between two replies
+        where = "" if lane is None else f"Lane {lane}: "
+        if not self._has_stepped and (found := malformed(self._env, lane or 0)):
+            raise ValueError(f"{where}{found}") from error
+        if is_misread(error):
+            raise ValueError(f"{where}the environment returned what cannot be read ({error}). {API}") from error
+        if where:
+            error.add_note(f"It was raised in lane {lane}.")
 
     def _finish(self, ended: np.ndarray) -> list[Episode]:
         """The episodes of the lanes that ended, whose counts begin anew."""
@@ -172,8 +203,8 @@ class Lanes:
         self._returns[chosen], self._lengths[chosen] = 0, 0
         seeds = [seed(lane) if chosen[lane] else None for lane in range(self.num_lanes)]
         if self._is_vector:
-            return self._env.reset(seed=seeds, options={"reset_mask": chosen})[0]
-        return self._batched(self._env.reset(seed=seeds[0])[0])
+            return self._reset(seed=seeds, options={"reset_mask": chosen})
+        return self._reset(seed=seeds[0])
 
     def repeat(self, episodes: Sequence[OpenEpisode | None]) -> tuple[Any, dict[int, str]]:
         """Brings each lane to where its open episode was: resets it, and takes the episode's steps again.
@@ -215,11 +246,6 @@ class Lanes:
             observation = self._reset_some(reset, seed) if reset.any() else step.next_observation
         anew = np.array([lane in others or episodes[lane] is None for lane in range(self.num_lanes)])
         return self._reset_some(anew, self._reset_seed) if anew.any() else observation, others
-
-    def _batched(self, observation: Any) -> Any:
-        if self._spec.is_dict:
-            return {key: np.asarray(value)[None] for key, value in observation.items()}
-        return np.asarray(observation)[None]
 
 
 def check_partial_reset(env: gym.vector.VectorEnv) -> None:

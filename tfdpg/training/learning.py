@@ -1,6 +1,7 @@
 """Learning rounds: draw, update, and hand on what came out."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from tfdpg.acting import Moments
 from tfdpg.networks import Actor, Normalizer
 from tfdpg.replay import Draw, return_range
 from tfdpg.spec import Packed
+from tfdpg.training.divergence import divergence
 from tfdpg.training.normalization import take_in
 from tfdpg.training.schedule import Schedule
 from tfdpg.training.statistics import Statistics
@@ -103,6 +105,7 @@ class Learning:
 
     Attributes:
         elsewhere: where minibatches come from while the rows are elsewhere; None is the agent's own replay.
+        has_diverged: whether losses or weights were NaN or infinite after the last updates.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class Learning:
         self._preparations, self._watchers = preparations, watchers
         self._own = _OwnReplay(agent)
         self.elsewhere: Elsewhere | None = None
+        self.has_diverged = False
         self._updates: CompiledUpdates | None = None
 
     def round(self, updates: int) -> dict[str, float]:
@@ -119,7 +123,7 @@ class Learning:
 
         Raises:
             ValueError: there is nothing to learn from.
-            FloatingPointError: weights became NaN or infinite.
+            FloatingPointError: losses or weights became NaN or infinite.
         """
         agent, minibatches, made = self._agent, self.elsewhere or self._own, int(self._agent.counter)
         minibatches.take_in()
@@ -196,16 +200,15 @@ class Learning:
 
     def _take(self, learnt: Learnt, made: int) -> dict[str, float]:
         """Hands on what updates after the first `made` gave."""
-        agent = self._agent
-        if learnt.broken:
-            raise FloatingPointError(
-                f"The weights of {' and '.join(f'`{name}`' for name in learnt.broken)} became NaN or infinite in "
-                f"updates {made + 1} to {int(agent.counter)}, at environment step {agent.schedule.env_steps}. Lower "
-                "the learning rates, clip gradients (`clip_norm`), or look for rewards that are far too large. An "
-                "earlier checkpoint is sound; of these weights none is written."
-            )
-        agent.actor.load(learnt.weights)
-        return agent.statistics.add(learnt.measured)
+        agent, logs = self._agent, {}
+        if not learnt.broken:
+            agent.actor.load(learnt.weights)
+            logs = agent.statistics.add(learnt.measured)
+        self.has_diverged = learnt.broken != [] or not math.isfinite(logs["loss"])
+        if self.has_diverged and (error := divergence(learnt, agent.metrics, made, agent.schedule.env_steps)):
+            raise error
+        self.has_diverged = False
+        return logs
 
 
 class _OwnReplay:

@@ -20,6 +20,7 @@ from tfdpg.training.monitors import listed, prepare
 from tfdpg.training.options import FitOptions, TrainingOptions
 from tfdpg.training.progress import ProgressBar, resolve
 from tfdpg.training.protocols import Trains
+from tfdpg.training.waiting import limited
 
 Trained = TypeVar("Trained", bound=TrainingOptions)
 STEPPED = (*summarise([]), "env_steps", "steps_per_second")
@@ -32,7 +33,7 @@ def fit(agent: Trains, env: Any, options: FitOptions) -> keras.callbacks.History
     Ctrl-C ends training between two steps: callbacks see the end of training, so that a checkpoint is
     written, and `KeyboardInterrupt` is raised. SIGTERM does the same, and raises `SystemExit(143)`.
     """
-    with opened(env) as env, with_environment(options) as options:
+    with opened(env) as env, with_environment(options) as options, limited(env, options.step_timeout):
         check_environments(agent, options.validation_env, env)
         lanes = Lanes(env, agent.spec, agent.collector.next_reset_seed, options.max_ep_len)
         training = Training(agent, options, options.epochs, STEPPED)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tfdpg.arguments import reject
 from tfdpg.options import Options
-from tfdpg.ranges import Count, Natural
+from tfdpg.ranges import Count, Natural, Positive
 
 if TYPE_CHECKING:
     import keras
@@ -46,6 +46,10 @@ class FitOptions(TrainingOptions, group="training"):
     """Keras callbacks. A batch is a learning round; its index is that of its last environment step."""
     initial_epoch: Natural = 0
     """the epoch to start at, to go on with an earlier training."""
+    step_timeout: Positive | None = None
+    """seconds that a step or a reset of the environment may take; then its processes are ended, and training with an
+    error. None waits for ever. It takes an AsyncVectorEnv, or rollout workers, each of which has `chunk` times as long
+    for a chunk, and a minute more; evaluation is not timed."""
 
     def check(self) -> None:
         """Refuses to start after the end."""

@@ -25,12 +25,14 @@ class Learnt(NamedTuple):
     Attributes:
         measured: the values of the metrics, `[updates, metrics, batch]`; NaN where an update did not measure one.
         weights: the weights of the acting network after the last update, flat.
-        broken: the names of the networks with weights that are NaN or infinite then.
+        broken: the names of the networks with weights that are NaN or infinite then; no update is made after that.
+        sound: how many of the updates are known to have left all weights finite.
     """
 
     measured: np.ndarray
     weights: np.ndarray
     broken: list[str]
+    sound: int
 
 
 class CompiledUpdates:
@@ -111,11 +113,13 @@ class CompiledUpdates:
             else:
                 values, weights, finite = self._thread.submit(self._call, packed, n).result()
             measured.append(values[:n])
+            broken = [name for name, sound in zip(self._names, finite, strict=True) if not sound]
+            if broken:
+                return Learnt(np.concatenate(measured), weights, broken, done)
             refresh(values[:n])
             done += n
             if done == updates:
-                broken = [name for name, sound in zip(self._names, finite, strict=True) if not sound]
-                return Learnt(np.concatenate(measured), weights, broken)
+                return Learnt(np.concatenate(measured), weights, [], done)
 
     def _call(self, packed: tuple[np.ndarray, ...], n: int) -> list[np.ndarray]:
         with tf.device(self._device), graphs_are_freed():

@@ -1,0 +1,56 @@
+"""Environments of workers that misbehave, give numbers that are not finite, or hang."""
+
+import functools
+import time
+
+import numpy as np
+import pytest
+
+from tests.agents.roster import AGENTS, brief
+from tests.distributed.environments import OfLane
+from tfdpg import distributed
+from tfdpg.distributed import fleet
+
+pytestmark = brief
+SHORT = {"epochs": 10**6, "steps_per_epoch": 60, "actors": 2, "chunk": 10, "verbose": 0}
+
+
+def fitted(fault, **options):
+    agent = AGENTS["DDPG"](OfLane(), update_after=10**6)
+    distributed.fit(agent, functools.partial(OfLane, fault, 23), **SHORT | options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["reward None", "raises"])
+def test_the_worker_and_its_lane_are_named(local_ray, fault):
+    kind, message = (ValueError, "reward=None") if fault != "raises" else (np.linalg.LinAlgError, "the mass is 0")
+    with pytest.raises(kind, match=message) as raised:
+        fitted(fault)
+    assert raised.value.__notes__ == ["It was raised in worker 1, which is lane 1."]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", [0, 2])
+def test_the_lane_of_what_is_not_finite_is_named(local_ray, shards):
+    with pytest.raises(ValueError, match=r"reward is not finite at .*lane 1 \(worker 1\).*: reward = inf, of row [34]"):
+        fitted({"reward": np.inf}, replay_shards=shards)
+
+
+@pytest.mark.slow
+def test_workers_that_hang_are_named_and_end(local_ray, monkeypatch):
+    monkeypatch.setattr(fleet, "GRACE", 12.0)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"Workers \[1\], .* delivered nothing within 12.5 seconds"):
+        fitted("hangs", step_timeout=0.05, steps_per_epoch=10**6)
+    assert time.monotonic() - began < 50
+
+
+def test_a_worker_is_late_if_its_oldest_order_is():
+    workers = fleet.Fleet([None, None, None], step_timeout=2.0)
+    now = time.monotonic()
+    for lane, age in zip(workers._lanes, (75.0, 85.0, 1e6), strict=True):
+        lane.since = now - age
+    for lane in workers._lanes[:2]:
+        lane.orders.append((None, 10))
+    with pytest.raises(TimeoutError, match=r"Workers \[1\], .* within 80 seconds"):
+        workers._check_time()

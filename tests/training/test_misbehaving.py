@@ -1,0 +1,151 @@
+"""Environments that do not keep to Gymnasium's API: what can be read is, of the rest the error says what is wanted."""
+
+import contextlib
+import functools
+import re
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+
+import tfdpg
+from tests.agents.roster import EAGER, SMALL, brief
+from tests.misbehaving import FAULTS, HARMLESS, Misbehaving
+
+pytestmark = brief
+
+SILENT = {"reward None", "terminated None", "terminated text", "truncated 2"}
+"""What Gymnasium's vector environments take without a word: None is a reward of NaN and no end, all else an end."""
+
+
+def middle(observation):
+    return np.zeros((*np.shape(observation)[:-1], 1), np.float32)
+
+
+def evaluated(env, **options):
+    return tfdpg.evaluate(middle, env, **{"episodes": 2, "per_episode": True} | options)
+
+
+@contextlib.contextmanager
+def silently():
+    """Without the warnings of AsyncVectorEnv about errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def closed(kind, *fns, **options):
+    """A vector environment, closed in the end whatever became of it."""
+    return contextlib.closing(kind(list(fns), **options))
+
+
+@pytest.mark.parametrize("at", [1, 13])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_error_says_what_the_api_wants(fault, at):
+    what = re.escape(fault.split()[0]) if " " in fault and fault != "four values" else "`step` returns"
+    with pytest.raises(ValueError, match=f"(?s){what}.*") as raised:
+        evaluated(Misbehaving(fault, at))
+    wanted = "must be real numbers" if fault == "observation text" else "(observation, reward, terminated, truncated"
+    assert wanted in str(raised.value)
+
+
+@pytest.mark.parametrize("at", [0, 10])
+def test_a_bare_observation_of_a_reset_is_named(at):
+    with pytest.raises(ValueError, match=r"`reset` returns one ndarray, not \(observation, info\)"):
+        evaluated(Misbehaving("bare", at))
+
+
+@pytest.mark.parametrize("fault", ["four values", "nothing"])
+def test_wrappers_that_fail_first_do_not_hide_it(fault):
+    with pytest.raises(ValueError, match=r"unpack.*\(observation, reward, terminated, truncated, info\)"):
+        evaluated(TimeLimit(Misbehaving(fault, 7), 10))
+
+
+@pytest.mark.parametrize("fault", HARMLESS)
+def test_what_can_be_read_is_read(fault):
+    sound, read = evaluated(Misbehaving()), evaluated(Misbehaving(fault))
+    assert sound["lengths"] == [10, 10] and read["lengths"] == ([1, 1] if "ends" in fault else [10, 10])
+    assert read["return"] == read["episode_length"] * (2 if "reward" in fault else 1)
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+@pytest.mark.parametrize("fault", ["reward array", "ends arrays"])
+def test_what_can_be_read_of_all_lanes_is_read(kind, fault):
+    if kind is SyncVectorEnv and fault == "reward array":
+        pytest.skip("SyncVectorEnv refuses it")
+    with closed(kind, *[functools.partial(Misbehaving, fault)] * 2) as env:
+        read = evaluated(env, max_ep_len=10)
+    assert read["return"] == read["episode_length"] * (2 if "reward" in fault else 1)
+
+
+NAMED = sorted(FAULTS.keys() - SILENT)
+SHARED = {"observation short", "observation None"}
+"""What the shared memory of `AsyncVectorEnv` takes besides: as two equal numbers, and as NaN."""
+CASES = [(SyncVectorEnv, fault, {}) for fault in NAMED]
+CASES += [(AsyncVectorEnv, fault, {}) for fault in NAMED if fault not in SHARED]
+CASES += [(AsyncVectorEnv, fault, {"shared_memory": False, "autoreset_mode": "Disabled"}) for fault in NAMED]
+
+
+@pytest.mark.parametrize(
+    "kind, fault, options",
+    [
+        pytest.param(*case, marks=[] if case[0] is SyncVectorEnv or case[1].endswith("two") else [pytest.mark.slow])
+        for case in CASES
+    ],
+)
+def test_the_lane_is_named(kind, fault, options):
+    faulty = functools.partial(Misbehaving, fault, 4)
+    with closed(kind, Misbehaving, faulty, Misbehaving, **options) as env:
+        with silently(), pytest.raises(ValueError, match="^Lane 1: .*Gymnasium's"):
+            evaluated(env)
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_the_lane_of_a_bare_observation_is_named(kind):
+    with closed(kind, Misbehaving, Misbehaving, functools.partial(Misbehaving, "bare")) as env:
+        with silently(), pytest.raises(ValueError, match="^Lane 2: `reset` returns one ndarray"):
+            evaluated(env)
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_what_a_lane_raises_itself_stays_and_has_a_note(kind):
+    with closed(kind, Misbehaving, functools.partial(Misbehaving, "raises", 3)) as env:
+        with silently(), pytest.raises(np.linalg.LinAlgError) as raised:
+            evaluated(env)
+    assert str(raised.value.args[0]) == "the mass is 0" and raised.value.__notes__ == ["It was raised in lane 1."]
+
+
+@pytest.mark.parametrize("fault", ["observation long", "observation None"])
+def test_the_last_observation_before_an_autoreset_is_read(fault):
+    fns = [Misbehaving, functools.partial(Misbehaving, fault, 10)]
+    env = SyncVectorEnv(fns, autoreset_mode=AutoresetMode.SAME_STEP)
+    with pytest.raises(ValueError, match="^Lane 1: The environment gives an observation .*Gymnasium's"):
+        evaluated(env, episodes=4)
+
+
+def test_fit_reads_likewise_and_what_was_stored_before_stays(tmp_path):
+    agent = tfdpg.DDPG(Misbehaving(), **SMALL | EAGER | {"update_after": 1000})
+    checkpoint = tfdpg.callbacks.Checkpoint(tmp_path)
+    with pytest.raises(ValueError, match="`step` gives reward=None, which is not one number"):
+        agent.fit(Misbehaving("reward None", 23), epochs=2, steps_per_epoch=20, callbacks=[checkpoint], verbose=0)
+    assert agent.env_steps == tfdpg.load_agent(tmp_path / "22").env_steps == 22
+    agent.fit(Misbehaving("ends arrays"), epochs=1, steps_per_epoch=20, verbose=0)
+    assert agent.env_steps == 42
+
+
+def test_a_dict_of_other_keys_is_refused():
+    class Dicts(Misbehaving):
+        observation_space = gym.spaces.Dict(x=Misbehaving.observation_space)
+
+        def reset(self, **kwargs):
+            return {"x": super().reset(**kwargs)[0]}, {}
+
+        def step(self, action):
+            observation, *rest = super().step(action)
+            return {"y" if self.total == 3 else "x": observation}, *rest
+
+    with pytest.raises(ValueError, match=r"not of its space's shape \{'x': \(2,\)\}. Received: \{'y'"):
+        tfdpg.evaluate(lambda observation: np.zeros(1, np.float32), Dicts(), 1)

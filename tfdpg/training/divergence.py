@@ -1,0 +1,55 @@
+"""Updates that came to no number: which loss and which weights began."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfdpg.training.statistics import DELAYED
+from tfdpg.training.updates import Learnt
+
+REMEDIES = (
+    "Lower the learning rates, clip gradients (`clip_norm`), scale rewards to about 1 (`reward_shaper`), or look for "
+    "observations and rewards far outside the bounds that they were to have. An earlier checkpoint is sound; of this "
+    "agent none is written."
+)
+
+
+def divergence(learnt: Learnt, metrics: Sequence[str], made: int, env_steps: int) -> FloatingPointError | None:
+    """The error of updates whose losses or weights are not finite; None if they are.
+
+    Args:
+        learnt: what the updates gave.
+        metrics: the names of what they measured.
+        made: the updates before them.
+        env_steps: the environment steps until then.
+    """
+    losses, last = _first_losses(learnt, metrics, made), made + len(learnt.measured)
+    if learnt.broken:
+        names = " and ".join(f"`{name}`" for name in learnt.broken)
+        what = f"The weights of {names} became NaN or infinite in updates {made + learnt.sound + 1} to {last}"
+        began = f" The first losses that are not finite: {losses}." if losses else ""
+    elif losses:
+        what, began = f"Losses became NaN or infinite in updates {made + 1} to {last}", f" The first: {losses}."
+    else:
+        return None
+    return FloatingPointError(f"{what}, at environment step {env_steps}.{began} {REMEDIES}")
+
+
+def _first_losses(learnt: Learnt, metrics: Sequence[str], made: int) -> str:
+    """The losses that are not finite in the first update that has such, and its number; empty where there is none."""
+    missing = np.isnan(learnt.measured)
+    no_step = missing.all(axis=1, keepdims=True)
+    if learnt.broken:  # then an update without any number is one that went wrong
+        no_step &= ~np.all(no_step, axis=2, keepdims=True)
+    bad = ~np.isfinite(learnt.measured) & ~no_step
+    for i, name in enumerate(metrics):
+        if name in DELAYED:
+            bad[:, i] &= ~missing[:, i].all(axis=1, keepdims=True)
+        elif not name.startswith("loss_"):
+            bad[:, i] = False
+    updates = np.flatnonzero(bad.any(axis=(1, 2))).tolist()
+    if not updates:
+        return ""
+    values, where = learnt.measured[updates[0]], bad[updates[0]]
+    each = [f"`{metrics[i]}` = {values[i, where[i]][0]}" for i in np.flatnonzero(where.any(axis=1)).tolist()]
+    return f"{' and '.join(each)} in update {made + updates[0] + 1}"

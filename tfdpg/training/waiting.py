@@ -1,0 +1,64 @@
+"""Environments in processes of their own that nobody waits for any longer."""
+
+import contextlib
+import functools
+import multiprocessing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gymnasium.vector import AsyncVectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
+
+
+@contextlib.contextmanager
+def limited(env: Any, seconds: float | None) -> Iterator[None]:
+    """Has an `AsyncVectorEnv`, wrapped or not, end with an error where a lane takes longer for a step or a reset.
+
+    Wrappers hand no timeout on, so it is its own methods that get one for a while.
+
+    Args:
+        env: the environment.
+        seconds: how long to wait; None is for ever, for any environment.
+
+    Raises:
+        ValueError: an environment that nobody can interrupt.
+        TimeoutError: within, where a lane takes longer. All its processes have ended.
+    """
+    if seconds is None:
+        yield
+        return
+    base = env.unwrapped
+    if not isinstance(base, AsyncVectorEnv):
+        raise ValueError(
+            "`step_timeout` must be None for an environment in the process of the training, which cannot interrupt it. "
+            "Make it with gym.make_vec(..., vectorization_mode='async'), or on the command line with --num-envs and "
+            f"--vectorization async. Received: step_timeout={seconds:g}, env={env}"
+        )
+    waits = {name: getattr(base, name) for name in ("reset_wait", "step_wait")}
+    for name, wait in waits.items():
+        setattr(base, name, functools.partial(_in_time, base, wait, seconds))
+    try:
+        yield
+    finally:
+        for name in waits:
+            delattr(base, name)
+
+
+def _in_time(env: AsyncVectorEnv, wait: Callable[[float], Any], seconds: float) -> Any:
+    try:
+        return wait(seconds)
+    except multiprocessing.TimeoutError:
+        silent = [lane for lane, pipe in enumerate(env.parent_pipes) if pipe is not None and not pipe.poll()]
+        end(env)
+        raise TimeoutError(
+            f"Lanes {silent} of the environment did not answer within {seconds:g} seconds (`step_timeout`). The "
+            "processes of all lanes were ended. Find out what they wait for, or raise `step_timeout`."
+        ) from None
+
+
+def end(env: AsyncVectorEnv) -> None:
+    """Ends the processes of an environment whatever they do, and closes it; its own `close` would wait for replies."""
+    env._state = AsyncState.DEFAULT
+    for process in env.processes:
+        process.kill()
+    env.close(terminate=True)
