@@ -23,7 +23,7 @@ from tfdpg.cli.parsing import flags_of
 from tfdpg.cli.training import configured
 from tfdpg.serve.command import labels, serve
 
-COMMANDS = {
+COMMANDS: dict = {
     "train": None,
     "resume": None,
     "check": (check, 1),
@@ -36,8 +36,11 @@ COMMANDS = {
     "plot": (cli.plot, 2),
 }
 """What they call, and how many words they take that are no flags."""
+USED = [*COMMANDS, "train", "train", "train", "resume", "export", "evaluate", "convert"]
+"""The commands, those that do much more often."""
 CAPS = {"epochs": 1, "steps-per-epoch": 20, "validation-episodes": 1, "max-ep-len": 10, "episodes": 1, "steps": 30}
 CAPS |= {"hidden-units": 4, "batch-size": 4, "update-after": 1000, "replay-size": 500, "verbose": 0, "n-steps": 5}
+CAPS |= {"replay-start": 400}
 """Flags that are given where a command has them, so that none takes long."""
 ENVS = ["tfdpg-test/Counter-v0"] * 4 + ["Pendulum-v1", "CartPole-v1", "Nope-v0", "tests.environments:Counter", "", ":"]
 ENVS += ["tests.environments:Nope", "nope:Nope", "tests.broken:OldStep", "tests.broken:NotFinite", "a:b:c", "a/b/c"]
@@ -72,20 +75,23 @@ def sandbox():
     return root
 
 
-def _values(rng, name, kind):
-    """Values of a flag: good ones of its type, or any."""
+def _values(rng, name, kind, is_wild):
+    """Values of a flag: of its type, or any."""
     if name in FEW:
-        return [picked(rng, FEW[name])]
+        return [picked(rng, FEW[name] if is_wild else FEW[name][:1])]
     if name == "env":
-        return [picked(rng, ENVS)]
-    if rng.random() < 0.3:
+        return [picked(rng, ENVS if is_wild else ENVS[:6])]
+    if is_wild and rng.random() < 0.4:
         return [picked(rng, [*WORDS, *PATHS]) for _ in range(rng.integers(3))]
-    literals = _literals(kind)
-    if literals and rng.random() < 0.7:
+    if kind is bool:
+        return []
+    text, literals = str(kind), _literals(kind)
+    if literals and rng.random() < 0.8:
         return [str(picked(rng, literals))]
-    text = str(kind)
-    good = PATHS if "Path" in text else NUMBERS[:7] if "int" in text or "float" in text else WORDS
-    return [] if kind is bool else [picked(rng, good)]
+    good = PATHS if "Path" in text else WORDS
+    if "float" in text or "int" in text:
+        good = NUMBERS if is_wild else ["0.5", "0.9", "1"] if "float" in text else ["1", "2", "3", "7"]
+    return [picked(rng, good)]
 
 
 def _literals(kind):
@@ -95,41 +101,47 @@ def _literals(kind):
     return [value for part in parts for value in _literals(part)]
 
 
-def _positional(rng, command, count):
+def _path(rng, command, is_wild):
+    runs, models = ["run", "run", "runs/seed-0", "damaged", "runs"], ["model", "model/1", "lstm", "run/best"]
+    right = {"resume": runs, "export": runs, "plot": runs, "evaluate": runs + models}.get(command, models)
+    return picked(rng, PATHS if is_wild and rng.random() < 0.6 else right)
+
+
+def _positional(rng, command, count, is_wild):
     if command == "check":
-        return [picked(rng, ENVS)]
-    count += rng.integers(3) - 1 if rng.random() < 0.1 else 0
-    right = {"convert": PATHS[2:5], "inspect": PATHS[2:5], "labels": PATHS[2:5]}.get(command, PATHS[:5])
-    words = [picked(rng, right if rng.random() < 0.6 else PATHS) for _ in range(count)]
+        return [picked(rng, ENVS if is_wild else ENVS[:6])]
+    count += rng.integers(-1, 2) if is_wild and rng.random() < 0.2 else 0
+    words = [_path(rng, command, is_wild) for _ in range(count)]
     if len(words) > 1 and command in ("export", "convert"):
-        words[1] = picked(rng, ["new", *PATHS])
+        words[1] = picked(rng, ["new", "new/deeper", *PATHS])
     if len(words) > 1 and command == "labels":
         words[1] = picked(rng, ["stable=1", "stable=9", "=", "x", "a=1 b=1", "\0=1"])
     return words
 
 
 def words_of(rng):
-    """A command line."""
-    command = picked(rng, list(COMMANDS))
+    """A command line: half of them are such as people type, with another value here and there."""
+    command, is_wild = picked(rng, USED), bool(rng.random() < 0.5)
     if command in ("train", "resume"):
         agent = picked(rng, ["ddpg", "td3", "d4pg", "acer"])
         flags = flags_of(training_flags(agent) if command == "train" else resume_flags(None))
-        shown = agent if rng.random() < 0.95 else picked(rng, ["TD3", "sac", "", "--env"])
-        words = ["train", shown] if command == "train" else ["train", "--resume", picked(rng, PATHS)]
-        chosen = ["env"] if command == "train" and rng.random() < 0.95 else []
+        shown = picked(rng, [agent, agent, agent, "TD3", "sac", "", "--env"]) if is_wild else agent
+        words = ["train", shown] if command == "train" else ["train", "--resume", _path(rng, command, is_wild)]
+        chosen = ["env"] if command == "train" and not (is_wild and rng.random() < 0.1) else []
     else:
         target, count = COMMANDS[command]
-        flags, chosen, words = flags_of(target), [], [command, *_positional(rng, command, count)]
-        if command == "convert" and rng.random() < 0.9:
+        flags, chosen, words = flags_of(target), [], [command, *_positional(rng, command, count, is_wild)]
+        if command == "convert":
             words += ["--format", picked(rng, ["c"] * 8 + ["onnx", "litert"])]
-    chosen += [picked(rng, list(flags)) for _ in range(rng.integers(5))] if flags else []
+    others = [name for name in flags if name not in chosen and (is_wild or name != "actors")]
+    chosen += list(rng.permutation(others)[: rng.integers(5 if is_wild else 4)])
     for name in chosen:
-        given = _values(rng, name, flags[name])
+        given = _values(rng, name, flags[name], is_wild)
         if len(given) == 1 and rng.random() < 0.1:
             words.append(f"--{name}={given[0]}")
         else:
             words += [f"--{'no-' * (flags[name] is bool and rng.random() < 0.3)}{name}", *given]
-    if rng.random() < 0.25:
+    if is_wild and rng.random() < 0.4:
         _misspell(rng, words)
     given = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in words}
     words += [word for name in sorted((CAPS.keys() & flags.keys()) - given) for word in (f"--{name}", str(CAPS[name]))]

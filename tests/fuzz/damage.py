@@ -129,13 +129,13 @@ def _change_array(rng, array):
         lambda: array.reshape(1, *array.shape),
         lambda: np.concatenate([array, array]) if array.ndim else array[None],
         lambda: np.full_like(array, picked(rng, [0, 1, -1, 100])),
-        lambda: (array + picked(rng, [1, -1, 2**40, 1e30])),
+        lambda: array + picked(rng, [1, -1, 2**40, 1e30]),
         lambda: array * np.nan,
         lambda: np.array(picked(rng, [0, -1, 2**62, 1.5, "x", [], None, [[1]]])),
     ]
     try:
         return picked(rng, changes)()
-    except (TypeError, ValueError):  # of an array of texts
+    except (TypeError, ValueError, OverflowError):  # of an array of texts, or of small numbers
         return np.array("x")
 
 

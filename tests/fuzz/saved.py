@@ -1,7 +1,7 @@
 """Damaged saved agents: an error of tfdpg's that names the path, or the agent that was saved.
 
-Where the sums were computed again (`forge`) nobody can know what was meant: an error of tfdpg's, or an agent that acts
-and draws from its replay.
+Where the sums were computed again (`forge`) nobody can know what was meant: an error of tfdpg's, or an agent that acts,
+draws from its replay, and is the same once it was saved and loaded.
 """
 
 import functools
@@ -105,12 +105,22 @@ def case(number, directory, done):
         if not is_forged:
             assert contents(agent) == original(kind), "another agent was loaded"
             return "equal"
-        agent.spec.observation_space.seed(number)
-        observation = agent.spec.observation_space.sample()
-        agent.predict(observation if agent.options.values().get("recurrent") is None else observation[None])
-        if agent.replay.size:
-            agent.draw(0, 1)
+        try:
+            _use(agent, number)
+        except Exception as error:
+            check_ours(error)
+            return "refused-later"
+        agent.save(directory.with_name("again"))
+        assert contents(tfdpg.load_agent(directory.with_name("again"))) == contents(agent), "saved and loaded again"
         return "loaded"
+
+
+def _use(agent, number):
+    agent.spec.observation_space.seed(number)
+    observation = agent.spec.observation_space.sample()
+    agent.predict(observation if agent.options.values().get("recurrent") is None else observation[None])
+    agent.act(observation)
+    agent.draw(0, 1)
 
 
 def _copy(source, target):
