@@ -9,7 +9,7 @@ from pathlib import Path
 import tfdpg
 
 PACKAGE = str(Path(tfdpg.__file__).parent)
-SECONDS = 120
+SECONDS = 300
 
 
 class Hangs(BaseException):

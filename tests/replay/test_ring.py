@@ -210,6 +210,25 @@ def test_state_round_trip_moves_to_a_new_ring():
     fill(again, 10, lanes=2)
 
 
+@pytest.mark.parametrize("name", ["heads", "newest", "opened"])
+@pytest.mark.parametrize("change", [lambda a: a + 1e3, lambda a: a + 1000, lambda a: a[None], lambda a: a[:1]])
+def test_lanes_are_at_rows_that_there_are(name, change):
+    ring = fill(Ring(SPEC, 32), 101, lanes=2)
+    state = ring.state()
+    with pytest.raises(ValueError, match="lanes at rows that there are not"):
+        Ring(SPEC, 32).restore(state | {name: change(state[name])}, [whole(ring)])
+
+
+@pytest.mark.parametrize("name", ["successor_after", "onward_after"])
+@pytest.mark.parametrize("after", [-1, 32, 31, 64])
+def test_no_way_through_stored_rows_goes_back(name, after):
+    ring = fill(Ring(SPEC, 32, has_windows=True), 100, lanes=2)
+    segment = whole(ring)
+    segment[name][10] = after
+    with pytest.raises(ValueError, match="rows that lead to older ones, or to none"):
+        Ring(SPEC, 32, has_windows=True).restore(ring.state(), [segment])
+
+
 def test_a_ring_larger_than_memory_is_refused_with_the_figure():
     ring = Ring(SPEC, 2**31 - 1)
     wide = Spec(spaces.Box(0, 255, (256, 256, 64), np.uint8), spaces.Box(-1, 1, (1,)))
