@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.fuzz.__main__ import run, run_many
+from tests.fuzz import run, run_many
 
 STREAMS = ("saved", "exports", "command_lines")
 
