@@ -7,6 +7,7 @@ import shutil
 import typing
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 
 import tests.environments  # noqa: F401 (registers an environment)
@@ -14,7 +15,7 @@ import tfdpg
 from tests.agents.roster import SMALL
 from tests.fuzz.damage import picked
 from tests.fuzz.exports import version
-from tests.fuzz.saved import HELD
+from tests.fuzz.saved import HELD, play
 from tfdpg import cli, runs
 from tfdpg.checking.command import check
 from tfdpg.cli.flags import resume_flags, training_flags
@@ -51,7 +52,8 @@ def sandbox():
     (root / "file.txt").write_text("precious\n")
     for name, model in (("model", "ddpg-pendulum"), ("lstm", "td3-lstm-pendulum"), ("run/best", "ddpg-pendulum")):
         shutil.copytree(version(model), root / name / "1")
-    tfdpg.DDPG("Pendulum-v1", **SMALL).save(root / "run/checkpoints/20")
+    agent = play(tfdpg.DDPG("Pendulum-v1", **SMALL), gym.make("Pendulum-v1"), 20)
+    agent.save(root / "run/checkpoints/20")
     words = "--env Pendulum-v1 --hidden-units 8 --batch-size 8 --replay-size 500 --epochs 1"
     runs._write_config(root / "run", configured("ddpg", words.split())[1][0])
     (root / "run/progress.csv").write_text("epoch,env_steps,val_return\n0,20,1.5\n1,40,2.5\n")

@@ -37,15 +37,15 @@ def saved(kind, relative):
     directory, (name, options) = Path(HELD.name) / kind / relative, KINDS[kind]
     agent, env = AGENTS[name](Counter(), **options() | RELATIVES.get(relative, {})), Counter()
     with mock.patch.object(segments, "ROWS", 16), mock.patch.object(segments, "BYTES", 0):
-        _play(agent, env, 30)
+        play(agent, env, 30)
         agent.save(directory.with_name("older") if relative == "saved" else directory)
         if relative == "saved":
-            _play(agent, env, 15)
+            play(agent, env, 15)
             agent.save(directory)
     return directory
 
 
-def _play(agent, env, steps):
+def play(agent, env, steps):
     observation, _ = env.reset()
     for _ in range(steps):
         observation, reward, terminated, truncated, _ = env.step(agent.act(observation))
@@ -55,6 +55,7 @@ def _play(agent, env, steps):
     agent.set_weights([weight + np.float32(0.01) for weight in agent.get_weights()])
     _, rows = agent.draw(0, 2)
     agent.draw.refresh(rows, np.arange(rows.size, dtype=np.float32).reshape(rows.shape))
+    return agent
 
 
 def contents(agent):
