@@ -37,6 +37,8 @@ def run_many(stream, first, stop):
         pool = pool or concurrent.futures.ProcessPoolExecutor(1, how, max_tasks_per_child=BATCH)
         try:
             counts[pool.submit(run, stream, number).result()] += 1
+        except KeyboardInterrupt:
+            break
         except BaseException as error:
             print(f"failed {number}:", *traceback.format_exception(error), flush=True)
             failed.append(number)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 import traceback
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ RAW |= {"RAW half": b'"\\ud800"', "RAW word": b"undefined"}
 """What JSON should not hold, by the texts in whose place it is written."""
 VALUES = [None, True, False, 0, -1, 1, 1.5, 2**31, 2**63, 10**30, 1e308, float("nan"), float("inf"), "", "x", "../x"]
 VALUES += ["TD3", "float32", [], {}, [[]], [1, 2], [None], {"x": 1}, {"callable": "os:system"}, *RAW]
+UNFIT = ValueError, TypeError, OverflowError, zipfile.BadZipFile
+"""What there is to be seen of files that were damaged before."""
 NAMES = ["x", "rows", "images", "heads", "successor", "format", "networks", "device"]
 FILES = ["x.old", "rows-1.npz", "rows-x.npz", "replay-0.npz", "saved_model.pbtxt"]
 ARRAYS = [
@@ -94,7 +97,7 @@ def to_bytes(description):
 
 def edit_arrays(rng, path):
     """Edits an `.npz` that holds no objects; says how."""
-    with contextlib.suppress(ValueError, TypeError, OverflowError), np.load(path) as file:
+    with contextlib.suppress(*UNFIT), np.load(path) as file:
         arrays = dict(file)
         name, other, how = picked(rng, list(arrays)), picked(rng, list(arrays)), rng.random()
         array = arrays[name]
@@ -131,7 +134,7 @@ def damage(rng, directory, relatives):
 def _apply(rng, way, path, other):
     content = path.read_bytes() if path.is_file() else b""
     place = rng.integers(len(content) + 1)
-    with contextlib.suppress(OSError, ValueError):  # of what was damaged before
+    with contextlib.suppress(OSError, *UNFIT):
         if way in INSTEAD:
             path.unlink()
             INSTEAD[way](rng, path, content)

@@ -10,7 +10,7 @@ STREAMS = ("saved", "exports", "command_lines")
 
 
 @pytest.mark.parametrize(
-    "first, stop", [(60, 70), pytest.param(0, 100, marks=pytest.mark.slow)], ids=["quick", "a hundred"]
+    "first, stop", [(40, 50), pytest.param(0, 100, marks=pytest.mark.slow)], ids=["quick", "a hundred"]
 )
 @pytest.mark.parametrize("stream", STREAMS)
 def test_some_cases(stream, first, stop):
