@@ -46,12 +46,14 @@ def case(number, place, done):
         shutil.copy(source / "saved_model.pb", directory)
         shutil.copytree(source / "variables", directory / "variables", dirs_exist_ok=True)
     done += forge(rng, directory, relatives, "tfdpg.json") if is_forged else damage(rng, directory, relatives)
+    policy = None
     try:
         policy = tfdpg.load(directory.parent)
         if max(policy.spec.widths) > 10**5:
             return "large"
         found = actions(policy)
     except Exception as error:
+        assert is_forged or policy is None, "damaged files were given to TensorFlow"
         check_ours(error, directory)
         return "refused"
     if is_forged:
