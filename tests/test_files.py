@@ -64,6 +64,21 @@ def test_files_of_another_directory_longer_shorter_and_missing_ones_are_named(tm
     assert files.unseal(a, "about.json", 2) == files.unseal(b, "about.json", 2)
 
 
+def test_what_is_no_file_or_no_json_is_named(tmp_path):
+    directory = sealed(tmp_path / "a")
+    (directory / "weights").unlink()
+    (directory / "weights").mkdir()
+    with pytest.raises(files.DamagedError, match=f"{directory}/weights is a directory"):
+        files.unseal(directory, "about.json", 2)
+    for text in (b'{"x": \xff', b'{"x": undefined', b'{"x": ' + b"9" * 5000, b'{"x": ' + b"[" * 9999 + b"]" * 9999):
+        (directory / "about.json").write_bytes(files._with_sum(text + b",\n  "))
+        with pytest.raises(files.DamagedError, match=f"{directory}/about.json cannot be read"):
+            files.unseal(directory, "about.json", 2)
+    (directory / "about.json").write_bytes(files._with_sum(b'{"format": 2,\n  '))
+    with pytest.raises(files.DamagedError, match=f"{directory}/about.json must have format 2 and sums"):
+        files.unseal(directory, "about.json", 2)
+
+
 def test_other_formats_are_named_sealed_or_not(tmp_path):
     (tmp_path / "old").mkdir()
     (tmp_path / "old/about.json").write_text('{"format": 1}')

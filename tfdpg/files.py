@@ -217,13 +217,17 @@ def unseal(directory: Path, name: str, *versions: int) -> dict[str, Any]:
     _refuse_other_format(content, directory, versions)
     if content != _with_sum(content[: -len(_with_sum(b""))]):
         raise DamagedError(f"{directory / name} is damaged, or was changed")
-    description = json.loads(content)
-    if description.get("format") not in versions or not isinstance(description["files"], dict):
-        raise DamagedError(f"{directory / name} must have format {versions[0]}, which its maker left out")
-    for file, expected in description["files"].items():
+    try:
+        description = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{directory / name} cannot be read: {error}") from error
+    sums = description.get("files")
+    if description.get("format") not in versions or not isinstance(sums, dict):
+        raise DamagedError(f"{directory / name} must have format {versions[0]} and sums, which its maker left out")
+    for file, expected in sums.items():
         path = directory / file
         if not path.is_file() or ".." in Path(file).parts or Path(file).is_absolute():
-            raise DamagedError(f"{path} is missing")
+            raise DamagedError(f"{path} is {'a directory' if path.is_dir() else 'missing'}")
         if _sum(path) != expected:
             raise DamagedError(f"{path} is damaged, or belongs to another than {directory / name}")
     return description

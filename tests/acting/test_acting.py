@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
-from tfdpg.acting import ACTIVATIONS, MLPActor, encode, mlp
+from tfdpg.acting import ACTIVATIONS, MLPActor, Moments, encode, mlp
 from tfdpg.networks import compiled_actor, flat_weights
 
 
@@ -65,3 +66,11 @@ def test_a_worker_that_acts_never_imports_tensorflow():
 
     code = "import sys, tfdpg.spec, tfdpg.acting, tfdpg.exploration, tfdpg.replay; print('tensorflow' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
+
+
+def test_stored_moments_are_of_as_many_features():
+    moments = Moments(Spec(spaces.Box(-1, 1, (3,)), ACTION))
+    for name in ("moments_mean", "moments_squares"):
+        with pytest.raises(ValueError, match="must be of 3 features"):
+            moments.restore(moments.state() | {name: np.zeros(2)})
+    moments.restore(moments.state())

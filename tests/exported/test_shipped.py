@@ -1,5 +1,7 @@
 """What lies in `exported_models/`, in the session loader, beside its score card."""
 
+import json
+import shutil
 from pathlib import Path
 
 import gymnasium as gym
@@ -7,9 +9,10 @@ import numpy as np
 import pytest
 
 import tfdpg
+from tfdpg import files
 from tfdpg.acting import ActingPolicy
 from tfdpg.export.verify import in_session
-from tfdpg.exported import METADATA, latest_version, named
+from tfdpg.exported import METADATA, ExportError, latest_version, named
 
 FOLDER = Path(__file__).parents[2] / "exported_models"
 MODELS = sorted(path.name for path in FOLDER.iterdir())
@@ -64,3 +67,15 @@ def test_each_algorithm_and_critic_is_shipped_and_small():
     for name in MODELS:
         assert sum(path.stat().st_size for path in (FOLDER / name).rglob("*") if path.is_file()) <= LARGEST, name
         assert len(list((FOLDER / name).iterdir())) == 1 and (latest_version(FOLDER / name) / METADATA).exists()
+
+
+@pytest.mark.parametrize("other", ["acer-cartpole", "td3-lstm-pendulum"])
+def test_a_model_that_is_not_what_its_description_says_is_refused(tmp_path, other):
+    directory = shutil.copytree(FOLDER / "ddpg-pendulum/1", tmp_path / "model/1")
+    description = json.loads((directory / METADATA).read_text())
+    shutil.copytree(FOLDER / other / "1", directory, dirs_exist_ok=True)
+    (directory / METADATA).unlink()
+    files.seal(directory, METADATA, {key: description[key] for key in description if key not in ("files", "sha256")})
+    policy = tfdpg.load(tmp_path / "model")
+    with pytest.raises(ExportError, match=f"{directory} cannot be loaded: `pi` must take and give .*'float32'"):
+        policy(policy.spec.observation_space.sample())

@@ -1,4 +1,9 @@
+import gc
+
+import numpy as np
+
 from tfdpg.replay import available_memory
+from tfdpg.replay.memory import take
 
 GIB = 1 << 30
 
@@ -44,3 +49,12 @@ def test_unknown_system(tmp_path):
 
 def test_here():
     assert available_memory() > 1 << 20
+
+
+def test_a_file_that_somebody_removed_is_not_missed(tmp_path):
+    array = take((2, 3), np.float32, tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    array[:] = 1
+    del array
+    gc.collect()

@@ -69,7 +69,7 @@ def is_open(ring, lanes):
 
 def play(ring, reference, steps, step_of=lambda observation: [0.0]):
     """Takes the steps of a history: lanes at unequal speed; some episodes end, terminated or truncated."""
-    value = iter(np.arange(1, 10_000, dtype=np.float32))
+    value = iter(np.arange(1 + 3 * reference.added, 10_000, dtype=np.float32))  # others than before, where it goes on
     ends = np.random.default_rng(len(steps))
     for moving, code in steps:
         moving = np.array(sorted(moving))
@@ -208,6 +208,25 @@ def test_state_round_trip_moves_to_a_new_ring():
     np.testing.assert_array_equal(slots, uniform_rows(again, 0, 0, 4, 16))
     np.testing.assert_array_equal(*(draw_transitions(r, slots, 3, 0.9)[0] for r in (ring, again)))
     fill(again, 10, lanes=2)
+
+
+@pytest.mark.parametrize("name", ["heads", "newest", "opened"])
+@pytest.mark.parametrize("change", [lambda a: a + 1e3, lambda a: a + 1000, lambda a: a[None], lambda a: a[:1]])
+def test_lanes_are_at_rows_that_there_are(name, change):
+    ring = fill(Ring(SPEC, 32), 101, lanes=2)
+    state = ring.state()
+    with pytest.raises(ValueError, match="lanes at rows that there are not"):
+        Ring(SPEC, 32).restore(state | {name: change(state[name])}, [whole(ring)])
+
+
+@pytest.mark.parametrize("name", ["successor_after", "onward_after"])
+@pytest.mark.parametrize("after", [-1, 32, 31, 64])
+def test_no_way_through_stored_rows_goes_back(name, after):
+    ring = fill(Ring(SPEC, 32, has_windows=True), 100, lanes=2)
+    segment = whole(ring)
+    segment[name][10] = after
+    with pytest.raises(ValueError, match="rows that lead to older ones, or to none"):
+        Ring(SPEC, 32, has_windows=True).restore(ring.state(), [segment])
 
 
 def test_a_ring_larger_than_memory_is_refused_with_the_figure():

@@ -1,4 +1,7 @@
-"""Sequences against a slow obvious reference, and the way back through a ring."""
+"""Sequences against a slow obvious reference, saved and restored meanwhile, and the way back through a ring."""
+
+import itertools
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 from tests.replay.test_ring import Reference, fill, histories, play
 from tfdpg import Spec
 from tfdpg.acting import Recall
-from tfdpg.replay import Layout, Ring, SequenceLayout, draw_sequences, draw_transitions, sequences
+from tfdpg.replay import Layout, Ring, SequenceLayout, draw_sequences, draw_transitions, segments, sequences
 from tfdpg.replay.ring import NONE
 from tfdpg.replay.segments import whole
 from tfdpg.replay.sequences import previous_rows, priority, walk
@@ -56,14 +59,32 @@ def expected_sequence(episode, t, held, burn_in, length, n, weight):
     return rows, step_of(seen[max(oldest, t - burn_in)])[1:]
 
 
-@settings(max_examples=300, deadline=None)
-@given(histories(), st.integers(0, 4), st.integers(1, 5))
-def test_sequences_are_the_reference_s(history, burn_in, length):
-    _, steps, size, n = history
-    ring, reference = ring_of(size), Reference(size)
+def soiled_ring(size):
+    """A ring in memory that holds NaN that signal, since what was not written to may hold anything."""
+    ring = ring_of(size)
     ring.allocate()
-    ring.rows.view(np.uint32)[:] = 0x7FA00001  # memory that was not written to may hold anything: NaN that signals
-    play(ring, reference, steps, step_of)
+    ring.rows.view(np.uint32)[:] = 0x7FA00001
+    return ring
+
+
+def play_with_saves(steps, size, saves):
+    """Takes the steps of a history, and goes on with a ring that was restored from segments after some of them."""
+    ring, reference = soiled_ring(size), Reference(size)
+    for first, stop in itertools.pairwise([0, *sorted(saves), len(steps)]):
+        if first:
+            saved, ring = ring, soiled_ring(size)
+            ring.restore(saved.state(), segments.of(saved))
+        play(ring, reference, steps[first:stop], step_of)
+    return ring, reference
+
+
+@mock.patch.object(segments, "ROWS", 4)
+@mock.patch.object(segments, "BYTES", 0)
+@settings(max_examples=300, deadline=None)
+@given(histories(), st.integers(0, 4), st.integers(1, 5), st.sets(st.integers(1, 40), max_size=3))
+def test_sequences_are_the_reference_s(history, burn_in, length, saves):
+    _, steps, size, n = history
+    ring, reference = play_with_saves(steps, size, {save for save in saves if save < len(steps)})
     held = reference.added - ring.size
     taken = [(e, t) for e in reference.episodes for t in range(len(e["rewards"])) if e["numbers"][t] >= held]
     slots = np.array([e["numbers"][t] % size for e, t in taken], np.int64)

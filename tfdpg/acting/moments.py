@@ -65,6 +65,13 @@ class Moments:
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Takes what `state` gave."""
+        """Takes what `state` gave.
+
+        Raises:
+            ValueError: it is of other features.
+        """
+        shapes = {state[name].shape for name in ("moments_mean", "moments_squares")}
+        if shapes != {self.mean.shape}:
+            raise ValueError(f"The stored moments must be of {len(self.mean)} features. Received shapes: {shapes}")
         self.count, self.rows_seen = int(state["moments_count"]), int(state["moments_rows"])
         self.mean, self._squares = state["moments_mean"], state["moments_squares"]

@@ -58,9 +58,24 @@ class Policy(ActingPolicy):
         import tensorflow as tf
 
         try:
-            return tf.saved_model.load(str(self.directory))
+            model = tf.saved_model.load(str(self.directory))
+            pi = model.signatures["pi"]
+            found = _shapes(pi.structured_input_signature[1]), _shapes(pi.structured_outputs)
+            if found != (wanted := self._takes_and_gives()):
+                raise ExportError(f"`pi` must take and give {wanted}, as tfdpg.json says. Received: {found}")
+            return model
         except Exception as error:
             raise _unloadable(self.directory, error) from error
+
+    def _takes_and_gives(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The types and shapes of the inputs and the outputs of `pi`, by name, without the batch."""
+        discrete = self.spec.actions is not None
+        takes = {leaf.name: (leaf.dtype, leaf.shape) for leaf in self.spec.leaves}
+        gives: dict[str, Any] = {"pi": ("int64", ()) if discrete else ("float32", (self.spec.act_dim,))}
+        if self.recall is not None:
+            takes |= _shapes(named(self.recall, self.recall.start(1)))
+            gives |= {name: ("float32", (width,)) for name, width in self.recall.parts}
+        return takes, gives
 
     def numpy(self) -> ActingPolicy:
         """The policy alone, computed in NumPy, for a process without TensorFlow; it begins anew.
@@ -201,6 +216,10 @@ class Policy(ActingPolicy):
 
         outputs = self._model.signatures[name](**{key: tf.constant(values) for key, values in inputs.items()})
         return {key: values.numpy() for key, values in outputs.items()}
+
+
+def _shapes(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: (each.dtype.name, tuple(each.shape[1:])) for name, each in arrays.items()}
 
 
 def _unloadable(directory: Path, error: Exception) -> ExportError:

@@ -31,6 +31,8 @@ def recall_of(spec: Spec, metadata: Mapping[str, Any]) -> Recall | None:
     if "state" not in metadata:
         return None
     remembers, parts = metadata["remembers"], [(part["name"], *part["shape"]) for part in metadata["state"]]
+    if not all(isinstance(name, str) and isinstance(width, int) and width > 0 for name, width in parts):
+        raise ValueError(f"`state` must have texts as names and positive integers as widths. Received: {parts}")
     return Recall(spec, "action" in remembers, "reward" in remembers, tuple(parts), stored=False)
 
 

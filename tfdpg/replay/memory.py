@@ -1,5 +1,6 @@
 """Memory for large arrays: how much this process may still take, control groups counted, or files in its place."""
 
+import contextlib
 import math
 import mmap
 import os
@@ -49,8 +50,13 @@ def take(shape: tuple[int, ...], dtype: Any, directory: Path | None) -> np.ndarr
     with writing(directory, lambda: nbytes):
         os.posix_fallocate(file.fileno(), 0, nbytes)  # a full disk would kill whoever writes to the mapping
     memory = mmap.mmap(file.fileno(), 0)
-    weakref.finalize(memory, file.close)
+    weakref.finalize(memory, _remove, file)
     return np.frombuffer(memory, dtype).reshape(shape)
+
+
+def _remove(file: Any) -> None:
+    with contextlib.suppress(FileNotFoundError):  # somebody did
+        file.close()
 
 
 def available_memory(root: str | Path = "/") -> int | None:

@@ -16,7 +16,7 @@ import numpy as np
 from tfdpg.arguments import positive_int
 from tfdpg.replay.memory import check_room, take
 from tfdpg.replay.rows import Rows
-from tfdpg.replay.segments import LINKS, Filed
+from tfdpg.replay.segments import LINKS, Filed, check
 from tfdpg.spec import Packed, Spec
 
 NONE = -1
@@ -274,7 +274,7 @@ class Ring:
             segments: all of its rows, in segments one after the other; older rows before them are left out.
 
         Raises:
-            ValueError: rows are missing, or of another shape.
+            ValueError: rows are missing, of another shape, or lead to older ones; or lanes are at none of them.
         """
         added, held = int(state["added"]), int(state["size"])
         forgotten = added - held if held < self.replay_size else 0  # slots that no row was ever put into come last
@@ -287,6 +287,7 @@ class Ring:
         heads = state["heads"]
         known = heads, state.get("newest", heads), state.get("opened", np.full_like(heads, NONE))
         self.current, self.newest, self.opened = (np.where(rows >= forgotten, rows - forgotten, NONE) for rows in known)
+        check(self)
 
     def append(self, segment: Mapping[str, Any]) -> None:
         """Adds a segment of another ring as the newest rows; rows of the segment before lead to it, lanes do not."""

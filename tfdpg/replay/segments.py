@@ -139,6 +139,24 @@ def whole(ring: "Ring") -> dict[str, Any]:
     return ring.segment(ring.added - ring.size, ring.added)
 
 
+def check(ring: "Ring") -> None:
+    """Checks what a ring was restored from, so that every way through its rows has an end.
+
+    Raises:
+        ValueError: a lane is at a row that there is not, or a row leads to one that is not newer.
+    """
+    for lanes in (ring.current, ring.newest, ring.opened):
+        known = lanes.shape == ring.current.shape == (len(lanes),) and lanes.dtype == np.int64
+        if not known or not ((lanes >= -1) & (lanes < ring.added)).all():
+            raise ValueError("The stored replay has lanes at rows that there are not")
+    slots, left = np.arange(ring.added - ring.size, ring.added) % ring.replay_size, np.arange(ring.size, 0, -1)
+    for links in (ring.successor, ring.onward) if ring.size else ():
+        if links is not None:
+            after = (links[slots] - slots) % ring.replay_size
+            if ((links[slots] >= 0) & ((after == 0) | (after >= left))).any():
+                raise ValueError("The stored replay has rows that lead to older ones, or to none")
+
+
 def alone(segment: Mapping[str, Any]) -> dict[str, Any]:
     """A segment without what leads to rows after it."""
     rows_after = np.arange(len(segment["rows"]))[::-1]
