@@ -122,9 +122,11 @@ class CompiledUpdates:
                 return Learnt(np.concatenate(measured), weights, [], done)
 
     def _call(self, packed: tuple[np.ndarray, ...], n: int) -> list[np.ndarray]:
-        with tf.device(self._device), graphs_are_freed():
+        with tf.device(self._device):
             arguments = tuple(map(tf.constant, packed)), self._counts(n)
-            self._runs = self._runs or self.function.get_concrete_function(*arguments)
+            if self._runs is None:
+                with graphs_are_freed():
+                    self._runs = self.function.get_concrete_function(*arguments)
             return [result.numpy() for result in self._runs(*arguments)]
 
     def _padded(self, part: np.ndarray) -> np.ndarray:
