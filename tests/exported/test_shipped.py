@@ -5,10 +5,14 @@ import shutil
 from pathlib import Path
 
 import gymnasium as gym
+import jsonschema
 import numpy as np
 import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 import tfdpg
+from tests.export.runtimes import schema
 from tfdpg import files
 from tfdpg.acting import ActingPolicy
 from tfdpg.export.verify import in_session
@@ -50,6 +54,25 @@ def test_a_shipped_model_is_as_good_as_its_card_says(name):
     spread = 3 * scores["return_std"] / EPISODES**0.5 + 0.02 * abs(scores["return"])
     assert found["return"] > scores["return"] - spread
     assert scores["episodes"] >= 20 and scores["return_min"] <= scores["return"] <= scores["return_max"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_card_has_the_signatures_that_a_server_reads_from_the_model(name):
+    version = latest_version(FOLDER / name)
+    card = json.loads((version / METADATA).read_text())
+    jsonschema.validate(card, json.loads(schema()))
+    graph = SavedModel.FromString((version / "saved_model.pb").read_bytes()).meta_graphs[0]
+    assert graph.signature_def.keys() - card["signatures"].keys() == {"serving_default", "__saved_model_init_op"}
+    for key, said in card["signatures"].items():
+        for way, tensors in (
+            ("inputs", graph.signature_def[key].inputs),
+            ("outputs", graph.signature_def[key].outputs),
+        ):
+            told = {each["name"]: each for each in said[way]}
+            assert told.keys() == tensors.keys()
+            for each, info in tensors.items():
+                assert told[each]["dtype"] == tf.dtypes.as_dtype(info.dtype).name
+                assert info.tensor_shape.unknown_rank or len(told[each]["shape"]) == len(info.tensor_shape.dim)
 
 
 def test_each_algorithm_and_critic_is_shipped_and_small():

@@ -10,6 +10,9 @@ from tfdpg.acting import Recall
 from tfdpg.spaces import compact
 from tfdpg.spec import Leaf, Spec
 
+Tensors = Mapping[str, Any]
+"""Tensors, or what has a dtype and a shape as they have, by name."""
+
 UNITS = {
     **dict.fromkeys(("a", "pi", "a_before", "loc", "scale"), "action"),
     **dict.fromkeys(("r", "r_before"), "reward"),
@@ -28,9 +31,15 @@ def in_order(names: Iterable[str], spec: Spec, recall: Recall | None) -> list[st
     return sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))
 
 
-def tensor_facts(
-    tensors: Mapping[str, tf.TensorSpec], spec: Spec, recall: Recall | None, over_time: bool
-) -> list[dict[str, Any]]:
+def signature_facts(inputs: Tensors, outputs: Tensors, spec: Spec, recall: Recall | None) -> dict[str, Any]:
+    """The `inputs` and `outputs` of a signature; see `tensor_facts`."""
+    lengths = {leaf.name: len(leaf.shape) for leaf in spec.leaves}
+    over_time = any(name in lengths and len(each.shape) == lengths[name] + 2 for name, each in inputs.items())
+    tensors = {"inputs": inputs, "outputs": outputs}
+    return {key: tensor_facts(each, spec, recall, over_time) for key, each in tensors.items()}
+
+
+def tensor_facts(tensors: Tensors, spec: Spec, recall: Recall | None, over_time: bool) -> list[dict[str, Any]]:
     """The inputs or outputs of a signature, in their order.
 
     Args:

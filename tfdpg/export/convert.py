@@ -13,7 +13,7 @@ import numpy as np
 from tfdpg import files
 from tfdpg.arguments import reject
 from tfdpg.export import c, litert, onnx
-from tfdpg.export.contract import tensor_facts
+from tfdpg.export.contract import signature_facts
 from tfdpg.export.fidelity import action_error, differences
 from tfdpg.export.source import Source
 from tfdpg.export.verify import Reference, Run, in_session
@@ -158,11 +158,8 @@ def _accepted(quantize: str, error: float, max_error: float, count: int) -> dict
 
 def _described(source: Source, chosen: Format, name: str, file: str, found: Mapping[str, float]) -> dict[str, Any]:
     """What `tfdpg.json` says of a signature."""
-    inputs = source.inputs(name)
-    lengths = {leaf.name: len(leaf.shape) for leaf in source.spec.leaves}
-    over_time = any(name in lengths and len(spec.shape) == lengths[name] + 2 for name, spec in inputs.items())
-    tensors = {"inputs": inputs, "outputs": source.signatures[name].structured_outputs}
-    said = {key: tensor_facts(value, source.spec, source.recall, over_time) for key, value in tensors.items()}
+    inputs, outputs = source.inputs(name), source.signatures[name].structured_outputs
+    said = signature_facts(inputs, outputs, source.spec, source.recall)
     for output in said["outputs"]:
         output["name"] = chosen.output_name(output["name"], inputs)
     return {"file": file} | said | ({"difference": found[name]} if name in found else {})

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tfdpg import files
 from tfdpg.acting import MLPActor, MLPCritic, Recall
+from tfdpg.export.contract import signature_facts
 from tfdpg.export.memory import check_steps
 from tfdpg.export.signature import Signature
 from tfdpg.export.stock import write_stock
@@ -70,6 +71,7 @@ def write(
     try:
         with files.writing(directory, lambda: _nbytes(networks)), files.scratch_directory(directory) as scratch:
             functions = {name: signature.concrete(spec) for name, signature in signatures.items()}
+            described_signatures = {name: _described(each, spec, recall) for name, each in functions.items()}
             functions |= {"serving_default": functions["pi"]}
             module = _RawVariables(networks.values())
             for name, method in (methods(spec, signatures) if library else {}).items():
@@ -86,7 +88,7 @@ def write(
             if actor is not None:
                 write_stock(scratch, spec, actor, critics, recall, references, cases)
             write_warmup(scratch, directory.resolve().name, cases)
-            files.seal(scratch, METADATA, _describe(spec, metadata))
+            files.seal(scratch, METADATA, _describe(spec, metadata, described_signatures))
             return move_to_next_version(scratch, directory)
     except BaseException:
         with contextlib.suppress(OSError):  # someone else uses the directory by now
@@ -126,8 +128,15 @@ class _RawVariables(tf.Module):
         self.raw = [variable.value for network in networks for variable in network.variables]
 
 
-def _describe(spec: Spec, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _described(function: Any, spec: Spec, recall: Recall | None) -> dict[str, Any]:
+    """What `tfdpg.json` says of a signature."""
+    inputs = {each.name: each for each in tf.nest.flatten(function.structured_input_signature)}
+    return {"file": "saved_model.pb"} | signature_facts(inputs, function.structured_outputs, spec, recall)
+
+
+def _describe(spec: Spec, metadata: Mapping[str, Any], signatures: Mapping[str, Any]) -> dict[str, Any]:
     # their own word: TensorFlow may be installed under another name, such as tensorflow-cpu
     others = {library.__name__: library.__version__ for library in (tf, keras, gymnasium, np)}
     versions = {"tfdpg": importlib.metadata.version("tfdpg"), **others}
-    return {"format": FORMAT, **metadata, **spec.to_json(), "versions": versions}
+    facts = {"signatures": signatures, "left_out": {}, "versions": versions}
+    return {"format": FORMAT, "export_format": "tf_saved_model", **metadata, **spec.to_json(), **facts}
