@@ -70,6 +70,8 @@ def tensor_facts(tensors: Tensors, spec: Spec, recall: Recall | None, over_time:
 
 def _shape(shape: tf.TensorShape, over_time: bool) -> list[Any]:
     words = iter(["batch", "time", "levels"] if over_time else ["batch", "levels"])
+    if shape.rank is None:  # `levels`, and what comes of them, which may also be without a batch
+        return [*words]
     return [next(words) if size is None else size for size in shape]
 
 
