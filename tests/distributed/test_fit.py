@@ -163,8 +163,9 @@ def test_a_broken_environment_ends_training_with_its_traceback(local_ray, tmp_pa
         distributed.fit(agent, Identity, **SHORT)
 
 
+@brief
 def test_a_killed_worker_comes_back_and_every_step_counts_once(local_ray, tmp_path):
-    agent = AGENTS["DDPG"](Counter(), replay_size=200_000, pi_lr=1e-6)  # too slow to come to its bounds
+    agent = AGENTS["DDPG"](Counter(), replay_size=200_000)
     killer = Killer(tmp_path)
     make_env = functools.partial(Witness, tmp_path, sleep=0.0)
     options = SHORT | {"epochs": 10**6, "steps_per_epoch": 100}
