@@ -28,6 +28,7 @@ def train(*arguments, env="tfdpg-test/Counter-v0"):
     return cli.main(["train", "ddpg", "--env", env, *QUICK, *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_each_seed_has_a_heading_and_all_have_a_table(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert train("--run-dir", "auto", "--seeds", "3", "random", env=COUNTER) == 0

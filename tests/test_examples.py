@@ -32,6 +32,7 @@ def test_own_networks(tmp_path):
     np.testing.assert_allclose(tfdpg.load_agent(tmp_path / "agent")(observation), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_offline(tmp_path):
     returns = offline.compare("Pendulum-v1", tmp_path / "recording", steps=300, updates=20, **SMALL)
     assert set(returns) == {"online", "offline"} and all(-2000 < value < 0 for value in returns.values())

@@ -106,7 +106,7 @@ class Choice(gym.Env):
     "kind, options",
     [
         ("discrete", {}),
-        ("box", {"shared_torso": True}),
+        pytest.param("box", {"shared_torso": True}, marks=pytest.mark.slow),
         pytest.param("discrete", {"shared_torso": True}, marks=pytest.mark.slow),
         pytest.param("box", {}, marks=pytest.mark.slow),
     ],

@@ -164,6 +164,7 @@ def test_a_broken_environment_ends_training_with_its_traceback(local_ray, tmp_pa
 
 
 @brief
+@pytest.mark.slow
 def test_a_killed_worker_comes_back_and_every_step_counts_once(local_ray, tmp_path):
     agent = AGENTS["DDPG"](Counter(), replay_size=200_000)
     killer = Killer(tmp_path)

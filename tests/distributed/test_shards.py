@@ -48,6 +48,7 @@ def test_rows_come_and_go(local_ray, replay, tmp_path):
     assert offline.replay.added > 150
 
 
+@pytest.mark.slow
 def test_shards_know_the_range_of_returns_and_the_seed_s_weights(local_ray):
     agent = tfdpg.D4PG(Counter(), **SMALL)
     history = distributed.fit(agent, counter, **SHORT).history

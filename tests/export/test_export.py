@@ -85,6 +85,7 @@ def batch(spec, count):
     return tuple(np.concatenate(parts) for parts in zip(*rows, strict=True))
 
 
+@pytest.mark.slow
 def test_a_fresh_process_without_tfdpg_computes_what_the_agents_do(td3, exported, tmp_path):
     env = gym.make("Pendulum-v1")
     agents = [moved(make(env)) for name, make in AGENTS.items() if name != "TD3"]
