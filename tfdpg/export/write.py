@@ -69,8 +69,9 @@ def write(
     check_directory(directory)
     made = files.make_directory(directory)
     try:
-        with files.writing(directory, lambda: _nbytes(networks)), files.scratch_directory(directory) as scratch:
-            functions = {name: signature.concrete(spec) for name, signature in signatures.items()}
+        functions = {name: signature.concrete(spec) for name, signature in signatures.items()}
+        takes = functools.partial(_nbytes, networks, [*functions.values()])
+        with files.writing(directory, takes), files.scratch_directory(directory) as scratch:
             described_signatures = {name: _described(each, spec, recall) for name, each in functions.items()}
             functions |= {"serving_default": functions["pi"]}
             module = _RawVariables(networks.values())
@@ -97,9 +98,10 @@ def write(
         raise
 
 
-def _nbytes(networks: Mapping[str, keras.Model]) -> int:
-    """What the weights take, which a model holds beside its graph."""
-    return sum(np.asarray(variable).nbytes for network in networks.values() for variable in network.variables)
+def _nbytes(networks: Mapping[str, keras.Model], functions: Iterable[Any]) -> int:
+    """What a model takes, for the most part: its graphs, and weights twice where the policy is in `policy.npz` too."""
+    weights = sum(np.asarray(variable).nbytes for network in networks.values() for variable in network.variables)
+    return 2 * weights + sum(function.graph.as_graph_def().ByteSize() for function in functions)
 
 
 def _cases(
