@@ -14,7 +14,8 @@ from tests.agents import cells
 from tests.agents.roster import AGENTS, fit_briefly
 from tests.environments import Counter
 
-AGENTS = AGENTS | {"LSTM": lambda env: cells.remembering(env, recurrent="lstm", recurrent_units=3, run_eagerly=False)}
+COMPILED = {"run_eagerly": False, "jit_compile": False}  # XLA keeps its programs
+AGENTS = AGENTS | {"LSTM": lambda env: cells.remembering(env, recurrent="lstm", recurrent_units=3, **COMPILED)}
 
 
 def graphs():
