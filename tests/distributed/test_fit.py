@@ -23,6 +23,8 @@ from tfdpg.exploration import OrnsteinUhlenbeck
 from tfdpg.replay.ring import NONE
 from tfdpg.training.callbacks import Checkpoint
 
+pytestmark = brief
+
 SHORT = {"epochs": 2, "steps_per_epoch": 60, "actors": 2, "chunk": 10, "verbose": 0}
 
 

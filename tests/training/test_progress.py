@@ -74,7 +74,8 @@ def test_the_bar(capsys, monkeypatch):
     drawn = lines[3].split("\r")[1:]
     assert len(drawn) == 5 and drawn[1].startswith("10/20 ━━━━━━━━━━────────── 0s left · env_steps 30 · return 15 · ")
     last = [f"{name} {written(logs[name][1])}" for name in MEANS]
-    assert drawn[-1].rstrip() == " · ".join(["20/20 " + 20 * "━" + " 0s", "env_steps 40", *last])
+    end = re.sub(r" \ds ", " 0s ", drawn[-1].rstrip(), count=1)  # or a second or more, on a machine that is busy
+    assert end == " · ".join(["20/20 " + 20 * "━" + " 0s", "env_steps 40", *last])
     assert all(len(after) >= len(before.rstrip()) for before, after in zip(drawn, drawn[1:], strict=False))
 
 
