@@ -5,6 +5,7 @@ import math
 import mmap
 import os
 import shutil
+import sys
 import tempfile
 import weakref
 from pathlib import Path
@@ -48,7 +49,9 @@ def take(shape: tuple[int, ...], dtype: Any, directory: Path | None) -> np.ndarr
     file = tempfile.NamedTemporaryFile(prefix="tfdpg-replay-", dir=directory)
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     with writing(directory, lambda: nbytes):
-        os.posix_fallocate(file.fileno(), 0, nbytes)  # a full disk would kill whoever writes to the mapping
+        file.truncate(nbytes)
+        if sys.platform != "darwin":  # which cannot
+            os.posix_fallocate(file.fileno(), 0, nbytes)  # a full disk would kill whoever writes to the mapping
     memory = mmap.mmap(file.fileno(), 0)
     weakref.finalize(memory, _remove, file)
     return np.frombuffer(memory, dtype).reshape(shape)
