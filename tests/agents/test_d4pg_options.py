@@ -1,0 +1,59 @@
+"""D4PG's options, and critics of one's own."""
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdpg
+from tests.agents.by_hand import BATCH, SPEC, linear
+from tests.agents.test_d4pg import KERNEL, categorical_agent, critic
+from tfdpg.networks import Categorical, Mixture, Value
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"critic": "quantile"}, '`critic` must be "categorical", "mixture" or "scalar"'),
+        ({"critic": "mixture", "atoms": 21}, "`atoms` does nothing where `critic` is 'mixture'"),
+        ({"components": 3}, "`components` does nothing where `critic` is 'categorical'"),
+        ({"v_min": 0.0}, "`v_min` and `v_max` go together"),
+        ({"v_min": 1.0, "v_max": 1.0}, "`v_min` must be less than `v_max`"),
+        ({"v_min": 0.0, "v_max": 1.0, "v_range": "auto"}, "chooses `v_min` and `v_max` itself"),
+        ({"v_range": "wide"}, '`v_range` must be "auto" or "running" or None'),
+        ({"v_min": 0.0, "v_max": 1.0, "atoms": 1}, "`atoms` must be an integer of at least 2"),
+        ({"v_min": 1e8, "v_max": 1e8 + 1}, "that differ in float32"),
+        ({"critic": "mixture", "min_stddev": 0.0}, "`min_stddev` must be a number above 0"),
+        ({"beta_steps": 10}, "`beta_steps` does nothing where `beta` is 1"),
+        ({"critics": 3}, "`critics` must be 1 or 2"),
+        ({"clip_action_gradient": 0.0}, "`clip_action_gradient` must be a number above 0"),
+        ({"torso": "resnet"}, '`torso` must be "mlp", "control", "layer_norm" or "two_branch"'),
+        ({"torso": "two_branch"}, "needs a Dict of two observations"),
+        ({"torso": "control", "hidden_units": (8,)}, "`hidden_units` does nothing where `torso` is 'control'"),
+        ({"replay": "uniform", "beta": 0.5}, "`beta` does nothing where `replay` is 'uniform'"),
+        ({"replay": "uniform", "normalize_weights": True}, "`normalize_weights` does nothing where `replay`"),
+    ],
+)
+def test_options_out_of_range_or_without_effect_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        tfdpg.D4PG(gym.make("Pendulum-v1"), **options)
+
+
+def test_own_critics_end_in_a_layer_of_the_kind():
+    plain = linear([keras.Input((1,)), keras.Input((1,))], [0.1, 0.2])
+    with pytest.raises(ValueError, match=r"`q1` must end in a tfdpg.networks.Categorical layer"):
+        tfdpg.D4PG(SPEC, q1=plain)
+    with pytest.raises(ValueError, match="`v_min` does nothing where `q1` is your own"):
+        tfdpg.D4PG(SPEC, q1=critic(Categorical(-2, 2, 5), KERNEL), v_min=0, v_max=1)
+    for kind, layer, width in (("mixture", Mixture(2), 6), ("scalar", Value(), 1)):
+        agent = tfdpg.D4PG(SPEC, q1=critic(layer, np.full((2, width), 0.1)), critic=kind, batch_size=2)
+        assert np.isfinite(agent.update(BATCH, tf.constant(1, tf.int64))["loss_q"]).all()
+
+
+def test_own_critics_are_saved_and_loaded(tmp_path):
+    agent = categorical_agent()
+    agent.save(tmp_path / "agent")
+    again = tfdpg.load_agent(tmp_path / "agent")
+    for a, b in zip(agent.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
