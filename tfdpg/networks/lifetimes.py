@@ -1,8 +1,9 @@
 """Graphs that can be freed.
 
 TensorFlow keeps each gradient function that `tf.custom_gradient` made while a graph was traced, and with it the graph,
-for as long as the process lives: those of our layers, and one of Keras' optimizers. Nobody asks for it once gradients
-are in the graph.
+for as long as the process lives (its issues 27492 and 97697): those of our layers, and one of Keras' optimizers. Nobody
+asks for it once gradients are in the graph. What another thread traces meanwhile loses its own, too: a gradient through
+it that is taken later is an error of TensorFlow's, never a wrong one.
 """
 
 import contextlib
