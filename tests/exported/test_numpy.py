@@ -93,6 +93,10 @@ def test_an_actor_is_read_as_it_was_written(tmp_path):
     save_actor(tmp_path / "policy.npz", actor)
     packed = spec.pack(np.random.default_rng(1).normal(size=(5, 3)))
     np.testing.assert_array_equal(load_actor(tmp_path / "policy.npz", spec, None)(packed), actor(packed))
+    for weights, came in ((actor.weights.astype("U32"), "<U32"), (actor.weights[None], "float32")):
+        np.savez(tmp_path / "policy.npz", **dict(np.load(tmp_path / "policy.npz")) | {"weights": weights})
+        with pytest.raises(ValueError, match=rf"`weights` of .*policy.npz must be float32 \[n\]. Received: {came}"):
+            load_actor(tmp_path / "policy.npz", spec, None)
 
 
 @pytest.mark.parametrize("name", ["pi", pytest.param("q2", marks=pytest.mark.slow)])

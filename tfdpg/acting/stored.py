@@ -89,7 +89,11 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             arrays = dict(file)
     except zipfile.BadZipFile as error:
         raise ValueError(f"{path} is damaged: {error}") from error
-    return arrays, {"critics": {}} | json.loads(str(arrays["description"]))
+    description = {"critics": {}} | json.loads(str(arrays.pop("description")))
+    for name, values in arrays.items():
+        if values.dtype != np.float32 or values.ndim != 1:
+            raise ValueError(f"`{name}` of {path} must be float32 [n]. Received: {values.dtype} {list(values.shape)}")
+    return arrays, description
 
 
 def _name(kinds: dict[str, Any], thing: Any) -> str:
