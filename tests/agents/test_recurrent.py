@@ -60,7 +60,6 @@ def one():
     return agent, packed, learn
 
 
-@pytest.mark.slow
 def test_what_is_masked_or_not_learnt_from_changes_no_weight(one):
     agent, packed, learn = one
     layout, real = layout_of(agent), packed[0][0]

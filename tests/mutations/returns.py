@@ -213,7 +213,7 @@ MUTATIONS = (
         "replay/sequences.py",
         "ETA * sizes.max(axis=-1) + (1 - ETA) * mean",
         "mean",
-        ("agents/test_recurrent_update.py",),
+        ("replay/test_sequences.py",),
     ),
     (
         "memory: the gradient stops at masked steps",
