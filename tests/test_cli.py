@@ -77,6 +77,13 @@ def test_export_and_inspect(run, tmp_path, capsys):
     assert "exported" in capsys.readouterr().out
     observation = np.ones(2, np.float32)
     assert tfdpg.load(tmp_path / "model/2")(observation) == pytest.approx(tfdpg.load(tmp_path / "model/3")(observation))
+    assert cli.main(["inspect", str(tmp_path / "model")]) == 0
+    assert "q1(x: float32[batch, 2], a: float32[batch, 1]) -> q1: float32[batch]" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_export_and_convert_to_other_formats(run, tmp_path, capsys):
+    assert cli.main(["export", str(run), str(tmp_path / "model")]) == 0
     for format, file in (("onnx", "pi.onnx"), ("litert", "model.tflite")):
         options = ["--format", format, "--checkpoint", "latest" if format == "onnx" else "best"]
         assert cli.main(["export", str(run), str(tmp_path / format), *options]) == 0
@@ -84,14 +91,12 @@ def test_export_and_inspect(run, tmp_path, capsys):
         assert (tmp_path / format / file).exists() and (tmp_path / f"{format}-2" / file).exists()
         assert f"wrote {tmp_path}/{format}-2" in capsys.readouterr().out
         assert cli.main(["convert", str(tmp_path / "model/1"), str(tmp_path / "model"), *options[:2]]) == 1
-        assert "which holds the versions [1, 2, 3] of a SavedModel" in capsys.readouterr().err
+        assert "which holds the versions [1] of a SavedModel" in capsys.readouterr().err
     assert (
         cli.main(["convert", str(tmp_path / "model"), str(tmp_path / "x"), "--format", "onnx", "--quantize", "int8"])
         == 1
     )
     assert '`quantize` does nothing where `format` is "onnx"' in capsys.readouterr().err
-    assert cli.main(["inspect", str(tmp_path / "model")]) == 0
-    assert "q1(x: float32[batch, 2], a: float32[batch, 1]) -> q1: float32[batch]" in capsys.readouterr().out
 
 
 def test_export_for_clients_of_tf_agents(run, tmp_path, capsys):

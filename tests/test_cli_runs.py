@@ -17,6 +17,7 @@ from tfdpg import cli
 pytestmark = brief
 
 
+@pytest.mark.slow
 def test_resume_goes_on_where_it_was(tmp_path, capsys):
     assert train("--run-dir", tmp_path / "twice") == 0
     before = tfdpg.load_agent(tmp_path / "twice/seed-0/checkpoints/60")

@@ -74,11 +74,12 @@ def test_a_device_that_is_not_there_is_refused(make):
 
 
 HALVES = ["mixed_float16", "mixed_bfloat16"]
-QUICK = [("DDPG", "mixed_bfloat16", False)]
-SLOW = [("ACER", "mixed_float16", False), *((name, half, True) for half in HALVES for name in AGENTS)]
+CASES = [("DDPG", "mixed_bfloat16", False), ("ACER", "mixed_float16", False)]
+CASES += [*((name, half, True) for half in HALVES for name in AGENTS)]
 
 
-@pytest.mark.parametrize("name, policy, jit", QUICK + [pytest.param(*case, marks=pytest.mark.slow) for case in SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("name, policy, jit", CASES)
 def test_mixed_precision_learns_acts_and_exports(name, policy, jit, tmp_path):
     env = Counter()
     keras.config.set_dtype_policy(policy)

@@ -36,12 +36,13 @@ def assert_states_are_the_policy_s(agent):
 
 
 @brief
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options, how",
     [
         pytest.param({"recurrent": "lstm"}, {}, id="numpy"),
-        pytest.param({"recurrent": "gru"}, {"replay_shards": 2}, id="shards", marks=pytest.mark.slow),
-        pytest.param({"recurrent": Leaky}, {"worker_backend": "tensorflow"}, id="own", marks=pytest.mark.slow),
+        pytest.param({"recurrent": "gru"}, {"replay_shards": 2}, id="shards"),
+        pytest.param({"recurrent": Leaky}, {"worker_backend": "tensorflow"}, id="own"),
     ],
 )
 def test_states_come_with_the_chunks(local_ray, options, how):

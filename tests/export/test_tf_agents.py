@@ -118,10 +118,11 @@ def test_the_object_of_a_policy_saver_acts(exported):
         assert step.state == step.info == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "remembers, carried",
     [
-        pytest.param(("observation",), [4, 4], marks=pytest.mark.slow),
+        (("observation",), [4, 4]),
         (("observation", "action", "reward"), [4, 4, 1]),
     ],
     ids=["observation", "all"],
