@@ -215,18 +215,4 @@ MUTATIONS = (
         "mean",
         ("replay/test_sequences.py",),
     ),
-    (
-        "memory: the gradient stops at masked steps",
-        "networks/memory.py",
-        "tf.where(valid[t], 0.0, old) + new",
-        "new",
-        ("networks/test_memory.py",),
-    ),
-    (
-        "memory: masked steps are gone through",
-        "networks/memory.py",
-        "tf.where(valid[t], new, old)",
-        "new",
-        ("networks/test_memory.py",),
-    ),
 )

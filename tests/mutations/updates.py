@@ -163,7 +163,14 @@ MUTATIONS = (
         MEMORY,
     ),
     (
-        "memory: a step that was none is remembered",
+        "memory: the gradient stops at masked steps",
+        "networks/memory.py",
+        "tf.where(valid[t], 0.0, old) + new",
+        "new",
+        MEMORY,
+    ),
+    (
+        "memory: masked steps are gone through",
         "networks/memory.py",
         "tf.where(valid[t], new, old)",
         "new",
