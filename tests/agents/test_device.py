@@ -75,7 +75,7 @@ def test_a_device_that_is_not_there_is_refused(make):
 
 HALVES = ["mixed_float16", "mixed_bfloat16"]
 CASES = [("DDPG", "mixed_bfloat16", False), ("ACER", "mixed_float16", False)]
-CASES += [*((name, half, True) for half in HALVES for name in AGENTS)]
+CASES += [(name, half, True) for half in HALVES for name in AGENTS]
 
 
 @pytest.mark.slow
