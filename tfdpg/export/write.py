@@ -70,7 +70,8 @@ def write(
     made = files.make_directory(directory)
     try:
         functions = {name: signature.concrete(spec) for name, signature in signatures.items()}
-        takes = functools.partial(_nbytes, networks, [*functions.values()])
+        stock = [] if actor is None else [actor, *critics.values()]
+        takes = functools.partial(_nbytes, networks, stock, [*functions.values()])
         with files.writing(directory, takes), files.scratch_directory(directory) as scratch:
             described_signatures = {name: _described(each, spec, recall) for name, each in functions.items()}
             functions |= {"serving_default": functions["pi"]}
@@ -98,10 +99,13 @@ def write(
         raise
 
 
-def _nbytes(networks: Mapping[str, keras.Model], functions: Iterable[Any]) -> int:
-    """What a model takes, for the most part: its graphs, and weights twice where the policy is in `policy.npz` too."""
+def _nbytes(
+    networks: Mapping[str, keras.Model], stock: Iterable[MLPActor | MLPCritic], functions: Iterable[Any]
+) -> int:
+    """What a model takes, for the most part: its weights, those in `policy.npz`, and its graphs."""
     weights = sum(np.asarray(variable).nbytes for network in networks.values() for variable in network.variables)
-    return 2 * weights + sum(function.graph.as_graph_def().ByteSize() for function in functions)
+    graphs = sum(function.graph.as_graph_def().ByteSize() for function in functions)
+    return weights + sum(each.weights.nbytes for each in stock) + graphs
 
 
 def _cases(
