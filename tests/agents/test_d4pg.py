@@ -279,6 +279,12 @@ def test_too_small_a_support_is_said_with_the_figure():
     assert len(caught) == 1 and history["edge_mass"][0] > 0.9
 
 
+def test_what_a_critic_does_not_know_yet_is_no_sign_of_too_small_a_support():
+    agent = tfdpg.D4PG(Counter(ends="truncated"), v_min=-500, v_max=500, seed=0, **SMALL)
+    history = agent.fit(Counter(ends="truncated"), epochs=1, steps_per_epoch=250, verbose=0).history
+    assert 0.02 < history["edge_mass"][0] < 0.1
+
+
 @pytest.mark.slow
 def test_a_support_that_is_wide_or_widens_by_itself_says_nothing():
     env, options = Counter(length=30), SMALL | {"hidden_units": (8, 8)}
