@@ -224,7 +224,7 @@ def test_what_cannot_be_compared_is_not_pooled(tmp_path, capsys):
 def test_rows_that_a_run_wrote_again_and_empty_ones_do_not_count(tmp_path):
     run = write_run(tmp_path / "a", returns=(1.0, 2.0))
     with open(run / "progress.csv", "a") as file:
-        file.write("1,200000.0,5.0,0\n2,300000,nan,0\n3,400000,7,0\n")
+        file.write("1,200000.0,5.0,0\n2,300000,nan,0\n3,400000,7,0\n4,500000,82")  # of 8260, as it is being written
     read = curves.read(run, "env_steps", "val_return", 1)
     assert (read.x.tolist(), read.y.tolist()) == ([100_000, 200_000, 400_000], [1, 5, 7])
 
@@ -249,11 +249,22 @@ def test_errors_say_what_was_looked_for(tmp_path, capsys):
     assert f"{table} begins with a command that this tfdpg does not take: there is no flag --no-such-flag" in error(
         table
     )
+    table.write_text("# tfdpg train td3 --env 'Hopper-v5\nenv_steps,val_return\n1,2\n")
+    assert f"{table} begins with a command that cannot be read: No closing quotation" in error(table)
     begun = write_run(tmp_path / "begun/seed-0", returns=())
     assert f"{begun} has no epoch yet" in error(begun)
     assert "None of the 1 runs in" in error(run, "--select", "nothing")
     assert "select=['nothing'], exclude=[]" in error(run, "--select", "nothing")
     assert "has no column 'reward'. It has: epoch, env_steps" in error(run, "--y", "reward")
+    file = write_run(tmp_path / "early/seed-0", returns=(float("nan"),)) / "progress.csv"
+    assert f"{file} has no line with numbers for 'env_steps' and 'val_return' yet" in error(run, file.parent)
+    for text, what in (
+        ("", "No columns"),
+        ("a\n1\n1,2\n", "Expected 1 fields in line 5"),
+        ("env_steps\nx\n", "string 'x'"),
+    ):
+        file.write_text(f"# of two lines\n\n{text}")
+        assert f"{file} is damaged: " in (message := error(file.parent)) and what in message
     for name in ("curves.doc", "curves"):
         assert ".pdf" in (message := error(run, "--out", tmp_path / name)) and f"Received: {tmp_path}/{name}" in message
     assert "`smooth` must be a positive integer" in error(run, "--smooth", 0)

@@ -1,6 +1,7 @@
 """What runs measured, and what tells their configurations from one another."""
 
 import dataclasses
+import io
 import json
 import shlex
 from collections import Counter
@@ -77,31 +78,45 @@ def _missing(path: Path, begun: Sequence[Path]) -> str:
 
 
 def command(file: Path) -> list[str]:
-    """The words after `tfdpg train` with which a file of results begins; none where it is no such file."""
+    """The words after `tfdpg train` with which a file of results begins; none where it is no such file.
+
+    Raises:
+        ValueError: these are no words of a command line.
+    """
     with file.open(errors="replace") as lines:
         first = lines.readline()
-    return shlex.split(first.removeprefix(COMMAND)) if first.startswith(COMMAND) else []
+    try:
+        return shlex.split(first.removeprefix(COMMAND)) if first.startswith(COMMAND) else []
+    except ValueError as error:
+        raise ValueError(f"{file} begins with a command that cannot be read: {error}") from error
 
 
 def read(run: Path, x: str, y: str, smooth: int) -> LearningCurve:
     """The columns `x` and `y` of a run, whose `y` is averaged over the last `smooth` points.
 
     Raises:
-        ValueError: a column is not there, or a file is damaged.
+        ValueError: a column is not there, or has no number yet, or a file is damaged.
     """
     return LearningCurve(run, settings(run), *points(run, x, y, smooth))
 
 
 def points(run: Path, x: str, y: str, smooth: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Likewise, the columns alone."""
+    """Likewise, the columns alone. A last line without an end does not count: it may stop within a number."""
     import pandas as pd
 
     file = run / "progress.csv" if run.is_dir() else run
-    table: Any = pd.read_csv(file, comment="#")
+    try:
+        text = file.read_text()
+        table: Any = pd.read_csv(io.StringIO(text[: text.rfind("\n") + 1]), comment="#")
+        numbers = {column: pd.to_numeric(table[column]) for column in (x, y) if column in table}
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged: {str(error).strip()}") from error
     for column in (x, y):
-        if column not in table:
+        if column not in numbers:
             raise ValueError(f"{file} has no column {column!r}. It has: {', '.join(table.columns)}")
-    table = table[list(dict.fromkeys((x, y)))].apply(pd.to_numeric).dropna()
+    table = pd.DataFrame(numbers).dropna()
+    if table.empty:
+        raise ValueError(f"{file} has no line with numbers for {x!r} and {y!r} yet")
     table = table.drop_duplicates(x, keep="last").sort_values(x)  # a run that went on has rows of lost steps too
     return table[x].values, table[y].rolling(smooth, min_periods=1).mean().values
 
