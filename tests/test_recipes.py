@@ -53,7 +53,7 @@ def test_the_command_line_takes_a_recipe_under_its_other_flags():
     ("agent", "words", "message"),
     [
         ("ddpg", ["--recipe", "normalized"], "--recipe normalized is not for DDPG, which has no option 'policy_delay'"),
-        ("td3", ["--recipe", "best"], "invalid choice 'best'"),
+        ("td3", ["--recipe", "best"], '--recipe must be "normalized" or None. Received: best'),
         ("td3", ["--recipe"], "Missing value"),
     ],
 )

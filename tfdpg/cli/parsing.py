@@ -88,10 +88,12 @@ def _plain(message: str, target: Any) -> str:
     if missing := re.match(r"Missing from [^:]*: (--\S+ )?(\S+) (.*?)\.? \(required\)", message):
         flag, kind, meaning = missing.groups()
         return f"{(flag or kind).strip()} is missing: {meaning}."
-    if wrong := re.match(r"Error parsing --(\S+): (.*)", message):
-        flag, came = wrong.groups()
+    if wrong := re.match(r"Error parsing --(?P<flag>\S+): (?P<came>.*)", message) or re.match(
+        rf"invalid choice (?P<came>{QUOTED}) for argument '--(?P<flag>[^']+)'", message
+    ):
+        flag, came = wrong["flag"], " ".join(re.findall(QUOTED, wrong["came"]))
         words = described(_without_help(flags_of(target)[flag])).removeprefix("a sequence of ")
-        return f"--{flag} must be {words}. Received: {' '.join(re.findall(QUOTED, came))}"
+        return f"--{flag} must be {words}. Received: {came}"
     return message
 
 
