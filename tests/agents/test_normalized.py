@@ -115,7 +115,7 @@ def test_one_update_of_crossq_is_the_gradient_written_out():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"blocks": 1}, "`hidden_units` must be one number where `blocks` is 1"),
+        ({"blocks": 1}, "`hidden_units` must be a sequence of one number where `blocks` is 1"),
         ({"blocks": 1, "hidden_units": (8,), "norm": "layer"}, "`norm` does nothing where `blocks` have LayerNorm"),
         ({"target_networks": False, "polyak": 0.9}, "`polyak` does nothing where `target_networks` is False"),
         ({"norm": "batch", "recurrent": "gru"}, "`norm='batch'` is for networks without a memory"),

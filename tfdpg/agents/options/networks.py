@@ -30,7 +30,7 @@ class Normalisation(HiddenLayers, group="networks", marks=(Structural, Stock)):
     def check(self) -> None:
         """Refuses blocks beside what they are made of."""
         if self.blocks and len(self.hidden_units) != 1:
-            raise reject("hidden_units", f"one number where `blocks` is {self.blocks}", self.hidden_units)
+            raise reject("hidden_units", f"a sequence of one number where `blocks` is {self.blocks}", self.hidden_units)
         if self.blocks:
             self.refuse(["norm"], "`blocks` have LayerNorm")
         if not self.hidden_units:
