@@ -56,12 +56,17 @@ def train_until_judged(contestant, task, seed, judge):
 
 
 def test_goes_on_where_its_csv_ends(called, tmp_path):
-    words = ["--task", "Hopper-v5", "--contestant", "tfdpg TD3", "--out", str(tmp_path / "runs.csv")]
+    words = ["--task", "Hopper-v5", "--contestant", "tfdpg TD3", "--out", str(tmp_path / "new/runs.csv")]
     first = called(*words, "--seeds", "0", "--minutes", "2")
     assert first == [("tfdpg TD3", "Hopper-v5", 0)]
     assert called(*words, "--seeds", "0", "1", "--minutes", "2") == [("tfdpg TD3", "Hopper-v5", 1)]
     assert called(*words, "--seeds", "0", "1", "--minutes", "2") == []
     assert called(*words, "--seeds", "0", "1", "--minutes", "3") == [("tfdpg TD3", "Hopper-v5", 1)]  # it stopped short
+
+
+def test_a_report_of_nothing_says_so(called, tmp_path):
+    with pytest.raises(SystemExit, match="There is no run in .*none.csv"):
+        called("--report", "--out", str(tmp_path / "none.csv"))
 
 
 def test_reports_ratios_to_the_fastest_of_the_others(called, time_to_score, tmp_path, capsys):

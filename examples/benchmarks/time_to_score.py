@@ -183,6 +183,7 @@ def read(file: Path) -> dict[tuple[str, str, int], Run]:
 
 def append(file: Path, run: Run) -> None:
     """Writes a run behind the others."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     is_new = not file.exists()
     with file.open("a", newline="") as lines:
         writer = csv.writer(lines)
@@ -252,7 +253,9 @@ def main() -> None:
                     words = [f"--contestant={contestant}", f"--task={task}", f"--seeds={seed}", "--child"]
                     words += [f"--minutes={arguments.minutes}", f"--steps={arguments.steps}"]
                     append(arguments.out, Run(*pinned.in_pinned_process(__file__, [arguments.core], *words)))
-    report(list(read(arguments.out).values()))
+    if not (runs := list(read(arguments.out).values())):
+        sys.exit(f"There is no run in {arguments.out}")
+    report(runs)
 
 
 if __name__ == "__main__":
