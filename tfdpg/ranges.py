@@ -13,17 +13,19 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checka
 
 
 class Within(NamedTuple):
-    """The range of a number: [low, high], without `low` itself if `is_open`."""
+    """The range of a number: [low, high], without `low` itself if `is_open`, without `high` if `is_open_above`."""
 
     low: float = -math.inf
     high: float = math.inf
     is_open: bool = False
+    is_open_above: bool = False
     may_be_infinite: bool = False
 
     def holds(self, number: float) -> bool:
         """Whether a number lies in the range."""
         above = number > self.low if self.is_open else number >= self.low
-        return above and number <= self.high and (self.may_be_infinite or math.isfinite(number))
+        below = number < self.high if self.is_open_above else number <= self.high
+        return above and below and (self.may_be_infinite or math.isfinite(number))
 
     def describe(self, kind: type) -> str:
         """The range in words, of an `int` or a `float`."""
@@ -34,13 +36,14 @@ class Within(NamedTuple):
         if self.is_open:
             return f"a number above {self.low:g}" + (", or infinity" if self.may_be_infinite else "")
         if self.high < math.inf:
-            return f"a finite number in [{self.low:g}, {self.high:g}]"
+            return f"a finite number in [{self.low:g}, {self.high:g}{')' if self.is_open_above else ']'}"
         return "a finite number" + ("" if self.low == -math.inf else f" of at least {self.low:g}")
 
 
 Natural = Annotated[int, Within(0)]
 Count = Annotated[int, Within(1)]
 Fraction = Annotated[float, Within(0, 1)]
+FractionBelowOne = Annotated[float, Within(0, 1, is_open_above=True)]
 NonNegative = Annotated[float, Within(0)]
 Positive = Annotated[float, Within(0, is_open=True)]
 PositiveOrInfinite = Annotated[float, Within(0, is_open=True, may_be_infinite=True)]

@@ -122,7 +122,8 @@ def test_one_update_of_crossq_is_the_gradient_written_out():
         ({"norm": "instance"}, "`norm` must be"),
         ({"norm": "layer", "hidden_units": ()}, "`norm` does nothing where there are no hidden layers"),
         ({"norm": "batch", "batch_size": 1}, "`batch_size` must be at least 2 where `norm` is 'batch'"),
-        ({"beta_1": 1.0}, r"`beta_1` must be a number in \[0, 1\)"),
+        ({"beta_1": 1.0}, r"`beta_1` must be a finite number in \[0, 1\). Received: beta_1=1.0"),
+        ({"beta_1": 1.5}, r"`beta_1` must be a finite number in \[0, 1\). Received: beta_1=1.5"),
     ],
 )
 def test_what_does_not_go_together_is_refused(options, message):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 from tfdpg.agents.options.networks import HiddenLayers, Normalisation, Recurrence, Weights
 from tfdpg.arguments import reject
 from tfdpg.options import Only, Options, Stock, Structural, Unsaved
-from tfdpg.ranges import Count, Fraction, Natural, NonNegative, Positive, Within
+from tfdpg.ranges import Count, Fraction, FractionBelowOne, Natural, NonNegative, Positive, Within
 from tfdpg.replay import Ring
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class Optimisers(Clipping, group="optimisers"):
     """learning rate of the policy's Adam."""
     q_lr: Positive = 1e-3
     """learning rate of each critic's Adam."""
-    beta_1: Fraction = 0.9
+    beta_1: FractionBelowOne = 0.9
     """Adam's decay of the mean of gradients, in [0, 1); CrossQ's is 0.5."""
 
 
@@ -240,9 +240,7 @@ class GivenOptimisers(Optimisers, group="objects", objects=True):
     """likewise for each critic."""
 
     def check(self) -> None:
-        """Refuses what an optimizer of one's own leaves without effect, and a mean that never moves."""
-        if self.beta_1 == 1:
-            raise reject("beta_1", "a number in [0, 1)", self.beta_1)
+        """Refuses what an optimizer of one's own leaves without effect."""
         for own, rate in (("pi_optimizer", "pi_lr"), ("q_optimizer", "q_lr")):
             if getattr(self, own) is not None:
                 self.refuse([rate], f"`{own}` is your own")
