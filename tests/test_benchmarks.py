@@ -1,6 +1,7 @@
 """The benchmarks, without the runs that they are about."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -115,3 +116,14 @@ def test_each_recipe_is_a_contestant_of_td3(time_to_score):
     assert list(time_to_score.recipes()) == [f"tfdpg {name}" for name in RECIPES]
     for options in time_to_score.recipes().values():
         assert TD3Options(**options).values().items() >= options.items()
+
+
+def test_mistakes_are_said_before_and_failures_behind_what_failed(throughput, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(sys, "argv", ["throughput.py", "--rounds", "0"])
+    with pytest.raises(SystemExit, match="2"):
+        throughput.main()
+    assert "--rounds: must be at least 1. Received: 0" in capfd.readouterr().err
+    (tmp_path / "needs.py").write_text("import no_such_library")
+    with pytest.raises(SystemExit, match=r"needs.py --child x failed, see above. .* pip install -e '.\[benchmark\]'"):
+        throughput.pinned.in_pinned_process(str(tmp_path / "needs.py"), sorted(os.sched_getaffinity(0)), "--child", "x")
+    assert "No module named 'no_such_library'" in capfd.readouterr().err

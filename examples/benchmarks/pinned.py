@@ -1,5 +1,6 @@
 """Runs a benchmark's script in a process of its own, pinned to some cores."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ def in_pinned_process(script: str, cores: Sequence[int], *arguments: str) -> Any
     """What the script prints as its last line, JSON. It may use a thread for each core; its errors are shown.
 
     Raises:
-        CalledProcessError: it failed.
+        SystemExit: it failed.
     """
     process = subprocess.run(
         [sys.executable, script, *arguments],
@@ -22,9 +23,17 @@ def in_pinned_process(script: str, cores: Sequence[int], *arguments: str) -> Any
         preexec_fn=lambda: os.sched_setaffinity(0, cores),
         stdout=subprocess.PIPE,
         text=True,
-        check=True,
     )
+    if process.returncode:
+        sys.exit(f"{script} {' '.join(arguments)} failed, see above. Other libraries: pip install -e '.[benchmark]'")
     return json.loads(process.stdout.splitlines()[-1])
+
+
+def count(text: str) -> int:
+    """A positive integer of the command line."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1. Received: {number}")
+    return number
 
 
 def use_these_cores_in_torch() -> None:

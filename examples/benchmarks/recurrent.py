@@ -9,10 +9,7 @@ after 10 of burn-in; skrl, which has no burn-in, from all 30. Drawing them is pa
 """
 
 import argparse
-import os
 import statistics
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -20,6 +17,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pinned
 
 UNITS, BATCH, STEPS, BURN_IN, FILLED = 64, 64, 20, 10, 2500
 
@@ -132,27 +130,18 @@ def main() -> None:
     """Measures both in turn, and prints each round's and their medians' ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cell", choices=("lstm", "gru", "rnn"), default="lstm")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=pinned.count, default=3)
     parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--child", choices=LIBRARIES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         print(measure(args.child, args.cell))
         return
-    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-    environment = {**os.environ, **dict.fromkeys(threads, "1"), "TF_CPP_MIN_LOG_LEVEL": "3"}
     speeds: dict[str, list[float]] = {library: [] for library in LIBRARIES}
     for _ in range(args.rounds):
         for library, measured in speeds.items():
-            child = subprocess.run(
-                [sys.executable, __file__, "--child", library, "--cell", args.cell],
-                env=environment,
-                preexec_fn=lambda: os.sched_setaffinity(0, [args.core]),
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            measured.append(float(child.stdout.splitlines()[-1]))
+            words = ["--child", library, "--cell", args.cell]
+            measured.append(pinned.in_pinned_process(__file__, [args.core], *words))
         print({library: round(measured[-1], 1) for library, measured in speeds.items()}, flush=True)
     ratio = np.divide(*(statistics.median(measured) for measured in speeds.values()))
     print(f"{args.cell}: tfdpg makes {ratio:.2f} times as many updates a second as skrl")

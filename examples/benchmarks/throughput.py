@@ -137,7 +137,7 @@ def main() -> None:
     """Measures all libraries on all tasks, and prints a table of each task."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", choices=TASKS, action="append", help="a task; the default is all")
-    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds")
+    parser.add_argument("--rounds", type=pinned.count, default=3, help="interleaved rounds")
     parser.add_argument("--cores", nargs="+", default=["0", "0,1"], help="what processes are pinned to, in turns")
     parser.add_argument("--only", action="append", choices=CONTESTANTS, help="beside tfdpg's; the default is all")
     parser.add_argument("--json", help="write all numbers to this file")

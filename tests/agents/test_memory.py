@@ -70,6 +70,7 @@ def test_what_was_saved_or_copied_within_episodes_goes_on_to_the_bit(name, tmp_p
             np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.slow
 def test_what_is_drawn_may_change_and_what_remembers_may_not(tmp_path):
     agent = remembering(Counter(), recurrent=hard())
     agent.fit(Counter(), epochs=1, steps_per_epoch=30, verbose=0)
@@ -111,6 +112,7 @@ def test_recordings_and_saved_agents_are_learnt_from_offline(tmp_path):
         np.testing.assert_array_equal(rows[:, :2], agent.replay.rows[: agent.replay.size, :2])
 
 
+@pytest.mark.slow
 def test_a_saved_memory_is_no_matter_to_others_that_learn_from_its_data(tmp_path):
     agent = remembering(Counter())
     agent.fit(Counter(), epochs=1, steps_per_epoch=30, verbose=0)

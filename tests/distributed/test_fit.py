@@ -130,6 +130,7 @@ def shaped(reward, step, steps):
     return reward + 100 * (steps == 60)
 
 
+@pytest.mark.slow
 def test_the_learner_shapes_rewards_and_feeds_recorders(local_ray, tmp_path):
     agent = tfdpg.TD3(Counter(), **SMALL, reward_shaper=shaped, recorders=[tmp_path / "recorded"])
     history = distributed.fit(agent, counter, **SHORT | {"epochs": 1})
@@ -139,6 +140,7 @@ def test_the_learner_shapes_rewards_and_feeds_recorders(local_ray, tmp_path):
         assert sorted(file["rewards"]) == sorted(agent.replay.rows[rows, -1]) and file["truncations"].sum() >= 10
 
 
+@pytest.mark.slow
 def test_samples_per_insert(local_ray):
     agent = AGENTS["DDPG"](Counter())
     distributed.fit(agent, counter, **SHORT | {"epochs": 1}, samples_per_insert=2, tolerance=0)
