@@ -132,3 +132,21 @@ def test_a_signal_to_all_processes_leaves_a_checkpoint_and_says_how_to_go_on(tmp
     assert lanes or "Traceback" not in errors  # the processes of lanes write theirs
     checkpoint = max((tmp_path / "seed-0/checkpoints").iterdir(), key=lambda path: int(path.name))
     assert tfdpg.load_agent(checkpoint).env_steps == int(checkpoint.name)
+
+
+BROKEN = """
+from tests.environments import Counter
+
+
+class Broken(Counter):
+    def step(self, action):
+        raise KeyError("gripper")
+"""
+
+
+def test_what_an_environment_raises_is_named_in_the_first_line_and_then_where(tmp_path, monkeypatch, capsys):
+    (tmp_path / "broken.py").write_text(BROKEN)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert train("--run-dir", tmp_path / "run", env="broken:Broken") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("tfdpg: KeyError: 'gripper'\n") and 'broken.py", line 7, in step' in error

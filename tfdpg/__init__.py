@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfdpg import distributed, exploration, losses, networks, recipes, replay
+    from tfdpg import distributed, exploration, export, losses, networks, recipes, replay
     from tfdpg.agents import load_agent
     from tfdpg.agents.acer import ACER
     from tfdpg.agents.agent import Agent
@@ -34,6 +34,7 @@ _MODULES = {
     "callbacks": "tfdpg.training.callbacks",
     "distributed": "tfdpg.distributed",
     "exploration": "tfdpg.exploration",
+    "export": "tfdpg.export",
     "losses": "tfdpg.losses",
     "networks": "tfdpg.networks",
     "recipes": "tfdpg.recipes",
@@ -53,6 +54,7 @@ __all__ = [
     "distributed",
     "evaluate",
     "exploration",
+    "export",
     "load",
     "load_agent",
     "losses",

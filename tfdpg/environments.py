@@ -2,11 +2,12 @@
 
 import ast
 import contextlib
+import functools
 import importlib
 import inspect
 import os
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -43,6 +44,21 @@ def make(env_id: str, **kwargs: Any) -> gym.Env:
     """
     with _explained(env_id, kwargs):
         return gym.make(_entry(env_id), **kwargs)
+
+
+def maker(env_id: str) -> Callable[[], gym.Env]:
+    """What makes environments of an id, which is looked up already.
+
+    Raises:
+        ValueError: there is none of this id; the message says why, on one line.
+    """
+    with _explained(env_id, {}):
+        if isinstance(entry := _entry(env_id), str):
+            module, _, name = entry.rpartition(":")
+            if module:
+                importlib.import_module(module)
+            gym.spec(name)
+    return functools.partial(make, env_id)
 
 
 def make_unchecked(env_id: str, **kwargs: Any) -> gym.Env:

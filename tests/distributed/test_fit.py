@@ -217,19 +217,22 @@ def test_arguments_are_checked():
     refused("`replay_shards` must be at most actors=2", replay_shards=3)
     refused("`ray_address` must be", ray_address=6379)
     refused("`make_env` must be a callable", make_env=3)
-    refused("`make_env` must be the id of a registered environment", make_env="NoSuch-v0")
+    refused("The environment 'NoSuch-v0' cannot be made: ", make_env="NoSuch-v0")
     refused("`epochs` must be", epochs=0)
     agent = AGENTS["DDPG"](Counter(), epochs_per_round=1)
     refused("`samples_per_insert` and the agent's `epochs_per_round`", samples_per_insert=1)
     refused("The observation_space of `validation_env`", validation_env=gym.make("Pendulum-v1"))
 
 
-def test_an_id_may_name_the_module_that_registers_it():
-    env = environment_maker("tests.environments:tfdpg-test/Counter-v0")()
-    assert isinstance(env.unwrapped, Counter)
-    for unknown in ("no_such_module:tfdpg-test/Counter-v0", "tests.environments:tfdpg-test/Nothing-v0"):
-        with pytest.raises(ValueError, match="`make_env` must be the id of a registered environment"):
-            environment_maker(unknown)
+@pytest.mark.parametrize("env_id", ["tests.environments:tfdpg-test/Counter-v0", "tests.environments:Counter"])
+def test_an_id_may_name_the_module_that_registers_it_or_its_class(env_id):
+    assert isinstance(environment_maker(env_id)().unwrapped, Counter)
+
+
+@pytest.mark.parametrize("env_id", ["no_such_module:Counter", "tests.environments:tfdpg-test/Nothing-v0"])
+def test_an_unknown_id_is_refused_before_workers_start(env_id):
+    with pytest.raises(ValueError, match=f"The environment '{env_id}' cannot be made: "):
+        environment_maker(env_id)
 
 
 def test_the_default_noise_is_a_ladder():

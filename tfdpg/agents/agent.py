@@ -188,7 +188,7 @@ class Agent(abc.ABC):
         """Trains the agent on an environment.
 
         Args:
-            env: an environment or a vector environment with the agent's spaces.
+            env: an environment or a vector environment with the agent's spaces, or an id, such as `module:Class`.
             options: keyword arguments.
 
         Returns:

@@ -66,7 +66,7 @@ def _examine(env: Any, steps: int, seed: int) -> Iterator[Fact | Finding]:
     if not isinstance(env, gym.Env | gym.vector.VectorEnv):
         yield Finding(
             f"This is a {type(env).__module__}.{type(env).__name__}, not a gymnasium.Env.",
-            "Let its class be one; `pip install shimmy` has `GymV26Environment-v0` for those of old Gym.",
+            "Let its class be one; `pip install shimmy` has `shimmy:GymV26Environment-v0` for those of old Gym.",
         )
         return
     normalizing = list(normalizers(env))

@@ -6,6 +6,7 @@ Nothing heavy is imported before it is known which command runs, so that `tfdpg 
 import os
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -80,6 +81,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
         print(_told(error, str(error)), file=sys.stderr)
+        return 1
+    except Exception as error:
+        print(_told(error, f"{type(error).__name__}: {error}"), file=sys.stderr)
+        traceback.print_exc()
         return 1
 
 

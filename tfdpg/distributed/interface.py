@@ -29,7 +29,8 @@ def fit(
 
     Args:
         agent: an agent that explores with noise.
-        make_env: a callable without arguments that makes an environment, or the id of a Gymnasium environment.
+        make_env: a callable without arguments that makes an environment, or an id, such as
+            `module:Class`.
         options: keyword arguments.
 
     Returns:

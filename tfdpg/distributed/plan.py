@@ -10,6 +10,7 @@ import numpy as np
 from tfdpg.acting import Behaviour, ForwardPass
 from tfdpg.arguments import reject
 from tfdpg.distributed.options import Distribution
+from tfdpg.environments import maker
 
 if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
@@ -73,20 +74,13 @@ def require_ray() -> None:
 
 
 def environment_maker(make_env: Any) -> Callable[[], gym.Env]:
-    """What makes an environment: a callable as it is, or `gymnasium.make` of an id, which may name its module.
+    """What makes an environment: a callable as it is, or of an id `tfdpg.environments.maker`.
 
     Raises:
-        ValueError: neither, or an id that is not registered.
+        ValueError: neither, or an id of no environment.
     """
     if isinstance(make_env, str):
-        module, _, name = make_env.rpartition(":")
-        try:
-            if module:
-                importlib.import_module(module)
-            gym.spec(name)
-        except (gym.error.Error, ImportError) as error:
-            raise reject("make_env", f"the id of a registered environment ({error})", make_env) from error
-        return lambda: gym.make(make_env)
+        return maker(make_env)
     if not callable(make_env):
-        raise reject("make_env", "a callable without arguments, or the id of a Gymnasium environment", make_env)
+        raise reject("make_env", "a callable without arguments, or the id of an environment", make_env)
     return cast(Callable[[], gym.Env], make_env)
