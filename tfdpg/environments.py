@@ -47,7 +47,7 @@ def make(env_id: str, **kwargs: Any) -> gym.Env:
 
 
 def maker(env_id: str) -> Callable[[], gym.Env]:
-    """What makes environments of an id, which is looked up already.
+    """A callable that makes environments of an id, which is looked up before any is made.
 
     Raises:
         ValueError: there is none of this id; the message says why, on one line.

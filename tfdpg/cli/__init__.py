@@ -82,10 +82,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 141
         print(_told(error, str(error)), file=sys.stderr)
         return 1
-    except Exception as error:
-        print(_told(error, f"{type(error).__name__}: {error}"), file=sys.stderr)
-        traceback.print_exc()
-        return 1
 
 
 def _shown_by(show: Callable[..., None]) -> Callable[..., None]:
@@ -146,6 +142,10 @@ def _carried_out(command: Callable[[list[str]], int | None], words: list[str]) -
         raise
     except (ValueError, OSError, ImportError, RuntimeError, FloatingPointError) as error:
         print(_told(error, str(error)), file=sys.stderr)
+        return 1
+    except Exception as error:  # of an environment's or a network's own code: where it was raised helps
+        print(_told(error, f"{type(error).__name__}: {error}"), file=sys.stderr)
+        traceback.print_exc()
         return 1
 
 

@@ -29,8 +29,7 @@ def fit(
 
     Args:
         agent: an agent that explores with noise.
-        make_env: a callable without arguments that makes an environment, or an id, such as
-            `module:Class`.
+        make_env: a callable without arguments that makes an environment, or an id, such as `module:Class`.
         options: keyword arguments.
 
     Returns:
