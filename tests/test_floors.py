@@ -118,12 +118,3 @@ def test_public_names():
     assert "export" in tfdpg.__all__
     with pytest.raises(AttributeError, match="no attribute 'PPO'"):
         tfdpg.PPO  # noqa: B018
-
-
-def test_files_are_rooms_one_can_see_across():
-    long = {
-        str(file.relative_to(PACKAGE)): n
-        for file in PACKAGE.rglob("*.py")
-        if (n := len(file.read_text().splitlines())) > 350
-    }
-    assert not long
