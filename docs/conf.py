@@ -19,7 +19,6 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "docstrings",
-    "options",
 ]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["dollarmath"]

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import tfdpg
-from tests.docs.pages import PAGES, module, table
+from tests.docs.pages import PAGES, ROOT, module, table
 from tfdpg.distributed.options import Distribution
 from tfdpg.options import options_of
 
@@ -83,7 +83,7 @@ GENERATED = {
     "docs/options/fit.md": "fit",
     "docs/cluster.md": "distributed.fit",
 }
-options = module("docs/_ext/options.py")
+options = module("docs/option_tables.py")
 
 
 @pytest.mark.parametrize("page", MAPPINGS)
@@ -121,7 +121,8 @@ def test_every_option_beside_a_symbol_exists(page):
 @pytest.mark.parametrize("page", GENERATED)
 def test_every_option_is_in_the_table_of_its_page_with_its_default_and_help(page):
     name = GENERATED[page]
-    assert f"```{{options-table}} {name}\n```" in PAGES[page]
+    assert f"<!-- options: {name} -->" in PAGES[page]
+    assert options.page_with_tables(ROOT / page) == PAGES[page], "run python docs/option_tables.py"
     found = options.options(name)
     parameters = inspect.signature(CALLABLES[name]).parameters
     skipped = {"self", "env"}

@@ -1,22 +1,26 @@
-"""The directive `options-table`: the options of an agent, of `fit` or of `distributed.fit`, as they are declared.
+"""Write the tables of options into the pages, between `<!-- options: NAME -->` and `<!-- end of options -->`.
 
-```{options-table} TD3
-```
+NAME is an agent, `fit` or `distributed.fit`. Run it after an option has changed:
+
+    python docs/option_tables.py
 """
 
 import dataclasses
 import itertools
+import re
+from pathlib import Path
 from typing import Any, NamedTuple
-
-from docutils import nodes
-from docutils.parsers.rst import Directive
-from docutils.statemachine import StringList
 
 from tfdpg.agents.options import OPTIONS
 from tfdpg.cli.flags import GROUPS
 from tfdpg.distributed.options import Distribution
 from tfdpg.options import options_of
 from tfdpg.training.options import FitOptions
+
+DOCS = Path(__file__).parent
+PAGES = [*sorted((DOCS / "options").glob("*.md")), DOCS / "cluster.md"]
+END = "<!-- end of options -->"
+MARKED = re.compile(rf"(<!-- options: (\S+) -->)\n.*?{END}", re.DOTALL)
 
 
 class Option(NamedTuple):
@@ -53,19 +57,17 @@ def default_text(default: Any) -> str:
     return f"{default:_}" if type(default) is int and default >= 10_000 else repr(default)
 
 
-class OptionsTable(Directive):
-    """A table for each group of options, with a heading above it if the group has a name."""
+def page_with_tables(page: Path) -> str:
+    """The text of a page with its tables as the code declares them now."""
+    return MARKED.sub(lambda found: f"{found[1]}\n{tables(found[2])}\n{END}", page.read_text())
 
-    required_arguments = 1
 
-    def run(self) -> list[nodes.Node]:
-        """Lays the tables out as Markdown, which is what the helps are written in."""
-        parent = nodes.container()
-        for group, members in itertools.groupby(options(self.arguments[0]), key=lambda option: option.group):
-            if group:
-                parent += nodes.rubric(group, group)
-            self.state.nested_parse(StringList(table(list(members)), source=__file__), 0, parent)
-        return parent.children
+def tables(name: str) -> str:
+    """A Markdown table for each group of options, with the group's name above it if it has one."""
+    blocks = []
+    for group, members in itertools.groupby(options(name), key=lambda option: option.group):
+        blocks += [f"**{group}**"] * bool(group) + ["\n".join(table(list(members)))]
+    return "\n" + "\n\n".join(blocks) + "\n"
 
 
 def table(members: list[Option]) -> list[str]:
@@ -82,7 +84,11 @@ def code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
-def setup(app: Any) -> dict[str, Any]:
-    """Sphinx calls this."""
-    app.add_directive("options-table", OptionsTable)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}
+def main() -> None:
+    """Write the tables into all pages."""
+    for page in PAGES:
+        page.write_text(page_with_tables(page))
+
+
+if __name__ == "__main__":
+    main()
