@@ -1,5 +1,6 @@
 """`tfdpg.check`: each finding is that of a broken environment."""
 
+import json
 import re
 import subprocess
 import sys
@@ -212,3 +213,13 @@ def test_the_command_line_trains_on_a_class_and_goes_on(tmp_path):
 
 
 # What `fit` looks at.
+
+
+def test_check_prints_its_report_as_json(capsys):
+    assert cli.main(["check", "tests.broken:Endless", "--steps", "20", "--json"]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert set(shown) == {"environment", "facts", "findings"}
+    assert [fact["title"] for fact in shown["facts"]][:2] == ["observations", "actions"]
+    assert [set(finding) for finding in shown["findings"]] == [{"what", "remedy"}]
+    assert cli.main(["check", "Pendulum-v1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["findings"] == []

@@ -55,6 +55,22 @@ def test_evaluate_prints_each_episode_and_the_summary(run, capsys):
     assert "return 15.000, length 5" in capsys.readouterr().out
 
 
+def test_evaluate_prints_the_scores_as_json(run, capsys):
+    assert cli.main(["evaluate", str(run), "--episodes", "2", "--json"]) == 0
+    scores = {"return": 6.0, "return_std": 0.0, "return_min": 6.0, "return_max": 6.0, "episode_length": 3.0}
+    lists = {"returns": [6.0, 6.0], "lengths": [3, 3]}
+    assert json.loads(capsys.readouterr().out) == scores | {"episodes": 2} | lists
+
+
+def test_inspect_prints_the_description_of_an_export_as_json(run, capsys):
+    assert cli.main(["inspect", str(run / "export"), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    kept = tfdpg.load(run / "export").metadata
+    assert shown.pop("directory") == str(run / "export/1")
+    assert shown == {name: value for name, value in kept.items() if name not in ("files", "sha256")}
+    assert set(shown["signatures"]) >= {"pi", "q1", "q2"}
+
+
 def test_an_export_has_a_score_card(run, tmp_path, capsys):
     assert cli.main(["export", str(run), str(tmp_path / "model"), "--episodes", "2"]) == 0
     facts = tfdpg.load(tmp_path / "model").metadata

@@ -66,8 +66,10 @@ MISTAKES = {
     f"{TD3} --norm bach": '--norm must be "layer" or "batch" or None. Received: bach',
     f"{TD3} --remembers action rewards": '--remembers must be "observation", "action" or "reward". Received: rewards',
     "export x y --format keras": '--format must be "tf_saved_model", "litert", "onnx" or "c". Received: keras',
-    "inspect": "PATH is missing: a model directory, ",
-    "serve": "PATH is missing: a model directory, whose name is the model's",
+    "inspect": "MODEL is missing: a model directory, ",
+    "serve": "MODEL is missing: a model directory, whose name is the model's",
+    "export": "RUN is missing: the run directory.",
+    "convert x": "DIRECTORY is missing: where it goes",
     "serve x --prot 3": "there is no flag --prot. Did you mean --port?",
 }
 """Command lines that are not understood."""

@@ -11,7 +11,7 @@ import tfdpg
 
 PACKAGE = Path(tfdpg.__file__).parent
 FLOORS = {
-    **dict.fromkeys("arguments environments files findings hints options ranges spaces spec streams".split(), 0),
+    **dict.fromkeys("arguments compat environments files findings hints options ranges spaces spec streams".split(), 0),
     **dict.fromkeys(("losses", "exploration", "replay", "acting"), 1),
     **dict.fromkeys(("exported", "networks"), 2),
     "export": 3,

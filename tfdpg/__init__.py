@@ -41,6 +41,8 @@ _MODULES = {
     "replay": "tfdpg.replay",
 }
 
+_NEED_NO_TENSORFLOW = {"Policy", "Spec", "check", "distributed", "exploration", "load", "recipes", "replay"}
+
 __all__ = [
     "ACER",
     "D4PG",
@@ -69,11 +71,15 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("tfdpg")
+    if name not in _MODULES and name not in _NAMES:
+        raise AttributeError(f"module 'tfdpg' has no attribute {name!r}")
+    if name not in _NEED_NO_TENSORFLOW:
+        from tfdpg.compat.tensorflow import import_tensorflow
+
+        import_tensorflow()
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
-    if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
-    raise AttributeError(f"module 'tfdpg' has no attribute {name!r}")
+    return getattr(importlib.import_module(_NAMES[name]), name)
 
 
 def __dir__() -> list[str]:

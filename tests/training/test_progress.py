@@ -146,7 +146,7 @@ def test_a_drawing_fits_the_terminal_and_the_last_line_is_whole(monkeypatch):
 @pytest.mark.slow
 def test_no_line_of_tensorflow_s_within_a_bar():
     code = (
-        "import keras, gymnasium as gym, tfdpg; env = gym.make('Pendulum-v1');"
+        "import tensorflow, gymnasium as gym, tfdpg; env = gym.make('Pendulum-v1');"
         "agent = tfdpg.TD3(env, update_after=100, start_steps=100, hidden_units=(8, 8));"
         "agent.fit(env, epochs=1, steps_per_epoch=300)"
     )

@@ -35,31 +35,50 @@ def check(env: Any, *, steps: int = 1000, seed: int = 0, verbose: int = 1) -> li
         The findings, each with `what` is wrong and its `remedy`; none where there is nothing to change.
 
     Raises:
-        ValueError: no environment can be made of the id.
+        ValueError: no environment can be made of the id, or `steps` or `seed` is out of range.
 
     Example:
         ```python
         assert not tfdpg.check("Pendulum-v1")
         ```
     """
+    made = make_unchecked(env) if isinstance(env, str) else env
+    try:
+        name, facts, findings = examine(made, steps, seed)
+    finally:
+        if made is not env:
+            made.close()
+    if verbose:
+        print(report(name, facts, findings))
+    return findings
+
+
+def examine(env: Any, steps: int = 1000, seed: int = 0) -> tuple[str, list[Fact], list[Finding]]:
+    """Examine an environment as `check` does.
+
+    Args:
+        env: an environment or a vector environment.
+        steps: how many random steps to take.
+        seed: fixes resets and actions.
+
+    Returns:
+        The name of the environment, the facts about it, and the findings.
+
+    Raises:
+        ValueError: `steps` or `seed` is out of range.
+    """
     positive_int("steps", steps)
     natural("seed", seed)
-    made = make_unchecked(env) if isinstance(env, str) else env
     items: list[Fact | Finding] = []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Gymnasium's: `conventions` takes them over
-            for item in _examine(made, steps, seed):
+            for item in _examine(env, steps, seed):
                 items.append(item)
     except (Exception, SystemExit) as error:
         items.append(_raised(error))
-    finally:
-        if made is not env:
-            made.close()
-    findings = [item for item in items if isinstance(item, Finding)]
-    if verbose:
-        print(report(_name(made), [item for item in items if isinstance(item, Fact)], findings))
-    return findings
+    facts = [item for item in items if isinstance(item, Fact)]
+    return _name(env), facts, [item for item in items if isinstance(item, Finding)]
 
 
 def _examine(env: Any, steps: int, seed: int) -> Iterator[Fact | Finding]:

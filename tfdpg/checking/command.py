@@ -2,21 +2,25 @@
 
 import sys
 import warnings
-from typing import Annotated
+from collections.abc import Sequence
+from json import dumps
+from typing import Annotated, NamedTuple
 
 import tyro
 
 from tfdpg import checking
 from tfdpg.checking.conventions import plain
+from tfdpg.checking.report import report
 from tfdpg.environments import make_unchecked, parse_kwargs
 
 
 def check(
-    env: Annotated[str, tyro.conf.Positional],
+    env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")],
     /,
     env_kwargs: tuple[str, ...] = (),
     steps: int = 1000,
     seed: int = 0,
+    json: bool = False,
 ) -> int:
     """Look for what is wrong with an environment, and show what an agent will see of it.
 
@@ -27,12 +31,22 @@ def check(
         env_kwargs: arguments of the environment, as name=value with Python literals.
         steps: random steps to take.
         seed: fixes resets and actions.
+        json: print one JSON object with the keys environment, facts and findings instead of a report.
     """
     with warnings.catch_warnings(record=True) as caught:
         made = make_unchecked(env, **parse_kwargs(env_kwargs))
     for warning in caught:
         print(f"tfdpg: {plain(str(warning.message))}", file=sys.stderr)
     try:
-        return int(bool(checking.check(made, steps=steps, seed=seed)))
+        name, facts, findings = checking.examine(made, steps, seed)
     finally:
         made.close()
+    if json:
+        print(dumps({"environment": name, "facts": _dicts(facts), "findings": _dicts(findings)}))
+    else:
+        print(report(name, facts, findings))
+    return int(bool(findings))
+
+
+def _dicts(items: Sequence[NamedTuple]) -> list[dict[str, str]]:
+    return [item._asdict() for item in items]

@@ -9,6 +9,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,8 +19,8 @@ import tfdpg
 from tfdpg import run_paths as paths
 from tfdpg.arguments import positive_int
 from tfdpg.cli.exporting import convert, export
-from tfdpg.cli.loading import import_tensorflow
 from tfdpg.cli.parsing import MisuseError, called, parse
+from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.hints import question
 
 QUOTED = "'{}'"
@@ -200,7 +201,7 @@ def _train(argv: list[str]) -> None:
 
 
 def evaluate(
-    path: Annotated[Path, tyro.conf.Positional],
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|MODEL")],
     /,
     env: str | None = None,
     episodes: int = 10,
@@ -210,6 +211,7 @@ def evaluate(
     max_ep_len: int | None = None,
     seed: int = 0,
     trusted: bool = False,
+    json: bool = False,
 ) -> None:
     """Run episodes without exploration noise, and print each return and length, then mean, std, max and min.
 
@@ -223,6 +225,7 @@ def evaluate(
         max_ep_len: cut episodes after this many steps; the default is the environment's own limit.
         seed: fixes the initial states.
         trusted: import the modules, and use the replay directory, that the files name.
+        json: print one JSON object with the scores, and the return and length of each episode, instead of text.
     """
     from tfdpg import filming
 
@@ -241,8 +244,13 @@ def evaluate(
         ended = []
         for episode in run_episodes(policy, environment, episodes, seed=seed, max_ep_len=max_ep_len):
             ended.append(episode)
-            print(f"episode {len(ended)}: return {episode.episode_return:.3f}, length {episode.length}", flush=True)
+            if not json:
+                print(f"episode {len(ended)}: return {episode.episode_return:.3f}, length {episode.length}", flush=True)
     scores = summarise(ended)
+    if json:
+        returns = [float(episode.episode_return) for episode in ended]
+        print(dumps({**scores, "episodes": len(ended), "returns": returns, "lengths": [each.length for each in ended]}))
+        return
     print(
         f"return: mean {scores['return']:.3f}, std {scores['return_std']:.3f}, "
         f"max {scores['return_max']:.3f}, min {scores['return_min']:.3f}; "
@@ -252,13 +260,23 @@ def evaluate(
         print(f"wrote {video}")
 
 
-def inspect_export(path: Annotated[Path, tyro.conf.Positional], /) -> None:
+def inspect_export(
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")], /, json: bool = False
+) -> None:
     """Show what an exported model holds: its signatures, spaces, scores and versions.
 
     Args:
         path: a model directory, of which the newest version is shown, or a version's directory.
+        json: print one JSON object, which is the model's tfdpg.json without checksums and with its directory.
     """
     paths.check_model(path)
+    if json:
+        from tfdpg.exported.versions import latest_version, metadata
+
+        version = latest_version(path)
+        facts = {name: value for name, value in metadata(version).items() if name not in ("files", "sha256")}
+        print(dumps({"directory": str(version), **facts}))
+        return
     import_tensorflow()
     from tfdpg.export import describe
 
@@ -266,7 +284,7 @@ def inspect_export(path: Annotated[Path, tyro.conf.Positional], /) -> None:
 
 
 def plot(
-    run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional],
+    run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")],
     /,
     out: Path = Path("curves.png"),
     x: str = "env_steps",

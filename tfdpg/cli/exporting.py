@@ -7,12 +7,12 @@ import tyro
 
 from tfdpg import run_paths as paths
 from tfdpg.arguments import natural
-from tfdpg.cli.loading import import_tensorflow
+from tfdpg.compat.tensorflow import import_tensorflow
 
 
 def export(
-    run: Annotated[Path, tyro.conf.Positional],
-    directory: Annotated[Path, tyro.conf.Positional],
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
+    directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIRECTORY")],
     /,
     checkpoint: str = "best",
     signatures: Literal["tf-agents"] | None = None,
@@ -51,8 +51,8 @@ def export(
 
 
 def convert(
-    path: Annotated[Path, tyro.conf.Positional],
-    directory: Annotated[Path, tyro.conf.Positional],
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIRECTORY")],
     /,
     format: Literal["litert", "onnx", "c"],
     quantize: Literal["int8"] | None = None,

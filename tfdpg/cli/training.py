@@ -14,8 +14,8 @@ from tfdpg.agents.options import OPTIONS
 from tfdpg.cli import report
 from tfdpg.cli.flags import current, resume_flags, training_flags, values_of
 from tfdpg.cli.jobs import Jobs
-from tfdpg.cli.loading import import_tensorflow
 from tfdpg.cli.parsing import MisuseError, flags_of, parse
+from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.distributed.options import Distribution
 from tfdpg.environments import make, parse_kwargs
 from tfdpg.options import options_of

@@ -9,6 +9,7 @@ import numpy as np
 
 from tfdpg.acting import ActingPolicy, load_actor
 from tfdpg.arguments import real, reject
+from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.exported.recalled import named, recall_of
 from tfdpg.exported.versions import ExportError, latest_version, metadata
 from tfdpg.spec import Packed, Spec
@@ -55,6 +56,7 @@ class Policy(ActingPolicy):
     @functools.cached_property
     def _model(self) -> Any:
         """The SavedModel."""
+        import_tensorflow()
         import tensorflow as tf
 
         try:
@@ -212,9 +214,10 @@ class Policy(ActingPolicy):
         return {key: values[0] if self.spec.is_single(observation) else values for key, values in outputs.items()}
 
     def _call(self, name: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        signature = self._model.signatures[name]
         import tensorflow as tf
 
-        outputs = self._model.signatures[name](**{key: tf.constant(values) for key, values in inputs.items()})
+        outputs = signature(**{key: tf.constant(values) for key, values in inputs.items()})
         return {key: values.numpy() for key, values in outputs.items()}
 
 

@@ -10,11 +10,11 @@ import tyro
 
 from tfdpg import run_paths
 from tfdpg.arguments import reject
-from tfdpg.cli.loading import import_tensorflow
+from tfdpg.compat.tensorflow import import_tensorflow
 
 
 def serve(
-    path: Annotated[Path, tyro.conf.Positional],
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
     /,
     port: int = 8501,
     grpc_port: int = 8500,
@@ -70,8 +70,8 @@ def serve(
 
 
 def labels(
-    path: Annotated[Path, tyro.conf.Positional],
-    labels: Annotated[tuple[str, ...], tyro.conf.Positional],
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    labels: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="LABEL=VERSION...")],
     /,
     base_path: str | None = None,
 ) -> None:
