@@ -222,7 +222,8 @@ def evaluate(
         video: write all episodes to this file, whose name ends with .mp4, .mkv, .mov, .avi or .gif.
         max_ep_len: cut episodes after this many steps; the default is the environment's own limit.
         seed: fixes the initial states.
-        trusted: import the modules, and use the replay directory, that the files name.
+        trusted: import the modules, and use the replay directory, that the files name, and load an exported model
+            whatever its operations do.
     """
     from tfdpg import filming
 
@@ -252,17 +253,18 @@ def evaluate(
         print(f"wrote {video}")
 
 
-def inspect_export(path: Annotated[Path, tyro.conf.Positional], /) -> None:
+def inspect_export(path: Annotated[Path, tyro.conf.Positional], /, trusted: bool = False) -> None:
     """Show what an exported model holds: its signatures, spaces, scores and versions.
 
     Args:
         path: a model directory, of which the newest version is shown, or a version's directory.
+        trusted: load the model whatever its operations do.
     """
     paths.check_model(path)
     import_tensorflow()
     from tfdpg.export import describe
 
-    print(describe(path))
+    print(describe(path, trusted))
 
 
 def plot(
