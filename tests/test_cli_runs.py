@@ -35,6 +35,17 @@ def test_resume_goes_on_where_it_was(tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_the_path_of_a_run_may_hold_characters_of_patterns(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = "[a]*?\\b/run/seed-0"
+    assert train("--run-dir", "[a]*?\\b/run", *QUIET) == 0
+    assert cli.main(["train", "--resume", run, "--epochs", "3"]) == 0
+    assert cli.main(["evaluate", run, "--checkpoint", "best", "--episodes", "1"]) == 0
+    assert cli.main(["evaluate", f"{run}/export", "--episodes", "1"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["[a]*?\\b"]
+
+
+@pytest.mark.slow
 def test_a_run_with_a_memory_goes_on_and_is_evaluated(tmp_path, capsys):
     memory = "--recurrent gru --recurrent-units 3 2 --remembers observation action reward --run-eagerly"
     drawn = "--gradient-steps 1 --sequence-length 3 --burn-in 2"

@@ -151,12 +151,12 @@ def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[Acts
     if not paths.is_run(path):
         if checkpoint is not None:
             raise ValueError(f"`--checkpoint` is for run directories, and {path} is none: there is no run.json")
-        policy = export.load(path)
+        policy = export.load(path, trusted=trusted)
         return policy, policy.metadata.get("environment")
     config = read_config(path)
     environment = {"id": config.env, "kwargs": config.env_kwargs}
     if checkpoint == "best":
-        return export.load(_best(path)), environment
+        return export.load(_best(path), trusted=trusted), environment
     return _load(path, checkpoint or "latest", trusted).policy(), environment
 
 
@@ -175,11 +175,14 @@ def export_policy(
         )
     if options.format != "tf_saved_model":
         if checkpoint == "best":
-            return export.convert(_best(run), directory, options.format, options.quantize, options.max_error)
+            how = options.format, options.quantize, options.max_error
+            return export.convert(_best(run), directory, *how, trusted=trusted)
         return _load(run, checkpoint, trusted).export(directory, **options.values())
     with tempfile.TemporaryDirectory() as scratch:
         if checkpoint == "best":
             version = _best(run)
+            if not trusted:
+                export.check_safe(version)  # a copy goes to where TensorFlow Serving runs it
         else:
             version = _load(run, checkpoint, trusted).export(scratch, **options.values())
         return export.copy(version, directory, _card(config, version, episodes))
@@ -191,7 +194,7 @@ def _card(config: RunConfig, version: Path, episodes: int) -> dict[str, Any]:
     if episodes:
         env = make(config.env, **config.env_kwargs)
         with contextlib.closing(env):
-            card["scores"] = evaluate(export.load(version), env, episodes) | {"episodes": episodes}
+            card["scores"] = evaluate(export.load(version, trusted=True), env, episodes) | {"episodes": episodes}
     return card
 
 

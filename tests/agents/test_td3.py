@@ -205,9 +205,17 @@ def test_networks_that_could_not_be_loaded_again_are_named():
             return x
 
     x = keras.Input((1,))
-    for layer in (Unregistered(), keras.layers.Lambda(lambda x: 2 * x)):
-        with pytest.raises(ValueError, match="`pi` cannot be saved and loaded again.*register_keras_serializable"):
+    for layer, what in (
+        (Unregistered(), "Keras says"),
+        (keras.layers.Lambda(lambda x: 2 * x, name="twice"), "'twice' is a Lambda layer.*keras.ops"),
+        (keras.layers.Activation(lambda x: 2 * x, name="twice"), "'twice' is a layer with a lambda as.*keras.ops"),
+    ):
+        with pytest.raises(ValueError, match=f"`pi` cannot be saved and loaded again.*{what}") as caught:
             tfdpg.TD3(SPEC, pi=keras.Model(x, layer(keras.layers.Dense(1)(x))))
+        assert "@keras.saving.register_keras_serializable()" in str(caught.value)
+        assert "safe_mode" not in str(caught.value) and "unsafe" not in str(caught.value)
+    doubled = keras.ops.add(keras.layers.Dense(1)(x), keras.ops.tanh(x))  # what the message advises
+    tfdpg.TD3(SPEC, pi=keras.Model(x, doubled))
     with pytest.raises(ValueError, match="`encoder` must be a keras.Model"):
         tfdpg.TD3(SPEC, encoder="cnn")
 

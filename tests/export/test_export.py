@@ -180,6 +180,18 @@ def test_versions_count_up_and_the_newest_is_loaded(tmp_path):
     assert [path.name for path in (tmp_path / "model").iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.parametrize("name", ["[a]*?", "a\\*b"])
+def test_a_path_may_hold_characters_of_patterns(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    agent, observation = tfdpg.DDPG("Pendulum-v1", **SMALL), np.array([-1.0, 1.0, 3.0], np.float32)
+    version = agent.export(f"{name}/model")
+    np.testing.assert_allclose(tfdpg.load(version)(observation), agent(observation), rtol=1e-4)
+    with verification.in_session(version) as run:
+        np.testing.assert_allclose(run("pi", {"x": observation[None]})["pi"][0], agent(observation), rtol=1e-4)
+    assert (export.convert(version, f"{name}/c", "c") / "policy.h").exists()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_metadata_names_everything(exported):
     metadata = json.loads((exported / "tfdpg.json").read_text())
     assert metadata["agent"] == "TD3" and metadata["critics"] == 2

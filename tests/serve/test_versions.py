@@ -8,9 +8,11 @@ import weakref
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfdpg
 from tests.agents.roster import SMALL
+from tests.exported.foreign import Module, save
 from tests.serve.conftest import serving
 from tests.serve.test_requests import request
 from tfdpg import export
@@ -75,6 +77,19 @@ def test_a_damaged_version_is_not_served(made, directory):
         Shelf(directory)
     with pytest.raises(FileNotFoundError, match="No exported model in"):
         Shelf(directory / "1")
+
+
+def test_a_version_with_file_operations_is_not_served_unless_trusted(made, directory, tmp_path):
+    shelf, harm = Shelf(directory), tmp_path / "harm"
+    foreign = save(tmp_path / "foreign", Module(lambda: tf.io.write_file(str(harm), "text")))
+    shutil.copytree(foreign, directory / "2")
+    (news,) = shelf.poll()
+    assert news.startswith("version 2 is not served: ") and "`WriteFile`" in news and "--trusted" in news
+    assert versions(shelf) == [1] and not harm.exists()
+    with pytest.raises(export.ExportError, match="`WriteFile`"):
+        Shelf(tmp_path / "foreign")
+    assert not harm.exists()
+    assert versions(Shelf(tmp_path / "foreign", trusted=True)) == [1] and harm.exists()  # it warms up
 
 
 def test_labels_are_served_and_move_once_their_version_is_loaded(made, directory):

@@ -224,7 +224,8 @@ def evaluate(
         video: write all episodes to this file, whose name ends with .mp4, .mkv, .mov, .avi or .gif.
         max_ep_len: cut episodes after this many steps; the default is the environment's own limit.
         seed: fixes the initial states.
-        trusted: import the modules, and use the replay directory, that the files name.
+        trusted: import the modules, and use the replay directory, that the files name, and load an exported model
+            whatever its operations do.
         json: print one JSON object with the scores, and the return and length of each episode, instead of text.
     """
     from tfdpg import filming
@@ -261,12 +262,16 @@ def evaluate(
 
 
 def inspect_export(
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")], /, json: bool = False
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    /,
+    trusted: bool = False,
+    json: bool = False,
 ) -> None:
     """Show what an exported model holds: its signatures, spaces, scores and versions.
 
     Args:
         path: a model directory, of which the newest version is shown, or a version's directory.
+        trusted: load the model whatever its operations do.
         json: print one JSON object, which is the model's tfdpg.json without checksums and with its directory.
     """
     paths.check_model(path)
@@ -280,7 +285,7 @@ def inspect_export(
     import_tensorflow()
     from tfdpg.export import describe
 
-    print(describe(path))
+    print(describe(path, trusted))
 
 
 def plot(

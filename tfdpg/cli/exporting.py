@@ -33,7 +33,8 @@ def export(
         quantize: int8 for a LiteRT policy with weights of 8 bits.
         max_error: the largest error of its actions, in half-ranges; with more it is not written.
         episodes: evaluate it for so many, as `tfdpg evaluate` does, and put the scores into tfdpg.json.
-        trusted: import the modules, and use the replay directory, that the files name.
+        trusted: import the modules, and use the replay directory, that the files name, and take the best policy
+            whatever its operations do.
     """
     paths.check_run(run)
     if paths.is_run(directory):
@@ -57,6 +58,7 @@ def convert(
     format: Literal["litert", "onnx", "c"],
     quantize: Literal["int8"] | None = None,
     max_error: float = 0.05,
+    trusted: bool = False,
 ) -> None:
     """Write an exported model, a SavedModel, in another format; the agent is not needed.
 
@@ -66,6 +68,7 @@ def convert(
         format: litert (extra [litert]), onnx (extra [onnx]) or c.
         quantize: int8 for a LiteRT policy with weights of 8 bits.
         max_error: the largest error of its actions, in half-ranges; with more it is not written.
+        trusted: load the model whatever its operations do.
     """
     paths.check_model(path)
     from tfdpg.agents.options import ExportOptions
@@ -75,4 +78,5 @@ def convert(
     from tfdpg import export as exports
 
     version = exports.latest_version(path)
-    print(f"wrote {exports.convert(version, directory, options.format, options.quantize, options.max_error)}")
+    how = options.format, options.quantize, options.max_error
+    print(f"wrote {exports.convert(version, directory, *how, trusted=trusted)}")

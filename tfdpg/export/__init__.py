@@ -8,12 +8,13 @@ from tfdpg.export.labels import keep_newest, read_labels, write_labels
 from tfdpg.export.signature import Signature
 from tfdpg.export.signatures import return_signature, signatures
 from tfdpg.export.write import write
-from tfdpg.exported import ExportError, Policy, copy, latest_version, load, metadata, versions
+from tfdpg.exported import ExportError, Policy, check_safe, copy, latest_version, load, metadata, versions
 
 __all__ = [
     "ExportError",
     "Policy",
     "Signature",
+    "check_safe",
     "check_target",
     "convert",
     "copy",

@@ -84,6 +84,8 @@ def convert(
     max_error: float = 0.05,
     references: Mapping[str, Reference] | None = None,
     observations: Mapping[str, np.ndarray] | None = None,
+    *,
+    trusted: bool = False,
 ) -> Path:
     """Writes a SavedModel in another format into a directory, whole.
 
@@ -95,24 +97,25 @@ def convert(
         max_error: the largest error of its actions, in half-ranges.
         references: what signatures must compute; the default of each is what the SavedModel does in a session.
         observations: raw, by input name, on which a quantized policy is compared; the default are seven.
+        trusted: whether to load the SavedModel whatever its operations do.
 
     Returns:
         The directory.
 
     Raises:
-        ExportError: the SavedModel is damaged, the format cannot have its policy, or computes something else; nothing
-            is left behind.
+        ExportError: the SavedModel is damaged or refused, or the format cannot have its policy or computes something
+            else; nothing is left behind.
         ValueError, ImportError, NotADirectoryError, FileExistsError: see `check_target`.
     """
     check_target(directory, format)
     if quantize is not None and (quantize, format) != ("int8", "litert"):
         raise reject("quantize", f'None, or "int8" where format="litert", beside format={format!r}', quantize)
-    chosen, source, directory = FORMATS[format], Source.open(version), Path(directory)
+    chosen, source, directory = FORMATS[format], Source.open(version, trusted), Path(directory)
     made = files.make_directory(directory.absolute().parent)
     try:
         parent = directory.absolute().parent
         writing = files.writing(directory)
-        with _told(format), writing, files.scratch_directory(parent) as scratch, in_session(version) as saved:
+        with _told(format), writing, files.scratch_directory(parent) as scratch, in_session(version, trusted) as saved:
             written, left_out = chosen.write(source, scratch, quantize)
             if "pi" in left_out:
                 raise ExportError(f"The policy cannot be had as format={format!r}: {left_out['pi']}")

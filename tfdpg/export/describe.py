@@ -14,9 +14,14 @@ STEPS = ("pi", "serving_default", "initial_state", "action", "get_initial_state"
 """What of a policy with a memory is of single steps, and not of sequences."""
 
 
-def describe(directory: str | Path) -> str:
-    """What an exported model holds, for people: its signatures with shapes and types, and `tfdpg.json`."""
-    policy = load(directory)
+def describe(directory: str | Path, trusted: bool = False) -> str:
+    """What an exported model holds, for people: its signatures with shapes and types, and `tfdpg.json`.
+
+    Args:
+        directory: see `load`.
+        trusted: see `load`.
+    """
+    policy = load(directory, trusted=trusted)
     lines = [str(policy.directory), "signatures:"]
     for name, signature in policy._model.signatures.items():
         _, inputs = signature.structured_input_signature

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdpg.acting import Recall
 from tfdpg.export.contract import in_order
 from tfdpg.export.warmup import read_warmup
-from tfdpg.exported import metadata, recall_of
+from tfdpg.exported import loadable, metadata, recall_of
 from tfdpg.spec import Spec
 
 HALF = (tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum)
@@ -38,16 +38,21 @@ class Source(NamedTuple):
     cases: Mapping[str, Sequence[dict[str, np.ndarray]]]
 
     @classmethod
-    def open(cls, version: Path) -> "Source":
+    def open(cls, version: Path, trusted: bool = False) -> "Source":
         """Opens a version's directory.
 
+        Args:
+            version: the directory.
+            trusted: whether to load the SavedModel whatever its operations do.
+
         Raises:
-            ExportError: a file is damaged, missing, changed, or of another export.
+            ExportError: a file is damaged, missing, changed, or of another export; or an operation is refused.
         """
         facts = metadata(version)
         spec = Spec.from_json(facts)
         recall = recall_of(spec, facts)
-        model = tf.saved_model.load(str(version))
+        with loadable(version, trusted) as path:
+            model = tf.saved_model.load(path)
         cases = {name: inputs for name, inputs in read_warmup(version).items() if name != "serving_default"}
         signatures = {name: _by_position(model.signatures[name], spec, recall) for name in cases}
         return cls(version, facts, spec, recall, model, signatures, cases)

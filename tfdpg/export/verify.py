@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.exported import ExportError
+from tfdpg.exported import ExportError, loadable
 
 RTOL, ATOL = 1e-4, 1e-5
 """ATOL is of the largest value or of 1: a value near 0 may be a sum of large ones, whose rounding it has."""
@@ -38,7 +38,7 @@ def verify(
     serving.
 
     Args:
-        directory: the SavedModel.
+        directory: the SavedModel, which this process wrote.
         references: what each signature must compute; `serving_default` does what `pi` does.
         cases: the inputs to run each signature on.
         in_half_precision: whether some of the networks compute in half precision.
@@ -47,7 +47,7 @@ def verify(
     Raises:
         ExportError: names the signature and the largest difference.
     """
-    with in_session(directory) as run:
+    with in_session(directory, trusted=True) as run:
         for name, batches in cases.items():
             compare_signature(name, run, references.get(name, references["pi"]), batches, in_half_precision)
         for check in checks:
@@ -91,30 +91,41 @@ def compare_signature(
     return float(largest)
 
 
-def open_session(directory: Path, config: Any = None) -> tuple[tf.compat.v1.Session, Mapping[str, Any]]:
+def open_session(
+    directory: Path, config: Any = None, trusted: bool = False
+) -> tuple[tf.compat.v1.Session, Mapping[str, Any]]:
     """A SavedModel in a session of its own, and its SignatureDefs by name.
 
     Args:
         directory: the SavedModel.
         config: a `ConfigProto`; None takes the default.
+        trusted: whether to load it whatever its operations do.
 
     Raises:
-        ExportError: it does not load.
+        ExportError: it does not load, or an operation is refused.
     """
     graph = tf.Graph()
     session = tf.compat.v1.Session(graph=graph, config=config)
     try:
-        with quiet("tensorflow", logging.ERROR), graph.as_default():
-            return session, dict(tf.compat.v1.saved_model.load(session, ["serve"], str(directory)).signature_def)
+        with loadable(directory, trusted) as path, quiet("tensorflow", logging.ERROR), graph.as_default():
+            return session, dict(tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def)
+    except ExportError:
+        session.close()
+        raise
     except Exception as error:
         session.close()
         raise ExportError(f"The exported model does not load in a session: {error}") from error
 
 
 @contextlib.contextmanager
-def in_session(directory: Path) -> Iterator[Run]:
-    """Computes the signatures of a SavedModel; outside of the session's graph, networks are called as ever."""
-    session, signatures = open_session(directory)
+def in_session(directory: Path, trusted: bool = False) -> Iterator[Run]:
+    """Computes the signatures of a SavedModel; outside of the session's graph, networks are called as ever.
+
+    Args:
+        directory: the SavedModel.
+        trusted: see `open_session`.
+    """
+    session, signatures = open_session(directory, trusted=trusted)
     with contextlib.closing(session):
 
         def run(name: str, inputs: Inputs) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from tfdpg.exported.policy import LEVELS, STOCK, Policy, load
 from tfdpg.exported.recalled import described, named, packed_inputs, recall_of
+from tfdpg.exported.safety import check_safe, loadable
 from tfdpg.exported.versions import (
     FORMAT,
     METADATA,
@@ -22,10 +23,12 @@ __all__ = [
     "ExportError",
     "Policy",
     "check_directory",
+    "check_safe",
     "copy",
     "described",
     "latest_version",
     "load",
+    "loadable",
     "metadata",
     "move_to_next_version",
     "named",

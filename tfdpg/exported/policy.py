@@ -11,6 +11,7 @@ from tfdpg.acting import ActingPolicy, load_actor
 from tfdpg.arguments import real, reject
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.exported.recalled import named, recall_of
+from tfdpg.exported.safety import UnsafeModelError, loadable
 from tfdpg.exported.versions import ExportError, latest_version, metadata
 from tfdpg.spec import Packed, Spec
 
@@ -28,9 +29,11 @@ class Policy(ActingPolicy):
 
     Args:
         directory: a version's directory, with `saved_model.pb` and `tfdpg.json`.
+        trusted: see `load`.
 
     Attributes:
         directory: where it was loaded from.
+        trusted: whether its SavedModel is loaded whatever it does.
         metadata: the content of `tfdpg.json`.
         spec: the spaces that it serves.
         recall: what it recalls of an episode; None where it has no memory.
@@ -43,8 +46,9 @@ class Policy(ActingPolicy):
         ```
     """
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, trusted: bool = False):
         self.directory = directory
+        self.trusted = trusted
         self.metadata: dict[str, Any] = metadata(directory)
         try:
             spec = Spec.from_json(self.metadata)
@@ -60,12 +64,15 @@ class Policy(ActingPolicy):
         import tensorflow as tf
 
         try:
-            model = tf.saved_model.load(str(self.directory))
+            with loadable(self.directory, self.trusted) as path:
+                model = tf.saved_model.load(path)
             pi = model.signatures["pi"]
             found = _shapes(pi.structured_input_signature[1]), _shapes(pi.structured_outputs)
             if found != (wanted := self._takes_and_gives()):
                 raise ExportError(f"`pi` must take and give {wanted}, as tfdpg.json says. Received: {found}")
             return model
+        except UnsafeModelError:
+            raise
         except Exception as error:
             raise _unloadable(self.directory, error) from error
 
@@ -175,7 +182,7 @@ class Policy(ActingPolicy):
         return f"<Policy of {self.metadata.get('agent')}{where}: {self.directory}>"
 
     def __reduce__(self) -> Any:
-        return type(self), (self.directory,)
+        return type(self), (self.directory, self.trusted)
 
     def _need_stochastic(self, signature: str) -> None:
         if signature not in self._model.signatures:
@@ -229,14 +236,18 @@ def _unloadable(directory: Path, error: Exception) -> ExportError:
     return ExportError(f"The exported model in {directory} cannot be loaded: {error}")
 
 
-def load(directory: str | Path) -> Policy:
+def load(directory: str | Path, *, trusted: bool = False) -> Policy:
     """Loads an exported policy; it needs no training code and no agent class.
+
+    Before TensorFlow first loads the SavedModel, all of its operations are checked. One that could do anything but
+    compute, such as read or write files, is refused with an `ExportError` when the policy is first called.
 
     Args:
         directory: a model directory, of which the newest version is taken, or a version's directory.
+        trusted: whether to load the SavedModel whatever its operations do.
 
     Raises:
         FileNotFoundError: there is no exported model.
         ExportError: a file of it is damaged, missing, changed or of another export.
     """
-    return Policy(latest_version(directory))
+    return Policy(latest_version(directory), trusted)

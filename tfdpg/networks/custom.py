@@ -2,6 +2,7 @@
 
 import itertools
 import tempfile
+import warnings
 
 import keras
 import numpy as np
@@ -68,16 +69,28 @@ def check_loadable(name: str, network: keras.Model) -> None:
     """Raises `ValueError` unless a network can be loaded again once saved, as a checkpoint needs."""
     if not isinstance(network, keras.Model):
         raise reject(name, "a keras.Model", network)
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The object being serialized includes a `lambda`")  # the error says more
         path = f"{directory}/{name}.keras"
         try:
             network.save(path)
             keras.saving.load_model(path, compile=False)
         except (TypeError, ValueError, NotImplementedError) as error:
-            raise ValueError(
-                f"`{name}` cannot be saved and loaded again. Own layers need "
-                f"@keras.saving.register_keras_serializable(), and Lambda layers do not load. Keras says: {error}"
-            ) from error
+            raise ValueError(f"`{name}` cannot be saved and loaded again{_why_not_loadable(network, error)}") from error
+
+
+def _why_not_loadable(network: keras.Model, error: Exception) -> str:
+    """Why a network cannot be loaded again, and what to do."""
+    for layer in network._flatten_layers(include_self=False):
+        is_lambda = isinstance(layer, keras.layers.Lambda)
+        if is_lambda or getattr(getattr(layer, "activation", None), "__name__", "") == "<lambda>":
+            what = "a Lambda layer" if is_lambda else "a layer with a lambda as its activation"
+            return (
+                f": {layer.name!r} is {what}, and files of agents never hold Python code. Apply functions of keras.ops "
+                "to the tensors of the model instead, as in keras.ops.tanh(x), or write a layer (or a named function) "
+                "and decorate it with @keras.saving.register_keras_serializable()."
+            )
+    return f". Own layers need @keras.saving.register_keras_serializable(). Keras says: {error}"
 
 
 def output_on_zeros(spec: Spec, network: keras.Model) -> np.ndarray:

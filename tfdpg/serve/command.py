@@ -20,6 +20,7 @@ def serve(
     grpc_port: int = 8500,
     host: str = "127.0.0.1",
     max_request_mib: int = 32,
+    trusted: bool = False,
 ) -> None:
     """Serve an exported model as TensorFlow Serving does, by REST and gRPC, for development and tests.
 
@@ -31,6 +32,7 @@ def serve(
         grpc_port: gRPC's; 0 takes a free one.
         host: the address to listen on; 0.0.0.0 lets others in, and there is no password.
         max_request_mib: larger requests are refused.
+        trusted: load versions whatever their operations do.
     """
     for name, number in (("port", port), ("grpc_port", grpc_port)):
         if not 0 <= number < 2**16:
@@ -49,7 +51,7 @@ def serve(
     from tfdpg.serve.server import Ports, address, running
     from tfdpg.serve.shelf import Shelf
 
-    shelf = Shelf(path)
+    shelf = Shelf(path, trusted)
 
     def tell(line: str) -> None:
         print(f"{shelf.name}: {line}", flush=True)

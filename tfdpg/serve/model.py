@@ -92,6 +92,7 @@ class Model:
 
     Args:
         directory: the version's directory.
+        trusted: whether to load it whatever its operations do.
 
     Attributes:
         version: its number.
@@ -100,14 +101,15 @@ class Model:
 
     Raises:
         FileNotFoundError: tfdpg did not export it.
-        ExportError: a file is damaged or missing, it does not load, or does not answer its warm-up requests.
+        ExportError: a file is damaged or missing, it does not load or is refused, or does not answer its warm-up
+            requests.
     """
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, trusted: bool = False):
         export.metadata(directory)
         # a request's own thread computes: to wake others for a small network takes longer than the network
         config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=-1)
-        session, self.definitions = open_session(directory, config)
+        session, self.definitions = open_session(directory, config, trusted)
         self.version = int(directory.name)
         self.signatures = {
             name: Signature(name, definition, session)

@@ -19,6 +19,7 @@ class Shelf:
 
     Args:
         directory: the model directory, whose name is the model's.
+        trusted: whether to load versions whatever their operations do.
 
     Attributes:
         name: the model's.
@@ -30,10 +31,11 @@ class Shelf:
         ExportError: no version that should be served is sound.
     """
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, trusted: bool = False):
         if not export.versions(directory):
             raise FileNotFoundError(f"No exported model in {directory}: expected {directory}/<integer version>")
         self.directory = directory
+        self.trusted = trusted
         self.name = directory.resolve().name
         self.served, self.failed = Served({}, {}), dict[int, str]()
         self.poll()
@@ -82,7 +84,7 @@ class Shelf:
 
     def _load(self, version: int, models: dict[int, Model]) -> list[str]:
         try:
-            models[version] = Model(self.directory / str(version))
+            models[version] = Model(self.directory / str(version), self.trusted)
         except (export.ExportError, OSError) as error:
             known, self.failed[version] = self.failed.get(version), str(error)
             return [f"version {version} is not served: {error}"] if known != str(error) else []
