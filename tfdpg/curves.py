@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tfdpg import files
 from tfdpg.agents.options import OPTIONS
 from tfdpg.cli.parsing import MisuseError
 from tfdpg.cli.training import configured
@@ -55,9 +56,12 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for path in paths:
         begun = sorted(file.parent for file in path.rglob("run.json"))
+        for run in begun:
+            for name in ("run.json", "progress.csv"):
+                files.check_entry(run / name)
         runs = [run for run in begun if _has_epochs(run / "progress.csv")]
-        files = [path] if path.is_file() else sorted(path.rglob("*.csv"))
-        runs = runs or [file for file in files if command(file)]  # not both: a file beside its run is the same run
+        tables = [path] if path.is_file() else sorted(file for file in path.rglob("*.csv") if file.is_file())
+        runs = runs or [file for file in tables if command(file)]  # not both: a file beside its run is the same run
         if not runs:
             raise FileNotFoundError(f"No run to plot in {path}: {_missing(path, begun)}")
         found |= dict.fromkeys(runs)

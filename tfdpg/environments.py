@@ -142,8 +142,13 @@ def check_trusted(env_id: str, kwargs: Mapping[str, Any], trusted: bool, file: A
     """Raises `ValueError` if the environment of a file imports a module, or reads a file, and is not trusted."""
     if not isinstance(env_id, str) or not isinstance(kwargs, Mapping):
         raise ValueError(f"An environment must be an id and a dict of arguments. Received: {env_id!r}, {kwargs!r}")
-    if not trusted and (followed := foreign(env_id, kwargs)):
-        raise ValueError(f"{file} imports, or follows, {followed[0]!r}. If you trust it, pass --trusted.")
+    check_followed(foreign(env_id, kwargs), trusted, file)
+
+
+def check_followed(named: Sequence[str], trusted: bool, file: Any) -> None:
+    """Raises `ValueError` if a file names modules to import or paths to follow, and is not trusted."""
+    if named and not trusted:
+        raise ValueError(f"{file} imports, or follows, {named[0]!r}. If you trust it, pass --trusted.")
 
 
 def _texts(value: Any) -> Iterator[str]:

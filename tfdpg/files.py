@@ -11,12 +11,14 @@ import fcntl
 import hashlib
 import json
 import os
+import resource
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any
 
 SCRATCH = ".tfdpg-scratch-"
 """How the names of directories begin that are being written."""
@@ -29,12 +31,16 @@ class DamagedError(ValueError):
 
 
 class DiskFullError(OSError):
-    """There is no room on the disk for what was to be written."""
+    """There is no room for what was to be written: the disk is full, or a limit of its user or process is reached."""
+
+
+class UnsafeFileError(ValueError):
+    """A directory holds a symbolic link, or something that is neither a regular file nor a directory."""
 
 
 @contextlib.contextmanager
 def writing(path: str | Path, takes: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    """Names what is being written where the disk is full.
+    """Names what is being written where the disk is full or a file is larger than the process may write.
 
     Args:
         path: where it goes.
@@ -46,12 +52,70 @@ def writing(path: str | Path, takes: Callable[[], int] = lambda: 0) -> Iterator[
     try:
         yield
     except Exception as error:
-        if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT) and "No space left" not in str(error):
-            raise
         path = Path(path).absolute()
+        if _is(error, errno.EFBIG):
+            raise DiskFullError(f"{path} could not be written: a file is too large.{_size_limit()}") from error
+        if not _is(error, errno.ENOSPC, errno.EDQUOT):
+            raise
         free = shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free
         needed = f" takes {takes():,} bytes or more, and" if takes() else " could not be written:"
         raise DiskFullError(f"The disk is full: {path}{needed} {free:,} bytes are free.") from error
+
+
+def _is(error: Exception, *numbers: int) -> bool:
+    """Whether an error is one of the operating system's. TensorFlow only quotes the system's words."""
+    return getattr(error, "errno", None) in numbers or any(os.strerror(number) in str(error) for number in numbers)
+
+
+def _size_limit() -> str:
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit == resource.RLIM_INFINITY:
+        return " The file system allows no larger one."
+    return f" This process may write files of up to {limit:,} bytes (`ulimit -f`)."
+
+
+def check_tree(directory: str | Path, trusted: bool = False) -> None:
+    """Check that everything below a directory is a directory or a regular file, without opening any of it.
+
+    Whoever made the directory chose where its links lead, so that reading or writing through one could reach any file
+    of the user's. The directory itself may be a link, since whoever named it chose it.
+
+    Args:
+        directory: a run directory or a saved agent.
+        trusted: whether symbolic links are allowed. Named pipes, sockets and devices never are: opening one may wait
+            for ever.
+
+    Raises:
+        UnsafeFileError: something is neither; the message names it.
+    """
+    waiting = [Path(directory)]
+    while waiting:
+        try:
+            entries = [*os.scandir(waiting.pop())]
+        except FileNotFoundError:  # another process writes to the directory, and has renamed or removed this one
+            continue
+        for entry in entries:
+            check_entry(Path(entry.path), trusted)
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(Path(entry.path))
+
+
+def check_entry(path: Path, trusted: bool = False) -> None:
+    """Check a single path, which need not exist, as `check_tree` does."""
+    try:
+        mode = (path.stat() if trusted else path.lstat()).st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(mode):
+        raise UnsafeFileError(
+            f"{path} is a symbolic link to {os.readlink(path)}, which is not followed: the files of a run or a saved "
+            "agent must be its own. Replace the link by what it leads to; or, if you trust these files, pass --trusted "
+            "(in Python: trusted=True)."
+        )
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise UnsafeFileError(
+            f"{path} must be a regular file or a directory, and is a named pipe, a socket or a device. Remove it."
+        )
 
 
 @contextlib.contextmanager
@@ -72,6 +136,8 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
 
 def _remove_left(parent: Path) -> None:
     for left in parent.glob(f"{SCRATCH}*"):
+        if left.is_symlink() or not left.is_dir():  # not made by `scratch_directory`; opening a pipe would wait
+            continue
         with contextlib.suppress(OSError), _locked(left, wait=False) as is_locked:
             if is_locked:
                 shutil.rmtree(left, ignore_errors=True)
@@ -164,7 +230,8 @@ def remove(directory: Path) -> None:
 
 def present(target: Path) -> Path:
     """Where what was written to `target` is: there, or set aside by a process that was killed while it replaced it."""
-    return _aside(target) if not target.exists() and _aside(target).exists() else target
+    aside = _aside(target)
+    return aside if not target.exists() and aside.exists() and not aside.is_symlink() else target
 
 
 def _aside(target: Path) -> Path:
@@ -173,12 +240,42 @@ def _aside(target: Path) -> Path:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a file as a whole: after a power cut it holds the old text or the new one."""
+    content = text.encode()
+    with writing(path, lambda: len(content)), replacing(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A new file beside `path`, open for writing and reading, that takes its place at the end.
+
+    Nothing is written through a link: what had the name of the new file is removed, and other hard links of the file at
+    `path` keep their content.
+    """
     scratch = path.with_name(f".{path.name}.part")
-    with writing(path, lambda: len(text.encode())):
-        scratch.write_text(text)
-        flush(scratch)
+    scratch.unlink(missing_ok=True)
+    try:
+        with open(scratch, "x+b") as file:  # which fails if anything has taken the name meanwhile
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         scratch.replace(path)
-        flush(path.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+        raise
+    flush(path.parent)
+
+
+def detach(path: Path) -> None:
+    """Replace a file that has further hard links by a copy, so that writing to it does not change theirs.
+
+    `cp -al` makes such links, and so do programs that make backups.
+    """
+    if path.exists() and path.stat().st_nlink > 1:
+        content = path.read_bytes()
+        with writing(path, lambda: len(content)), replacing(path) as file:
+            file.write(content)
 
 
 def seal(

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tfdpg import files
+
 LOCK = "lock"
 """The name of the file. A killed process leaves it, and not the lock."""
 TRIES, PAUSE = 3, 0.05
@@ -45,21 +47,35 @@ def held(run: Path) -> Iterator[None]:
 
 def check(run: Path) -> None:
     """Raises `RunLockedError` if a process trains a run."""
-    with contextlib.suppress(FileNotFoundError), open(run / LOCK) as file:
-        _lock(file.fileno(), fcntl.LOCK_SH, run / LOCK)
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = _open(run / LOCK, os.O_RDONLY)
+        try:
+            _lock(descriptor, fcntl.LOCK_SH, run / LOCK)
+        finally:
+            os.close(descriptor)
+
+
+def _open(path: Path, flags: int) -> int:
+    """Open the file itself: a link could lead to any file, and opening a named pipe could wait for ever."""
+    files.check_entry(path)
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
 
 
 def _taken(path: Path) -> int:
     """The file, made if need be, open and locked."""
+    may_be_shared = True
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = _open(path, os.O_RDWR | os.O_CREAT)
         try:
             _lock(descriptor, fcntl.LOCK_EX, path)
         except RunLockedError:
             os.close(descriptor)
             raise
         if _is_at(path, descriptor):
-            return descriptor
+            if not may_be_shared or os.fstat(descriptor).st_nlink == 1:
+                return descriptor
+            path.unlink()  # a copy of the run with hard links (`cp -al`) has the same file, and keeps it
+            may_be_shared = False
         os.close(descriptor)  # its holder removed it when it let go
 
 
@@ -71,12 +87,15 @@ def _lock(descriptor: int, kind: int, path: Path) -> None:
             time.sleep(PAUSE)
         except OSError:  # there are no locks here
             return
-    raise RunLockedError(f"{path.parent} is being trained, {_holder(path)}. Wait until it ends, or end it.")
+    copied = ", or a copy of it with hard links is," if os.fstat(descriptor).st_nlink > 1 else ""
+    raise RunLockedError(
+        f"{path.parent} is being trained{copied or ','} {_holder(descriptor)}. Wait until it ends, or end it."
+    )
 
 
-def _holder(path: Path) -> str:
+def _holder(descriptor: int) -> str:
     try:
-        holder = json.loads(path.read_text())
+        holder = json.loads(os.pread(descriptor, 10_000, 0))
         return f"by process {holder['process']} on {holder['host']} since {holder['since']}"
     except (OSError, ValueError, LookupError, TypeError):
         return "by a process that has just begun or ended"

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any, Literal
 
+from tfdpg import files
 from tfdpg.agents.options import OPTIONS
 from tfdpg.distributed.options import Distribution
 from tfdpg.environments import foreign
@@ -161,12 +162,18 @@ def _flag(option: Option, value: Any) -> list[str]:
     return [f"--{flag}", *map(str, value if isinstance(value, tuple) else [value])]
 
 
-def read_config(directory: Path) -> RunConfig:
-    """The configuration of a run.
+def read_config(directory: Path, trusted: bool = False) -> RunConfig:
+    """Read the configuration of a run, which every command does before it opens another of the run's files.
+
+    Args:
+        directory: the run directory.
+        trusted: whether the symbolic links in the run directory may be followed.
 
     Raises:
         ValueError: `run.json` is damaged.
+        tfdpg.files.UnsafeFileError: the run directory holds a link, or what is no file.
     """
+    files.check_tree(directory, trusted)
     try:
         return RunConfig(**json.loads((directory / "run.json").read_text()))
     except (ValueError, TypeError) as error:

@@ -30,7 +30,7 @@ from tfdpg.agents.agent import Agent
 from tfdpg.agents.options import OPTIONS, ExportOptions
 from tfdpg.distributed.plan import check, require_ray
 from tfdpg.distributed.policies import policy_for_workers
-from tfdpg.environments import make, make_several
+from tfdpg.environments import check_followed, check_trusted, make, make_several
 from tfdpg.options import Structural
 from tfdpg.run_options import OBJECTS, RunConfig, command, read_config, resuming
 from tfdpg.spec import Spec
@@ -118,10 +118,8 @@ def resume(directory: Path, config: RunConfig, trusted: bool = False) -> None:
 
 
 def _go_on(directory: Path, config: RunConfig, trusted: bool) -> None:
-    before = read_config(directory)
-    if before.foreign and not trusted:
-        name = before.foreign[0]
-        raise ValueError(f"{directory}/run.json imports, or follows, {name!r}. If you trust it, pass --trusted.")
+    before = read_config(directory, trusted)
+    check_followed(before.foreign, trusted, directory / "run.json")
     env = _make_env(config)
     if export.versions(directory / "checkpoints"):
         agent = _load_latest(directory, trusted, sets_aside=True, env=env, config=config)
@@ -153,7 +151,7 @@ def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[Acts
             raise ValueError(f"`--checkpoint` is for run directories, and {path} is none: there is no run.json")
         policy = export.load(path, trusted=trusted)
         return policy, policy.metadata.get("environment")
-    config = read_config(path)
+    config = read_config(path, trusted)
     environment = {"id": config.env, "kwargs": config.env_kwargs}
     if checkpoint == "best":
         return export.load(_best(path), trusted=trusted), environment
@@ -167,7 +165,9 @@ def export_policy(
 
     A SavedModel's `tfdpg.json` says the command and the seed of the run, and, after evaluation episodes, the scores.
     """
-    config = read_config(run)
+    config = read_config(run, trusted)
+    if episodes:
+        check_trusted(config.env, config.env_kwargs, trusted, run / "run.json")
     if checkpoint == "best" and options.signatures is not None:
         raise ValueError(
             "`--signatures` is for checkpoints, which hold the agent, and the best policy was exported while it "

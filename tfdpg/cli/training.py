@@ -100,8 +100,8 @@ def resume(words: Sequence[str]) -> None:
 
 def _old(path: Path, directory: Path, words: Sequence[str]) -> tuple[Training, int]:
     """A run to go on with, and how many are to go on side by side."""
+    saved = read_config(directory, trusted="--trusted" in words)
     run_lock.check(directory)
-    saved = read_config(directory)
     options = resume_flags(saved)
     kept = flags_of(training_flags(saved.agent)).keys() - flags_of(options)
     refused = {flag: f"--{flag} cannot change: a run keeps what it was started with." for flag in kept}

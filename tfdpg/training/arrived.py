@@ -6,6 +6,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from tfdpg import files
+
 
 class ArrivedSteps(keras.callbacks.Callback):
     """Keeps the agent's environment steps in a file of eight bytes, written with each learning round.
@@ -25,9 +27,11 @@ class ArrivedSteps(keras.callbacks.Callback):
         return self.model
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Makes the file."""
-        self._steps = np.memmap(self.filename, np.int64, "w+", shape=(1,))
-        self._steps[0] = self._agent.env_steps
+        """Makes the file, in place of one that is there: writing into that one could change a copy of the run."""
+        with files.writing(self.filename), files.replacing(self.filename) as file:
+            file.write(np.int64(self._agent.env_steps).tobytes())
+            file.flush()
+            self._steps = np.memmap(file, np.int64, "r+", shape=(1,))
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Writes the steps."""

@@ -178,6 +178,7 @@ class ProgressLogger(keras.callbacks.CSVLogger):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Opens the file."""
+        files.detach(Path(self.filename))
         _cut(Path(self.filename), self.model)
         super().on_train_begin(logs)
 
@@ -272,6 +273,7 @@ class EpochLogger(_AgentCallback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Writes the header, unless it goes on with a file."""
         self._began = time.time()
+        files.detach(self.filename)
         if not (self.append and self.filename.exists()):
             self._write(self.COLUMNS, "w")
         _cut(self.filename, self.agent)

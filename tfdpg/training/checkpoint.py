@@ -89,7 +89,7 @@ def read(directory: str | Path, device: str | None = None, trusted: bool = False
         FileNotFoundError: there is none.
         CheckpointError: a file is damaged, missing, changed, or of another checkpoint; the message names it.
     """
-    directory, description = _described(directory)
+    directory, description = _described(directory, trusted)
     try:
         paths = {name: directory / name for name in description["files"]}
         arguments = {name: from_json(value, trusted) for name, value in description["arguments"].items()}
@@ -134,8 +134,8 @@ def is_saved(directory: Path) -> bool:
     return (files.present(directory) / DESCRIPTION).exists()
 
 
-def _described(directory: str | Path) -> tuple[Path, dict[str, Any]]:
-    """Where a saved agent is, and what its `agent.json` says, once all sums have been checked."""
+def _described(directory: str | Path, trusted: bool = False) -> tuple[Path, dict[str, Any]]:
+    """Where a saved agent is, and what its `agent.json` says, once links and all sums have been checked."""
     asked = Path(directory)
     directory = files.present(asked)
     if not is_saved(directory):
@@ -143,6 +143,7 @@ def _described(directory: str | Path) -> tuple[Path, dict[str, Any]]:
     if directory != asked:
         warnings.warn(f"Saving to {asked} was cut short; the agent that was there before is loaded.", stacklevel=4)
     try:
+        files.check_tree(directory, trusted)
         return directory, files.unseal(directory, DESCRIPTION, FORMAT, *OLDER)
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"The saved agent cannot be loaded: {error}") from error

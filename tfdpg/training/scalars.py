@@ -1,5 +1,6 @@
 """What TensorBoard shows of a training."""
 
+import contextlib
 import math
 import time
 from pathlib import Path
@@ -189,6 +190,8 @@ def _go_on(log_dir: str, steps: int) -> tuple[float, bool]:
                 best = max(best, value.tensor.float_val[0])
         if len(kept) < len(events):
             scratch = f"{log_dir}/.cut"
+            with contextlib.suppress(tf.errors.NotFoundError):
+                tf.io.gfile.remove(scratch)  # of a process that was killed; it might be a link to another file
             with tf.io.TFRecordWriter(scratch) as writer:
                 for event in kept:
                     writer.write(event.SerializeToString())
