@@ -33,10 +33,10 @@ class Client:
         self.channel = grpc.insecure_channel(f"127.0.0.1:{ports.grpc}")
         self.predict = prediction_service_pb2_grpc.PredictionServiceStub(self.channel).Predict
 
-    def post(self, content, where="", method="POST"):
+    def post(self, content, where="", method="POST", headers=None):
         """The status and the JSON of an answer; `content` is an object or already the bytes of a body."""
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
-        return self._answer(urllib.request.Request(f"{self.url}{where}:predict", body, method=method))
+        return self._answer(urllib.request.Request(f"{self.url}{where}:predict", body, headers or {}, method=method))
 
     def get(self, where=""):
         return self._answer(urllib.request.Request(f"{self.url}{where}"))

@@ -8,9 +8,9 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
-from tfdpg.serve import rpc
 from tfdpg.serve.limits import Limits
 from tfdpg.serve.rest import RestServer
+from tfdpg.serve.rpc import GrpcServer
 from tfdpg.serve.shelf import Shelf
 
 POLL = 1.0
@@ -44,31 +44,25 @@ async def running(
         host: the address to listen on.
         ports: of REST and gRPC; 0 takes a free one.
         limits: what is accepted of clients.
-        tell: is told of what changes, and of errors; a line that repeats only once a minute.
+        tell: receives a line for each change and for each error, but a repeated error only once a minute.
 
     Raises:
         OSError: a port is taken.
     """
-    loop, tell = asyncio.get_running_loop(), _without_repetition(tell)
-    loop.set_exception_handler(lambda _, context: tell(_described(context)))
-    rest_server, grpc_server = RestServer(shelf, limits, tell), rpc.server(shelf, limits, tell)
+    loop, log = asyncio.get_running_loop(), _without_repetition(tell)
+    loop.set_exception_handler(lambda _, context: log(_described(context)))
+    rest_server, grpc_server = RestServer(shelf, limits, log), GrpcServer(shelf, limits, log)
     listening = await loop.create_server(rest_server, host, ports.rest)
     try:
-        address = f"[{host}]" if ":" in host else host
-        try:
-            grpc_port = grpc_server.add_insecure_port(f"{address}:{ports.grpc}")
-        except RuntimeError as error:
-            raise OSError(
-                f"gRPC cannot listen on {address}:{ports.grpc}: the address is in use, or not here"
-            ) from error
-        await grpc_server.start()
-        polling = asyncio.create_task(_poll(shelf, tell))
+        grpc_port = await grpc_server.start(address(host, ports.grpc))
+        polling = asyncio.create_task(_poll(shelf, tell, log))
         try:
             yield Ports(listening.sockets[0].getsockname()[1], grpc_port)
         finally:
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
-            await asyncio.gather(grpc_server.stop(GRACE - 1), _end(listening, rest_server, loop.time() + GRACE - 1))
+            deadline = loop.time() + GRACE - 1
+            await asyncio.gather(grpc_server.end(deadline), _end(listening, rest_server, deadline))
     finally:
         listening.close()
 
@@ -91,7 +85,7 @@ def _described(context: dict[str, Any]) -> str:
 
 
 def _without_repetition(tell: Callable[[str], None]) -> Callable[[str], None]:
-    """Passes on a line unless it was passed on within the last minute."""
+    """A function that passes on a line unless it passed it on within the last minute."""
     told: dict[str, float] = {}
 
     def tell_once(line: str) -> None:
@@ -106,12 +100,13 @@ def _without_repetition(tell: Callable[[str], None]) -> Callable[[str], None]:
     return tell_once
 
 
-async def _poll(shelf: Shelf, tell: Callable[[str], None]) -> None:
+async def _poll(shelf: Shelf, tell: Callable[[str], None], log: Callable[[str], None]) -> None:
     while True:
         await asyncio.sleep(POLL)
         try:
             news = await asyncio.to_thread(shelf.poll)
         except Exception as error:  # what is served goes on, whatever is wrong with the directory
-            news = [f"the directory cannot be read: {error}"]
+            log(f"the directory cannot be read: {error}")
+            news = []
         for line in news:
             tell(line)
