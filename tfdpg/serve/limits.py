@@ -3,8 +3,10 @@
 import dataclasses
 import resource
 
-RESERVED = 64
-"""File descriptors that are not connections: libraries, models that are being loaded, the listening sockets."""
+BACKLOG = 64
+"""Connections that the event loop may accept at once, before any of them is counted or closed."""
+RESERVED = 64 + BACKLOG
+"""File descriptors for all else: libraries, models that are being loaded, the listening sockets, the backlog."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
-from tfdpg.serve.limits import Limits
+from tfdpg.serve.limits import BACKLOG, Limits
 from tfdpg.serve.rest import RestServer
 from tfdpg.serve.rpc import GrpcServer
 from tfdpg.serve.shelf import Shelf
@@ -16,7 +16,9 @@ from tfdpg.serve.shelf import Shelf
 POLL = 1.0
 """Seconds between two looks at the directory, as TensorFlow Serving's."""
 GRACE = 10.0
-"""Seconds within which the server ends; requests under way have all but the last of them."""
+"""Seconds within which the process ends."""
+REQUESTS = 6.0
+"""Seconds of them that requests under way have; then connections are closed, and Python and TensorFlow end."""
 REPETITION = 60.0
 """Seconds in which the same line is printed once."""
 
@@ -52,7 +54,7 @@ async def running(
     loop, log = asyncio.get_running_loop(), _without_repetition(tell)
     loop.set_exception_handler(lambda _, context: log(_described(context)))
     rest_server, grpc_server = RestServer(shelf, limits, log), GrpcServer(shelf, limits, log)
-    listening = await loop.create_server(rest_server, host, ports.rest)
+    listening = await loop.create_server(rest_server, host, ports.rest, backlog=BACKLOG)
     try:
         grpc_port = await grpc_server.start(address(host, ports.grpc))
         polling = asyncio.create_task(_poll(shelf, tell, log))
@@ -61,7 +63,7 @@ async def running(
         finally:
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
-            deadline = loop.time() + GRACE - 1
+            deadline = loop.time() + REQUESTS
             await asyncio.gather(grpc_server.end(deadline), _end(listening, rest_server, deadline))
     finally:
         listening.close()
