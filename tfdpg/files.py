@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import resource
 import shutil
 import stat
@@ -238,6 +239,11 @@ def _aside(target: Path) -> Path:
     return target.with_name(f".{target.name}{ASIDE}")
 
 
+def is_version(name: str) -> bool:
+    """Whether a directory's name is that of a version: a decimal int64 without leading zeros, as str() writes it."""
+    return re.fullmatch("0|[1-9][0-9]{0,18}", name) is not None and int(name) < 2**63
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes a file as a whole: after a power cut it holds the old text or the new one."""
     content = text.encode()
@@ -310,6 +316,8 @@ def unseal(directory: Path, name: str, *versions: int) -> dict[str, Any]:
     Raises:
         DamagedError: a file is missing or another; the message names it. Or the format is another one.
     """
+    if not (directory / name).is_file():  # to open a named pipe would wait for its writer
+        raise DamagedError(f"{directory / name} is not a regular file")
     content = (directory / name).read_bytes()
     _refuse_other_format(content, directory, versions)
     if content != _with_sum(content[: -len(_with_sum(b""))]):

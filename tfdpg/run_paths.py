@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tfdpg import run_lock
+from tfdpg.files import is_version
 
 
 def is_run(path: Path) -> bool:
@@ -16,7 +17,7 @@ def is_run(path: Path) -> bool:
 def is_model(path: Path) -> bool:
     """Whether a directory is that of an exported model, or of a version of one."""
     return (path / "saved_model.pb").exists() or any(
-        file.parent.name.isdigit() for file in path.glob("*/saved_model.pb")
+        is_version(file.parent.name) for file in path.glob("*/saved_model.pb")
     )
 
 

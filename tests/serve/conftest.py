@@ -13,12 +13,15 @@ import pytest
 import tfdpg
 from tests.agents.roster import D4PG, SMALL
 from tfdpg.serve import server
+from tfdpg.serve.limits import Limits
 from tfdpg.serve.shelf import Shelf
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import grpc
     from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+LIMITS = Limits(request_bytes=1 << 20)
 
 
 class Client:
@@ -30,10 +33,10 @@ class Client:
         self.channel = grpc.insecure_channel(f"127.0.0.1:{ports.grpc}")
         self.predict = prediction_service_pb2_grpc.PredictionServiceStub(self.channel).Predict
 
-    def post(self, content, where="", method="POST"):
+    def post(self, content, where="", method="POST", headers=None):
         """The status and the JSON of an answer; `content` is an object or already the bytes of a body."""
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
-        return self._answer(urllib.request.Request(f"{self.url}{where}:predict", body, method=method))
+        return self._answer(urllib.request.Request(f"{self.url}{where}:predict", body, headers or {}, method=method))
 
     def get(self, where=""):
         return self._answer(urllib.request.Request(f"{self.url}{where}"))
@@ -48,14 +51,14 @@ class Client:
 
 
 @contextlib.contextmanager
-def serving(directory, limit=1 << 20):
+def serving(directory, limits=LIMITS):
     """Serves a model directory; gives a client."""
     shelf, told, started, ended = Shelf(directory), [], threading.Event(), asyncio.Event()
     found, loops = [], []
 
     async def serve():
         loops.append(asyncio.get_running_loop())
-        async with server.running(shelf, "127.0.0.1", server.Ports(0, 0), limit, told.append) as ports:
+        async with server.running(shelf, "127.0.0.1", server.Ports(0, 0), limits, told.append) as ports:
             found.append(ports)
             started.set()
             await ended.wait()

@@ -1,17 +1,24 @@
 """`tfdpg serve` and `tfdpg labels`, as processes and as functions."""
 
+import contextlib
 import http.client
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import time
+from concurrent import futures
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from tfdpg import cli, export
 
@@ -46,6 +53,11 @@ def test_what_cannot_be_served_is_refused(tmp_path, capsys):
         ([str(SHIPPED), "--port", "70000"], "`port` must be in [0, 65535]. Received: port=70000"),
         ([str(SHIPPED), "--grpc-port", "-1"], "`grpc_port` must be in [0, 65535]"),
         ([str(SHIPPED), "--max-request-mib", "0"], "`max_request_mib` must be an integer in [1, 2047]"),
+        ([str(SHIPPED), "--max-response-mib", "2048"], "`max_response_mib` must be an integer in [1, 2047]"),
+        ([str(SHIPPED), "--max-rows", "0"], "`max_rows` must be a positive integer below 2**31. Received: max_rows=0"),
+        ([str(SHIPPED), "--max-connections", "0"], "`max_connections` must be a positive integer"),
+        ([str(SHIPPED), "--timeout", "0"], "`timeout` must be in [0.001, 86400] seconds. Received: timeout=0.0"),
+        ([str(SHIPPED), "--timeout", "nan"], "`timeout` must be in [0.001, 86400] seconds"),
     ):
         assert cli.main(["serve", *words]) == 1
         assert message in capsys.readouterr().err
@@ -66,26 +78,115 @@ def test_without_its_extra_it_says_what_to_install(monkeypatch, capsys):
     assert "`tfdpg serve` needs aiohttp: pip install 'tfdpg[serve]'" in capsys.readouterr().err
 
 
+@contextlib.contextmanager
+def process(*flags, preexec_fn=None):
+    """A server in a process of its own; gives the process, the REST port, the path of the model and the gRPC port."""
+    command = [sys.executable, "-m", "tfdpg", "serve", str(SHIPPED), "--port", "0", "--grpc-port", "0", *flags]
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    with subprocess.Popen(command, **pipes, preexec_fn=preexec_fn) as process:
+        try:
+            lines = []
+            while not lines or "REST at" not in lines[-1]:
+                lines.append(process.stdout.readline())
+                assert lines[-1], process.communicate()
+            pattern = r"td3-halfcheetah: REST at http://127.0.0.1:(\d+)(/\S+), gRPC at 127.0.0.1:(\d+)\n"
+            port, path, grpc_port = re.fullmatch(pattern, lines[-1]).groups()
+            yield process, int(port), path, int(grpc_port), lines
+        finally:
+            process.kill()
+
+
+BODY = json.dumps({"instances": [[0.0] * 17]}).encode()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_once_requests_are_answered(number):
-    command = [sys.executable, "-m", "tfdpg", "serve", str(SHIPPED), "--port", "0", "--grpc-port", "0"]
-    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
-    with subprocess.Popen(command, **pipes) as process:
-        assert process.stdout.readline() == "td3-halfcheetah: version 1 is served\n"
-        pattern = r"td3-halfcheetah: REST at http://127.0.0.1:(\d+)(/\S+), gRPC at 127.0.0.1:(\d+)\n"
-        port, path, grpc_port = re.fullmatch(pattern, process.stdout.readline()).groups()
-        socket.create_connection(("127.0.0.1", int(grpc_port))).close()
-        body = json.dumps({"instances": [[0.0] * 17]}).encode()
-        head = f"POST {path}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
-        with socket.create_connection(("127.0.0.1", int(port)), timeout=60) as connection:
+    with process() as (server, port, path, grpc_port, lines):
+        assert lines[0] == "td3-halfcheetah: version 1 is served\n"
+        socket.create_connection(("127.0.0.1", grpc_port)).close()
+        head = f"POST {path}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\nExpect: 100-continue\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             connection.sendall(head.encode())
             assert connection.recv(100).startswith(b"HTTP/1.1 100")  # the request is under way
-            process.send_signal(number)
-            assert process.stdout.readline() == "td3-halfcheetah: ends, once the requests under way are answered\n"
-            connection.sendall(body)
+            server.send_signal(number)
+            assert server.stdout.readline() == "td3-halfcheetah: ends, once the requests under way are answered\n"
+            connection.sendall(BODY)
             response = http.client.HTTPResponse(connection)
             response.begin()
             assert response.status == 200 and np.shape(json.load(response)["predictions"]) == (1, 6)
-        assert process.communicate(timeout=60) == ("", "") and process.returncode == 0
+            assert response.getheader("Connection") == "close"
+        assert server.communicate(timeout=60) == ("", "") and server.returncode == 0
+
+
+def ask_by_rest(port, path, answered):
+    """Asks on one connection until the server closes it."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    while True:
+        connection.request("POST", f"{path}:predict", BODY)
+        response = connection.getresponse()
+        assert response.status == 200 and response.read()
+        answered.append("REST")
+        if response.will_close:
+            return
+
+
+def ask_by_grpc(port, name, answered):
+    """Asks on one channel until nothing listens any more."""
+    message = predict_pb2.PredictRequest()
+    message.model_spec.name = name
+    message.inputs["x"].CopyFrom(tf.make_tensor_proto(np.zeros((1, 17), np.float32)))
+    with grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        predict = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict
+        while True:
+            try:
+                predict(message, timeout=60)
+            except grpc.RpcError as error:
+                assert error.code() == grpc.StatusCode.UNAVAILABLE and "Connection refused" in error.details()
+                return
+            answered.append("gRPC")
+
+
+@pytest.mark.slow
+def test_no_request_fails_when_it_ends_under_load():
+    answered = []
+    with process() as (server, port, path, grpc_port, _), futures.ThreadPoolExecutor(24) as pool:
+        asked = [pool.submit(ask_by_rest, port, path, answered) for _ in range(16)]
+        asked += [pool.submit(ask_by_grpc, grpc_port, SHIPPED.name, answered) for _ in range(8)]
+        until = time.monotonic() + 60
+        while (answered.count("REST") < 200 or answered.count("gRPC") < 100) and time.monotonic() < until:
+            time.sleep(0.05)
+        server.send_signal(signal.SIGTERM)
+        for each in asked:
+            each.result(60)  # raises what a client met
+        assert server.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_clients_cannot_delay_its_end():
+    with process() as (server, port, path, _, _), contextlib.ExitStack() as stack:
+        half = f"POST {path}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{{".encode()
+        for sent in (b"", b"POST", half):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(sent)
+        server.send_signal(signal.SIGTERM)
+        begun = time.monotonic()
+        assert server.wait(60) == 0 and time.monotonic() - begun < 11
+
+
+@pytest.mark.slow
+def test_it_answers_when_there_are_more_clients_than_descriptors():
+    def few_descriptors():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (164, 164))
+
+    with process(preexec_fn=few_descriptors) as (server, port, path, _, lines), contextlib.ExitStack() as stack:
+        assert "td3-halfcheetah: 18 connections of each protocol, not 256: see `ulimit -n`\n" in lines
+        for _ in range(200):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("POST", f"{path}:predict", BODY)
+        assert connection.getresponse().status == 200
+        connection.close()
+        server.send_signal(signal.SIGTERM)
+        out, err = server.communicate(timeout=60)
+        assert err == "" and out.count("\n") == 1

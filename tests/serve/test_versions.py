@@ -1,6 +1,8 @@
 """Versions come and go while requests are answered: none is lost, none is answered by half a model."""
 
 import gc
+import json
+import os
 import shutil
 import threading
 import time
@@ -15,8 +17,11 @@ from tests.agents.roster import SMALL
 from tests.exported.foreign import Module, save
 from tests.serve.conftest import serving
 from tests.serve.test_requests import request
-from tfdpg import export
-from tfdpg.serve.model import RequestError
+from tfdpg import export, files, run_paths
+from tfdpg.export.warmup import WARMUP_FILE
+from tfdpg.serve import shelf as shelf_module
+from tfdpg.serve.messages import status_response
+from tfdpg.serve.model import Model, RequestError
 from tfdpg.serve.shelf import Shelf
 
 X = np.array([[1.0, 0.0, 0.5], [0.6, 0.8, -2.0]], np.float32)
@@ -90,6 +95,91 @@ def test_a_version_with_file_operations_is_not_served_unless_trusted(made, direc
         Shelf(tmp_path / "foreign")
     assert not harm.exists()
     assert versions(Shelf(tmp_path / "foreign", trusted=True)) == [1] and harm.exists()  # it warms up
+
+
+def spoil_warm_up(version):
+    """Replaces the warm-up file by one that does not parse, as an export that was made that way would have it."""
+    (version / WARMUP_FILE).write_bytes(b"")
+    with tf.io.TFRecordWriter(str(version / WARMUP_FILE)) as writer:
+        writer.write(b"\xff" * 20)
+    content = json.loads((version / "tfdpg.json").read_text())
+    (version / "tfdpg.json").unlink()
+    files.seal(version, "tfdpg.json", {key: each for key, each in content.items() if key not in ("files", "sha256")})
+
+
+def link_to(target):
+    def spoil(version):
+        (version / "tfdpg.json").unlink()
+        (version / "tfdpg.json").symlink_to(target)
+
+    return spoil
+
+
+def named_pipe(name):
+    def spoil(version):
+        (version / name).unlink(missing_ok=True)
+        os.mkfifo(version / name)
+
+    return spoil
+
+
+SPOILT = {
+    "warm-up file": spoil_warm_up,
+    "pipe tfdpg.json": named_pipe("tfdpg.json"),
+    "pipe saved_model.pb": named_pipe("saved_model.pb"),
+    "pipe beside": named_pipe("assets.extra/pipe"),
+    "device": link_to("/dev/zero"),
+    "link to itself": lambda version: (
+        (version / "tfdpg.json").unlink(),
+        (version / "tfdpg.json").symlink_to("tfdpg.json"),
+    ),
+    "not JSON": lambda version: (version / "tfdpg.json").write_bytes(b"\xff"),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=list(SPOILT))
+def test_one_bad_version_never_affects_the_others(made, directory, spoil, monkeypatch):
+    tried = []
+    monkeypatch.setattr(shelf_module, "Model", lambda path, trusted: tried.append(path.name) or Model(path, trusted))
+    shelf = Shelf(directory)
+    spoil(export.copy(made[1], directory))
+    (directory / "²").mkdir()
+    (directory / "99999999999999999999").mkdir()
+    (news,) = shelf.poll()
+    assert news.startswith("version 2 is not served: ") and versions(shelf) == [1] and list(shelf.failed) == [2]
+    assert shelf.poll() == [] and tried == ["1", "2"]  # it is not tried again
+    again = Shelf(directory)  # as at the start
+    assert versions(again) == [1] and list(again.failed) == [2]
+    (failed, available) = status_response(shelf, "td3").model_version_status
+    assert (failed.version, failed.state, failed.status.error_code) == (2, failed.END, 15)
+    assert failed.status.error_message == shelf.failed[2] and available.state == available.AVAILABLE
+    export.copy(made[1], directory)
+    assert shelf.poll() == ["version 3 is served", "version 1 is no longer served"]
+    shutil.rmtree(directory / "2")
+    shutil.copytree(made[1], directory / "2")
+    shutil.rmtree(directory / "3")
+    assert shelf.poll() == ["version 2 is served", "version 3 is no longer served"] and not shelf.failed
+
+
+def test_an_unexpected_error_is_a_versions_own(made, directory, monkeypatch):
+    def model(path, trusted):
+        if path.name == "2":
+            raise ZeroDivisionError("unexpected")
+        return Model(path, trusted)
+
+    monkeypatch.setattr(shelf_module, "Model", model)
+    export.copy(made[1], directory)
+    shelf = Shelf(directory)
+    assert versions(shelf) == [1] and shelf.failed == {2: "ZeroDivisionError: unexpected"}
+
+
+def test_names_that_are_no_versions(directory):
+    for name in ("²", "01", "1.0", "-1", "+2", "99999999999999999999", "٣"):
+        (directory / name).mkdir()
+    assert export.versions(directory) == [1]
+    (directory / "²/saved_model.pb").touch()
+    shutil.rmtree(directory / "1")
+    assert not run_paths.is_model(directory)
 
 
 def test_labels_are_served_and_move_once_their_version_is_loaded(made, directory):

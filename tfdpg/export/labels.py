@@ -10,7 +10,7 @@ from tfdpg.exported import metadata, versions
 
 CONFIG = "models.config"
 """The file of a model directory that TensorFlow Serving takes as its `--model_config_file`."""
-LABEL = re.compile(r'version_labels\s*:?\s*{\s*key:\s*["\']([^"\']+)["\'][\s,;]*value:\s*(\d+)')
+LABEL = re.compile(r'version_labels\s*:?\s*{\s*key:\s*["\']([^"\']+)["\'][\s,;]*value:\s*([0-9]+)')
 
 
 def write_labels(directory: str | Path, labels: Mapping[str, int], base_path: str | None = None) -> Path:
@@ -62,10 +62,13 @@ def write_labels(directory: str | Path, labels: Mapping[str, int], base_path: st
 def read_labels(directory: str | Path) -> dict[str, int]:
     """The version of each label, as `write_labels` wrote them; empty if the model directory has no `models.config`."""
     try:
-        text = (Path(directory) / CONFIG).read_text()
+        path = Path(directory) / CONFIG
+        if path.exists() and not path.is_file():  # to open a named pipe would wait for its writer
+            raise OSError(f"{path} is not a regular file")
+        text = path.read_text()
     except FileNotFoundError:
         return {}
-    return {label: int(version) for label, version in LABEL.findall(text)}
+    return {label: int(version) for label, version in LABEL.findall(text) if files.is_version(version)}
 
 
 def keep_newest(directory: str | Path, count: int) -> None:

@@ -1,5 +1,6 @@
 """The integer versions of a model directory, as TensorFlow Serving reads them."""
 
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ def versions(directory: str | Path) -> list[int]:
     directory = Path(directory)
     if not directory.is_dir():
         return []
-    return sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit() and path.is_dir())
+    return sorted(int(path.name) for path in directory.iterdir() if files.is_version(path.name) and path.is_dir())
 
 
 def latest_version(directory: str | Path) -> Path:
@@ -58,11 +59,14 @@ def metadata(version: Path) -> dict[str, Any]:
         FileNotFoundError: tfdpg did not export it.
         ExportError: a file is damaged, missing, changed, or of another export; the message names it.
     """
-    if not (version / METADATA).exists():
+    if not os.path.lexists(version / METADATA):
         raise FileNotFoundError(f"{version / METADATA} is missing: the SavedModel was not exported by tfdpg")
     try:
         description = files.unseal(version, METADATA, FORMAT)
-        held = {path.relative_to(version).as_posix() for path in version.rglob("*") if path.is_file()}
+        paths = [path for path in version.rglob("*") if not path.is_dir()]
+        if special := sorted(path for path in paths if not path.is_file()):
+            raise files.DamagedError(f"{special[0]} is not a regular file")
+        held = {path.relative_to(version).as_posix() for path in paths}
         if foreign := sorted(name for name in held - set(description["files"]) if name.startswith(LOADED)):
             raise files.DamagedError(f"{version / foreign[0]} does not belong to it")
     except (OSError, ValueError, RecursionError) as error:

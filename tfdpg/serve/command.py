@@ -2,7 +2,9 @@
 
 import asyncio
 import importlib
+import os
 import signal
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +13,8 @@ import tyro
 from tfdpg import run_paths
 from tfdpg.arguments import reject
 from tfdpg.compat.tensorflow import import_tensorflow
+from tfdpg.files import is_version
+from tfdpg.serve.limits import Limits
 
 
 def serve(
@@ -20,6 +24,10 @@ def serve(
     grpc_port: int = 8500,
     host: str = "127.0.0.1",
     max_request_mib: int = 32,
+    max_response_mib: int = 32,
+    max_rows: int = Limits.rows,
+    max_connections: int = Limits.connections,
+    timeout: float = Limits.timeout,
     trusted: bool = False,
 ) -> None:
     """Serve an exported model as TensorFlow Serving does, by REST and gRPC, for development and tests.
@@ -32,26 +40,28 @@ def serve(
         grpc_port: gRPC's; 0 takes a free one.
         host: the address to listen on; 0.0.0.0 lets others in, and there is no password.
         max_request_mib: larger requests are refused.
+        max_response_mib: requests whose response would be larger are refused before anything is computed.
+        max_rows: requests with more rows are refused; a row is an observation, also one of a sequence.
+        max_connections: of REST and of gRPC each; above it, REST closes the one that has been idle longest.
+        timeout: seconds in which a request must arrive, its response be read, and the next request begin.
         trusted: load versions whatever their operations do.
     """
     for name, number in (("port", port), ("grpc_port", grpc_port)):
         if not 0 <= number < 2**16:
             raise reject(name, "in [0, 65535]", number)
-    if not 1 <= max_request_mib < 2**11:
-        raise reject("max_request_mib", "an integer in [1, 2047]", max_request_mib)
-    try:
-        importlib.import_module("aiohttp")
-        importlib.import_module("grpc")
-    except ImportError as error:
-        raise ImportError(f"`tfdpg serve` needs {error.name}: pip install 'tfdpg[serve]'") from error
+    limits = _limits(max_request_mib, max_response_mib, max_rows, max_connections, timeout)
+    _check_extra()
     run_paths.check_model(path)
     if (path / "saved_model.pb").exists():
         raise ValueError(f"{path} is a version's directory; serve the model's, {path.resolve().parent}")
     import_tensorflow()
-    from tfdpg.serve.server import Ports, address, running
+    from tfdpg.serve.server import GRACE, Ports, address, running
     from tfdpg.serve.shelf import Shelf
 
     shelf = Shelf(path, trusted)
+    # a thread cannot be stopped: one that still computes or reads files must not keep the process
+    last_resort = threading.Timer(GRACE, os._exit, [1])
+    last_resort.daemon = True
 
     def tell(line: str) -> None:
         print(f"{shelf.name}: {line}", flush=True)
@@ -60,15 +70,49 @@ def serve(
         ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, ended.set)
-        async with running(shelf, host, Ports(port, grpc_port), max_request_mib << 20, tell) as ports:
+        async with running(shelf, host, Ports(port, grpc_port), limits, tell) as ports:
+            for version, why in shelf.failed.items():
+                tell(f"version {version} is not served: {why}")
             for version in shelf.served.models:
                 tell(f"version {version} is served")
             rest, grpc = address(host, ports.rest), address(host, ports.grpc)
+            if limits.connections < max_connections:
+                tell(f"{limits.connections} connections of each protocol, not {max_connections}: see `ulimit -n`")
             tell(f"REST at http://{rest}/v1/models/{shelf.name}, gRPC at {grpc}")
             await ended.wait()
             tell("ends, once the requests under way are answered")
+            last_resort.start()
 
-    asyncio.run(until_ended())
+    try:
+        asyncio.run(until_ended())
+    finally:
+        last_resort.cancel()
+
+
+def _check_extra() -> None:
+    try:
+        importlib.import_module("aiohttp")
+        importlib.import_module("grpc")
+    except ImportError as error:
+        raise ImportError(f"`tfdpg serve` needs {error.name}: pip install 'tfdpg[serve]'") from error
+
+
+def _limits(max_request_mib: int, max_response_mib: int, max_rows: int, max_connections: int, timeout: float) -> Limits:
+    for name, number in (("max_request_mib", max_request_mib), ("max_response_mib", max_response_mib)):
+        if not 1 <= number < 2**11:
+            raise reject(name, "an integer in [1, 2047]", number)
+    for name, number in (("max_rows", max_rows), ("max_connections", max_connections)):
+        if not 1 <= number < 2**31:
+            raise reject(name, "a positive integer below 2**31", number)
+    if not 0.001 <= timeout <= 86400:
+        raise reject("timeout", "in [0.001, 86400] seconds", timeout)
+    return Limits(
+        request_bytes=max_request_mib << 20,
+        response_bytes=max_response_mib << 20,
+        rows=max_rows,
+        connections=max_connections,
+        timeout=timeout,
+    ).within_descriptors()
 
 
 def labels(
@@ -91,7 +135,7 @@ def labels(
     given = {}
     for label in labels:
         name, _, version = label.partition("=")
-        if not version.isdecimal():
+        if not is_version(version):
             raise reject("labels", "as stable=3 canary=4", label)
         given[name] = int(version)
     written = write_labels(path, given, base_path)

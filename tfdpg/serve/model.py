@@ -2,19 +2,24 @@
 # pyright: reportAttributeAccessIssue=false
 # Modules of protocol buffers make their classes when they are imported.
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import prediction_log_pb2
 
 from tfdpg import export
 from tfdpg.export.verify import open_session
 from tfdpg.export.warmup import WARMUP_FILE
+from tfdpg.serve.limits import Limits
 
 DEFAULT = "serving_default"
+AXES = {"batch": "batch size", "time": "number of time steps"}
+"""What an axis of `tfdpg.json` is called in messages."""
 
 
 class RequestError(ValueError):
@@ -44,12 +49,20 @@ class Input(NamedTuple):
 
 
 class Signature:
-    """An exported function, ready to be called from any thread."""
+    """An exported function, ready to be called from any thread.
 
-    def __init__(self, name: str, definition: Any, session: tf.compat.v1.Session):
+    Args:
+        name: its name.
+        definition: its `SignatureDef`.
+        facts: what `tfdpg.json` says about it.
+        session: a session with the model.
+    """
+
+    def __init__(self, name: str, definition: Any, facts: Mapping[str, Any], session: tf.compat.v1.Session):
         self.name = name
+        self._shapes = {key: {each["name"]: each["shape"] for each in facts[key]} for key in ("inputs", "outputs")}
         self.inputs = {key: _input(tensor) for key, tensor in definition.inputs.items()}
-        self.outputs = tuple(definition.outputs)
+        self.outputs = {key: _input(tensor).dtype for key, tensor in definition.outputs.items()}
         self._call = session.make_callable(
             [tensor.name for tensor in definition.outputs.values()],
             [tensor.name for tensor in definition.inputs.values()],
@@ -69,6 +82,62 @@ class Signature:
                 f"len({{{','.join(expected)}}}). Sent extra: {{}}. Missing but required: {{{','.join(missing)}}}."
             )
 
+    def check_size(self, inputs: Mapping[str, np.ndarray], limits: Limits, bytes_per_value: int | None = None) -> None:
+        """Refuse inputs that have too many rows, or whose outputs would be too large, before anything is computed.
+
+        Args:
+            inputs: the inputs by name.
+            limits: what is accepted.
+            bytes_per_value: the bytes of an element of the response; None stands for those of its type.
+
+        Raises:
+            RequestError: a limit is exceeded, or the batch sizes of two inputs differ.
+        """
+        for name, expected in self.inputs.items():
+            expected.check(name, inputs[name])
+        sizes = self._free_axes(inputs)
+        if (rows := sizes.get("batch", 1) * sizes.get("time", 1)) > limits.rows:
+            raise RequestError(
+                f"The request has {rows} rows; the server accepts at most {limits.rows} (--max-rows)",
+                "RESOURCE_EXHAUSTED",
+            )
+        size = 0
+        for name, dtype in self.outputs.items():
+            count = math.prod(each if isinstance(each, int) else sizes[each] for each in self._shapes["outputs"][name])
+            size += count * (bytes_per_value or dtype.itemsize)
+        if size > limits.response_bytes:
+            raise RequestError(
+                f"The response would have about {size} bytes; the server answers with at most {limits.response_bytes}"
+                " (--max-response-mib)",
+                "RESOURCE_EXHAUSTED",
+            )
+
+    def _free_axes(self, inputs: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """The sizes of the axes that a request chooses: `batch`, `time` and `levels`."""
+        sizes, origins = dict[str, int](), dict[str, str]()
+        for name, value in inputs.items():
+            axes = self._shapes["inputs"][name]
+            if not axes and value.dtype.kind == "i":  # a number of rows
+                axes, lengths = ["batch"], (int(value),)
+                if lengths[0] < 0:
+                    raise RequestError(f"input tensor {name}: must not be negative. Received: {lengths[0]}")
+            elif not value.ndim and axes:
+                raise RequestError(f"input tensor {name}: expects a list of numbers but a single number is provided")
+            else:
+                lengths = value.shape[-len(axes) :]
+            # `levels` may have no batch axis, or one row for the whole batch
+            for axis, length in zip(axes[-len(lengths) :], lengths, strict=True) if lengths else ():
+                is_broadcast = length == 1 and self.inputs[name].shape.rank is None
+                if isinstance(axis, int) or (is_broadcast and axis == "batch"):
+                    continue
+                if sizes.setdefault(axis, length) != length:
+                    raise RequestError(
+                        f"input tensors {origins[axis]} and {name}: must have the same {AXES.get(axis, axis)}. "
+                        f"Received: {sizes[axis]} and {length}"
+                    )
+                origins[axis] = name
+        return sizes
+
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name.
 
@@ -83,7 +152,7 @@ class Signature:
             outputs = self._call(*(inputs[name] for name in self.inputs))
         except tf.errors.OpError as error:
             code = "INVALID_ARGUMENT" if isinstance(error, tf.errors.InvalidArgumentError) else "INTERNAL"
-            raise RequestError(error.message.partition("\n")[0], code) from error
+            raise RequestError(_reason(error.message), code) from error
         return dict(zip(self.outputs, outputs, strict=True))
 
 
@@ -106,17 +175,22 @@ class Model:
     """
 
     def __init__(self, directory: Path, trusted: bool = False):
-        export.metadata(directory)
+        facts = export.metadata(directory)["signatures"]
+        facts = {DEFAULT: facts["pi"], **facts}
         # a request's own thread computes: to wake others for a small network takes longer than the network
         config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=-1)
         session, self.definitions = open_session(directory, config, trusted)
-        self.version = int(directory.name)
-        self.signatures = {
-            name: Signature(name, definition, session)
-            for name, definition in self.definitions.items()
-            if not name.startswith("__")
-        }
-        self._warm_up(directory)
+        try:
+            self.version = int(directory.name)
+            self.signatures = {
+                name: Signature(name, definition, facts[name], session)
+                for name, definition in self.definitions.items()
+                if not name.startswith("__")
+            }
+            self._warm_up(directory)
+        except BaseException:
+            session.close()
+            raise
 
     def signature(self, name: str) -> Signature:
         """A signature by its name; the default is `pi`.
@@ -134,8 +208,14 @@ class Model:
                 request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
                 inputs = {name: tf.make_ndarray(tensor) for name, tensor in request.inputs.items()}
                 self.signature(request.model_spec.signature_name)(inputs)
-        except (RequestError, tf.errors.OpError) as error:
+        except (DecodeError, ValueError, TypeError, KeyError, tf.errors.OpError) as error:
             raise export.ExportError(f"The exported model in {directory} does not answer: {error}") from error
+
+
+def _reason(message: str) -> str:
+    """Why a computation failed: TensorFlow's message has the operations' names before it and the graph after it."""
+    lines = [line.strip() for line in message.partition("\n\t [[{{node")[0].splitlines()]
+    return next((line for line in reversed(lines) if line), "the computation failed")
 
 
 def _input(tensor: Any) -> Input:

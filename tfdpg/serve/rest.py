@@ -3,61 +3,226 @@
 import asyncio
 import json
 import re
+import select
+import zlib
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
 from google.protobuf import json_format
 
 from tfdpg.serve import tensors
+from tfdpg.serve.limits import Limits
 from tfdpg.serve.messages import metadata_response, status_response
 from tfdpg.serve.model import RequestError
 from tfdpg.serve.shelf import Shelf
 
-WHERE = r"(?i:/v1/models/)(?P<name>[^/:]+)(/(?i:versions)/(?P<version>\d+)|/(?i:labels)/(?P<label>[^/:]+))?"
+WHERE = r"(?i:/v1/models/)(?P<name>[^/:]+)(/(?i:versions)/(?P<version>[0-9]+)|/(?i:labels)/(?P<label>[^/:]+))?"
 PREDICT, METADATA, STATUS = (re.compile(WHERE + end) for end in ("(?i::predict)", "(?i:/metadata)", "/?"))
-STATUSES = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "INTERNAL": 500}
+STATUSES = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "RESOURCE_EXHAUSTED": 413, "INTERNAL": 500}
+NEXT_REQUEST = 1.0
+"""Seconds in which a server that ends answers the next request of an open connection, before it closes it."""
+BYTES_PER_VALUE = 22
+"""About the length of a number in JSON: float32 values are written with all digits of a float64."""
 
 
-def application(shelf: Shelf, limit: int) -> web.Application:
-    """Answers requests, each in a thread of its own.
+class RestServer(web.Server):
+    """Answers HTTP/1.1 requests, each in a thread of its own; a protocol factory for `loop.create_server`.
 
     Args:
         shelf: the model.
-        limit: the bytes that a body may have.
+        limits: what is accepted. Above the limit of connections, the one that has been idle longest is closed.
+        log: receives a line for each error that is no answer to a valid HTTP request.
     """
 
-    async def answer(request: web.Request) -> web.Response:
+    def __init__(self, shelf: Shelf, limits: Limits, log: Callable[[str], None]):
+        super().__init__(
+            self._answer,
+            request_factory=self._request,
+            access_log=None,
+            keepalive_timeout=limits.timeout,
+            lingering_time=min(limits.timeout, 1.0),
+            auto_decompress=False,
+        )
+        self._shelf, self._limits, self.log = shelf, limits, log
+        self._open: dict[web.RequestHandler, asyncio.Transport] = {}
+        self._idle: dict[web.RequestHandler, None] = {}
+        self._receiving: dict[web.RequestHandler, None] = {}
+        self._is_ending = False
+
+    def __call__(self) -> web.RequestHandler:
+        """The handler of a new connection."""
+        return _Connection(self, loop=self._loop, **self._kwargs)
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """Register a connection, and close another one if there are too many."""
+        super().connection_made(handler, transport)
+        self._open[handler] = transport
+        if len(self._open) > self._limits.connections:
+            closed = next(iter([*self._idle, *self._receiving]), handler)
+            self._forget(closed)
+            closed.force_close()
+        if handler in self._open:
+            self._idle[handler] = None
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        """Forget a connection."""
+        super().connection_lost(handler, exc)
+        self._forget(handler)
+
+    async def end(self, deadline: float) -> None:
+        """Answer the requests that have arrived, and those that open connections send next, then close all connections.
+
+        Args:
+            deadline: the time of the event loop at which connections are closed in any case.
+        """
+        self._is_ending = True
+        time = self._loop.time
+        idle_until = min(deadline, time() + NEXT_REQUEST)
+        while self._open and time() < deadline:
+            if time() >= idle_until:
+                for handler in [each for each in self._idle if not _has_unread_bytes(self._open[each])]:
+                    self._forget(handler)
+                    handler.force_close()
+            await asyncio.sleep(0.02)
+        self.pre_shutdown()
+        await self.shutdown(0.1)
+
+    def _forget(self, handler: web.RequestHandler) -> None:
+        for handlers in (self._open, self._idle, self._receiving):
+            handlers.pop(handler, None)
+
+    def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+        limit = self._limits.request_bytes
+        return web.BaseRequest(message, payload, protocol, writer, task, self._loop, client_max_size=limit)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        handler = request.protocol
+        self._idle.pop(handler, None)
+        response = await self._response(request)
+        if self._is_ending:
+            response.force_close()
         try:
-            if request.method == "POST" and (found := PREDICT.fullmatch(request.path)):
-                body = await request.read()
-                content = await asyncio.to_thread(_predict, shelf, body, **_where(found))
-            elif request.method == "GET" and (found := METADATA.fullmatch(request.path)):
-                content = _text(metadata_response(shelf, **_where(found), fields=["signature_def"]))
-            elif request.method == "GET" and (found := STATUS.fullmatch(request.path)):
-                content = _text(status_response(shelf, **_where(found)))
-            else:
-                raise RequestError(f"Malformed request: {request.method} {request.path}")
-            return web.Response(body=content, content_type="application/json")
+            async with asyncio.timeout(self._limits.timeout):
+                await response.prepare(request)
+                await response.write_eof()
+        except TimeoutError as error:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("The client does not read its response") from error
+        if handler in self._open:
+            self._idle[handler] = None
+        return response
+
+    async def _response(self, request: web.BaseRequest) -> web.Response:
+        try:
+            content = await self._content(request)
         except RequestError as error:
-            return _refusal(STATUSES[error.code], str(error))
+            return refusal(STATUSES[error.code], str(error))
         except web.HTTPRequestEntityTooLarge:
-            return _refusal(413, f"The body of the request has more than {limit} bytes")
+            return refusal(413, f"The body of the request has more than {self._limits.request_bytes} bytes")
+        except web.RequestPayloadError as error:
+            return _closing(refusal(400, f"The body of the request is malformed: {error.__cause__ or error}"))
+        except TimeoutError:
+            message = f"The body of the request did not arrive within {self._limits.timeout:g} seconds"
+            return _closing(refusal(408, message))
+        except ConnectionError:
+            raise
+        except Exception as error:
+            self.log(f"REST: a request failed: {type(error).__name__}: {error}")
+            return refusal(500, f"Internal error: {type(error).__name__}: {error}")
+        return web.Response(body=content, content_type="application/json")
 
-    app = web.Application(client_max_size=limit)
-    app.router.add_route("*", "/{path:.*}", answer)
-    return app
+    async def _content(self, request: web.BaseRequest) -> bytes:
+        if request.method == "POST" and (found := PREDICT.fullmatch(request.path)):
+            where = _where(found)
+            body = await self._body(request)
+            return await asyncio.to_thread(self._predict, body, request.headers.get("Content-Encoding", ""), where)
+        if request.method == "GET" and (found := METADATA.fullmatch(request.path)):
+            return _text(metadata_response(self._shelf, **_where(found), fields=["signature_def"]))
+        if request.method == "GET" and (found := STATUS.fullmatch(request.path)):
+            return _text(status_response(self._shelf, **_where(found)))
+        raise RequestError(f"Malformed request: {request.method} {tensors.shortened(request.path)}")
+
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        if request.headers.get("Expect", "").lower() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0  # what follows is still the beginning of the response
+        self._receiving[request.protocol] = None
+        try:
+            async with asyncio.timeout(self._limits.timeout):
+                return await request.read()
+        finally:
+            self._receiving.pop(request.protocol, None)
+
+    def _predict(self, body: bytes, encoding: str, where: dict[str, Any]) -> bytes:
+        model = self._shelf.find(**where)
+        try:
+            request = tensors.parse(_decompressed(body, encoding, self._limits.request_bytes))
+            signature = model.signature(request.signature)
+            inputs = tensors.inputs_of(request, signature)
+        except RecursionError as error:
+            raise RequestError("JSON Value: lists or objects are nested too deeply") from error
+        signature.check_size(inputs, self._limits, BYTES_PER_VALUE)
+        return tensors.answer(request, signature(inputs))
 
 
-def _predict(shelf: Shelf, body: bytes, name: str, version: int | None, label: str) -> bytes:
-    model = shelf.find(name, version, label)
-    request = tensors.parse(body)
-    signature = model.signature(request.signature)
-    return tensors.answer(request, signature(tensors.inputs_of(request, signature)))
+class _Connection(web.RequestHandler):
+    def handle_error(
+        self, request: Any, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """Answer what is no HTTP/1.1 request with JSON, and log one line in place of a traceback."""
+        assert isinstance(self._manager, RestServer)
+        self._manager.log(f"REST: refused a request that is not valid HTTP/1.1 ({type(exc).__name__})")
+        text = (message or f"Internal error: {type(exc).__name__}").partition("\n")[0].rstrip(":")
+        return _closing(refusal(status, f"The request is not valid HTTP/1.1: {tensors.shortened(text)}"))
+
+
+def refusal(status: int, message: str) -> web.Response:
+    """An error as TensorFlow Serving answers it."""
+    return web.Response(status=status, body=json.dumps({"error": message}), content_type="application/json")
+
+
+def _closing(response: web.Response) -> web.Response:
+    response.force_close()
+    return response
+
+
+def _has_unread_bytes(transport: asyncio.Transport) -> bool:
+    if transport.is_closing():
+        return False
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _decompressed(body: bytes, encoding: str, limit: int) -> bytes:
+    """The body of a request without its `Content-Encoding`."""
+    encoding = encoding.strip().lower()
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in ("gzip", "deflate"):
+        raise RequestError(
+            f"Content-Encoding must be gzip, deflate or identity. Received: {tensors.shortened(encoding)}"
+        )
+    decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # takes the headers of gzip and of zlib
+    try:
+        content = decompressor.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise RequestError(f"The body of the request is not valid {encoding}: {error}") from error
+    if len(content) > limit:
+        raise RequestError(f"The decompressed body has more than {limit} bytes", "RESOURCE_EXHAUSTED")
+    if not decompressor.eof or decompressor.unused_data:
+        problem = "bytes follow its end" if decompressor.eof else "its end is missing"
+        raise RequestError(f"The body of the request is not valid {encoding}: {problem}")
+    return content
 
 
 def _where(found: re.Match[str]) -> dict[str, Any]:
     """The model that a path names."""
     version = found["version"]
+    if version and (len(version) > 19 or int(version) >= 2**63):
+        raise RequestError(f"Failed to convert version: {tensors.shortened(version)} to numeric.")
     return {"name": found["name"], "version": int(version) if version else None, "label": found["label"] or ""}
 
 
@@ -65,7 +230,3 @@ def _text(message: Any) -> bytes:
     return json_format.MessageToJson(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     ).encode()
-
-
-def _refusal(status: int, message: str) -> web.Response:
-    return web.Response(status=status, body=json.dumps({"error": message}), content_type="application/json")

@@ -14,34 +14,110 @@ from tensorflow_serving.apis import (
 )
 
 from tfdpg.serve import tensors
+from tfdpg.serve.limits import Limits
 from tfdpg.serve.messages import metadata_response, status_response
 from tfdpg.serve.model import RequestError
 from tfdpg.serve.shelf import Shelf
 
+AGE = 10
+"""The age, in timeouts, at which a connection is closed."""
+QUIET = 0.1
+"""Seconds without a new call after which a server that ends stops taking calls."""
+LAST_CALLS = 2.0
+"""Seconds after which it stops in any case."""
 
-def server(shelf: Shelf, limit: int) -> grpc.aio.Server:
+
+class GrpcServer:
     """Answers requests, each in a thread of its own.
 
     Args:
         shelf: the model.
-        limit: the bytes that a message may have.
+        limits: what is accepted. Connections above their limit are closed.
+        log: receives a line for each error that no request explains.
     """
-    options = [("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", -1)]
-    made = grpc.aio.server(options=[*options, ("grpc.so_reuseport", 0)])
-    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(_Prediction(shelf, limit), made)
-    model_service_pb2_grpc.add_ModelServiceServicer_to_server(_Model(shelf), made)
-    return made
+
+    def __init__(self, shelf: Shelf, limits: Limits, log: Callable[[str], None]):
+        self._log = log
+        self._calls = 0
+        self._may_respond = asyncio.Event()
+        self._may_respond.set()
+        timeout = round(limits.timeout * 1000)
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", limits.request_bytes),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_allowed_incoming_connections", limits.connections),
+                ("grpc.server_handshake_timeout_ms", timeout),
+                ("grpc.max_connection_idle_ms", timeout),
+                # gRPC has no timeout for a message that is half sent; clients connect again without an error
+                ("grpc.max_connection_age_ms", AGE * timeout),
+                ("grpc.max_connection_age_grace_ms", timeout),
+            ]
+        )
+        prediction = _Prediction(shelf, limits, self)
+        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(prediction, self._server)
+        model_service_pb2_grpc.add_ModelServiceServicer_to_server(_Model(shelf, self), self._server)
+
+    async def start(self, where: str) -> int:
+        """Listen, and return the port.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        try:
+            port = self._server.add_insecure_port(where)
+        except RuntimeError as error:
+            raise OSError(f"gRPC cannot listen on {where}: the address is in use, or not here") from error
+        await self._server.start()
+        return port
+
+    async def end(self, deadline: float) -> None:
+        """Answer the requests that have arrived, then close all connections.
+
+        gRPC cancels calls that have arrived but that it has not yet begun when it is stopped. So responses are held
+        back until no more calls arrive, and are sent after clients were told to send no more.
+
+        Args:
+            deadline: the time of the event loop at which connections are closed in any case.
+        """
+        time = asyncio.get_running_loop().time
+        self._may_respond.clear()
+        until, calls = min(deadline, time() + LAST_CALLS), -1
+        while calls != self._calls and time() < until:
+            calls = self._calls
+            await asyncio.sleep(QUIET)
+        stopping = asyncio.create_task(self._server.stop(max(deadline - time(), 0)))
+        await asyncio.sleep(QUIET)
+        self._may_respond.set()
+        await stopping
+
+    async def answer(self, context: grpc.aio.ServicerContext, answer: Callable[[Any], Any], request: Any) -> Any:
+        """Answer a call in a thread of its own."""
+        self._calls += 1
+        response, code, message = None, "OK", ""
+        try:
+            response = await asyncio.to_thread(answer, request)
+        except RequestError as error:
+            code, message = error.code, str(error)
+        except Exception as error:
+            code, message = "INTERNAL", f"Internal error: {type(error).__name__}: {error}"
+            self._log(f"gRPC: a request failed: {type(error).__name__}: {error}")
+        await self._may_respond.wait()
+        if code != "OK":
+            await context.abort(grpc.StatusCode[code], message)
+        return response
 
 
 class _Prediction(prediction_service_pb2_grpc.PredictionServiceServicer):
-    def __init__(self, shelf: Shelf, limit: int):
-        self._shelf, self._limit = shelf, limit
+    def __init__(self, shelf: Shelf, limits: Limits, server: GrpcServer):
+        self._shelf, self._limits, self._server = shelf, limits, server
 
     async def Predict(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
-        return await _answered(context, self._predict, request)
+        return await self._server.answer(context, self._predict, request)
 
     async def GetModelMetadata(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
-        return await _answered(context, self._metadata, request)
+        return await self._server.answer(context, self._metadata, request)
 
     def _predict(self, request: Any) -> Any:
         model = self._shelf.find(**_where(request))
@@ -52,7 +128,12 @@ class _Prediction(prediction_service_pb2_grpc.PredictionServiceServicer):
                 f"output tensor alias not found in signature: {unknown[0]} "
                 f"Outputs expected to be in the set {{{','.join(sorted(signature.outputs))}}}."
             )
-        inputs = {name: tensors.from_proto(name, each, self._limit) for name, each in request.inputs.items()}
+        signature.check(request.inputs)
+        inputs = {
+            name: tensors.from_proto(name, request.inputs[name], expected, self._limits.request_bytes)
+            for name, expected in signature.inputs.items()
+        }
+        signature.check_size(inputs, self._limits)
         outputs = signature(inputs)
         response = predict_pb2.PredictResponse()
         spec = response.model_spec
@@ -66,18 +147,13 @@ class _Prediction(prediction_service_pb2_grpc.PredictionServiceServicer):
 
 
 class _Model(model_service_pb2_grpc.ModelServiceServicer):
-    def __init__(self, shelf: Shelf):
-        self._shelf = shelf
+    def __init__(self, shelf: Shelf, server: GrpcServer):
+        self._shelf, self._server = shelf, server
 
     async def GetModelStatus(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
-        return await _answered(context, lambda request: status_response(self._shelf, **_where(request)), request)
-
-
-async def _answered(context: grpc.aio.ServicerContext, answer: Callable[[Any], Any], request: Any) -> Any:
-    try:
-        return await asyncio.to_thread(answer, request)
-    except RequestError as error:
-        await context.abort(grpc.StatusCode[error.code], str(error))
+        return await self._server.answer(
+            context, lambda request: status_response(self._shelf, **_where(request)), request
+        )
 
 
 def _where(request: Any) -> dict[str, Any]:

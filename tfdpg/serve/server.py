@@ -2,18 +2,25 @@
 
 import asyncio
 import contextlib
+import math
+import select
+import time
 from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from aiohttp import web
-
-from tfdpg.serve import rest, rpc
+from tfdpg.serve.limits import BACKLOG, Limits
+from tfdpg.serve.rest import RestServer
+from tfdpg.serve.rpc import GrpcServer
 from tfdpg.serve.shelf import Shelf
 
 POLL = 1.0
 """Seconds between two looks at the directory, as TensorFlow Serving's."""
 GRACE = 10.0
-"""Seconds that requests under way have when the server ends."""
+"""Seconds within which the process ends."""
+REQUESTS = 6.0
+"""Seconds of them that requests under way have; then connections are closed, and Python and TensorFlow end."""
+REPETITION = 60.0
+"""Seconds in which the same line is printed once."""
 
 
 class Ports(NamedTuple):
@@ -30,7 +37,7 @@ def address(host: str, port: int) -> str:
 
 @contextlib.asynccontextmanager
 async def running(
-    shelf: Shelf, host: str, ports: Ports, limit: int, tell: Callable[[str], None]
+    shelf: Shelf, host: str, ports: Ports, limits: Limits, tell: Callable[[str], None]
 ) -> AsyncIterator[Ports]:
     """Serves a model, and polls for versions, until it is left; requests under way are answered then.
 
@@ -38,42 +45,70 @@ async def running(
         shelf: the model.
         host: the address to listen on.
         ports: of REST and gRPC; 0 takes a free one.
-        limit: the bytes that a request may have.
-        tell: is told of what changes.
+        limits: what is accepted of clients.
+        tell: receives a line for each change and for each error, but a repeated error only once a minute.
 
     Raises:
         OSError: a port is taken.
     """
-    runner = web.AppRunner(rest.application(shelf, limit), access_log=None, shutdown_timeout=GRACE)
-    server = rpc.server(shelf, limit)
-    await runner.setup()
+    loop, log = asyncio.get_running_loop(), _without_repetition(tell)
+    loop.set_exception_handler(lambda _, context: log(_described(context)))
+    rest_server, grpc_server = RestServer(shelf, limits, log), GrpcServer(shelf, limits, log)
+    listening = await loop.create_server(rest_server, host, ports.rest, backlog=BACKLOG)
     try:
-        await web.TCPSite(runner, host, ports.rest).start()
-        address = f"[{host}]" if ":" in host else host
+        grpc_port = await grpc_server.start(address(host, ports.grpc))
+        polling = asyncio.create_task(_poll(shelf, tell, log))
         try:
-            grpc_port = server.add_insecure_port(f"{address}:{ports.grpc}")
-        except RuntimeError as error:
-            raise OSError(
-                f"gRPC cannot listen on {address}:{ports.grpc}: the address is in use, or not here"
-            ) from error
-        await server.start()
-        polling = asyncio.create_task(_poll(shelf, tell))
-        try:
-            yield Ports(runner.addresses[0][1], grpc_port)
+            yield Ports(listening.sockets[0].getsockname()[1], grpc_port)
         finally:
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
-            await server.stop(GRACE)
+            deadline = loop.time() + REQUESTS
+            await asyncio.gather(grpc_server.end(deadline), _end(listening, rest_server, deadline))
     finally:
-        await runner.cleanup()
+        listening.close()
 
 
-async def _poll(shelf: Shelf, tell: Callable[[str], None]) -> None:
+async def _end(listening: asyncio.Server, rest_server: RestServer, deadline: float) -> None:
+    """Stop listening once every connection that clients have made is accepted, and end the server."""
+    loop, poll = asyncio.get_running_loop(), select.poll()
+    for each in listening.sockets:
+        poll.register(each.fileno(), select.POLLIN)
+    until = loop.time() + 0.5
+    while poll.poll(0) and loop.time() < until:
+        await asyncio.sleep(0)
+    listening.close()
+    await rest_server.end(deadline)
+
+
+def _described(context: dict[str, Any]) -> str:
+    error = context.get("exception")
+    return f"{context['message']}: {error}" if error else context["message"]
+
+
+def _without_repetition(tell: Callable[[str], None]) -> Callable[[str], None]:
+    """A function that passes on a line unless it passed it on within the last minute."""
+    told: dict[str, float] = {}
+
+    def tell_once(line: str) -> None:
+        now = time.monotonic()
+        if now - told.get(line, -math.inf) < REPETITION:
+            return
+        if len(told) >= 1000:
+            told.clear()
+        told[line] = now
+        tell(line)
+
+    return tell_once
+
+
+async def _poll(shelf: Shelf, tell: Callable[[str], None], log: Callable[[str], None]) -> None:
     while True:
         await asyncio.sleep(POLL)
         try:
             news = await asyncio.to_thread(shelf.poll)
         except Exception as error:  # what is served goes on, whatever is wrong with the directory
-            news = [f"the directory cannot be read: {error}"]
+            log(f"the directory cannot be read: {error}")
+            news = []
         for line in news:
             tell(line)

@@ -1,7 +1,7 @@
 """The versions of a model directory that are served at a time, and how they change."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tfdpg import export
 from tfdpg.serve.model import Model, RequestError
@@ -28,7 +28,7 @@ class Shelf:
 
     Raises:
         FileNotFoundError: there is no exported model.
-        ExportError: no version that should be served is sound.
+        ExportError: no version can be loaded.
     """
 
     def __init__(self, directory: Path, trusted: bool = False):
@@ -38,6 +38,7 @@ class Shelf:
         self.trusted = trusted
         self.name = directory.resolve().name
         self.served, self.failed = Served({}, {}), dict[int, str]()
+        self._tried: dict[int, list[tuple[Any, ...]]] = {}
         self.poll()
         if not self.served.models:
             raise export.ExportError("; ".join(self.failed.values()))
@@ -45,16 +46,20 @@ class Shelf:
     def poll(self) -> list[str]:
         """Loads the versions that should be served by now, and then drops others; returns what has changed, in words.
 
-        A version that is damaged is not served, and what it was to replace goes on; so does a label that was to move
-        to it.
+        Without labels that is the newest version that loads. A version that does not load is not served, and what it
+        was to replace goes on; so does a label that was to move to it. It is tried again when its files change.
         """
         there, labels = export.versions(self.directory), export.read_labels(self.directory)
-        wanted = sorted({version for version in labels.values() if version in there}) or there[-1:]
+        labelled = sorted({version for version in labels.values() if version in there})
         before, models, news = self.served, dict(self.served.models), []
-        self.failed = {version: why for version, why in self.failed.items() if version in wanted}
-        for version in wanted:
+        wanted = []
+        for version in labelled or reversed(there):
+            wanted.append(version)
             if version not in models:
                 news += self._load(version, models)
+            if version in models and not labelled:
+                break
+        self.failed = {version: why for version, why in self.failed.items() if version in wanted}
         moved = {
             label: version if version in models else before.labels.get(label, version)
             for label, version in labels.items()
@@ -83,10 +88,25 @@ class Shelf:
         return served.models[version]
 
     def _load(self, version: int, models: dict[int, Model]) -> list[str]:
+        directory = self.directory / str(version)
         try:
-            models[version] = Model(self.directory / str(version), self.trusted)
-        except (export.ExportError, OSError) as error:
-            known, self.failed[version] = self.failed.get(version), str(error)
-            return [f"version {version} is not served: {error}"] if known != str(error) else []
+            signature = _file_signature(directory)
+            if version in self.failed and signature == self._tried.get(version):
+                return []
+            self._tried[version] = signature
+            models[version] = Model(directory, self.trusted)
+        except Exception as error:  # whatever is wrong with one version, the others are served
+            text = str(error) if isinstance(error, export.ExportError | OSError) else f"{type(error).__name__}: {error}"
+            known, self.failed[version] = self.failed.get(version), text
+            return [f"version {version} is not served: {text}"] if known != text else []
         self.failed.pop(version, None)
         return [f"version {version} is served"]
+
+
+def _file_signature(directory: Path) -> list[tuple[Any, ...]]:
+    """What changes when a file below a directory changes."""
+    found = []
+    for path in sorted([directory, *directory.rglob("*")]):
+        about = path.lstat()
+        found.append((str(path), about.st_mode, about.st_size, about.st_mtime_ns, about.st_ino))
+    return found

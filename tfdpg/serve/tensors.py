@@ -2,7 +2,7 @@
 
 A request by REST has its inputs in rows, `"instances": [{"x": [...], "a": [...]}, ...]`, or in columns,
 `"inputs": {"x": [[...], ...], "a": [[...], ...]}`; the answer has the same form. Names are left out where there is but
-one. NaN, Infinity and -Infinity are numbers, in requests and in answers.
+one. Numbers in requests must be finite; in answers there may be NaN, Infinity and -Infinity.
 """
 
 import json
@@ -44,7 +44,9 @@ def parse(body: bytes) -> Request:
         RequestError: it is no request.
     """
     try:
-        content = json.loads(body)
+        content = json.loads(body, parse_constant=_refuse_constant)
+    except RequestError:
+        raise
     except (ValueError, RecursionError) as error:
         raise RequestError(f"JSON Parse error: {error}") from error
     if not isinstance(content, dict):
@@ -94,21 +96,32 @@ def answer(request: Request, outputs: Mapping[str, np.ndarray]) -> bytes:
     return json.dumps({"predictions": rows}).encode()
 
 
-def from_proto(name: str, tensor: Any, limit: int) -> np.ndarray:
+def from_proto(name: str, tensor: Any, expected: Input, limit: int) -> np.ndarray:
     """A `TensorProto` as an array.
 
     Raises:
-        RequestError: it is none, or has more than `limit` bytes (a short message may stand for many equal values).
+        RequestError: it is of another type than expected, malformed, or has more than `limit` bytes (a short message
+            may stand for many equal values).
     """
+    if tensor.dtype != tf.dtypes.as_dtype(expected.dtype).as_datatype_enum:
+        raise RequestError(
+            f"input tensor {name}: expects to be {expected.dtype} but {_dtype_name(tensor.dtype)} is provided"
+        )
     try:
-        dtype = tf.dtypes.as_dtype(tensor.dtype)
-        if tf.TensorShape(tensor.tensor_shape).num_elements() * max(dtype.size, 1) > limit:
-            raise RequestError(f"tensor parsing error: {name}: more than {limit} bytes")
+        if tf.TensorShape(tensor.tensor_shape).num_elements() * expected.dtype.itemsize > limit:
+            raise RequestError(f"tensor parsing error: {name}: more than {limit} bytes", "RESOURCE_EXHAUSTED")
         return tf.make_ndarray(tensor)
     except RequestError:
         raise
     except (TypeError, ValueError, NotImplementedError) as error:
         raise RequestError(f"tensor parsing error: {name}: {error}") from error
+
+
+def _dtype_name(number: int) -> str:
+    try:
+        return tf.dtypes.as_dtype(number).name
+    except (KeyError, TypeError):
+        return f"DataType {number}"
 
 
 def to_proto(values: np.ndarray) -> Any:
@@ -161,6 +174,8 @@ def _array(value: Any, name: str, expected: Input, has_words: bool) -> np.ndarra
     if array.dtype.kind not in kinds:
         wrong = _leaf_of(value, (str, dict, type(None)) if kinds == "iuf" else (str, dict, type(None), float))
         raise _type_error(wrong[0] if wrong else value, name, expected)
+    if np.isinf(array).any():  # NaN and infinity themselves are no JSON
+        raise RequestError(f"input tensor {name}: a number is outside the range of float64")
     with np.errstate(over="ignore"):
         converted = array.astype(expected.dtype)
     lost = np.isinf(converted) & np.isfinite(array) if kinds == "iuf" else converted != array
@@ -189,5 +204,13 @@ def _type_error(value: Any, name: str, expected: Input) -> RequestError:
 
 def _shown(value: Any) -> str:
     """A value in a message, not longer than a line."""
-    text = json.dumps(value)
+    return shortened(json.dumps(value))
+
+
+def shortened(text: str) -> str:
+    """A text in a message, not longer than a line."""
     return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def _refuse_constant(name: str) -> Any:
+    raise RequestError(f"JSON Value: {name} is not a finite number; inputs must be finite")

@@ -1,0 +1,142 @@
+"""No client can stop the server: rows, responses and connections are limited, and what stays silent is closed."""
+
+import contextlib
+import json
+import socket
+
+import numpy as np
+import pytest
+
+from tests.serve.conftest import serving
+from tests.serve.test_command import SHIPPED
+from tests.serve.test_requests import A, X, code_of, request
+from tfdpg.serve.limits import Limits
+
+LSTM = SHIPPED.parent / "td3-lstm-pendulum"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""How HTTP/2 begins, with empty settings."""
+TOO_MANY_ROWS = "The request has {} rows; the server accepts at most 20 (--max-rows)"
+
+
+@pytest.fixture(scope="module")
+def narrow(models):
+    """A server with low limits and short timeouts."""
+    with serving(models / "d4pg", Limits(response_bytes=10_000, rows=20, connections=8, timeout=0.3)) as client:
+        yield client
+
+
+def connect(client, sent=b"", port="rest"):
+    connection = socket.create_connection(("127.0.0.1", getattr(client.ports, port)), timeout=30)
+    connection.sendall(sent)
+    return connection
+
+
+def received(connection):
+    """What arrives until the server closes the connection."""
+    parts = []
+    with contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(1 << 16):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def head(client, length=1000):
+    return f"POST /v1/models/{client.name}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n".encode()
+
+
+def test_rows_are_limited_in_both_protocols(narrow):
+    rows = np.tile(X[:1], (21, 1))
+    for form in ("instances", "inputs"):
+        assert narrow.post({form: rows.tolist()}) == (413, {"error": TOO_MANY_ROWS.format(21)})
+        assert narrow.post({form: rows[:20].tolist()})[0] == 200
+    assert code_of(narrow.predict, request(narrow, x=rows)) == ("RESOURCE_EXHAUSTED", TOO_MANY_ROWS.format(21))
+    assert len(narrow.predict(request(narrow, x=rows[:20])).outputs["pi"].float_val) == 20
+
+
+def test_a_response_is_limited_before_it_is_computed(narrow):
+    levels = np.linspace(0.1, 0.9, 400, dtype=np.float32)
+    for form in (levels, np.tile(levels, (3, 1))):
+        columns = {"x": X.tolist(), "a": A.tolist(), "levels": form.tolist()}
+        status, answer = narrow.post({"signature_name": "z", "inputs": columns})
+        assert status == 413 and "--max-response-mib" in answer["error"]
+        code, message = code_of(narrow.predict, request(narrow, "z", x=X, a=A, levels=form))
+        assert code == "RESOURCE_EXHAUSTED" and "--max-response-mib" in message
+    columns["levels"] = levels[:2].tolist()
+    status, answer = narrow.post({"signature_name": "z", "inputs": columns})
+    assert status == 200 and np.shape(answer["outputs"]["quantiles"]) == (3, 2)
+
+
+def test_a_recurrent_model_has_the_same_limits():
+    x, a = np.zeros((3, 7, 3), np.float32), np.zeros((3, 7, 1), np.float32)
+    with serving(LSTM, Limits(rows=20, response_bytes=20_000)) as client:
+        for batch, expected in ((1_000_000_000, 413), (21, 413), (20, 413), (10, 200), (-1, 400)):
+            assert client.post({"signature_name": "initial_state", "inputs": {"batch": batch}})[0] == expected
+        batch = request(client, "initial_state", batch=np.int32(1_000_000_000))
+        assert code_of(client.predict, batch) == ("RESOURCE_EXHAUSTED", TOO_MANY_ROWS.format(1_000_000_000))
+        status, answer = client.post({"signature_name": "q1", "inputs": {"x": x.tolist(), "a": a.tolist()}})
+        assert (status, answer["error"]) == (413, TOO_MANY_ROWS.format(21))
+        columns = {"x": x[:2].tolist(), "a": a[:2].tolist()}
+        assert np.shape(client.post({"signature_name": "q1", "inputs": columns})[1]["outputs"]) == (2, 7)
+        columns["a"] = a[:2, :4].tolist()
+        status, answer = client.post({"signature_name": "q1", "inputs": columns})
+        assert status == 400 and "must have the same number of time steps" in answer["error"]
+
+
+@pytest.mark.parametrize("sent", ["nothing", "half a header", "a request and half a header"])
+def test_a_connection_without_a_complete_header_is_closed(narrow, sent):
+    whole = b"GET /v1/models/d4pg HTTP/1.1\r\nHost: x\r\n\r\n"
+    with connect(narrow, {"nothing": b"", "half a header": head(narrow)}.get(sent, whole + head(narrow))) as connection:
+        answer = received(connection)
+    assert answer.startswith(b"HTTP/1.1 200 OK") if sent.startswith("a request") else answer == b""
+
+
+def test_a_body_that_does_not_arrive_is_refused(narrow):
+    with connect(narrow, head(narrow) + b'\r\n{"instances": [[1, 0') as connection:
+        answer, _, body = received(connection).partition(b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 408 ") and b"Connection: close" in answer
+    assert json.loads(body) == {"error": "The body of the request did not arrive within 0.3 seconds"}
+
+
+def test_a_client_that_does_not_read_is_closed(models):
+    body = json.dumps(
+        {"signature_name": "z", "inputs": {"x": X[:1].tolist(), "a": A[:1].tolist(), "levels": [0.5] * 10_000}}
+    )
+    with serving(models / "d4pg", Limits(timeout=0.5)) as client:
+        asked = head(client, len(body)) + b"\r\n" + body.encode()
+        with connect(client) as connection:
+            with pytest.raises((ConnectionError, TimeoutError)):
+                connection.settimeout(20)
+                for _ in range(1000):
+                    connection.sendall(asked)
+
+
+def test_idle_connections_leave_room_for_others(narrow):
+    with contextlib.ExitStack() as stack:
+        half = [stack.enter_context(connect(narrow, head(narrow) + b"\r\n{")) for _ in range(20)]
+        idle = [stack.enter_context(connect(narrow)) for _ in range(40)]
+        assert narrow.post({"instances": X.tolist()})[0] == 200
+        for connection in half[:10] + idle[:10]:
+            received(connection)
+        assert narrow.get()[0] == 200
+    assert narrow.told == []
+
+
+@pytest.mark.parametrize("sent", [b"", b"PRI * HTTP/2.0\r\n"])
+def test_grpc_closes_connections_that_are_silent(narrow, sent):
+    with connect(narrow, sent, "grpc") as connection:
+        received(connection)
+    assert narrow.predict(request(narrow, x=X)).outputs
+
+
+def test_the_number_of_connections_is_limited(models):
+    with serving(models / "d4pg", Limits(connections=3)) as client, contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(connect(client)) for _ in range(3)]
+        assert client.get()[0] == 200
+        assert received(idle[0]) == b""  # the oldest made room
+        idle[1].sendall(b"GET /v1/models/d4pg HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert received(idle[1]).startswith(b"HTTP/1.1 200 OK")
+        silent = [stack.enter_context(connect(client, PREFACE, "grpc")) for _ in range(3)]
+        assert all(each.recv(1) for each in silent)
+        assert received(stack.enter_context(connect(client, PREFACE, "grpc"))) == b""
+        silent[0].close()
+        assert client.predict(request(client, x=X), wait_for_ready=True, timeout=30).outputs

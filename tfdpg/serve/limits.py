@@ -1,0 +1,42 @@
+"""What a server accepts at most, so that no client can stop it."""
+
+import dataclasses
+import resource
+
+BACKLOG = 64
+"""Connections that the event loop may accept at once, before any of them is counted or closed."""
+RESERVED = 64 + BACKLOG
+"""File descriptors for all else: libraries, models that are being loaded, the listening sockets, the backlog."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The limits of a server.
+
+    Attributes:
+        request_bytes: the size of a request; of a compressed body, before and after it is decompressed.
+        response_bytes: the size of the outputs of a request.
+        rows: the rows of a request: the batch size, or the batch size times the number of time steps.
+        connections: open connections of each protocol.
+        timeout: seconds in which a header, a body, the reading of a response or the next request must arrive.
+    """
+
+    request_bytes: int = 32 << 20
+    response_bytes: int = 32 << 20
+    rows: int = 1 << 16
+    connections: int = 256
+    timeout: float = 75.0
+
+    def within_descriptors(self) -> "Limits":
+        """These limits with as many connections as the process may open file descriptors for.
+
+        Raises:
+            ValueError: the process may open too few file descriptors for a single connection.
+        """
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        possible = (soft - RESERVED) // 2 if soft != resource.RLIM_INFINITY else self.connections
+        if possible < 1:
+            raise ValueError(
+                f"The process may open {soft} files, and the server needs at least {RESERVED + 2}: raise `ulimit -n`"
+            )
+        return dataclasses.replace(self, connections=min(self.connections, possible))
