@@ -1,4 +1,4 @@
-"""Run directories from strangers, and copies with hard links: what commands may write, read and import because of them."""
+"""Untrusted run directories, and copies with hard links: what commands may write, read and import because of them."""
 
 import contextlib
 import json

@@ -175,8 +175,8 @@ def export_policy(
         )
     if options.format != "tf_saved_model":
         if checkpoint == "best":
-            how = options.format, options.quantize, options.max_error
-            return export.convert(_best(run), directory, *how, trusted=trusted)
+            given = options.format, options.quantize, options.max_error
+            return export.convert(_best(run), directory, *given, batch=options.batch, trusted=trusted)
         return _load(run, checkpoint, trusted).export(directory, **options.values())
     with tempfile.TemporaryDirectory() as scratch:
         if checkpoint == "best":

@@ -219,20 +219,23 @@ def wide():
 
 
 @pytest.mark.slow
-def test_int8_is_measured_in_half_ranges(wide, tmp_path, capsys):
+def test_int8_is_measured_in_units_of_the_action_scale(wide, tmp_path, capsys):
     directory = wide.export(tmp_path / "model", format="litert", quantize="int8")
     description = json.loads((directory / "tfdpg.json").read_text())
     jsonschema.validate(description, json.loads(schema()))
     quantized = description["quantized"]
     assert set(description["signatures"]) == {"pi"} and set(description["left_out"]) == {"q1", "q2", "pi_and_q"}
     assert quantized["observations"] == 1000 and quantized["max_error"] == 0.05
-    observations = export.example_observations(wide.spec, wide.replay, wide.seed, 1000)
-    found = client("litert", directory, observations, tmp_path)["pi"]["pi"]
-    worst = np.max(np.abs(found - wide.predict(observations["x"]))) / 2
-    assert 1e-4 < worst == pytest.approx(quantized["error"], rel=1e-3)  # it is quantized
-    said = f"int8: the largest error of an action is {quantized['error']:.3g} half-ranges, on 1000 observations\n"
-    assert capsys.readouterr().out == said
-    with pytest.raises(export.ExportError, match=f"is {quantized['error']:.3g} half-ranges, .*; max_error is 0.0001"):
+    measured = export.measured_observations(wide.spec, wide.replay, wide.seed)
+    assert quantized["observations_from"] == measured.origin
+    found = client("litert", directory, measured.values, tmp_path)["pi"]["pi"]
+    errors = np.abs(found - wide.predict(measured.values["x"])) / 2
+    assert 1e-4 < np.max(errors) == pytest.approx(quantized["error"], rel=1e-3)  # it is quantized
+    assert np.mean(errors) == pytest.approx(quantized["mean_error"], rel=1e-3)
+    numbers = f"{quantized['mean_error']:.3g} on average and {quantized['error']:.3g} at most"
+    said = f"int8: the error of an action, in units of the action scale, is {numbers}, measured on 1000 observations"
+    assert capsys.readouterr().out == f"{said}: {measured.origin}\n"
+    with pytest.raises(export.ExportError, match=f"is {numbers}, .*; it must be at most max_error=0.0001"):
         wide.export(tmp_path / "other", format="litert", quantize="int8", max_error=1e-4)
     assert not (tmp_path / "other").exists()
 
@@ -240,6 +243,6 @@ def test_int8_is_measured_in_half_ranges(wide, tmp_path, capsys):
 @pytest.mark.slow
 def test_one_at_its_bounds_does_not_survive_int8(tmp_path):
     version = Path(__file__).parents[2] / "exported_models/td3-halfcheetah/1"
-    with pytest.raises(export.ExportError, match="int8: the largest error of an action is .*; max_error is 0.05"):
+    with pytest.raises(export.ExportError, match="int8: the error of an action, .* at most max_error=0.05"):
         export.convert(version, tmp_path / "model", "litert", "int8")
     export.convert(version, tmp_path / "model", "litert", "int8", max_error=2.0)

@@ -13,9 +13,6 @@ from tfdpg.networks import graphs_are_freed, stock_critic
 if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
 
-OBSERVATIONS = 1000
-"""On so many a quantized policy is compared."""
-
 
 def export_agent(agent: "Agent", directory: str | Path, options: ExportOptions) -> Path:
     """See `Agent.export`."""
@@ -23,10 +20,10 @@ def export_agent(agent: "Agent", directory: str | Path, options: ExportOptions) 
         return _write(agent, directory, options)
     export.check_target(directory, options.format)
     references = {name: signature.reference(agent.spec) for name, signature in agent.signatures.items()}
-    observations = export.example_observations(agent.spec, agent.replay, agent.seed, OBSERVATIONS)
+    observations = export.measured_observations(agent.spec, agent.replay, agent.seed)
     with tempfile.TemporaryDirectory() as scratch:
         version = _write(agent, Path(scratch) / Path(directory).absolute().name, options)
-        given = options.format, options.quantize, options.max_error, references, observations
+        given = options.format, options.quantize, options.max_error, references, observations, options.batch
         return export.convert(version, directory, *given, trusted=True)
 
 

@@ -19,6 +19,7 @@ def export(
     format: Literal["tf_saved_model", "litert", "onnx", "c"] = "tf_saved_model",
     quantize: Literal["int8"] | None = None,
     max_error: float = 0.05,
+    batch: int | None = None,
     episodes: int = 0,
     trusted: bool = False,
 ) -> None:
@@ -31,7 +32,8 @@ def export(
         signatures: tf-agents adds `action`, as TF-Agents' PolicySaver has it; for a checkpoint other than best.
         format: tf_saved_model, or litert (extra [litert]), onnx (extra [onnx]) or c.
         quantize: int8 for a LiteRT policy with weights of 8 bits.
-        max_error: the largest error of its actions, in half-ranges; with more it is not written.
+        max_error: the largest error of its actions, in units of the action scale; with more it is not written.
+        batch: fixes the number of rows of a LiteRT model's inputs and outputs, which is free otherwise.
         episodes: evaluate it for so many, as `tfdpg evaluate` does, and put the scores into tfdpg.json.
         trusted: import the modules, and use the replay directory, that the files name, and take the best policy
             whatever its operations do.
@@ -41,7 +43,7 @@ def export(
         raise ValueError(f"The model directory must not be a run's, and {directory} is: it has a run.json.")
     from tfdpg.agents.options import ExportOptions
 
-    options = ExportOptions(signatures=signatures, format=format, quantize=quantize, max_error=max_error)
+    options = ExportOptions(signatures=signatures, format=format, quantize=quantize, max_error=max_error, batch=batch)
     natural("episodes", episodes)
     if episodes and format != "tf_saved_model":
         raise ValueError(f"`--episodes` is for a SavedModel. Received: --format {format}")
@@ -58,6 +60,7 @@ def convert(
     format: Literal["litert", "onnx", "c"],
     quantize: Literal["int8"] | None = None,
     max_error: float = 0.05,
+    batch: int | None = None,
     trusted: bool = False,
 ) -> None:
     """Write an exported model, a SavedModel, in another format; the agent is not needed.
@@ -67,16 +70,17 @@ def convert(
         directory: where it goes: new or empty.
         format: litert (extra [litert]), onnx (extra [onnx]) or c.
         quantize: int8 for a LiteRT policy with weights of 8 bits.
-        max_error: the largest error of its actions, in half-ranges; with more it is not written.
+        max_error: the largest error of its actions, in units of the action scale; with more it is not written.
+        batch: fixes the number of rows of a LiteRT model's inputs and outputs, which is free otherwise.
         trusted: load the model whatever its operations do.
     """
     paths.check_model(path)
     from tfdpg.agents.options import ExportOptions
 
-    options = ExportOptions(format=format, quantize=quantize, max_error=max_error)
+    options = ExportOptions(format=format, quantize=quantize, max_error=max_error, batch=batch)
     import_tensorflow()
     from tfdpg import export as exports
 
     version = exports.latest_version(path)
-    how = options.format, options.quantize, options.max_error
-    print(f"wrote {exports.convert(version, directory, *how, trusted=trusted)}")
+    given = options.format, options.quantize, options.max_error
+    print(f"wrote {exports.convert(version, directory, *given, batch=options.batch, trusted=trusted)}")

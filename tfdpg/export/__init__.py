@@ -3,7 +3,7 @@
 from tfdpg.export.acer import acer_signatures
 from tfdpg.export.convert import check_target, convert
 from tfdpg.export.describe import describe
-from tfdpg.export.examples import example_observations
+from tfdpg.export.examples import Observations, carried_observations, example_observations, measured_observations
 from tfdpg.export.labels import keep_newest, read_labels, write_labels
 from tfdpg.export.signature import Signature
 from tfdpg.export.signatures import return_signature, signatures
@@ -12,8 +12,10 @@ from tfdpg.exported import ExportError, Policy, check_safe, copy, latest_version
 
 __all__ = [
     "ExportError",
+    "Observations",
     "Policy",
     "Signature",
+    "carried_observations",
     "check_safe",
     "check_target",
     "convert",
@@ -22,6 +24,7 @@ __all__ = [
     "example_observations",
     "keep_newest",
     "latest_version",
+    "measured_observations",
     "load",
     "metadata",
     "read_labels",

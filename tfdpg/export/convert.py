@@ -8,16 +8,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tfdpg import files
+from tfdpg.acting import ActingPolicy
 from tfdpg.arguments import reject
 from tfdpg.export import c, litert, onnx
 from tfdpg.export.contract import signature_facts
-from tfdpg.export.fidelity import action_error, differences
+from tfdpg.export.examples import Observations, carried_observations
+from tfdpg.export.fidelity import ActionError, action_error, differences
 from tfdpg.export.source import Source
 from tfdpg.export.verify import Reference, Run, in_session
-from tfdpg.exported import FORMAT, METADATA, ExportError, check_directory, versions
+from tfdpg.exported import FORMAT, METADATA, ExportError, check_directory, step, versions
 
 
 class Format(NamedTuple):
@@ -83,7 +83,8 @@ def convert(
     quantize: str | None = None,
     max_error: float = 0.05,
     references: Mapping[str, Reference] | None = None,
-    observations: Mapping[str, np.ndarray] | None = None,
+    observations: Observations | None = None,
+    batch: int | None = None,
     *,
     trusted: bool = False,
 ) -> Path:
@@ -94,9 +95,10 @@ def convert(
         directory: new or empty.
         format: one of `FORMATS`.
         quantize: "int8" for a quantized policy, if the format has it.
-        max_error: the largest error of its actions, in half-ranges.
+        max_error: the largest error of its actions, in units of the action scale.
         references: what signatures must compute; the default of each is what the SavedModel does in a session.
-        observations: raw, by input name, on which a quantized policy is compared; the default are seven.
+        observations: on which a quantized policy is measured; by default, those of `carried_observations`.
+        batch: the number of rows that signatures take, for LiteRT; None leaves it free.
         trusted: whether to load the SavedModel whatever its operations do.
 
     Returns:
@@ -110,7 +112,9 @@ def convert(
     check_target(directory, format)
     if quantize is not None and (quantize, format) != ("int8", "litert"):
         raise reject("quantize", f'None, or "int8" where format="litert", beside format={format!r}', quantize)
-    chosen, source, directory = FORMATS[format], Source.open(version, trusted), Path(directory)
+    if batch is not None and format != "litert":
+        raise reject("batch", f'None unless format="litert", beside format={format!r}', batch)
+    chosen, source, directory = FORMATS[format], Source.open(version, batch, trusted), Path(directory)
     made = files.make_directory(directory.absolute().parent)
     try:
         parent = directory.absolute().parent
@@ -125,8 +129,9 @@ def convert(
                 if quantize is None:
                     found = differences(source, run, expected, list(written))
                 else:
-                    error, count = action_error(source, run, expected, observations or source.observations)
-                    facts["quantized"], found = _accepted(quantize, error, max_error, count), {}
+                    measured = observations or _carried(source, saved)
+                    error = action_error(source, run, expected, measured.values)
+                    facts["quantized"], found = _accepted(source, quantize, error, max_error, measured.origin), {}
             signatures = {name: _described(source, chosen, name, file, found) for name, file in written.items()}
             files.seal(scratch, METADATA, _facts(source, chosen) | facts | {"signatures": signatures})
             files.move(scratch, directory.absolute())
@@ -150,13 +155,26 @@ def _told(format: str) -> Iterator[None]:
         raise ExportError(f"The policy cannot be had as format={format!r}: {reason}") from error
 
 
-def _accepted(quantize: str, error: float, max_error: float, count: int) -> dict[str, Any]:
-    """What is said of a quantized policy, here and in `tfdpg.json`."""
-    about = f"{quantize}: the largest error of an action is {error:.3g} half-ranges, on {count} observations"
-    if not error <= max_error:
-        raise ExportError(f"{about}; max_error is {max_error:g}")
+def _carried(source: Source, run: Run) -> Observations:
+    """Observations for a quantized policy that comes without its agent."""
+    policy = ActingPolicy(source.spec, source.recall, functools.partial(step, source.spec, source.recall, run))
+    return carried_observations(source.spec, policy, source.metadata.get("environment"), source.observations)
+
+
+def _accepted(source: Source, quantize: str, error: ActionError, max_error: float, origin: str) -> dict[str, Any]:
+    """Print the errors of a quantized policy, refuse it if they are too large, and return them for `tfdpg.json`."""
+    if source.spec.actions is None:
+        about = f"the error of an action, in units of the action scale, is {error.mean:.3g} on average and "
+        about += f"{error.largest:.3g} at most"
+    else:
+        about = f"the action is another for {error.mean:.3g} of the observations"
+        about += "" if source.recall is None else f" on average, and for {error.largest:.3g} at one step"
+    about = f"{quantize}: {about}, measured on {error.count} observations: {origin}"
+    if not error.largest <= max_error:
+        raise ExportError(f"{about}; it must be at most max_error={max_error:g}")
     print(about)
-    return {"as": quantize, "error": error, "max_error": max_error, "observations": count}
+    facts = {"as": quantize, "error": error.largest, "mean_error": error.mean, "max_error": max_error}
+    return facts | {"observations": error.count, "observations_from": origin}
 
 
 def _described(source: Source, chosen: Format, name: str, file: str, found: Mapping[str, float]) -> dict[str, Any]:

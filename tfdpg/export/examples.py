@@ -1,13 +1,35 @@
-"""Observations to verify an export on and to warm a server up with."""
+"""Observations to verify an export on, to warm a server up with, and to measure a quantized policy on."""
 
+import contextlib
 import copy
+import warnings
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from tfdpg.acting import ActingPolicy
+from tfdpg.environments import foreign, make
 from tfdpg.replay import Ring
-from tfdpg.spec import Spec
+from tfdpg.spec import Packed, Spec
 
 COUNT = 7
+MEASURED = 1000
+"""The number of observations on which a quantized policy is measured."""
+WIDEST = 1e6
+"""A range of observations that is wider says nothing about where they lie."""
+
+
+class Observations(NamedTuple):
+    """Observations on which a quantized policy is measured.
+
+    Attributes:
+        values: raw observations, `[n, *shape]` by input name.
+        origin: where they come from, as it is printed and stored.
+    """
+
+    values: Mapping[str, np.ndarray]
+    origin: str
 
 
 def example_observations(spec: Spec, replay: Ring, seed: int, count: int = COUNT) -> dict[str, np.ndarray]:
@@ -25,7 +47,108 @@ def example_observations(spec: Spec, replay: Ring, seed: int, count: int = COUNT
     if replay.size:
         slots = np.linspace(0, replay.size - 1, count).astype(np.int64)
         return spec.unpack(replay.observation(slots))
+    return sampled(spec, seed, count)
+
+
+def sampled(spec: Spec, seed: int, count: int) -> dict[str, np.ndarray]:
+    """Samples of the observation space, `[count, *shape]` by input name."""
     space = copy.deepcopy(spec.observation_space)
     space.seed(seed)
-    packed = [spec.pack(space.sample()) for _ in range(count)]
+    return _unpacked(spec, [spec.pack(space.sample()) for _ in range(count)])
+
+
+def measured_observations(spec: Spec, replay: Ring, seed: int) -> Observations:
+    """Observations of the replay buffer, to which samples of the observation space are added if it holds too few.
+
+    Args:
+        spec: the spaces.
+        replay: the replay buffer, which may be empty.
+        seed: fixes the samples of the space.
+    """
+    held = min(replay.size, MEASURED)
+    origins = [f"{held} from the replay buffer"] if held else []
+    values = example_observations(spec, replay, seed, held) if held else {}
+    if missing := MEASURED - held:
+        values = _joined(values, sampled(spec, seed, missing))
+        origins.append(f"{missing} drawn from the observation space")
+    return Observations(values, " and ".join(origins))
+
+
+def carried_observations(
+    spec: Spec, policy: ActingPolicy, environment: Any, requests: Mapping[str, np.ndarray]
+) -> Observations:
+    """Observations for an exported model that has no agent: of its environment, else near its warm-up requests.
+
+    The environment is the one that `tfdpg.json` names. The policy acts in it. It is not made if it imports a module or
+    reads a file, since the exported model may be another person's.
+
+    Args:
+        spec: the spaces.
+        policy: the policy that is measured, not quantized.
+        environment: `{"id": ..., "kwargs": {...}}`, or None if the environment is not known.
+        requests: the observations of the warm-up requests, `[n, *shape]` by input name.
+    """
+    try:
+        return _visited(spec, policy, environment)
+    except Exception as error:
+        why = " ".join(str(error).split())
+    values = _joined(requests, _near(spec, requests, MEASURED - len(next(iter(requests.values())))))
+    count = len(next(iter(requests.values())))
+    return Observations(
+        values, f"{count} of the warm-up requests and {MEASURED - count} drawn from the observation space, since {why}"
+    )
+
+
+def _visited(spec: Spec, policy: ActingPolicy, environment: Any) -> Observations:
+    """Observations of episodes in which the policy acts; raises an exception, which says why, if there are none."""
+    if not environment:
+        raise ValueError("tfdpg.json does not name the environment")
+    env_id, kwargs = environment["id"], {**environment["kwargs"], "render_mode": None}
+    if followed := foreign(env_id, kwargs):
+        raise ValueError(f"the environment imports, or reads, {followed[0]!r}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with contextlib.closing(make(env_id, **kwargs)) as env:
+            spec.check(env)
+            return Observations(_rolled_out(spec, policy, env), f"{MEASURED} that the policy met in {env_id}")
+
+
+def _rolled_out(spec: Spec, policy: ActingPolicy, env: Any) -> dict[str, np.ndarray]:
+    """As many observations as are measured, of one episode after another."""
+    packed: list[Packed] = []
+    episode = 0
+    while len(packed) < MEASURED:
+        observation, _ = env.reset(seed=episode)
+        policy.reset()
+        ended = False
+        while not ended and len(packed) < MEASURED:
+            packed.append(spec.pack(observation))
+            observation, reward, terminated, truncated, _ = env.step(policy(observation))
+            policy.received(reward)
+            ended = terminated or truncated
+        episode += 1
+    return _unpacked(spec, packed)
+
+
+def _near(spec: Spec, requests: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
+    """Samples of the observation space; where it is unbounded, normal ones with the requests' mean and deviation."""
+    values, rng = sampled(spec, 0, count), np.random.default_rng(0)
+    for leaf in spec.leaves:
+        if leaf.whole is None:
+            space: Any = leaf.space
+            known = requests[leaf.name]
+            drawn = rng.normal(known.mean(axis=0), known.std(axis=0), (count, *leaf.shape))
+            with np.errstate(over="ignore"):
+                bounded = space.high - space.low <= WIDEST
+            drawn = np.where(bounded, values[leaf.name], np.clip(drawn, space.low, space.high))
+            values[leaf.name] = drawn.astype(np.float32)
+    return values
+
+
+def _unpacked(spec: Spec, packed: list[Packed]) -> dict[str, np.ndarray]:
     return spec.unpack(tuple(np.concatenate(parts) for parts in zip(*packed, strict=True)))
+
+
+def _joined(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Two sets of observations as one; the first may be empty."""
+    return {name: np.concatenate([first[name], values]) if first else values for name, values in second.items()}

@@ -1,6 +1,7 @@
 """How near a format is to what it was made of, in its own runtime."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,21 +41,34 @@ def differences(
     return largest
 
 
-def action_error(
-    source: Source, run: Run, references: Mapping[str, Reference], observations: Inputs
-) -> tuple[float, int]:
-    """The largest error of the actions for raw observations, of all at once and of the first one alone.
+class ActionError(NamedTuple):
+    """How far the actions of a quantized policy are from those of the original one.
 
-    Returns:
-        The error in half-ranges, or the share of observations with another action if Discrete; and how many they are.
+    Attributes:
+        largest: the largest error of a number of an action, in units of the action scale; or, if actions are Discrete,
+            the share of observations for which the action is another.
+        mean: the mean error, in the same units.
+        count: the number of observations.
     """
-    errors, spec = [], source.spec
+
+    largest: float
+    mean: float
+    count: int
+
+
+def action_error(source: Source, run: Run, references: Mapping[str, Reference], observations: Inputs) -> ActionError:
+    """Measures the error of the actions for raw observations, of all in one call and of the first one alone."""
+    spec = source.spec
+    largest, means = [], []
     for rows in (observations, {name: values[:1] for name, values in observations.items()}):
         wanted = _actions(source, _asked(references), rows)
         for outputs, right in zip(_actions(source, run, rows), wanted, strict=True):
             off = np.abs(outputs["pi"] - right["pi"])
-            errors.append(np.mean(off > 0) if spec.actions is not None else np.max(off / spec.half_range))
-    return float(np.max(errors)), _count(observations)
+            errors = off > 0 if spec.actions is not None else off / spec.half_range
+            means.append(np.mean(errors))
+            largest.append(means[-1] if spec.actions is not None else np.max(errors))
+    steps = len(means) // 2  # those of all observations; then come those of the first one
+    return ActionError(float(np.max(largest)), float(np.mean(means[:steps])), _count(observations))
 
 
 def _actions(source: Source, run: Run, observations: Inputs) -> list[dict[str, np.ndarray]]:

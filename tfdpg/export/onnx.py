@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdpg.export.contract import signature_facts
 from tfdpg.export.source import Source
 from tfdpg.export.verify import Run, quiet
 
@@ -39,7 +40,21 @@ def _converted(source: Source, name: str) -> Any:
 
     with quiet("tf2onnx", logging.CRITICAL):  # which tells of every operation that there is not
         model, _ = tf2onnx.convert.from_function(tf.function(call, autograph=False), list(inputs.values()), opset=OPSET)
+    _name_axes(model.graph, source, name)
     return model
+
+
+def _name_axes(graph: Any, source: Source, name: str) -> None:
+    """Name the free axes of inputs and outputs `batch`, `time` and `levels`; tf2onnx gives each axis its own number."""
+    inputs = source.inputs(name)
+    facts = signature_facts(inputs, source.signatures[name].structured_outputs, source.spec, source.recall)
+    shapes = {one["name"]: one["shape"] for one in facts["inputs"]}
+    shapes |= {output_name(one["name"], inputs): one["shape"] for one in facts["outputs"]}
+    for tensor in (*graph.input, *graph.output):
+        for axis, word in zip(tensor.type.tensor_type.shape.dim, shapes[tensor.name], strict=True):
+            if isinstance(word, str):
+                axis.dim_param = word
+    del graph.value_info[:]  # the axes of other tensors, which runtimes infer
 
 
 def output_name(name: str, inputs: Collection[str]) -> str:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfdpg.acting import Recall
 from tfdpg.export.contract import in_order
 from tfdpg.export.warmup import read_warmup
-from tfdpg.exported import loadable, metadata, recall_of
+from tfdpg.exported import LEVELS, loadable, metadata, recall_of
 from tfdpg.spec import Spec
 
 HALF = (tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum)
@@ -27,6 +27,7 @@ class Source(NamedTuple):
         model: keeps the variables of the signatures.
         signatures: functions of tensors by position, by name; every input has a rank.
         cases: for each signature inputs in batches of 1 and 7, on observations of the replay.
+        batch: the number of rows that signatures take; None where it is free.
     """
 
     version: Path
@@ -36,13 +37,15 @@ class Source(NamedTuple):
     model: Any
     signatures: Mapping[str, Any]
     cases: Mapping[str, Sequence[dict[str, np.ndarray]]]
+    batch: int | None = None
 
     @classmethod
-    def open(cls, version: Path, trusted: bool = False) -> "Source":
+    def open(cls, version: Path, batch: int | None = None, trusted: bool = False) -> "Source":
         """Opens a version's directory.
 
         Args:
             version: the directory.
+            batch: the number of rows that signatures are to take; None leaves it free.
             trusted: whether to load the SavedModel whatever its operations do.
 
         Raises:
@@ -54,8 +57,8 @@ class Source(NamedTuple):
         with loadable(version, trusted) as path:
             model = tf.saved_model.load(path)
         cases = {name: inputs for name, inputs in read_warmup(version).items() if name != "serving_default"}
-        signatures = {name: _by_position(model.signatures[name], spec, recall) for name in cases}
-        return cls(version, facts, spec, recall, model, signatures, cases)
+        signatures = {name: _by_position(model.signatures[name], spec, recall, batch) for name in cases}
+        return cls(version, facts, spec, recall, model, signatures, cases, batch)
 
     @property
     def observations(self) -> dict[str, np.ndarray]:
@@ -78,25 +81,41 @@ class Source(NamedTuple):
         nodes = (node for name in self.signatures for node in self.nodes(name))
         return any(value.type in HALF for node in nodes for value in node.attr.values())
 
-    def save(self, directory: str, names: Iterable[str]) -> None:
-        """Writes some of the signatures as a SavedModel."""
+    def save(self, directory: str, names: Mapping[str, str]) -> None:
+        """Writes some of the signatures as a SavedModel.
+
+        Args:
+            directory: where it is written.
+            names: of the signatures, by the names that they get there.
+        """
         module: Any = tf.Module()
         module.model = self.model
-        tf.saved_model.save(module, directory, signatures={name: self.signatures[name] for name in names})
+        tf.saved_model.save(module, directory, signatures={key: self.signatures[name] for key, name in names.items()})
 
 
-def _by_position(signature: Any, spec: Spec, recall: Recall | None) -> Any:
-    """A signature with its inputs in their order, each of them with a rank; `levels` has one for each observation."""
+def _by_position(signature: Any, spec: Spec, recall: Recall | None, batch: int | None) -> Any:
+    """A signature with its inputs in their order, each of them with a rank; `levels` has one for each observation.
+
+    With a number `batch`, all shapes are fixed: inputs and outputs have that many rows, `levels` has as many columns as
+    `LEVELS`, and `initial_state` gives that many rows whatever its input says.
+    """
     _, given = signature.structured_input_signature
     arguments = {tensor.name: argument for argument, tensor in given.items()}  # a name may have a slash
     names = [arguments[name] for name in in_order(arguments, spec, recall)]
-    free: Any = [None, None]
-    ranked = [
-        tf.TensorSpec(free if tensor.shape.rank is None else tensor.shape, tensor.dtype, tensor.name)
-        for tensor in (given[name] for name in names)
-    ]
+    ranked = []
+    for tensor in (given[name] for name in names):
+        shape: Any = (
+            [batch, None if batch is None else len(LEVELS)] if tensor.name == "levels" else tensor.shape.as_list()
+        )
+        ranked.append(tf.TensorSpec([batch, *shape[1:]] if shape else [], tensor.dtype, tensor.name))
 
     def call(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
-        return signature(**dict(zip(names, tensors, strict=True)))
+        inputs = dict(zip(names, tensors, strict=True))
+        if batch is None:
+            return signature(**inputs)
+        outputs = signature(**{name: each if each.shape.rank else tf.constant(batch) for name, each in inputs.items()})
+        for output in outputs.values():
+            output.set_shape([batch, *output.shape[1:]])
+        return outputs
 
     return tf.function(call, autograph=False).get_concrete_function(*ranked)

@@ -1,7 +1,7 @@
 """Exported models, read: their directories, and policies that act. TensorFlow is loaded when a signature is asked."""
 
 from tfdpg.exported.policy import LEVELS, STOCK, Policy, load
-from tfdpg.exported.recalled import described, named, packed_inputs, recall_of
+from tfdpg.exported.recalled import described, named, packed_inputs, recall_of, step
 from tfdpg.exported.safety import check_safe, loadable
 from tfdpg.exported.versions import (
     FORMAT,
@@ -34,5 +34,6 @@ __all__ = [
     "named",
     "packed_inputs",
     "recall_of",
+    "step",
     "versions",
 ]

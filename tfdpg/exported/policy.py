@@ -10,7 +10,7 @@ import numpy as np
 from tfdpg.acting import ActingPolicy, load_actor
 from tfdpg.arguments import real, reject
 from tfdpg.compat.tensorflow import import_tensorflow
-from tfdpg.exported.recalled import named, recall_of
+from tfdpg.exported.recalled import named, recall_of, step
 from tfdpg.exported.safety import UnsafeModelError, loadable
 from tfdpg.exported.versions import ExportError, latest_version, metadata
 from tfdpg.spec import Packed, Spec
@@ -190,11 +190,7 @@ class Policy(ActingPolicy):
 
     def _step(self, packed: Packed) -> np.ndarray:
         """The policy's forward pass (see `tfdpg.acting.ForwardPass`)."""
-        inputs = self.spec.unpack(packed)
-        if self.recall is None:
-            return self._call("pi", inputs)["pi"]
-        outputs = self._call("pi", inputs | named(self.recall, packed[-1]))
-        return np.concatenate([outputs["pi"], *(outputs[name] for name, _ in self.recall.parts)], axis=1)
+        return step(self.spec, self.recall, self._call, packed)
 
     def _judge(self, name: str, observation: Any, action: Any, reward: Any, **others: Any) -> dict[str, np.ndarray]:
         """What a critic says of actions in observations, or of sequences of them."""

@@ -1,6 +1,6 @@
 """What a policy recalls, by the names that its export has for it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -44,3 +44,19 @@ def packed_inputs(spec: Spec, recall: Recall | None, inputs: Mapping[str, np.nda
         return packed
     names = named(recall, recall.start(0))
     return (*packed, np.concatenate([inputs[name].reshape(len(packed[0]), -1) for name in names], axis=1))
+
+
+def step(spec: Spec, recall: Recall | None, run: Callable[[str, Any], Mapping[str, Any]], packed: Packed) -> np.ndarray:
+    """The forward pass of a policy (see `tfdpg.acting.ForwardPass`), computed by its signature `pi`.
+
+    Args:
+        spec: the spaces.
+        recall: what the policy recalls; None where it has no memory.
+        run: computes a signature, from its name and its inputs by name.
+        packed: observations, and what is recalled.
+    """
+    inputs = spec.unpack(packed)
+    if recall is None:
+        return run("pi", inputs)["pi"]
+    outputs = run("pi", inputs | named(recall, packed[-1]))
+    return np.concatenate([outputs["pi"], *(outputs[name] for name, _ in recall.parts)], axis=1)

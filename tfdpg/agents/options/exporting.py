@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from tfdpg.options import Options
-from tfdpg.ranges import NonNegative
+from tfdpg.ranges import Count, NonNegative
 
 
 class ExportOptions(Options, group="export"):
@@ -19,13 +19,15 @@ class ExportOptions(Options, group="export"):
     quantize: Literal["int8"] | None = None
     """"int8" for LiteRT: the policy alone, with weights of 8 bits."""
     max_error: NonNegative = 0.05
-    """the largest error of the actions of a quantized policy, in half-ranges; with more there is no export."""
+    """the largest error of the actions of a quantized policy, in units of the action scale; a larger one is refused."""
+    batch: Count | None = None
+    """the number of rows of inputs and outputs for LiteRT, for runtimes that need fixed shapes; None leaves it free."""
 
     def check(self) -> None:
         """Refuses what the format has not."""
         if self.format != "tf_saved_model":
             self.refuse(["signatures"], f'`format` is "{self.format}"')
         if self.format != "litert":
-            self.refuse(["quantize"], f'`format` is "{self.format}"')
+            self.refuse(["quantize", "batch"], f'`format` is "{self.format}"')
         if self.quantize is None:
             self.refuse(["max_error"], "`quantize` is None")
