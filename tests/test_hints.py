@@ -1,8 +1,11 @@
 """The words of other libraries, and slips of the pen, are told what they are here."""
 
+from typing import Any
+
 import pytest
 
 import tfdpg
+from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tfdpg.agents.options import OPTIONS
 from tfdpg.hints import ELSEWHERE
@@ -49,7 +52,20 @@ def test_no_hint_is_about_an_argument_of_ours():
 
 def test_learning_from_nothing_points_to_fit():
     with pytest.raises(ValueError, match="fit"):
-        tfdpg.DDPG(Counter()).learn(10_000)
+        tfdpg.DDPG(Counter()).learn(updates=10_000)
+
+
+def test_learn_refuses_a_positional_number_and_names_fit():
+    agent = tfdpg.DDPG(Counter(), **SMALL)
+    fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=40)
+    updates = agent.updates
+    learn: Any = agent.learn  # a type checker refuses these calls, too
+    for wrong in (lambda: learn(1000), lambda: learn(1000, None), lambda: learn(1000, total_timesteps=3)):
+        with pytest.raises(TypeError, match=r"agent\.fit\(env, epochs=\.\.\., .*agent\.learn\(updates=.*learn\(1000"):
+            wrong()
+    assert agent.updates == updates
+    agent.learn(updates=2)
+    assert agent.updates == updates + 2
 
 
 def test_nothing_is_suggested_that_is_not_there():

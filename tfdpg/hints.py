@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 ELSEWHERE = {
@@ -71,3 +71,17 @@ def misused(function: Any, signature: inspect.Signature, args: Any, given: Colle
     if unknown == "policy" or any(isinstance(each, str) and each.endswith("Policy") for each in args):
         return f"{message}. The environment comes first, and networks are options (`hidden_units`, `pi`): TD3(env)"
     return message + question(unknown, signature.parameters).replace(" ", ". ", 1)
+
+
+def refuse_positional_updates(given: Sequence[Any]) -> None:
+    """Raise `TypeError` for positional arguments of `Agent.learn`, if there are any.
+
+    Stable-Baselines3's `learn` takes a number of environment steps there; `Agent.learn` makes updates.
+    """
+    if given:
+        received = ", ".join(f"{value!r:.80}" for value in given)
+        raise TypeError(
+            "Agent.learn() takes no positional arguments. To train on an environment, call "
+            "agent.fit(env, epochs=..., steps_per_epoch=...); to make a number of updates on the transitions in the "
+            f"replay buffer, call agent.learn(updates=...). Received: learn({received})"
+        )

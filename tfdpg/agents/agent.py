@@ -15,7 +15,7 @@ from tfdpg.agents.build import Parts, recorders
 from tfdpg.agents.exporting import export_agent
 from tfdpg.agents.options import AgentOptions, ExportOptions
 from tfdpg.arguments import natural
-from tfdpg.hints import refuse
+from tfdpg.hints import refuse, refuse_positional_updates
 from tfdpg.networks import Actor
 from tfdpg.options import Stock, Unsaved, takes
 from tfdpg.training import checkpoint, evaluation, loop, network_weights, offline
@@ -153,16 +153,24 @@ class Agent(abc.ABC):
         """The seed with which `fit` resets a lane's environment for its next training episode."""
         return self.collector.next_reset_seed(lane)
 
-    def learn(self, updates: int | None = None, **unknown: Never) -> dict[str, float]:
-        """Makes the updates that the schedule says are due now, or exactly `updates`.
+    def learn(self, *positional: Never, updates: int | None = None, **unknown: Never) -> dict[str, float]:
+        """Make the updates that are due according to the schedule, or exactly `updates` of them.
+
+        Training on an environment is what `fit` does; `learn` takes no environment steps.
+
+        Args:
+            updates: the number of updates to make, at least 0; None makes the updates that are due.
 
         Returns:
-            The means of the round's metrics and `loss`; empty where nothing was due.
+            The mean of each metric over these updates, and `loss`; an empty dict if no update was due.
 
         Raises:
-            ValueError: the replay holds no transition yet.
+            TypeError: there is a positional argument, such as the number of environment steps that
+                Stable-Baselines3's `learn` takes.
+            ValueError: the replay buffer holds no transition yet.
             FloatingPointError: weights became NaN or infinite; the message names the networks.
         """
+        refuse_positional_updates(positional)
         refuse(self.learn, unknown)
         due = self.draw.sampler.updates_due(self.schedule.take_round()) if updates is None else updates
         return self.learning.round(due) if natural("updates", due) else {}
