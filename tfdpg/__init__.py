@@ -73,7 +73,9 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(_MODULES[name])
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)
-    raise AttributeError(f"module 'tfdpg' has no attribute {name!r}")
+    from tfdpg.hints import NAMES, without
+
+    raise AttributeError(without("module 'tfdpg'", name, NAMES))
 
 
 def __dir__() -> list[str]:
