@@ -302,10 +302,15 @@ def _check_kept(leaf: Leaf, part: np.ndarray) -> None:
         raise ValueError(f"`{leaf.name}` of an observation must be real numbers. Received: {part!r}")
     if leaf.whole is not None:
         low, high = leaf.whole
-        if not ((part >= low) & (part <= high) & (part == np.floor(part))).all():
+        is_kept = (part >= low) & (part <= high) & (part == np.floor(part))
+        if not is_kept.all():
+            received = repr(part)
+            if part.ndim > len(leaf.shape):
+                index = tuple(np.argwhere(~is_kept)[0].tolist())
+                received = f"{part[index]} in row {index[0]}" + (f" at {list(index[1:])}" if index[1:] else "")
             raise ValueError(
                 f"`{leaf.name}` of an observation must be whole numbers in {leaf.space}, from {_range(low, high)}. "
-                f"Received: {part!r}"
+                f"Received: {received}"
             )
 
 

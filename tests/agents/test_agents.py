@@ -84,7 +84,7 @@ def test_weights_files_and_lists_round_trip(make, one, tmp_path):
     np.testing.assert_allclose(agent.act(observation, explore=False), other.act(observation, explore=False))
     with pytest.raises(FileExistsError):
         agent.save_weights(tmp_path / "a.weights.h5", overwrite=False)
-    with pytest.raises(ValueError, match="shapes"):
+    with pytest.raises(ValueError, match="must have the shape"):
         other.set_weights(agent.get_weights()[1:])
 
 
