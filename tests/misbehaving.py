@@ -1,5 +1,6 @@
 """An environment that does something wrong once, or always."""
 
+import os
 import signal
 import time
 
@@ -39,8 +40,8 @@ class Misbehaving(gym.Env):
     """Its observation is [step, 0], its reward 1; a fault changes what some steps return.
 
     Args:
-        fault: of `FAULTS` or `HARMLESS`, or a dict like these; or "raises" or "hangs"; "bare" is an observation alone
-            from `reset`.
+        fault: of `FAULTS` or `HARMLESS`, or a dict like these; or "raises", "hangs" or "exits"; "bare" is an
+            observation alone from `reset`.
         at: the step of it, counted over all episodes; None is each.
         length: of an episode.
     """
@@ -67,5 +68,7 @@ class Misbehaving(gym.Env):
         if self.fault == "hangs":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             time.sleep(60)
+        if self.fault == "exits":
+            os._exit(3)
         change = self.fault if isinstance(self.fault, dict) else (FAULTS | HARMLESS)[self.fault]
         return change(result) if callable(change) else tuple((dict(zip(PARTS, result, strict=True)) | change).values())

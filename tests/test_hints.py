@@ -1,8 +1,12 @@
 """The words of other libraries, and slips of the pen, are told what they are here."""
 
+from typing import Any
+
+import keras
 import pytest
 
 import tfdpg
+from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tfdpg.agents.options import OPTIONS
 from tfdpg.hints import ELSEWHERE
@@ -22,6 +26,12 @@ from tfdpg.training.options import FitOptions
             lambda: tfdpg.TD3(policy="MlpPolicy", env=Counter()),
             "'policy'. The environment comes first",
         ),
+        (lambda: tfdpg.TD3(Counter(), verbose=1), "'verbose'. Did you mean `verbose` of `fit`?"),
+        (lambda: tfdpg.TD3(Counter(), replay_buffer_class=dict), "(HER) is not available"),
+        (lambda: tfdpg.TD3(Counter(), q_loss=abs), "'q_loss'. The losses belong to the algorithm"),
+        (lambda: tfdpg.TD3(Counter(), q_loss=abs), "docs/own-networks.md"),
+        (lambda: tfdpg.DDPG(Counter()).fit([[0.0]], [0.0]), "fit(env, epochs=..., steps_per_epoch=...)"),
+        (lambda: tfdpg.DDPG(Counter()).fit([[0.0]], [0.0]), "agent.fit_offline(data)"),
         (lambda: tfdpg.DDPG(Counter(), tau=0.005), "Did you mean `polyak`, which is 1 - tau?"),
         (lambda: tfdpg.TD3(Counter(), lstm_hidden_size=8), "'lstm_hidden_size'. Did you mean `recurrent_units`?"),
         (lambda: tfdpg.TD3(Counter(), SequenceLength=8), "Did you mean `sequence_length`?"),
@@ -44,12 +54,75 @@ def test_the_error_says_what_it_is_here(wrong, hint):
 
 def test_no_hint_is_about_an_argument_of_ours():
     ours = {option.name for kind in (*OPTIONS.values(), FitOptions) for option in options_of(kind)}
-    assert set(ELSEWHERE) & ours == {"lr", "seed"}  # ACER has the one, the command line has not the other
+    assert set(ELSEWHERE) & ours == {
+        "lr",
+        "seed",
+        "verbose",
+    }  # which not every agent, the command line and only `fit` have
 
 
 def test_learning_from_nothing_points_to_fit():
     with pytest.raises(ValueError, match="fit"):
-        tfdpg.DDPG(Counter()).learn(10_000)
+        tfdpg.DDPG(Counter()).learn(updates=10_000)
+
+
+def test_learn_refuses_a_positional_number_and_names_fit():
+    agent = tfdpg.DDPG(Counter(), **SMALL)
+    fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=40)
+    updates = agent.updates
+    learn: Any = agent.learn  # a type checker refuses these calls, too
+    for wrong in (lambda: learn(1000), lambda: learn(1000, None), lambda: learn(1000, total_timesteps=3)):
+        with pytest.raises(TypeError, match=r"agent\.fit\(env, epochs=\.\.\., .*agent\.learn\(updates=.*learn\(1000"):
+            wrong()
+    assert agent.updates == updates
+    agent.learn(updates=2)
+    assert agent.updates == updates + 2
+
+
+@pytest.mark.parametrize(
+    "owner, name, hint",
+    [
+        (tfdpg.TD3, "load", r"'TD3' has no attribute 'load'\. .*tfdpg\.load_agent\(path\)"),
+        (tfdpg.TD3, "load_replay_buffer", r"agent\.replay\.load\(path\)"),
+        ("agent", "load", r"'DDPG' object has no attribute 'load'\. .*tfdpg\.load_agent\(path\)"),
+        ("agent", "save_replay_buffer", r"agent\.replay\.save\(path\)"),
+        ("agent", "load_replay_buffer", r"agent\.replay\.load\(path\)"),
+        ("agent", "nonsense", "'DDPG' object has no attribute 'nonsense'$"),
+        (tfdpg.TD3, "nonsense", "'TD3' has no attribute 'nonsense'$"),
+        (tfdpg, "SAC", "module 'tfdpg' has no attribute 'SAC'. .*TD3 and D4PG"),
+        (tfdpg, "PPO", "module 'tfdpg' has no attribute 'PPO'. .*ACER"),
+        (tfdpg, "HerReplayBuffer", r"\(HER\) is not available"),
+        (tfdpg, "nonsense", "module 'tfdpg' has no attribute 'nonsense'$"),
+    ],
+)
+def test_attributes_of_other_libraries_have_hints_and_do_not_exist(owner, name, hint):
+    owner = tfdpg.DDPG(Counter()) if owner == "agent" else owner
+    assert not hasattr(owner, name)
+    with pytest.raises(AttributeError, match=hint):
+        getattr(owner, name)
+
+
+def test_an_attribute_error_inside_a_property_keeps_its_message(monkeypatch):
+    agent = tfdpg.DDPG(Counter())
+    monkeypatch.setattr(tfdpg.DDPG, "other", property(lambda self: self.unheard_of), raising=False)
+    with pytest.raises(AttributeError, match="no attribute 'unheard_of'"):
+        agent.other  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "make, optimizer",
+    [
+        (lambda rate: tfdpg.TD3(Counter(), pi_lr=rate), "pi_optimizer"),
+        (lambda rate: tfdpg.TD3(Counter(), q_lr=rate), "q_optimizer"),
+        (lambda rate: tfdpg.ACER(Counter(), lr=rate), "optimizer"),
+    ],
+)
+def test_a_schedule_as_learning_rate_names_the_optimizer(make, optimizer):
+    for schedule in (keras.optimizers.schedules.CosineDecay(1e-3, 10), lambda step: 1e-3):
+        with pytest.raises(ValueError, match=rf"pass .* in {optimizer}=keras\.optimizers\.Adam\(schedule\)"):
+            make(schedule)
+    with pytest.raises(ValueError, match=r"a number above 0\. Received: \w+=-1$"):
+        make(-1)
 
 
 def test_nothing_is_suggested_that_is_not_there():

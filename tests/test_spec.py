@@ -163,8 +163,16 @@ def test_whole_numbers_in_range_are_taken_whatever_their_dtype(space, value, dty
 def test_wrong_shapes_and_keys_name_both():
     with pytest.raises(ValueError, match=r"\(2,\).*Received: shape=\(3,\)"):
         Spec(BOX, ACTION).pack(np.zeros(3))
-    with pytest.raises(ValueError, match=r"\['position', 'phase'\].*\['position'\]"):
+    with pytest.raises(ValueError, match=r"\{'position': \(2,\), 'phase': \(\)\}.*\['position'\]"):
         Spec(spaces.Dict(position=BOX, phase=spaces.Discrete(2)), ACTION).pack({"position": np.zeros(2)})
+    spec = Spec(spaces.Dict(position=BOX, phase=spaces.Discrete(2)), ACTION)
+    observations = [{"position": np.zeros(2), "phase": 1}] * 2
+    with pytest.raises(
+        ValueError, match=r"a leading batch dimension\. Received: a list of 2 observations\. Stack them"
+    ):
+        spec.pack(observations)
+    stacked = {key: np.stack([each[key] for each in observations]) for key in observations[0]}  # what the message says
+    assert spec.pack(stacked)[0].shape == (2, 3)
 
 
 def test_of_environments():

@@ -72,7 +72,9 @@ def __getattr__(name: str) -> Any:
 
         return version("tfdpg")
     if name not in _MODULES and name not in _NAMES:
-        raise AttributeError(f"module 'tfdpg' has no attribute {name!r}")
+        from tfdpg.hints import NAMES, without
+
+        raise AttributeError(without("module 'tfdpg'", name, NAMES))
     if name not in _NEED_NO_TENSORFLOW:
         from tfdpg.compat.tensorflow import import_tensorflow
 

@@ -49,7 +49,10 @@ def malformed_step(result: Any, strictly: bool = False) -> Finding | None:
             f"`step` returns {_form(result)}, not (observation, reward, terminated, truncated, info).",
             "Give `terminated` (the state is terminal) and `truncated` (a limit cut the episode) in place of `done`.",
         )
-    if np.size(result[1]) != 1 or np.asarray(result[1]).dtype.kind not in "biuf":
+    is_number = (
+        isinstance(result[1], int) or np.asarray(result[1]).dtype.kind in "biuf"
+    )  # `2**70` is no integer of NumPy
+    if np.size(result[1]) != 1 or not is_number:
         return Finding(f"`step` gives reward={result[1]!r}, which is not one number.", "Give a float.")
     for name, end in zip(("terminated", "truncated"), result[2:4], strict=True):
         kinds = "b" if strictly else "biu"

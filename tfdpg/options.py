@@ -25,7 +25,7 @@ from typing import (
 )
 
 from tfdpg.arguments import reject
-from tfdpg.hints import misused
+from tfdpg.hints import misused, schedule_as_rate
 from tfdpg.ranges import UNFIT, Within, described, taken_by, without_ranges
 
 P = ParamSpec("P")
@@ -83,7 +83,8 @@ class Option(NamedTuple):
             return value
         taken = taken_by(self.kind, value)
         if taken is UNFIT:
-            raise reject(self.name, described(self.kind), value)
+            hint = schedule_as_rate(self.name, value)
+            raise ValueError(f"{reject(self.name, described(self.kind), value)}{hint}")
         return taken
 
     @property

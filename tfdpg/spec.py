@@ -106,7 +106,8 @@ class Spec:
             raise ValueError(f"`env` must be an environment, and not its class. Received: env={env!r}. Call it: env()")
         raise ValueError(
             "`env` must be a gymnasium.Env, a gymnasium.vector.VectorEnv, the id of an environment or a tfdpg.Spec. "
-            f"Received: env={env!r}"
+            f"Received: {f'an array of shape {env.shape}' if isinstance(env, np.ndarray) else f'env={env!r}'}. "
+            "To train on stored transitions, call agent.fit_offline(data)."
         )
 
     def check(self, env: Any, what: str = "env") -> None:
@@ -258,11 +259,23 @@ class Spec:
     def _parts(self, observation: Any) -> list[Any]:
         """The arrays of an observation of a Dict space."""
         if not isinstance(observation, Mapping) or set(observation) != {leaf.name for leaf in self.leaves}:
-            keys = list(observation) if isinstance(observation, Mapping) else type(observation).__name__
             raise ValueError(
-                f"`observation` must be a dict with the keys {[leaf.name for leaf in self.leaves]}. Received: {keys}"
+                f"`observation` must be a dict of arrays with the keys and shapes {self.shapes}, or a batch: such a "
+                f"dict whose arrays have a leading batch dimension. Received: {_form(observation)}"
             )
         return [observation[leaf.name] for leaf in self.leaves]
+
+
+def _form(observation: Any) -> str:
+    """What was given in place of a dict of arrays, and how to make one of a list of observations."""
+    if isinstance(observation, Mapping):
+        return f"a dict with the keys {list(observation)}"
+    if isinstance(observation, list | tuple) and observation and isinstance(observation[0], Mapping):
+        return (
+            f"a {type(observation).__name__} of {len(observation)} observations. Stack them: "
+            "{key: np.stack([each[key] for each in observations]) for key in observations[0]}"
+        )
+    return type(observation).__name__
 
 
 def _inner_half_range(low: np.ndarray, high: np.ndarray, center: np.ndarray) -> np.ndarray:
@@ -289,10 +302,15 @@ def _check_kept(leaf: Leaf, part: np.ndarray) -> None:
         raise ValueError(f"`{leaf.name}` of an observation must be real numbers. Received: {part!r}")
     if leaf.whole is not None:
         low, high = leaf.whole
-        if not ((part >= low) & (part <= high) & (part == np.floor(part))).all():
+        is_kept = (part >= low) & (part <= high) & (part == np.floor(part))
+        if not is_kept.all():
+            received = repr(part)
+            if part.ndim > len(leaf.shape):
+                index = tuple(np.argwhere(~is_kept)[0].tolist())
+                received = f"{part[index]} in row {index[0]}" + (f" at {list(index[1:])}" if index[1:] else "")
             raise ValueError(
                 f"`{leaf.name}` of an observation must be whole numbers in {leaf.space}, from {_range(low, high)}. "
-                f"Received: {part!r}"
+                f"Received: {received}"
             )
 
 

@@ -98,10 +98,10 @@ def learner_alone(env_id: str, seconds: float) -> float:
     distributed.fit(
         agent, env_id, actors=1, epochs=1, steps_per_epoch=5000, samples_per_insert=0, max_ep_len=1000, verbose=0
     )
-    agent.learn(100)
+    agent.learn(updates=100)
     began, first = time.perf_counter(), agent.updates
     while time.perf_counter() - began < seconds:
-        agent.learn(50)
+        agent.learn(updates=50)
     return (agent.updates - first) / (time.perf_counter() - began)
 
 

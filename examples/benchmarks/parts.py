@@ -159,7 +159,7 @@ def in_turns(env: Any, agents: dict[str, Any]) -> dict[str, float]:
     for _ in range(7):
         for name, agent in agents.items():
             began = time.perf_counter()
-            agent.learn(300)
+            agent.learn(updates=300)
             speeds[name].append(300 / (time.perf_counter() - began))
     numbers = {f"{name}, updates/s": statistics.median(measured) for name, measured in speeds.items()}
     for name in list(agents)[1:]:

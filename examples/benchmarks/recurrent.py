@@ -31,7 +31,7 @@ def tfdpg(cell: str) -> Callable[[int], Any]:
     agent = tfdpg.TD3(env, hidden_units=(64, 64), batch_size=BATCH, update_after=10**9, **memory)
     with warnings.catch_warnings(action="ignore"):  # a training without updates
         agent.fit(env, epochs=1, steps_per_epoch=FILLED, verbose=0)
-    return agent.learn
+    return lambda updates: agent.learn(updates=updates)
 
 
 def skrl(cell: str) -> Callable[[int], Any]:

@@ -70,7 +70,7 @@ def measure_limit(env_id: str) -> dict[str, float]:
     agent = tfdpg.TD3(gym.make(env_id), hidden_units=(hidden, hidden), batch_size=batch, update_after=0)
     agent.fit(gym.make(env_id), epochs=1, steps_per_epoch=1000, verbose=0)
     draw = _best(lambda: agent.draw(agent.updates, 50), 10)
-    update = (_best(lambda: agent.learn(50), 10) - draw) / 50
+    update = (_best(lambda: agent.learn(updates=50), 10) - draw) / 50
 
     x, y = (
         np.random.default_rng(i).normal(size=(size, hidden)).astype(np.float32) for i, size in ((0, batch), (1, hidden))

@@ -28,8 +28,8 @@ def test_many_updates_at_once_equal_one_by_one_and_xla_computes_the_same(options
 
     one, many, compiled = fitted(False), fitted(False), fitted(True)
     for _ in range(7):
-        one.learn(1)
-    many.learn(7), compiled.learn(7)
+        one.learn(updates=1)
+    many.learn(updates=7), compiled.learn(updates=7)
     for x, y, z in zip(one.get_weights(), many.get_weights(), compiled.get_weights(), strict=True):
         np.testing.assert_array_equal(x, y)
         np.testing.assert_allclose(x, z, rtol=1e-3, atol=1e-4)
@@ -154,11 +154,11 @@ def test_own_networks_and_a_shared_encoder_are_saved_and_go_on(kind, tmp_path):
     for t in range(20):
         agent.act(observation * t / 20)
         agent.observe(np.ones(4), observation * (t + 1) / 20, np.zeros(4), np.zeros(4), observation)
-    agent.learn(2)
+    agent.learn(updates=2)
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")
     for each in (agent, again):
-        each.learn(3)
+        each.learn(updates=3)
     for x, y in zip(agent.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(x, y)
     width = 3 if kind == "discrete" else 2
@@ -239,7 +239,7 @@ def test_windows_without_steps_and_cuts_change_nothing_that_is_not_a_number(star
         agent.learn()
     assert agent.updates > 8 and all(np.isfinite(w).all() for w in agent.get_weights())
     agent.pi.layers[-2].bias.assign([200.0, -200.0])
-    assert np.isfinite(list(agent.learn(1).values())).all()  # a probability of 0
+    assert np.isfinite(list(agent.learn(updates=1).values())).all()  # a probability of 0
 
 
 def test_gradients_are_clipped_by_norm_or_by_value_or_by_an_own_optimizer(tmp_path):

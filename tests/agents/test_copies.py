@@ -35,7 +35,7 @@ def test_a_copy_goes_on_as_the_saved_agent_does(make, tmp_path):
     loaded = tfdpg.load_agent(tmp_path / "agent")
     for each in (agent, other, loaded):
         assert (each.env_steps, each.updates, each.epoch, each.replay.size) == before
-        each.learn(2)
+        each.learn(updates=2)
         assert_equal(each, agent)
     for each in (other, loaded):  # the open episode goes on
         each.fit(Walk(length=7), epochs=2, initial_epoch=1, steps_per_epoch=20, verbose=0)
@@ -52,7 +52,7 @@ def test_a_copy_is_independent(make):
     agent.fit(Walk(length=7), epochs=3, initial_epoch=1, steps_per_epoch=40, verbose=0)
     assert (other.env_steps, agent.env_steps) == (60, 140)
     for each in (other, third):
-        each.learn(20)  # with the priorities, moments and momenta of then
+        each.learn(updates=20)  # with the priorities, moments and momenta of then
     assert_equal(other, third)
     assert any(not np.array_equal(*pair) for pair in zip(other.get_weights(), agent.get_weights(), strict=True))
 

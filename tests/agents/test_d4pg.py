@@ -176,7 +176,7 @@ def test_mixture_targets_bootstrap_and_differ_from_update_to_update():
 def test_many_updates_at_once_equal_one_by_one_and_xla_computes_the_same(kind):
     one, many, compiled = (waiting(critic=kind, jit_compile=jit) for jit in (False, False, True))
     assert_many_equal_one_by_one(one, many)
-    compiled.learn(13)
+    compiled.learn(updates=13)
     for x, y in zip(many.get_weights(), compiled.get_weights(), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
 
@@ -196,8 +196,8 @@ def waiting(**options):
 
 def assert_many_equal_one_by_one(one, many):
     for _ in range(13):
-        one.learn(1)
-    many.learn(13)
+        one.learn(updates=1)
+    many.learn(updates=13)
     assert one.updates == many.updates == 13
     for x, y in zip(one.get_weights(), many.get_weights(), strict=True):
         np.testing.assert_array_equal(x, y)
@@ -238,7 +238,7 @@ def test_the_range_comes_from_the_returns_seen():
     extremes = [*longest, *(np.quantile(np.tile([1, 2, 3, 4], 5), [0.01, 0.99]) / 0.5)]
     margin = 0.1 * (max(extremes) - min(extremes))
     np.testing.assert_allclose([low, high], [min(extremes) - margin, max(extremes) + margin], rtol=1e-5)
-    logs = agent.learn(2)
+    logs = agent.learn(updates=2)
     for network in (agent.q1, agent.targets["q1"]):
         np.testing.assert_allclose(head_of(network).atoms.numpy()[[0, -1]], [low, high], rtol=1e-6)
     assert logs["v_min"] == pytest.approx(low, rel=1e-5) and logs["v_max"] == pytest.approx(high, rel=1e-5)

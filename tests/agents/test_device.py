@@ -37,7 +37,7 @@ for name in names:
         places |= {variable.value.device for optimizer in agent.optimizers.values() for variable in optimizer.variables}
         places |= {agent.counter.device}
         assert len(places) == 1 and places.pop().lower().endswith(device), places
-        agent.learn(2)
+        agent.learn(updates=2)
     actions = agent.predict(np.ones((3, 2), np.float32))
     policy = tfdpg.load(agent.export(f"{directory}/{name}-model"))
     np.testing.assert_allclose(policy(np.ones((3, 2), np.float32)), actions, rtol=1e-4, atol=1e-5)
@@ -89,13 +89,13 @@ def test_mixed_precision_learns_acts_and_exports(name, policy, jit, tmp_path):
         assert agent.pi.layers[2].compute_dtype == policy.removeprefix("mixed_")
         assert {variable.dtype for variable in agent.pi.variables} == {"float32"}
         before = agent.get_weights()
-        logs = agent.learn(3)
+        logs = agent.learn(updates=3)
         assert np.isfinite(list(logs.values())).all()
         moved = [not np.array_equal(a, b) for a, b in zip(before, agent.get_weights(), strict=True)]
         assert sum(moved) > len(moved) / 2
         agent.save(tmp_path / "agent")
         again = tfdpg.load_agent(tmp_path / "agent")
-        agent.learn(3), again.learn(3)
+        agent.learn(updates=3), again.learn(updates=3)
         for x, y in zip(agent.get_weights(), again.get_weights(), strict=True):
             np.testing.assert_array_equal(x, y)
         seen = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)

@@ -23,7 +23,7 @@ from tests.environments import Counter
 def test_a_replay_moves_into_one_of_another_size(make, options, tmp_path):
     needs(make, next(iter(options)))
     agent = fitted(make, Counter(length=9), steps=120, replay_size=100, normalize_observations=True, **options)
-    agent.learn(3)
+    agent.learn(updates=3)
     agent.save(tmp_path / "agent")
     changes = {"batch_size": 4} if "epochs_per_round" in options else {}
     for size in (30, 1000):
@@ -36,7 +36,7 @@ def test_a_replay_moves_into_one_of_another_size(make, options, tmp_path):
         if "replay" in options:
             held = [a.draw.sampler._priorities.ravel()[s] for a, s in zip((agent, again), slots, strict=True)]
             np.testing.assert_array_equal(*held)
-        assert np.isfinite(list(again.learn(5).values())).all()
+        assert np.isfinite(list(again.learn(updates=5).values())).all()
 
 
 @roster("ACER", "DDPG")
@@ -67,7 +67,7 @@ def test_loaded_statistics_are_not_forgotten(make, tmp_path):
     other.load_weights(tmp_path / "a.weights.h5")
     other.act(np.zeros(2, np.float32))
     other.observe(0.0, np.full(2, 100.0, np.float32), True, False)
-    other.learn(1)
+    other.learn(updates=1)
     assert np.abs(other.normalizers[0].mean.numpy() - agent.normalizers[0].mean.numpy()).max() < 1
 
 
@@ -94,9 +94,9 @@ def test_load_agent_changes_what_it_is_told(make, tmp_path):
     np.testing.assert_array_equal(
         again.replay.rows[np.arange(again.replay.added - 30, again.replay.added) % 30], newest
     )
-    assert again.learn(2) and again.updates == agent.updates + 2
+    assert again.learn(updates=2) and again.updates == agent.updates + 2
     fresh = tfdpg.load_agent(tmp_path / "agent", q_optimizer=keras.optimizers.SGD(0.1))
-    assert isinstance(fresh.optimizers["q1"], keras.optimizers.SGD) and fresh.learn(1)
+    assert isinstance(fresh.optimizers["q1"], keras.optimizers.SGD) and fresh.learn(updates=1)
     for name, value in (("hidden_units", (4,)), ("seed", 3), ("normalize_observations", True)):
         with pytest.raises(ValueError, match=f"`{name}` cannot change"):
             tfdpg.load_agent(tmp_path / "agent", **{name: value})

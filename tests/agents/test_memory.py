@@ -76,7 +76,7 @@ def test_what_is_drawn_may_change_and_what_remembers_may_not(tmp_path):
     agent.fit(Counter(), epochs=1, steps_per_epoch=30, verbose=0)
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent", sequence_length=4, burn_in=0)
-    assert (again.options.sequence_length, again.options.burn_in) == (4, 0) and again.learn(2)
+    assert (again.options.sequence_length, again.options.burn_in) == (4, 0) and again.learn(updates=2)
     assert again.options.recurrent.get_config() == agent.options.recurrent.get_config()
     for name, value in {"recurrent": "gru", "stored_state": False, "remembers": ALL}.items():
         with pytest.raises(ValueError, match=f"`{name}` cannot change"):

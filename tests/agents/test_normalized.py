@@ -58,7 +58,7 @@ def test_saved_agents_go_on_as_if_they_had_not_been(make, kind, tmp_path):
     fit_briefly(agent, env, epochs=1, steps_per_epoch=40)
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")
-    assert agent.learn(5) == again.learn(5)
+    assert agent.learn(updates=5) == again.learn(updates=5)
     for old, new in zip(agent.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
     assert bool(agent.targets) == KINDS[kind].get("target_networks", True)
@@ -143,6 +143,6 @@ def test_networks_with_a_memory_bootstrap_from_themselves_too():
     agent = tfdpg.TD3(env, **SMALL | memory, target_networks=False)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=30)
     before = agent.q1.get_weights()
-    assert np.isfinite(agent.learn(2)["loss"]) and agent.targets == {}
+    assert np.isfinite(agent.learn(updates=2)["loss"]) and agent.targets == {}
     assert all(np.isfinite(w).all() for w in agent.get_weights())
     assert any(not np.array_equal(a, b) for a, b in zip(before, agent.q1.get_weights(), strict=True))

@@ -32,7 +32,7 @@ def first_step(make, **changes):
     agent = make(Counter(), update_after=1000, run_eagerly=True, q_optimizer=optimizer, **changes)
     fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=40)
     before = [w.copy() for w in agent.networks["q1"].get_weights()]
-    agent.learn(1)
+    agent.learn(updates=1)
     return [b - a for b, a in zip(before, agent.networks["q1"].get_weights(), strict=True)]
 
 
@@ -200,11 +200,11 @@ def test_priorities_follow_the_td_errors(make, tmp_path):
     np.testing.assert_array_equal(
         again.draw.sampler.draw(agent.updates, 3)[0], agent.draw.sampler.draw(agent.updates, 3)[0]
     )
-    agent.learn(3), again.learn(3)
+    agent.learn(updates=3), again.learn(updates=3)
     for x, y in zip(agent.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(x, y)
     changed = tfdpg.load_agent(tmp_path / "agent", replay="uniform", alpha=None, beta=None, beta_steps=None)
-    assert changed.learn(1)
+    assert changed.learn(updates=1)
     for name, value in (("alpha", 0.5), ("beta", 0.5), ("beta_steps", 10)):
         with pytest.raises(ValueError, match=f"`{name}` does nothing where `replay` is 'uniform'"):
             make(Counter(), **{name: value})

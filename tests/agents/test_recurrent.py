@@ -139,7 +139,7 @@ def test_an_update_on_a_batch_of_one_s_own_equals_one_on_what_is_drawn(n_step, s
     drawn, given = (make(tfdpg.TD3, **options) for _ in range(2))
     collect(drawn)
     episodes, rows = collect(given)
-    given.learn(1), drawn.learn(1)
+    given.learn(updates=1), drawn.learn(updates=1)
     slots, steps = given.draw(given.updates, 1)[1][0], BURN_IN + LENGTH + n_step - 1
     batch = {name: np.zeros((len(slots), steps)) for name in ("masks", "terminations", "rewards")}
     batch |= {"observations": np.zeros((len(slots), steps + 1, 2)), "actions": np.zeros((len(slots), steps, 2))}
@@ -158,7 +158,7 @@ def test_an_update_on_a_batch_of_one_s_own_equals_one_on_what_is_drawn(n_step, s
         first = [slot - min(BURN_IN, rows[slot][1]) for slot in slots]
         batch["states"] = given.replay.rows[first, given.replay.obs_width + 2 : -1]
     assert not batch["masks"].all() and batch["terminations"].any()
-    assert given.train_on_batch(batch) == pytest.approx(drawn.learn(1), rel=1e-5)
+    assert given.train_on_batch(batch) == pytest.approx(drawn.learn(updates=1), rel=1e-5)
     assert_same(given.get_weights(), drawn.get_weights())
 
 
@@ -174,7 +174,7 @@ def test_eager_updates_are_the_compiled_ones():
         agent = filled(run_eagerly=run_eagerly, **CLONING)
         seen, real = [], agent.update
         agent.update = functools.partial(noted, seen, real)
-        agent.learn(3)
+        agent.learn(updates=3)
         weights[run_eagerly] = agent.get_weights()
         assert seen == ([1, 2, 3] if run_eagerly else [None])
     for compiled, eager in zip(weights[False], weights[True], strict=True):
@@ -186,7 +186,7 @@ def test_eager_updates_are_the_compiled_ones():
 def test_xla_computes_the_same_updates(recurrent):
     plain, compiled = (filled(recurrent=recurrent, bc_weight=0.1, jit_compile=jit) for jit in (False, True))
     for agent in (plain, compiled):
-        agent.learn(20)
+        agent.learn(updates=20)
     for x, y in zip(plain.get_weights(), compiled.get_weights(), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
 
@@ -195,6 +195,6 @@ def test_xla_computes_the_same_updates(recurrent):
 def test_many_updates_at_once_equal_one_by_one():
     one, many = filled(), filled()
     for _ in range(7):
-        one.learn(1)
-    many.learn(7)
+        one.learn(updates=1)
+    many.learn(updates=7)
     assert_same(one.get_weights(), many.get_weights())

@@ -51,7 +51,7 @@ def test_updates_equal_those_that_walk_through_episodes(kind, options):
         if kind is tfdpg.TD3:
             smoothing = agent.smoothing_noise(tf.constant(counter, tf.int64)).numpy()
             noise = np.clip(smoothing, -agent.noise_clip, agent.noise_clip).reshape(noise.shape)
-        logs = agent.learn(1)
+        logs = agent.learn(updates=1)
         priorities, loss_q, loss_pi = reference.update(slots[0], weights, noise, counter)
         for nets, networks in ((reference.online, agent.networks), (reference.target, agent.targets)):
             for name, network in networks.items():

@@ -111,7 +111,7 @@ def test_the_delay_goes_on_after_loading(tmp_path):
     agent.observe(1.0, np.ones(1, np.float32), False, False)
     assert "loss_pi" not in agent.learn()
     agent.save(tmp_path / "agent")
-    assert "loss_pi" in tfdpg.load_agent(tmp_path / "agent").learn(1)
+    assert "loss_pi" in tfdpg.load_agent(tmp_path / "agent").learn(updates=1)
 
 
 def test_exploration_noise_stays_in_the_box_and_scales_with_it():
@@ -163,7 +163,7 @@ def test_an_adapted_normalization_layer_learns_acts_and_is_exported(tmp_path):
     agent = tfdpg.TD3(SPEC, encoder=encoder, hidden_units=(4,), batch_size=4, jit_compile=False)
     agent.act(np.ones(1, np.float32))
     agent.observe(1.0, np.zeros(1, np.float32), True, False)
-    agent.learn(2)
+    agent.learn(updates=2)
     agent.export(tmp_path / "model")
     agent.save(tmp_path / "agent")
     observation = np.array([2.0], np.float32)
@@ -191,7 +191,7 @@ def test_a_subclassed_policy_is_built_saved_and_loaded(tmp_path):
     agent = tfdpg.TD3(SPEC, pi=Policy(), hidden_units=(4,), batch_size=4, jit_compile=False)
     agent.act(np.ones(1, np.float32))
     agent.observe(1.0, np.zeros(1, np.float32), True, False)
-    agent.learn(2)
+    agent.learn(updates=2)
     agent.save(tmp_path / "agent")
     agent.export(tmp_path / "model")
     observation = np.array([2.0], np.float32)

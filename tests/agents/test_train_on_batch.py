@@ -54,7 +54,7 @@ def test_it_equals_an_update_on_what_is_drawn(make):
     for part, repacked in zip(packed, given._pack(batch), strict=True):
         np.testing.assert_array_equal(part, repacked)
     before = given.updates
-    logs, expected = given.train_on_batch(batch), drawn.learn(1)
+    logs, expected = given.train_on_batch(batch), drawn.learn(updates=1)
     assert logs.keys() == expected.keys() and "loss" in logs and given.updates == before + 1
     np.testing.assert_allclose(list(logs.values()), list(expected.values()), rtol=1e-6)
     for mine, theirs in zip(given.get_weights(), drawn.get_weights(), strict=True):

@@ -63,7 +63,7 @@ def test_it_learns_from_sequences_of_workers_and_is_saved(local_ray, shards, tmp
     assert np.isfinite(logs["loss"]).all() and agent.updates >= 3 and agent.moments.count > 0
     loaded = tfdpg.load_agent(tmp_path / str(agent.env_steps))
     distributed.fit(loaded, counter, **SHORT | {"epochs": 2, "initial_epoch": 1}, replay_shards=shards)
-    assert loaded.env_steps >= agent.env_steps + 60 and loaded.learn(1)
+    assert loaded.env_steps >= agent.env_steps + 60 and loaded.learn(updates=1)
 
 
 @pytest.mark.slow

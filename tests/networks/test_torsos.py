@@ -79,7 +79,7 @@ def test_agents_with_each_torso_learn_save_and_load(torso, tmp_path):
     for _ in range(20):
         agent.act(observation())
         agent.observe(-1.0, observation(), True, False)
-    assert np.isfinite(agent.learn(3)["loss"])
+    assert np.isfinite(agent.learn(updates=3)["loss"])
     agent.save(tmp_path / "agent")
     again, example = tfdpg.load_agent(tmp_path / "agent"), observation()
     np.testing.assert_array_equal(agent.act(example, explore=False), again.act(example, explore=False))

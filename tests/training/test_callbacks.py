@@ -153,7 +153,7 @@ def test_learning_rate_scheduler_takes_effect_without_a_new_trace():
     agent, _ = fit([scheduler], 2, learns=True, run_eagerly=False)
     assert rates(agent) == [0.0, 0.0]
     before = agent.networks["q1"].get_weights()
-    agent.learn(3)
+    agent.learn(updates=3)
     for a, b in zip(before, agent.networks["q1"].get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
     assert agent.train_function.experimental_get_tracing_count() == 1

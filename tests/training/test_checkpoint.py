@@ -132,8 +132,29 @@ def test_everything_comes_back(agent, tmp_path):
 def test_weights_files_of_other_networks(agent, tmp_path):
     agent.save_weights(tmp_path / "a.weights.h5")
     deeper = tfdpg.DDPG(Counter(), **SMALL | {"hidden_units": (8, 8)})
-    with pytest.raises(ValueError, match="must hold the weights of"):
-        deeper.load_weights(tmp_path / "a.weights.h5")
+    wider = tfdpg.DDPG(Counter(), **SMALL | {"hidden_units": (9,)})
+    twins = tfdpg.TD3(Counter(), **SMALL)
+    twins.save_weights(tmp_path / "b.weights.h5")
+    for other, file, difference in (
+        (wider, "a", r"`dense\w*/kernel` of the network `pi` must have the shape \(2, 9\)\. Received: \(2, 8\)"),
+        (deeper, "a", r"`dense\w*/kernel` of the network `pi` must have the shape \(8, 8\)\. Received: \(8, 1\)"),
+        (twins, "a", r"the network `q2` is missing\. Received: pi, pi_target, q1, q1_target"),
+        (agent, "b", r"the network `q2` is unknown\. Expected: pi, q1, pi_target, q1_target"),
+    ):
+        before = other.get_weights()
+        with pytest.raises(ValueError, match=rf"^\S*{file}.weights.h5 holds .* another architecture: {difference}$"):
+            other.load_weights(tmp_path / f"{file}.weights.h5")
+        for array, same in zip(other.get_weights(), before, strict=True):
+            np.testing.assert_array_equal(array, same)
+    weights = agent.get_weights()
+    with pytest.raises(
+        ValueError, match=r"`dense\w*/kernel` of the network `pi` must have .*\(2, 9\)\. Received: \(2, 8"
+    ):
+        wider.set_weights(weights)
+    with pytest.raises(ValueError, match=r"`.*/bias` of the network `q1_target`, of shape \(1,\), is missing"):
+        agent.set_weights(weights[:-1])
+    with pytest.raises(ValueError, match=f"must have {len(weights)} arrays. Received: {len(weights) + 1}"):
+        agent.set_weights([*weights, weights[0]])
     with pytest.raises(ValueError, match=".weights.h5"):
         agent.save_weights(tmp_path / "weights.npz")
 

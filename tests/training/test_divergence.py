@@ -45,7 +45,7 @@ def test_the_lane_and_the_number_are_named_and_nothing_of_the_step_is_stored(par
     assert "environment step 19; nothing of this step was stored" in str(raised.value)
     assert agent.env_steps == 18 and np.isfinite(agent.replay.rows[: agent.replay.size]).all()
     fit_briefly(agent, SyncVectorEnv([Misbehaving] * 3), epochs=1, steps_per_epoch=30)
-    agent.learn(1)
+    agent.learn(updates=1)
     assert agent.env_steps == 48 and agent.updates == 1 and np.isfinite(agent.predict(np.zeros(2, np.float32))).all()
 
 
@@ -146,9 +146,9 @@ def test_no_update_is_made_after_the_call_that_broke_weights():
     agent = tfdpg.DDPG(env, **SMALL | EAGER | {"update_after": 1000})
     fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
     agent.learning.expect(2)
-    agent.learn(2)
+    agent.learn(updates=2)
     agent.replay.rows[:, -1] = np.nan  # rewards
     before = agent.updates
     with pytest.raises(FloatingPointError, match="`q1`.* updates 3 to 4, .*`loss_q` = nan in update 3"):
-        agent.learn(10)
+        agent.learn(updates=10)
     assert agent.updates == before + 2

@@ -154,6 +154,15 @@ def test_a_batch_is_a_round():
     assert rounds.ends == [(9, 10), (19, 20), (24, 25), (4, 30), (14, 40), (24, 50)]
 
 
+def test_epochs_never_decrease():
+    env, seen = Counter(), []
+    agent = agent_for(env, update_after=1000)
+    for options in ({"epochs": 3}, {"epochs": 1}, {"epochs": 5, "initial_epoch": 4}, {"epochs": 2}):
+        fit_briefly(agent, env, steps_per_epoch=4, **options)
+        seen.append(agent.epoch)
+    assert seen == [3, 3, 5, 5]
+
+
 def test_a_second_fit_closes_the_open_episode_as_truncated():
     env = Counter(length=10)
     agent = agent_for(env, update_after=1000)

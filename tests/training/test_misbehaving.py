@@ -12,7 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 import tfdpg
-from tests.agents.roster import EAGER, SMALL, brief
+from tests.agents.roster import EAGER, SMALL, brief, fit_briefly
 from tests.misbehaving import FAULTS, HARMLESS, Misbehaving
 
 pytestmark = brief
@@ -149,3 +149,40 @@ def test_a_dict_of_other_keys_is_refused():
 
     with pytest.raises(ValueError, match=r"not of its space's shape \{'x': \(2,\)\}. Received: \{'y'"):
         tfdpg.evaluate(lambda observation: np.zeros(1, np.float32), Dicts(), 1)
+
+
+def test_an_integer_reward_beyond_numpy_s_is_a_number():
+    huge, beyond = {"reward": 2**70}, {"reward": 10**400}
+    assert evaluated(Misbehaving(huge))["return"] == 10 * 2.0**70
+    agent = tfdpg.DDPG(Misbehaving(), **SMALL | EAGER | {"update_after": 1000})
+    fit_briefly(agent, Misbehaving(huge), epochs=1, steps_per_epoch=5)
+    agent.act(np.zeros(2, np.float32))
+    agent.observe(2**70, np.ones(2, np.float32), False, False)
+    assert (agent.replay.rows[[0, 1, 2, 3, 4, 6], -1] == np.float32(2.0**70)).all()
+    with pytest.raises(ValueError, match="`step` gives a reward that is beyond every float"):
+        evaluated(Misbehaving(beyond))
+    agent.act(np.ones(2, np.float32))
+    with pytest.raises(ValueError, match="`reward` must be finite as float32"):
+        agent.observe(10**400, np.ones(2, np.float32), False, False)
+
+
+@pytest.mark.parametrize("call", ["fit", "evaluate"])
+def test_a_killed_process_of_a_sub_environment_is_named(call):
+    agent = tfdpg.DDPG(Misbehaving(), **SMALL | EAGER | {"update_after": 1000})
+    with closed(AsyncVectorEnv, Misbehaving, Misbehaving) as env:
+        env.processes[1].kill()
+        env.processes[1].join()
+        with pytest.raises(
+            RuntimeError, match=r"sub-environment 1 of the AsyncVectorEnv has ended \(killed by SIGKILL\)"
+        ):
+            fit_briefly(agent, env, epochs=1, steps_per_epoch=5) if call == "fit" else agent.evaluate(env, 2)
+        assert env.closed and not any(process.is_alive() for process in env.processes)
+    assert agent.env_steps == 0
+
+
+def test_a_process_that_ends_while_it_is_stepped_is_named():
+    agent = tfdpg.DDPG(Misbehaving(), **SMALL | EAGER | {"update_after": 1000})
+    with closed(AsyncVectorEnv, Misbehaving, functools.partial(Misbehaving, "exits", 4)) as env:
+        with pytest.raises(RuntimeError, match=r"sub-environment 1 of the AsyncVectorEnv has ended \(exit status 3\)"):
+            fit_briefly(agent, env, epochs=1, steps_per_epoch=50)
+    assert agent.env_steps > 0

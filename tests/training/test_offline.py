@@ -132,13 +132,78 @@ def test_a_dict_space(tmp_path):
     [
         ({"actions": np.zeros((7, 2))}, r"actions of shape \(n, 1\)"),
         ({"rewards": np.zeros(6)}, "a row for each transition"),
-        ({"rewards": np.full(7, np.nan)}, "reward is not finite at a row of `data`"),
         ({"observations": np.zeros((7, 3))}, "must have shape"),
     ],
 )
 def test_data_of_other_shapes_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         load_into(Ring(SPEC, 50), data() | change)
+
+
+BAD = [
+    ("observations", (4, 1), np.nan, r"'observations' of `data` .* nan in row 4, column 1 \(x\[1\]\); 1 of 7 rows"),
+    ("next_observations", (6, 0), np.inf, r"'next_observations' of `data` .* inf in row 6, column 0 \(x\[0\]\)"),
+    ("actions", (3, 0), np.nan, r"'actions' of `data` .* nan in row 3, column 0; 1 of 7 rows"),
+    ("rewards", slice(2, 4), -np.inf, r"'rewards' of `data` .* -inf in row 2; 2 of 7 rows"),
+    ("rewards", 5, 1e39, r"'rewards' of `data` .* 1e\+39 in row 5;"),  # beyond float32
+    ("terminations", 2, np.nan, r"'terminations' of `data` .* nan in row 2;"),
+    ("truncations", 1, np.nan, r"'truncations' of `data` .* nan in row 1;"),
+]
+
+
+@pytest.mark.parametrize("name, place, value, message", BAD)
+def test_numbers_that_are_not_finite_are_named_by_array_row_and_column(name, place, value, message, tmp_path):
+    arrays = {key: np.array(values, np.float64) for key, values in data().items()}
+    arrays[name][place] = value
+    ring = Ring(SPEC, 50)
+    with pytest.raises(ValueError, match=f"The array {message}"):
+        load_into(ring, arrays)
+    np.savez(tmp_path / "0.npz", **arrays)
+    with pytest.raises(ValueError, match=f"The array {message.replace('`data`', str(tmp_path / '0.npz'))}"):
+        load_into(ring, tmp_path)
+    with pytest.raises(ValueError, match=f"The array {message.replace('`data`', 'client 1 in `data`')}"):
+        load_into(ring, arrays | {"client_ids": [1] * 7})
+    assert ring.added == 0
+
+
+def test_the_array_of_a_dict_observation_is_named():
+    spec = tfdpg.Spec.of(Counter(as_dict=True))
+    observations = {"position": np.zeros((3, 2)), "phase": np.ones(3)}
+    observations["position"][1, 1] = np.nan
+    arrays = {
+        "actions": np.zeros((3, 1)),
+        "rewards": np.zeros(3),
+        "terminations": np.zeros(3),
+        "observations": observations,
+    }
+    observations["phase"][2] = np.nan
+    with pytest.raises(ValueError, match=r"`phase` of an observation must be whole numbers .* Received: nan in row 2$"):
+        load_into(Ring(spec, 50), arrays)
+    observations["phase"][2] = 1
+    with pytest.raises(ValueError, match=r"'observations' of `data` .* nan in row 1, column \d \(position\[1\]\)"):
+        load_into(Ring(spec, 50), arrays)
+
+
+@pytest.mark.parametrize(
+    "column, name", [(1, r"the observation's x\[1\]"), (2, "the action's component 0"), (-1, "the reward")]
+)
+def test_stored_rows_that_are_not_finite_are_named(column, name):
+    ring = Ring(SPEC, 50)
+    load_into(ring, data())
+    ring.rows[6, column] = np.nan
+    other = Ring(SPEC, 50)
+    with pytest.raises(ValueError, match=f"`data` must hold finite numbers. Received: nan as {name} in stored row 6"):
+        load_into(other, whole(ring))
+    assert other.added == 0
+
+
+def test_integers_beyond_numpy_s_are_numbers_and_objects_are_not():
+    ring = Ring(SPEC, 50)
+    load_into(ring, data() | {"rewards": [2**70, 1, 2, 3, 4, 5, 6]})
+    assert ring.rows[0, -1] == np.float32(2.0**70)
+    for rewards in (["1"] * 7, [{}] * 7, [10**400] * 7):
+        with pytest.raises(ValueError, match="The array 'rewards' of `data` must hold real numbers"):
+            load_into(ring, data() | {"rewards": rewards})
 
 
 def test_missing_and_unknown_data(tmp_path):

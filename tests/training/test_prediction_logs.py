@@ -173,7 +173,9 @@ def test_files_that_are_none(served, tmp_path):
     log = log_of(served, "pi", {"x": np.zeros((1, 2), np.float32)})[0]
     whole = write(tmp_path / "whole", [log]).read_bytes()
     (tmp_path / "cut").write_bytes(whole[:-5])
-    with pytest.raises(ValueError, match="cut is no whole TFRecord file"):
+    with pytest.raises(
+        ValueError, match="cut must be a TFRecord file. .* bytes that do not begin with an intact record"
+    ):
         read_prediction_logs(tmp_path / "cut", SPEC)
     for content in (b"\x0f", b"\x32\x7f" + b"a", b"\x32\xff", b"some text that is none"):
         with tf.io.TFRecordWriter(str(tmp_path / "other")) as writer:
@@ -188,6 +190,33 @@ def test_files_that_are_none(served, tmp_path):
         read_prediction_logs(tmp_path / "critics", SPEC)
 
 
+@pytest.mark.parametrize("damage", ["truncated", "changed"])
+def test_the_records_before_a_damaged_place_are_kept_and_the_loss_is_told(served, tmp_path, damage):
+    client = Client(Counter(length=30), "a")
+    file = write(tmp_path / "1", [client.step(served) for _ in range(5)])
+    later = write(tmp_path / "2", [client.step(served) for _ in range(3)])
+    whole = bytearray(file.read_bytes())
+    starts = np.cumsum([0, *(16 + len(each) for each in tf.data.TFRecordDataset(str(file)).as_numpy_iterator())])
+    if damage == "truncated":
+        kept, lost = 4, 30
+        del whole[starts[4] + 30 :]
+    else:
+        kept, lost = 3, len(whole) - starts[3]
+        whole[starts[3] + 30] ^= 1
+    file.write_bytes(whole)
+    message = f"{file} is .*: its first {kept} records are intact and are used, and its other {lost} bytes are lost"
+    with pytest.warns(UserWarning, match=rf"{message}\.$"):
+        steps = read_prediction_logs(file, SPEC)
+    np.testing.assert_array_equal(steps["observations"], [step[0] for step in client.took[:kept]])
+    with pytest.warns(UserWarning, match=rf"{message}\. The 1 later files are not read"):
+        assert len(read_prediction_logs([file, later], SPEC)["actions"]) == kept
+    ring, ends = Ring(SPEC, 50), {"rewards": np.ones(kept), "terminations": np.zeros(kept, bool)}
+    with pytest.warns(UserWarning, match=message):
+        load_into(ring, {"prediction_logs": file, **ends})
+    assert rows(ring)[0][:2] == tuple(client.took[0][0]) and len(rows(ring)) == kept - 1
+    assert len(read_prediction_logs(later, SPEC)["actions"]) == 3  # an intact file gives no warning
+
+
 def test_rewards_and_ends_that_do_not_fit_are_named_and_nothing_is_stored(two):
     files, clients, turns = two
     ring, ends = Ring(SPEC, 100), {"prediction_logs": files, "terminations": np.zeros(len(turns), bool)}
@@ -197,7 +226,7 @@ def test_rewards_and_ends_that_do_not_fit_are_named_and_nothing_is_stored(two):
         load_into(ring, {**ends, "rewards": {"a": np.zeros(7)}})
     with pytest.raises(ValueError, match="`rewards` must have 7 numbers for client 'b'. Received: 6 for it"):
         load_into(ring, {**ends, "rewards": {"a": np.zeros(7), "b": np.zeros(6)}})
-    with pytest.raises(ValueError, match="reward is not finite"):
+    with pytest.raises(ValueError, match="The array 'rewards' of client 'b' in `data` must hold .* nan in row 0;"):
         load_into(ring, {**ends, "rewards": {"a": np.zeros(7), "b": np.full(7, np.nan)}})
     with pytest.raises(ValueError, match="`rewards` must be an array where there are no `client_ids`"):
         load_into(ring, {"rewards": {"a": [0.0]}, "terminations": [False]})

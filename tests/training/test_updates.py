@@ -20,7 +20,7 @@ env = gym.make("Pendulum-v1")
 agent = tfdpg.TD3(env, hidden_units=(8,), batch_size=8, start_steps=10, update_after=10, jit_compile=True, {memory})
 agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
 for updates in (1, 7, 50, 51):
-    agent.learn(updates)
+    agent.learn(updates=updates)
 agent.fit(env, epochs=1, steps_per_epoch=210, validation_env=gym.make("Pendulum-v1"), validation_episodes=1, verbose=0)
 assert agent.updates == 40 + 109 + 200, agent.updates
 print(agent.train_function.experimental_get_tracing_count())

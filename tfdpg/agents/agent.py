@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ from tfdpg.agents.build import Parts, recorders
 from tfdpg.agents.exporting import export_agent
 from tfdpg.agents.options import AgentOptions, ExportOptions
 from tfdpg.arguments import natural
-from tfdpg.hints import refuse
+from tfdpg.hints import ATTRIBUTES, refuse, refuse_positional_updates, without
 from tfdpg.networks import Actor
 from tfdpg.options import Stock, Unsaved, takes
 from tfdpg.training import checkpoint, evaluation, loop, network_weights, offline
@@ -28,7 +28,16 @@ from tfdpg.training.options import FitOptions, TrainingOptions
 from tfdpg.training.statistics import Statistics
 
 
-class Agent(abc.ABC):
+class _AgentType(abc.ABCMeta):
+    """The type of the agents' classes, so that `TD3.load`, which other libraries have, gets a hint."""
+
+    if not TYPE_CHECKING:  # a type checker would accept any attribute
+
+        def __getattr__(cls, name: str) -> Any:
+            raise AttributeError(without(f"type object {cls.__name__!r}", name, ATTRIBUTES), name=name, obj=cls)
+
+
+class Agent(metaclass=_AgentType):
     """An off-policy actor-critic agent; its final subclasses say what they are made of and how they update.
 
     Args:
@@ -103,7 +112,10 @@ class Agent(abc.ABC):
 
     @property
     def epoch(self) -> int:
-        """The epochs that `fit` has completed."""
+        """The number of epochs completed; the highest that was reached if `fit` started again from an earlier one.
+
+        It never decreases: after `fit(env, epochs=5)` and `fit(env, epochs=2)` it is 5.
+        """
         return self._epoch
 
     @property
@@ -153,16 +165,21 @@ class Agent(abc.ABC):
         """The seed with which `fit` resets a lane's environment for its next training episode."""
         return self.collector.next_reset_seed(lane)
 
-    def learn(self, updates: int | None = None, **unknown: Never) -> dict[str, float]:
-        """Makes the updates that the schedule says are due now, or exactly `updates`.
+    def learn(self, *positional: Never, updates: int | None = None, **unknown: Never) -> dict[str, float]:
+        """Make the updates that are due according to the schedule, or exactly `updates` of them.
+
+        `fit` trains on an environment; `learn` takes no environment steps. The number of updates is at least 0.
 
         Returns:
-            The means of the round's metrics and `loss`; empty where nothing was due.
+            The mean of each metric over these updates, and `loss`; an empty dict if no update was due.
 
         Raises:
-            ValueError: the replay holds no transition yet.
+            TypeError: there is a positional argument, such as the number of environment steps that
+                Stable-Baselines3's `learn` takes.
+            ValueError: the replay buffer holds no transition yet.
             FloatingPointError: weights became NaN or infinite; the message names the networks.
         """
+        refuse_positional_updates(positional)
         refuse(self.learn, unknown)
         due = self.draw.sampler.updates_due(self.schedule.take_round()) if updates is None else updates
         return self.learning.round(due) if natural("updates", due) else {}
@@ -295,6 +312,14 @@ class Agent(abc.ABC):
     summary, get_config, __reduce_ex__ = description.summary, description.configuration, description.refuse_pickling
     __repr__ = description.in_a_line  # pyright: ignore[reportAssignmentType]
 
+    if not TYPE_CHECKING:  # a type checker would accept any attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ATTRIBUTES:
+                owner = f"{type(self).__name__!r} object"
+                raise AttributeError(without(owner, name, ATTRIBUTES), name=name, obj=self)
+            return object.__getattribute__(self, name)  # raises again what the usual look-up raised
+
     def __dir__(self) -> Sequence[str]:
         return description.PUBLIC
 
@@ -311,8 +336,8 @@ class Agent(abc.ABC):
         self.actor.refresh()
 
     def complete(self, epoch: int) -> None:
-        """Takes note of an epoch that is over, by its number from 0."""
-        self._epoch = epoch + 1
+        """Record that an epoch is complete, by its number from 0."""
+        self._epoch = max(self._epoch, epoch + 1)
 
     def state(self) -> dict[str, Any]:
         """The counters and random states, as plain JSON values."""

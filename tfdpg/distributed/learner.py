@@ -149,7 +149,7 @@ class _Run:
         if not updates:
             return {}
         self._limit.spend(updates)
-        return self._agent.learn(updates)
+        return self._agent.learn(updates=updates)
 
     def _newest_weights(self) -> tuple[Any, int]:
         """A reference to the weights that workers act with now, and their version."""

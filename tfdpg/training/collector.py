@@ -10,7 +10,7 @@ from tfdpg.arguments import reject
 from tfdpg.replay import Recorder, Ring, Rows
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, stream
-from tfdpg.training.finite import NO_REWARD, check_finite
+from tfdpg.training.finite import NO_REWARD, check_finite, float32_rewards
 from tfdpg.training.lanes import TRAINING, OpenEpisode, reset_seed
 from tfdpg.training.schedule import Schedule
 
@@ -93,7 +93,7 @@ class Collector:
         """See `Agent.observe`."""
         if self._pending is None:
             raise RuntimeError("observe() must follow act(), once each.")
-        reward = np.asarray(reward, np.float32).reshape(self.lanes.shape)
+        reward = float32_rewards(reward).reshape(self.lanes.shape)
         terminated, truncated = (np.asarray(end, bool).reshape(self.lanes.shape) for end in (terminated, truncated))
         ended = terminated | truncated
         any_ended = bool(ended.any())

@@ -12,7 +12,7 @@ from tfdpg.replay import Ring
 from tfdpg.replay.segments import alone, from_slots
 from tfdpg.spec import Spec
 from tfdpg.training.checkpoint import is_saved, read_rows, replay_files
-from tfdpg.training.finite import check_finite
+from tfdpg.training.finite import entry_name
 from tfdpg.training.prediction_logs import by_client, read_prediction_logs
 
 OTHER_NAMES = {
@@ -51,16 +51,33 @@ def load_into(ring: Ring, data: Any) -> None:
             at = ring.obs_width + ring.spec.act_dim
             rows = np.delete(rows, slice(at, at + stored), axis=1)
             segment["rows"] = np.insert(rows, np.full(ring.state_width, at), 0, axis=1)
+        _check_stored(ring.spec, segment["rows"])
         ring.append(segment)
     if ring.added == before:
         raise ValueError(f"`data` must hold at least one transition. Received: data={data!r}")
+
+
+def _check_stored(spec: Spec, rows: np.ndarray) -> None:
+    """Raise `ValueError` for stored rows whose observation, action or reward is not finite."""
+    width = dict(zip(spec.groups, spec.widths, strict=True)).get("float32", 0)
+    known = np.delete(rows, slice(width + spec.act_dim, -1), axis=1)
+    if not np.isfinite(known).all():
+        row, column = map(int, np.argwhere(~np.isfinite(known))[0])
+        if column < width:
+            name = f"the observation's {entry_name(spec, column)}"
+        else:
+            name = "the reward" if column == width + spec.act_dim else f"the action's component {column - width}"
+        raise ValueError(
+            f"`data` must hold finite numbers. Received: {known[row, column]} as {name} in stored row {row}"
+        )
 
 
 def _named(data: Any) -> str:
     return f"data={str(data)!r}" if isinstance(data, str | Path) else f"a {type(data).__name__}"
 
 
-def _segments(spec: Spec, data: Any) -> Iterator[dict[str, Any]]:
+def _segments(spec: Spec, data: Any, source: str = "`data`") -> Iterator[dict[str, Any]]:
+    """The segments that hold what `load_into` takes; `source` is where the arrays come from, for messages."""
     if isinstance(data, str | Path):
         path = Path(data)
         agent = path.parent if path.name == "replay.npz" else path
@@ -71,19 +88,22 @@ def _segments(spec: Spec, data: Any) -> Iterator[dict[str, Any]]:
         if not files:
             raise FileNotFoundError(f"`data` must be a saved agent or hold .npz files. Received: data={data}")
         for file in files:
-            yield from _segments(spec, _arrays(file))
+            yield from _segments(spec, _arrays(file), str(file))
     elif isinstance(data, Mapping) and ("successor" in data or "successor_after" in data):
         yield alone(from_slots(data) if "successor" in data else data)
     elif isinstance(data, Mapping):
         if "prediction_logs" in data:
             given = {name: values for name, values in data.items() if name != "prediction_logs"}
             data = read_prediction_logs(data["prediction_logs"], spec) | given
-        yield from [_rows(spec, part) for part in by_client(data)]  # all or none
+        parts = by_client(data)
+        sources = {client: source if client is None else f"client {client!r} in {source}" for client in parts}
+        yield from [_rows(spec, part, sources[client]) for client, part in parts.items()]  # all or none
     elif hasattr(data, "iterate_episodes"):
-        for episode in data.iterate_episodes():
+        for number, episode in enumerate(data.iterate_episodes()):
             whole = {"actions": episode.actions, "rewards": episode.rewards, "observations": _part(episode, slice(-1))}
             whole |= {"terminations": episode.terminations, "truncations": episode.truncations}
-            yield _rows(spec, whole | {"next_observations": _part(episode, slice(1, None))})
+            whole |= {"next_observations": _part(episode, slice(1, None))}
+            yield _rows(spec, whole, f"episode {number} of {source}")
     else:
         raise reject("data", "a dict of arrays, a path or a Minari data set", data)
 
@@ -103,12 +123,11 @@ def _part(episode: Any, steps: slice) -> Any:
     return observations[steps]
 
 
-def _rows(spec: Spec, data: Mapping[str, Any]) -> dict[str, Any]:
+def _rows(spec: Spec, data: Mapping[str, Any], source: str) -> dict[str, Any]:
     """A segment that holds these transitions, each episode's end with its final observation."""
     arrays = {name: _array(data, name) for name in ("actions", "rewards", "terminations")}
     arrays["actions"], count = spec.flat_actions(arrays["actions"]), len(arrays["rewards"])
-    truncated = _array(data, "truncations", np.zeros(count, bool)).astype(bool)
-    terminated = arrays["terminations"].astype(bool)
+    truncated = _array(data, "truncations", np.zeros(count, bool))
     observation = spec.pack(_observations(spec, data, "observations"))
     has_next = any(name.split("/")[0] == "next_observations" for name in data)
     if has_next:
@@ -121,14 +140,42 @@ def _rows(spec: Spec, data: Mapping[str, Any]) -> dict[str, Any]:
             f"`data` must have a row for each transition in every array, and actions of shape (n, {spec.act_dim}). "
             f"Received: rows {sizes}, actions of shape {arrays['actions'].shape}"
         )
-    check_finite(spec, observation, arrays["rewards"], "a row of `data`", row="row")
-    check_finite(spec, following, arrays["actions"], "a row of `data`", row="row")
+    for name, values in (arrays | {"truncations": truncated}).items():
+        _check_finite(name, values, source)
+    for name, packed in (("observations", observation), ("next_observations", following)):
+        _check_finite(name, packed[0], source, spec)
+    terminated, truncated = arrays["terminations"].astype(bool), truncated.astype(bool)
     apart = np.zeros(count, bool)
     apart[:-1] = np.any([(a[:-1] != b[1:]).any(axis=1) for a, b in zip(following, observation, strict=True)], axis=0)
     ends = terminated | truncated | apart
     if count:
         ends[-1] = True
     return _interleave(spec, observation, following, arrays, terminated, ends, drop_cuts=not has_next)
+
+
+def _check_finite(name: str, values: np.ndarray, source: str, spec: Spec | None = None) -> None:
+    """Raise `ValueError` if an array holds NaN or an infinity, or a number beyond float32.
+
+    Args:
+        name: the array's name.
+        values: the array, a row for each transition.
+        source: where it comes from.
+        spec: the spaces, if it holds packed observations.
+    """
+    if values.dtype.kind in "bu" or not len(values):
+        return
+    table = values.reshape(len(values), -1)
+    with np.errstate(over="ignore"):
+        is_finite = np.isfinite(table.astype(np.float32))
+    if not is_finite.all():
+        row, column = map(int, np.argwhere(~is_finite)[0])
+        where = f"row {row}, column {column}" if table.shape[1] > 1 or values.ndim > 1 else f"row {row}"
+        entry = "" if spec is None else f" ({entry_name(spec, column)})"
+        raise ValueError(
+            f"The array {name!r} of {source} must hold finite numbers. "
+            f"Received: {table[row, column]} in {where}{entry}; "
+            f"{np.count_nonzero(~is_finite.all(axis=1))} of {len(table)} rows have such numbers"
+        )
 
 
 def _interleave(
@@ -159,10 +206,23 @@ def _interleave(
 def _array(data: Mapping[str, Any], name: str, default: np.ndarray | None = None) -> np.ndarray:
     for known in OTHER_NAMES.get(name, (name,)):
         if known in data:
-            return np.asarray(data[known])
+            return _numbers(name, data[known])
     if default is None:
         raise ValueError(f"`data` must have the array {name!r}. Received: {sorted(data)}")
     return default
+
+
+def _numbers(name: str, values: Any) -> np.ndarray:
+    """Values as an array of numbers; integers too large for NumPy become floats."""
+    array = np.asarray(values)
+    if array.dtype.kind in "biuf":
+        return array
+    try:
+        if array.dtype.kind == "O":
+            return array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(f"The array {name!r} of `data` must hold real numbers. Received: an array of {array.dtype}")
 
 
 def _observations(spec: Spec, data: Mapping[str, Any], name: str) -> Any:

@@ -1,5 +1,7 @@
 """Numbers that are not finite, and where they began. NumPy only."""
 
+from typing import Any
+
 import numpy as np
 
 from tfdpg.spec import Packed, Spec
@@ -35,13 +37,25 @@ def check_finite(
             first, column = np.argwhere(~np.isfinite(values.reshape(len(values), -1)))[0]
             if action is not None and not np.isfinite(action[first]).all():
                 raise FloatingPointError(f"The policy's action is not finite at {where}: action={action[first]}")
-            name = what if what == "reward" else _name(spec, column)
+            name = what if what == "reward" else entry_name(spec, column)
             value = values.reshape(len(values), -1)[first, column]
             of = f", of {row} {first}" if len(values) > 1 else ""
             raise ValueError(f"The environment's {what} is not finite at {where}: {name} = {value}{of}")
 
 
-def _name(spec: Spec, column: int) -> str:
+def float32_rewards(reward: Any) -> np.ndarray:
+    """Rewards as float32, of any integers and floats; those beyond float32 become infinite.
+
+    Raises:
+        ValueError: an integer that no float can hold, or something else than numbers.
+    """
+    try:
+        return np.asarray(reward, np.float32)
+    except OverflowError:
+        raise ValueError("`reward` must be finite as float32. Received: an integer beyond every float") from None
+
+
+def entry_name(spec: Spec, column: int) -> str:
     """The name of a column of packed observations: that of its array, with its index there."""
     leaf = next(leaf for leaf in spec.leaves if leaf.group == "float32" and column < leaf.columns.stop)
     index = map(int, np.unravel_index(column - leaf.columns.start, leaf.shape)) if leaf.shape else ()

@@ -16,7 +16,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 from tfdpg.findings import malformed, malformed_reset
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.reading import API, batched, is_misread, lane_of, read_lanes, read_step
-from tfdpg.training.waiting import end
+from tfdpg.training.waiting import check_processes, end
 
 ResetSeed = Callable[[int], int]
 """From a lane to the seed of its next episode."""
@@ -147,7 +147,11 @@ class Lanes:
         else:
             observation, reward, terminated, truncated = read_step(result)
             observation = final = batched(self._spec, observation)
-            reward, terminated, truncated = np.array([reward]), np.array([terminated]), np.array([truncated])
+            reward, terminated, truncated = (
+                np.array([reward], np.float64),
+                np.array([terminated]),
+                np.array([truncated]),
+            )
         self._returns += reward
         self._lengths += 1
         truncated = truncated | (self._lengths >= self._max_ep_len)
@@ -175,6 +179,8 @@ class Lanes:
         base = self._env.unwrapped
         if getattr(base, "closed", False):
             return  # since it did not answer in time
+        if isinstance(error, EOFError | ConnectionError):
+            check_processes(self._env, error)
         lane = lane_of(error, self._env, self._spec) if self._is_vector else None
         if isinstance(base, AsyncVectorEnv) and base._state is not AsyncState.DEFAULT:
             end(base)  # which failed between two replies

@@ -20,7 +20,7 @@ from tfdpg.training.monitors import listed, prepare
 from tfdpg.training.options import FitOptions, TrainingOptions
 from tfdpg.training.progress import ProgressBar, resolve
 from tfdpg.training.protocols import Trains
-from tfdpg.training.waiting import limited
+from tfdpg.training.waiting import check_processes, limited
 
 Trained = TypeVar("Trained", bound=TrainingOptions)
 STEPPED = (*summarise([]), "env_steps", "steps_per_second")
@@ -61,6 +61,9 @@ def with_environment(options: Trained) -> Iterator[Trained]:
 
 def check_environments(agent: Trains, validation_env: Any, env: Any = None) -> None:
     """Raises `ValueError` for environments that are not the agent's, or that are one; warns of what normalises."""
+    for each in (env, validation_env):
+        if each is not None:
+            check_processes(each)
     if env is not None:
         agent.spec.check(env)
         warn_of_normalizers(env, "env")

@@ -33,15 +33,39 @@ def load_weights(networks: Mapping[str, keras.Model], filepath: str | Path) -> l
     """Reads what `save_weights` wrote for the same networks, in the order of their weights.
 
     Raises:
-        ValueError: the file holds others, or links to other files, which are not followed.
+        ValueError: the file holds other weights, of which the message names the first, or links to other files,
+            which are not followed.
     """
-    expected = {name: [tuple(weight.shape) for weight in network.weights] for name, network in networks.items()}
     with _opened(filepath) as file:
         stored = {name: _own_arrays(file, name) for name in map(str, file)}
-        found = {name: [array.shape for array in arrays] for name, arrays in stored.items()}
-        if found != expected:
-            raise ValueError(f"{filepath} must hold the weights of {expected}. Received: {found}")
-        return [array[()] for name in expected for array in stored[name]]
+        if difference := _first_difference(networks, stored):
+            raise ValueError(f"{filepath} holds the weights of another architecture: {difference}")
+        return [array[()] for name in networks for array in stored[name]]
+
+
+def _first_difference(networks: Mapping[str, keras.Model], given: Mapping[str, Sequence[Any]]) -> str:
+    """Where given weights differ first from those of networks, in one line; nothing where they fit.
+
+    Args:
+        networks: the networks.
+        given: the arrays for each network, by the same names.
+    """
+    if missing := [name for name in networks if name not in given]:
+        return f"the network `{missing[0]}` is missing. Received: {', '.join(given) or 'none'}"
+    if unknown := [name for name in given if name not in networks]:
+        return f"the network `{unknown[0]}` is unknown. Expected: {', '.join(networks)}"
+    for name, network in networks.items():
+        expected = [(weight.path, tuple(weight.shape)) for weight in network.weights]
+        arrays = given[name]
+        for (path, shape), array in zip(expected, arrays, strict=False):
+            if np.shape(array) != shape:
+                return f"`{path}` of the network `{name}` must have the shape {shape}. Received: {np.shape(array)}"
+        if len(arrays) < len(expected):
+            path, shape = expected[len(arrays)]
+            return f"`{path}` of the network `{name}`, of shape {shape}, is missing. Received: {len(arrays)} weights"
+        if len(arrays) > len(expected):
+            return f"the network `{name}` must have {len(expected)} weights. Received: {len(arrays)}"
+    return ""
 
 
 def _own_arrays(file: Any, name: str) -> list[Any]:
@@ -75,12 +99,17 @@ def set_weights(networks: Mapping[str, keras.Model], weights: Sequence[np.ndarra
     """Sets the weights of networks, in their order.
 
     Raises:
-        ValueError: other shapes; nothing is set.
+        ValueError: the weights have other shapes; the message names the first one that differs. Nothing is set.
     """
     variables = [variable for network in networks.values() for variable in network.weights]
-    wanted, given = [tuple(v.shape) for v in variables], [np.shape(w) for w in weights]
-    if wanted != given:
-        raise ValueError(f"`weights` must have the shapes {wanted}. Received: {given}")
+    rest, parts = list(weights), {}
+    for name, network in networks.items():
+        count = len(network.weights)
+        parts[name], rest = rest[:count], rest[count:]
+    if difference := _first_difference(networks, parts):
+        raise ValueError(f"`weights` are those of another architecture: {difference}")
+    if rest:
+        raise ValueError(f"`weights` must have {len(variables)} arrays. Received: {len(weights)}")
     for variable, weight in zip(variables, weights, strict=True):
         variable.assign(weight)
 

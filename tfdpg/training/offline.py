@@ -33,7 +33,7 @@ def _fit_offline(agent: Trains, data: Any, options: TrainingOptions) -> keras.ca
             while done < steps and not (agent.stop_training or interrupted.is_set()):
                 training.hooks.on_train_batch_begin(done)
                 count = min(LARGEST_CHUNK, steps - done)
-                logs = agent.learn(count) | {"updates": agent.updates}
+                logs = agent.learn(updates=count) | {"updates": agent.updates}
                 done += count
                 training.hooks.on_train_batch_end(done - 1, logs)
             speed = done / (time.perf_counter() - began)

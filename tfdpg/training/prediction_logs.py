@@ -10,20 +10,24 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
-from tfdpg.arguments import reject
+from tfdpg.arguments import reject, warn
 from tfdpg.export.protobuf import fields
 from tfdpg.spec import Spec
 
 POLICY = {b"", b"serving_default", b"pi", b"pi_and_q"}
 """The signatures whose requests are steps; requests to others are passed over."""
 
+FRAME = 16
+"""The bytes of a TFRecord file around each record: its length, and the checksums of the length and of the record."""
 OBSERVATIONS = "observations", "next_observations"
 
 
 def read_prediction_logs(files: str | Path | Iterable[str | Path], spec: Spec) -> dict[str, Any]:
     """The steps that clients of an exported policy took, in the order of the log.
 
-    Row i of a request with several rows is a step in the i-th environment of that client.
+    Row i of a request with several rows is a step in the i-th environment of that client. Where a file is truncated or
+    damaged, the records before that place are kept, and a warning says how many bytes are lost. Later files are then
+    not read, since their steps do not follow those that were kept.
 
     Args:
         files: a TFRecord file, a directory of them, or several, in the order of time.
@@ -35,13 +39,16 @@ def read_prediction_logs(files: str | Path | Iterable[str | Path], spec: Spec) -
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a file holds other records; a request has no response, or other inputs than the observation; no
-            request was for the policy; or the server logged only a share of the requests.
+        ValueError: a file holds other records, or no intact one; a request has no response, or other inputs than the
+            observation; no request was for the policy; or the server logged only a share of the requests.
     """
     observations: dict[str, list[np.ndarray]] = {leaf.name: [] for leaf in spec.leaves}
     actions, client_ids = [], []
-    for file in _files(files):
+    paths = _files(files)
+    for place, file in enumerate(paths):
+        number, intact = -1, 0
         for number, record in enumerate(_records(file)):
+            intact += FRAME + len(record)
             try:
                 step = _step(record, spec)
             except (TypeError, ValueError, struct.error) as error:
@@ -53,6 +60,14 @@ def read_prediction_logs(files: str | Path | Iterable[str | Path], spec: Spec) -
             client_ids += [client + (f"/{row}" if row else "") for row in range(len(action))]
             for name, values in inputs.items():
                 observations[name].append(values)
+        if lost := file.stat().st_size - intact:
+            later = len(paths) - place - 1
+            skipped = f" The {later} later files are not read, since their steps do not follow; read them apart."
+            warn(
+                f"The prediction log {file} is truncated or damaged: its first {number + 1} records are intact and "
+                f"are used, and its other {lost:,} bytes are lost.{skipped if later else ''}"
+            )
+            break
     if not actions:
         raise ValueError(f"The prediction logs hold no request for `pi`. Received: prediction_logs={str(files)!r}")
     arrays = {name: np.concatenate(values) for name, values in observations.items()}
@@ -117,15 +132,21 @@ def _files(files: str | Path | Iterable[str | Path]) -> list[Path]:
 def _records(file: Path) -> Iterator[bytes]:
     if not file.is_file():
         raise FileNotFoundError(f"There is no prediction log {file}")
+    has_intact = False
     try:
         for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
+            has_intact = True
             yield bytes(record)
-    except tf.errors.DataLossError as error:
-        raise ValueError(f"The prediction log {file} is no whole TFRecord file: {error.message}") from error
+    except tf.errors.DataLossError:
+        if not has_intact:
+            raise ValueError(
+                f"The prediction log {file} must be a TFRecord file. Received: {file.stat().st_size:,} bytes that do "
+                "not begin with an intact record"
+            ) from None
 
 
-def by_client(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Transitions of several clients, each one's by themselves, by the array `client_ids`; all together without it.
+def by_client(data: Mapping[str, Any]) -> dict[Any, dict[str, Any]]:
+    """Transitions of several clients, by the array `client_ids`; all together, as those of None, without it.
 
     Rewards and ends may be dicts by client, of arrays in the order of its own steps.
 
@@ -136,15 +157,15 @@ def by_client(data: Mapping[str, Any]) -> list[dict[str, Any]]:
         for name, values in data.items():
             if isinstance(values, Mapping) and name not in OBSERVATIONS:
                 raise reject(name, "an array where there are no `client_ids`", values)
-        return [dict(data)]
+        return {None: dict(data)}
     rows: dict[Any, list[int]] = {}
     for row, client in enumerate(data["client_ids"]):
         rows.setdefault(client, []).append(row)
     rest, count = {name: values for name, values in data.items() if name != "client_ids"}, len(data["client_ids"])
-    return [
-        {name: _of_client(name, values, client, of_client, count) for name, values in rest.items()}
+    return {
+        client: {name: _of_client(name, values, client, of_client, count) for name, values in rest.items()}
         for client, of_client in rows.items()
-    ]
+    }
 
 
 def _of_client(name: str, values: Any, client: Any, rows: list[int], count: int) -> Any:

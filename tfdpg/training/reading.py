@@ -44,12 +44,20 @@ def read_step(result: Any) -> tuple[Any, float, bool, bool]:
             and type(truncated) in BOOLS
             and isinstance(info, dict)
         ):
-            return observation, reward, terminated, truncated
+            return observation, _as_float(reward), terminated, truncated
     if found := malformed_step(result):
         raise ValueError(f"{found} {API}")
     observation, *scalars, _ = result
     reward, terminated, truncated = (np.asarray(value).item() for value in scalars)
-    return observation, reward, bool(terminated), bool(truncated)
+    return observation, _as_float(reward), bool(terminated), bool(truncated)
+
+
+def _as_float(reward: Any) -> float:
+    """A reward as a float; an integer has no largest value in Python."""
+    try:
+        return float(reward)
+    except OverflowError:
+        raise ValueError(f"`step` gives a reward that is beyond every float. Give a float. {API}") from None
 
 
 def read_lanes(reward: Any, terminated: Any, truncated: Any, num_lanes: int) -> tuple[np.ndarray, ...]:

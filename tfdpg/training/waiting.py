@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import multiprocessing
+import multiprocessing.connection
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -54,6 +56,31 @@ def _in_time(env: AsyncVectorEnv, wait: Callable[[float], Any], seconds: float) 
             f"Lanes {silent} of the environment did not answer within {seconds:g} seconds (`step_timeout`). The "
             "processes of all lanes were ended. Find out what they wait for, or raise `step_timeout`."
         ) from None
+
+
+def check_processes(env: Any, cause: BaseException | None = None) -> None:
+    """Raise `RuntimeError` if the process of a sub-environment of an `AsyncVectorEnv` has ended.
+
+    Args:
+        env: the environment, wrapped or not; others than an `AsyncVectorEnv` have no processes.
+        cause: the error that the end of a process led to; None if there was none yet.
+    """
+    base = env.unwrapped
+    if not isinstance(base, AsyncVectorEnv) or base.closed:
+        return
+    sentinels = [process.sentinel for process in base.processes]
+    ended = multiprocessing.connection.wait(sentinels, 0 if cause is None else 1)  # which may not have ended quite yet
+    for env_index, process in enumerate(base.processes):
+        if process.sentinel in ended:
+            process.join()
+            code = process.exitcode or 0
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+            end(base)
+            raise RuntimeError(
+                f"The process of sub-environment {env_index} of the AsyncVectorEnv has ended ({how}), so the "
+                "environment was closed. Make the vector environment again; if the system ended the process for lack "
+                "of memory, make fewer sub-environments."
+            ) from cause
 
 
 def end(env: AsyncVectorEnv) -> None:
