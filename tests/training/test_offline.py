@@ -190,9 +190,9 @@ def test_the_array_of_a_dict_observation_is_named():
 def test_stored_rows_that_are_not_finite_are_named(column, name):
     ring = Ring(SPEC, 50)
     load_into(ring, data())
-    ring.rows[6, column] = np.nan
+    ring.rows[5, column] = np.nan
     other = Ring(SPEC, 50)
-    with pytest.raises(ValueError, match=f"`data` must hold finite numbers. Received: nan as {name} in stored row 6"):
+    with pytest.raises(ValueError, match=f"`data` must hold finite numbers. Received: nan as {name} in stored row 5"):
         load_into(other, whole(ring))
     assert other.added == 0
 

@@ -180,7 +180,7 @@ def _drawn(spec: Spec, options: OffPolicyOptions, recall: Recall | None, samplin
     sampling = {name: getattr(options, name) for name in (*names, "seed", "n_step", "gamma")} | {**sampling}
     if recall is None:
         return {
-            "replay": Ring(spec, size, place),
+            "replay": Ring(spec, size, place, n_step=options.n_step, gamma=gamma),
             "make_draw": functools.partial(transitions, **sampling),
             "unpack": functools.partial(unpack_transitions, spec),
             "pack": functools.partial(pack_transitions, spec, batch, gamma),
@@ -188,7 +188,9 @@ def _drawn(spec: Spec, options: OffPolicyOptions, recall: Recall | None, samplin
         }
     part = {"burn_in": options.burn_in, "length": options.sequence_length}
     return {
-        "replay": Ring(spec, size, place, spec.act_dim + recall.stored_width, walks_back=True),
+        "replay": Ring(
+            spec, size, place, spec.act_dim + recall.stored_width, walks_back=True, n_step=options.n_step, gamma=gamma
+        ),
         "make_draw": functools.partial(sequences, recall=recall, **part, **sampling),
         "unpack": functools.partial(unpack_histories, spec, recall=recall, **part),
         "pack": functools.partial(pack_sequences, spec, recall, batch, *part.values(), options.n_step, gamma),
@@ -244,7 +246,14 @@ def build_acer(
         targets=targets,
         optimizers=optimizers,
         schedule=Schedule(start_steps=0, update_after=0, update_every=steps, gradient_steps=None, each_lane=True),
-        replay=Ring(spec, size, options.replay_dir, spec.act_dim + policy.record_width, has_windows=True),
+        replay=Ring(
+            spec,
+            size,
+            options.replay_dir,
+            spec.act_dim + policy.record_width,
+            has_windows=True,
+            gamma=options.gamma,
+        ),
         make_draw=functools.partial(windows, **sampling),
         unpack=functools.partial(unpack_sequences, spec, record_width=policy.record_width),
         pack=functools.partial(pack_windows, spec, options.batch_size, steps, policy.record_width, options.gamma),

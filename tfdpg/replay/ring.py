@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tfdpg.arguments import positive_int
+from tfdpg.arguments import positive_int, real
+from tfdpg.replay import segments
 from tfdpg.replay.memory import check_room, take
 from tfdpg.replay.rows import Rows
 from tfdpg.replay.segments import LINKS, Filed, check
@@ -35,6 +36,8 @@ class Ring:
         has_windows: whether the last rows of episodes say with which rows their lanes went on.
         walks_back: whether rows know which row came before them; what is stored behind the action is then the state
             that the policy was in, which is 0 at an episode's start.
+        n_step: the number of steps whose rewards `sample` sums.
+        gamma: the discount factor of one step in `sample`, in [0, 1].
 
     Attributes:
         rows: for each row the real part of the observation, the action (and what belongs to it) and the reward,
@@ -61,7 +64,10 @@ class Ring:
         step_width: int | None = None,
         has_windows: bool = False,
         walks_back: bool = False,
+        n_step: int = 1,
+        gamma: float = 0.99,
     ):
+        self._n_step, self._gamma = positive_int("n_step", n_step), real("gamma", gamma, 0, 1)
         self.has_windows, self.walks_back = has_windows, walks_back
         self.step_width = spec.act_dim if step_width is None else step_width
         self.spec, self._directory = spec, None if directory is None else Path(directory)
@@ -94,6 +100,84 @@ class Ring:
         """The bytes that a full ring takes, in memory and files."""
         links = 1 + self.has_windows + self.walks_back
         return (4 * (self.obs_width + self.step_width + 1 + links) + self.image_width + 1) * self.replay_size
+
+    def __len__(self) -> int:
+        """The number of transitions held, which `sample` chooses from; fewer than rows, which also end episodes."""
+        return int(np.count_nonzero(self.successor[: self.size] != NONE)) if self.size else 0
+
+    def sample(self, n: int, seed: int | np.random.Generator | None = None) -> dict[str, Any]:
+        """Sample transitions uniformly and with replacement, as named arrays.
+
+        The random numbers are independent of the agent's: training is the same with and without it.
+
+        Args:
+            n: the number of transitions, at least 1.
+            seed: the seed, or the generator to use; None takes one from the operating system.
+
+        Returns:
+            A dict of arrays, copies, with a row for each transition. A transition spans m steps, where m is the agent's
+            `n_step` or less at the end of an episode.
+
+            - `observation`: `[n, ...]`, with the type that the networks get; for a Dict space a dict by key.
+            - `action`: `[n, ...]`, in the environment's units and shape; int64 `[n]` for a Discrete space.
+            - `reward`: the sum of gamma^k r_k over the m steps, float32 `[n]`.
+            - `discount`: gamma^m (1 - terminated), float32 `[n]`.
+            - `next_observation`: the observation after the m steps, as `observation`.
+            - `terminated`: whether the last of the steps ended in a terminal state, bool `[n]`.
+            - `truncated`: whether the episode was truncated after the last of the steps, bool `[n]`.
+            - `behaviour` (ACER): what the policy's distribution was, float32 `[n, width]`.
+            - `recurrent_state` (stored states): the policy's state before the step, float32 `[n, state_width]`.
+
+        Raises:
+            ValueError: `n` is not a positive integer, or the replay buffer holds no transition.
+
+        Example:
+            ```python
+            batch = agent.replay.sample(256, seed=0)
+            batch["reward"].mean()
+            ```
+        """
+        from tfdpg.replay.transitions import named_transitions
+        from tfdpg.replay.uniform import NOTHING_TO_DRAW
+
+        positive_int("n", n)
+        slots = np.flatnonzero(self.successor[: self.size] != NONE) if self.size else np.empty(0, np.int64)
+        if not len(slots):
+            raise ValueError(NOTHING_TO_DRAW)
+        chosen = slots[np.random.default_rng(seed).integers(len(slots), size=n)]
+        return named_transitions(self, chosen, self._n_step, self._gamma)
+
+    def save(self, directory: str | Path, overwrite: bool = True) -> None:
+        """Save the replay buffer alone, as a directory; `Agent.save` saves it together with the agent.
+
+        The directory appears under its name only when it is complete and on the disk, with a checksum of every file.
+
+        Args:
+            directory: where to save it. A saved replay buffer that is there is replaced as a whole, or not at all.
+            overwrite: False refuses to replace one.
+
+        Raises:
+            FileExistsError: `directory` exists and is not to be replaced, or is not a saved replay buffer.
+            tfdpg.files.DiskFullError: the disk is full. What was at `directory` is still there.
+        """
+        segments.save(self, Path(directory), overwrite)
+
+    def load(self, directory: str | Path) -> None:
+        """Append the transitions of a replay buffer that `save` wrote, as the newest.
+
+        If there are more rows than `replay_size`, the newest are kept. Episodes that were open when the replay buffer
+        was saved count as truncated.
+
+        Args:
+            directory: the saved replay buffer.
+
+        Raises:
+            FileNotFoundError: there is no saved replay buffer.
+            ValueError: it is for other spaces or another kind of agent.
+            tfdpg.files.DamagedError: a file is damaged, missing or from another save; the message names it. Nothing is
+                loaded.
+        """
+        segments.load(self, Path(directory))
 
     def allocate(self) -> None:
         """Takes the memory, or the files; does nothing the second time.

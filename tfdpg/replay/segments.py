@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tfdpg import files
+from tfdpg.spec import Spec
+
 if TYPE_CHECKING:
     from tfdpg.replay.ring import Ring
 
@@ -19,6 +22,8 @@ BYTES, ROWS = 2**20, 512
 LINKS = "successor_after", "onward_after"
 """The arrays of a segment that say how many rows later another one came; 0 is none."""
 PREFIX = "rows-"
+DESCRIPTION, FORMAT = "replay.json", 1
+"""The file that describes a replay buffer that is saved alone, and the version of its format."""
 
 Identity = tuple[int, ...]
 """What tells a file from another that took its name."""
@@ -114,6 +119,110 @@ def _link(source: Path, target: Path, identity: Identity) -> bool:
 def _identity(path: Path) -> Identity:
     status = path.stat()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def save(ring: "Ring", directory: Path, overwrite: bool = True) -> None:
+    """Write a ring as a directory of its own; see `Ring.save`."""
+    if directory.exists():
+        if not overwrite:
+            raise FileExistsError(f"{directory} exists. Pass overwrite=True to replace it.")
+        if not is_saved(directory):
+            raise FileExistsError(f"{directory} exists and is not a saved replay buffer, so it is not replaced.")
+    with files.writing(directory, lambda: unwritten_bytes(ring)):
+        files.make_directory(directory.parent)
+        with files.scratch_directory(directory.parent) as scratch:
+            linked = write(ring, scratch)
+            description = {"format": FORMAT, **ring.spec.to_json(), **_layout(ring), "rows": ring.size}
+            files.seal(scratch, DESCRIPTION, description, linked)
+            files.replace(scratch, directory, linked)
+
+
+def load(ring: "Ring", directory: Path) -> None:
+    """Append what `save` wrote to a ring, or nothing if a file is damaged; see `Ring.load`."""
+    description, paths = saved(directory)
+    _check_layout(ring, description, directory)
+    rows_left = description["rows"]
+    for path in paths:
+        rows_left = _check_segment(ring, path, rows_left)
+    if rows_left != 0:
+        raise files.DamagedError(f"{directory / DESCRIPTION} must count the rows of all files; {rows_left} are missing")
+    for path in paths:
+        ring.append(_read(path))
+
+
+def saved(directory: Path) -> tuple[dict[str, Any], list[Path]]:
+    """What is known of a saved replay buffer, and the files of its segments in order, once all checksums are checked.
+
+    Raises:
+        FileNotFoundError: there is none.
+        tfdpg.files.DamagedError: a file is damaged, missing or from another save.
+    """
+    if not is_saved(directory):
+        raise FileNotFoundError(
+            f"There is no saved replay buffer in {directory}: it has no {DESCRIPTION}. tfdpg.load_agent loads a saved "
+            "agent with its replay buffer, and agent.fit_offline takes its transitions."
+        )
+    directory = files.present(directory)
+    description = files.unseal(directory, DESCRIPTION, FORMAT)
+    return description, [directory / name for name in numbered(description["files"]).values()]
+
+
+def _layout(ring: "Ring") -> dict[str, Any]:
+    """What of a row must be the same for rows to go from one ring to another, beside the spaces."""
+    return {"step_width": ring.step_width, "state_width": ring.state_width, "has_windows": ring.has_windows}
+
+
+def _check_layout(ring: "Ring", description: Mapping[str, Any], directory: Path) -> None:
+    spec = Spec.from_json(description)
+    for kind in ("observation_space", "action_space"):
+        expected, received = getattr(ring.spec, kind), getattr(spec, kind)
+        if received != expected:
+            raise ValueError(f"The {kind} of {directory} must be the agent's, {expected}. Received: {received}")
+    if (received := {name: description[name] for name in _layout(ring)}) != _layout(ring):
+        raise ValueError(
+            f"{directory} must hold the steps of an agent of the same kind (its algorithm and its recurrent state), "
+            f"with {_layout(ring)}. Received: {received}. agent.fit_offline takes transitions of other agents"
+        )
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    with open(path, "rb") as stream, np.load(stream) as arrays:
+        return dict(arrays)
+
+
+def _check_segment(ring: "Ring", path: Path, rows_left: int) -> int:
+    """Check a segment before it is appended; return how many rows are left after it.
+
+    Args:
+        ring: the ring that it goes to.
+        path: its file.
+        rows_left: the rows from its first one to the last one of all.
+
+    Raises:
+        tfdpg.files.DamagedError: it has other arrays, or links to rows that do not exist.
+    """
+    segment = _read(path)
+    count = len(segment.get("rows", ()))
+    expected: dict[str, tuple[Any, tuple[int, ...]]] = {
+        "rows": (np.float32, (count, ring.obs_width + ring.step_width + 1)),
+        "terminated": (np.bool_, (count,)),
+        **dict.fromkeys(LINKS if ring.has_windows else LINKS[:1], (np.int32, (count,))),
+    }
+    if ring.image_width:
+        expected["images"] = (np.uint8, (count, ring.image_width))
+    for name, (dtype, shape) in expected.items():
+        array = segment.get(name)
+        if array is None or array.dtype != dtype or array.shape != shape:
+            raise files.DamagedError(f"{path} must have an array {name!r} of {np.dtype(dtype)} {shape}")
+    rows_after = rows_left - 1 - np.arange(count)
+    if any(((segment[name] < 0) | (segment[name] > rows_after)).any() for name in LINKS if name in expected):
+        raise files.DamagedError(f"{path} has rows whose next row does not exist")
+    return rows_left - count
+
+
+def is_saved(directory: Path) -> bool:
+    """Whether a directory is a saved replay buffer, damaged or not."""
+    return (files.present(directory) / DESCRIPTION).exists()
 
 
 def numbered(names: Iterable[str], prefix: str = PREFIX) -> dict[int, str]:

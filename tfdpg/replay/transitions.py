@@ -1,6 +1,6 @@
 """Transitions over n steps, packed so that a whole chunk of minibatches crosses to the device at once."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,16 +64,7 @@ def draw_transitions(
     layout = Layout.of(ring.spec)
     first = slots.ravel()
     rows = ring.rows.take(first, axis=0)
-    reward, terminated, last = rows[:, -1], ring.terminated[first], ring.successor[first]
-    discount = np.full(len(first), gamma, np.float32)
-    for _ in range(n_step - 1):
-        follower = ring.successor[last]
-        goes_on = ~terminated & (follower != NONE)
-        reward = reward + discount * np.where(goes_on, ring.rows[last, -1], 0)  # a row that never acted has none
-        terminated = np.where(goes_on, ring.terminated[last], terminated)
-        discount = np.where(goes_on, discount * np.float32(gamma), discount)
-        last = np.where(goes_on, follower, last)
-
+    reward, discount, terminated, last = _summed(ring, first, rows[:, -1], n_step, gamma)
     packed = np.empty((len(first), layout.width), np.float32)
     packed[:, : layout.reward] = rows[:, :-1]
     packed[:, layout.reward] = reward
@@ -85,3 +76,65 @@ def draw_transitions(
         return chunk
     images = np.concatenate([ring.images.take(first, axis=0), ring.images.take(last, axis=0)], axis=1)
     return (*chunk, images.reshape(*slots.shape, -1))
+
+
+def _summed(
+    ring: Ring, first: np.ndarray, reward: np.ndarray, n_step: int, gamma: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Sum the rewards of the m <= n steps that begin at rows.
+
+    Args:
+        ring: the replay buffer.
+        first: rows with a successor, `[n]`.
+        reward: their rewards, `[n]`.
+        n_step: n, at least 1.
+        gamma: the discount factor of one step.
+
+    Returns:
+        The summed rewards, gamma^m, whether the last of the steps terminated the episode, and the row after it,
+        `[n]` each.
+    """
+    terminated, last = ring.terminated[first], ring.successor[first]
+    discount = np.full(len(first), gamma, np.float32)
+    for _ in range(n_step - 1):
+        follower = ring.successor[last]
+        goes_on = ~terminated & (follower != NONE)
+        reward = reward + discount * np.where(goes_on, ring.rows[last, -1], 0)  # a row that never acted has none
+        terminated = np.where(goes_on, ring.terminated[last], terminated)
+        discount = np.where(goes_on, discount * np.float32(gamma), discount)
+        last = np.where(goes_on, follower, last)
+    return reward, discount, terminated, last
+
+
+def named_transitions(ring: Ring, slots: np.ndarray, n_step: int, gamma: float) -> dict[str, Any]:
+    """The transitions that `draw_transitions` packs, as named arrays; `Ring.sample` describes them.
+
+    Args:
+        ring: the replay buffer.
+        slots: rows with a successor, `[n]`.
+        n_step: the number of steps whose rewards are summed, at least 1.
+        gamma: the discount factor of one step.
+    """
+    spec = ring.spec
+    reward, discount, terminated, last = _summed(ring, slots, ring.rows[slots, -1], n_step, gamma)
+    steps = ring.rows[slots, ring.obs_width : -1]
+    current = ring.current[ring.current >= max(0, ring.added - ring.replay_size)] % ring.replay_size
+    has_ended = (ring.successor[last] == NONE) & ~np.isin(last, current)
+    arrays: dict[str, Any] = {
+        "observation": _observations(spec, ring.observation(slots)),
+        "action": spec.served(steps),
+        "reward": reward,
+        "discount": discount * ~terminated,
+        "next_observation": _observations(spec, ring.observation(last)),
+        "terminated": terminated,
+        "truncated": has_ended & ~terminated,
+    }
+    if ring.step_width > spec.act_dim:
+        arrays["recurrent_state" if ring.walks_back else "behaviour"] = steps[:, spec.act_dim :]
+    return arrays
+
+
+def _observations(spec: Spec, packed: Packed) -> Any:
+    """Packed observations as arrays, by key for a Dict space."""
+    arrays = spec.unpack(packed)
+    return arrays if spec.is_dict else arrays["x"]

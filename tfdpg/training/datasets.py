@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tfdpg.arguments import reject
-from tfdpg.replay import Ring
+from tfdpg.replay import Ring, segments
 from tfdpg.replay.segments import alone, from_slots
 from tfdpg.spec import Spec
 from tfdpg.training.checkpoint import is_saved, read_rows, replay_files
@@ -29,9 +29,9 @@ def load_into(ring: Ring, data: Any) -> None:
         data: a dict of arrays or an `.npz` with `observations`, `actions`, `rewards`, `terminations` and, where there
             are, `truncations` and `next_observations`, a row for each transition in the order of time (a Dict
             observation has `observations/<key>`, or is a dict); a directory of such files; a saved agent, or its
-            `replay.npz`; or a `minari.MinariDataset`. With `client_ids`, the rows of each are transitions in the order
-            of time, and rewards and ends may be dicts of arrays by client. `prediction_logs`, of TensorFlow Serving,
-            are in place of observations, actions and clients (see `read_prediction_logs`).
+            `replay.npz`; a saved replay buffer; or a `minari.MinariDataset`. With `client_ids`, the rows of each are
+            transitions in the order of time, and rewards and ends may be dicts of arrays by client. `prediction_logs`,
+            of TensorFlow Serving, are in place of observations, actions and clients (see `read_prediction_logs`).
 
     Raises:
         ValueError: arrays are missing, of other shapes or not finite, or there is no transition.
@@ -51,16 +51,17 @@ def load_into(ring: Ring, data: Any) -> None:
             at = ring.obs_width + ring.spec.act_dim
             rows = np.delete(rows, slice(at, at + stored), axis=1)
             segment["rows"] = np.insert(rows, np.full(ring.state_width, at), 0, axis=1)
-        _check_stored(ring.spec, segment["rows"])
+        _check_stored(ring.spec, segment["rows"], segment["successor_after"] > 0)
         ring.append(segment)
     if ring.added == before:
         raise ValueError(f"`data` must hold at least one transition. Received: data={data!r}")
 
 
-def _check_stored(spec: Spec, rows: np.ndarray) -> None:
+def _check_stored(spec: Spec, rows: np.ndarray, has_acted: np.ndarray) -> None:
     """Raise `ValueError` for stored rows whose observation, action or reward is not finite."""
     width = dict(zip(spec.groups, spec.widths, strict=True)).get("float32", 0)
     known = np.delete(rows, slice(width + spec.act_dim, -1), axis=1)
+    known[~has_acted, width:] = 0  # of a row without a step only the observation counts
     if not np.isfinite(known).all():
         row, column = map(int, np.argwhere(~np.isfinite(known))[0])
         if column < width:
@@ -79,16 +80,7 @@ def _named(data: Any) -> str:
 def _segments(spec: Spec, data: Any, source: str = "`data`") -> Iterator[dict[str, Any]]:
     """The segments that hold what `load_into` takes; `source` is where the arrays come from, for messages."""
     if isinstance(data, str | Path):
-        path = Path(data)
-        agent = path.parent if path.name == "replay.npz" else path
-        if is_saved(agent):
-            yield from read_rows(replay_files(agent))
-            return
-        files = sorted(path.glob("[0-9]*.npz")) if path.is_dir() else [path]
-        if not files:
-            raise FileNotFoundError(f"`data` must be a saved agent or hold .npz files. Received: data={data}")
-        for file in files:
-            yield from _segments(spec, _arrays(file), str(file))
+        yield from _from_path(spec, Path(data))
     elif isinstance(data, Mapping) and ("successor" in data or "successor_after" in data):
         yield alone(from_slots(data) if "successor" in data else data)
     elif isinstance(data, Mapping):
@@ -106,6 +98,23 @@ def _segments(spec: Spec, data: Any, source: str = "`data`") -> Iterator[dict[st
             yield _rows(spec, whole, f"episode {number} of {source}")
     else:
         raise reject("data", "a dict of arrays, a path or a Minari data set", data)
+
+
+def _from_path(spec: Spec, path: Path) -> Iterator[dict[str, Any]]:
+    """The segments of a saved agent, of a saved replay buffer, of an .npz file or of a directory of such files."""
+    agent = path.parent if path.name == "replay.npz" else path
+    if is_saved(agent):
+        yield from read_rows(replay_files(agent))
+    elif segments.is_saved(path):
+        yield from read_rows(segments.saved(path)[1])
+    else:
+        files = sorted(path.glob("[0-9]*.npz")) if path.is_dir() else [path]
+        if not files:
+            raise FileNotFoundError(
+                f"`data` must be a saved agent, a saved replay buffer or hold .npz files. Received: data={path}"
+            )
+        for file in files:
+            yield from _segments(spec, _arrays(file), str(file))
 
 
 def _arrays(file: Path) -> dict[str, np.ndarray]:

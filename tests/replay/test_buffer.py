@@ -1,0 +1,359 @@
+"""The replay buffer as users reach it: its length, named samples, and saving and loading on its own."""
+
+import functools
+import json
+import shutil
+from itertools import pairwise
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+
+import tfdpg
+from tests.agents.roster import ACER, EAGER, SMALL, brief, fit_briefly
+from tfdpg import files
+from tfdpg.replay import Ring, segments
+
+pytestmark = brief
+GAMMA = 0.9
+NO_UPDATE = SMALL | EAGER | {"update_after": 10_000, "gamma": GAMMA}
+
+
+class Seen(gym.Env):
+    """Records what happened, by the number of the environment step that each observation shows.
+
+    Episodes of 4 steps; odd ones terminate, even ones are truncated.
+    """
+
+    action_space = spaces.Box(np.float32([[-1, -2]]), np.float32([[1, 2]]))  # shape (1, 2)
+
+    def __init__(self, start=0, kind="box"):
+        box = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        image = spaces.Box(0, 255, (2, 3), np.uint8)
+        parts = {"box": box, "image": image, "dict": spaces.Dict(camera=image, phase=spaces.Discrete(3), place=box)}
+        self.observation_space, self.kind = parts[kind], kind
+        self.number, self.episode, self.steps = start, -1, {}
+
+    def reset(self, *, seed=None, options=None):
+        self.episode, self.t = self.episode + 1, 0
+        self.number += 1
+        return self.observation(self.number), {}
+
+    def observation(self, number):
+        parts = {"place": np.float32([number, -number]), "camera": np.full((2, 3), number, np.uint8)}
+        if self.kind == "dict":
+            return parts | {"phase": number % 3}
+        return parts["camera" if self.kind == "image" else "place"]
+
+    def step(self, action):
+        self.t += 1
+        reward, ends = float(self.number % 7), self.t == 4
+        terminated, truncated = ends and self.episode % 2 == 1, ends and self.episode % 2 == 0
+        self.steps[self.number] = (np.array(action), reward, self.number + 1, terminated, truncated)
+        self.number += 1
+        return self.observation(self.number), reward, terminated, truncated, {}
+
+
+def number_of(observation):
+    """The step numbers that a batch of observations shows."""
+    if isinstance(observation, dict):
+        np.testing.assert_array_equal(observation["camera"][:, 1, 2], observation["place"][:, 0])
+        np.testing.assert_array_equal(observation["phase"], observation["place"][:, 0] % 3)
+        return observation["place"][:, 0].astype(int)
+    return observation.reshape(len(observation), -1)[:, 0].astype(int)
+
+
+def expected(env, number, n_step):
+    """A transition over n steps by hand: action, reward, discount, next number, terminated, truncated."""
+    action, total, discount, now = env.steps[number][0], 0.0, 1.0, number
+    for _ in range(n_step):
+        _, reward, now, terminated, truncated = env.steps[now]
+        total, discount = total + discount * reward, discount * GAMMA
+        if terminated or truncated or now not in env.steps:
+            break
+    return action, total, discount * (not terminated), now, terminated, truncated
+
+
+@pytest.mark.parametrize("kind", ["box", "image", "dict"])
+@pytest.mark.parametrize("n_step, recurrent, envs", [(1, None, 1), (3, None, 2), (3, "lstm", 2), (1, "gru", 1)])
+def test_samples_are_what_happened(kind, n_step, recurrent, envs):
+    made = [Seen(100 * i, kind) for i in range(envs)]
+    env = SyncVectorEnv([lambda each=each: each for each in made]) if envs > 1 else made[0]
+    memory = {} if recurrent is None else {"recurrent": recurrent, "recurrent_units": 3}
+    agent = tfdpg.TD3(env, **NO_UPDATE, n_step=n_step, **memory)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=46)
+    steps = {number: each for each in made for number in each.steps}
+    assert len(agent.replay) == len(steps) == 46
+    batch = agent.replay.sample(500, seed=0)
+    names = ["observation", "action", "reward", "discount", "next_observation", "terminated", "truncated"]
+    assert list(batch) == names + ([] if recurrent is None else ["recurrent_state"])
+    numbers = number_of(batch["observation"])
+    assert set(numbers) == set(steps)  # each transition can be sampled
+    wanted = [expected(steps[number], number, n_step) for number in numbers]
+    action, reward, discount, following, terminated, truncated = (np.array(part) for part in zip(*wanted, strict=True))
+    assert batch["action"].shape == (500, 1, 2)
+    np.testing.assert_array_equal(np.clip(batch["action"], [-1, -2], [1, 2]), action)
+    np.testing.assert_allclose(batch["reward"], reward, rtol=1e-6)
+    np.testing.assert_allclose(batch["discount"], discount, rtol=1e-6)
+    np.testing.assert_array_equal(number_of(batch["next_observation"]), following)
+    np.testing.assert_array_equal(batch["terminated"], terminated)
+    np.testing.assert_array_equal(batch["truncated"], truncated)
+    assert batch["terminated"].any() and batch["truncated"].any()
+    assert batch["reward"].dtype == batch["discount"].dtype == np.float32 and batch["terminated"].dtype == bool
+    if kind == "image":
+        assert batch["observation"].dtype == np.uint8 and batch["observation"].shape == (500, 2, 3)
+    if recurrent is not None:
+        first = (numbers % 100 - 1) % 5 == 0  # the state at an episode's start is 0
+        assert not batch["recurrent_state"][first].any() and batch["recurrent_state"][~first].any(axis=1).all()
+
+
+def test_a_full_buffer_has_the_newest_transitions_alone():
+    env = Seen()
+    agent = tfdpg.TD3(env, **NO_UPDATE | {"replay_size": 23}, n_step=2)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=45)
+    numbers = set(number_of(agent.replay.sample(500, seed=1)["observation"]).tolist())
+    newest = [number for number in range(env.number, 0, -1)][:23]
+    assert numbers == set(newest) & set(env.steps) and len(agent.replay) == len(numbers)
+
+
+def test_acer_gives_its_behaviour_and_discrete_actions():
+    agent = tfdpg.ACER("CartPole-v1", **ACER)
+    fit_briefly(agent, "CartPole-v1", epochs=1, steps_per_epoch=30)
+    batch = agent.replay.sample(50, seed=0)
+    assert batch["action"].dtype == np.int64 and batch["action"].shape == (50,) and set(batch["action"]) == {0, 1}
+    assert batch["behaviour"].shape == (50, 2) and set(batch["discount"]) <= {np.float32(0.99), 0}
+
+
+def test_the_seed_fixes_a_sample_and_the_agent_is_not_disturbed():
+    def trained(samples):
+        env = Seen()
+        agent = tfdpg.TD3(env, **SMALL | EAGER, seed=3, replay="prioritized")
+        fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
+        if samples:
+            given = np.random.default_rng(5)
+            first, second = (agent.replay.sample(8, seed)["reward"] for seed in (5, given))
+            np.testing.assert_array_equal(first, second)
+            assert not np.array_equal(agent.replay.sample(8, given)["reward"], second)
+            unseeded = [agent.replay.sample(40)["reward"] for _ in range(2)]
+            assert not np.array_equal(*unseeded)
+        fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
+        return agent
+
+    for one, other in zip(trained(True).get_weights(), trained(False).get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_sample_is_a_copy():
+    agent = once()
+    for values in agent.replay.sample(9, seed=0).values():
+        values[:] = 0
+    assert agent.replay.sample(9, seed=0)["observation"].any()
+
+
+def test_what_cannot_be_sampled():
+    replay = tfdpg.TD3(Seen(), **NO_UPDATE).replay
+    assert len(replay) == 0
+    with pytest.raises(ValueError, match="holds no transition"):
+        replay.sample(3)
+    with pytest.raises(ValueError, match="`n` must be a positive integer. Received: n=0"):
+        replay.sample(0)
+
+
+def filled(steps=46, kind="box", **options):
+    env = Seen(kind=kind)
+    agent = tfdpg.TD3(env, **NO_UPDATE | options)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=steps)
+    return agent
+
+
+once = functools.cache(filled)
+"""An agent that no test changes."""
+
+
+def transitions(replay):
+    """All transitions, by the step number of their observation."""
+    batch = replay.sample(40 * len(replay), seed=0)
+    observation = batch.pop("observation")
+    following = number_of(batch.pop("next_observation"))
+    rest = zip(following, *(values.reshape(len(values), -1).tolist() for values in batch.values()), strict=True)
+    return dict(sorted(zip(number_of(observation).tolist(), map(str, rest), strict=True)))
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Segments of few rows."""
+    monkeypatch.setattr(segments, "ROWS", 10)
+    monkeypatch.setattr(segments, "BYTES", 0)
+
+
+RECURRENT = {"n_step": 3, "recurrent": "lstm", "recurrent_units": 3}
+
+
+@pytest.mark.parametrize(
+    "kind, options",
+    [
+        *((kind, {}) for kind in ("box", "image", "dict")),
+        ("dict", RECURRENT),
+        *(pytest.param(kind, RECURRENT, marks=pytest.mark.slow) for kind in ("box", "image")),
+    ],
+)
+def test_it_is_saved_and_loaded_alone(kind, options, short, tmp_path):
+    agent = filled(kind=kind, **options)
+    agent.collector.close_episodes()  # an episode that is open counts as truncated where it is loaded
+    agent.replay.save(tmp_path / "runs/replay")
+    other = tfdpg.TD3(Seen(kind=kind), **NO_UPDATE | options, seed=8)
+    other.replay.load(tmp_path / "runs/replay")
+    assert transitions(other.replay) == transitions(agent.replay) and len(other.replay) == 46
+    slots = np.flatnonzero(agent.replay.successor[: agent.replay.size] >= 0)
+    for one, same in zip(agent.draw.pack(slots), other.draw.pack(slots), strict=True):  # sequences, if it is recurrent
+        np.testing.assert_array_equal(one, same)
+    small = tfdpg.TD3(Seen(kind=kind), **NO_UPDATE | options | {"replay_size": 22})
+    small.replay.load(tmp_path / "runs/replay")
+    kept, known = transitions(small.replay), transitions(agent.replay)
+    assert (
+        kept == {number: known[number] for number in list(known)[-len(kept) :]} and len(kept) == len(small.replay) > 9
+    )
+
+
+def test_acer_s_is_loaded_with_its_windows(tmp_path):
+    agent, other = (tfdpg.ACER("CartPole-v1", **ACER | {"on_policy": False, "replay_ratio": 1}, seed=i) for i in (1, 2))
+    fit_briefly(agent, "CartPole-v1", epochs=1, steps_per_epoch=60)
+    agent.replay.save(tmp_path / "replay")
+    other.replay.load(tmp_path / "replay")
+    np.testing.assert_array_equal(other.replay.onward[:60], agent.replay.onward[:60])
+    for name, values in agent.replay.sample(80, seed=0).items():
+        if name != "truncated":  # of the open episode
+            np.testing.assert_array_equal(other.replay.sample(80, seed=0)[name], values)
+
+
+def test_loading_appends_and_training_goes_on(tmp_path):
+    agent = filled(20)
+    agent.replay.save(tmp_path / "replay")
+    env = Seen(100)
+    other = tfdpg.TD3(env, **SMALL | EAGER, seed=8, replay="prioritized", normalize_observations=True)
+    fit_briefly(other, env, epochs=1, steps_per_epoch=20)
+    other.replay.load(tmp_path / "replay")
+    assert len(other.replay) == 40
+    fit_briefly(other, env, epochs=1, steps_per_epoch=20)
+    assert len(other.replay) == 60 and set(env.steps) < set(transitions(other.replay))
+
+
+def test_between_act_and_observe_too(tmp_path):
+    agent = filled(20)
+    agent.replay.save(tmp_path / "replay")
+    other = tfdpg.TD3(Seen(), **NO_UPDATE)
+    other.act(np.float32([50, -50]))
+    other.replay.load(tmp_path / "replay")
+    other.observe(1.0, np.float32([51, -51]), False, False)
+    assert transitions(other.replay).keys() == transitions(agent.replay).keys() | {50} and len(other.replay) == 21
+
+
+def test_offline_training_takes_it(tmp_path):
+    agent = once()
+    agent.replay.save(tmp_path / "replay")
+    other = tfdpg.DDPG(Seen(), **SMALL | EAGER)
+    other.fit_offline(tmp_path / "replay", epochs=1, steps_per_epoch=2, verbose=0)
+    assert len(other.replay) == 46 and other.updates == 2
+
+
+def test_a_save_replaces_a_saved_replay_buffer_and_nothing_else(tmp_path):
+    agent = filled(20)
+    agent.replay.save(tmp_path / "replay")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(FileExistsError, match="Pass overwrite=True"):
+        agent.replay.save(tmp_path / "replay", overwrite=False)
+    fit_briefly(agent, Seen(100), epochs=1, steps_per_epoch=4)
+    agent.replay.save(tmp_path / "replay")
+    assert sorted(path.name for path in tmp_path.iterdir()) == before == ["replay"]
+    other = tfdpg.TD3(Seen(), **NO_UPDATE)
+    other.replay.load(tmp_path / "replay")
+    assert len(other.replay) == 24
+    agent.save(tmp_path / "agent")
+    with pytest.raises(FileExistsError, match="is not a saved replay buffer, so it is not replaced"):
+        agent.replay.save(tmp_path / "agent")
+    agent.replay.save(tmp_path / "again")  # with links to the rows of the saved agent
+    shutil.rmtree(tmp_path / "agent")
+    tfdpg.TD3(Seen(), **NO_UPDATE).replay.load(tmp_path / "again")
+
+
+def test_a_failed_save_leaves_the_one_before(tmp_path, monkeypatch):
+    agent = filled(20)
+    agent.replay.save(tmp_path / "replay")
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    fit_briefly(agent, Seen(100), epochs=1, steps_per_epoch=4)
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(files.DiskFullError, match="The disk is full"):
+        agent.replay.save(tmp_path / "replay")
+    assert [path.name for path in tmp_path.iterdir()] == ["replay"]
+    other = tfdpg.TD3(Seen(), **NO_UPDATE)
+    other.replay.load(tmp_path / "replay")
+    assert len(other.replay) == 20
+
+
+@pytest.mark.parametrize("damage", ["changed", "truncated", "missing", "description"])
+def test_damage_is_named_and_nothing_is_loaded(damage, short, tmp_path):
+    once().replay.save(tmp_path / "replay")
+    file = tmp_path / "replay" / ("replay.json" if damage == "description" else "rows-2.npz")
+    content = bytearray(file.read_bytes())
+    if damage == "missing":
+        file.unlink()
+    elif damage == "truncated":
+        file.write_bytes(content[:-9])
+    else:
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    other = Ring(tfdpg.Spec.of(Seen()), 500)
+    with pytest.raises(files.DamagedError, match=f"{file} (is damaged|is missing|cannot be read)"):
+        other.load(tmp_path / "replay")
+    assert len(other) == 0
+
+
+@pytest.mark.parametrize("forged", ["link", "backward", "shape", "rows"])
+def test_a_file_that_was_made_up_is_refused_and_nothing_is_loaded(forged, short, tmp_path):
+    once().replay.save(tmp_path / "replay")
+    path, description = tmp_path / "replay/rows-2.npz", json.loads((tmp_path / "replay/replay.json").read_bytes())
+    arrays = dict(np.load(path))
+    if forged in ("link", "backward"):
+        arrays["successor_after"][3] = 10_000 if forged == "link" else -2
+    elif forged == "shape":
+        arrays["rows"] = arrays["rows"][:, 1:]
+    else:
+        description["rows"] += 5
+    np.savez(path, **arrays)
+    (tmp_path / "replay/replay.json").unlink()
+    files.seal(
+        tmp_path / "replay", "replay.json", {k: v for k, v in description.items() if k not in ("files", "sha256")}
+    )
+    other = Ring(tfdpg.Spec.of(Seen()), 500)
+    with pytest.raises(files.DamagedError, match="replay.json" if forged == "rows" else "rows-2.npz"):
+        other.load(tmp_path / "replay")
+    assert len(other) == 0
+
+
+def test_what_is_not_its_own_is_refused(tmp_path):
+    agent = once()
+    agent.replay.save(tmp_path / "replay")
+    agent.save(tmp_path / "agent")
+    with pytest.raises(FileNotFoundError, match="no saved replay buffer in .*agent: .*tfdpg.load_agent"):
+        agent.replay.load(tmp_path / "agent")
+    with pytest.raises(FileNotFoundError, match="no saved replay buffer in .*nowhere"):
+        agent.replay.load(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="The observation_space of .*replay must be the agent's, Dict.*Received: Box"):
+        tfdpg.TD3(Seen(kind="dict"), **NO_UPDATE).replay.load(tmp_path / "replay")
+    with pytest.raises(ValueError, match="must hold the steps of an agent of the same kind"):
+        tfdpg.TD3(Seen(), **NO_UPDATE, recurrent="gru", recurrent_units=2).replay.load(tmp_path / "replay")
+
+
+def test_rings_of_ones_own_sample_too():
+    env = Seen()
+    ring = Ring(tfdpg.Spec.of(env), 50, n_step=2, gamma=GAMMA)
+    fit_briefly(tfdpg.TD3(env, **NO_UPDATE, recorders=[ring]), env, epochs=1, steps_per_epoch=8)
+    rewards = dict(zip(number_of((batch := ring.sample(99, 0))["observation"]).tolist(), batch["reward"], strict=True))
+    for number, following in pairwise(sorted(rewards)):
+        if following == number + 1 and not any(env.steps[number][3:]):
+            assert rewards[number] == pytest.approx(env.steps[number][1] + GAMMA * env.steps[following][1])
