@@ -1,6 +1,8 @@
 """`tfdpg serve` and `tfdpg labels`."""
 
 import asyncio
+import atexit
+import gc
 import importlib
 import os
 import signal
@@ -83,6 +85,8 @@ def serve(
             tell("ends, once the requests under way are answered")
             last_resort.start()
 
+    # without this, Python looks through all of TensorFlow's objects at its end, for up to four seconds on a busy machine
+    atexit.register(gc.freeze)
     try:
         asyncio.run(until_ended())
     finally:
