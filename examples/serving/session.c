@@ -5,7 +5,7 @@
    Each line of the standard input has the values of a row of each input, one input after the other; each line of the
    output has the values of that row. All of them are float32:
 
-       echo "1 0 0.5 -1.5" | session exported_models/td3-pendulum/1 q1 q1 x=3 a=1
+       echo "1 0 0.5 -1.5" | session exported_models/ddpg-pendulum/1 q1 q1 x=3 a=1
 
    Names of tensors in the graph are another export's no more; the signature says which they are. */
 #include <inttypes.h>

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdpg
-from tests.agents.roster import ACER, D4PG, SMALL
+from tests.agents.roster import ACER, SMALL
 from tests.docs.pages import ROOT
 from tests.training.serving_logs import Client, write
 
@@ -71,19 +71,20 @@ def prepare(page, directory):
     names = {"__name__": "__main__", "SMALL": SMALL, "ACER": ACER}
     if page == "docs/serving.md":
         env, cartpole = gym.make("HalfCheetah-v5"), gym.make("CartPole-v1")
-        tfdpg.D4PG(env, **SMALL | D4PG).export(directory / "exported_models/d4pg-walker")
         tfdpg.ACER(cartpole, **ACER).export(directory / "exported_models/acer-cartpole")
         tfdpg.TD3("Pendulum-v1", recurrent="lstm", **SMALL).export(directory / "exported_models/td3-lstm-pendulum")
-        tfdpg.TD3(env, **SMALL).export(directory / "exported_models/td3-walker")
         observation, action = env.reset(seed=0)[0], env.action_space.sample()
         names |= {"directory": str(directory / "exported_models/td3-halfcheetah/1")}
-        names |= {"observations": np.stack([observation, observation]).astype(np.float32)}
+        names |= {"observations": np.stack([observation, observation])}
         names |= {"observation": observation, "action": action, "cartpole_observation": cartpole.reset(seed=0)[0]}
+        names |= {"pendulum_observation": gym.make("Pendulum-v1").reset(seed=0)[0]}
     if page == "docs/offline.md":
         env, agent = gym.make("Pendulum-v1"), tfdpg.TD3("Pendulum-v1", **SMALL)
         signatures = tf.saved_model.load(str(agent.export(directory / "served"))).signatures
         clients = [Client(env, "robot-1"), Client(gym.make("Pendulum-v1"), "robot-2")]
         write(directory / "serving_logs", [client.step(signatures) for _ in range(4) for client in clients])
     if page == "docs/formats.md":
-        names |= {"agent": tfdpg.TD3("Pendulum-v1", **SMALL), "observations": np.float32([[1, 0, 0.5], [0, 1, -0.5]])}
+        env = gym.make("HalfCheetah-v5")
+        observations = np.stack([env.reset(seed=seed)[0] for seed in range(2)])  # float64
+        names |= {"agent": tfdpg.TD3(env, **SMALL), "observations": observations}
     return names

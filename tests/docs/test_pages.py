@@ -36,6 +36,16 @@ def test_the_files_that_it_names_exist(page):
         assert (ROOT / path).exists(), path
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_the_models_that_it_names_exist(page):
+    """In `exported_models/`, or the page writes them there; and a client asks for one of these."""
+    text = PAGES[page]
+    written = set(re.findall(r"(?:export\(\"|ExportBest\(\"|tfdpg export \S+ )exported_models/([\w-]+)", text))
+    named = set(re.findall(r"\bexported_models/([\w-]+)", text)) - written
+    named |= set(re.findall(r"model_spec\.name.*=.*\"((?:ddpg|td3|d4pg|acer|td7)-[\w-]+)\"", text))
+    assert {name for name in named if not (ROOT / "exported_models" / name).is_dir()} == set()
+
+
 def test_the_readme_leads_to_every_page():
     pages = {page for page in PAGES if page.count("/") == 1} - {"docs/index.md"}
     assert pages <= set(re.findall(r"\]\(([^)#]+)", PAGES["README.md"]))

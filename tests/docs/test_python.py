@@ -1,6 +1,7 @@
 """Every Python block of the pages runs, the blocks of a page in one namespace."""
 
 import contextlib
+import re
 
 import gymnasium as gym
 import numpy as np
@@ -34,6 +35,13 @@ def test_the_code_runs(page, tmp_path, monkeypatch):
             exec(compile("\n" * block.line + code, page, "exec"), names)
     if page == "docs/own-networks.md":
         np.testing.assert_allclose(names["target"], [10.9, 1.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("page", PYTHON_PAGES)
+def test_a_block_that_uses_tfdpg_imports_it(page):
+    blocks = [block for block in fences(page, "python") if re.search(r"\btfdpg\.", block.code)]
+    lacking = [block.line for block in blocks if not re.search(r"^(import|from) tfdpg\b", block.code, re.MULTILINE)]
+    assert lacking == []
 
 
 def test_every_substitution_is_of_something():

@@ -92,7 +92,7 @@ def test_a_fresh_process_without_tfdpg_computes_what_the_agents_do(td3, exported
     directories = [agent.export(tmp_path / type(agent).__name__) for agent in agents]
     observations = np.stack([env.reset(seed=seed)[0] for seed in range(5)])
     actions = np.linspace(-2, 2, 5, dtype=np.float32)[:, None]
-    np.savez(tmp_path / "inputs.npz", x=observations, a=actions, levels=np.array([0.1, 0.5], np.float32))
+    np.savez(tmp_path / "inputs.npz", x=observations, a=actions, levels=np.array([[0.1, 0.5]], np.float32))
     command = [sys.executable, "-c", textwrap.dedent(SESSION), tmp_path / "inputs.npz", exported, *directories]
     shown = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True, cwd=tmp_path).stdout
     for agent, found in zip([td3, *agents], json.loads(shown), strict=True):

@@ -65,12 +65,14 @@ def test_categorical_by_hand(exported):
 
 
 @kinds
-def test_a_session_takes_levels_for_all_or_for_each(kind, exported):
+def test_a_session_takes_a_row_of_levels_for_all_or_for_each(kind, exported):
     directory = exported(kind)[1]
     expected = tfdpg.load(directory).z(X, A, [0.1, 0.9])
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         signature = tf.compat.v1.saved_model.load(session, ["serve"], str(directory)).signature_def["z"]
-        for levels in (np.array([0.1, 0.9]), np.array([[0.1, 0.9], [0.1, 0.9]])):
+        shape = [axis.size for axis in signature.inputs["levels"].tensor_shape.dim]
+        assert shape == [-1, -1] and not signature.inputs["levels"].tensor_shape.unknown_rank
+        for levels in (np.array([[0.1, 0.9]]), np.array([[0.1, 0.9], [0.1, 0.9]])):
             inputs = {"x": X, "a": A, "levels": levels}
             feed = {signature.inputs[key].name: value for key, value in inputs.items()}
             for name, values in expected.items():
@@ -91,5 +93,5 @@ def test_what_cannot_be_asked_for_is_named(exported, on_pendulum):
 
 def test_it_is_described(exported):
     text = describe(exported("categorical")[1])
-    assert "z(x: float32[batch, 3], a: float32[batch, 1], levels: float32[levels] or [batch, levels]) ->" in text
+    assert "z(x: float32[batch, 3], a: float32[batch, 1], levels: float32[batch, any]) ->" in text
     assert "cvar: float32[batch, any]" in text and 'agent: "D4PG"' in text

@@ -68,7 +68,7 @@ def test_rows_and_columns_are_answered_as_they_were_asked(d4pg, policy):
 
 def test_several_outputs_have_their_names(d4pg, policy):
     expected = policy.z(X, A, LEVELS)
-    columns = {"x": X.tolist(), "a": A.tolist(), "levels": LEVELS.tolist()}
+    columns = {"x": X.tolist(), "a": A.tolist(), "levels": [LEVELS.tolist()]}
     outputs = d4pg.post({"signature_name": "z", "inputs": columns})[1]["outputs"]
     rows = [
         dict(zip(columns, row, strict=True)) for row in zip(X.tolist(), A.tolist(), [LEVELS.tolist()] * 3, strict=True)
@@ -91,7 +91,7 @@ def test_grpc_answers_with_the_version_and_in_fields_that_clients_read(d4pg, pol
     answer = d4pg.predict(request(d4pg, version=1, x=X[:1]))
     assert answer.model_spec.signature_name == "serving_default"
     close(tf.make_ndarray(answer.outputs["pi"]), policy(X[:1]))
-    message = request(d4pg, "z", x=X, a=A, levels=LEVELS)
+    message = request(d4pg, "z", x=X, a=A, levels=LEVELS[None])
     message.output_filter.append("cvar")
     answer = d4pg.predict(message)
     assert list(answer.outputs) == ["cvar"]

@@ -40,7 +40,7 @@ class D4PG(Agent):
         ```python
         agent = tfdpg.D4PG("dm_control/walker-walk-v0", v_min=0, v_max=100, seed=0)
         agent.fit("dm_control/walker-walk-v0", epochs=75, validation_env="dm_control/walker-walk-v0")
-        agent.export("exported_models/d4pg-walker")
+        agent.export("policies/d4pg-walker")
         ```
     """
 

@@ -47,8 +47,8 @@ def _values(spec: Spec, name: str, critic: Any, recall: Recall | None) -> Signat
 def return_signature(spec: Spec, critic: Any, head: Head, recall: Recall | None = None) -> Signature:
     """`z(x, a, levels)` → the distribution of the return, its quantiles and its conditional values at risk.
 
-    `levels` is `[L]`, or `[batch, L]` where requests are batched together; both outputs are `[batch, L]`. With a
-    memory, they are `[batch, time, L]` of sequences (see `over_episodes`).
+    `levels` is `[batch, L]`, or `[1, L]` for all rows; both outputs are `[batch, L]`. With a memory, they are
+    `[batch, time, L]` of sequences (see `over_episodes`).
 
     Raises:
         ValueError: a part of the observation is called `levels`.
@@ -59,13 +59,11 @@ def return_signature(spec: Spec, critic: Any, head: Head, recall: Recall | None 
 
     def compute(observation: Any, a: tf.Tensor, levels: tf.Tensor) -> Outputs:
         output = critic([observation, a])
-        levels = tf.reshape(levels, [-1, tf.shape(levels)[-1]])
         levels = tf.broadcast_to(levels, [tf.shape(output)[0], tf.shape(levels)[-1]])
         risk = {"quantiles": head.quantiles(output, levels), "cvar": head.cvar(output, levels)}
         return head.describe(output) | risk
 
-    any_shape: Any = None
-    inputs = action_input(spec) | {"levels": tf.TensorSpec(any_shape, tf.float32, name="levels")}
+    inputs = action_input(spec) | {"levels": tf.TensorSpec([None, None], tf.float32, name="levels")}
     return Signature(compute, inputs, _example_levels)
 
 

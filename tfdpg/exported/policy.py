@@ -154,7 +154,7 @@ class Policy(ActingPolicy):
         if "z" not in self._model.signatures:
             raise ValueError(f"The model in {self.directory} has no signature `z`: its critic gives values only.")
         wanted = np.array([real("levels", level, 0, 1) for level in np.atleast_1d(levels).tolist()], np.float32)
-        return self._judge("z", observation, action, reward, levels=wanted)
+        return self._judge("z", observation, action, reward, levels=wanted[None])
 
     def v(self, observation: Any) -> np.ndarray:
         """The value of one observation (a scalar) or of a batch `[batch]`, of an agent with a stochastic policy.
