@@ -105,10 +105,10 @@ def bootstrap_interval(
     """The 95 % bootstrap interval of a statistic over runs, stratified by task and widened for few runs.
 
     Every resample draws as many runs of each task as there are. The percentile interval of the resamples is too narrow
-    for few runs: with n runs of each of k tasks, they vary by a factor √((n − 1) / n) too little, and the tails are those
-    of Student's t distribution with about k (n − 1) degrees of freedom. So the distances of the ends from the statistic
-    are multiplied by √(n / (n − 1)) t / 1.96, an idea of Hesterberg 2015, "What Teachers Should Know About the
-    Bootstrap" (arXiv 1411.5279).
+    for few runs: with n runs of each of k tasks, they vary by a factor √((n − 1) / n) too little, and the tails are
+    those of Student's t distribution with about k (n − 1) degrees of freedom. So the distances of the ends from the
+    statistic are multiplied by √(n / (n − 1)) t / 1.96, an idea of Hesterberg 2015, "What Teachers Should Know About
+    the Bootstrap" (arXiv 1411.5279).
 
     Args:
         values: `[runs, ...]`, two runs or more of each task.
