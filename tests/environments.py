@@ -42,6 +42,18 @@ class Counter(gym.Env):
         return {"position": position, "phase": 1 + self.t % 3} if self.as_dict else position
 
 
+class Distances(Counter):
+    """One feature of its observations is large."""
+
+    def __init__(self):
+        super().__init__()
+        box = spaces.Box(0, 2e5, (2,), np.float64)
+        self.observation_space = spaces.Dict(distance=box, angle=spaces.Box(-1, 1, (), np.float32))
+
+    def _observation(self):
+        return {"distance": np.array([53_131.0 + 1000 * np.sin(self.t), 1.0]), "angle": np.float32(0.5)}
+
+
 class Identity(gym.Env):
     """Episodes of one step; the reward is best, 0, when the action is the observation (in an asymmetric box)."""
 

@@ -33,7 +33,7 @@ from tests.broken import (
     Unbounded,
 )
 from tests.docs.pages import fences
-from tests.environments import Counter
+from tests.environments import Counter, Distances
 from tfdpg import cli, environments
 from tfdpg.checking import play
 
@@ -223,3 +223,13 @@ def test_check_prints_its_report_as_json(capsys):
     assert [set(finding) for finding in shown["findings"]] == [{"what", "remedy"}]
     assert cli.main(["check", "Pendulum-v1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["findings"] == []
+
+
+def test_features_far_from_1_are_named_with_their_offset_and_scale():
+    found = tfdpg.check(Distances(), steps=50, verbose=0)[0]
+    match = re.fullmatch(
+        r"Features of the observations are large: distance\[0\] \(offset (\S+), scale (\S+), .*\)\.", found.what
+    )
+    offset, scale = (float(each.replace(",", "")) for each in match.groups())
+    assert 52_131 <= offset <= 54_131 and 0 < scale <= 1000
+    assert "`normalize_observations=True`" in found.remedy

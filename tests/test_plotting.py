@@ -55,7 +55,7 @@ def test_axes_legend_and_title_say_what_is_shown(tmp_path, figures):
     assert axes.get_title(loc="left") == "Hopping"
     assert legend(figure) == ["pi_lr=0.0003 (3 seeds)", "pi_lr=0.001 (1 seed)"]
     note = figure.legends[0].get_title().get_text()
-    what = "mean and 95 % bootstrap interval over seeds; below three seeds single curves"
+    what = "mean and 95 % confidence interval over seeds (Student's t); below three seeds single curves"
     assert note.replace("\n", " ") == f"TD3, Hopper-v5: {what}"
     ticks = [label.get_text() for label in axes.get_xticklabels()]
     assert {"200", "1,000"} <= set(ticks)
@@ -179,7 +179,8 @@ def test_environments_are_pooled_on_one_scale(tmp_path, figures):
     assert axes.get_ylabel() == "evaluation return\n(0: random, 1: TD3 at 1M steps)" and len(axes.collections) == 1
     assert legend(figures[0]) == ["TD3 (2 environments, 4 seeds each)"]
     note = figures[0].legends[0].get_title().get_text().replace("\n", " ")
-    assert note == "interquartile mean over Hopper-v5, Walker2d-v5 and 95 % bootstrap interval over seeds in each"
+    interval = "95 % bootstrap interval over the seeds of each, widened for few seeds"
+    assert note == f"interquartile mean over Hopper-v5, Walker2d-v5 and {interval}"
 
 
 def test_scales_of_one_s_own_and_that_of_dm_control(tmp_path, figures):

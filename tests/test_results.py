@@ -59,8 +59,8 @@ def test_scores_are_means_of_the_last_tenth_and_over_seeds(elsewhere):
     write(elsewhere, "td3", "Hopper-v5", 1, [*[100] * 8, 200, 500, 500], steps=10_000)
     text = table.written(table.load(elsewhere), [])
     assert rows(text, "## td3")[2] == [
-        *("Hopper-v5", "2", "110,000", "400 ± 100", "–", "–"),
-        *("**550 ± 50**", "700", "3,564", "3,135", "3,472", "3,691"),  # ends: of 900 and 300, of 500 and 500
+        *("Hopper-v5", "2", "110,000", "400 ± 141", "–", "–"),
+        *("**550 ± 71**", "700", "3,564", "3,135", "3,472", "3,691"),  # ends: of 900 and 300, of 500 and 500
     ]
     write(elsewhere, "td3", "Hopper-v5", 2, [1000.0], steps=50_000)
     assert rows(table.written(table.load(elsewhere), []), "## td3")[2][3] == "400 ± 100 (2)"

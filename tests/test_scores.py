@@ -17,21 +17,40 @@ def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end(rng):
         np.testing.assert_allclose(scores.interquartile_mean(values), expected)
 
 
-def test_the_interval_covers_the_mean_about_as_often_as_it_says(rng):
-    values = rng.normal(3.0, 2.0, (20, 2000))  # as if of 2000 configurations with 20 seeds each
-    low, high = scores.interval(values, [0] * 20, scores.mean)
-    assert 0.9 < np.mean((low < 3.0) & (high > 3.0)) < 0.96
-    np.testing.assert_array_equal(low, scores.interval(values, [0] * 20, scores.mean)[0])
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_the_interval_of_a_mean_covers_it_as_often_as_it_says(seeds, rng):
+    values = rng.normal(3.0, 2.0, (seeds, 1500))  # 1,500 configurations
+    low, high = scores.mean_interval(values)
+    assert 0.935 < np.mean((low < 3.0) & (high > 3.0)) < 0.965
+    for end, expected in zip(
+        (low, high),
+        scipy.stats.t.interval(0.95, seeds - 1, values.mean(axis=0), scipy.stats.sem(values)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(end, expected)
+
+
+@pytest.mark.parametrize("seeds", [3, 10])
+def test_the_bootstrap_interval_covers_the_pooled_mean_with_few_seeds_too(seeds, rng):
+    centres, spreads = np.linspace(0.6, 1.6, 5), np.linspace(0.3, 0.1, 5)
+    drawn = [rng.normal(centre, spread, (20_000, 1)) for centre, spread in zip(centres, spreads, strict=True)]
+    true = scores.interquartile_mean(np.concatenate(drawn))
+    values = np.concatenate([rng.normal(*pair, (seeds, 1500)) for pair in zip(centres, spreads, strict=True)])
+    tasks = np.repeat(range(5), seeds)
+    low, high = scores.bootstrap_interval(values, tasks, scores.interquartile_mean, resamples=300)
+    assert 0.9 < np.mean((low < true) & (high > true)) < 0.97
+    np.testing.assert_array_equal(low, scores.bootstrap_interval(values, tasks, scores.interquartile_mean, 300)[0])
 
 
 def test_the_bootstrap_draws_within_each_task():
     tasks = ["a", "b", "a", "b", "b"]
     alike = np.array([[0.0], [7.0], [0.0], [7.0], [7.0]])  # no seed differs from another of its task
-    low, high = scores.interval(alike, tasks, scores.mean)
+    low, high = scores.bootstrap_interval(alike, tasks, scores.mean)
     assert low == high == 21 / 5
     seen = []
     values = np.arange(5.0)
-    scores.interval(values, tasks, lambda drawn: seen.append(sorted(drawn)) or drawn.mean(), resamples=500)
+    scores.bootstrap_interval(values, tasks, lambda drawn: seen.append(sorted(drawn)) or drawn.mean(), 500)
+    assert seen.pop() == sorted(values)  # the statistic itself
     assert {sum(value in (0, 2) for value in drawn) for drawn in seen} == {2}
     assert len({tuple(drawn) for drawn in seen}) == 3 * 10  # two of two and three of three, with repetition
 

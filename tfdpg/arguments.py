@@ -52,8 +52,12 @@ def flag(name: str, value: Any) -> bool:
 
 
 def warn(text: str) -> None:
-    """Warns at the line that called, outside of tfdpg."""
-    frame, level = sys._getframe(1), 2
+    """Warn at the line outside tfdpg that called, each time: Python's filters hide only what the user filters out.
+
+    Python shows equal warnings of one line once in a process, so a second agent in a loop would not be heard.
+    """
+    frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals["__name__"].split(".")[0] == "tfdpg":
-        frame, level = frame.f_back, level + 1
-    warnings.warn(text, stacklevel=level)
+        frame = frame.f_back
+    where = frame.f_code.co_filename, frame.f_lineno, frame.f_globals["__name__"]
+    warnings.warn_explicit(text, UserWarning, *where, registry={})

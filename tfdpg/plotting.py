@@ -18,7 +18,7 @@ from tfdpg.curves import (
     scaled,
     together,
 )
-from tfdpg.scores import interquartile_mean, interval, mean, parse_ranges, ranges_of
+from tfdpg.scores import bootstrap_interval, interquartile_mean, mean, mean_interval, parse_ranges, ranges_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -199,13 +199,14 @@ def _note(curves: dict[str, list[LearningCurve]], aggregate: bool) -> str:
         if len(groups) > 1 and len({each.get(name) for each in settings}) == 1 and name in settings[0]
     ]
     banded = [_seeds(runs) >= FEW for runs in groups]
-    bootstrap = "95 % bootstrap interval over seeds"
     if aggregate:
         tasks = ", ".join(dict.fromkeys(str(run.settings["env"]) for run in groups[0]))
         what = f"interquartile mean over {tasks}"
-        what += f" and {bootstrap} in each" if all(banded) else "; below three seeds without an interval"
+        interval = " and 95 % bootstrap interval over the seeds of each, widened for few seeds"
+        what += interval if all(banded) else "; below three seeds without an interval"
     elif any(banded):
-        what = f"mean and {bootstrap}" + ("" if all(banded) else "; below three seeds single curves")
+        what = "mean and 95 % confidence interval over seeds (Student's t)"
+        what += "" if all(banded) else "; below three seeds single curves"
     else:
         what = ""
     return ": ".join(filter(None, [", ".join(common), what]))
@@ -233,6 +234,7 @@ def _draw_curve(axes: Any, runs: Sequence[LearningCurve], label: str, look: dict
     x, values = together(runs)
     statistic = interquartile_mean if aggregate else mean
     if _seeds(runs) >= FEW:
-        low, high = interval(values, [run.settings.get("env") for run in runs], statistic)
+        tasks = [run.settings.get("env") for run in runs]
+        low, high = bootstrap_interval(values, tasks, statistic) if aggregate else mean_interval(values)
         axes.fill_between(x, low, high, color=look["color"], alpha=0.2, linewidth=0)
     axes.plot(x, statistic(values), label=label, **look)

@@ -79,25 +79,57 @@ def mean(values: np.ndarray) -> np.ndarray:
     return values.mean(axis=0)
 
 
-def interval(
-    values: np.ndarray, tasks: Sequence[Hashable], statistic: Statistic, resamples: int = 1000
-) -> tuple[np.ndarray, np.ndarray]:
-    """The 95 % bootstrap interval of a statistic over runs, stratified by task: each keeps as many runs as it has.
+def mean_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The 95 % confidence interval of the mean over the first axis, by Student's t distribution.
+
+    For returns of n seeds with mean m and sample standard deviation s it is m ± t s / √n, where t is the 97.5 %
+    quantile of Student's t distribution with n − 1 degrees of freedom. A bootstrap interval of three seeds covers the
+    mean in only three of four cases.
 
     Args:
-        values: `[runs, ...]`.
-        tasks: of each run.
+        values: `[runs, ...]`, two runs or more.
+
+    Returns:
+        Its two ends, `[...]` each.
+    """
+    from scipy import stats
+
+    runs = len(values)
+    half = stats.t.ppf(0.975, runs - 1) * values.std(axis=0, ddof=1) / math.sqrt(runs)
+    return mean(values) - half, mean(values) + half
+
+
+def bootstrap_interval(
+    values: np.ndarray, tasks: Sequence[Hashable], statistic: Statistic, resamples: int = 1000
+) -> tuple[np.ndarray, np.ndarray]:
+    """The 95 % bootstrap interval of a statistic over runs, stratified by task and widened for few runs.
+
+    Every resample draws as many runs of each task as there are. The percentile interval of the resamples is too narrow
+    for few runs: with n runs of each of k tasks, they vary by a factor √((n − 1) / n) too little, and the tails are
+    those of Student's t distribution with about k (n − 1) degrees of freedom. So the distances of the ends from the
+    statistic are multiplied by √(n / (n − 1)) t / 1.96, an idea of Hesterberg 2015, "What Teachers Should Know About
+    the Bootstrap" (arXiv 1411.5279).
+
+    Args:
+        values: `[runs, ...]`, two runs or more of each task.
+        tasks: the task of each run.
         statistic: from `[runs, ...]` to `[...]`.
         resamples: how often runs are drawn.
 
     Returns:
         Its two ends, `[...]` each.
     """
+    from scipy import stats
+
     rng = np.random.default_rng(0)
     strata = [np.flatnonzero([each == one for each in tasks]) for one in dict.fromkeys(tasks)]
     drawn = np.concatenate([rng.choice(rows, (resamples, len(rows))) for rows in strata], axis=1)
     low, high = np.percentile([statistic(values[rows]) for rows in drawn], [2.5, 97.5], axis=0)
-    return low, high
+    fewest = min(map(len, strata))
+    quantile = stats.t.ppf(0.975, len(values) - len(strata)) / stats.norm.ppf(0.975)
+    widening = math.sqrt(fewest / (fewest - 1)) * quantile
+    centre = statistic(values)
+    return centre + widening * (low - centre), centre + widening * (high - centre)
 
 
 def score(x: np.ndarray, y: np.ndarray, steps: float) -> float | None:

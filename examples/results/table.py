@@ -135,7 +135,7 @@ def cell(results: Sequence[Result], steps: float | None) -> str:
     if not found:
         return "–"
     mean = float(np.mean(found))
-    spread = f" ± {number(float(np.std(found)), mean)}" if len(found) > 1 else ""
+    spread = f" ± {number(float(np.std(found, ddof=1)), mean)}" if len(found) > 1 else ""
     return number(mean) + spread + (f" ({len(found)})" if len(found) < len(results) else "")
 
 

@@ -1,9 +1,12 @@
+import gymnasium as gym
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from gymnasium import spaces
 
+import tfdpg
+from tests.agents.roster import SMALL
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
 from tfdpg.acting import MLPActor, mlp
@@ -137,3 +140,53 @@ def test_a_copy_has_the_same_weights_and_shares_none(own):
     np.testing.assert_array_equal(copied(list(inputs)), q1(list(inputs)))
     copied.set_weights([0 * weight for weight in copied.get_weights()])
     assert np.any(q1(list(inputs)) != copied(list(inputs)))
+
+
+def ends_in(*layers):
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), *layers])
+
+
+WIDE = Spec(spaces.Box(-1, 1, (3,), np.float32), spaces.Box(np.float32([-50, -1]), np.float32([1500, 1])))
+TANH, SIGMOID = keras.layers.Activation("tanh"), keras.layers.Activation("sigmoid")
+
+
+@pytest.mark.parametrize(
+    "network, layer",
+    [
+        (ends_in(TANH), "Rescaling(scale=[775.0, 1.0], offset=[725.0, 0.0])"),
+        (ends_in(SIGMOID), "Rescaling(scale=[1550.0, 2.0], offset=[-50.0, -1.0])"),
+        (ends_in(TANH, keras.layers.Rescaling(2.0)), "Rescaling(scale=[387.5, 0.5], offset=[725.0, 0.0])"),
+        (ends_in(keras.layers.ReLU()), "Let its outputs reach both bounds."),
+    ],
+    ids=["tanh", "sigmoid", "a rescaled tanh", "ReLU"],
+)
+def test_a_policy_that_cannot_reach_the_bounds_is_told_what_to_add(network, layer):
+    with pytest.warns(UserWarning, match="cannot reach the bounds") as told:
+        tfdpg.DDPG(WIDE, pi=network)
+    assert layer in str(told[0].message)
+
+
+def test_policies_that_reach_the_bounds_are_not_warned_of():
+    for network in (ends_in(), ends_in(TANH, keras.layers.Rescaling([775.0, 1.0], [725.0, 0.0]))):
+        tfdpg.DDPG(WIDE, pi=network)
+
+
+def test_a_normaliser_in_custom_networks_has_the_agent_s_statistics(tmp_path):
+    env = gym.make("Pendulum-v1", max_episode_steps=20)
+    x = keras.Input((3,))
+    tanh = keras.layers.Dense(1, activation="tanh")(tfdpg.networks.Normalizer()(x))
+    policy = keras.Model(x, keras.layers.Rescaling(2.0)(tanh))
+    agent = tfdpg.DDPG(env, pi=policy, **SMALL)
+    agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
+    (mean,) = {tuple(layer.mean.numpy()) for layer in agent.normalizers}
+    np.testing.assert_allclose(mean, agent.moments.mean, rtol=1e-6)
+    assert agent.moments.count > 20 and np.abs(mean).max() > 0
+    agent.save(tmp_path / "agent")
+    again = tfdpg.load_agent(tmp_path / "agent")
+    observations = np.float32([[1, 0, 3], [0, 1, -3]])
+    np.testing.assert_array_equal(again.predict(observations), agent.predict(observations))
+    exported = tfdpg.load(agent.export(tmp_path / "model"))
+    np.testing.assert_allclose(exported(observations), agent.predict(observations), rtol=1e-5)
+    wrong = keras.Model(x, tfdpg.networks.Normalizer()(keras.layers.Dense(1)(x)))
+    with pytest.raises(ValueError, match="must receive the 3 features of an observation"):
+        tfdpg.DDPG(env, pi=wrong, **SMALL)

@@ -1,12 +1,15 @@
 """What `fit` says where nothing comes of it."""
 
+import warnings
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import tfdpg
 from tests.agents.roster import ACER, EAGER, SMALL
-from tests.environments import Counter
+from tests.environments import Counter, Distances
+from tfdpg.training import doubts
 
 
 class Stop(Exception):
@@ -100,3 +103,59 @@ def test_discrete_actions_have_no_bounds():
     env = gym.make("CartPole-v1")
     agent = tfdpg.ACER(env, **ACER)
     assert "actions_at_bounds" not in agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0).history
+
+
+def test_a_default_limit_that_ends_episodes_is_told_once():
+    env = Counter(length=10_000)
+    agent = tfdpg.DDPG(env, **SMALL | EAGER | {"update_every": 1500, "update_after": 1500, "start_steps": 100})
+    with pytest.warns(UserWarning) as told:
+        agent.fit(env, epochs=4, steps_per_epoch=1000, verbose=0)
+    text = "An episode was truncated after 1,000 steps, the default of `max_ep_len`"
+    assert [str(warning.message).startswith(text) for warning in told].count(True) == 1
+
+
+def test_limits_of_the_user_and_of_the_environment_are_not_told():
+    for env, limit in ((Counter(length=10_000), 30), (gym.wrappers.TimeLimit(Counter(length=10_000), 30), 1000)):
+        agent = tfdpg.DDPG(env, **SMALL | EAGER)
+        agent.fit(env, epochs=1, steps_per_epoch=60, max_ep_len=limit, verbose=0)
+
+
+class Logs:
+    """A training run as `TrainingWarnings` sees it: only the logs of its epochs matter."""
+
+    def __init__(self, agent):
+        self.doubts = doubts.Doubts(agent)
+        agent.counter.assign_add(1)
+
+    def told(self, *epochs):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            for value, best in epochs:
+                self.doubts.epoch({"actions_at_bounds": 0.95, "return": value, "return_max": best})
+        return [str(warning.message) for warning in caught]
+
+
+def test_a_task_that_is_solved_with_actions_at_the_bounds_is_no_failure():
+    agent = tfdpg.DDPG(Counter(), **SMALL)
+    assert len(Logs(agent).told((-1240.0, -850.0), (-1210.0, -900.0), (-1190.0, -870.0))) == 1
+    first, *later = (-1240.0, -850.0), (-600.0, -130.0), (-156.0, -1.0), (-160.0, -2.0)
+    logs = Logs(agent)
+    logs.doubts.epoch({"actions_at_bounds": 0.1, "return": first[0], "return_max": first[1]})
+    assert logs.told(*later) == []
+
+
+def test_each_agent_is_told_and_the_feature_that_is_badly_scaled_is_named():
+    for _ in range(2):
+        agent = tfdpg.DDPG(Distances(), **SMALL)
+        data = Distances()
+        observation, _ = data.reset(seed=0)
+        for _ in range(20):
+            agent.act(observation)
+            observation, reward, terminated, truncated, _ = data.step(np.zeros(1, np.float32))
+            agent.observe(reward, observation, terminated, truncated)
+            if terminated or truncated:
+                observation, _ = data.reset(seed=0)
+        (text,) = Logs(agent).told((0.0, 0.0))
+        assert (
+            "first pass `normalize_observations=True`, since the observation feature `distance[0]` has the mean" in text
+        )

@@ -22,7 +22,7 @@ from tfdpg.training import checkpoint, evaluation, loop, network_weights, offlin
 from tfdpg.training.collector import Collector
 from tfdpg.training.lanes import environment_of
 from tfdpg.training.learning import Learning
-from tfdpg.training.normalization import find_normalizers
+from tfdpg.training.normalization import check_normalizers, find_normalizers
 from tfdpg.training.optimizers import Optimizers
 from tfdpg.training.options import FitOptions, TrainingOptions
 from tfdpg.training.statistics import Statistics
@@ -76,7 +76,9 @@ class Agent(metaclass=_AgentType):
             self.counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="updates")
         self.optimizer = Optimizers(list(self.optimizers.values()), self.counter)
         self.normalizers = find_normalizers(self._all_networks().values())
-        self.moments = Moments(self.spec) if options.normalize_observations else None
+        self.moments = Moments(self.spec) if self.normalizers else None
+        if self.moments is not None:
+            check_normalizers(self.normalizers, len(self.moments.mean))
         self.replay, self.make_draw, self.unpack = parts.replay, parts.make_draw, parts.unpack
         self.draw, self._pack = parts.make_draw(parts.replay), parts.pack
         self.metrics, self.statistics = parts.metrics, Statistics(parts.metrics)

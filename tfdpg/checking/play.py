@@ -22,6 +22,39 @@ LARGE, SMALL = 100.0, 1e-3
 SCALE = "Scale them to about 1, by the agent's `reward_shaper`, or ACER's `reward_scale`."
 
 
+LARGE_FEATURE = 100.0
+"""The root mean square from which on a feature of the observations is large."""
+SHOWN = 5
+"""How many of these features are named."""
+
+
+class _Scale:
+    """The sums, the lowest and the highest values of an array of features."""
+
+    def __init__(self):
+        self._count = 0
+        self._sum: Any = 0.0
+        self._squares: Any = 0.0
+        self.low: Any = np.inf
+        self.high: Any = -np.inf
+
+    def add(self, values: np.ndarray) -> None:
+        self._count += 1
+        self._sum = self._sum + values
+        self._squares = self._squares + values**2
+        self.low = np.minimum(self.low, values)
+        self.high = np.maximum(self.high, values)
+
+    def offset(self) -> np.ndarray:
+        return np.asarray(self._sum / self._count)
+
+    def size(self) -> np.ndarray:
+        return np.sqrt(np.asarray(self._squares / self._count))
+
+    def deviation(self) -> np.ndarray:
+        return np.sqrt(np.maximum(self.size() ** 2 - self.offset() ** 2, 0.0))
+
+
 class Play:
     """Takes random steps in an environment.
 
@@ -34,6 +67,7 @@ class Play:
         self._env, self._one = env, one
         self._found: dict[str, Finding] = {}
         self._ranges: dict[str, tuple[float, float]] = {}
+        self._scales: dict[str, _Scale] = {}
         self._rewards: list[float] = []
         self._lengths: list[int] = []
         self._ends = Counter()
@@ -63,6 +97,7 @@ class Play:
         yield from self._found.values()
         for name, (low, high) in self._ranges.items():
             yield Fact("seen", f"{name} from {number(low)} to {number(high)}")
+        yield from self._of_scales()
         yield from self._of_rewards()
         yield from self._of_ends(steps)
         yield from self._of_speed(steps)
@@ -105,6 +140,8 @@ class Play:
             )
             return
         if values.size:
+            if space.dtype is not None and space.dtype.kind == "f" and values.ndim < 3:
+                self._scales.setdefault(name, _Scale()).add(values.astype(np.float64))
             low, high = self._ranges.get(name, (np.inf, -np.inf))
             self._ranges[name] = min(low, float(values.min())), max(high, float(values.max()))
         if found := outside(space, values, name):
@@ -112,6 +149,28 @@ class Play:
 
     def _find(self, kind: str, what: str, remedy: str) -> None:
         self._found.setdefault(kind, Finding(what, remedy))
+
+    def _of_scales(self) -> Iterator[Finding]:
+        """The features that are far from 1, the furthest first."""
+        sizes, texts = [], []
+        for name, scale in self._scales.items():
+            if f"{name} outside" in self._found:
+                continue  # its finding says the same
+            size, offset, deviation = scale.size(), scale.offset(), scale.deviation()
+            for index in np.argwhere(size > LARGE_FEATURE).tolist():
+                at = tuple(index)
+                title = f"{name}[{', '.join(map(str, index))}]" if index else name
+                span = f"{number(scale.low[at])} to {number(scale.high[at])}"
+                sizes.append(size[at])
+                texts.append(f"{title} (offset {number(offset[at])}, scale {number(deviation[at])}, {span})")
+        if texts:
+            order = np.argsort(sizes)[::-1]
+            others = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+            yield Finding(
+                f"Features of the observations are large: {', '.join(texts[i] for i in order[:SHOWN])}{others}.",
+                "Networks learn best from numbers near 1: pass `normalize_observations=True`, or subtract the offset "
+                "and divide by the scale in the environment.",
+            )
 
     def _of_rewards(self) -> Iterator[Fact | Finding]:
         rewards = np.array(self._rewards)

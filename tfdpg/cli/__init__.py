@@ -303,7 +303,7 @@ def plot(
     title: str = "",
     label: tuple[str, ...] = (),
 ) -> None:
-    """Plot learning curves; runs of one configuration together: from three on as mean and 95 % bootstrap interval.
+    """Plot learning curves; from three runs of one configuration on, their mean and its 95 % confidence interval.
 
     Args:
         run_dirs: run directories, files of results that begin with `# tfdpg train ...`, or directories of them.

@@ -18,7 +18,7 @@ def returns(run: Path) -> list[float]:
 
 
 def table(runs: Sequence[tuple[str, Path]], failed: Collection[str] = ()) -> str:
-    """The final and the best evaluation return of each run, and mean ± standard deviation over them.
+    """The final and the best evaluation return of each run, and their mean ± sample standard deviation.
 
     Those that failed are marked, and left out of the mean.
 
@@ -35,7 +35,9 @@ def table(runs: Sequence[tuple[str, Path]], failed: Collection[str] = ()) -> str
     if len(counted) > 1:
         columns = np.transpose(counted)
         of = "" if len(counted) == len(rows) else f" of {len(counted)}"
-        rows.append((f"mean ± std{of}", *(f"{np.mean(column):.2f} ± {np.std(column):.2f}" for column in columns)))
+        rows.append(
+            (f"mean ± std{of}", *(f"{np.mean(column):.2f} ± {np.std(column, ddof=1):.2f}" for column in columns))
+        )
     rows = [("evaluation return", "final", "best"), *((*row, "-", "-")[:3] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import keras
 
 from tfdpg.acting import ACTIVATIONS, BoxAction, MLPActor, Output, Recall, make_torso
-from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width
+from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width, warn_of_range
 from tfdpg.networks.encoder import Normalizer
 from tfdpg.networks.heads import HeadOptions, Value
 from tfdpg.networks.mlp import mlp_actor, mlp_critic
@@ -104,6 +104,8 @@ def actor_critic(
             networks[name] = make_critic(spec, **stock, seed=network_seed, name=name, head=head or Value)
     if cells is None:
         check_width(spec, "pi", networks["pi"], takes_action=False, width=(output or BoxAction(spec)).units)
+        if "pi" in own and isinstance(output or BoxAction(spec), BoxAction):
+            warn_of_range(spec, networks["pi"])
         critics = {name: network for name, network in networks.items() if name != "pi"}
         check_critics(spec, critics, None if head is None else head.kind)
     check_separate(networks)

@@ -3,12 +3,14 @@
 import itertools
 import tempfile
 import warnings
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.arguments import reject
+from tfdpg.arguments import reject, warn
+from tfdpg.compat.keras import producer
 from tfdpg.networks.heads import Head, head_of
 from tfdpg.networks.tensors import network_inputs
 from tfdpg.spec import Spec
@@ -56,6 +58,79 @@ def check_width(spec: Spec, name: str, network: keras.Model, takes_action: bool,
     if shape not in ({(_BATCH,), (_BATCH, 1)} if width is None else {(_BATCH, width)}):
         wanted = "(batch,) or (batch, 1)" if width is None else f"(batch, {width})"
         raise ValueError(f"`{name}` must return shape {wanted}. Received: {_with_batch(shape)}")
+
+
+RANGES = {
+    "tanh": (-1.0, 1.0),
+    "softsign": (-1.0, 1.0),
+    "hard_tanh": (-1.0, 1.0),
+    "sigmoid": (0.0, 1.0),
+    "hard_sigmoid": (0.0, 1.0),
+    "softmax": (0.0, 1.0),
+    "relu6": (0.0, 6.0),
+    "relu": (0.0, np.inf),
+    "softplus": (0.0, np.inf),
+}
+"""The ranges of bounded activation functions by the names that Keras gives them."""
+
+
+def warn_of_range(spec: Spec, policy: keras.Model) -> None:
+    """Warn if the last layers of a policy keep its actions away from the bounds of the action space.
+
+    The range is known where a policy ends in a bounded activation function, also with `Rescaling` layers behind it.
+
+    Args:
+        spec: the spaces; its actions must be of a Box.
+        policy: maps observations to actions in the environment's units.
+    """
+    found = output_range(policy)
+    if found is None:
+        return
+    low, high = (np.broadcast_to(end, spec.low.shape) for end in found)
+    near = 0.01 * (spec.high - spec.low)
+    if np.all(low <= spec.low + near) and np.all(high >= spec.high - near):
+        return
+    advice = "Let its outputs reach both bounds."
+    if np.isfinite(low).all() and np.isfinite(high).all():
+        scale = (spec.high - spec.low) / (high - low)
+        offset = spec.low - low * scale
+        layer = f"keras.layers.Rescaling(scale={_numbers(scale)}, offset={_numbers(offset)})"
+        advice = f"End the network in {layer}."
+    warn(
+        f"`pi` cannot reach the bounds of the action space: its last layers give numbers from {_numbers(low)} to "
+        f"{_numbers(high)}, and actions go from {_numbers(spec.low)} to {_numbers(spec.high)}. {advice}"
+    )
+
+
+def _numbers(values: np.ndarray) -> str:
+    """Numbers as Python, only one if all are equal."""
+    numbers = [float(f"{value:.6g}") for value in values]
+    return str(numbers[0] if len(set(numbers)) == 1 else numbers)
+
+
+def output_range(network: keras.Model) -> tuple[np.ndarray, np.ndarray] | None:
+    """The lowest and the highest output that the last layers of a network allow; None where that is not known."""
+    if not getattr(network, "outputs", None):
+        return None
+    return _range_of(network.outputs[0])
+
+
+def _range_of(tensor: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    operation, inputs = producer(tensor)
+    if isinstance(operation, keras.Model):
+        return output_range(operation)
+    activation = getattr(operation, "activation", None)
+    name = getattr(activation, "__name__", None) or type(operation).__name__.lower()
+    if name in RANGES and getattr(operation, "max_value", None) is None:
+        low, high = RANGES[name]
+        return np.array(low), np.array(high)
+    if not isinstance(operation, keras.layers.Rescaling | keras.layers.Reshape | keras.layers.Flatten):
+        return None
+    found = _range_of(inputs[0])
+    if found is None or not isinstance(operation, keras.layers.Rescaling):
+        return found
+    ends = [np.asarray(end * np.asarray(operation.scale) + np.asarray(operation.offset)) for end in found]
+    return np.minimum(*ends), np.maximum(*ends)
 
 
 def check_separate(networks: dict[str, keras.Model]) -> None:

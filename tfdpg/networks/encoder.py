@@ -54,7 +54,10 @@ def _encode(leaf: Leaf, x: Any) -> Any:
 class Normalizer(keras.layers.Layer):
     """clip((x − mean) / (√variance + epsilon), −clip, clip), feature by feature.
 
-    Its weights are not trained: the agent writes the statistics of what it has seen before each learning round.
+    The mean and the variance are weights that are not trained: before each update phase, the agent writes the
+    statistics of the observations that it has collected. All networks of an agent have the same statistics, and an
+    export keeps them. The option `normalize_observations` adds this layer to built-in networks. In a custom network,
+    apply it to the observation `[batch, features]` before any other layer.
 
     Args:
         epsilon: added to the standard deviation.

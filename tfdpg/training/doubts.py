@@ -3,6 +3,7 @@
 import numpy as np
 
 from tfdpg.arguments import warn
+from tfdpg.options import options_of
 from tfdpg.training.lanes import Lanes
 from tfdpg.training.options import FitOptions
 from tfdpg.training.protocols import Trains
@@ -12,6 +13,9 @@ OBSERVATIONS = 100
 NEAR = 0.01
 """How far from a bound an action lies at it, as a fraction of its half-range; the slope of tanh there is 2 %."""
 MOST_AT_BOUNDS = 0.9
+DEFAULT_LIMIT = next(option.default for option in options_of(FitOptions) if option.name == "max_ep_len")
+LARGE_FEATURE = 10.0
+"""The root mean square from which on a feature of the observations counts as badly scaled."""
 SCHEDULE = ("update_after", "update_every", "n_steps", "replay_start")
 """Options that say when there are updates; an agent has some of them."""
 
@@ -26,12 +30,18 @@ class Doubts:
     def __init__(self, agent: Trains):
         self._agent, self._lanes = agent, None
         self._first_step, self._first_update = agent.schedule.env_steps, agent.updates
-        self._is_short, self._saturated = False, False
+        self._is_short = False
+        self._saturated = False
+        self._limited = False
         self._returns: list[float] = []
+        self._first_best = np.nan
 
     def plan(self, options: FitOptions, lanes: Lanes) -> None:
         """Warns, before the first step, of a training that is certain to be too short."""
-        self._lanes, schedule, num = lanes, self._agent.schedule, lanes.num_lanes
+        self._lanes = lanes
+        self._max_ep_len = options.max_ep_len
+        schedule = self._agent.schedule
+        num = lanes.num_lanes
         steps = (options.epochs - options.initial_epoch) * -(-options.steps_per_epoch // num) * num
         last = schedule.env_steps + steps
         no_update = last <= schedule.update_after
@@ -40,18 +50,46 @@ class Doubts:
         self._tell_if_short(last, no_update)
 
     def epoch(self, logs: dict[str, float]) -> None:
-        """Warns of a policy whose actions lie at their bounds."""
+        """Warn of a policy whose actions lie at their bounds, and of episodes that only `max_ep_len` ends."""
         if "return" in logs:
             self._returns.append(logs["return"])
+        improved = self._has_improved(logs)
         share, learnt = logs.get("actions_at_bounds", 0.0), self._agent.updates > self._first_update
-        if share > MOST_AT_BOUNDS and learnt and not self._saturated:
+        if share > MOST_AT_BOUNDS and learnt and not self._saturated and not improved:
             self._saturated = True
             warn(
                 f"{share:.0%} of the components of the policy's actions lie at their bounds (`actions_at_bounds`), "
-                "where tanh is flat and next to nothing is learnt. If returns do not rise, take a smaller learning "
-                "rate, smaller rewards (`reward_shaper`), `normalize_observations=True`, or rewards that are lower "
-                "for large actions."
+                f"where tanh is flat and next to nothing is learnt. If returns do not rise, {self._remedies()}."
             )
+        if self._lanes is not None and self._lanes.reached_limit and not self._limited:
+            self._limited = True
+            if self._max_ep_len == DEFAULT_LIMIT:
+                warn(
+                    f"An episode was truncated after {DEFAULT_LIMIT:,} steps, the default of `max_ep_len`, since the "
+                    "environment had not ended it. If its episodes should be longer or shorter, pass `max_ep_len`, or "
+                    "wrap the environment in gymnasium.wrappers.TimeLimit and pass `max_ep_len=None`."
+                )
+
+    def _has_improved(self, logs: dict[str, float]) -> bool:
+        """Whether an epoch's mean return, or that of its evaluation, is above every return of the first epoch."""
+        returns = [logs[name] for name in ("return", "val_return") if not np.isnan(logs.get(name, np.nan))]
+        if np.isnan(self._first_best):
+            self._first_best = logs.get("return_max", np.nan)
+            return len(returns) == 2 and returns[1] > returns[0]  # the policy is better than the epoch was on average
+        return any(value > self._first_best for value in returns)
+
+    def _remedies(self) -> str:
+        """What may help a policy whose actions lie at their bounds, the likeliest first."""
+        others = "take a smaller learning rate, smaller rewards (`reward_shaper`), or rewards that are lower for large "
+        others += "actions"
+        if self._agent.moments is not None:
+            return others
+        normalize = "pass `normalize_observations=True`"
+        if (found := badly_scaled(self._agent)) is not None:
+            name, mean, deviation = found
+            size = f"has the mean {mean:,.4g} and the standard deviation {deviation:,.4g}"
+            return f"first {normalize}, since the observation feature `{name}` {size}; then {others}"
+        return f"{normalize}, {others}"
 
     def end(self) -> None:
         """Warns of a training that is over, and made no update, or saw no episode end."""
@@ -100,6 +138,30 @@ def actions_at_bounds(agent: Trains) -> dict[str, float]:
     action = agent.behaviour.by(agent.actor).greedy(replay.observation(slots))[:, : spec.act_dim]
     inside = np.minimum(action - spec.low, spec.high - action)
     return {"actions_at_bounds": float(np.mean(inside <= NEAR * spec.half_range))}
+
+
+def badly_scaled(agent: Trains) -> tuple[str, float, float] | None:
+    """The feature of the observations in the replay buffer that is the furthest from 1.
+
+    Returns:
+        Its name, such as `x[3]`, its mean and its standard deviation; None if no feature has a root mean square above
+        `LARGE_FEATURE`, or the replay buffer is empty.
+    """
+    spec, replay = agent.spec, agent.replay
+    if not replay.size:
+        return None
+    slots = np.linspace(0, replay.size - 1, OBSERVATIONS).astype(np.int64)
+    worst, found = LARGE_FEATURE, None
+    for name, values in spec.unpack(replay.observation(slots)).items():
+        if values.dtype.kind != "f":
+            continue
+        rows = values.reshape(len(values), -1).astype(np.float64)
+        sizes = np.sqrt(np.mean(rows**2, axis=0))
+        if sizes.size and sizes.max() > worst:
+            worst, column = sizes.max(), int(sizes.argmax())
+            index = f"[{', '.join(map(str, np.unravel_index(column, values.shape[1:])))}]" if values.ndim > 1 else ""
+            found = f"{name}{index}", float(rows[:, column].mean()), float(rows[:, column].std())
+    return found
 
 
 def counted(number: int, unit: str = "step") -> str:

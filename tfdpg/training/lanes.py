@@ -84,6 +84,9 @@ class Lanes:
         reset_seed: gives the seed of each reset.
         max_ep_len: episodes are cut (truncated) after this many steps; None leaves it to the environment.
 
+    Attributes:
+        reached_limit: whether an episode was truncated because of `max_ep_len` alone.
+
     Raises:
         ValueError: a vector environment that cannot reset some of its lanes.
     """
@@ -98,6 +101,7 @@ class Lanes:
         self._returns = np.zeros(self.num_lanes)
         self._lengths = np.zeros(self.num_lanes, np.int64)
         self._has_stepped = False
+        self.reached_limit = False
 
     @property
     def longest_open(self) -> int:
@@ -154,7 +158,9 @@ class Lanes:
             )
         self._returns += reward
         self._lengths += 1
-        truncated = truncated | (self._lengths >= self._max_ep_len)
+        if (over := self._lengths >= self._max_ep_len).any():
+            self.reached_limit |= bool((over & ~terminated & ~truncated).any())
+            truncated = truncated | over
         step = Step(reward, observation, terminated, truncated, final)
         ended = terminated | truncated
         return step, self._finish(ended) if ended.any() else []

@@ -31,3 +31,13 @@ def find_normalizers(networks: Iterable[keras.Model]) -> list[Normalizer]:
     """The normalisers in some networks, each once."""
     layers = [layer for network in networks for layer in network._flatten_layers()]
     return list({id(layer): layer for layer in layers if isinstance(layer, Normalizer)}.values())
+
+
+def check_normalizers(normalizers: Iterable[Normalizer], features: int) -> None:
+    """Raise `ValueError` if a normaliser of a custom network does not receive all features of an observation."""
+    for normalizer in normalizers:
+        if normalizer.mean.shape != (features,):
+            raise ValueError(
+                f"The layer {normalizer.name!r}, a tfdpg.networks.Normalizer, must receive the {features} features of "
+                f"an observation, and nothing else: apply it before other layers. Received: {normalizer.mean.shape[0]}"
+            )
