@@ -127,9 +127,9 @@ class RestServer(web.Server):
         except TimeoutError:
             message = f"The body of the request did not arrive within {self._limits.timeout:g} seconds"
             return _closing(refusal(408, message))
-        except ConnectionError:
-            return _closing(refusal(400, "The connection was closed before the body of the request arrived"))
         except Exception as error:
+            if request.protocol not in self._open:
+                return _closing(refusal(400, "The connection was closed before the body of the request arrived"))
             self.log(f"REST: a request failed: {type(error).__name__}: {error}")
             return refusal(500, f"Internal error: {type(error).__name__}: {error}")
         return web.Response(body=content, content_type="application/json")
