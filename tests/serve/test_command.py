@@ -152,13 +152,13 @@ def ask_by_grpc(port, name, answered):
 def test_no_request_fails_when_it_ends_under_load():
     answered = []
     with process() as (server, port, path, grpc_port, _), futures.ThreadPoolExecutor(24) as pool:
-        asked = [pool.submit(ask_by_rest, port, path, answered) for _ in range(16)]
-        asked += [pool.submit(ask_by_grpc, grpc_port, SHIPPED.name, answered) for _ in range(8)]
+        pending = [pool.submit(ask_by_rest, port, path, answered) for _ in range(16)]
+        pending += [pool.submit(ask_by_grpc, grpc_port, SHIPPED.name, answered) for _ in range(8)]
         until = time.monotonic() + 60
         while (answered.count("REST") < 200 or answered.count("gRPC") < 100) and time.monotonic() < until:
             time.sleep(0.05)
         server.send_signal(signal.SIGTERM)
-        for each in asked:
+        for each in pending:
             each.result(60)  # raises what a client met
         assert server.wait(60) == 0
 

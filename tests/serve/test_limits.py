@@ -102,12 +102,12 @@ def test_a_client_that_does_not_read_is_closed(models):
         {"signature_name": "z", "inputs": {"x": X[:1].tolist(), "a": A[:1].tolist(), "levels": [0.5] * 10_000}}
     )
     with serving(models / "d4pg", Limits(timeout=0.5)) as client:
-        asked = head(client, len(body)) + b"\r\n" + body.encode()
+        sent = head(client, len(body)) + b"\r\n" + body.encode()
         with connect(client) as connection:
             with pytest.raises((ConnectionError, TimeoutError)):
                 connection.settimeout(20)
                 for _ in range(1000):
-                    connection.sendall(asked)
+                    connection.sendall(sent)
 
 
 def test_idle_connections_leave_room_for_others(narrow):

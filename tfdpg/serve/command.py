@@ -85,7 +85,7 @@ def serve(
             tell("ends, once the requests under way are answered")
             last_resort.start()
 
-    # without this, Python looks through all of TensorFlow's objects at its end, for up to four seconds on a busy machine
+    # otherwise Python ends by looking through all objects of TensorFlow, for up to four seconds on a busy machine
     atexit.register(gc.freeze)
     try:
         asyncio.run(until_ended())

@@ -106,10 +106,11 @@ class RestServer(web.Server):
             async with asyncio.timeout(self._limits.timeout):
                 await response.prepare(request)
                 await response.write_eof()
-        except TimeoutError as error:
+        except TimeoutError:  # the client does not read its response
             if request.transport is not None:
                 request.transport.abort()
-            raise ConnectionResetError("The client does not read its response") from error
+        except ConnectionError:
+            response.force_close()
         if handler in self._open:
             self._idle[handler] = None
         return response
@@ -126,9 +127,9 @@ class RestServer(web.Server):
         except TimeoutError:
             message = f"The body of the request did not arrive within {self._limits.timeout:g} seconds"
             return _closing(refusal(408, message))
-        except ConnectionError:
-            raise
         except Exception as error:
+            if request.protocol not in self._open:
+                return _closing(refusal(400, "The connection was closed before the body of the request arrived"))
             self.log(f"REST: a request failed: {type(error).__name__}: {error}")
             return refusal(500, f"Internal error: {type(error).__name__}: {error}")
         return web.Response(body=content, content_type="application/json")
@@ -172,10 +173,15 @@ class _Connection(web.RequestHandler):
         self, request: Any, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """Answer what is no HTTP/1.1 request with JSON, and log one line in place of a traceback."""
-        assert isinstance(self._manager, RestServer)
-        self._manager.log(f"REST: refused a request that is not valid HTTP/1.1 ({type(exc).__name__})")
+        if isinstance(self._manager, RestServer):  # the connection is still open
+            self._manager.log(f"REST: refused a request that is not valid HTTP/1.1 ({type(exc).__name__})")
         text = (message or f"Internal error: {type(exc).__name__}").partition("\n")[0].rstrip(":")
         return _closing(refusal(status, f"The request is not valid HTTP/1.1: {tensors.shortened(text)}"))
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """Log one line in place of a traceback."""
+        if isinstance(self._manager, RestServer):
+            self._manager.log(f"REST: a connection failed ({type(kw.get('exc_info')).__name__})")
 
 
 def refusal(status: int, message: str) -> web.Response:
