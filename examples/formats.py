@@ -1,12 +1,15 @@
 """How far each format is from the agents: the table of docs/formats.md.
 
-    python examples/formats.py                      # all agents, some minutes
-    python examples/formats.py --agents TD3 ACER    # those whose names begin so
+    python examples/formats.py                      # all rows, some minutes
+    python examples/formats.py --agents TD3 ddpg    # those whose names begin so
 
-Each agent trains briefly, is exported in each format, and the largest differences are those of `tfdpg.json`.
+The models of exported_models/ are converted to each format. They are compared on 1,000 observations of episodes in
+which the policy acts. A few small agents show options that none of these models has: they train for 300 steps and are
+compared on eight observations, as every export is.
 """
 
 import argparse
+import functools
 import json
 import tempfile
 import warnings
@@ -18,11 +21,17 @@ import gymnasium as gym
 import numpy as np
 
 import tfdpg
+from tfdpg import export
+from tfdpg.export.convert import FORMATS as RUNTIMES
+from tfdpg.export.fidelity import differences
+from tfdpg.export.source import Source
+from tfdpg.export.verify import in_session
+from tfdpg.exported import LEVELS
 
 FORMATS = ("litert", "onnx", "c")
+MODELS = Path(__file__).parents[1] / "exported_models"
 SMALL = {"hidden_units": (64, 64), "batch_size": 32, "replay_size": 2000, "jit_compile": False}
 USUAL = SMALL | {"start_steps": 100, "update_after": 100}
-ACER = SMALL | {"n_steps": 10, "replay_start": 10}
 MEMORY = USUAL | {"recurrent_units": 32, "sequence_length": 10, "burn_in": 5, "gradient_steps": 5}
 SEEN = ("observation", "action", "reward")
 
@@ -46,11 +55,6 @@ def pendulum() -> gym.Env:
     return gym.make("Pendulum-v1")
 
 
-def cart_pole() -> gym.Env:
-    """Box observations, Discrete actions."""
-    return gym.make("CartPole-v1")
-
-
 def parts() -> gym.Env:
     """Dict observations, Box actions."""
     return Parts(pendulum())
@@ -58,53 +62,86 @@ def parts() -> gym.Env:
 
 Make = tuple[Callable[..., Any], Callable[[], gym.Env], dict[str, Any]]
 AGENTS: dict[str, Make] = {
-    "TD3": (tfdpg.TD3, pendulum, USUAL),
     'TD3, `norm="batch"`, normalised observations': (
         tfdpg.TD3,
         pendulum,
         USUAL | {"norm": "batch", "normalize_observations": True},
     ),
     "TD3, Dict observations": (tfdpg.TD3, parts, USUAL),
-    'TD3, `recurrent="lstm"`': (tfdpg.TD3, pendulum, MEMORY | {"recurrent": "lstm"}),
-    "DDPG": (tfdpg.DDPG, pendulum, USUAL),
     'DDPG, `recurrent="gru"`, remembers rewards': (
         tfdpg.DDPG,
         pendulum,
         MEMORY | {"recurrent": "gru", "remembers": SEEN},
     ),
-    'D4PG, `critic="categorical"`': (tfdpg.D4PG, pendulum, USUAL | {"v_min": -500, "v_max": 0}),
-    'D4PG, `critic="mixture"`': (tfdpg.D4PG, pendulum, USUAL | {"critic": "mixture"}),
-    'D4PG, `critic="scalar"`': (tfdpg.D4PG, pendulum, USUAL | {"critic": "scalar"}),
     'D4PG, `recurrent="lstm"`, two layers': (
         tfdpg.D4PG,
         pendulum,
         MEMORY | {"recurrent": "lstm", "recurrent_units": (16, 16), "v_min": -500, "v_max": 0},
     ),
-    "ACER, Box actions": (tfdpg.ACER, pendulum, ACER),
-    "ACER, Discrete actions": (tfdpg.ACER, cart_pole, ACER),
 }
-"""For each row of the table what makes the agent, its environment and its options."""
+"""For each row of a small agent what makes the agent, its environment and its options."""
+ROWS = [f"`{path.name}`" for path in sorted(MODELS.iterdir())] + list(AGENTS)
+"""The rows of the table: the models of exported_models/, and the small agents."""
 
 
 def row(name: str, formats: tuple[str, ...] = FORMATS) -> dict[str, str]:
-    """Trains an agent, and says of each format how far it is from it."""
-    make, make_env, options = AGENTS[name]
-    env = make_env()
-    agent = make(env, seed=0, **options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the training is too short for anything, and says so
-        agent.fit(env, epochs=1, steps_per_epoch=300, verbose=0)
+    """For each format, how far it is from an exported model or from a small agent."""
     with tempfile.TemporaryDirectory() as directory:
-        return {format: cell(agent.export(Path(directory) / format, format=format)) for format in formats}
+        targets = {format: Path(directory) / format for format in formats}
+        if name not in AGENTS:
+            version = MODELS / name.strip("`") / "1"
+            return {format: cell(*converted(version, target, format)) for format, target in targets.items()}
+        make, make_env, options = AGENTS[name]
+        env = make_env()
+        agent = make(env, seed=0, **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the training is too short for anything, and says so
+            agent.fit(env, epochs=1, steps_per_epoch=300, verbose=0)
+        return {format: cell(*exported(agent, target, format)) for format, target in targets.items()}
 
 
-def cell(directory: Path) -> str:
+def exported(agent: tfdpg.Agent, directory: Path, format: Any) -> tuple[Path, dict[str, float]]:
+    """Export an agent, and return the differences that `tfdpg.json` states."""
+    agent.export(directory, format=format)
+    signatures = json.loads((directory / "tfdpg.json").read_text())["signatures"]
+    return directory, {name: signature["difference"] for name, signature in signatures.items()}
+
+
+def converted(version: Path, directory: Path, format: str) -> tuple[Path, dict[str, float]]:
+    """Convert an exported model, and measure the differences of its signatures on observations of its environment."""
+    export.convert(version, directory, format)
+    source, policy = Source.open(version), tfdpg.load(version)
+    environment = source.metadata["environment"]
+    observations = export.carried_observations(source.spec, policy, environment, source.observations).values
+    with in_session(version) as saved, RUNTIMES[format].run(source, directory) as run:
+        given = dict(observations)
+        if source.recall is None:
+            given |= saved("pi_and_q", observations)
+            given |= {"a": given["pi"], "levels": np.tile(np.array(LEVELS, np.float32), (len(given["pi"]), 1))}
+        cases = {
+            name: [{key: given[key] for key in inputs[-1]}] if set(inputs[-1]) <= set(given) else inputs
+            for name, inputs in source.cases.items()
+        }
+        if source.recall is not None:  # steps of the policy with these observations follow from an initial state
+            cases["pi"] = [*source.cases["pi"], _first_steps(source, saved, observations)]
+        references = {name: functools.partial(saved, name) for name in cases}
+        names = list(json.loads((directory / "tfdpg.json").read_text())["signatures"])
+        return directory, differences(source._replace(cases=cases), run, references, names)
+
+
+def _first_steps(source: Source, saved: Any, observations: Any) -> dict[str, np.ndarray]:
+    """The inputs of `pi` at the first step of an episode for each observation."""
+    count = len(next(iter(observations.values())))
+    return dict(observations) | saved("initial_state", {"batch": np.array(count, np.int32)})
+
+
+def cell(directory: Path, measured: dict[str, float]) -> str:
     """The largest differences of actions and of what critics give; and what the format has not got."""
     metadata = json.loads((directory / "tfdpg.json").read_text())
     kinds: dict[str, float] = {}
-    for name, signature in metadata["signatures"].items():
+    for name, difference in measured.items():
         kind = "pi" if name in ("pi", "initial_state", "distribution") else "critics"
-        kinds[kind] = max(kinds.get(kind, 0), signature["difference"])
+        kinds[kind] = max(kinds.get(kind, 0), difference)
     texts = [f"{kind} {difference:.0e}" for kind, difference in kinds.items()]
     reasons: dict[str, list[str]] = {}
     left_out = metadata["left_out"] if metadata["export_format"] != "c" else {}  # what is there has its number
@@ -116,13 +153,13 @@ def cell(directory: Path) -> str:
 def parser() -> argparse.ArgumentParser:
     """What the command line takes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--agents", nargs="+", default=[""], help="how the names of the agents begin")
+    parser.add_argument("--agents", nargs="+", default=[""], help="how the names of the rows begin")
     return parser
 
 
 if __name__ == "__main__":
     chosen = tuple(parser().parse_args().agents)
     print(f"| agent | {' | '.join(FORMATS)} |\n|---|{'---|' * len(FORMATS)}")
-    for name in AGENTS:
-        if name.startswith(chosen):
+    for name in ROWS:
+        if name.strip("`").startswith(chosen):
             print(f"| {name} | {' | '.join(row(name).values())} |", flush=True)

@@ -127,7 +127,7 @@ def test_half_precision(format, policy, tmp_path):
 
 def test_the_table_has_every_agent():
     rows = table("docs/formats.md", "agent")
-    assert [row[0] for row in rows] == list(module("examples/formats.py").AGENTS)
+    assert [row[0] for row in rows] == module("examples/formats.py").ROWS
 
 
 @pytest.mark.slow
@@ -139,4 +139,4 @@ def test_the_table_is_what_there_is(row):
         assert found.partition(";")[2] == text.partition(";")[2]
         pairs = [dict(part.split(" ") for part in each.partition(";")[0].split(", ")) for each in (text, found)]
         assert set(pairs[0]) == set(pairs[1])
-        assert all(float(pair["pi"]) < 1e-5 and float(pair.get("critics", 0)) < 1e-3 for pair in pairs)
+        assert all(float(pair["pi"]) < 1e-4 and float(pair.get("critics", 0)) < 1e-3 for pair in pairs)

@@ -64,7 +64,7 @@ def _converted(source: Source, names: Sequence[str], quantize: str | None) -> by
         if quantize:
             # the weights; activations are quantized row by row when it runs, and so need no ranges
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        model = schema.ModelT.InitFromPackedBuf(bytearray(converter.convert()), 0)
+        model: Any = schema.ModelT.InitFromPackedBuf(bytearray(converter.convert()), 0)
     for signature in model.signatureDefs:
         signature.signatureKey = sorting[signature.signatureKey.decode()].encode()
         graph = model.subgraphs[signature.subgraphIndex]

@@ -47,8 +47,8 @@ def _values(spec: Spec, name: str, critic: Any, recall: Recall | None) -> Signat
 def return_signature(spec: Spec, critic: Any, head: Head, recall: Recall | None = None) -> Signature:
     """`z(x, a, levels)` → the distribution of the return, its quantiles and its conditional values at risk.
 
-    `levels` is `[batch, L]`, or `[1, L]` for all rows; both outputs are `[batch, L]`. With a memory, they are
-    `[batch, time, L]` of sequences (see `over_episodes`).
+    `levels` is `[batch, L]`, or `[1, L]` for all rows; both outputs are `[batch, L]`. For recurrent agents they
+    are `[batch, time, L]` of sequences (see `over_episodes`).
 
     Raises:
         ValueError: a part of the observation is called `levels`.

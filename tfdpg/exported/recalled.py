@@ -51,9 +51,9 @@ def step(spec: Spec, recall: Recall | None, run: Callable[[str, Any], Mapping[st
 
     Args:
         spec: the spaces.
-        recall: what the policy recalls; None where it has no memory.
+        recall: describes the recurrent state; None for a policy without one.
         run: computes a signature, from its name and its inputs by name.
-        packed: observations, and what is recalled.
+        packed: observations, and the recurrent state if there is one.
     """
     inputs = spec.unpack(packed)
     if recall is None:
