@@ -175,7 +175,9 @@ def export_policy(
         )
     if options.format != "tf_saved_model":
         if checkpoint == "best":
-            return export.convert(_best(run), directory, options.format, options.quantize, options.max_error)
+            given = options.format, options.quantize, options.max_error
+            own = {"prefix": options.prefix, "weights_in_c_file": options.weights_in_c_file}
+            return export.convert(_best(run), directory, *given, **own)
         return _load(run, checkpoint, trusted).export(directory, **options.values())
     with tempfile.TemporaryDirectory() as scratch:
         if checkpoint == "best":

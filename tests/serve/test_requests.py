@@ -135,8 +135,20 @@ def test_memories_and_numbers_that_are_none(tmp_path):
         assert message == "input tensor batch: expects shape () but (1,) is provided"
         x = [[float("nan"), 0.0, 0.5], [1.0, 0.0, float("-inf")], [1.0, 0.0, 0.5]]
         status, answer = client.post({"signature_name": "pi", "inputs": {"x": x, **start}})
-        assert status == 200 and np.isnan(answer["outputs"]["h"][0]).all()  # NaN went in, and comes out
-        assert np.isfinite(answer["outputs"]["h"][2]).all()
+        assert (status, answer) == (400, {"error": "input tensor x: expects finite numbers but nan is provided"})
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_refused(d4pg, number):
+    x, a = X.copy(), A.copy()
+    x[1, 2] = a[2, 0] = number
+    for name, signature, inputs in (("x", "pi", {"x": x}), ("x", "pi_and_q", {"x": x}), ("a", "q1", {"x": X, "a": a})):
+        expected = f"input tensor {name}: expects finite numbers but {number} is provided"
+        content = {"signature_name": signature, "inputs": {key: values.tolist() for key, values in inputs.items()}}
+        assert d4pg.post(content) == (400, {"error": expected})
+        with pytest.raises(grpc.RpcError) as error:
+            d4pg.predict(request(d4pg, signature, **inputs), timeout=60)
+        assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT and error.value.details() == expected
 
 
 REFUSED = {

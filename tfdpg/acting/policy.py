@@ -33,9 +33,9 @@ class ActingPolicy:
     def __call__(self, observation: Any, action_before: Any = None) -> np.ndarray:
         """The actions for one observation or a batch, in the environment's units and shape, float32.
 
-        Those of a Discrete space are int64, one number or `[batch]`. An observation with a non-finite number is answered
-        with `spec.no_action`: NaN in each component, or the first action of a Discrete space minus 1. What is remembered
-        stays as it was before that observation, and other rows of the batch are computed as ever.
+        Those of a Discrete space are int64, one number or `[batch]`. An observation with a non-finite number is
+        answered with `spec.no_action`: NaN in each component, or the first action of a Discrete space minus 1. What is
+        remembered stays as it was before that observation, and other rows of the batch are computed as ever.
 
         Args:
             observation: one, or a batch.

@@ -19,6 +19,8 @@ def export(
     format: Literal["tf_saved_model", "litert", "onnx", "c"] = "tf_saved_model",
     quantize: Literal["int8"] | None = None,
     max_error: float = 0.05,
+    prefix: str | None = None,
+    weights_in_c_file: bool = False,
     episodes: int = 0,
     trusted: bool = False,
 ) -> None:
@@ -32,6 +34,8 @@ def export(
         format: tf_saved_model, or litert (extra [litert]), onnx (extra [onnx]) or c.
         quantize: int8 for a LiteRT policy with weights of 8 bits.
         max_error: the largest error of its actions, in half-ranges; with more it is not written.
+        prefix: of all names in a C header, in lower case; the default is made of the directory's name.
+        weights_in_c_file: define the weights of a C header in policy.c beside it.
         episodes: evaluate it for so many, as `tfdpg evaluate` does, and put the scores into tfdpg.json.
         trusted: import the modules, and use the replay directory, that the files name.
     """
@@ -40,7 +44,8 @@ def export(
         raise ValueError(f"The model directory must not be a run's, and {directory} is: it has a run.json.")
     from tfdpg.agents.options import ExportOptions
 
-    options = ExportOptions(signatures=signatures, format=format, quantize=quantize, max_error=max_error)
+    own = {"prefix": prefix, "weights_in_c_file": weights_in_c_file}
+    options = ExportOptions(signatures=signatures, format=format, quantize=quantize, max_error=max_error, **own)
     natural("episodes", episodes)
     if episodes and format != "tf_saved_model":
         raise ValueError(f"`--episodes` is for a SavedModel. Received: --format {format}")
@@ -57,6 +62,8 @@ def convert(
     format: Literal["litert", "onnx", "c"],
     quantize: Literal["int8"] | None = None,
     max_error: float = 0.05,
+    prefix: str | None = None,
+    weights_in_c_file: bool = False,
 ) -> None:
     """Write an exported model, a SavedModel, in another format; the agent is not needed.
 
@@ -66,13 +73,17 @@ def convert(
         format: litert (extra [litert]), onnx (extra [onnx]) or c.
         quantize: int8 for a LiteRT policy with weights of 8 bits.
         max_error: the largest error of its actions, in half-ranges; with more it is not written.
+        prefix: of all names in a C header, in lower case; the default is made of the directory's name.
+        weights_in_c_file: define the weights of a C header in policy.c beside it.
     """
     paths.check_model(path)
     from tfdpg.agents.options import ExportOptions
 
-    options = ExportOptions(format=format, quantize=quantize, max_error=max_error)
+    own = {"prefix": prefix, "weights_in_c_file": weights_in_c_file}
+    options = ExportOptions(format=format, quantize=quantize, max_error=max_error, **own)
     import_tensorflow()
     from tfdpg import export as exports
 
     version = exports.latest_version(path)
-    print(f"wrote {exports.convert(version, directory, options.format, options.quantize, options.max_error)}")
+    given = options.format, options.quantize, options.max_error
+    print(f"wrote {exports.convert(version, directory, *given, **own)}")

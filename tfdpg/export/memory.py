@@ -74,8 +74,8 @@ def over_episodes(recall: Recall, critic: Recurrent, signature: Signature) -> Si
 
     What came before a step are the actions of the sequence, and its rewards, the input `r`, if they are remembered.
     A step with a non-finite number in its observation, its action or the reward before it has outputs of NaN. The
-    recurrent state does not change at a step whose observation or reward before is not finite, and an action that is not
-    finite leaves the one before it as the last action.
+    recurrent state does not change at a step whose observation or reward before is not finite, and after an action that
+    is not finite the one before it is still the last action.
 
     Args:
         recall: what the critic recalls.

@@ -34,9 +34,9 @@ class Signature(NamedTuple):
         """Compute the outputs, in a graph or eagerly.
 
         A row with NaN or an infinity in one of its inputs gets NaN in all outputs, but for parts of a recurrent state,
-        which are returned as they were given, and whole numbers, which are `spec.no_action`. The networks see 0 in place
-        of such numbers, so other rows cannot be affected. Signatures of sequences apply the rule to each step
-        themselves, and `levels` has no rows.
+        which are returned as they were given, and integers, which are `spec.no_action`. The networks see 0 in all of
+        such a row, so other rows cannot be affected. Signatures of sequences apply the rule to each step themselves,
+        and `levels` has no rows.
 
         Args:
             spec: the spaces.

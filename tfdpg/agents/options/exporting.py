@@ -20,6 +20,10 @@ class ExportOptions(Options, group="export"):
     """"int8" for LiteRT: the policy alone, with weights of 8 bits."""
     max_error: NonNegative = 0.05
     """the largest error of the actions of a quantized policy, in half-ranges; with more there is no export."""
+    prefix: str | None = None
+    """for C, what all names in the header begin with, in lower case; None makes it of the directory's name."""
+    weights_in_c_file: bool = False
+    """for C, whether the weights are defined in `policy.c` in place of `policy.h`."""
 
     def check(self) -> None:
         """Refuses what the format has not."""
@@ -27,5 +31,7 @@ class ExportOptions(Options, group="export"):
             self.refuse(["signatures"], f'`format` is "{self.format}"')
         if self.format != "litert":
             self.refuse(["quantize"], f'`format` is "{self.format}"')
+        if self.format != "c":
+            self.refuse(["prefix", "weights_in_c_file"], f'`format` is "{self.format}"')
         if self.quantize is None:
             self.refuse(["max_error"], "`quantize` is None")
