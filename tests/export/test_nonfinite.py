@@ -1,4 +1,4 @@
-"""Observations that are not finite, in every runtime: a row of NaN, a state that stays, other rows that do not change."""
+"""Observations that are not finite, in every runtime: NaN in their rows, a state that stays, and other rows as ever."""
 
 import functools
 import importlib.util
@@ -242,6 +242,7 @@ def test_an_export_that_breaks_the_rule_is_refused(made):
         check_nonfinite("pi", inputs, ["camera", "speed"], run)
 
 
+@pytest.mark.slow
 def test_tf_agents_keeps_what_came_before(tmp_path):
     agent = tfdpg.TD3("Pendulum-v1", **SMALL | RECURRENT)
     version = agent.export(tmp_path / "model", signatures="tf-agents")

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg.acting import Recall
-from tfdpg.export.signature import Outputs, Signature, finite_rows, refuse_keys, tensors, where_finite
+from tfdpg.export.signature import Outputs, Signature, finite_rows, refuse_keys, tensors, where_finite, with_zeros
 from tfdpg.export.verify import Run, compare
 from tfdpg.exported import named
 from tfdpg.networks import Recurrent, bounded
@@ -86,10 +86,10 @@ def over_episodes(recall: Recall, critic: Recurrent, signature: Signature) -> Si
     def compute(observation: Any, a: Any, r: Any = None, **others: Any) -> Outputs:
         batch, time = tf.shape(a)[0], tf.shape(a)[1]
         acted = finite_rows([a], 2)
-        a = where_finite(acted, a, 0)
+        a = with_zeros(a)
         before = _before(recall, _last_finite(a, acted, recall.spec.center) if recall.action else a, r)
         valid = finite_rows([before, *(x for x in keras.tree.flatten(observation) if x.dtype.is_floating)], 2)
-        seen, before = keras.tree.map_structure(lambda x: where_finite(valid, x, 0), (observation, before))
+        seen, before = keras.tree.map_structure(with_zeros, (observation, before))
         remembered, _ = critic.remember(seen, before, valid, critic.start(before))
         others = {name: _for_each_step(values, batch, time) for name, values in others.items()}
         outputs = signature.compute(_flat(remembered), a=_flat(a), **others)

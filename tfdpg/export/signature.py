@@ -34,8 +34,8 @@ class Signature(NamedTuple):
         """Compute the outputs, in a graph or eagerly.
 
         A row with NaN or an infinity in one of its inputs gets NaN in all outputs, but for parts of a recurrent state,
-        which are returned as they were given, and integers, which are `spec.no_action`. The networks see 0 in all of
-        such a row, so other rows cannot be affected. Signatures of sequences apply the rule to each step themselves,
+        which are returned as they were given, and integers, which are `spec.no_action`. The networks see 0 in place of
+        such numbers, so other rows cannot be affected. Signatures of sequences apply the rule to each step themselves,
         and `levels` has no rows.
 
         Args:
@@ -48,7 +48,7 @@ class Signature(NamedTuple):
         if self.axes != 1 or not floats:
             return self.compute(observation, **inputs)
         finite = finite_rows(floats, 1)
-        observation, rows = keras.tree.map_structure(lambda x: where_finite(finite, x, 0), (observation, rows))
+        observation, rows = keras.tree.map_structure(with_zeros, (observation, rows))
         outputs = self.compute(observation, **inputs | rows)
         return {
             name: where_finite(finite, values, inputs.get(name, spec.no_action if values.dtype.is_integer else np.nan))
@@ -81,6 +81,11 @@ class Signature(NamedTuple):
         return compute
 
 
+def is_finite(x: tf.Tensor) -> tf.Tensor:
+    """Which numbers are finite; a comparison, since LiteRT has no operation IsFinite."""
+    return tf.abs(x) <= x.dtype.max
+
+
 def finite_rows(arrays: Sequence[Any], axes: int) -> tf.Tensor:
     """Find the rows in which all numbers are finite.
 
@@ -91,13 +96,17 @@ def finite_rows(arrays: Sequence[Any], axes: int) -> tf.Tensor:
     Returns:
         A mask, bool `[batch]` or `[batch, time]`.
     """
-    # a comparison, since LiteRT has no operation IsFinite
-    masks = [tf.abs(x) <= x.dtype.max for x in arrays]
+    masks = [is_finite(x) for x in arrays]
     masks = [tf.reduce_all(x, list(range(axes, x.shape.rank))) if x.shape.rank > axes else x for x in masks]
     finite = masks[0]
     for mask in masks[1:]:
         finite = finite & mask
     return finite
+
+
+def with_zeros(x: tf.Tensor) -> tf.Tensor:
+    """A tensor with 0 in place of NaN and infinities."""
+    return tf.where(is_finite(x), x, tf.zeros_like(x)) if x.dtype.is_floating else x
 
 
 def where_finite(finite: tf.Tensor, values: tf.Tensor, other: Any) -> tf.Tensor:
