@@ -24,13 +24,13 @@ def nonfinite_rows(matrices: Sequence[np.ndarray]) -> np.ndarray | None:
     Returns:
         A mask, bool `[batch]`; None where all numbers are finite.
     """
-    nonfinite = None
+    nonfinite: np.ndarray | None = None
     for matrix in matrices:
         if matrix.dtype.kind == "f":
             finite = np.isfinite(matrix)
             if np.count_nonzero(finite) < finite.size:
-                rows = ~finite.all(axis=1)
-                nonfinite = rows if nonfinite is None else nonfinite | rows
+                rows: np.ndarray = ~finite.all(axis=1)
+                nonfinite = rows if nonfinite is None else np.logical_or(nonfinite, rows)
     return nonfinite
 
 

@@ -89,7 +89,7 @@ def over_episodes(recall: Recall, critic: Recurrent, signature: Signature) -> Si
         a = with_zeros(a)
         before = _before(recall, _last_finite(a, acted, recall.spec.center) if recall.action else a, r)
         valid = finite_rows([before, *(x for x in keras.tree.flatten(observation) if x.dtype.is_floating)], 2)
-        seen, before = keras.tree.map_structure(with_zeros, (observation, before))
+        seen, before = keras.tree.map_structure(with_zeros, observation), with_zeros(before)
         remembered, _ = critic.remember(seen, before, valid, critic.start(before))
         others = {name: _for_each_step(values, batch, time) for name, values in others.items()}
         outputs = signature.compute(_flat(remembered), a=_flat(a), **others)

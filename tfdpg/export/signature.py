@@ -48,8 +48,8 @@ class Signature(NamedTuple):
         if self.axes != 1 or not floats:
             return self.compute(observation, **inputs)
         finite = finite_rows(floats, 1)
-        observation, rows = keras.tree.map_structure(with_zeros, (observation, rows))
-        outputs = self.compute(observation, **inputs | rows)
+        rows = {name: with_zeros(values) for name, values in rows.items()}
+        outputs = self.compute(keras.tree.map_structure(with_zeros, observation), **inputs | rows)
         return {
             name: where_finite(finite, values, inputs.get(name, spec.no_action if values.dtype.is_integer else np.nan))
             for name, values in outputs.items()

@@ -2,7 +2,7 @@
 
 A request by REST has its inputs in rows, `"instances": [{"x": [...], "a": [...]}, ...]`, or in columns,
 `"inputs": {"x": [[...], ...], "a": [[...], ...]}`; the answer has the same form. Names are left out where there is but
-one. NaN, Infinity and -Infinity are numbers, in requests and in answers.
+one. NaN, Infinity and -Infinity are numbers; a request that has them is refused later (`model.check_finite`).
 """
 
 import json
