@@ -41,9 +41,12 @@ KINDS = {
     "discrete": lambda: tfdpg.ACER("CartPole-v1", **ACER, seed=1),
     "gaussian": lambda: tfdpg.ACER("Pendulum-v1", **ACER, seed=1),
 }
-some_kinds = pytest.mark.parametrize(
-    "kind", [kind if kind in ("dict", "discrete") else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
-)
+
+
+def kinds(*quick):
+    """Parametrizes a test with all kinds; those that are not quick are slow."""
+    params = [pytest.param(kind, marks=() if kind in quick else pytest.mark.slow) for kind in KINDS]
+    return pytest.mark.parametrize("kind", params)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +75,7 @@ def observations(spec, count, bad=None):
     return given if spec.is_dict else [part["x"] for part in given]
 
 
-@some_kinds
+@kinds("dict", "discrete")
 def test_rows_that_are_not_finite_are_answered_as_such_by_every_policy(made, kind):
     agent, version = made(kind)
     finite, spoilt = observations(agent.spec, 6)
@@ -92,7 +95,7 @@ def test_rows_that_are_not_finite_are_answered_as_such_by_every_policy(made, kin
     np.testing.assert_array_equal(policy(one), policy(spoilt)[1])
 
 
-@some_kinds
+@kinds("normalized", "discrete")
 def test_critics_answer_nan(made, kind):
     agent, version = made(kind)
     finite, spoilt = observations(agent.spec, 6)

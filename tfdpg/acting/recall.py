@@ -29,7 +29,7 @@ def nonfinite_rows(matrices: Sequence[np.ndarray]) -> np.ndarray | None:
         if matrix.dtype.kind == "f":
             finite = np.isfinite(matrix)
             if np.count_nonzero(finite) < finite.size:
-                rows: np.ndarray = ~finite.all(axis=1)
+                rows: np.ndarray = ~np.logical_and.reduce(finite, axis=1)
                 nonfinite = rows if nonfinite is None else np.logical_or(nonfinite, rows)
     return nonfinite
 
@@ -109,8 +109,8 @@ class Memory(Protocol):
     def ask(self, actor: ForwardPass, packed: Packed) -> np.ndarray:
         """The outputs of a policy, `[lanes, n]`, which goes on to its next state.
 
-        A row with a non-finite number in its observation, or in what is recalled, has outputs of NaN, and the memory of
-        its lane stays as it is.
+        A row with a non-finite number in its observation, its last action or reward or its recurrent state has outputs
+        of NaN, and what is remembered for that row stays as it is.
         """
         ...
 

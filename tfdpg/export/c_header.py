@@ -37,7 +37,7 @@ HEAD = """\
 #endif
 
 #define {upper}_X {x} /* the numbers of an observation */
-#define {upper}_A {a} /* the numbers of an action */
+#define {upper}_A {a} /* the components of an action */
 
 static inline float {prefix}_clip(float v, float low, float high) {{ return v < low ? low : v > high ? high : v; }}
 static inline float {prefix}_sigmoid(float v) {{ return 0.5f * (1.0f + tanhf(0.5f * v)); }}
