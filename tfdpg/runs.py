@@ -176,7 +176,8 @@ def export_policy(
     if options.format != "tf_saved_model":
         if checkpoint == "best":
             given = options.format, options.quantize, options.max_error
-            return export.convert(_best(run), directory, *given, batch=options.batch, trusted=trusted)
+            own = {"prefix": options.prefix, "weights_in_c_file": options.weights_in_c_file}
+            return export.convert(_best(run), directory, *given, batch=options.batch, **own, trusted=trusted)
         return _load(run, checkpoint, trusted).export(directory, **options.values())
     with tempfile.TemporaryDirectory() as scratch:
         if checkpoint == "best":

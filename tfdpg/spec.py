@@ -63,6 +63,8 @@ class Spec:
         high: the upper bounds.
         center: the middle of the action box.
         half_range: half its width, rounded so that `center ± half_range` never leaves it.
+        no_action: what a policy answers where an observation is not finite: NaN in each component of a Box action, and
+            for a Discrete space its first action minus 1, which is none of its actions.
 
     Raises:
         ValueError: a space that is not supported; the message names it and says what is.
@@ -89,6 +91,7 @@ class Spec:
         self.act_shape, self.act_dim = tuple(action_space.shape or ()), len(self.low)
         self.center = (self.high + self.low) / 2
         self.half_range = _inner_half_range(self.low, self.high, self.center)
+        self.no_action = float("nan") if self.actions is None else int(self.low[0]) - 1
 
     @classmethod
     def of(cls, env: Any) -> "Spec":

@@ -35,13 +35,13 @@ C_HEADER = """\
 #include "policy.h"
 int main(int argc, char **argv) {
     int batch = atoi(argv[1]), calls = atoi(argv[2]);
-    float *x = calloc((size_t)batch * TFDPG_X, sizeof *x), *a = calloc((size_t)batch * TFDPG_A, sizeof *a), sum = 0;
+    float *x = calloc((size_t)batch * POLICY_X, sizeof *x), *a = calloc((size_t)batch * POLICY_A, sizeof *a), sum = 0;
     struct timespec start, end;
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (int i = 0; i < calls; i++) {
         for (int row = 0; row < batch; row++) {
-            x[row * TFDPG_X + i % TFDPG_X] += 1e-3f;
-            tfdpg_pi(x + row * TFDPG_X, a + row * TFDPG_A);
+            x[row * POLICY_X + i % POLICY_X] += 1e-3f;
+            policy_pi(x + row * POLICY_X, a + row * POLICY_A);
         }
         sum += a[0];
     }
@@ -152,7 +152,7 @@ def onnx(agent: Any, version: Path, directory: Path, units: list[int]) -> Callab
 
 def c_header(agent: Any, version: Path, directory: Path, units: list[int]) -> Callable[[int], float]:
     """`policy.h`, which takes the rows of a batch one after the other."""
-    agent.export(directory / "c", format="c")
+    agent.export(directory / "c", format="c", prefix="policy")
     program = compiled(directory / "c_header", C_HEADER, [f"-I{directory / 'c'}", "-lm"])
     return program_timed([program])
 

@@ -1,6 +1,7 @@
 """`policy.h`, compiled by the system's compiler, beside the policy in NumPy."""
 
 import json
+import re
 import shutil
 import subprocess
 
@@ -10,20 +11,22 @@ from gymnasium import spaces
 
 import tfdpg
 from tests.agents.roster import SMALL
+from tfdpg import cli
 from tfdpg.acting import ACTIVATIONS, ActingPolicy
 from tfdpg.export import convert
 from tfdpg.export.c_header import ACTIVATE, c_header
 from tfdpg.exported import ExportError
+from tfdpg.networks import stock_critic
 from tfdpg.spec import Spec
 
 MAIN = """\
 #include <stdio.h>
 #include "policy.h"
 int main(void) {
-    float x[TFDPG_X], a[TFDPG_A];
+    float x[POLICY_X], a[POLICY_A];
     %(start)s
     while (fread(x, sizeof x, 1, stdin) == 1) {
-        tfdpg_pi(x, a%(state)s);
+        policy_pi(x, a%(state)s);
         fwrite(a, sizeof a, 1, stdout);
     }
     return 0;
@@ -75,8 +78,8 @@ def run(directory, actor, observations, compiler=("cc", "-std=c99")):
     """The actions of the compiled header for an episode of flat observations."""
     words = {"start": "", "state": ""}
     if actor.recall is not None:
-        words = {"start": "tfdpg_state state; tfdpg_start(&state);", "state": ", &state"}
-    (directory / "policy.h").write_text(c_header(actor, "a policy"))
+        words = {"start": "policy_state state; policy_start(&state);", "state": ", &state"}
+    (directory / "policy.h").write_text(c_header(actor, "a policy")[0])
     (directory / "main.c").write_text(MAIN % words)
     subprocess.run([*compiler, *STRICT, "main.c", "-o", "main", "-lm"], cwd=directory, check=True)
     given = observations.astype(np.float32).tobytes()
@@ -126,22 +129,23 @@ def test_it_is_cpp_too(tmp_path):
 
 
 SWAPPED = """
-static inline void tfdpg_pi(const float *x, float *a) {
-    const float swapped[TFDPG_X] = {x[1], x[0], x[2]};
-    tfdpg_unswapped(swapped, a);
+static inline int model_pi(const float *x, float *a) {
+    const float swapped[MODEL_X] = {x[1], x[0], x[2]};
+    return model_unswapped(swapped, a);
 }
 """
 
 
 @pytest.mark.parametrize("change", ["weight", "inputs"])
 def test_what_was_changed_is_noticed(plain, monkeypatch, tmp_path, change):
-    def changed(actor, title, critics):
-        text = c_header(actor, title, critics)
+    def changed(*given):
+        actor, (text, weights) = given[0], c_header(*given)
         if change == "weight":
             weight = actor.layers[-1].kernel[1, 0]
             assert text.count(f"{weight:.9g}f") == 1
-            return text.replace(f"{weight:.9g}f", f"{weight + 0.1:.9g}f")
-        return text.replace("tfdpg_pi(", "tfdpg_unswapped(").removesuffix("#endif\n") + SWAPPED + "#endif\n"
+            return text.replace(f"{weight:.9g}f", f"{weight + 0.1:.9g}f"), weights
+        text = text.replace("model_pi(", "model_unswapped(").removesuffix("#endif\n") + SWAPPED + "#endif\n"
+        return text, weights
 
     monkeypatch.setattr("tfdpg.export.c.c_header", changed)
     with pytest.raises(ExportError, match="The signature 'pi' differs from the agent by up to"):
@@ -157,6 +161,108 @@ def test_the_header_says_what_it_is(plain, tmp_path):
     facts = json.loads((directory / "tfdpg.json").read_text())
     assert facts["export_format"] == "c" and facts["signatures"]["pi"]["difference"] < 1e-5
     assert facts["left_out"] == {"pi_and_q": "it is not in the header"}
+    definitions = re.findall(r"static const float \w+\[(\d+)\]", text)
+    total = sum(map(int, definitions))
+    assert f"Weights: {total} floats, {4 * total} bytes of constants." in text and "bytes.\n*/" not in text
+
+
+TWO = """\
+#include <stdio.h>
+#include <string.h>
+#include "one/policy.h"
+#include "two/policy.h"
+int main(void) {
+    float x[CAR_X], a[CAR_A], b[PLAIN_A], value;
+    car_state state, before;
+    car_start(&state);
+    while (fread(x, sizeof x, 1, stdin) == 1) {
+        before = state;
+        char codes[3] = {(char)car_pi(x, a, &state), (char)plain_pi(x, b), 0};
+        codes[2] = !memcmp(&before, &state, sizeof state);
+        value = plain_q1(x, b);
+        fwrite(a, sizeof a, 1, stdout);
+        fwrite(b, sizeof b, 1, stdout);
+        fwrite(&value, sizeof value, 1, stdout);
+        fwrite(codes, sizeof codes, 1, stdout);
+        state.r_before = 0.5f;
+    }
+    return 0;
+}
+"""
+
+
+def answers(directory, compiler, weights, observations):
+    """What the program above writes: for each observation the actions and the value, and the return codes."""
+    (directory / "main.c").write_text(TWO)
+    command = [*compiler, *STRICT, "main.c", str(weights), "-o", "main", "-lm"]
+    subprocess.run(command, cwd=directory, check=True)
+    found = subprocess.run([directory / "main"], input=observations.tobytes(), capture_output=True, check=True).stdout
+    rows = np.frombuffer(found, np.dtype([("numbers", np.float32, 3), ("codes", np.int8, 3)]))
+    finite = np.isfinite(observations).all(axis=1)
+    assert np.isnan(rows["numbers"][~finite]).all() and np.isfinite(rows["numbers"][finite]).all()
+    np.testing.assert_array_equal(rows["codes"][:, :2], np.repeat(~finite[:, None], 2, axis=1))
+    np.testing.assert_array_equal(rows["codes"][:, 2], ~finite)  # the state is as it was
+    return rows["numbers"]
+
+
+@pytest.fixture
+def spoilt():
+    observations = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
+    observations[2, 1], observations[3, 0], observations[4] = np.nan, np.inf, -np.inf
+    return observations
+
+
+def test_two_headers_in_one_program(spoilt, tmp_path):
+    for name, kind, prefix in (("one", "lstm", "car"), ("two", "plain", "plain")):
+        agent = KINDS[kind]()
+        critics = {"q1": stock_critic(agent.spec, agent.actor.stock(), agent.networks["q1"])} if kind == "plain" else {}
+        (tmp_path / name).mkdir()
+        weights_file = "policy.c" if name == "two" else None
+        header, weights = c_header(agent.actor.stock(), "a policy", critics, prefix, weights_file)
+        (tmp_path / name / "policy.h").write_text(header)
+    (tmp_path / "two/policy.c").write_text(f'#include "policy.h"\n\n{weights}')
+    answers(tmp_path, ["cc", "-std=c99"], tmp_path / "two/policy.c", spoilt)
+    assert "State of one episode (car_state): 16 floats, 64 bytes." in (tmp_path / "one/policy.h").read_text()
+    text = (tmp_path / "two/policy.h").read_text()
+    assert "static const" not in text and "bytes of constants, defined in policy.c." in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flag", ["-O1", "-ffast-math"])
+def test_two_headers_in_one_program_compute_what_their_saved_models_do(plain, spoilt, tmp_path, flag):
+    version = KINDS["lstm"]().export(tmp_path / "saved")
+    convert(version, tmp_path / "one", "c", prefix="car")
+    two = convert(plain, tmp_path / "two", "c", prefix="plain", weights_in_c_file=True)
+    assert json.loads((two / "tfdpg.json").read_text())["files"].keys() == {"policy.h", "policy.c"}
+    car, policy, expected = tfdpg.load(version), tfdpg.load(plain), []
+    for row in spoilt:
+        action = policy(row)
+        expected.append([*car(row), *action, policy.q1(row, action)])
+        car.received(0.5)
+    found = answers(tmp_path, ["cc", "-std=c99", flag], two / "policy.c", spoilt)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_prefix_comes_from_the_directory_and_must_be_an_identifier(plain, tmp_path):
+    text = (convert(plain, tmp_path / "3 TD3-Cheetah.v5", "c") / "policy.h").read_text()
+    assert (
+        "static inline int policy_3_td3_cheetah_v5_pi(" in text and "#ifndef POLICY_3_TD3_CHEETAH_V5_POLICY_H" in text
+    )
+    assert not re.search(r"\btfdpg_", text, re.IGNORECASE)
+    for prefix in ("", "3d", "Car", "a-b", "a b", "é"):
+        with pytest.raises(ValueError, match="`prefix` must be a C identifier of lower-case letters.* Received"):
+            convert(plain, tmp_path / "model", "c", prefix=prefix)
+    with pytest.raises(ValueError, match='`prefix` and `weights_in_c_file` do nothing unless format="c"'):
+        convert(plain, tmp_path / "model", "onnx", prefix="car")
+    with pytest.raises(ValueError, match='`prefix` does nothing where `format` is "onnx"'):
+        KINDS["plain"]().export(tmp_path / "model", format="onnx", prefix="car")
+    assert not (tmp_path / "model").exists()
+
+
+def test_the_command_line_takes_a_prefix(plain, tmp_path):
+    options = ["--format", "c", "--prefix", "car", "--weights-in-c-file"]
+    assert cli.main(["convert", str(plain), str(tmp_path / "model"), *options]) == 0
+    assert "car_pi(" in (tmp_path / "model/policy.h").read_text() and (tmp_path / "model/policy.c").exists()
 
 
 CRITICS = {
@@ -182,13 +288,13 @@ def test_critics(tmp_path, kind):
     assert set(facts["signatures"]) == {"pi"} | critics
     assert all(signature["difference"] < 1e-5 for signature in facts["signatures"].values())
     text = (directory / "policy.h").read_text()
-    assert {name for name in ("q1", "q2") if f"static inline float tfdpg_{name}(const float *x" in text} == critics
+    assert {name for name in ("q1", "q2") if f"static inline float model_{name}(const float *x" in text} == critics
 
 
 def test_a_changed_critic_is_noticed(plain, monkeypatch, tmp_path):
-    def changed(actor, title, critics):
+    def changed(actor, title, critics, *options):
         critics["q2"].layers[-1].bias[0] += 0.1
-        return c_header(actor, title, critics)
+        return c_header(actor, title, critics, *options)
 
     monkeypatch.setattr("tfdpg.export.c.c_header", changed)
     with pytest.raises(ExportError, match="The signature 'q2' differs from the agent by up to"):

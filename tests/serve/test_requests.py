@@ -136,6 +136,23 @@ def test_recurrent_states_are_inputs_and_outputs(tmp_path):
         assert step.keys() == {"pi", "h", "c"} and np.shape(step["h"]) == np.shape(start["h"])
         message = client.post({"signature_name": "initial_state", "instances": [3]})[1]["error"]
         assert message == "input tensor batch: expects shape () but (1,) is provided"
+        x = [[float("nan"), 0.0, 0.5], [1.0, 0.0, float("-inf")], [1.0, 0.0, 0.5]]
+        status, answer = client.post({"signature_name": "pi", "inputs": {"x": x, **start}})
+        assert status == 400 and "NaN is not a finite number" in answer["error"]
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_refused(d4pg, number):
+    x, a = X.copy(), A.copy()
+    x[1, 2] = a[2, 0] = number
+    for name, signature, inputs in (("x", "pi", {"x": x}), ("x", "pi_and_q", {"x": x}), ("a", "q1", {"x": X, "a": a})):
+        expected = f"input tensor {name}: expects finite numbers but {number} is provided"
+        content = {"signature_name": signature, "inputs": {key: values.tolist() for key, values in inputs.items()}}
+        status, answer = d4pg.post(content)
+        assert status == 400 and "is not a finite number" in answer["error"]
+        with pytest.raises(grpc.RpcError) as error:
+            d4pg.predict(request(d4pg, signature, **inputs), timeout=60)
+        assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT and error.value.details() == expected
 
 
 REFUSED = {

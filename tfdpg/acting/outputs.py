@@ -10,6 +10,11 @@ MIN_SIGMA = 1e-2
 """Of a Gaussian whose scale is learnt, as a fraction of the half-range."""
 
 
+def most_probable(probs: np.ndarray) -> np.ndarray:
+    """The index of the most probable action for each row of `[batch, actions]`; -1 where probabilities are NaN."""
+    return np.where(np.isnan(probs[:, 0]), -1, probs.argmax(axis=1))
+
+
 class Output(Protocol):
     """From the numbers of the last linear layer to an actor's output; `tfdpg.networks.mlp_actor` has Keras' form.
 
@@ -57,7 +62,7 @@ class Probabilities:
 
     def greedy(self, output: np.ndarray) -> np.ndarray:
         """The most probable actions, int64 `[lanes]`."""
-        return output.argmax(axis=1) + self.first
+        return most_probable(output) + self.first
 
 
 class LocScale:

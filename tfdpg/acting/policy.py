@@ -27,13 +27,15 @@ class ActingPolicy:
 
     def __init__(self, spec: Spec, recall: Recall | None, forward: ForwardPass):
         self.spec, self.recall, self._forward = spec, recall, forward
-        self._memory: Memory = NoMemory() if recall is None else LaneMemory(recall)
+        self._memory: Memory = NoMemory(spec.no_action) if recall is None else LaneMemory(recall)
         self._acted = np.zeros(0, bool)
 
     def __call__(self, observation: Any, action_before: Any = None) -> np.ndarray:
         """The actions for one observation or a batch, in the environment's units and shape, float32.
 
-        Those of a Discrete space are int64, one number or `[batch]`.
+        Those of a Discrete space are int64, one number or `[batch]`. An observation with a non-finite number is
+        answered with `spec.no_action`: NaN in each component, or the first action of a Discrete space minus 1. What is
+        remembered stays as it was before that observation, and other rows of the batch are computed as ever.
 
         Args:
             observation: one, or a batch.
@@ -75,7 +77,7 @@ class ActingPolicy:
             raise ValueError(f"`action_before` is for policies that remember actions. Received one: {self!r}")
         if self._acted.any():
             own = self._memory.state[:, : self.spec.act_dim]
-            self._memory.keep(np.where(self._acted[:, None], executed, own))
+            self._memory.keep(np.where(self._acted[:, None] & np.isfinite(executed), executed, own))
 
     def _actions(self, name: str, action: Any, leading: tuple[int, ...]) -> np.ndarray:
         """An action for each observation, as signatures take them: a row, or an entry if Discrete."""

@@ -1,6 +1,6 @@
 """What policies with a memory recall of an episode, lane by lane; a policy without one recalls nothing. NumPy only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -11,8 +11,32 @@ ForwardPass = Callable[[Packed], np.ndarray]
 """From packed observations to the outputs of a policy's network, `[lanes, n]`.
 
 With a memory, what the lanes recall comes with them as one more matrix at the end, and the outputs with the new state
-behind them (see `Recall`).
+behind them (see `Recall`). Its inputs are finite: `Memory.ask` applies the rule on non-finite observations.
 """
+
+
+def nonfinite_rows(matrices: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Find the rows that hold NaN or an infinity.
+
+    Args:
+        matrices: `[batch, n]` each, of floats or integers.
+
+    Returns:
+        A mask, bool `[batch]`; None where all numbers are finite.
+    """
+    nonfinite: np.ndarray | None = None
+    for matrix in matrices:
+        if matrix.dtype.kind == "f":
+            finite = np.isfinite(matrix)
+            if np.count_nonzero(finite) < finite.size:
+                rows: np.ndarray = ~np.logical_and.reduce(finite, axis=1)
+                nonfinite = rows if nonfinite is None else np.logical_or(nonfinite, rows)
+    return nonfinite
+
+
+def with_zeros(matrices: Sequence[np.ndarray]) -> Packed:
+    """Replace NaN and infinities by 0, so that a forward pass sees finite numbers only."""
+    return tuple(np.nan_to_num(matrix, nan=0, posinf=0, neginf=0) for matrix in matrices)
 
 
 class Recall(NamedTuple):
@@ -83,7 +107,11 @@ class Memory(Protocol):
     state: np.ndarray
 
     def ask(self, actor: ForwardPass, packed: Packed) -> np.ndarray:
-        """The outputs of a policy, `[lanes, n]`, which goes on to its next state."""
+        """The outputs of a policy, `[lanes, n]`, which goes on to its next state.
+
+        A row with a non-finite number in its observation, its last action or reward or its recurrent state has outputs
+        of NaN, and what is remembered for that row stays as it is.
+        """
         ...
 
     def pass_by(self, actor: ForwardPass, packed: Packed) -> Any:
@@ -108,16 +136,25 @@ class Memory(Protocol):
 
 
 class NoMemory:
-    """The memory of a policy that sees nothing but observations."""
+    """The memory of a policy that sees nothing but observations.
+
+    Args:
+        no_output: what the outputs of a row with a non-finite observation are.
+    """
 
     width = 0
 
-    def __init__(self):
-        self.state = np.zeros((0, 0), np.float32)
+    def __init__(self, no_output: float = np.nan):
+        self.state, self._no_output = np.zeros((0, 0), np.float32), no_output
 
     def ask(self, actor: ForwardPass, packed: Packed) -> np.ndarray:
-        """The outputs of a policy, `[lanes, n]`."""
-        return actor(packed)
+        """The outputs of a policy, `[lanes, n]`; those of a row with a non-finite observation are `no_output`."""
+        nonfinite = nonfinite_rows(packed)
+        if nonfinite is None:
+            return actor(packed)
+        outputs = np.array(actor(with_zeros(packed)))
+        outputs[nonfinite] = self._no_output
+        return outputs
 
     def pass_by(self, actor: ForwardPass, packed: Packed) -> None:
         """Asks nothing: nothing would be remembered."""
@@ -134,7 +171,7 @@ class NoMemory:
 
     def anew(self) -> "NoMemory":
         """Another one."""
-        return NoMemory()
+        return NoMemory(self._no_output)
 
 
 class LaneMemory:
@@ -148,25 +185,37 @@ class LaneMemory:
         self.recall, self.width = recall, recall.stored_width
         self._start, self._before = recall.start(1), recall.before_width
         self.state = self._recalled = recall.start(0)
+        self._nonfinite: np.ndarray | None = None
 
     def ask(self, actor: ForwardPass, packed: Packed) -> np.ndarray:
-        """The outputs of a policy, `[lanes, n]`, which goes on to its next state."""
+        """The outputs of a policy, `[lanes, n]`, which goes on to its next state; see `Memory.ask`."""
         if len(self.state) != len(packed[0]):
             self.state = self.recall.start(len(packed[0]))
         self._recalled, self.state = self.state, self.state.copy()
-        asked = actor((*packed, self._recalled))
-        outputs = asked.shape[1] - self.recall.state_width
-        self.state[:, self._before :] = asked[:, outputs:]
-        return asked[:, :outputs]
+        inputs = (*packed, self._recalled)
+        self._nonfinite = nonfinite = nonfinite_rows(inputs)
+        asked = actor(inputs if nonfinite is None else with_zeros(inputs))
+        width = asked.shape[1] - self.recall.state_width
+        self.state[:, self._before :] = asked[:, width:]
+        if nonfinite is None:
+            return asked[:, :width]
+        self.state[nonfinite] = self._recalled[nonfinite]
+        return np.where(nonfinite[:, None], np.float32(np.nan), asked[:, :width])
 
     pass_by = ask
 
     def keep(self, step: np.ndarray) -> np.ndarray:
-        """Remembers the action, and puts the state with which it was taken behind the step, if it is stored."""
+        """Remembers the action, and puts the state with which it was taken behind the step, if it is stored.
+
+        What answers a non-finite observation is not remembered.
+        """
         spec = self.recall.spec
         if self.recall.action:
-            action = step[:, : spec.act_dim]
-            self.state[:, : spec.act_dim] = np.minimum(np.maximum(action, spec.low), spec.high)
+            action = np.minimum(np.maximum(step[:, : spec.act_dim], spec.low), spec.high)
+            if self._nonfinite is not None:
+                action = np.where(self._nonfinite[:, None], self._recalled[:, : spec.act_dim], action)
+                self._nonfinite = None
+            self.state[:, : spec.act_dim] = action
         return np.concatenate([step, self._recalled[:, self._before :]], axis=1) if self.width else step
 
     def received(self, reward: np.ndarray) -> None:

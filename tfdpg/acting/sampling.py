@@ -4,6 +4,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from tfdpg.acting.outputs import most_probable
 from tfdpg.spec import Spec
 
 WITHOUT_NOISE = (
@@ -32,12 +33,14 @@ class CategoricalSampling:
         cumulative = np.cumsum(output, axis=1)
         drawn = rng.random((len(output), 1), np.float32) * cumulative[:, -1:]
         index = np.minimum((cumulative <= drawn).sum(axis=1, keepdims=True), self._actions - 1)
+        index = np.where(np.isnan(output[:, :1]), -1, index)
         return np.concatenate([index + np.float32(self._first), output], axis=1, dtype=np.float32)
 
     def greedy(self, output: np.ndarray) -> np.ndarray:
         """The most probable actions, `[lanes, 1 + actions]`."""
-        index = output.argmax(axis=1)
+        index = most_probable(output)
         certain = np.eye(self._actions, dtype=np.float32)[index]
+        certain[index < 0] = np.nan
         return np.concatenate([index[:, None] + np.float32(self._first), certain], axis=1, dtype=np.float32)
 
     def end(self, ended: np.ndarray) -> None:

@@ -259,6 +259,8 @@ class Agent(metaclass=_AgentType):
         """The greedy action for each observation of a batch, or for one, in the environment's shape; no noise.
 
         With a memory: for sequences from an episode's start, `[time, ...]` or `[batch, time, ...]`; see also `policy`.
+        An observation with a non-finite number gets `spec.no_action`: NaN in each component, or for a Discrete space
+        its first action minus 1; what is remembered stays as it was before that observation.
         """
         refuse(self.predict, unknown)
         return evaluation.predict(self, observations)

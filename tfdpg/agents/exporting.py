@@ -24,6 +24,7 @@ def export_agent(agent: "Agent", directory: str | Path, options: ExportOptions) 
     with tempfile.TemporaryDirectory() as scratch:
         version = _write(agent, Path(scratch) / Path(directory).absolute().name, options)
         given = options.format, options.quantize, options.max_error, references, observations, options.batch
+        given = *given, options.prefix, options.weights_in_c_file
         return export.convert(version, directory, *given, trusted=True)
 
 

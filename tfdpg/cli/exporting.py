@@ -20,6 +20,8 @@ def export(
     quantize: Literal["int8"] | None = None,
     max_error: float = 0.05,
     batch: int | None = None,
+    prefix: str | None = None,
+    weights_in_c_file: bool = False,
     episodes: int = 0,
     trusted: bool = False,
 ) -> None:
@@ -34,6 +36,8 @@ def export(
         quantize: int8 for a LiteRT policy with weights of 8 bits.
         max_error: the largest error of its actions, in units of the action scale; with more it is not written.
         batch: fixes the number of rows of a LiteRT model's inputs and outputs, which is free otherwise.
+        prefix: of all names in a C header, in lower case; the default is made of the directory's name.
+        weights_in_c_file: define the weights of a C header in policy.c beside it.
         episodes: evaluate it for so many, as `tfdpg evaluate` does, and put the scores into tfdpg.json.
         trusted: import the modules, and use the replay directory, that the files name, and take the best policy
             whatever its operations do.
@@ -43,7 +47,10 @@ def export(
         raise ValueError(f"The model directory must not be a run's, and {directory} is: it has a run.json.")
     from tfdpg.agents.options import ExportOptions
 
-    options = ExportOptions(signatures=signatures, format=format, quantize=quantize, max_error=max_error, batch=batch)
+    own = {"prefix": prefix, "weights_in_c_file": weights_in_c_file}
+    options = ExportOptions(
+        signatures=signatures, format=format, quantize=quantize, max_error=max_error, batch=batch, **own
+    )
     natural("episodes", episodes)
     if episodes and format != "tf_saved_model":
         raise ValueError(f"`--episodes` is for a SavedModel. Received: --format {format}")
@@ -62,6 +69,8 @@ def convert(
     max_error: float = 0.05,
     batch: int | None = None,
     trusted: bool = False,
+    prefix: str | None = None,
+    weights_in_c_file: bool = False,
 ) -> None:
     """Write an exported model, a SavedModel, in another format; the agent is not needed.
 
@@ -73,14 +82,17 @@ def convert(
         max_error: the largest error of its actions, in units of the action scale; with more it is not written.
         batch: fixes the number of rows of a LiteRT model's inputs and outputs, which is free otherwise.
         trusted: load the model whatever its operations do.
+        prefix: of all names in a C header, in lower case; the default is made of the directory's name.
+        weights_in_c_file: define the weights of a C header in policy.c beside it.
     """
     paths.check_model(path)
     from tfdpg.agents.options import ExportOptions
 
-    options = ExportOptions(format=format, quantize=quantize, max_error=max_error, batch=batch)
+    own = {"prefix": prefix, "weights_in_c_file": weights_in_c_file}
+    options = ExportOptions(format=format, quantize=quantize, max_error=max_error, batch=batch, **own)
     import_tensorflow()
     from tfdpg import export as exports
 
     version = exports.latest_version(path)
     given = options.format, options.quantize, options.max_error
-    print(f"wrote {exports.convert(version, directory, *given, batch=options.batch, trusted=trusted)}")
+    print(f"wrote {exports.convert(version, directory, *given, batch=options.batch, **own, trusted=trusted)}")

@@ -1,6 +1,7 @@
 """C: a stock policy as one header, `policy.h`, tried with the system's compiler."""
 
 import contextlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -11,12 +12,15 @@ from typing import Any
 import numpy as np
 
 from tfdpg.acting import load_actor, load_critics
+from tfdpg.arguments import reject
 from tfdpg.export.c_header import c_header
 from tfdpg.export.source import Source
 from tfdpg.export.verify import Inputs, Run
 from tfdpg.exported import STOCK, ExportError, named
 
 HEADER = "policy.h"
+WEIGHTS = "policy.c"
+PREFIX = re.compile("[a-z][a-z0-9_]*")
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic")
 MAIN = """\
@@ -25,30 +29,30 @@ MAIN = """\
 #include "policy.h"
 
 int main(int argc, char **argv) {
-    float x[TFDPG_X], a[TFDPG_A];
-#ifdef TFDPG_Q1
+    float x[PREFIX_X], a[PREFIX_A];
+#ifdef PREFIX_Q1
     while (argc > 1 && fread(x, sizeof x, 1, stdin) == 1 && fread(a, sizeof a, 1, stdin) == 1) {
-        float q = tfdpg_q1(x, a);
-#ifdef TFDPG_Q2
-        q = strcmp(argv[1], "q2") ? q : tfdpg_q2(x, a);
+        float q = prefix_q1(x, a);
+#ifdef PREFIX_Q2
+        q = strcmp(argv[1], "q2") ? q : prefix_q2(x, a);
 #endif
         fwrite(&q, sizeof q, 1, stdout);
     }
 #endif
     (void)argv, (void)strcmp;
-#ifdef TFDPG_STATE
-    tfdpg_state state;
-    tfdpg_start(&state);
+#ifdef PREFIX_STATE
+    prefix_state state;
+    prefix_start(&state);
     if (argc > 1) fwrite(&state, sizeof state, 1, stdout);
     while (fread(x, sizeof x, 1, stdin) == 1 && fread(&state, sizeof state, 1, stdin) == 1) {
-        tfdpg_pi(x, a, &state);
+        prefix_pi(x, a, &state);
         fwrite(a, sizeof a, 1, stdout);
         fwrite(&state, sizeof state, 1, stdout);
     }
 #else
     (void)argc;
     while (fread(x, sizeof x, 1, stdin) == 1) {
-        tfdpg_pi(x, a);
+        prefix_pi(x, a);
         fwrite(a, sizeof a, 1, stdout);
     }
 #endif
@@ -59,8 +63,29 @@ int main(int argc, char **argv) {
 begins with the state of an episode's start, or goes from observations and actions to the values of the critic named."""
 
 
-def write(source: Source, directory: Path, quantize: str | None) -> tuple[dict[str, str], dict[str, str]]:
+def prefix_of(name: str) -> str:
+    """Make the prefix of names in C from a model's name: in lower case, with _ for all but letters and digits."""
+    found = re.sub("[^a-z0-9]+", "_", name.lower()).strip("_")
+    return found if PREFIX.fullmatch(found) else f"policy_{found}".strip("_")
+
+
+def check_prefix(prefix: str) -> None:
+    """Raises `ValueError` unless names that begin with `prefix` are C identifiers."""
+    if not PREFIX.fullmatch(prefix):
+        raise reject("prefix", "a C identifier of lower-case letters, digits and _ that begins with a letter", prefix)
+
+
+def write(
+    source: Source, directory: Path, quantize: str | None, prefix: str = "policy", weights_in_c_file: bool = False
+) -> tuple[dict[str, str], dict[str, str]]:
     """Writes `policy.h`; gives its name for the policy and the stock critics, and why there are no other signatures.
+
+    Args:
+        source: the SavedModel.
+        directory: where the files go.
+        quantize: None.
+        prefix: what the names in the header begin with.
+        weights_in_c_file: whether `policy.c` defines the weights, in place of the header.
 
     Raises:
         ExportError: the policy is no stock one, or there is no compiler to try it with.
@@ -72,11 +97,15 @@ def write(source: Source, directory: Path, quantize: str | None) -> tuple[dict[s
     title = f"The policy of {facts['agent']}{' on ' + trained['id'] if trained else ''}, by tfdpg"
     actor = load_actor(source.version / STOCK, source.spec, source.recall)
     critics = load_critics(source.version / STOCK, source.spec)
-    (directory / HEADER).write_text(c_header(actor, f"{title} {facts['versions']['tfdpg']}.", critics))
+    title, weights_file = f"{title} {facts['versions']['tfdpg']}.", WEIGHTS if weights_in_c_file else None
+    header, weights = c_header(actor, title, critics, prefix, weights_file)
+    (directory / HEADER).write_text(header)
+    if weights_in_c_file:
+        (directory / WEIGHTS).write_text(f'#include "{HEADER}"\n\n{weights}')
     files = dict.fromkeys(("pi", *critics), HEADER)
     reasons = {name: "it is not in the header" for name in source.signatures if name not in files}
     if "initial_state" in reasons:
-        reasons["initial_state"] = "it is tfdpg_start"
+        reasons["initial_state"] = f"it is {prefix}_start"
     return files, reasons
 
 
@@ -96,8 +125,10 @@ def compiler() -> str:
 def run(source: Source, directory: Path) -> Iterator[Run]:
     """Computes `pi` with the compiled header, for rows one after the other."""
     with tempfile.TemporaryDirectory() as scratch:
-        (Path(scratch) / "main.c").write_text(MAIN)
-        command = [compiler(), *FLAGS, f"-I{directory.absolute()}", "main.c", "-o", "main", "-lm"]
+        (found,) = re.findall(r"^#ifndef (\w+)_POLICY_H$", (directory / HEADER).read_text(), re.MULTILINE)
+        (Path(scratch) / "main.c").write_text(MAIN.replace("PREFIX", found).replace("prefix", found.lower()))
+        weights = [str(path.absolute()) for path in [directory / WEIGHTS] if path.exists()]
+        command = [compiler(), *FLAGS, f"-I{directory.absolute()}", "main.c", *weights, "-o", "main", "-lm"]
         made = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
         if made.returncode:
             raise ExportError(f"The header does not compile: {made.stderr[:2000]}")

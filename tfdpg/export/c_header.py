@@ -23,25 +23,37 @@ HEAD = """\
    C99 (or C++), no library but libm, no allocation; every function is static inline.
 {usage}
 */
-#ifndef TFDPG_POLICY_H
-#define TFDPG_POLICY_H
+#ifndef {upper}_POLICY_H
+#define {upper}_POLICY_H
 
 #include <math.h>
+#include <stdint.h>
+#include <string.h>
 
 #ifdef __cplusplus
-#define TFDPG_RESTRICT __restrict
+#define {upper}_RESTRICT __restrict
 #else
-#define TFDPG_RESTRICT restrict
+#define {upper}_RESTRICT restrict
 #endif
 
-#define TFDPG_X {x} /* the numbers of an observation */
-#define TFDPG_A {a} /* the numbers of an action */
+#define {upper}_X {x} /* the numbers of an observation */
+#define {upper}_A {a} /* the components of an action */
 
-static inline float tfdpg_clip(float v, float low, float high) {{ return v < low ? low : v > high ? high : v; }}
-static inline float tfdpg_sigmoid(float v) {{ return 0.5f * (1.0f + tanhf(0.5f * v)); }}
+static inline float {prefix}_clip(float v, float low, float high) {{ return v < low ? low : v > high ? high : v; }}
+static inline float {prefix}_sigmoid(float v) {{ return 0.5f * (1.0f + tanhf(0.5f * v)); }}
+
+/* whether all of n numbers are finite, also where a compiler assumes that they are (-ffast-math) */
+static inline int {prefix}_finite(int n, const float *v) {{
+    for (int i = 0; i < n; i++) {{
+        uint32_t bits;
+        memcpy(&bits, v + i, sizeof bits);
+        if ((bits & 0x7f800000u) == 0x7f800000u) return 0;
+    }}
+    return 1;
+}}
 
 /* y += x K, of n numbers to m */
-static inline void tfdpg_product(int n, int m, const float *K, const float *x, float *TFDPG_RESTRICT y) {{
+static inline void {prefix}_product(int n, int m, const float *K, const float *x, float *{upper}_RESTRICT y) {{
     for (int i = 0; i < n; i++)
         for (int j = 0; j < m; j++) y[j] += x[i] * K[i * m + j];
 }}
@@ -51,9 +63,9 @@ ACTIVATE = {
     "relu": "{v} > 0.0f ? {v} : 0.0f",
     "tanh": "tanhf({v})",
     "elu": "{v} > 0.0f ? {v} : expm1f({v})",
-    "sigmoid": "tfdpg_sigmoid({v})",
-    "silu": "{v} * tfdpg_sigmoid({v})",
-    "swish": "{v} * tfdpg_sigmoid({v})",
+    "sigmoid": "{prefix}_sigmoid({v})",
+    "silu": "{v} * {prefix}_sigmoid({v})",
+    "swish": "{v} * {prefix}_sigmoid({v})",
     "softplus": "({v} > 0.0f ? {v} : 0.0f) + log1pf(expf(-fabsf({v})))",
     "leaky_relu": "{v} > 0.0f ? {v} : 0.2f * {v}",
     "linear": "{v}",
@@ -61,13 +73,24 @@ ACTIVATE = {
 """The activations of `tfdpg.acting.ACTIVATIONS` in C."""
 
 
-def c_header(actor: MLPActor, title: str, critics: Mapping[str, MLPCritic] = MappingProxyType({})) -> str:
-    """The text of `policy.h`: `tfdpg_pi(x, a)`, or `tfdpg_pi(x, a, state)` and `tfdpg_start(state)` with a memory.
+def c_header(
+    actor: MLPActor,
+    title: str,
+    critics: Mapping[str, MLPCritic] = MappingProxyType({}),
+    prefix: str = "policy",
+    weights_file: str | None = None,
+) -> tuple[str, str]:
+    """Write a policy in C: `PREFIX_pi(x, a)`, or with a recurrent policy `PREFIX_pi(x, a, state)` and `PREFIX_start`.
 
     Args:
         actor: the policy, with its weights.
         title: what it is, for the comment at the top.
-        critics: by the names of their functions; `tfdpg_q1(x, a)` is the value of an action.
+        critics: by the names of their functions; `PREFIX_q1(x, a)` is the value of an action.
+        prefix: what every name in the header begins with, in lower case; macros have it in upper case.
+        weights_file: the name of the `.c` file that is to define the weights; None defines them in the header.
+
+    Returns:
+        The text of the header, and the definitions of the weights for `weights_file`, which is empty without one.
     """
     spec = actor.spec
     sizes = [leaf.columns.stop - leaf.columns.start for leaf in spec.leaves]
@@ -79,30 +102,60 @@ def c_header(actor: MLPActor, title: str, critics: Mapping[str, MLPCritic] = Map
         f"x: the observation as the environment gives it, flattened: {parts}; a: {action}.",
         "Normalisation, encoding and the action's scale are inside.",
     ]
-    code = _Code(actor, [])
+    code = _Code(actor, {}, prefix)
     body, state = code.forward(), code.state()
+    answer = "a is NaN" if spec.actions is None else f"a is {spec.no_action}, which is no action"
+    unchanged = "" if actor.recall is None else ", and the state stays as it was"
+    usage.append(f"{prefix}_pi returns 0; or 1 where an input is NaN or infinite: then {answer}{unchanged}.")
     for name, critic in critics.items():
-        body += ["", *_Code(critic, code.constants).value(name)]
-        usage.append(f"tfdpg_{name}(x, a): what critic {name} says of the action a.")
+        body += ["", *_Code(critic, code.constants, prefix).value(name)]
+        usage.append(
+            f"{prefix}_{name}(x, a): what critic {name} says of the action a; NaN where an input is not finite."
+        )
     if actor.recall is not None:
-        usage.append("tfdpg_start(&state) begins an episode. tfdpg_pi(x, a, &state) is a step.")
+        usage.append(f"{prefix}_start(&state) begins an episode. {prefix}_pi(x, a, &state) is a step.")
         if actor.recall.action:
             usage.append("It puts a into state.a_before; put there what was done instead, if it was not a.")
         if actor.recall.reward:
             usage.append("Put the reward of each step into state.r_before.")
-    head = HEAD.format(title=title, usage="\n".join(f"   {line}" for line in usage), x=sum(sizes), a=spec.act_dim)
-    return "\n".join([head, *code.constants, *state, *body, "", "#endif", ""])
+    count = sum(len(values) for values in code.constants.values())
+    where = "" if weights_file is None else f", defined in {weights_file}"
+    usage.append(f"Weights: {count} floats, {4 * count} bytes of constants{where}.")
+    width = 0 if actor.recall is None else actor.recall.width
+    if width:
+        usage.append(f"State of one episode ({prefix}_state): {width} floats, {4 * width} bytes.")
+    text = "\n".join(f"   {line}" for line in usage)
+    head = HEAD.format(title=title, usage=text, x=sum(sizes), a=spec.act_dim, prefix=prefix, upper=prefix.upper())
+    definitions = [_definition(name, values) for name, values in code.constants.items()]
+    if weights_file is None:
+        return "\n".join([head, *(f"static {each}" for each in definitions), *state, *body, "", "#endif", ""]), ""
+    declared = [f"extern const float {name}[{len(values)}];" for name, values in code.constants.items()]
+    declared = ["#ifdef __cplusplus", 'extern "C" {', "#endif", *declared, "#ifdef __cplusplus", "}", "#endif", ""]
+    return "\n".join([head, *declared, *state, *body, "", "#endif", ""]), "\n".join(definitions)
+
+
+def _definition(name: str, values: list[str]) -> str:
+    """The definition of an array of constants."""
+    rows = [", ".join(values[start : start + 8]) for start in range(0, len(values), 8)]
+    return f"const float {name}[{len(values)}] = {{\n    " + ",\n    ".join(rows) + "};\n"
 
 
 class _Code:
     """Writes the statements of a forward pass; each step gets an array of its own."""
 
-    def __init__(self, network: Any, constants: list[str]):
+    def __init__(self, network: Any, constants: dict[str, list[str]], prefix: str):
         self._network, self.constants, self._lines, self._arrays = network, constants, list[str](), 0
+        self._prefix = prefix
+        self._width = sum(leaf.columns.stop - leaf.columns.start for leaf in network.spec.leaves)
 
     def forward(self) -> list[str]:
-        """The function `tfdpg_pi`."""
+        """The function that acts."""
         actor, recall = self._network, self._network.recall
+        inputs = [("x", self._width)] + [(f"state->{name}", size) for name, size in self._fields()]
+        finite = " && ".join(self._finite(*each) for each in inputs)
+        answer = "NAN" if actor.spec.actions is None else f"{actor.spec.no_action}.0f"
+        self._lines.append(f"if (!({finite})) {{")
+        self._lines += [f"    for (int i = 0; i < {actor.spec.act_dim}; i++) a[i] = {answer};", "    return 1;", "}"]
         x = self._normalized(self._encoded())
         if recall is not None:
             x = self._remembered(x)
@@ -111,9 +164,10 @@ class _Code:
         for step in actor.layers:
             x = self.step(step, x)
         self._act(x)
-        state = "" if recall is None else ", tfdpg_state *state"
+        self._lines.append("return 0;")
+        state = "" if recall is None else f", {self._prefix}_state *state"
         return [
-            f"static inline void tfdpg_pi(const float *x, float *a{state}) {{",
+            f"static inline int {self._prefix}_pi(const float *x, float *a{state}) {{",
             *(f"    {line}" for line in self._lines),
             "}",
         ]
@@ -121,6 +175,8 @@ class _Code:
     def value(self, name: str) -> list[str]:
         """The function of a critic."""
         critic: MLPCritic = self._network
+        finite = " && ".join(self._finite(*each) for each in (("x", self._width), ("a", critic.spec.act_dim)))
+        self._lines.append(f"if (!({finite})) return NAN;")
         act_dim, x = critic.spec.act_dim, self._normalized(self._encoded())
         center, half = self.constant("center", critic.spec.center), self.constant("half_range", critic.spec.half_range)
         action = self.array(act_dim, f"(a[i] - {center}[i]) / {half}[i]")
@@ -131,8 +187,13 @@ class _Code:
                 step, self._joined([x, action]) if depth == min(critic.action_layer, len(critic.torso.q)) else x
             )
         self._lines.append(f"return {self._mean(critic, x[0])};")
-        signature = f"static inline float tfdpg_{name}(const float *x, const float *a) {{"
-        return [f"#define TFDPG_{name.upper()}", signature, *(f"    {line}" for line in self._lines), "}"]
+        signature = f"static inline float {self._prefix}_{name}(const float *x, const float *a) {{"
+        return [
+            f"#define {self._prefix.upper()}_{name.upper()}",
+            signature,
+            *(f"    {line}" for line in self._lines),
+            "}",
+        ]
 
     def _mean(self, critic: MLPCritic, x: str) -> str:
         """The expected return, of what a head gives."""
@@ -157,30 +218,39 @@ class _Code:
         recall = self._network.recall
         if recall is None:
             return []
-        fields = [("a_before", recall.spec.act_dim)] if recall.action else []
-        fields += [*([("r_before", 1)] if recall.reward else []), *recall.parts]
+        prefix = self._prefix
         begin = ["state->r_before = 0.0f;"] if recall.reward else []
         begin += [f"for (int i = 0; i < {size}; i++) state->{name}[i] = 0.0f;" for name, size in recall.parts]
         if recall.action:
             center = self.constant("center", recall.spec.center)
             begin.append(f"for (int i = 0; i < {recall.spec.act_dim}; i++) state->a_before[i] = {center}[i];")
-        names = [name if name == "r_before" else f"{name}[{size}]" for name, size in fields]
+        names = [name if name == "r_before" else f"{name}[{size}]" for name, size in self._fields()]
         return [
-            "#define TFDPG_STATE /* the policy has a memory */",
-            f"typedef struct {{ float {', '.join(names)}; }} tfdpg_state;",
+            f"#define {prefix.upper()}_STATE /* the policy is recurrent */",
+            f"typedef struct {{ float {', '.join(names)}; }} {prefix}_state;",
             "",
-            "static inline void tfdpg_start(tfdpg_state *state) {",
+            f"static inline void {prefix}_start({prefix}_state *state) {{",
             *(f"    {line}" for line in begin),
             "}",
             "",
         ]
 
+    def _fields(self) -> list[tuple[str, int]]:
+        """The fields of the state with their widths; none for a policy that is not recurrent."""
+        recall = self._network.recall
+        if recall is None:
+            return []
+        before = [("a_before", recall.spec.act_dim)] if recall.action else []
+        return [*before, *([("r_before", 1)] if recall.reward else []), *recall.parts]
+
+    def _finite(self, name: str, width: int) -> str:
+        """Whether all numbers of an array, or the single one of `r_before`, are finite."""
+        return f"{self._prefix}_finite({width}, {'&' if name.endswith('r_before') else ''}{name})"
+
     def constant(self, name: str, values: Any) -> str:
         """An array of weights; returns its name."""
-        name = f"tfdpg_{name}{len(self.constants)}"
-        flat = [_number(value) for value in np.ravel(values)]
-        rows = [", ".join(flat[start : start + 8]) for start in range(0, len(flat), 8)]
-        self.constants.append(f"static const float {name}[{len(flat)}] = {{\n    " + ",\n    ".join(rows) + "};\n")
+        name = f"{self._prefix}_{name}{len(self.constants)}"
+        self.constants[name] = [_number(value) for value in np.ravel(values)]
         return name
 
     def array(self, width: int, value: str | None = None) -> tuple[str, int]:
@@ -200,7 +270,7 @@ class _Code:
         """A linear layer of an array."""
         y, width = self.array(len(bias), f"{self.constant('bias', bias)}[i]")
         kernel_name = self.constant("kernel", kernel)
-        self._lines.append(f"tfdpg_product({len(kernel)}, {width}, {kernel_name}, {x}, {y});")
+        self._lines.append(f"{self._prefix}_product({len(kernel)}, {width}, {kernel_name}, {x}, {y});")
         return y, width
 
     @functools.singledispatchmethod
@@ -215,7 +285,7 @@ class _Code:
             y = self.step(step.norm, y)
         activation = next(name for name, function in ACTIVATIONS.items() if function is step.activation)
         if activation != "linear":
-            self.each(y[1], f"{y[0]}[i] = {ACTIVATE[activation].format(v=f'{y[0]}[i]')};")
+            self.each(y[1], f"{y[0]}[i] = {ACTIVATE[activation].format(v=f'{y[0]}[i]', prefix=self._prefix)};")
         return y
 
     @step.register
@@ -247,9 +317,10 @@ class _Code:
     def _(self, cell: LSTM, x: tuple[str, int], parts: list[str]) -> tuple[str, int]:
         units, (h, c) = cell.units, parts
         gates, _ = self.product(cell.kernel, cell.bias, self._joined([x, (h, units)])[0])
+        sigmoid = f"{self._prefix}_sigmoid"
         i, f, g, o = (f"{gates}[{k * units} + i]" for k in range(4))
-        self.each(units, f"{c}[i] = tfdpg_sigmoid({f}) * {c}[i] + tfdpg_sigmoid({i}) * tanhf({g});")
-        self.each(units, f"{h}[i] = tfdpg_sigmoid({o}) * tanhf({c}[i]);")
+        self.each(units, f"{c}[i] = {sigmoid}({f}) * {c}[i] + {sigmoid}({i}) * tanhf({g});")
+        self.each(units, f"{h}[i] = {sigmoid}({o}) * tanhf({c}[i]);")
         return h, units
 
     @cell.register
@@ -257,8 +328,9 @@ class _Code:
         units, (h,) = cell.units, parts
         new, _ = self.product(cell.kernel, cell.bias, x[0])
         past, _ = self.product(cell.recurrent_kernel, cell.recurrent_bias, h)
-        z, _ = self.array(units, f"tfdpg_sigmoid({new}[i] + {past}[i])")
-        reset = f"tfdpg_sigmoid({new}[{units} + i] + {past}[{units} + i])"
+        sigmoid = f"{self._prefix}_sigmoid"
+        z, _ = self.array(units, f"{sigmoid}({new}[i] + {past}[i])")
+        reset = f"{sigmoid}({new}[{units} + i] + {past}[{units} + i])"
         candidate, _ = self.array(units, f"tanhf({new}[{2 * units} + i] + {reset} * {past}[{2 * units} + i])")
         self.each(units, f"{h}[i] = {candidate}[i] + {z}[i] * ({h}[i] - {candidate}[i]);")
         return h, units
@@ -301,7 +373,7 @@ class _Code:
             self.constant("mean", actor.mean),
             self.constant("std", actor.std),
         )
-        return self.array(x[1], f"tfdpg_clip(({x[0]}[i] - {mean}[i]) / {std}[i], -{clip}, {clip})")
+        return self.array(x[1], f"{self._prefix}_clip(({x[0]}[i] - {mean}[i]) / {std}[i], -{clip}, {clip})")
 
     def _remembered(self, x: tuple[str, int]) -> tuple[str, int]:
         """The features and the step before through the cells; the state goes on."""
@@ -328,7 +400,7 @@ class _Code:
             values = box.half_range, box.center, spec.low, spec.high
             half, center, low, high = (self.constant(*pair) for pair in zip(names, values, strict=True))
             action = f"tanhf({x[0]}[i]) * {half}[i] + {center}[i]"
-            self.each(spec.act_dim, f"a[i] = tfdpg_clip({action}, {low}[i], {high}[i]);")
+            self.each(spec.act_dim, f"a[i] = {self._prefix}_clip({action}, {low}[i], {high}[i]);")
         else:
             self._lines.append("int best = 0;")
             self.each(x[1], f"best = {x[0]}[i] > {x[0]}[best] ? i : best;")

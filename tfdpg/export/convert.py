@@ -16,7 +16,7 @@ from tfdpg.export.contract import signature_facts
 from tfdpg.export.examples import Observations, carried_observations
 from tfdpg.export.fidelity import ActionError, action_error, differences
 from tfdpg.export.source import Source
-from tfdpg.export.verify import Reference, Run, in_session
+from tfdpg.export.verify import Reference, Run, check_nonfinite, in_session
 from tfdpg.exported import FORMAT, METADATA, ExportError, check_directory, step, versions
 
 
@@ -24,15 +24,15 @@ class Format(NamedTuple):
     """A format that is made of a SavedModel.
 
     Attributes:
-        write: writes the signatures of a source into a directory, quantized or not; gives the file of each signature
-            that is written, and the reason for each that is left out.
+        write: writes the signatures of a source into a directory, quantized or not, with the format's own options as
+            keywords; gives the file of each signature that is written, and the reason for each that is left out.
         run: from a source and such a directory to what computes the signatures in the format's own runtime.
         modules: what both import.
         libraries: the names under which these are installed.
         output_name: what an output is called, by its name and those of the signature's inputs.
     """
 
-    write: Callable[[Source, Path, str | None], tuple[dict[str, str], dict[str, str]]]
+    write: Callable[..., tuple[dict[str, str], dict[str, str]]]
     run: Callable[[Source, Path], contextlib.AbstractContextManager[Run]]
     modules: Sequence[str] = ()
     libraries: Sequence[str] = ()
@@ -85,6 +85,8 @@ def convert(
     references: Mapping[str, Reference] | None = None,
     observations: Observations | None = None,
     batch: int | None = None,
+    prefix: str | None = None,
+    weights_in_c_file: bool = False,
     *,
     trusted: bool = False,
 ) -> Path:
@@ -99,6 +101,9 @@ def convert(
         references: what signatures must compute; the default of each is what the SavedModel does in a session.
         observations: on which a quantized policy is measured; by default, those of `carried_observations`.
         batch: the number of rows that signatures take, for LiteRT; None leaves it free.
+        prefix: for C, what all names in the header begin with, a C identifier in lower case; the default is made of the
+            name of `directory`.
+        weights_in_c_file: for C, whether the weights are defined in `policy.c` in place of `policy.h`.
         trusted: whether to load the SavedModel whatever its operations do.
 
     Returns:
@@ -114,18 +119,30 @@ def convert(
         raise reject("quantize", f'None, or "int8" where format="litert", beside format={format!r}', quantize)
     if batch is not None and format != "litert":
         raise reject("batch", f'None unless format="litert", beside format={format!r}', batch)
+    if format != "c" and (prefix is not None or weights_in_c_file):
+        raise ValueError(f'`prefix` and `weights_in_c_file` do nothing unless format="c". Received: format={format!r}')
+    own = {}
+    if format == "c":
+        own = {
+            "prefix": c.prefix_of(Path(directory).absolute().name) if prefix is None else prefix,
+            "weights_in_c_file": weights_in_c_file,
+        }
+        c.check_prefix(own["prefix"])
     chosen, source, directory = FORMATS[format], Source.open(version, batch, trusted), Path(directory)
     made = files.make_directory(directory.absolute().parent)
     try:
         parent = directory.absolute().parent
         writing = files.writing(directory)
         with _told(format), writing, files.scratch_directory(parent) as scratch, in_session(version, trusted) as saved:
-            written, left_out = chosen.write(source, scratch, quantize)
+            written, left_out = chosen.write(source, scratch, quantize, **own)
             if "pi" in left_out:
                 raise ExportError(f"The policy cannot be had as format={format!r}: {left_out['pi']}")
             expected = {name: functools.partial(saved, name) for name in source.signatures} | dict(references or {})
             facts = {"export_format": format, "left_out": left_out}
             with chosen.run(source, scratch) as run:
+                for name in written:
+                    if source.is_of_rows(name):
+                        check_nonfinite(name, source.cases[name][-1], source.observations, run)
                 if quantize is None:
                     found = differences(source, run, expected, list(written))
                 else:

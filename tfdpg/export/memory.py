@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from tfdpg.acting import Recall
-from tfdpg.export.signature import Outputs, Signature, refuse_keys, tensors
+from tfdpg.export.signature import Outputs, Signature, finite_rows, refuse_keys, tensors, where_finite, with_zeros
 from tfdpg.export.verify import Run, compare
 from tfdpg.exported import named
 from tfdpg.networks import Recurrent, bounded
@@ -72,6 +73,9 @@ def over_episodes(recall: Recall, critic: Recurrent, signature: Signature) -> Si
     """A signature on sequences from an episode's start: inputs and outputs are `[batch, time, ...]`.
 
     What came before a step are the actions of the sequence, and its rewards, the input `r`, if they are remembered.
+    A step with a non-finite number in its observation, its action or the reward before it has outputs of NaN. The
+    recurrent state does not change at a step whose observation or reward before is not finite, and after an action that
+    is not finite the one before it is still the last action.
 
     Args:
         recall: what the critic recalls.
@@ -81,11 +85,16 @@ def over_episodes(recall: Recall, critic: Recurrent, signature: Signature) -> Si
 
     def compute(observation: Any, a: Any, r: Any = None, **others: Any) -> Outputs:
         batch, time = tf.shape(a)[0], tf.shape(a)[1]
-        before = _before(recall, a, r)
-        remembered, _ = critic.remember(observation, before, tf.ones([batch, time], tf.bool), critic.start(before))
+        acted = finite_rows([a], 2)
+        a = with_zeros(a)
+        before = _before(recall, _last_finite(a, acted, recall.spec.center) if recall.action else a, r)
+        valid = finite_rows([before, *(x for x in keras.tree.flatten(observation) if x.dtype.is_floating)], 2)
+        seen, before = keras.tree.map_structure(with_zeros, observation), with_zeros(before)
+        remembered, _ = critic.remember(seen, before, valid, critic.start(before))
         others = {name: _for_each_step(values, batch, time) for name, values in others.items()}
         outputs = signature.compute(_flat(remembered), a=_flat(a), **others)
-        return {name: _unflat(values, batch, time) for name, values in outputs.items()}
+        outputs = {name: _unflat(values, batch, time) for name, values in outputs.items()}
+        return {name: where_finite(valid & acted, values, np.nan) for name, values in outputs.items()}
 
     def examples(observations: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return signature.examples(observations) | {"r": _rewards(observations, 2)}
@@ -124,6 +133,16 @@ def check_steps(pi: Recurrent, recall: Recall, examples: Mapping[str, np.ndarray
     found = np.concatenate([steps[-1][name] for name, _ in recall.parts], axis=1)
     compare("pi, stepped from initial_state", action, expected.reshape(action.shape), tolerance, tolerance)
     compare("pi, stepped from initial_state", found, state.numpy(), tolerance, tolerance)
+
+
+def _last_finite(a: Any, finite: Any, start: np.ndarray) -> tf.Tensor:
+    """For each step of `[batch, time, n]` the last finite value up to it; `start` `[n]` where there is none."""
+    time = tf.shape(a)[1]
+    steps = tf.range(time)
+    finite_first = tf.argsort(tf.where(finite, steps, steps + time), axis=1)
+    count = tf.cumsum(tf.cast(finite, tf.int32), axis=1)
+    last = tf.gather(finite_first, tf.maximum(count - 1, 0), axis=1, batch_dims=1)
+    return where_finite(count > 0, tf.gather(a, last, axis=1, batch_dims=1), start)
 
 
 def _before(recall: Recall, action: Any, reward: Any) -> tf.Tensor:

@@ -39,7 +39,12 @@ def _converted(source: Source, name: str) -> Any:
         return {output_name(key, inputs): tensor for key, tensor in source.signatures[name](*tensors).items()}
 
     with quiet("tf2onnx", logging.CRITICAL):  # which tells of every operation that there is not
-        model, _ = tf2onnx.convert.from_function(tf.function(call, autograph=False), list(inputs.values()), opset=OPSET)
+        model, _ = tf2onnx.convert.from_function(
+            tf.function(call, autograph=False),
+            list(inputs.values()),
+            opset=OPSET,
+            custom_op_handlers={"SelectV2": (_select, [])},
+        )
     _name_axes(model.graph, source, name)
     return model
 
@@ -55,6 +60,11 @@ def _name_axes(graph: Any, source: Source, name: str) -> None:
             if isinstance(word, str):
                 axis.dim_param = word
     del graph.value_info[:]  # the axes of other tensors, which runtimes infer
+
+
+def _select(graph: Any, node: Any, name: str, arguments: Any) -> None:
+    """Converts SelectV2 as Where. tf2onnx multiplies by 0 and 1, with which NaN is in both branches."""
+    node.type = "Where"
 
 
 def output_name(name: str, inputs: Collection[str]) -> str:

@@ -65,6 +65,12 @@ class Source(NamedTuple):
         """Seven raw observations by input name."""
         return {leaf.name: self.cases["pi"][-1][leaf.name] for leaf in self.spec.leaves}
 
+    def is_of_rows(self, name: str) -> bool:
+        """Whether a signature takes an observation for each row, and no sequences of them."""
+        leaf = self.spec.leaves[0]
+        given = self.inputs(name).get(leaf.name)
+        return given is not None and len(given.shape) == len(leaf.shape) + 1
+
     def inputs(self, name: str) -> dict[str, tf.TensorSpec]:
         """The inputs of a signature, in their order."""
         return {spec.name: spec for spec in self.signatures[name].structured_input_signature[0]}

@@ -118,8 +118,10 @@ def _action(spec: Spec, pi: Signature, recall: Recall | None) -> Signature:
             recalled |= {"r_before": given["0/reward"]} if recall.reward else {}
             start, begins = named(recall, tf.constant(recall.start(1))), given["0/step_type"] == FIRST
             recalled = {name: _where(begins, start[name], values) for name, values in recalled.items()}
-        outputs = pi.compute(network_inputs(spec, raw), **recalled)
-        state = {"a_before": outputs["pi"], **outputs}
+        outputs = pi.outputs(spec, network_inputs(spec, raw), **recalled)
+        state = dict(outputs)
+        if recall is not None and recall.action:  # the action before a non-finite observation stays the one before
+            state["a_before"] = tf.where(tf.math.is_nan(outputs["pi"]), recalled["a_before"], outputs["pi"])
         action = tf.reshape(outputs["pi"], [-1, *spec.act_shape])
         return {"action": action} | {f"state/{i}": state[name] for i, name in enumerate(names)}
 

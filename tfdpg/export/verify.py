@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -89,6 +89,40 @@ def compare_signature(
             differences = np.abs(np.asarray(found[key])[rows][finite] - wanted[rows][finite])
             largest = max(largest, np.max(differences, initial=0))
     return float(largest)
+
+
+def check_nonfinite(name: str, inputs: Inputs, observation: Collection[str], run: Run) -> None:
+    """Check the rule on non-finite observations, on a batch whose first observation is one.
+
+    The first row must be answered with NaN, and with the recurrent state that it was given; the other rows must be
+    computed as they are beside a finite observation.
+
+    Args:
+        name: the signature, of one step for each row.
+        inputs: a batch of several rows.
+        observation: the names of the parts of an observation.
+        run: computes the signature.
+
+    Raises:
+        ExportError: the signature does something else.
+    """
+    for key in observation:
+        if inputs[key].dtype.kind != "f":
+            continue
+        spoilt = {**inputs, key: inputs[key].copy()}
+        spoilt[key][0] = np.nan
+        clean, found = run(name, inputs), run(name, spoilt)
+        for output, values in found.items():
+            if output in inputs:
+                holds = np.array_equal(values[0], inputs[output][0])
+            else:  # an integer has no NaN
+                holds = values.dtype.kind != "f" or np.isnan(values[0]).all()
+            if not holds:
+                raise ExportError(
+                    f"The signature {name!r} must answer an observation that is not finite with NaN, and with the "
+                    f"state that it was given. Received: {output}={values[0]!r}. An older model must be exported again."
+                )
+            compare(f"{name} beside an observation that is not finite", values[1:], clean[output][1:], ATOL)
 
 
 def open_session(

@@ -20,7 +20,7 @@ from tfdpg.export.memory import check_steps
 from tfdpg.export.signature import Signature
 from tfdpg.export.stock import write_stock
 from tfdpg.export.tf_agents import methods, with_signatures_of
-from tfdpg.export.verify import ATOL, BATCHES, HALF_PRECISION, verify
+from tfdpg.export.verify import ATOL, BATCHES, HALF_PRECISION, check_nonfinite, verify
 from tfdpg.export.warmup import write_warmup
 from tfdpg.exported import FORMAT, METADATA, check_directory, described, move_to_next_version
 from tfdpg.networks import in_half_precision
@@ -86,6 +86,9 @@ def write(
                 metadata = {**metadata, **described(recall)}
                 tolerance = HALF_PRECISION if half_precision else ATOL
                 checks = [functools.partial(check_steps, networks["pi"], recall, examples, tolerance)]
+            leaves = [leaf.name for leaf in spec.leaves]
+            rows = [name for name, signature in signatures.items() if signature.axes == 1]
+            checks += [functools.partial(check_nonfinite, name, cases[name][-1], leaves) for name in rows]
             verify(scratch, references, cases, half_precision, checks)
             if actor is not None:
                 write_stock(scratch, spec, actor, critics, recall, references, cases)

@@ -46,6 +46,13 @@ class Input(NamedTuple):
             raise RequestError(f"input tensor {name}: expects to be {self.dtype} but {value.dtype} is provided")
         if not self.shape.is_compatible_with(value.shape):
             raise RequestError(f"input tensor {name}: expects shape {self.shape} but {value.shape} is provided")
+        check_finite(name, value)
+
+
+def check_finite(name: str, value: np.ndarray) -> None:
+    """Raises `RequestError` for an array that holds NaN or an infinity."""
+    if value.dtype.kind == "f" and not (finite := np.isfinite(value)).all():
+        raise RequestError(f"input tensor {name}: expects finite numbers but {value[~finite].flat[0]} is provided")
 
 
 class Signature:

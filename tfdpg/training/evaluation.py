@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 import gymnasium as gym
 import numpy as np
 
-from tfdpg.acting import Behaviour
+from tfdpg.acting import Behaviour, NoMemory
 from tfdpg.arguments import positive_int, reject
 from tfdpg.environments import opened
 from tfdpg.spec import Spec
@@ -224,7 +224,8 @@ def predict(agent: Any, observations: Any) -> np.ndarray:
     """The greedy actions of an agent for observations, or, with a memory, for sequences; see `Agent.predict`."""
     spec, behaviour = agent.spec, agent.behaviour
     if agent.recall is None:
-        actions = spec.served(behaviour.exploration.greedy(agent.actor.predict(spec.pack(observations))))
+        outputs = NoMemory().ask(agent.actor.predict, spec.pack(observations))
+        actions = spec.served(behaviour.exploration.greedy(outputs))
         return actions[0] if spec.is_single(observations) else actions
     if agent.recall.reward:
         raise ValueError(

@@ -22,6 +22,10 @@ class ExportOptions(Options, group="export"):
     """the largest error of the actions of a quantized policy, in units of the action scale; a larger one is refused."""
     batch: Count | None = None
     """the number of rows of inputs and outputs for LiteRT, for runtimes that need fixed shapes; None leaves it free."""
+    prefix: str | None = None
+    """for C, what all names in the header begin with, in lower case; None makes it of the directory's name."""
+    weights_in_c_file: bool = False
+    """for C, whether the weights are defined in `policy.c` in place of `policy.h`."""
 
     def check(self) -> None:
         """Refuses what the format has not."""
@@ -29,5 +33,7 @@ class ExportOptions(Options, group="export"):
             self.refuse(["signatures"], f'`format` is "{self.format}"')
         if self.format != "litert":
             self.refuse(["quantize", "batch"], f'`format` is "{self.format}"')
+        if self.format != "c":
+            self.refuse(["prefix", "weights_in_c_file"], f'`format` is "{self.format}"')
         if self.quantize is None:
             self.refuse(["max_error"], "`quantize` is None")

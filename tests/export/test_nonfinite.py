@@ -1,0 +1,261 @@
+"""Observations that are not finite, in every runtime: NaN in their rows, a state that stays, and other rows as ever."""
+
+import functools
+import importlib.util
+
+import keras
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import tfdpg
+from tests.agents.roster import ACER, D4PG, SMALL
+from tfdpg.export import ExportError, convert
+from tfdpg.export.convert import FORMATS
+from tfdpg.export.source import Source
+from tfdpg.export.verify import check_nonfinite, in_session
+from tfdpg.spec import Spec
+
+BAD = (np.nan, np.inf, -np.inf)
+MIXED = spaces.Dict({"camera": spaces.Box(0, 255, (2, 2), np.uint8), "speed": spaces.Box(-np.inf, np.inf, (2,))})
+RECURRENT = {
+    "recurrent": "lstm",
+    "recurrent_units": (4, 3),
+    "remembers": ("observation", "action", "reward"),
+    "seed": 1,
+}
+
+
+def custom():
+    """A policy whose layers only TensorFlow computes."""
+    pi = keras.Sequential([keras.Input([3]), keras.layers.Dense(8, "gelu"), keras.layers.Dense(1, "tanh")])
+    return tfdpg.TD3("Pendulum-v1", **{key: SMALL[key] for key in SMALL if key != "hidden_units"}, pi=pi)
+
+
+KINDS = {
+    "normalized": lambda: tfdpg.TD3("Pendulum-v1", **SMALL, normalize_observations=True, seed=1),
+    "dict": lambda: tfdpg.TD3(Spec(MIXED, spaces.Box(-1, 3, (2,))), **SMALL, seed=1),
+    "categorical": lambda: tfdpg.D4PG("Pendulum-v1", **SMALL | D4PG, seed=1),
+    "mixture": lambda: tfdpg.D4PG("Pendulum-v1", **SMALL, critic="mixture", seed=1),
+    "custom": custom,
+    "discrete": lambda: tfdpg.ACER("CartPole-v1", **ACER, seed=1),
+    "gaussian": lambda: tfdpg.ACER("Pendulum-v1", **ACER, seed=1),
+}
+
+
+def kinds(*quick):
+    """Parametrizes a test with all kinds; those that are not quick are slow."""
+    params = [pytest.param(kind, marks=() if kind in quick else pytest.mark.slow) for kind in KINDS]
+    return pytest.mark.parametrize("kind", params)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """An agent of a kind, and its export."""
+
+    @functools.cache
+    def make(kind):
+        agent = (KINDS | {"lstm": lambda: tfdpg.TD3("Pendulum-v1", **SMALL | RECURRENT)})[kind]()
+        return agent, agent.export(tmp_path_factory.mktemp(kind) / "model")
+
+    return make
+
+
+def observations(spec, count, bad=None):
+    """A batch of observations, and the same with numbers in rows 1, 2, ... that are not finite."""
+    space = spec.observation_space
+    space.seed(0)
+    packed = [spec.pack(space.sample()) for _ in range(count)]
+    finite = tuple(np.concatenate(parts) for parts in zip(*packed, strict=True))
+    finite = tuple(np.clip(part, -3, 3) if part.dtype == np.float32 else part for part in finite)
+    spoilt = tuple(part.copy() for part in finite)
+    for row, number in enumerate(BAD, start=1):
+        spoilt[0][row, row % 2] = number
+    given = [spec.unpack(part) for part in (finite, spoilt)]
+    return given if spec.is_dict else [part["x"] for part in given]
+
+
+@kinds("dict", "discrete")
+def test_rows_that_are_not_finite_are_answered_as_such_by_every_policy(made, kind):
+    agent, version = made(kind)
+    finite, spoilt = observations(agent.spec, 6)
+    policy = tfdpg.load(version)
+    policies = {"predict": agent.predict, "load": policy, "policy": agent.policy()}
+    if kind != "custom":
+        policies["numpy"] = policy.numpy()
+    for name, act in policies.items():
+        expected, found = act(finite), act(spoilt)
+        assert found.dtype == expected.dtype and found.shape == expected.shape, name
+        np.testing.assert_array_equal(found[[0, 4, 5]], expected[[0, 4, 5]], err_msg=name)
+        if kind == "discrete":
+            np.testing.assert_array_equal(found[1:4], -1, err_msg=name)
+        else:
+            assert np.isnan(found[1:4]).all(), name
+    one = {key: part[1] for key, part in spoilt.items()} if agent.spec.is_dict else spoilt[1]
+    np.testing.assert_array_equal(policy(one), policy(spoilt)[1])
+
+
+@kinds("normalized", "discrete")
+def test_critics_answer_nan(made, kind):
+    agent, version = made(kind)
+    finite, spoilt = observations(agent.spec, 6)
+    policy = tfdpg.load(version)
+    action = policy(finite)
+    given = {"q1": (action,), "q2": (action,)}
+    given |= {"v": (), "distribution": ()} if "v" in agent.signatures else {}
+    given |= {"z": (action,)} if "z" in agent.signatures else {}
+    for name, others in given.items():
+        for x, nan in ((finite, []), (spoilt, [1, 2, 3])):
+            outputs = getattr(policy, name)(x, *others)
+            for values in outputs.values() if isinstance(outputs, dict) else [outputs]:
+                assert np.flatnonzero(np.isnan(values.reshape(6, -1)).all(axis=1)).tolist() == nan
+                assert np.flatnonzero(np.isnan(values.reshape(6, -1)).any(axis=1)).tolist() == nan
+    if agent.spec.actions is None:
+        action = action.copy()
+        action[4, 0] = np.nan
+        assert np.flatnonzero(np.isnan(policy.q1(finite, action))).tolist() == [4]
+    best, *values = policy.pi_and_q(spoilt)
+    np.testing.assert_array_equal(best, policy(spoilt))
+    assert all(np.flatnonzero(np.isnan(value)).tolist() == [1, 2, 3] for value in values)
+
+
+@pytest.mark.parametrize("which", ["load", "numpy", "policy"])
+@pytest.mark.parametrize("bad", BAD)
+def test_a_recurrent_policy_goes_on_as_if_the_observation_had_not_come(made, which, bad):
+    agent, version = made("lstm")
+    make = {
+        "load": lambda: tfdpg.load(version),
+        "numpy": lambda: tfdpg.load(version).numpy(),
+        "policy": agent.policy,
+    }[which]
+    rows = np.random.default_rng(0).normal(size=(4, 3, 3)).astype(np.float32)
+    spoilt, policy, other = rows[1].copy(), make(), make()
+    spoilt[1, 2] = bad
+    expected, found = [], []
+    for observation in (rows[0], rows[1], spoilt, rows[2], rows[3]):
+        action = policy(observation)
+        if observation is spoilt:
+            assert np.isnan(action[1]).all() and np.isfinite(action[[0, 2]]).all()
+        else:
+            found.append(action[1])
+            policy.received(np.full(3, 0.5))
+    for observation in rows:
+        expected.append(other(observation)[1])
+        other.received(np.full(3, 0.5))
+    np.testing.assert_array_equal(found, expected)
+    assert len(np.unique(np.round(expected, 6))) == 4
+
+
+def test_what_was_done_instead_is_remembered_and_nan_is_not(made):
+    _, version = made("lstm")
+    rows = np.random.default_rng(1).normal(size=(3, 3)).astype(np.float32)
+    policies = [tfdpg.load(version).numpy() for _ in range(3)]
+    for policy in policies:
+        policy(rows[0])
+    assert np.isnan(policies[0](np.full(3, np.nan))).all() and np.isnan(policies[1](np.full(3, np.nan))).all()
+    kept, told = policies[0](rows[1], action_before=[np.nan]), policies[1](rows[1], action_before=[2.0])
+    np.testing.assert_array_equal(kept, policies[2](rows[1]))
+    assert not np.allclose(told, kept)
+
+
+def test_a_sequence_goes_on_as_if_the_step_had_not_come(made):
+    agent, version = made("lstm")
+    policy, rng = tfdpg.load(version), np.random.default_rng(2)
+    x, a, r = (rng.normal(size=size).astype(np.float32) for size in ((6, 3), (6, 1), (6,)))
+    a = np.clip(a, -2, 2)
+    for bad in BAD:
+        with_step, acts, rewards = np.insert(x, 3, x[3], axis=0), np.insert(a, 3, bad, axis=0), np.insert(r, 3, r[2])
+        with_step[3, 1] = bad
+        found = policy.q1(with_step, acts, rewards)
+        assert np.isnan(found[3])
+        np.testing.assert_allclose(np.delete(found, 3), policy.q1(x, a, r), rtol=1e-6, atol=1e-7)
+        changed = a.copy()
+        changed[2] = bad  # the observation was seen
+        assert np.flatnonzero(np.isnan(policy.q1(x, changed, r))).tolist() == [2]
+        rewards = r.copy()
+        rewards[2] = bad
+        assert np.flatnonzero(np.isnan(policy.q1(x, a, rewards))).tolist() == [3]
+
+
+@pytest.mark.slow
+def test_an_agent_predicts_sequences_likewise():
+    agent = tfdpg.TD3("Pendulum-v1", **SMALL | RECURRENT | {"remembers": ("observation", "action")})
+    x = np.random.default_rng(3).normal(size=(5, 3)).astype(np.float32)
+    with_step = np.insert(x, 2, np.nan, axis=0)
+    found = agent.predict(with_step)
+    assert np.isnan(found[2]).all()
+    np.testing.assert_array_equal(np.delete(found, 2, axis=0), agent.predict(x))
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_the_session_keeps_the_state(made, bad):
+    _, version = made("lstm")
+    source = Source.open(version)
+    inputs = {name: values.copy() for name, values in source.cases["pi"][-1].items()}
+    with in_session(version) as run:
+        expected = run("pi", inputs)
+        for name in ("x", "a_before", "r_before", "h_0", "c_1"):
+            spoilt = {key: values.copy() for key, values in inputs.items()}
+            spoilt[name][2, ...] = bad
+            found = run("pi", spoilt)
+            for output, values in found.items():
+                np.testing.assert_array_equal(np.delete(values, 2, 0), np.delete(expected[output], 2, 0))
+                np.testing.assert_array_equal(values[2], spoilt[output][2] if output in inputs else np.full(1, np.nan))
+
+
+@pytest.mark.parametrize("format", ["c", *(pytest.param(name, marks=pytest.mark.slow) for name in ("litert", "onnx"))])
+@pytest.mark.parametrize(
+    "kind", ["lstm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dict", "discrete"))]
+)
+def test_other_formats_do_as_the_saved_model_does(made, tmp_path, format, kind):
+    missing = [name for name in FORMATS[format].modules if importlib.util.find_spec(name.partition(".")[0]) is None]
+    if missing:
+        pytest.skip(f"{missing} are not installed")
+    agent, version = made(kind)
+    directory, source = convert(version, tmp_path / "model", format), Source.open(version)
+    inputs = {name: values.copy() for name, values in source.cases["pi"][-1].items()}
+    leaf = next(leaf.name for leaf in agent.spec.leaves if leaf.dtype == "float32")
+    inputs[leaf][1], inputs[leaf][4, 0] = np.nan, np.inf
+    with FORMATS[format].run(source, directory) as run, in_session(version) as in_tensorflow:
+        expected, found = in_tensorflow("pi", inputs), run("pi", inputs)
+        for name, values in expected.items():
+            np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-5, equal_nan=True)
+        assert (expected["pi"][[1, 4]] == -1).all() or np.isnan(expected["pi"][[1, 4]]).all()
+
+
+def test_an_export_that_breaks_the_rule_is_refused(made):
+    _, version = made("dict")
+    source = Source.open(version)
+    inputs = source.cases["pi"][-1]
+
+    def frozen(name, inputs):
+        return {"pi": np.zeros((len(inputs["speed"]), 2), np.float32)}
+
+    def mixing(name, inputs):
+        bad = np.isnan(inputs["speed"]).any(axis=1)
+        return {"pi": np.where(bad[:, None], np.nan, np.full((len(bad), 2), bad.any(), np.float32))}
+
+    for run, message in (
+        (frozen, "must answer an observation that is not finite with NaN"),
+        (mixing, "beside an obser"),
+    ):
+        with pytest.raises(ExportError, match=message):
+            check_nonfinite("pi", inputs, ["camera", "speed"], run)
+    with in_session(version) as run:
+        check_nonfinite("pi", inputs, ["camera", "speed"], run)
+
+
+@pytest.mark.slow
+def test_tf_agents_keeps_what_came_before(tmp_path):
+    agent = tfdpg.TD3("Pendulum-v1", **SMALL | RECURRENT)
+    version = agent.export(tmp_path / "model", signatures="tf-agents")
+    with in_session(version) as run:
+        state = run("get_initial_state", {"batch_size": np.array(2, np.int32)})
+        step = {"0/step_type": np.ones(2, np.int32), "0/reward": np.ones(2, np.float32)}
+        step |= {"0/discount": np.ones(2, np.float32), "0/observation": np.float32([[1, 0, 0.5], [0, 1, np.nan]])}
+        state = {name: values + np.float32(0.25) for name, values in state.items()}
+        found = run("action", step | {f"1/{name}": values for name, values in state.items()})
+    assert np.isnan(found["action"][1]).all() and np.isfinite(found["action"][0]).all()
+    for name, values in state.items():
+        np.testing.assert_array_equal(found[f"state/{name}"][1], values[1])
+        assert np.isfinite(found[f"state/{name}"]).all() and (found[f"state/{name}"][0] != values[0]).any()
