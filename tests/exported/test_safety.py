@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 import tfdpg
-from tests.agents.roster import SMALL, brief, roster
+from tests.agents.roster import SMALL, brief, needs, roster
 from tests.commands import QUIET, train
 from tests.exported.foreign import Module, Resource, X, save, saver_function, seal
 from tests.exported.test_shipped import FOLDER, MODELS
@@ -368,5 +368,6 @@ def test_fresh_exports_pass(make, tmp_path):
 @pytest.mark.parametrize("recurrent", ["lstm", "gru"])
 @roster()
 def test_fresh_exports_of_recurrent_policies_pass(make, tmp_path, recurrent):
+    needs(make, "recurrent")
     agent = make(gym.make("Pendulum-v1"), recurrent=recurrent)
     check_safe(agent.export(tmp_path / "model", signatures="tf-agents"))
