@@ -76,6 +76,28 @@ def check_target(directory: str | Path, format: str) -> None:
         )
 
 
+def _checked(
+    directory: str | Path,
+    format: str,
+    quantize: str | None,
+    batch: int | None,
+    prefix: str | None,
+    weights_in_c_file: bool,
+) -> dict[str, Any]:
+    """Raise `ValueError` for options that the format does not have; return those that only C has."""
+    if quantize is not None and (quantize, format) != ("int8", "litert"):
+        raise reject("quantize", f'None, or "int8" where format="litert", beside format={format!r}', quantize)
+    if batch is not None and format != "litert":
+        raise reject("batch", f'None unless format="litert", beside format={format!r}', batch)
+    if format != "c":
+        if prefix is not None or weights_in_c_file:
+            raise ValueError(f'`prefix` and `weights_in_c_file` need format="c". Received: format={format!r}')
+        return {}
+    chosen = c.prefix_of(Path(directory).absolute().name) if prefix is None else prefix
+    c.check_prefix(chosen)
+    return {"prefix": chosen, "weights_in_c_file": weights_in_c_file}
+
+
 def convert(
     version: Path,
     directory: str | Path,
@@ -115,19 +137,7 @@ def convert(
         ValueError, ImportError, NotADirectoryError, FileExistsError: see `check_target`.
     """
     check_target(directory, format)
-    if quantize is not None and (quantize, format) != ("int8", "litert"):
-        raise reject("quantize", f'None, or "int8" where format="litert", beside format={format!r}', quantize)
-    if batch is not None and format != "litert":
-        raise reject("batch", f'None unless format="litert", beside format={format!r}', batch)
-    if format != "c" and (prefix is not None or weights_in_c_file):
-        raise ValueError(f'`prefix` and `weights_in_c_file` do nothing unless format="c". Received: format={format!r}')
-    own = {}
-    if format == "c":
-        own = {
-            "prefix": c.prefix_of(Path(directory).absolute().name) if prefix is None else prefix,
-            "weights_in_c_file": weights_in_c_file,
-        }
-        c.check_prefix(own["prefix"])
+    own = _checked(directory, format, quantize, batch, prefix, weights_in_c_file)
     chosen, source, directory = FORMATS[format], Source.open(version, batch, trusted), Path(directory)
     made = files.make_directory(directory.absolute().parent)
     try:
@@ -186,12 +196,12 @@ def _accepted(source: Source, quantize: str, error: ActionError, max_error: floa
     else:
         about = f"the action is another for {error.mean:.3g} of the observations"
         about += "" if source.recall is None else f" on average, and for {error.largest:.3g} at one step"
-    about = f"{quantize}: {about}, measured on {error.count} observations: {origin}"
+    about = f"{quantize}: {about}, measured on {error.observations} observations: {origin}"
     if not error.largest <= max_error:
         raise ExportError(f"{about}; it must be at most max_error={max_error:g}")
     print(about)
     facts = {"as": quantize, "error": error.largest, "mean_error": error.mean, "max_error": max_error}
-    return facts | {"observations": error.count, "observations_from": origin}
+    return facts | {"observations": error.observations, "observations_from": origin}
 
 
 def _described(source: Source, chosen: Format, name: str, file: str, found: Mapping[str, float]) -> dict[str, Any]:

@@ -48,12 +48,12 @@ class ActionError(NamedTuple):
         largest: the largest error of a number of an action, in units of the action scale; or, if actions are Discrete,
             the share of observations for which the action is another.
         mean: the mean error, in the same units.
-        count: the number of observations.
+        observations: the number of observations.
     """
 
     largest: float
     mean: float
-    count: int
+    observations: int
 
 
 def action_error(source: Source, run: Run, references: Mapping[str, Reference], observations: Inputs) -> ActionError:

@@ -25,6 +25,7 @@ class Trains(Protocol):
     statistics: Statistics
     actor: Actor
     behaviour: Behaviour
+    moments: Moments | None
     stop_training: bool
     _initial_epoch: int | None
 
