@@ -1,4 +1,4 @@
-"""Untrusted run directories, and copies with hard links: what commands may write, read and import because of them."""
+"""Untrusted run directories, and copies with hard links: what commands write, read and import with them."""
 
 import contextlib
 import json
@@ -265,8 +265,8 @@ def foreign(run, tmp_path, monkeypatch):
     return name
 
 
-USES_ENVIRONMENT = ("evaluate", "--episodes")
-"""What words of a command say that it plays episodes."""
+USES_ENVIRONMENT = {"evaluate", "--episodes"}
+"""A command that has one of these evaluates episodes."""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -275,18 +275,20 @@ USES_ENVIRONMENT = ("evaluate", "--episodes")
 )
 def test_no_command_imports_or_follows_what_a_run_names(foreign, tmp_path, capsys, named, command):
     run = foreign(NAMED[named])
-    for words in COMMANDS[command]:
-        given = [word.replace("RUN", str(run)).replace("NEW", str(tmp_path / f"new-{len(words)}")) for word in words]
+    for arguments in COMMANDS[command]:
+        given = [
+            word.replace("RUN", str(run)).replace("NEW", str(tmp_path / f"new-{len(arguments)}")) for word in arguments
+        ]
         try:
             status = cli.main(given)
         except SystemExit as end:  # of the help
             status = end.code
         shown = capsys.readouterr().err
-        plays = "env" in NAMED[named] and any(word in words for word in USES_ENVIRONMENT)
-        if plays or words[:2] == ["train", "--resume"] and "--help" not in words:
-            assert status == 1 and "imports, or follows," in shown and "pass --trusted" in shown, words
-        assert not (tmp_path / "harm").exists() and "foreign_code" not in sys.modules, words
-        assert not (tmp_path / "foreign_rows").exists() and not (tmp_path / "x.gif").exists(), words
+        plays = "env" in NAMED[named] and not USES_ENVIRONMENT.isdisjoint(arguments)
+        if plays or arguments[:2] == ["train", "--resume"] and "--help" not in arguments:
+            assert status == 1 and "imports, or follows," in shown and "pass --trusted" in shown, arguments
+        assert not (tmp_path / "harm").exists() and "foreign_code" not in sys.modules, arguments
+        assert not (tmp_path / "foreign_rows").exists() and not (tmp_path / "x.gif").exists(), arguments
 
 
 def test_export_plays_episodes_in_an_environment_of_a_module_only_if_trusted(foreign, tmp_path, capsys):

@@ -1,7 +1,10 @@
+import contextlib
 import errno
 import json
 import os
 import re
+import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +14,7 @@ import pytest
 
 from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
+from tests.full_disk import TRAIN
 from tfdpg import DDPG, files
 from tfdpg.training import checkpoint
 
@@ -30,6 +34,57 @@ def test_what_could_not_be_written_is_named_with_what_it_takes(tmp_path):
     assert abs(int(found[2].replace(",", "")) - free) < free / 10
     with pytest.raises(PermissionError, match="^other$"), files.writing(tmp_path):
         raise PermissionError("other")
+
+
+@pytest.fixture
+def small_files():
+    """Limits the files that this process may write to 4,096 bytes, as `ulimit -f` does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    @contextlib.contextmanager
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited
+
+
+def test_a_limit_on_the_size_of_files_is_named_and_leaves_nothing(tmp_path, small_files):
+    agent = DDPG(Counter(), **SMALL)
+    writes = {
+        "file": lambda: files.write_text(tmp_path / "file", "x" * 5000),
+        "agent": lambda: agent.save(tmp_path / "agent"),
+        "model": lambda: agent.export(tmp_path / "model"),
+    }
+    for name, write in writes.items():
+        with pytest.raises(files.DiskFullError) as caught, small_files():
+            write()
+        assert str(caught.value) == (
+            f"{tmp_path / name} could not be written: a file is too large. "
+            "This process may write files of up to 4,096 bytes (`ulimit -f`)."
+        )
+        assert list(tmp_path.iterdir()) == []
+    agent.save(tmp_path / "agent")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kilobytes, names", [(1, "run.json"), (4, "best"), (60, "best"), (150, "checkpoints|best")])
+def test_a_training_that_may_write_no_larger_file_ends_with_a_line(tmp_path, kilobytes, names):
+    train = shlex.join([sys.executable, "-m", "tfdpg", *TRAIN.split(), "--run-dir", str(tmp_path / "run")])
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
+    shell = ["bash", "-c", f"ulimit -f {kilobytes}; {train}"]
+    done = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    said = [line for line in done.stderr.splitlines() if "could not be written" in line]
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    size = f"{kilobytes * 1024:,}"
+    assert re.fullmatch(
+        rf"tfdpg: {tmp_path}/run/seed-0/({names})\S* could not be written: a file is too large. "
+        rf"This process may write files of up to {size} bytes \(`ulimit -f`\).",
+        said[0],
+    )
 
 
 def small_disks(directory, kilobytes):

@@ -75,7 +75,7 @@ class ResumeFlags(Options, group="run"):
     """What only `--resume` has."""
 
     trusted: bool = False
-    """import the modules, and use the replay directory, that the run's files name."""
+    """import the modules, and follow the links and the replay directory, that the run's files name."""
     jobs: Count = 1
     """how many run side by side, as processes, if there are several."""
 

@@ -29,8 +29,8 @@ def load_agent(directory: str | Path, env: Any = None, *, trusted: bool = False,
     Args:
         directory: the saved agent.
         env: the environment to go on with, if its spaces are to be checked now.
-        trusted: whether what the file names may be imported (callables and schedules of one's own) and followed (the
-            directory of the replay); otherwise it is given again as one of `changes`.
+        trusted: whether what the file names may be imported (custom callables and schedules) and followed
+            (symbolic links, the directory of the replay); otherwise options are given again among `changes`.
         **changes: options that are to be others from now on: all but those of the networks' structure and `seed`. A new
             optimizer starts without the old one's moments.
 

@@ -224,8 +224,8 @@ def evaluate(
         video: write all episodes to this file, whose name ends with .mp4, .mkv, .mov, .avi or .gif.
         max_ep_len: cut episodes after this many steps; the default is the environment's own limit.
         seed: fixes the initial states.
-        trusted: import the modules, and use the replay directory, that the files name, and load an exported model
-            whatever its operations do.
+        trusted: import the modules, follow the links and the replay directory that the files name, and load an exported
+            model whatever its operations do.
         json: print one JSON object with the scores, and the return and length of each episode, instead of text.
     """
     from tfdpg import filming

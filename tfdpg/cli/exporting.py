@@ -39,8 +39,8 @@ def export(
         prefix: of all names in a C header, in lower case; the default is made of the directory's name.
         weights_in_c_file: define the weights of a C header in policy.c beside it.
         episodes: evaluate it for so many, as `tfdpg evaluate` does, and put the scores into tfdpg.json.
-        trusted: import the modules, and use the replay directory, that the files name, and take the best policy
-            whatever its operations do.
+        trusted: import the modules, follow the links and the replay directory that the files name, and load an exported
+            model whatever its operations do.
     """
     paths.check_run(run)
     if paths.is_run(directory):
