@@ -58,7 +58,7 @@ def test_the_table_has_final_and_best_and_what_is_missing(tmp_path):
         "0 2.00 5.00",
         "1 4.00 4.00",
         "2 - -",
-        "mean ± std of 2 3.00 ± 1.00 4.50 ± 0.50",
+        "mean ± std of 2 3.00 ± 1.41 4.50 ± 0.71",
     ]
     lines = report.table([(name, tmp_path / name) for name in "012"], failed=["1", "2"]).splitlines()
     assert [" ".join(line.split()) for line in lines[1:]] == ["0 2.00 5.00", "1 (failed) 4.00 4.00", "2 (failed) - -"]

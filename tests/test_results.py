@@ -63,7 +63,7 @@ def test_scores_are_means_of_the_last_tenth_and_over_seeds(elsewhere):
         *("**550 ± 71**", "700", "3,564", "3,135", "3,472", "3,691"),  # ends: of 900 and 300, of 500 and 500
     ]
     write(elsewhere, "td3", "Hopper-v5", 2, [1000.0], steps=50_000)
-    assert rows(table.written(table.load(elsewhere), []), "## td3")[2][3] == "400 ± 100 (2)"
+    assert rows(table.written(table.load(elsewhere), []), "## td3")[2][3] == "400 ± 141 (2)"
 
 
 def test_an_aggregate_says_which_tasks_it_is_of(elsewhere):

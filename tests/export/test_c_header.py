@@ -252,7 +252,7 @@ def test_the_prefix_comes_from_the_directory_and_must_be_an_identifier(plain, tm
     for prefix in ("", "3d", "Car", "a-b", "a b", "é"):
         with pytest.raises(ValueError, match="`prefix` must be a C identifier of lower-case letters.* Received"):
             convert(plain, tmp_path / "model", "c", prefix=prefix)
-    with pytest.raises(ValueError, match='`prefix` and `weights_in_c_file` do nothing unless format="c"'):
+    with pytest.raises(ValueError, match='`weights_in_c_file` need format="c"'):
         convert(plain, tmp_path / "model", "onnx", prefix="car")
     with pytest.raises(ValueError, match='`prefix` does nothing where `format` is "onnx"'):
         KINDS["plain"]().export(tmp_path / "model", format="onnx", prefix="car")

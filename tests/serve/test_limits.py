@@ -55,13 +55,13 @@ def test_rows_are_limited_in_both_protocols(narrow):
 
 def test_a_response_is_limited_before_it_is_computed(narrow):
     levels = np.linspace(0.1, 0.9, 400, dtype=np.float32)
-    for form in (levels, np.tile(levels, (3, 1))):
+    for form in (levels[None], np.tile(levels, (3, 1))):
         columns = {"x": X.tolist(), "a": A.tolist(), "levels": form.tolist()}
         status, answer = narrow.post({"signature_name": "z", "inputs": columns})
         assert status == 413 and "--max-response-mib" in answer["error"]
         code, message = code_of(narrow.predict, request(narrow, "z", x=X, a=A, levels=form))
         assert code == "RESOURCE_EXHAUSTED" and "--max-response-mib" in message
-    columns["levels"] = levels[:2].tolist()
+    columns["levels"] = [levels[:2].tolist()]
     status, answer = narrow.post({"signature_name": "z", "inputs": columns})
     assert status == 200 and np.shape(answer["outputs"]["quantiles"]) == (3, 2)
 
@@ -99,7 +99,7 @@ def test_a_body_that_does_not_arrive_is_refused(narrow):
 
 def test_a_client_that_does_not_read_is_closed(models):
     body = json.dumps(
-        {"signature_name": "z", "inputs": {"x": X[:1].tolist(), "a": A[:1].tolist(), "levels": [0.5] * 10_000}}
+        {"signature_name": "z", "inputs": {"x": X[:1].tolist(), "a": A[:1].tolist(), "levels": [[0.5] * 10_000]}}
     )
     with serving(models / "d4pg", Limits(timeout=0.5)) as client:
         sent = head(client, len(body)) + b"\r\n" + body.encode()

@@ -132,9 +132,9 @@ class Signature:
                 raise RequestError(f"input tensor {name}: expects a list of numbers but a single number is provided")
             else:
                 lengths = value.shape[-len(axes) :]
-            # `levels` may have no batch axis, or one row for the whole batch
+            # `levels` may have one row for the whole batch, and in older exports no batch axis
             for axis, length in zip(axes[-len(lengths) :], lengths, strict=True) if lengths else ():
-                is_broadcast = length == 1 and self.inputs[name].shape.rank is None
+                is_broadcast = length == 1 and axes[-1] == "levels"
                 if isinstance(axis, int) or (is_broadcast and axis == "batch"):
                     continue
                 if sizes.setdefault(axis, length) != length:
