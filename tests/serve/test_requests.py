@@ -174,7 +174,7 @@ REFUSED = {
     b'{"signature_name": "q1", "inputs": {"x": [[1, 0, 1]]}}': "Missing but required: {a}.",
     b'{"signature_name": "q1", "inputs": {"x": [[1, 0, 1]], "a": [[1], [1]]}}': "must have the same batch size",
     b'{"signature_name": "z", "inputs": {"x": [[1, 0, 1]], "a": [[1]], "levels": 0.5}}': "(None, None) but () is",
-    b'{"signature_name": "z", "inputs": {"x": [[1, 0, 1]], "a": [[1]], "levels": [[[0.5]], [[0.5]]]}}': "but (2, 1, 1) is",
+    b'{"signature_name": "z", "inputs": {"x": [[1, 0, 1]], "a": [[1]], "levels": [[[0.5]], [[0.5]]]}}': "(2, 1, 1) is",
     b'{"inputs": ' + b"[" * 480 + b"true" + b"]" * 480 + b"}": "input tensor x",
     b'{"instances": [' + b'{"x":' * 480 + b"1" + b"}" * 480 + b"]}": "input tensor x",
     b'{"signature_name": ' + b"[" * 900 + b"]" * 900 + b', "inputs": [[1, 0, 1]]}': "",
