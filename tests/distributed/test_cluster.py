@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import signal
 import time
 
@@ -14,13 +15,17 @@ from tests.agents.roster import AGENTS, brief
 from tests.distributed.environments import Witness, witnesses
 from tests.environments import Counter
 from tfdpg import distributed
+from tfdpg.distributed import fleet, waiting
 from tfdpg.replay.ring import NONE
+
+LOST_SOON = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+"""Options of Ray, with which a node that is gone counts as lost after a few seconds in place of 17."""
 
 
 @pytest.fixture(scope="module")
 def cluster():
     """A head node without CPUs, so that all workers are elsewhere, and two nodes of one CPU each."""
-    options = {"include_dashboard": False, "object_store_memory": 100 << 20}
+    options = {"include_dashboard": False, "object_store_memory": 100 << 20, "_system_config": LOST_SOON}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **options})
     for _ in range(2):
         add_node(cluster)
@@ -86,3 +91,57 @@ def test_too_few_cpus_are_said(cluster):
     with pytest.warns(UserWarning, match=r"The Ray cluster has 2 CPUs, and 5 actors take one each: 3 of them start"):
         distributed.fit(agent, Counter, steps_per_epoch=50, **options)
     assert agent.env_steps >= 50
+
+
+@pytest.mark.slow
+def test_missing_cpus_are_said_again_and_again(cluster, monkeypatch):
+    monkeypatch.setattr(fleet, "GRACE", 1.0)
+    agent = AGENTS["DDPG"](Counter(), replay_size=500_000)
+
+    class UntilSaid(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = len(said(caught)) >= 2
+            time.sleep(0.05)
+
+    def said(caught):
+        return [str(each.message) for each in caught if "delivered nothing" in str(each.message)]
+
+    options = {"actors": 5, "chunk": 5, "verbose": 0, "ray_address": cluster.address, "epochs": 10**6}
+    with pytest.warns(UserWarning) as caught:
+        distributed.fit(agent, Counter, steps_per_epoch=50, callbacks=[UntilSaid()], **options)
+    texts = said(caught)
+    assert [int(text.split(" for ")[1].split()[0]) for text in texts[:2]] == [1, 2]
+    for text in texts:
+        assert re.match(
+            r"[3-5] of 5 workers delivered nothing for \d+ seconds. 5 CPUs are required, one for each", text
+        )
+        assert "the Ray cluster has 2 on 3 nodes" in text and "3 are missing" in text
+
+
+@pytest.mark.slow
+def test_training_ends_where_no_node_comes_back(cluster, monkeypatch):
+    monkeypatch.setattr(fleet, "GRACE", 8.0)
+    agent = AGENTS["DDPG"](Counter(), replay_size=500_000)
+
+    class LosesNodes(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            for node in list(cluster.worker_nodes):
+                cluster.remove_node(node, allow_graceful=False)
+
+    options = {"actors": 2, "chunk": 10, "verbose": 0, "ray_address": cluster.address, "samples_per_insert": 0.1}
+    message = "2 CPUs are required, .*; the Ray cluster has 0 on 1 node, .*2 are missing: nodes were lost"
+    with pytest.raises(TimeoutError, match=message):
+        callbacks = [LosesNodes()]
+        distributed.fit(
+            agent, Counter, epochs=9, steps_per_epoch=200, step_timeout=0.05, callbacks=callbacks, **options
+        )
+
+
+def test_warnings_become_rare(monkeypatch):
+    monkeypatch.setattr(waiting.Waiting, "reason", lambda *_: "Why.")
+    patient = waiting.Waiting(2)
+    with pytest.warns(UserWarning) as caught:
+        for waited in (*range(1000), 0, 61):
+            patient.warn("2 of 2 workers", float(waited), 60.0)
+    seconds = [int(str(each.message).split(" for ")[1].split()[0]) for each in caught]
+    assert seconds == [60, 120, 240, 480, 960, 61]

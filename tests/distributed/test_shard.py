@@ -51,7 +51,7 @@ def test_it_stores_links_and_counts():
         receipt = one.store(0, first.rollout(None, 0, order))
         other = one.store(1, second.rollout(None, 0, order))
     assert (receipt.steps, other.steps) == (11, 11)
-    rows, held = one.rows()
+    rows, held = one.rows(receipt.incarnation, {0: 11, 1: 11})
     assert transitions(rows) == 22 and held.rows == 22 + 6
 
 
@@ -61,7 +61,30 @@ def test_a_chunk_that_comes_again_is_stored_once_and_a_gap_is_not_bridged():
     once = one.store(0, chunks[0])
     assert one.store(0, chunks[0]) == once
     receipt = one.store(0, chunks[2])  # begins inside an episode, whose last observation never came
-    assert receipt.steps == 5 == transitions(one.rows()[0])
+    assert receipt.steps == 5 == transitions(one.rows(receipt.incarnation, {0: 5})[0])
+
+
+def test_rows_whose_steps_are_not_counted_are_left_out():
+    one, workers = shard(), [worker(0), worker(1)]
+    for steps in (3, 5, 4):
+        for lane in (0, 1):
+            receipt = one.store(lane, workers[lane].rollout(None, 0, Order(steps, 0, 1, 0)))
+    for counted in ({}, {0: 3}, {0: 8, 1: 3}, {0: 8, 1: 12}, {0: 12, 1: 12}):
+        ring = Ring(SPEC, 100)
+        ring.append(one.rows(receipt.incarnation, counted)[0])
+        acted = np.flatnonzero(ring.successor[: ring.size] != NONE)
+        assert len(acted) == sum(counted.values())
+        np.testing.assert_array_equal(ring.rows[ring.successor[acted], 1], ring.rows[acted, 1] + 1)
+    assert (
+        transitions(one.rows(receipt.incarnation + 1, {0: 12, 1: 12})[0]) == 0
+    )  # they were counted of another process
+
+
+def test_rows_that_were_overwritten_need_not_be_left_out():
+    one, first = shard(size=20), worker()
+    for _ in range(5):
+        receipt = one.store(0, first.rollout(None, 0, Order(4, 0, 1, 0)))
+    assert transitions(one.rows(receipt.incarnation, {0: 12})[0]) == 8
 
 
 @pytest.mark.parametrize("replay", ["uniform", "prioritized"])

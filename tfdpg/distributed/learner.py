@@ -17,6 +17,7 @@ from tfdpg.distributed.policies import policy_for_workers
 from tfdpg.distributed.processes import connected
 from tfdpg.distributed.rates import RateLimit, proportional_updates, scheduled_updates, usual_rate
 from tfdpg.distributed.storage import Storage, storage
+from tfdpg.distributed.waiting import Waiting
 from tfdpg.training.evaluation import summarise
 from tfdpg.training.interrupt import Interrupt, deferred_signals
 from tfdpg.training.lanes import Episode
@@ -42,16 +43,17 @@ def _train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOpt
     check(agent, options)
     training = Training(agent, options, options.epochs, LOGS)
     agent.learning.expect(LARGEST_CHUNK)
+    cpus = options.actors + options.replay_shards
     with (
         deferred_signals() as interrupted,
-        connected(options.ray_address, options.actors + options.replay_shards),
-        storage(agent, options.replay_shards) as store,
+        connected(options.ray_address, cpus),
+        storage(agent, options.replay_shards, waiting := Waiting(cpus, options.step_timeout, interrupted)) as store,
     ):
         workers = [
             store.start_worker(lane, agent.spec, make_env, behaviour, agent.seed, options.max_ep_len)
             for lane, behaviour in enumerate(behaviours(agent, options, actor))
         ]
-        with Fleet(workers, options.step_timeout) as fleet:
+        with Fleet(workers, options.step_timeout, waiting) as fleet:
             run = _Run(agent, options, store, fleet, weights, training.hooks, interrupted)
             try:
                 training.run(interrupted, options.initial_epoch, run.epoch)

@@ -8,6 +8,7 @@ from tfdpg.agents.agent import Agent
 from tfdpg.distributed.chunks import Chunk, Links
 from tfdpg.distributed.processes import start_process
 from tfdpg.distributed.shards import Shards
+from tfdpg.distributed.waiting import Waiting
 from tfdpg.distributed.worker import Worker
 
 
@@ -68,6 +69,6 @@ class OwnReplay:
         return due
 
 
-def storage(agent: Agent, shards: int) -> Storage:
+def storage(agent: Agent, shards: int, waiting: Waiting) -> Storage:
     """Shards, so many, or the agent's own replay for 0."""
-    return Shards(agent, shards) if shards else OwnReplay(agent)
+    return Shards(agent, shards, waiting) if shards else OwnReplay(agent)

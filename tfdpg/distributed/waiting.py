@@ -1,0 +1,85 @@
+"""Waiting for processes of the cluster: what to warn of, and when to end."""
+
+import warnings
+from typing import Any
+
+import ray
+
+from tfdpg.training.interrupt import Interrupt
+
+SLICE = 0.2
+"""Seconds between two looks at whether a signal came."""
+
+
+class Waiting:
+    """Warns while processes do not answer, ever more rarely, and ends training where waiting is limited.
+
+    Args:
+        cpus: the logical CPUs that the training run needs, one for each worker and replay shard.
+        step_timeout: see `tfdpg.distributed.fit`; None waits without limit.
+        interrupted: whether a signal asked to end.
+    """
+
+    def __init__(self, cpus: int, step_timeout: float | None = None, interrupted: Interrupt | None = None):
+        self.step_timeout = step_timeout
+        self._cpus, self._interrupted = cpus, interrupted or Interrupt()
+        self._next_warning = 0.0
+
+    def warn(self, who: str, waited: float, first: float, error: Exception | None = None) -> None:
+        """Warns that processes do not answer, after `first` seconds, and again whenever the time has doubled.
+
+        Args:
+            who: the processes.
+            waited: seconds for which they have not answered; 0 if all answer.
+            first: seconds until the first warning.
+            error: why the last call was lost, if it was.
+        """
+        if waited < first:
+            self._next_warning = first
+        if waited < max(first, self._next_warning):
+            return
+        self._next_warning = 2 * waited
+        warnings.warn(f"{who} delivered nothing for {waited:.0f} seconds. {self.reason(error)}", stacklevel=3)
+
+    def reason(self, error: Exception | None = None) -> str:
+        """Why processes may not answer: what the cluster lacks, or else the last error, or nothing."""
+        if self.is_short:
+            return self.capacity
+        return f"{self.capacity} The last error: {' '.join(str(error).split())}" if error else self.capacity
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the cluster has fewer CPUs than the training run needs."""
+        return self._cpus > ray.cluster_resources().get("CPU", 0)
+
+    @property
+    def capacity(self) -> str:
+        """What is required of the cluster, and what it has."""
+        found, nodes = ray.cluster_resources().get("CPU", 0), sum(node["Alive"] for node in ray.nodes())
+        free = ray.available_resources().get("CPU", 0)
+        needs = f"{self._cpus} CPUs are required, one for each worker and replay shard"
+        has = f"the Ray cluster has {found:g} on {nodes} node{'s' * (nodes != 1)}, of which {free:g} are free"
+        if found >= self._cpus:
+            return f"{needs}; {has}."
+        return (
+            f"{needs}; {has}. {self._cpus - found:g} are missing: nodes were lost or have not joined yet. Start "
+            "them (`ray start --address=...`), or use fewer `actors`."
+        )
+
+    def first_answer(self, reference: Any, who: str, allowed: float) -> Any:
+        """What a call of a process that may still have to start returns.
+
+        Raises:
+            TimeoutError: it took longer than `allowed` seconds, and there is a `step_timeout`.
+            KeyboardInterrupt: there was a Ctrl-C.
+            SystemExit: there was a SIGTERM.
+        """
+        waited = 0.0
+        while not ray.wait([reference], timeout=SLICE)[0]:
+            waited += SLICE
+            if error := self._interrupted.error():
+                raise error
+            if self.step_timeout is not None and waited > allowed:
+                raise TimeoutError(f"{who} delivered nothing within {allowed:g} seconds. {self.capacity}")
+            self.warn(who, waited, allowed)
+        return ray.get(reference)
