@@ -94,6 +94,9 @@ def _check_distributed(config: RunConfig, agent: Agent) -> None:
     require_ray()
     check(agent, distribution)
     policy_for_workers(agent, distribution.worker_backend)
+    from tfdpg.distributed.processes import check_joinable
+
+    check_joinable(distribution.ray_address)
 
 
 def _new_agent(config: RunConfig, env: Any) -> Agent:

@@ -26,6 +26,14 @@ def train(*arguments):
     return cli.main(["train", "ddpg", "--env", ENV, *TINY, *SHORT, *map(str, arguments)])
 
 
+def test_an_unreachable_ray_leaves_nothing_behind(tmp_path, capsys):
+    """The first test: where this process is connected to a Ray, that is the one that is used."""
+    run, options = tmp_path / "new", ["--actors", "2", "--ray-address", "127.0.0.1:1"]
+    assert train("--run-dir", run, *options) == 1
+    assert "tfdpg: `ray_address` must be that of a Ray. Received: '127.0.0.1:1'" in capsys.readouterr().err
+    assert not run.exists()
+
+
 @pytest.mark.slow
 def test_a_distributed_run_and_its_resumption(local_ray, tmp_path, capsys):
     options = ["--actors", "2", "--chunk", "10", "--noise-levels", "0.1", "0.3", "--env-kwargs", "length=3"]

@@ -4,6 +4,8 @@ import functools
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 
 import keras
@@ -12,11 +14,15 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from tests.agents.roster import AGENTS, brief
+from tests.commands import TINY
 from tests.distributed.environments import Witness, witnesses
 from tests.environments import Counter
-from tfdpg import distributed
+from tfdpg import distributed, export
 from tfdpg.distributed import fleet, waiting
 from tfdpg.replay.ring import NONE
+from tfdpg.training.arrived import arrived_steps
+
+pytestmark = pytest.mark.filterwarnings("ignore:The Ray cluster at .* has no token authentication")
 
 LOST_SOON = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
 """Options of Ray, with which a node that is gone counts as lost after a few seconds in place of 17."""
@@ -35,6 +41,9 @@ def cluster():
 
 def add_node(cluster):
     cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+
+
+ENV = "tests.environments:tfdpg-test/Counter-v0"
 
 
 class Disaster(keras.callbacks.Callback):
@@ -145,3 +154,26 @@ def test_warnings_become_rare(monkeypatch):
             patient.warn("2 of 2 workers", float(waited), 60.0)
     seconds = [int(str(each.message).split(" for ")[1].split()[0]) for each in caught]
     assert seconds == [60, 120, 240, 480, 960, 61]
+
+
+@pytest.mark.slow
+def test_without_a_control_store_training_ends_with_a_checkpoint_and_the_reason(cluster, tmp_path):
+    """The last test, since it ends the cluster; in a process of its own, which Ray would end otherwise."""
+    for _ in range(2):
+        add_node(cluster)
+    command = [sys.executable, "-m", "tfdpg", "train", "ddpg", "--env", ENV, *TINY, "--epochs", "1000000"]
+    command += ["--actors", "2", "--ray-address", cluster.address, "--run-dir", str(tmp_path), "--verbose", "0"]
+    command += ["--steps-per-epoch", "1000", "--samples-per-insert", "0.01", "--validation-episodes", "1"]
+    variables = os.environ | {"RAY_gcs_rpc_server_reconnect_timeout_s": "30"}  # after which Ray ends the process
+    process = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
+    checkpoints = tmp_path / "seed-0/checkpoints"
+    deadline = time.monotonic() + 60
+    while not (checkpoints.exists() and export.versions(checkpoints)) and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.1)
+    (control_store,) = cluster.head_node.all_processes["gcs_server"]
+    control_store.process.kill()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "tfdpg: The control store of the Ray cluster at" in errors and "Training ends here" in errors
+    assert export.versions(checkpoints)[-1] == arrived_steps(tmp_path / "seed-0/env_steps")

@@ -55,6 +55,42 @@ def test_a_signal_leaves_a_checkpoint_and_no_workers(tmp_path, number):
         assert not is_running(int(file.stem))
 
 
+WITH_A_STOPPED_SHARD = """
+import os, signal, sys, keras, ray
+from tests.agents.roster import AGENTS
+from tests.environments import Counter
+from tfdpg import distributed
+from tfdpg.training.callbacks import Checkpoint
+
+class StopsShard(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            shard = self.model.learning.elsewhere._shards[1].process
+            os.kill(ray.get(shard.__ray_call__.remote(lambda _: os.getpid())), signal.SIGSTOP)
+            print("stopped", flush=True)
+
+if __name__ == "__main__":
+    options = {"epochs": 10**6, "verbose": 0, "chunk": 10, "samples_per_insert": 0.1, "replay_shards": 2}
+    options["callbacks"] = [Checkpoint(sys.argv[1], every=10**6), StopsShard()]
+    agent = AGENTS["DDPG"](Counter(), replay_size=500_000)
+    distributed.fit(agent, Counter, actors=2, steps_per_epoch=1000, **options)
+"""
+
+
+@pytest.mark.slow
+def test_a_shard_that_does_not_answer_does_not_hold_up_sigterm(tmp_path):
+    command = [sys.executable, "-W", "ignore", "-c", WITH_A_STOPPED_SHARD, str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "stopped\n"
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+        assert time.monotonic() - began < 20
+    (saved,) = tmp_path.iterdir()
+    assert tfdpg.load_agent(saved).env_steps == int(saved.name) >= 2000
+
+
 def is_running(pid):
     for _ in range(100):
         if not Path(f"/proc/{pid}").exists():

@@ -1,6 +1,8 @@
 """Environments of workers that misbehave, give numbers that are not finite, or hang."""
 
 import functools
+import importlib
+import re
 import time
 
 import numpy as np
@@ -26,7 +28,9 @@ def test_the_worker_and_its_lane_are_named(local_ray, fault):
     kind, message = (ValueError, "reward=None") if fault != "raises" else (np.linalg.LinAlgError, "the mass is 0")
     with pytest.raises(kind, match=message) as raised:
         fitted(fault)
-    assert raised.value.__notes__ == ["It was raised in worker 1, which is lane 1."]
+    where, *_, remote = raised.value.__notes__
+    assert re.fullmatch(r"It was raised in worker 1, which is lane 1, in process \d+ on the machine [\d.]+\.", where)
+    assert not str(raised.value).startswith("\x1b") and remote.startswith("Traceback of that process:\nray::Worker")
 
 
 @pytest.mark.slow
@@ -34,6 +38,21 @@ def test_the_worker_and_its_lane_are_named(local_ray, fault):
 def test_the_lane_of_what_is_not_finite_is_named(local_ray, shards):
     with pytest.raises(ValueError, match=r"reward is not finite at .*lane 1 \(worker 1\).*: reward = inf, of row [34]"):
         fitted({"reward": np.inf}, replay_shards=shards)
+
+
+@pytest.mark.slow
+def test_what_a_worker_s_machine_lacks_is_the_reason(local_ray, tmp_path, monkeypatch):
+    (tmp_path / "tfdpg_test_only_here.py").write_text(
+        "from tests.environments import Counter\n\n\nclass Env(Counter): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)  # which the workers of a Ray that is running already do not know
+    make_env = importlib.import_module("tfdpg_test_only_here").Env
+    with pytest.raises(ModuleNotFoundError) as raised:
+        distributed.fit(AGENTS["DDPG"](OfLane(), update_after=10**6), make_env, **SHORT)
+    assert str(raised.value) == "No module named 'tfdpg_test_only_here'"
+    where, hint, *_ = raised.value.__notes__
+    assert re.match(r"It was raised in worker [01], which is lane [01], in process \d+ on the machine [\d.]+\.", where)
+    assert hint.startswith("Install what is missing on that machine")
 
 
 @pytest.mark.slow

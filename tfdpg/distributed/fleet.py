@@ -8,7 +8,7 @@ from typing import Any
 import ray
 
 from tfdpg.distributed.chunks import Order
-from tfdpg.distributed.processes import FIRST_DELAY, LONGEST_DELAY, is_loss
+from tfdpg.distributed.processes import FIRST_DELAY, LONGEST_DELAY, is_loss, unwrapped
 from tfdpg.distributed.waiting import Waiting
 
 IN_FLIGHT = 2
@@ -89,6 +89,8 @@ class Fleet:
                 are lost, and it gets new ones when it is back.
             TimeoutError: workers deliver nothing.
         """
+        if self._waiting is not None:
+            self._waiting.check_cluster()
         self._leave_out_absence()
         oldest = self._oldest()
         if not oldest:
@@ -161,8 +163,7 @@ class Fleet:
             reply: Any = ray.get(reference)
         except Exception as error:
             if not is_loss(error):
-                error.add_note(f"It was raised in worker {number}, which is lane {number}.")
-                raise
+                raise unwrapped(error, f"worker {number}, which is lane {number}") from None
             lane.not_before = time.monotonic() + min(FIRST_DELAY * 2**lane.failures, LONGEST_DELAY)
             lane.since = lane.since if lane.failures else time.monotonic()
             lane.failures += 1

@@ -10,11 +10,12 @@ import ray
 
 from tfdpg.agents.agent import Agent
 from tfdpg.distributed.chunks import Order
+from tfdpg.distributed.control_store import watched_control_store
 from tfdpg.distributed.fleet import IN_FLIGHT, Fleet
 from tfdpg.distributed.options import DistributedFitOptions
 from tfdpg.distributed.plan import behaviours, check
 from tfdpg.distributed.policies import policy_for_workers
-from tfdpg.distributed.processes import connected
+from tfdpg.distributed.processes import connected, plain_errors
 from tfdpg.distributed.rates import RateLimit, proportional_updates, scheduled_updates, usual_rate
 from tfdpg.distributed.storage import Storage, storage
 from tfdpg.distributed.waiting import Waiting
@@ -46,8 +47,14 @@ def _train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOpt
     cpus = options.actors + options.replay_shards
     with (
         deferred_signals() as interrupted,
+        plain_errors(),
         connected(options.ray_address, cpus),
-        storage(agent, options.replay_shards, waiting := Waiting(cpus, options.step_timeout, interrupted)) as store,
+        watched_control_store() as control_store,
+        storage(
+            agent,
+            options.replay_shards,
+            waiting := Waiting(cpus, options.step_timeout, interrupted, control_store),
+        ) as store,
     ):
         workers = [
             store.start_worker(lane, agent.spec, make_env, behaviour, agent.seed, options.max_ep_len)

@@ -2,8 +2,8 @@
 
 import contextlib
 import logging
+import re
 import signal
-import socket
 import sys
 import threading
 import time
@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 
 import ray
 from ray._private import ray_constants, services
-from ray.exceptions import ActorUnavailableError, NodeDiedError, ObjectLostError, RayTaskError
+from ray.exceptions import ActorUnavailableError, NodeDiedError, ObjectLostError, RayError, RayTaskError
+
+from tfdpg.distributed.address import check_address
 
 Result = TypeVar("Result")
 
@@ -25,7 +27,7 @@ OBJECT_STORE = 256 << 20
 """Bytes of shared memory of a Ray that is started here; what is under way takes a few MB."""
 LOOPBACK = ("127.0.0.1", "::1")
 """The addresses one of which a Ray that is started here listens at, and no other."""
-QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
 """Arguments of `ray.init` that keep Ray from printing."""
 ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1"),
@@ -59,7 +61,8 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
             if address is None:
                 start(cpus)
             else:
-                check_reachable(address)
+                if danger := check_address(address):
+                    warnings.warn(danger, stacklevel=2)
                 ray.init(address, **QUIET)
     try:
         found = ray.cluster_resources().get("CPU", 0)
@@ -115,14 +118,10 @@ def kept_sigterm() -> Iterator[None]:
             signal.signal(signal.SIGTERM, former or signal.SIG_DFL)
 
 
-def check_reachable(address: str) -> None:
-    """Raises `ConnectionError` if nothing listens at `host:port`; Ray itself would wait for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        try:
-            socket.create_connection((host, int(port)), timeout=LONGEST_DELAY).close()
-        except OSError as error:
-            raise ConnectionError(f"`ray_address` must be that of a Ray. Received: {address!r} ({error})") from error
+def check_joinable(address: str | None) -> None:
+    """Raises `ConnectionError` if `connected` could not join the Ray at `address`."""
+    if address is not None and not ray.is_initialized():
+        check_address(address)
 
 
 def start_process(kind: type, *arguments: Any, name: str | None = None) -> Any:
@@ -141,6 +140,38 @@ def is_loss(error: Exception) -> bool:
     """Whether a call failed because a process or node is gone, its own or, inside of it, another one's."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     return isinstance(cause, LOST)
+
+
+def unwrapped(error: Exception, who: str) -> Exception:
+    """Return what was raised in a process, in place of Ray's error about it; its notes say where it was raised.
+
+    Args:
+        error: what Ray raised.
+        who: the process.
+    """
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+    cause: Any = getattr(error, "cause", None)
+    if not isinstance(cause, Exception) or isinstance(cause, RayError):
+        missing = re.search(r"No module named '([^']+)'", text)
+        last = text.splitlines()[-1].strip() if text else type(error).__name__
+        cause = ModuleNotFoundError(missing[0], name=missing[1]) if missing else RuntimeError(last)
+    place = re.search(r"\(pid=(\d+), ip=([^,)]+)", text)
+    where = f", in process {place[1]} on the machine {place[2]}" if place else ""
+    notes = [f"It was raised in {who}{where}."]
+    if isinstance(cause, ImportError):
+        notes.append("Install what is missing on that machine, too, or put it on PYTHONPATH there before `ray start`.")
+    for note in (*notes, *getattr(error, "__notes__", ()), f"Traceback of that process:\n{text}"):
+        cause.add_note(note)
+    return cause
+
+
+@contextlib.contextmanager
+def plain_errors() -> Iterator[None]:
+    """Raises what was raised in a process of Ray's in place of Ray's error about it."""
+    try:
+        yield
+    except RayError as error:
+        raise unwrapped(error, "a process of Ray's") from None
 
 
 def patiently(call: Callable[[], Result], seconds: float = 60.0) -> Result:

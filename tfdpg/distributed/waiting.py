@@ -5,6 +5,7 @@ from typing import Any
 
 import ray
 
+from tfdpg.distributed.control_store import ControlStore
 from tfdpg.training.interrupt import Interrupt
 
 SLICE = 0.2
@@ -18,12 +19,28 @@ class Waiting:
         cpus: the logical CPUs that the training run needs, one for each worker and replay shard.
         step_timeout: see `tfdpg.distributed.fit`; None waits without limit.
         interrupted: whether a signal asked to end.
+        control_store: of the cluster, which knows its nodes.
     """
 
-    def __init__(self, cpus: int, step_timeout: float | None = None, interrupted: Interrupt | None = None):
+    def __init__(
+        self,
+        cpus: int,
+        step_timeout: float | None = None,
+        interrupted: Interrupt | None = None,
+        control_store: ControlStore | None = None,
+    ):
         self.step_timeout = step_timeout
-        self._cpus, self._interrupted = cpus, interrupted or Interrupt()
+        self._cpus, self._interrupted, self._control_store = cpus, interrupted or Interrupt(), control_store
         self._next_warning = 0.0
+
+    def check_cluster(self) -> None:
+        """Raises `ConnectionError` if the control store of the cluster is gone."""
+        if self._control_store is not None:
+            self._control_store.check()
+
+    @property
+    def _knows_nodes(self) -> bool:
+        return self._control_store is None or self._control_store.is_answering
 
     def warn(self, who: str, waited: float, first: float, error: Exception | None = None) -> None:
         """Warns that processes do not answer, after `first` seconds, and again whenever the time has doubled.
@@ -50,11 +67,13 @@ class Waiting:
     @property
     def is_short(self) -> bool:
         """Whether the cluster has fewer CPUs than the training run needs."""
-        return self._cpus > ray.cluster_resources().get("CPU", 0)
+        return self._knows_nodes and self._cpus > ray.cluster_resources().get("CPU", 0)
 
     @property
     def capacity(self) -> str:
         """What is required of the cluster, and what it has."""
+        if not self._knows_nodes:
+            return "The control store of the Ray cluster does not answer."
         found, nodes = ray.cluster_resources().get("CPU", 0), sum(node["Alive"] for node in ray.nodes())
         free = ray.available_resources().get("CPU", 0)
         needs = f"{self._cpus} CPUs are required, one for each worker and replay shard"
@@ -77,6 +96,7 @@ class Waiting:
         waited = 0.0
         while not ray.wait([reference], timeout=SLICE)[0]:
             waited += SLICE
+            self.check_cluster()
             if error := self._interrupted.error():
                 raise error
             if self.step_timeout is not None and waited > allowed:
