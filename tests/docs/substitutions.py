@@ -46,6 +46,7 @@ NOT_RUN = {
     "dm_control/": "needs the extra dm-control",
     "LunarLander": "needs the extra box2d",
     "--ray-address": "needs a cluster",
+    "--resume runs/td3-HalfCheetah-v5/seed-0 --trusted": "resumes the run on a cluster",
     "serve exported_models": "runs until it is ended",
 }
 """Texts in commands that are parsed and not run, and why."""
