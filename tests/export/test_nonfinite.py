@@ -28,7 +28,8 @@ RECURRENT = {
 
 def custom():
     """A policy whose layers only TensorFlow computes."""
-    pi = keras.Sequential([keras.Input([3]), keras.layers.Dense(8, "gelu"), keras.layers.Dense(1, "tanh")])
+    layers = keras.layers.Dense(8, "gelu"), keras.layers.Dense(1, "tanh"), keras.layers.Rescaling(2.0)
+    pi = keras.Sequential([keras.Input([3]), *layers])
     return tfdpg.TD3("Pendulum-v1", **{key: SMALL[key] for key in SMALL if key != "hidden_units"}, pi=pi)
 
 

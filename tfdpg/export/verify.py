@@ -109,9 +109,11 @@ def check_nonfinite(name: str, inputs: Inputs, observation: Collection[str], run
     for key in observation:
         if inputs[key].dtype.kind != "f":
             continue
+        finite = {**inputs, key: inputs[key].copy()}
+        finite[key][0] = 0  # what a network sees in place of numbers that are not finite, also one that mixes rows
         spoilt = {**inputs, key: inputs[key].copy()}
         spoilt[key][0] = np.nan
-        clean, found = run(name, inputs), run(name, spoilt)
+        clean, found = run(name, finite), run(name, spoilt)
         for output, values in found.items():
             if output in inputs:
                 holds = np.array_equal(values[0], inputs[output][0])
