@@ -224,6 +224,7 @@ def test_a_run_goes_on_without_what_is_damaged_and_not_needed(run, tmp_path, cap
     assert runs.arrived_steps(copy / "env_steps") == 0
 
 
+@pytest.mark.slow
 def test_what_files_name_is_imported_only_if_trusted(run, tmp_path, monkeypatch, capsys):
     (tmp_path / "foreign_code.py").write_text("import pathlib; pathlib.Path(__file__).with_name('harm').touch()\n")
     monkeypatch.chdir(tmp_path)

@@ -213,7 +213,7 @@ NAMED = {
     "ray_address": {"distributed": {"actors": 1, "ray_address": "foreign_code:6379"}},
 }
 """What a run can name: with each, some command would import a module, open a file or a directory, or connect."""
-QUICK = "environment", "replay_dir"
+QUICK = ("environment",)
 COMMANDS = {
     "train": (["train", "--resume", "RUN", "--epochs", "3"], ["train", "--resume", "RUN", "--help"]),
     "check": (["check", "RUN"],),
@@ -269,7 +269,9 @@ USES_ENVIRONMENT = {"evaluate", "--episodes"}
 """A command that has one of these evaluates episodes."""
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=[pytest.mark.slow] * (name == "export")) for name in COMMANDS]
+)
 @pytest.mark.parametrize(
     "named", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMED]
 )

@@ -24,6 +24,7 @@ def test_creating_or_loading_writes_nothing(code):
     assert errors(code) == ""
 
 
+@pytest.mark.slow
 def test_a_log_level_of_the_user_does_not_bring_them_back():
     code = "from tfdpg.cli import main; main(['evaluate', 'exported_models/td3-halfcheetah', '--env', 'No-v0'])"
     assert errors(code, TF_CPP_MIN_LOG_LEVEL="2").startswith("tfdpg: The environment 'No-v0' cannot be made")

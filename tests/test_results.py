@@ -42,11 +42,18 @@ def test_the_page_is_what_the_files_give():
     table.main(["--check"])
 
 
-@pytest.mark.parametrize("name, arguments", run.names().items())
-def test_each_name_is_of_its_command(name, arguments):
-    agent, *words = shlex.split(arguments)
-    (config,) = configured(agent, words)[1]
-    assert name.endswith(f"-{config.env.replace('/', '-')}-{config.seed}")
+def test_each_name_is_of_its_command():
+    commands = {}
+    for name, arguments in run.names().items():
+        agent, *words = shlex.split(arguments)
+        env = words[words.index("--env") + 1]
+        seed = words[words.index("--seeds") + 1]
+        ending = f"-{env.replace('/', '-')}-{seed}"
+        assert name.endswith(ending)
+        commands[agent, name.removesuffix(ending)] = words, env, int(seed)
+    for (agent, _), (words, env, seed) in commands.items():
+        (config,) = configured(agent, words)[1]
+        assert (config.env, config.seed) == (env, seed)
 
 
 def rows(text, title):

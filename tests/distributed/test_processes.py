@@ -52,6 +52,7 @@ def local_ray():
         signal.signal(signal.SIGTERM, former)
 
 
+@pytest.mark.slow
 def test_a_ray_that_is_started_here_listens_on_this_machine_only(local_ray):
     actor = processes.start_process(Go)
     with pytest.raises(ValueError, match="wrong"):

@@ -121,7 +121,7 @@ def test_critics_answer_nan(made, kind):
 
 
 @pytest.mark.parametrize("which", ["load", "numpy", "policy"])
-@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("bad", [BAD[0], *(pytest.param(bad, marks=pytest.mark.slow) for bad in BAD[1:])])
 def test_a_recurrent_policy_goes_on_as_if_the_observation_had_not_come(made, which, bad):
     agent, version = made("lstm")
     make = {

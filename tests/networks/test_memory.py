@@ -53,7 +53,10 @@ CELLS = {
     "one's own": lambda: make_cells(Decay(3), 64, 1),
     "a stack": lambda: make_cells(keras.layers.StackedRNNCells([keras.layers.GRUCell(4), hard(2), Decay(3)]), 64, 1),
 }
-everyone = pytest.mark.parametrize("make", CELLS.values(), ids=CELLS)
+everyone = pytest.mark.parametrize(
+    "make",
+    [pytest.param(make, marks=[pytest.mark.slow] * (name != "a stack"), id=name) for name, make in CELLS.items()],
+)
 
 
 def memory_of(cells, rng):
@@ -209,6 +212,7 @@ REMEMBERS = [
     ("reward", "observation"),
     ("observation", "action", "reward"),
 ]
+QUICK = [("lstm", REMEMBERS[3]), ("gru", REMEMBERS[1]), ("rnn", REMEMBERS[2]), ("own", REMEMBERS[0])]
 
 
 def networks_of(recurrent, remembers, units=4):
@@ -237,9 +241,13 @@ def history(recall, rng):
     return observation, before, rng.uniform(BOX.low, BOX.high, (BATCH, STEPS, 2)).astype(np.float32)
 
 
-@pytest.mark.parametrize("remembers", REMEMBERS, ids="-".join)
 @pytest.mark.parametrize(
-    "recurrent", ["lstm", "gru", "rnn", hard(4), Decay(3)], ids=["lstm", "gru", "rnn", "hard", "own"]
+    "recurrent, remembers",
+    [
+        pytest.param(cell, remembers, marks=[pytest.mark.slow] * ((name, remembers) not in QUICK), id=f"{name}-{i}")
+        for name, cell in {"lstm": "lstm", "gru": "gru", "rnn": "rnn", "hard": hard(4), "own": Decay(3)}.items()
+        for i, remembers in enumerate(REMEMBERS)
+    ],
 )
 def test_unrolled_is_stepped_one_at_a_time(recurrent, remembers, rng):
     pi, critic, actor, recall = networks_of(recurrent, remembers)

@@ -135,9 +135,13 @@ SPOILT = {
     ),
     "not JSON": lambda version: (version / "tfdpg.json").write_bytes(b"\xff"),
 }
+QUICK = "warm-up file", "pipe saved_model.pb"
 
 
-@pytest.mark.parametrize("spoil", SPOILT.values(), ids=list(SPOILT))
+@pytest.mark.parametrize(
+    "spoil",
+    [pytest.param(spoil, marks=[pytest.mark.slow] * (name not in QUICK), id=name) for name, spoil in SPOILT.items()],
+)
 def test_one_bad_version_never_affects_the_others(made, directory, spoil, monkeypatch):
     tried = []
     monkeypatch.setattr(shelf_module, "Model", lambda path, trusted: tried.append(path.name) or Model(path, trusted))
