@@ -305,13 +305,13 @@ def seal(
     return sums
 
 
-def unseal(directory: Path, name: str, *versions: int) -> dict[str, Any]:
+def unseal(directory: Path, name: str, version: int) -> dict[str, Any]:
     """The description of a directory, whose files are all as they were when it was sealed.
 
     Args:
         directory: the directory.
         name: the name of the description.
-        versions: one of which its `format` must be; the first is what is written today.
+        version: what its `format` must be.
 
     Raises:
         DamagedError: a file is missing or another; the message names it. Or the format is another one.
@@ -319,7 +319,7 @@ def unseal(directory: Path, name: str, *versions: int) -> dict[str, Any]:
     if not (directory / name).is_file():  # to open a named pipe would wait for its writer
         raise DamagedError(f"{directory / name} is not a regular file")
     content = (directory / name).read_bytes()
-    _refuse_other_format(content, directory, versions)
+    _refuse_other_format(content, directory, version)
     if content != _with_sum(content[: -len(_with_sum(b""))]):
         raise DamagedError(f"{directory / name} is damaged, or was changed")
     try:
@@ -327,8 +327,8 @@ def unseal(directory: Path, name: str, *versions: int) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{directory / name} cannot be read: {error}") from error
     sums = description.get("files")
-    if description.get("format") not in versions or not isinstance(sums, dict):
-        raise DamagedError(f"{directory / name} must have format {versions[0]} and sums, which its maker left out")
+    if description.get("format") != version or not isinstance(sums, dict):
+        raise DamagedError(f"{directory / name} must have format {version} and sums, which its maker left out")
     for file, expected in sums.items():
         path = directory / file
         if not path.is_file() or ".." in Path(file).parts or Path(file).is_absolute():
@@ -338,16 +338,16 @@ def unseal(directory: Path, name: str, *versions: int) -> dict[str, Any]:
     return description
 
 
-def _refuse_other_format(content: bytes, directory: Path, versions: tuple[int, ...]) -> None:
+def _refuse_other_format(content: bytes, directory: Path, version: int) -> None:
     try:
         found = json.loads(content)["format"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return
-    if found not in versions:
-        older = f", and reads {versions[1]}" if versions[1:] else ""
-        raise DamagedError(
-            f"{directory} has format {found}; this version of tfdpg reads and writes {versions[0]}{older}"
-        )
+    if found != version:
+        maker = ""
+        if isinstance(found, int):
+            maker = f". It was written by {'an older' if found < version else 'a newer'} version"
+        raise DamagedError(f"{directory} has format {found}; this version of tfdpg reads format {version} only{maker}")
 
 
 def _sum(path: Path) -> str:

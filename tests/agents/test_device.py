@@ -14,7 +14,7 @@ from gymnasium import spaces
 import tfdpg
 from tests.agents.roster import AGENTS, EAGER
 from tests.environments import Counter
-from tfdpg.training.gradients import descent
+from tfdpg.components import minimize
 
 SESSION = """
 import sys, warnings
@@ -127,6 +127,6 @@ def test_float16_losses_are_scaled_and_their_gradients_are_not():
     network.set_weights([np.ones((1, 1)), np.zeros(1)])
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=1024.0)
     optimizer.build(network.trainable_variables)
-    with descent(network, optimizer) as down:
-        down(1e-6 * tf.reduce_sum(network(tf.ones((1, 1)))))
+    with minimize(([network], optimizer)) as step:
+        step(1e-6 * tf.reduce_sum(network(tf.ones((1, 1)))))
     np.testing.assert_allclose(network.get_weights()[0], 1 - 0.5e-6, rtol=0, atol=6e-8)

@@ -22,7 +22,6 @@ from tests.agents.by_hand import (
     set_targets,
 )
 from tests.environments import Identity
-from tfdpg.training.gradients import descent
 
 
 def test_a_critic_update_is_the_paper_s():
@@ -74,8 +73,8 @@ def test_only_its_own_weights_move():
     }
     assert moved == {"pi"}
     before = agent.get_weights()
-    with descent(agent.q1, agent.optimizers["q1"]) as down:
-        down(tf.reduce_mean(BATCH.ask(agent.q1, BATCH.ask(agent.pi))))
+    with agent.minimize("q1") as step:
+        step(tf.reduce_mean(BATCH.ask(agent.q1, BATCH.ask(agent.pi))))
     moved = [not np.array_equal(old, new) for old, new in zip(before, agent.get_weights(), strict=True)]
     assert sum(moved) == 1 and not np.array_equal(agent.q1.get_weights()[0], agent.targets["q1"].get_weights()[0])
 

@@ -13,9 +13,9 @@ MUTATIONS = (
     ),
     (
         "td3: targets move at each update",
-        "agents/td3.py",
-        "where_due(counter % self.target_update_every == 0, self.update_targets)",
-        "where_due(counter >= 0, self.update_targets)",
+        "components.py",
+        "run_if(counter % period == 0, apply)",
+        "run_if(counter >= 0, apply)",
         TD3,
     ),
     (
@@ -34,9 +34,9 @@ MUTATIONS = (
     ),
     (
         "polyak takes what it should keep",
-        "training/gradients.py",
-        "polyak * old + (1 - polyak) * new",
-        "(1 - polyak) * old + polyak * new",
+        "components.py",
+        "kept * old + (1 - kept) * new if",
+        "(1 - kept) * old + kept * new if",
         (*TD3, *DDPG),
     ),
     (
@@ -54,10 +54,10 @@ MUTATIONS = (
         "tf.reduce_mean(losses)",
         (*TD3, *D4PG),
     ),
-    ("the policy goes down the critic", "training/gradients.py", "return -q\n", "return q\n", (*TD3, *DDPG)),
+    ("the policy goes down the critic", "components.py", "return -q\n", "return q\n", (*TD3, *DDPG)),
     (
         "d4pg: the policy goes down the critic",
-        "training/gradients.py",
+        "components.py",
         "return -(tf.stop_gradient(q) + rise)",
         "return tf.stop_gradient(q) + rise",
         D4PG,
@@ -150,8 +150,8 @@ MUTATIONS = (
     (
         "acer: the average takes what it should keep",
         "agents/acer.py",
-        "polyak_average(averaged, self.networks[name], self.alpha",
-        "polyak_average(averaged, self.networks[name], 1 - self.alpha",
+        'Copy("pi_target", "pi", polyak(alpha))',
+        'Copy("pi_target", "pi", polyak(1 - alpha))',
         ACER,
     ),
     # memories

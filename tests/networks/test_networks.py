@@ -125,23 +125,6 @@ def test_the_numpy_actor_normalises_as_keras_does():
     np.testing.assert_allclose(actor((seen,)), pi(seen), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_a_copy_has_the_same_weights_and_shares_none(own):
-    critics = {
-        "q1": critic() if own else networks.mlp_critic(SPEC, hidden_units=(4,), normalizer=networks.Normalizer())
-    }
-    q1 = critics["q1"]
-    q1.set_weights([weight + 1 for weight in q1.get_weights()])  # which no seed gives
-    copied = networks.ActorCritic(critics, critics if own else {}, None).copied("q1")
-    assert type(copied) is type(q1) and copied.name == q1.name
-    for a, b in zip(copied.variables, q1.variables, strict=True):
-        np.testing.assert_array_equal(a, b)
-    inputs = np.ones((2, 3)), np.ones((2, 2))
-    np.testing.assert_array_equal(copied(list(inputs)), q1(list(inputs)))
-    copied.set_weights([0 * weight for weight in copied.get_weights()])
-    assert np.any(q1(list(inputs)) != copied(list(inputs)))
-
-
 def ends_in(*layers):
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), *layers])
 

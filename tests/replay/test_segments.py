@@ -14,7 +14,7 @@ from tests.replay.test_ring import SPEC, fill
 from tfdpg import Spec
 from tfdpg.replay import Ring, segments
 from tfdpg.replay.ring import NONE
-from tfdpg.replay.segments import alone, from_slots, whole
+from tfdpg.replay.segments import alone, whole
 
 BOTH = Spec(
     spaces.Dict(camera=spaces.Box(0, 255, (2, 3), np.uint8), place=SPEC.observation_space), spaces.Box(-1, 1, (1,))
@@ -191,23 +191,3 @@ def test_a_segment_alone_leads_nowhere_else():
     assert part["successor_after"].tolist() == [1, 0, 1, 1, 1] and part["onward_after"].tolist() == [0, 1, 0, 0, 0]
     assert alone(part)["successor_after"].tolist() == [1, 0, 1, 1, 0]
     assert alone(ring.segment(3, 5))["onward_after"].tolist() == [0, 0]
-
-
-def in_slots(ring):
-    """All rows of a ring as tfdpg wrote them in format 2."""
-    held = slice(0, ring.size)
-    arrays = {name: getattr(ring, name) for name in ("rows", "terminated", "successor", "onward", "images")}
-    state = {name: values[held] for name, values in arrays.items() if values is not None}
-    return state | {"added": np.array(ring.added), "heads": ring.current, "newest": ring.newest}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("steps", [0, 20, 200])
-def test_rows_of_format_2_are_read(kind, steps):
-    spec, options = KINDS[kind]
-    ring = fill(Ring(spec, 50, **options), steps, lanes=2)
-    ring.allocate()
-    again = Ring(spec, 50, **options)
-    again.restore(ring.state(), [from_slots(in_slots(ring))])
-    again.allocate()
-    assert contents(again) == contents(ring)

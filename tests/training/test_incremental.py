@@ -15,9 +15,8 @@ import pytest
 import tfdpg
 from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
-from tests.replay.test_segments import in_slots
 from tests.training.saving import digest
-from tfdpg import export, files
+from tfdpg import export
 from tfdpg.replay import Ring, segments
 from tfdpg.replay.ring import NONE
 from tfdpg.training.datasets import load_into
@@ -130,21 +129,6 @@ def test_transitions_from_one_file_to_the_next_are_data(agent, tmp_path):
     ring = Ring(agent.spec, 100)
     load_into(ring, tmp_path / "agent/rows-1.npz")
     assert ring.size == 10 and ring.successor[:10].tolist() == [1, NONE, 3, 4, 5, 6, 7, NONE, 9, NONE]
-
-
-def test_a_checkpoint_of_format_2_is_read(agent, tmp_path):
-    agent.save(tmp_path / "agent")
-    old = tmp_path / "old"
-    old.mkdir()
-    description = files.unseal(tmp_path / "agent", "agent.json", 3)
-    np.savez(old / "variables.npz", **np.load(tmp_path / "agent/variables.npz"))
-    np.savez(old / "replay.npz", **in_slots(agent.replay), **agent.draw.sampler.state())
-    del description["files"], description["sha256"]
-    files.seal(old, "agent.json", description | {"format": 2})
-    again = tfdpg.load_agent(old)
-    assert digest(again) == digest(agent)
-    again.save(tmp_path / "new")
-    assert digest(tfdpg.load_agent(tmp_path / "new")) == digest(agent)
 
 
 KILLS = [pytest.param(3, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.hours)]

@@ -1,7 +1,9 @@
 """The support of categorical critics that follows the returns."""
 
 import json
+import types
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -11,11 +13,11 @@ from tests.environments import Counter
 from tfdpg import losses
 from tfdpg.networks import Categorical, head_of
 from tfdpg.replay import return_range
-from tfdpg.training.support import PERIOD, Support
+from tfdpg.training.support import PERIOD, choose_support, follow_returns
 
 
 class Returns:
-    """Minibatches of rows whose returns are said."""
+    """Minibatches of rows whose returns are given."""
 
     def __init__(self):
         self.range = -1.0, 2.0
@@ -24,13 +26,21 @@ class Returns:
         return self.range
 
 
-def test_a_running_support_widens_once_in_a_period_and_never_shrinks():
-    head, returns = Categorical(-149.5, 150.5, 5), Returns()
-    head.build((None, 3))
-    support = Support([head], runs=True)
+def agent_with(head):
+    """What the functions of `support` read of an agent with one categorical critic."""
+    critic = keras.Sequential([keras.Input((3,)), head])
+    return types.SimpleNamespace(
+        updates=0, networks={"q1": critic}, copies={}, host_state={"support_period": 0, "edges_warned": None}
+    )
 
-    def largest_after(updates, support=support):
-        support(updates, returns)
+
+def test_a_support_that_follows_returns_widens_once_in_a_period_and_never_shrinks():
+    head, returns = Categorical(-149.5, 150.5, 5), Returns()
+    agent = agent_with(head)
+
+    def largest_after(updates, prepare=follow_returns):
+        agent.updates = updates
+        prepare(agent, returns)
         largest = float(head.atoms[-1])
         np.testing.assert_allclose(head.atoms, np.linspace(-largest, largest, 5), rtol=1e-6)
         return largest
@@ -38,26 +48,25 @@ def test_a_running_support_widens_once_in_a_period_and_never_shrinks():
     assert largest_after(0) == 2
     returns.range = -8.0, 0.5
     assert largest_after(PERIOD - 1) == 2
-    saved = support.state()
+    saved = json.loads(json.dumps(agent.host_state))
     assert largest_after(PERIOD) == 8
     returns.range = -9.0, 9.0
     assert largest_after(PERIOD + 50) == 8
-    assert largest_after(3 * PERIOD, Support([head])) == 8
-    again = Support([head], runs=True)
-    again.restore(saved)  # saved just before it was due
-    assert largest_after(PERIOD, again) == 9
+    assert largest_after(3 * PERIOD, choose_support) == 8
+    agent.host_state = saved  # saved just before it was due
+    assert largest_after(PERIOD) == 9
     returns.range = -1.0, 1.0
-    assert largest_after(2 * PERIOD, again) == 9
+    assert largest_after(2 * PERIOD) == 9
 
 
-def test_what_a_running_support_does_is_the_same_as_scaled_rewards():
+def test_a_support_that_follows_returns_is_the_same_as_scaled_rewards():
     head, returns, rng = Categorical(-149.5, 150.5, 11), Returns(), np.random.default_rng(0)
-    head.build((None, 3))
-    support, logits = Support([head], runs=True), rng.normal(size=(6, 11))
+    agent, logits = agent_with(head), rng.normal(size=(6, 11))
     reward, discount = rng.normal(size=6), np.array([0.9, 0.0, 0.9, 0.0, 0.9, 0.9])
     for period, wide in enumerate((2.0, 14.0)):
         returns.range = -1.0, wide
-        support(period * PERIOD, returns)
+        agent.updates = period * PERIOD
+        follow_returns(agent, returns)
         atoms = head.atoms.numpy().astype(np.float64)
         ours = losses.categorical_target(reward, discount, tf.constant(logits), atoms)
         scaled = losses.categorical_target(reward / wide, discount, tf.constant(logits), np.linspace(-1, 1, 11))
@@ -73,4 +82,4 @@ def test_an_agent_s_running_support_starts_from_its_returns():
     assert -now[0] == now[-1] and abs(now[-1] - 150.5) > 1
     np.testing.assert_allclose(now[-1], max(-low, high), rtol=1e-3)
     np.testing.assert_array_equal(head_of(agent.targets["q1"]).atoms, now)
-    assert saved["learning"] == [0]
+    assert saved["host_state"]["support_period"] == 0

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdpg.components import FusedAdam, minimize, run_if, trainable_variables, update_copy
 from tfdpg.networks import stateless_normal
-from tfdpg.training.gradients import descent, polyak_average, where_due
-from tfdpg.training.optimizers import FusedAdam, trainable_variables
 from tfdpg.training.updates import wants_xla
 
 ROUNDS = """
@@ -63,7 +62,7 @@ def test_what_is_not_due_does_not_run_and_gives_nan(jit):
 
     @tf.function(jit_compile=jit)
     def step(is_due):
-        return where_due(is_due, lambda: tf.fill([3], variable.assign_add(1.0)), 3)
+        return run_if(is_due, lambda: tf.fill([3], variable.assign_add(1.0)), 3)
 
     np.testing.assert_array_equal(step(tf.constant(False)), [np.nan] * 3)
     assert variable.numpy() == 1
@@ -80,8 +79,8 @@ def test_own_losses_of_a_network_count():
         network.set_weights([np.ones((1, 1)), np.zeros(1)])
         optimizer = keras.optimizers.SGD(0.01)
         optimizer.build(network.trainable_variables)
-        with descent(network, optimizer) as down:
-            down(tf.reduce_mean(network(tf.ones((1, 1)))))
+        with minimize(([network], optimizer)) as step:
+            step(tf.reduce_mean(network(tf.ones((1, 1)))))
         kernels.append(float(network.get_weights()[0][0, 0]))
     np.testing.assert_allclose(kernels, [1 - 0.01, 1 - 0.01 * (1 + 2 * 10)], rtol=1e-5)
 
@@ -115,15 +114,16 @@ def test_regularizers_of_networks_that_share_a_layer_count_once():
     networks = [keras.Model(x, keras.layers.Dense(1, kernel_initializer="ones")(shared)) for _ in range(2)]
     optimizer = keras.optimizers.SGD(0.01)
     optimizer.build(trainable_variables(networks))
-    with descent(networks, optimizer) as down:
-        down(sum(tf.reduce_mean(q(tf.ones((1, 1)))) for q in networks))
+    with minimize((networks, optimizer)) as step:
+        step(sum(tf.reduce_mean(q(tf.ones((1, 1)))) for q in networks))
     np.testing.assert_allclose(networks[1].get_weights()[0], 1 - 0.01 * (2 + 2 * 10), rtol=1e-5)
 
 
 def test_polyak_moves_weights_and_copies_statistics():
     online, target = (keras.Sequential([keras.Input((2,)), keras.layers.BatchNormalization()]) for _ in range(2))
     online.set_weights([np.full(2, 3.0), np.full(2, 4.0), np.full(2, 5.0), np.full(2, 6.0)])
-    polyak_average(target, online, 0.9)
+    target.trainable = False  # what is averaged depends on the source
+    update_copy(target, online, 0.9)
     np.testing.assert_allclose(target.get_weights(), [[1.2, 1.2], [0.4, 0.4], [5, 5], [6, 6]], rtol=1e-6)
 
 

@@ -107,6 +107,6 @@ class Behaviour:
         return {"noise": self.exploration.state.tolist(), "memory": self.memory.state.tolist()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes what `state` gave, or what older ones did, which had no memory."""
+        """Takes what `state` gave."""
         self.exploration.state = np.array(state["noise"], np.float32).reshape(-1, self.spec.act_dim)
-        self.memory.state = np.array(state.get("memory", ()), np.float32)
+        self.memory.state = np.array(state["memory"], np.float32)

@@ -4,20 +4,116 @@ Source: Wang et al. 2017, "Sample Efficient Actor-Critic with Experience Replay"
 lanes of a vector environment, in one synchronous update.
 """
 
+import functools
+import math
 from typing import Any, final
 
 import tensorflow as tf
 
+from tfdpg import export
+from tfdpg.acting import MIN_SIGMA
 from tfdpg.agents.agent import Agent
-from tfdpg.agents.build import acer_family, build_acer, by_actions
+from tfdpg.agents.declarations import given_networks, normalizer
 from tfdpg.agents.options import ACEROptions
+from tfdpg.arguments import reject
+from tfdpg.components import Component, Copy, Declaration, Minibatches, PolicySpec, polyak, rmsprop
 from tfdpg.losses import retrace, trust_region
-from tfdpg.networks import Estimate, Sequences, Taken
+from tfdpg.networks import (
+    ACERCritic,
+    ACERPolicy,
+    ActionValues,
+    CategoricalPolicy,
+    Dueling,
+    Estimate,
+    GaussianPolicy,
+    Separate,
+    Sequences,
+    Taken,
+    acer_network,
+    acer_numpy_actor,
+    check_given_to_acer,
+    unpack_sequences,
+)
 from tfdpg.options import takes
+from tfdpg.replay import Ring, windows
 from tfdpg.spec import Spec
-from tfdpg.training.gradients import descent, polyak_average
+from tfdpg.training.batches import pack_windows
+from tfdpg.training.schedule import Schedule
 
 METRICS = "loss_q", "loss_pi", "q1", "v", "entropy", "kl", "td_error"
+
+
+def declare(spec: Spec, options: ACEROptions) -> Declaration:
+    """What ACER is made of: a stochastic policy, its critic, and their averages."""
+    policy, critic = acer_family(spec, options)
+    names = ("pi", *critic.names)
+    given = given_networks(options, names)
+    steps, on_policy = by_actions(spec, options.n_steps, 20, 50), by_actions(spec, options.on_policy, True, False)
+    size, ratio = options.replay_size, options.replay_ratio
+    if ratio == 0 and not on_policy:
+        raise reject("replay_ratio", "above 0 where `on_policy` is off: there are no updates", ratio)
+    if steps >= size:
+        raise reject("n_steps", f"less than replay_size={size}", steps)
+    if options.replay_start > size and ratio > 0:
+        raise reject("replay_start", f"at most replay_size={size}", options.replay_start)
+    check_given_to_acer(spec, policy, given, options)
+    alpha = by_actions(spec, options.alpha, 0.99, 0.995)
+    copies = [Copy("pi_target", "pi", polyak(alpha))]
+    if options.critic_average is not None:
+        copies += [Copy(f"{name}_target", name, polyak(options.critic_average)) for name in critic.names]
+    sampling = {"steps": steps, "newest": on_policy, "ratio": ratio, "start": options.replay_start}
+    sampling |= {"seed": options.drawn_seed, "batch_size": options.batch_size, "gamma": options.gamma}
+    make_normalizer = normalizer(options)
+    width = policy.record_width
+    return Declaration(
+        spec=spec,
+        components=[Component(name, acer_network(options, policy, name), given[name]) for name in names],
+        optimizers={"all": rmsprop(options, of=names)},
+        copies=copies,
+        encoder=options.encoder,
+        normalizer=make_normalizer,
+        policy=PolicySpec("pi", acer_numpy_actor(spec, options, policy, make_normalizer and make_normalizer())),
+        exploration=policy.exploration,
+        signatures=functools.partial(export.acer_signatures, spec, policy, critic, reward_scale=options.reward_scale),
+        minibatches=Minibatches(
+            replay=Ring(spec, size, options.replay_dir, spec.act_dim + width, has_windows=True, gamma=options.gamma),
+            make_draw=functools.partial(windows, **sampling),
+            unpack=functools.partial(unpack_sequences, spec, record_width=width),
+            pack=functools.partial(pack_windows, spec, options.batch_size, steps, width, options.gamma),
+            elements=options.batch_size,
+        ),
+        schedule=Schedule(start_steps=0, update_after=0, update_every=steps, gradient_steps=None, each_lane=True),
+        metrics=METRICS,
+        usual_updates=1 + math.ceil(ratio),
+    )
+
+
+def acer_family(spec: Spec, options: ACEROptions) -> tuple[ACERPolicy, ACERCritic]:
+    """The family of ACER's policy, and the kind of its critic, for the action space.
+
+    Raises:
+        ValueError: an option that does nothing there.
+    """
+    if spec.actions is not None:
+        names = ("v", "sigma", "learn_sigma", "dueling", "dueling_samples")
+        options.refuse(names, f"actions are {spec.action_space}")
+        family = CategoricalPolicy(spec)
+        return family, ActionValues(family)
+    if not options.learn_sigma:
+        options.refuse(["ent_coef"], "the scale of a Gaussian is fixed (`learn_sigma` is False)")
+    elif options.sigma <= MIN_SIGMA:
+        raise reject("sigma", f"above {MIN_SIGMA} where it is learnt", options.sigma)
+    policy = GaussianPolicy(spec, options.sigma, options.learn_sigma)
+    if not options.dueling:
+        return policy, Separate(policy)
+    return policy, Dueling(policy, options.dueling_samples, options.drawn_seed)
+
+
+def by_actions(spec: Spec, given: Any, discrete: Any, box: Any) -> Any:
+    """An option as it was given, or the default for the kind of actions."""
+    if given is not None:
+        return given
+    return box if spec.actions is None else discrete
 
 
 @final
@@ -52,21 +148,23 @@ class ACER(Agent):
             env: the environment or vector environment to be trained on, its id, or a `Spec`.
             options: keyword arguments.
         """
-        spec = Spec.of(env)
+        super().__init__(env, options, declare)
+        spec = self.spec
         self.family, self.critic = acer_family(spec, options)
-        super().__init__(env, options, build_acer(spec, options, self.family, self.critic, METRICS))
-        self.pi, self.q1, self.v = self.networks["pi"], self.networks["q1"], self.networks.get("v")
-        self.reward_scale, self.critic_average = options.reward_scale, options.critic_average
+        self.pi = self.networks["pi"]
+        self.q1 = self.networks["q1"]
+        self.v = self.networks.get("v")
+        self.reward_scale = options.reward_scale
+        self.critic_average = options.critic_average
         self.retrace_lambda, self.retrace_clip = options.retrace_lambda, options.retrace_clip
         self.c, self.delta = by_actions(spec, options.c, 10.0, 5.0), options.delta
-        self.alpha = by_actions(spec, options.alpha, 0.99, 0.995)
         self.ent_coef, self.q_coef = options.ent_coef, options.q_coef
 
     def update(self, batch: Sequences, counter: Any) -> dict[str, tf.Tensor]:
         """The critic towards Q^ret, the policy along ACER's gradient within the trust region, then the averages."""
         key = tf.stack([tf.constant(self.seed, tf.int64), counter])
         average = self.family.statistics(batch.ask(self.targets["pi"]))
-        with descent(list(self.networks.values()), self.optimizers["all"]) as down:
+        with self.minimize("all") as step:
             statistics = self.family.statistics(batch.ask(self.pi, training=True))
             fixed = tf.stop_gradient(statistics)
             estimate = self.critic.estimate(self.networks, batch, fixed, key, training=True)
@@ -74,9 +172,8 @@ class ACER(Agent):
             rho, target, direction = self.improve(batch, fixed[:, :-1], average[:, :-1], judge)
             loss_pi = -tf.reduce_sum(direction * statistics[:, :-1], axis=-1)
             loss_q = self.critic.loss(estimate, target, rho)
-            down(batch.mean(loss_pi + self.q_coef * loss_q))
-        for name, averaged in self.targets.items():
-            polyak_average(averaged, self.networks[name], self.alpha if name == "pi" else self.critic_average or 0.0)
+            step(batch.mean(loss_pi + self.q_coef * loss_q))
+        self.update_copies(counter)
         values = {"q1": estimate.q, "v": estimate.v[:, :-1], "td_error": tf.abs(target - estimate.q)}
         measured = {name: value / self.reward_scale for name, value in values.items()}
         measured |= {"loss_q": loss_q, "loss_pi": loss_pi, **self.divergence(fixed, average)}

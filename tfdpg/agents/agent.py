@@ -1,7 +1,7 @@
 """What every agent does: act, observe, learn, fit, evaluate, save and export."""
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
@@ -11,19 +11,20 @@ import tensorflow as tf
 
 from tfdpg.acting import Behaviour, LaneMemory, Moments
 from tfdpg.agents import description
-from tfdpg.agents.build import Parts, recorders
+from tfdpg.agents.declarations import recorders
 from tfdpg.agents.exporting import export_agent
 from tfdpg.agents.options import AgentOptions, ExportOptions
 from tfdpg.arguments import natural
+from tfdpg.components import Declaration, Networks, Optimizers
 from tfdpg.hints import ATTRIBUTES, refuse, refuse_positional_updates, without
 from tfdpg.networks import Actor
 from tfdpg.options import Stock, Unsaved, takes
+from tfdpg.spec import Spec
 from tfdpg.training import checkpoint, evaluation, loop, network_weights, offline
 from tfdpg.training.collector import Collector
 from tfdpg.training.lanes import environment_of
 from tfdpg.training.learning import Learning
 from tfdpg.training.normalization import check_normalizers, find_normalizers
-from tfdpg.training.optimizers import Optimizers
 from tfdpg.training.options import FitOptions, TrainingOptions
 from tfdpg.training.statistics import Statistics
 
@@ -43,16 +44,21 @@ class Agent(metaclass=_AgentType):
     Args:
         env: the environment, a vector environment, its id, or a `Spec`.
         options: the options.
-        parts: what the agent is made of.
+        declare: declares what the agent is made of.
 
     Attributes:
         spec: the spaces that the agent serves.
         options: the constructor's options.
         environment: the id and arguments of its environment; None where they are not known.
-        networks: the online networks, by the names of the exported signatures: `pi`, `q1`, ...
-        targets: their target networks, of those that have one, by the same names.
-        own_networks: the models that plain options cannot rebuild, by the options that take them.
-        optimizers: one for each network, by the same names, or one for "all".
+        networks: the components, by name: `pi`, `q1`, ...
+        copies: the copies of components, by name: `pi_target`, ...
+        targets: the target networks among them, by the names of the components.
+        own_networks: the user's own models, by the options that take them.
+        optimizers: the optimizers, by name.
+        device_state: variables that updates read and write, by name.
+        host_state: numbers, texts and lists that are saved with the agent, by name.
+        minimize: takes a step of optimizers; see `tfdpg.components.Networks.minimize`.
+        update_copies: updates the copies that are due; see `tfdpg.components.Networks.update_copies`.
         optimizer: all of them, as Keras' callbacks want them.
         replay: the ring of rows.
         draw: draws minibatches of it; `make_draw` makes such a one for any ring.
@@ -67,33 +73,55 @@ class Agent(metaclass=_AgentType):
         stop_training: set to True by a callback to stop `fit`.
     """
 
-    def __init__(self, env: Any, options: AgentOptions, parts: Parts):
-        self.spec, self.environment = parts.spec, environment_of(env)
-        self._options, self.seed, self.batch_size = options, options.drawn_seed, options.batch_size
-        self.networks, self.own_networks = parts.networks.networks, parts.networks.own
-        self.targets, self.optimizers, self.schedule = parts.targets, parts.optimizers, parts.schedule
+    def __init__(self, env: Any, options: AgentOptions, declare: Callable[[Spec, Any], Declaration]):
+        self.spec = Spec.of(env)
+        self.environment = environment_of(env)
+        self._options = options
+        self.seed = options.drawn_seed
+        self.batch_size = options.batch_size
+        declaration = declare(self.spec, options)
+        minibatches = declaration.minibatches
+        self._networks = Networks(declaration, self.seed, options.device)
+        self.networks = self._networks.components
+        self.copies = self._networks.copies
+        self.targets = self._networks.targets
+        self.own_networks = declaration.given
+        self.optimizers = self._networks.optimizers
+        self.device_state = self._networks.state
+        self.host_state = dict(declaration.host_state)
+        self.minimize = self._networks.minimize
+        self.update_copies = self._networks.update_copies
+        self.restore_variables = self._networks.restore
+        self.schedule = declaration.schedule
         with tf.device(options.device):
             self.counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="updates")
         self.optimizer = Optimizers(list(self.optimizers.values()), self.counter)
-        self.normalizers = find_normalizers(self._all_networks().values())
+        self.normalizers = find_normalizers(self._networks.all.values())
         self.moments = Moments(self.spec) if self.normalizers else None
         if self.moments is not None:
             check_normalizers(self.normalizers, len(self.moments.mean))
-        self.replay, self.make_draw, self.unpack = parts.replay, parts.make_draw, parts.unpack
-        self.draw, self._pack = parts.make_draw(parts.replay), parts.pack
-        self.metrics, self.statistics = parts.metrics, Statistics(parts.metrics)
-        self.recall = recall = parts.networks.recall
-        acts = parts.networks.numpy_actor, options.device, 0 if recall is None else recall.width
-        self.actor = Actor(self.spec, self.networks["pi"], *acts)
+        self.replay = minibatches.replay
+        self.make_draw = minibatches.make_draw
+        self.unpack = minibatches.unpack
+        self.draw = minibatches.make_draw(minibatches.replay)
+        self._pack = minibatches.pack
+        self.elements = minibatches.elements
+        self.metrics = tuple(declaration.metrics)
+        self.statistics = Statistics(self.metrics)
+        policy = declaration.policy
+        self.recall = recall = policy.recurrent
+        width = 0 if recall is None else recall.width
+        self.actor = Actor(self.spec, self._networks[policy.network], policy.numpy, options.device, width)
         memory = None if recall is None else LaneMemory(recall)
-        self.behaviour = Behaviour(self.spec, self.actor, parts.exploration, memory)
+        self.behaviour = Behaviour(self.spec, self.actor, declaration.exploration, memory)
         acting = self.replay, self.schedule, self.behaviour, self.seed, options.reward_shaper
         self.collector = Collector(self.spec, *acting, recorders(options.recorders, self.spec))
-        self.signatures, self.elements = parts.signatures, parts.elements
-        self.learning = Learning(self, parts.usual_updates, parts.preparations, parts.watchers)
+        self.signatures = dict(declaration.signatures(self.networks))
+        self.learning = Learning(self, declaration.usual_updates, declaration.before_phase, declaration.after_phase)
         self.history: keras.callbacks.History | None = None
         self._initial_epoch: int | None = None
-        self.stop_training, self._epoch = False, 0
+        self.stop_training = False
+        self._epoch = 0
 
     @abc.abstractmethod
     def update(self, batch: Any, counter: Any) -> dict[str, tf.Tensor]:
@@ -273,23 +301,23 @@ class Agent(metaclass=_AgentType):
         return evaluation.BehaviourPolicy(self.behaviour.by(self.actor.snapshot()), factor, seed or 0)
 
     def get_weights(self) -> list[np.ndarray]:
-        """The weights of all networks and target networks."""
-        return [weight for network in self._all_networks().values() for weight in network.get_weights()]
+        """The weights of all components and copies."""
+        return [weight for network in self._networks.all.values() for weight in network.get_weights()]
 
     def set_weights(self, weights: Sequence[np.ndarray]) -> None:
         """Sets what `get_weights` gave."""
-        network_weights.set_weights(self._all_networks(), weights)
+        network_weights.set_weights(self._networks.all, weights)
         if self.moments is not None and self.moments.count == 0:
             self.moments.adopt(self.normalizers[0].mean.numpy(), self.normalizers[0].variance.numpy())
         self.actor.refresh()
 
     def save_weights(self, filepath: str | Path, overwrite: bool = True) -> None:
         """Saves the weights of all networks and target networks to a `.weights.h5` file."""
-        network_weights.save_weights(self._all_networks(), filepath, overwrite)
+        network_weights.save_weights(self._networks.all, filepath, overwrite)
 
     def load_weights(self, filepath: str | Path) -> None:
         """Loads what `save_weights` wrote, for networks of the same shapes."""
-        self.set_weights(network_weights.load_weights(self._all_networks(), filepath))
+        self.set_weights(network_weights.load_weights(self._networks.all, filepath))
 
     def save(self, filepath: str | Path, overwrite: bool = True) -> None:
         """Saves everything needed to go on: weights, optimizers, replay, counters, random states.
@@ -346,7 +374,7 @@ class Agent(metaclass=_AgentType):
     def state(self) -> dict[str, Any]:
         """The counters and random states, as plain JSON values."""
         own = {"updates": self.updates, "epoch": self.epoch, "environment": self.environment}
-        own |= {"learning": self.learning.state(), "statistics": self.statistics.state()}
+        own |= {"host_state": dict(self.host_state), "statistics": self.statistics.state()}
         return own | self.schedule.state() | {"collector": self.collector.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -355,8 +383,8 @@ class Agent(metaclass=_AgentType):
         self._epoch, self.environment = natural("epoch", state["epoch"]), state["environment"]
         self.schedule.restore(state)
         self.collector.restore(state["collector"])
-        self.learning.restore(state.get("learning", ()))
-        self.statistics.restore(state.get("statistics"))
+        self.host_state |= {name: state["host_state"][name] for name in self.host_state}
+        self.statistics.restore(state["statistics"])
         self.actor.refresh()
 
     @property
@@ -370,10 +398,12 @@ class Agent(metaclass=_AgentType):
         return self.learning.function
 
     @property
+    def saved_variables(self) -> dict[str, list[Any]]:
+        """The variables that a checkpoint has, in lists by name."""
+        return self._networks.variables
+
+    @property
     def saved_options(self) -> dict[str, Any]:
         """The options that a checkpoint has: without networks, and what only stock ones have."""
-        stock = self._options.names(Stock) if set(self.own_networks) == set(self.networks) else []
+        stock = self._options.names(Stock) if self.networks.keys() <= self.own_networks.keys() else []
         return self._options.values(without=[*self._options.names(Unsaved), *stock])
-
-    def _all_networks(self) -> dict[str, keras.Model]:
-        return self.networks | {f"{name}_target": network for name, network in self.targets.items()}

@@ -4,24 +4,73 @@ Source: Barth-Maron et al. 2018, "Distributed Distributional Deterministic Polic
 in parallel, see `tfdpg.distributed`.
 """
 
+import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, cast, final
 
+import keras
 import tensorflow as tf
 
 from tfdpg import export
+from tfdpg.acting import Recall
 from tfdpg.agents.agent import Agent
-from tfdpg.agents.build import Parts, build
+from tfdpg.agents.declarations import deterministic
 from tfdpg.agents.options import D4PGOptions
+from tfdpg.components import Declaration, clipped_policy_loss, polyak
 from tfdpg.losses import td_target
 from tfdpg.networks import Batch, Categorical, Head, HeadOptions, Mixture, Value, head_of
 from tfdpg.options import takes
-from tfdpg.training.gradients import average_all, climb, descent, descents, where_due
-from tfdpg.training.support import EdgeWatch, Support
+from tfdpg.spec import Spec
+from tfdpg.training.support import choose_support, follow_returns, warn_of_edges
 
 METRICS = "loss_q", "loss_pi", "q1", "q2", "td_error"
 UNKNOWN_RANGE = -149.5, 150.5
 """The support until returns have been seen; about the DeepMind Control Suite report's, but one that nobody gives."""
+
+
+def declare(spec: Spec, options: D4PGOptions) -> Declaration:
+    """What D4PG is made of: a policy, distributional critics, which export `z`, and target networks of all."""
+    head = critic_head(options)
+    beta = 1.0 if options.replay == "prioritized" and options.beta is None else options.beta
+    declaration = deterministic(
+        spec,
+        options,
+        ("q1", "q2")[: options.critics],
+        polyak(options.polyak, every=options.target_update_every),
+        (*METRICS, *head.kind.metrics_of_update),
+        head=head,
+        sampling={"beta": beta, "normalize_weights": options.normalize_weights},
+    )
+    categorical = options.critic == "categorical"
+    is_given = options.v_min is not None or (options.q1 is not None and options.v_range is None)
+    follows = options.v_range == "running"
+    return dataclasses.replace(
+        declaration,
+        signatures=functools.partial(signatures, spec, declaration.policy.recurrent),
+        host_state={"support_period": 0, "edges_warned": None} if categorical else {},
+        before_phase=[follow_returns if follows else choose_support] if categorical and not is_given else [],
+        after_phase=[warn_of_edges] if categorical and not follows else [],
+    )
+
+
+def signatures(spec: Spec, recall: Recall | None, networks: Mapping[str, keras.Model]) -> dict[str, export.Signature]:
+    """Those of every agent, and `z`, the distribution of the return."""
+    q1 = networks["q1"]
+    z = export.return_signature(spec, q1, cast(Head, head_of(q1)), recall)
+    return export.signatures(spec, networks, recall) | {"z": z}
+
+
+def critic_head(options: D4PGOptions) -> HeadOptions:
+    """What makes the last layer of each critic."""
+    match options.critic:
+        case "mixture":
+            names = ("components", "target_samples", "min_stddev")
+            return HeadOptions(Mixture, {name: getattr(options, name) for name in names})
+        case "categorical":
+            v_min, v_max = UNKNOWN_RANGE if options.v_min is None else (options.v_min, options.v_max)
+            return HeadOptions(Categorical, {"v_min": v_min, "v_max": v_max, "atoms": options.atoms})
+    return HeadOptions(Value)
 
 
 @final
@@ -52,31 +101,31 @@ class D4PG(Agent):
             env: the environment or vector environment to be trained on, its id, or a `Spec`.
             options: keyword arguments.
         """
+        super().__init__(env, options, declare)
         self.critics = ("q1", "q2")[: options.critics]
-        parts = d4pg_parts(env, options, self.critics)
-        super().__init__(env, options, parts)
-        self.pi, self.q1, self.q2 = self.networks["pi"], self.networks["q1"], self.networks.get("q2")
+        self.pi = self.networks["pi"]
+        self.q1 = self.networks["q1"]
+        self.q2 = self.networks.get("q2")
         self.twins = {name: self.networks[name] for name in self.critics}
         self.bootstrap = self.networks | self.targets
         self.head = cast(Head, head_of(self.q1))
-        self.polyak, self.target_update_every = options.polyak, options.target_update_every
         self.clip_action_gradient = options.clip_action_gradient
 
     def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
         """The critic towards r + γᵐ (1 − d) Z_targ(s', π_targ(s')), the policy up its mean, the targets after them."""
         action_t, key = batch.ask_next(self.bootstrap["pi"]), tf.stack([tf.constant(self.seed, tf.int64), counter])
-        with descents(self.twins, self.optimizers) as down:
+        with self.minimize(*self.critics) as step:
             asked = ((q, self.bootstrap[name]) for name, q in self.twins.items())
             outputs = [batch.ask_both(q, batch.action, q_targ, action_t) for q, q_targ in asked]
             output_t = functools.reduce(self.smaller, [output_t for _, output_t in outputs])
             target = self.head.target(batch.reward, batch.discount, output_t, key)
             losses = [self.head.td_loss(output, target) for output, _ in outputs]
-            down([batch.mean(loss) for loss in losses])
+            step(*[batch.mean(loss) for loss in losses])
         values = [self.head.mean(output) for output, _ in outputs]
-        with descent(self.pi, self.optimizers["pi"]) as down:
+        with self.minimize("pi") as step:
             loss_pi = self.policy_loss(batch, batch.ask(self.pi, training=True))
-            down(batch.average(loss_pi))
-        where_due(counter % self.target_update_every == 0, self.update_targets)
+            step(batch.average(loss_pi))
+        self.update_copies(counter)
         mean = td_target(batch.reward, batch.discount, self.head.mean(output_t))
         return {
             "loss_q": tf.add_n(losses),
@@ -98,42 +147,4 @@ class D4PG(Agent):
         def value(action: tf.Tensor) -> tf.Tensor:
             return self.head.mean(batch.ask(self.q1, action))
 
-        return climb(value, action, self.clip_action_gradient, self.spec.half_range)
-
-    def update_targets(self) -> None:
-        """Copies, or averages, all target networks."""
-        average_all(self.targets, self.networks, self.polyak)
-
-
-def d4pg_parts(env: Any, options: D4PGOptions, critics: tuple[str, ...]) -> Parts:
-    """What D4PG is made of: a distributional critic, which exports `z`, and whose support is found or watched."""
-    head, beta = critic_head(options), options.beta
-    sampling = {"beta": 1.0 if options.replay == "prioritized" and beta is None else beta}
-    sampling |= {"normalize_weights": options.normalize_weights}
-    metrics = *METRICS, *head.kind.metrics_of_update
-    parts = build(env, options, critics, metrics, torso=options.torso, head=head, sampling=sampling)
-    networks, recall = parts.networks.networks, parts.networks.recall
-    z = export.return_signature(parts.spec, networks["q1"], cast(Head, head_of(networks["q1"])), recall)
-    categorical = options.critic == "categorical"
-    is_given = options.v_min is not None or (options.q1 is not None and options.v_range is None)
-    runs = options.v_range == "running"
-    heads = [head_of(network) for network in (*networks.values(), *parts.targets.values())]
-    return parts.having(
-        signatures=parts.signatures | {"z": z},
-        preparations=[Support([head for head in heads if isinstance(head, Categorical)], runs)]
-        if categorical and not is_given
-        else (),
-        watchers=[EdgeWatch()] if categorical and not runs else (),
-    )
-
-
-def critic_head(options: D4PGOptions) -> HeadOptions:
-    """What makes the last layer of each critic."""
-    match options.critic:
-        case "mixture":
-            names = ("components", "target_samples", "min_stddev")
-            return HeadOptions(Mixture, {name: getattr(options, name) for name in names})
-        case "categorical":
-            v_min, v_max = UNKNOWN_RANGE if options.v_min is None else (options.v_min, options.v_max)
-            return HeadOptions(Categorical, {"v_min": v_min, "v_max": v_max, "atoms": options.atoms})
-    return HeadOptions(Value)
+        return clipped_policy_loss(value, action, self.clip_action_gradient, self.spec.half_range)

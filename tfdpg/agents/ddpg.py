@@ -9,14 +9,20 @@ from typing import Any, final
 import tensorflow as tf
 
 from tfdpg.agents.agent import Agent
-from tfdpg.agents.build import build
+from tfdpg.agents.declarations import deterministic
 from tfdpg.agents.options import DDPGOptions
+from tfdpg.components import Declaration, policy_loss, polyak
 from tfdpg.losses import td_loss, td_target
 from tfdpg.networks import Batch, flat_values
 from tfdpg.options import takes
-from tfdpg.training.gradients import average_all, descent, policy_loss, where_due
+from tfdpg.spec import Spec
 
 METRICS = "loss_q", "loss_pi", "q1", "td_error"
+
+
+def declare(spec: Spec, options: DDPGOptions) -> Declaration:
+    """What DDPG is made of: a policy, a critic, and target networks of both."""
+    return deterministic(spec, options, ["q1"], polyak(options.polyak, options.target_update_every), METRICS)
 
 
 @final
@@ -47,28 +53,25 @@ class DDPG(Agent):
             env: the environment or vector environment to be trained on, its id, or a `Spec`.
             options: keyword arguments.
         """
-        super().__init__(env, options, build(env, options, ["q1"], METRICS))
-        self.pi, self.q1 = self.networks["pi"], self.networks["q1"]
-        self.pi_target, self.q1_target = self.targets.get("pi", self.pi), self.targets.get("q1", self.q1)
-        self.polyak, self.bc_weight = options.polyak, options.bc_weight
-        self.target_update_every = options.target_update_every
+        super().__init__(env, options, declare)
+        self.pi = self.networks["pi"]
+        self.q1 = self.networks["q1"]
+        self.pi_target = self.targets.get("pi", self.pi)
+        self.q1_target = self.targets.get("q1", self.q1)
+        self.bc_weight = options.bc_weight
 
     def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
         """The critic down (y − Q(s, a))², y = r + γ (1 − d) Q_targ(s', π_targ(s')); the policy up Q; the targets."""
         action_t = batch.ask_next(self.pi_target)
-        with descent(self.q1, self.optimizers["q1"]) as down:
+        with self.minimize("q1") as step:
             q, q_t = map(flat_values, batch.ask_both(self.q1, batch.action, self.q1_target, action_t))
             target = td_target(batch.reward, batch.discount, q_t)
             loss_q = td_loss(q, target)
-            down(batch.mean(loss_q))
-        with descent(self.pi, self.optimizers["pi"]) as down:
+            step(batch.mean(loss_q))
+        with self.minimize("pi") as step:
             action = batch.ask(self.pi, training=True)
             value = flat_values(batch.ask(self.q1, action))
             loss_pi = policy_loss(self.spec, value, action, batch, self.bc_weight)
-            down(batch.average(loss_pi))
-        where_due(counter % self.target_update_every == 0, self.update_targets)
+            step(batch.average(loss_pi))
+        self.update_copies(counter)
         return {"loss_q": loss_q, "loss_pi": loss_pi, "q1": q, "td_error": tf.abs(target - q)}
-
-    def update_targets(self) -> None:
-        """Polyak averaging of both target networks."""
-        average_all(self.targets, self.networks, self.polyak)

@@ -9,15 +9,22 @@ from typing import Any, final
 import tensorflow as tf
 
 from tfdpg.agents.agent import Agent
-from tfdpg.agents.build import build
+from tfdpg.agents.declarations import deterministic
 from tfdpg.agents.options import TD3Options
+from tfdpg.components import Declaration, policy_loss, polyak, run_if
 from tfdpg.exploration import per_dimension
 from tfdpg.losses import smooth_action, td_loss, td_target
 from tfdpg.networks import Batch, flat_values, smallest, stateless_normal
 from tfdpg.options import takes
-from tfdpg.training.gradients import average_all, descent, descents, policy_loss, where_due
+from tfdpg.spec import Spec
 
 METRICS = "loss_q", "loss_pi", "q1", "q2", "td_error"
+
+
+def declare(spec: Spec, options: TD3Options) -> Declaration:
+    """What TD3 is made of: a policy, one or two critics, and target networks of all."""
+    rule = polyak(options.polyak, every=options.target_update_every or options.policy_delay)
+    return deterministic(spec, options, ("q1", "q2")[: options.critics], rule, METRICS)
 
 
 @final
@@ -49,30 +56,33 @@ class TD3(Agent):
             env: the environment or vector environment to be trained on, its id, or a `Spec`.
             options: keyword arguments.
         """
+        super().__init__(env, options, declare)
         self.critics = ("q1", "q2")[: options.critics]
-        super().__init__(env, options, build(env, options, self.critics, METRICS))
-        self.pi, self.q1, self.q2 = self.networks["pi"], self.networks["q1"], self.networks.get("q2")
+        self.pi = self.networks["pi"]
+        self.q1 = self.networks["q1"]
+        self.q2 = self.networks.get("q2")
         self.twins = {name: self.networks[name] for name in self.critics}
         self.bootstrap = self.networks | self.targets
-        self.polyak, self.bc_weight, self.policy_delay = options.polyak, options.bc_weight, options.policy_delay
-        self.target_update_every = options.target_update_every or options.policy_delay
+        self.bc_weight = options.bc_weight
+        self.policy_delay = options.policy_delay
         self.climbed = self.critics if options.policy_gradient == "min" else self.critics[:1]
         self.target_noise = per_dimension("target_noise", options.target_noise, self.spec) * self.spec.half_range
         self.noise_clip = options.noise_clip * self.spec.half_range
-        self.target_noise_decay, self.target_noise_min = options.target_noise_decay, options.target_noise_min
+        self.target_noise_decay = options.target_noise_decay
+        self.target_noise_min = options.target_noise_min
 
     def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
         """The critics towards r + γ (1 − d) min_i Q_i,targ(s', a'); later the policy and the targets."""
         action_t = self.smoothed_action(batch, counter)
-        with descents(self.twins, self.optimizers) as down:
+        with self.minimize(*self.critics) as step:
             asked = ((q, self.bootstrap[name]) for name, q in self.twins.items())
             outputs = [batch.ask_both(q, batch.action, q_targ, action_t) for q, q_targ in asked]
             values = [flat_values(output) for output, _ in outputs]
             target = td_target(batch.reward, batch.discount, smallest([output_t for _, output_t in outputs]))
             losses = [td_loss(value, target) for value in values]
-            down([batch.mean(loss) for loss in losses])
-        loss_pi = where_due(counter % self.policy_delay == 0, lambda: self.update_policy(batch), self.elements)
-        where_due(counter % self.target_update_every == 0, self.update_targets)
+            step(*[batch.mean(loss) for loss in losses])
+        loss_pi = run_if(counter % self.policy_delay == 0, lambda: self.update_policy(batch), self.elements)
+        self.update_copies(counter)
         return {
             "loss_q": tf.add_n(losses),
             "loss_pi": loss_pi,
@@ -88,16 +98,12 @@ class TD3(Agent):
 
     def update_policy(self, batch: Batch) -> tf.Tensor:
         """One step up mean Q(s, π(s)), or min_i Q_i; returns each element's loss."""
-        with descent(self.pi, self.optimizers["pi"]) as down:
+        with self.minimize("pi") as step:
             action = batch.ask(self.pi, training=True)
             value = smallest([batch.ask(self.networks[name], action) for name in self.climbed])
             loss_pi = policy_loss(self.spec, value, action, batch, self.bc_weight)
-            down(batch.average(loss_pi))
+            step(batch.average(loss_pi))
         return loss_pi
-
-    def update_targets(self) -> None:
-        """Polyak averaging of all target networks."""
-        average_all(self.targets, self.networks, self.polyak)
 
     def smoothing_noise(self, counter: tf.Tensor) -> tf.Tensor:
         """ε ~ N(0, σ) `[batch, act_dim]`, a sample for each action and dimension; a function of (seed, counter)."""

@@ -3,11 +3,11 @@
 Networks take raw observations and actions in the environment's units, and rescale inside.
 """
 
+from tfdpg.networks.acer_builders import acer_network, acer_numpy_actor, check_given_to_acer
 from tfdpg.networks.acer_critics import ACERCritic, ActionValues, Dueling, Separate
-from tfdpg.networks.acer_networks import acer_networks
 from tfdpg.networks.acer_policies import ACERPolicy, CategoricalPolicy, GaussianPolicy
 from tfdpg.networks.actor import Actor, compiled_actor, flat_weights, stock_critic
-from tfdpg.networks.actor_critic import ActorCritic, actor_critic
+from tfdpg.networks.builders import check_given, critic_network, numpy_actor, policy_network
 from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width
 from tfdpg.networks.device import check_device
 from tfdpg.networks.distributions import Categorical, Mixture
@@ -39,7 +39,6 @@ from tfdpg.networks.tensors import (
 __all__ = [
     "ActionValues",
     "Actor",
-    "ActorCritic",
     "Batch",
     "BatchRenormalization",
     "Categorical",
@@ -62,7 +61,13 @@ __all__ = [
     "Taken",
     "Transitions",
     "Value",
-    "actor_critic",
+    "policy_network",
+    "acer_network",
+    "acer_numpy_actor",
+    "check_given",
+    "check_given_to_acer",
+    "critic_network",
+    "numpy_actor",
     "bounded",
     "check_critics",
     "check_device",
@@ -84,7 +89,6 @@ __all__ = [
     "smallest",
     "stateless_normal",
     "stateless_uniform",
-    "acer_networks",
     "unpack_histories",
     "unpack_observation",
     "unpack_sequences",

@@ -271,14 +271,3 @@ def alone(segment: Mapping[str, Any]) -> dict[str, Any]:
     rows_after = np.arange(len(segment["rows"]))[::-1]
     within = {name: np.where(segment[name] <= rows_after, segment[name], 0) for name in LINKS if name in segment}
     return {**segment, **within}
-
-
-def from_slots(state: Mapping[str, Any]) -> dict[str, Any]:
-    """All rows of a ring, as tfdpg wrote them until format 2, as one segment: in slots, whose links are slots too."""
-    held, added = len(state["rows"]), int(state["added"])
-    slots = np.arange(added - held, added) % max(held, 1)
-    segment = {name: state[name][slots] for name in ("rows", "terminated", "images") if name in state}
-    for name, old in zip(LINKS, ("successor", "onward"), strict=True):
-        if old in state:
-            segment[name] = np.where(state[old][slots] < 0, 0, (state[old][slots] - slots) % max(held, 1))
-    return {**segment, "first": np.int64(added - held), "state_width": state.get("state_width", np.int64(0))}

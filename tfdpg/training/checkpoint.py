@@ -24,10 +24,9 @@ from tfdpg.replay import segments
 from tfdpg.spec import Spec
 from tfdpg.training.network_weights import check_finite
 from tfdpg.training.objects import from_json, to_json, withheld
-from tfdpg.training.optimizers import option_prefix
 from tfdpg.training.protocols import Saves
 
-FORMAT, OLDER = 3, (2,)
+FORMAT = 4
 DESCRIPTION = "agent.json"
 
 
@@ -63,7 +62,7 @@ def save(agent: Saves, directory: str | Path, overwrite: bool = True) -> None:
             raise FileExistsError(f"{directory} exists. Pass overwrite=True to replace it.")
         if not is_saved(directory):
             raise FileExistsError(f"{directory} exists and is not a saved agent, so it is not replaced.")
-    check_finite(agent.networks | {f"{name}_target": network for name, network in agent.targets.items()})
+    check_finite(agent.networks | agent.copies)
     if agent.learning.has_diverged:
         raise FloatingPointError("The last losses are not finite, so the agent is not saved.")
     with files.writing(directory, lambda: _nbytes(agent)):
@@ -99,8 +98,6 @@ def read(directory: str | Path, device: str | None = None, trusted: bool = False
             own = {name: paths[f"{name}.keras"] for name in description["own_networks"]}
             networks = {name: keras.saving.load_model(file, compile=False) for name, file in own.items()}
         variables, replay = _read_arrays(paths["variables.npz"]), _read_arrays(paths["replay.npz"])
-        if "rows" in replay:  # format 2
-            replay["size"] = np.array(len(replay["rows"]))
         spec, rows = Spec.from_json(description), read_rows(_with_rows(paths))
         has_segments = "segment_length" in replay
         filed = segments.filed(directory, replay, description["files"]) if has_segments else None
@@ -144,7 +141,7 @@ def _described(directory: str | Path, trusted: bool = False) -> tuple[Path, dict
         warnings.warn(f"Saving to {asked} was cut short; the agent that was there before is loaded.", stacklevel=4)
     try:
         files.check_tree(directory, trusted)
-        return directory, files.unseal(directory, DESCRIPTION, FORMAT, *OLDER)
+        return directory, files.unseal(directory, DESCRIPTION, FORMAT)
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"The saved agent cannot be loaded: {error}") from error
 
@@ -167,28 +164,9 @@ def restore(agent: Saves, saved: Saved, changes: Mapping[str, Any]) -> None:
         saved: the old one.
         changes: the arguments that are not the old ones.
     """
-    for name, variables in _variables(agent).items():
-        optimizer = agent.optimizers.get(name.removesuffix("_optimizer")) if name.endswith("_optimizer") else None
-        prefix = "" if optimizer is None else option_prefix(name.removesuffix("_optimizer"))
-        if optimizer is not None and f"{prefix}optimizer" in changes:
-            continue
-        rate = None if optimizer is None else float(optimizer.learning_rate)
-        for i, variable in enumerate(variables):
-            variable.assign(_fitting(f"{name}/{i}", saved.variables[f"{name}/{i}"], variable, optimizer is None))
-        if optimizer is not None and f"{prefix}lr" in changes:
-            optimizer.learning_rate = rate
+    agent.restore_variables(saved.variables, changes)
     _restore_replay(agent, saved)
     agent.restore(saved.state)
-
-
-def _fitting(name: str, array: np.ndarray, variable: Any, is_weight: bool) -> np.ndarray:
-    """An array of a variable's shape and type; weights are finite, too."""
-    now = np.asarray(variable)
-    if (array.shape, array.dtype) != (now.shape, now.dtype):
-        raise ValueError(f"{name} must be {now.dtype} {now.shape}. Received: {array.dtype} {array.shape}")
-    if is_weight and not np.isfinite(array).all():
-        raise ValueError(f"{name} has numbers that are not finite")
-    return array
 
 
 def _restore_replay(agent: Saves, saved: Saved) -> None:
@@ -223,7 +201,7 @@ def _with_rows(paths: Mapping[str, Path]) -> list[Path]:
     for prefix in ("replay-", segments.PREFIX):
         if found := segments.numbered(paths, prefix):
             return [paths[name] for name in found.values()]
-    return [paths["replay.npz"]]  # of format 2, or there are none
+    return []
 
 
 def read_rows(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
@@ -231,7 +209,7 @@ def read_rows(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
     for path in paths:
         arrays = _read_arrays(path)
         if "rows" in arrays:
-            yield segments.from_slots(arrays) if "successor" in arrays else arrays
+            yield arrays
 
 
 def _write(agent: Saves, directory: Path) -> tuple[dict[str, str], dict[str, str]]:
@@ -267,7 +245,7 @@ def _arrays(agent: Saves) -> dict[str, Any]:
     """The weights and the optimizers' states."""
     return {
         f"{name}/{i}": np.asarray(variable)
-        for name, variables in _variables(agent).items()
+        for name, variables in agent.saved_variables.items()
         for i, variable in enumerate(variables)
     }
 
@@ -277,13 +255,6 @@ def _replay(agent: Saves) -> dict[str, Any]:
     elsewhere = agent.learning.elsewhere is not None
     rows = {} if elsewhere else segments.state(agent.replay) | agent.draw.sampler.state()
     return rows | (agent.moments.state() if agent.moments is not None else {})
-
-
-def _variables(agent: Saves) -> dict[str, list[Any]]:
-    networks = {name: network.variables for name, network in agent.networks.items()}
-    targets = {f"{name}_target": network.variables for name, network in agent.targets.items()}
-    optimizers = {f"{name}_optimizer": optimizer.variables for name, optimizer in agent.optimizers.items()}
-    return networks | targets | optimizers
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tfdpg.arguments import reject
 from tfdpg.replay import Ring, segments
-from tfdpg.replay.segments import alone, from_slots
+from tfdpg.replay.segments import alone
 from tfdpg.spec import Spec
 from tfdpg.training.checkpoint import is_saved, read_rows, replay_files
 from tfdpg.training.finite import entry_name
@@ -81,8 +81,8 @@ def _segments(spec: Spec, data: Any, source: str = "`data`") -> Iterator[dict[st
     """The segments that hold what `load_into` takes; `source` is where the arrays come from, for messages."""
     if isinstance(data, str | Path):
         yield from _from_path(spec, Path(data))
-    elif isinstance(data, Mapping) and ("successor" in data or "successor_after" in data):
-        yield alone(from_slots(data) if "successor" in data else data)
+    elif isinstance(data, Mapping) and "successor_after" in data:
+        yield alone(data)
     elif isinstance(data, Mapping):
         if "prediction_logs" in data:
             given = {name: values for name, values in data.items() if name != "prediction_logs"}

@@ -20,9 +20,6 @@ from tfdpg.training.schedule import Schedule
 from tfdpg.training.statistics import Statistics
 from tfdpg.training.updates import LARGEST_CHUNK, CompiledUpdates, Learnt, wants_xla
 
-Watcher = Callable[[int, dict[str, float]], None]
-"""Takes the number of updates ever made, and the logs of a learning round."""
-
 
 class Minibatches(Protocol):
     """Where updates take their minibatches from."""
@@ -56,22 +53,6 @@ class Elsewhere(Minibatches, Protocol):
         ...
 
 
-class Preparation(Protocol):
-    """Something to be done before updates can be made."""
-
-    def __call__(self, updates: int, minibatches: Minibatches) -> None:
-        """Does it, after so many updates."""
-        ...
-
-    def state(self) -> int:
-        """What it has to know to go on."""
-        ...
-
-    def restore(self, state: int) -> None:
-        """Takes what `state` gave."""
-        ...
-
-
 class Learns(Protocol):
     """What learning asks of an agent; see `Agent` for the meaning."""
 
@@ -99,9 +80,9 @@ class Learning:
 
     Args:
         agent: the agent.
-        usual_updates: the updates of a usual round; None is what the schedule says.
-        preparations: what is done before each round.
-        watchers: see what each round logged.
+        usual_updates: the updates of a usual update phase; None is what the schedule says.
+        before: functions that run before each update phase. They receive the agent and its minibatches.
+        after: functions that run after each update phase. They receive the agent and what the phase logged.
 
     Attributes:
         elsewhere: where minibatches come from while the rows are elsewhere; None is the agent's own replay.
@@ -109,10 +90,16 @@ class Learning:
     """
 
     def __init__(
-        self, agent: Learns, usual_updates: int | None, preparations: Sequence[Preparation], watchers: Sequence[Watcher]
+        self,
+        agent: Learns,
+        usual_updates: int | None,
+        before: Sequence[Callable[[Any, Minibatches], None]],
+        after: Sequence[Callable[[Any, dict[str, float]], None]],
     ):
-        self._agent, self._usual_updates = agent, usual_updates
-        self._preparations, self._watchers = preparations, watchers
+        self._agent = agent
+        self._usual_updates = usual_updates
+        self._before = before
+        self._after = after
         self._own = _OwnReplay(agent)
         self.elsewhere: Elsewhere | None = None
         self.has_diverged = False
@@ -127,8 +114,8 @@ class Learning:
         """
         agent, minibatches, made = self._agent, self.elsewhere or self._own, int(self._agent.counter)
         minibatches.take_in()
-        for prepare in self._preparations:
-            prepare(made, minibatches)
+        for prepare in self._before:
+            prepare(agent, minibatches)
         td_error = agent.metrics.index("td_error")
         learnt = self._compiled(
             updates,
@@ -136,25 +123,16 @@ class Learning:
             lambda measured: minibatches.refresh(measured[:, td_error]),
         )
         logs = self._take(learnt, made)
-        for watch in self._watchers:
-            watch(made + updates, logs)
+        for watch in self._after:
+            watch(agent, logs)
         return logs
 
     def on_batch(self, packed: Packed) -> dict[str, float]:
         """One update on a packed minibatch `[1, batch, ...]`; returns its metrics and `loss`."""
         made = int(self._agent.counter)
-        for prepare in self._preparations:
-            prepare(made, self._own)
+        for prepare in self._before:
+            prepare(self._agent, self._own)
         return self._take(self._compiled(1, lambda done, count: packed), made)
-
-    def state(self) -> list[int]:
-        """That of the preparations, in their order."""
-        return [prepare.state() for prepare in self._preparations]
-
-    def restore(self, state: Sequence[int]) -> None:
-        """Takes what `state` gave; nothing, if it is of an agent of an earlier version."""
-        for prepare, saved in zip(self._preparations, state, strict=False):
-            prepare.restore(saved)
 
     @contextlib.contextmanager
     def from_elsewhere(self, minibatches: Elsewhere) -> Iterator[None]:

@@ -50,8 +50,7 @@ class Saves(Protocol):
 
     spec: Spec
     networks: dict[str, keras.Model]
-    targets: dict[str, keras.Model]
-    optimizers: dict[str, keras.optimizers.Optimizer]
+    copies: dict[str, keras.Model]
     own_networks: dict[str, keras.Model]
     replay: Ring
     draw: Draw
@@ -60,6 +59,9 @@ class Saves(Protocol):
     actor: Actor
 
     @property
+    def saved_variables(self) -> dict[str, list[Any]]: ...
+    @property
     def saved_options(self) -> dict[str, Any]: ...
+    def restore_variables(self, arrays: Mapping[str, Any], changes: Mapping[str, Any]) -> None: ...
     def state(self) -> dict[str, Any]: ...
     def restore(self, state: Mapping[str, Any]) -> None: ...

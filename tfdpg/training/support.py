@@ -1,83 +1,99 @@
-"""The support of categorical critics: from the returns that were seen, and watched while training."""
+"""The support of categorical critics: chosen from the returns that were seen, and watched while training."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
-from tfdpg.networks import Categorical
-from tfdpg.training.learning import Minibatches
+from tfdpg.networks import Categorical, head_of
 
 PERIOD = 5000
 """Updates; a range of 100,000 returns takes a twentieth of a second."""
 MOST_EDGE_MASS = 0.1
-"""A critic of 51 atoms has up to 0.07 where it knows nothing yet: its random weights, as at an episode's last, cut
-observation, which no update ever asks about."""
+"""A critic of 51 atoms has up to 0.07 where it knows nothing yet: its random weights, as at an episode's last,
+truncated observation, which no update ever asks about."""
 FIRST_UPDATES = 200
 """Until then much of the target is the uniform distribution that critics begin with, shifted by the rewards."""
 
 
-class Support:
-    """The support of an agent whose options leave it open: it is chosen before the first update.
-
-    One that runs is [−R, R], with R the largest absolute return to be expected, and is widened once in `PERIOD` updates
-    to what R has become. With the probabilities that critics have, that is the same as rewards scaled by 1 / R on a
-    support that stays (SimbaV2's, Lee et al. 2025).
+def choose_support(agent: Any, minibatches: Any) -> None:
+    """Before the first update, set the support to the range of the returns that were seen.
 
     Args:
-        heads: the last layers of all critics and their targets.
-        runs: whether it follows the returns.
+        agent: an agent with categorical critics.
+        minibatches: what its updates take.
     """
-
-    def __init__(self, heads: Sequence[Categorical], runs: bool = False):
-        self._heads, self._runs = heads, runs
-        self._unknown = heads[0].v_min, heads[0].v_max
-        self._period = 0
-
-    def __call__(self, updates: int, minibatches: Minibatches) -> None:
-        """Takes the range of returns that were seen, if it is due; not where atoms were loaded."""
-        before, self._period = self._period, updates // PERIOD
-        v_min, v_max = self._heads[0].atoms.numpy()[[0, -1]].tolist()
-        if updates == 0 and (v_min, v_max) == self._unknown:
-            try:
-                v_min, v_max = minibatches.return_range()
-            except ValueError as error:
-                raise ValueError(
-                    f"{error} Give `v_min` and `v_max` to an agent that is to learn without it."
-                ) from error
-        elif self._runs and before < self._period:
-            v_max = max(v_max, *map(abs, minibatches.return_range()))
-        else:
-            return
-        if self._runs:
-            v_max = max(-v_min, v_max)
-            v_min = -v_max
-        for head in self._heads:
-            head.set_range(v_min, v_max)
-
-    def state(self) -> int:
-        """The periods that were looked at."""
-        return self._period
-
-    def restore(self, state: int) -> None:
-        """Takes what `state` gave."""
-        self._period = state
+    if agent.updates == 0 and _is_unknown(agent):
+        _set_support(agent, *_return_range(minibatches))
 
 
-class EdgeWatch:
-    """Warns when much of the projected targets' probability lies on the edges of a support that is too small."""
+def follow_returns(agent: Any, minibatches: Any) -> None:
+    """Let the support follow the returns.
 
-    def __init__(self) -> None:
-        self._warned_for: tuple[float, float] | None = None
+    It is [−R, R], with R the largest absolute return to be expected, and is widened once in `PERIOD` updates to what R
+    has become. With the probabilities that critics have, that is the same as rewards scaled by 1 / R on a support that
+    stays (SimbaV2's, Lee et al. 2025).
 
-    def __call__(self, updates: int, logs: Mapping[str, float]) -> None:
-        """Looks at what a learning round measured, after so many updates; warns once for each support."""
-        if updates < FIRST_UPDATES or logs["edge_mass"] <= MOST_EDGE_MASS:
-            return
-        support = logs["v_min"], logs["v_max"]
-        if support != self._warned_for:
-            self._warned_for = support
-            warnings.warn(
-                f"{logs['edge_mass']:.1%} of the projected targets' probability lies on the edge atoms of the support "
-                f"[{support[0]:g}, {support[1]:g}] (q1 is {logs['q1']:g} on average), so returns beyond it cannot be "
-                "told apart. Give a new agent a wider `v_min` and `v_max`; a saved one keeps its own.",
-                stacklevel=2,
-            )
+    Args:
+        agent: an agent with categorical critics.
+        minibatches: what its updates take.
+    """
+    updates = agent.updates
+    before = agent.host_state["support_period"]
+    agent.host_state["support_period"] = updates // PERIOD
+    v_min, v_max = _support(agent)
+    if updates == 0 and _is_unknown(agent):
+        v_min, v_max = _return_range(minibatches)
+    elif before < updates // PERIOD:
+        v_max = max(v_max, *map(abs, minibatches.return_range()))
+    else:
+        return
+    v_max = max(-v_min, v_max)
+    _set_support(agent, -v_max, v_max)
+
+
+def warn_of_edges(agent: Any, logs: Mapping[str, float]) -> None:
+    """Warn when much of the projected targets' probability lies on the edges of a support that is too small.
+
+    Args:
+        agent: an agent with categorical critics.
+        logs: what an update phase logged. There is one warning for each support.
+    """
+    if agent.updates < FIRST_UPDATES or logs["edge_mass"] <= MOST_EDGE_MASS:
+        return
+    support = [logs["v_min"], logs["v_max"]]
+    if support != agent.host_state["edges_warned"]:
+        agent.host_state["edges_warned"] = support
+        warnings.warn(
+            f"{logs['edge_mass']:.1%} of the projected targets' probability lies on the edge atoms of the support "
+            f"[{support[0]:g}, {support[1]:g}] (q1 is {logs['q1']:g} on average), so returns beyond it cannot be "
+            "told apart. Give a new agent a wider `v_min` and `v_max`; a saved one keeps its own.",
+            stacklevel=2,
+        )
+
+
+def _heads(agent: Any) -> list[Categorical]:
+    heads = [head_of(network) for network in (agent.networks | agent.copies).values()]
+    return [head for head in heads if isinstance(head, Categorical)]
+
+
+def _support(agent: Any) -> tuple[float, float]:
+    v_min, v_max = _heads(agent)[0].atoms.numpy()[[0, -1]].tolist()
+    return v_min, v_max
+
+
+def _is_unknown(agent: Any) -> bool:
+    """Whether the support is still the one with which critics were built."""
+    head = _heads(agent)[0]
+    return _support(agent) == (head.v_min, head.v_max)
+
+
+def _set_support(agent: Any, v_min: float, v_max: float) -> None:
+    for head in _heads(agent):
+        head.set_range(v_min, v_max)
+
+
+def _return_range(minibatches: Any) -> tuple[float, float]:
+    try:
+        return minibatches.return_range()
+    except ValueError as error:
+        raise ValueError(f"{error} Give `v_min` and `v_max` to an agent that is to learn without it.") from error

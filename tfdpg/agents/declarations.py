@@ -1,0 +1,172 @@
+"""What the declarations of several agents have in common."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import keras
+
+from tfdpg import export
+from tfdpg.acting import BoxAction, Exploration, Output
+from tfdpg.agents.options import AgentOptions, OffPolicyOptions
+from tfdpg.components import Component, Copy, Declaration, Minibatches, PolicySpec, UpdateRule, adam
+from tfdpg.exploration import noisy_actions
+from tfdpg.networks import (
+    Cells,
+    HeadOptions,
+    Normalizer,
+    check_device,
+    check_given,
+    critic_network,
+    numpy_actor,
+    policy_network,
+    unpack_histories,
+    unpack_transitions,
+)
+from tfdpg.options import Stock
+from tfdpg.replay import Recorder, Ring, sequences, transitions
+from tfdpg.spec import Spec
+from tfdpg.training.batches import pack_sequences, pack_transitions
+from tfdpg.training.schedule import Schedule
+
+
+def deterministic(
+    spec: Spec,
+    options: Any,
+    critics: Sequence[str],
+    rule: UpdateRule,
+    metrics: Sequence[str],
+    *,
+    head: HeadOptions | None = None,
+    output: Output | None = None,
+    exploration: Exploration | None = None,
+    sampling: Mapping[str, Any] = MappingProxyType({}),
+) -> Declaration:
+    """The declaration of an actor-critic that learns from transitions.
+
+    Args:
+        spec: the spaces.
+        options: the agent's options.
+        critics: the names of its critics.
+        rule: how target networks follow.
+        metrics: the names of what its update measures.
+        head: makes the last layer of each critic; None is for values.
+        output: what is made of the policy's last layer; None is actions.
+        exploration: turns what the policy returns into steps; None adds noise to actions.
+        sampling: arguments of `tfdpg.replay.sampler` in place of the options.
+
+    Raises:
+        ValueError: spaces or models that are not supported, or an option that others leave without effect.
+    """
+    check_box(spec)
+    given = given_networks(options, ("pi", *critics))
+    check_given(spec, given, options, head=head, output=output)
+    output = output or BoxAction(spec)
+    noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule
+    cells = recurrent_cells(spec, options)
+    recall = None if cells is None else cells.recall
+    make_normalizer = normalizer(options)
+    names = ("pi", *critics)
+    build = {name: critic_network(options, name, head, cells) for name in critics} | {
+        "pi": policy_network(options, output, cells)
+    }
+    return Declaration(
+        spec=spec,
+        components=[Component(name, build[name], given[name]) for name in names],
+        optimizers={name: adam(options, name) for name in names},
+        copies=[Copy(f"{name}_target", name, rule) for name in names] if options.target_networks else [],
+        encoder=options.encoder,
+        normalizer=make_normalizer,
+        seeds_by_position=True,
+        policy=PolicySpec(
+            "pi", numpy_actor(spec, options, output, make_normalizer and make_normalizer(), cells), recall
+        ),
+        exploration=noisy_actions(spec, *noise) if exploration is None else exploration,
+        signatures=functools.partial(export.signatures, spec, recall=recall),
+        minibatches=minibatches(spec, options, cells, sampling),
+        schedule=Schedule(
+            start_steps=options.start_steps,
+            update_after=options.update_after,
+            update_every=options.update_every,
+            gradient_steps=options.gradient_steps,
+        ),
+        metrics=metrics,
+    )
+
+
+def minibatches(
+    spec: Spec, options: OffPolicyOptions, cells: Cells | None, sampling: Mapping[str, Any] = MappingProxyType({})
+) -> Minibatches:
+    """Minibatches of transitions, or of sequences for recurrent networks.
+
+    Args:
+        spec: the spaces.
+        options: the agent's options.
+        cells: of recurrent networks.
+        sampling: arguments of `tfdpg.replay.sampler` in place of the options.
+    """
+    size, place, batch, gamma = options.replay_size, options.replay_dir, options.batch_size, options.gamma
+    names = ("batch_size", "replay", "alpha", "beta", "beta_steps", "epochs_per_round", "max_minibatches_per_round")
+    sampling = {name: getattr(options, name) for name in (*names, "seed", "n_step", "gamma")} | {**sampling}
+    if cells is None:
+        return Minibatches(
+            replay=Ring(spec, size, place, n_step=options.n_step, gamma=gamma),
+            make_draw=functools.partial(transitions, **sampling),
+            unpack=functools.partial(unpack_transitions, spec),
+            pack=functools.partial(pack_transitions, spec, batch, gamma),
+            elements=batch,
+        )
+    recall, part = cells.recall, {"burn_in": options.burn_in, "length": options.sequence_length}
+    width = spec.act_dim + recall.stored_width
+    return Minibatches(
+        replay=Ring(spec, size, place, width, walks_back=True, n_step=options.n_step, gamma=gamma),
+        make_draw=functools.partial(sequences, recall=recall, **part, **sampling),
+        unpack=functools.partial(unpack_histories, spec, recall=recall, **part),
+        pack=functools.partial(pack_sequences, spec, recall, batch, *part.values(), options.n_step, gamma),
+        elements=batch * options.sequence_length,
+    )
+
+
+def recurrent_cells(spec: Spec, options: OffPolicyOptions) -> Cells | None:
+    """The cells of recurrent networks; None where they are not recurrent."""
+    if options.recurrent is None:
+        return None
+    return Cells.of(spec, options.recurrent, options.recurrent_units, options.remembers, options.stored_state)
+
+
+def normalizer(options: AgentOptions) -> Callable[[], Normalizer] | None:
+    """What makes a layer that normalises observations; None where they are not normalised."""
+    if not options.normalize_observations:
+        return None
+    return functools.partial(Normalizer, options.normalize_epsilon, options.normalize_clip, dtype="float32")
+
+
+def check_box(spec: Spec) -> None:
+    """Raises `ValueError` unless actions are a float Box."""
+    if spec.actions is not None:
+        raise ValueError(
+            f"The action space {spec.action_space} is not supported by this agent, which needs a float Box. "
+            "tfdpg.ACER takes Discrete ones."
+        )
+
+
+def given_networks(options: AgentOptions, names: Sequence[str]) -> dict[str, keras.Model | None]:
+    """The user's own models by their names, and None for built-in networks.
+
+    Raises:
+        ValueError: an option of built-in networks where there is none, or models that are not on the device.
+    """
+    given = {name: getattr(options, name) for name in names}
+    if None not in given.values():
+        *others, last = (f"`{name}`" for name in names)
+        options.refuse(options.names(Stock), f"{', '.join(others)} and {last} are your own")
+    check_device(options.device, {name: network for name, network in given.items() if network is not None})
+    return given
+
+
+def recorders(given: Any, spec: Spec) -> list[Ring | Recorder]:
+    """Replay buffers as they are, and a `Recorder` for each directory; one directory may come by itself."""
+    several = [given] if isinstance(given, str | Path) else given
+    return [one if isinstance(one, Ring | Recorder) else Recorder(one, spec) for one in several]

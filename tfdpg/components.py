@@ -1,0 +1,605 @@
+"""What agents are made of, as data (`Declaration`), and the networks and optimizers built from it (`Networks`).
+
+A *component* is a Keras model that an optimizer trains. A *copy* has the architecture of a component and weights of its
+own, which a rule updates from those of its source; target networks are copies.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdpg.acting import Exploration, MLPActor, Recall
+from tfdpg.arguments import reject
+from tfdpg.losses import bc_loss, clip_action_gradient
+from tfdpg.networks import Batch, Normalizer, graphs_are_freed
+from tfdpg.replay import MakeDraw, Ring
+from tfdpg.spec import Packed, Spec
+from tfdpg.streams import Purpose, seeds
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Context:
+    """What the function that builds a component receives.
+
+    Attributes:
+        spec: the spaces.
+        seed: fixes the component's initial weights.
+        normalizer: the layer that normalises observations, which the components of an agent share; a copy has its own.
+            None where observations are not normalised.
+        encoder: the user's encoder, of which each network has a copy; None is the built-in one.
+        shared: an empty dict in which functions that build components with common layers keep these. The components of
+            an agent have one, and each copy has another.
+    """
+
+    spec: Spec
+    seed: int
+    normalizer: Normalizer | None
+    encoder: keras.Model | None
+    shared: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """One of an agent's networks.
+
+    Args:
+        name: its name, such as `pi` or `q1`, under which it is saved.
+        build: builds the model. Copies of the component are built by it, too.
+        given: the user's own model, used in place of a built one.
+    """
+
+    name: str
+    build: Callable[[Context], keras.Model]
+    given: keras.Model | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateRule:
+    """How a copy follows its source; made by `polyak` and `every`.
+
+    Args:
+        kept: the fraction of a trainable weight that is kept at each update of the copy, in [0, 1].
+        period: updates between those of the copy; None is on request (`Networks.copy_weights`).
+    """
+
+    kept: float
+    period: int | None
+
+
+def polyak(kept: float, every: int = 1) -> UpdateRule:
+    """Average: copy ← kept · copy + (1 − kept) · source, for the weights that are trainable in the source.
+
+    The other weights, such as statistics of normalisation layers, are copied.
+
+    Args:
+        kept: the fraction of the old weights that is kept, in [0, 1].
+        every: updates between two averages.
+    """
+    return UpdateRule(kept, every)
+
+
+def every(period: int) -> UpdateRule:
+    """Copy all weights once in `period` updates."""
+    return UpdateRule(0.0, period)
+
+
+on_request = UpdateRule(0.0, None)
+"""Copy all weights when the agent calls `Networks.copy_weights`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Copy:
+    """A network with the architecture of another and weights of its own.
+
+    Args:
+        name: its name, such as `pi_target`.
+        of: its source: the name of a component or of a copy that is declared before.
+        rule: when and how its weights follow those of the source. At first they are equal.
+    """
+
+    name: str
+    of: str
+    rule: UpdateRule
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerSpec:
+    """An optimizer; made by `adam` and `rmsprop`.
+
+    Args:
+        make: makes the optimizer, with the name that it is given.
+        components: the names of the components that it trains.
+        options: the options that it comes from, by what they say: "optimizer", "learning_rate".
+    """
+
+    make: Callable[[str], keras.optimizers.Optimizer]
+    components: tuple[str, ...]
+    options: Mapping[str, str]
+
+
+def adam(options: Any, name: str, of: Sequence[str] | None = None) -> OptimizerSpec:
+    """Adam, or a copy of the user's optimizer.
+
+    It comes from the options `pi_lr` and `pi_optimizer`, or those of another prefix, `beta_1`, `clip_norm` and
+    `clip_value`.
+
+    Args:
+        options: the agent's options.
+        name: the prefix of the options, without a number at its end: that of `q1` is `q`.
+        of: the names of the components that it trains; None is the one called `name`.
+    """
+    prefix = name.rstrip("0123456789")
+    own = getattr(options, f"{prefix}_optimizer")
+
+    def make(name: str) -> keras.optimizers.Optimizer:
+        if own is not None:
+            return _copied(f"{prefix}_optimizer", own, f"{name}_")
+        rate = getattr(options, f"{prefix}_lr")
+        return _scaled(FusedAdam(rate, options.beta_1, name=f"{name}_adam", **_clipping(options)))
+
+    names = {"optimizer": f"{prefix}_optimizer", "learning_rate": f"{prefix}_lr"}
+    return OptimizerSpec(make, tuple(of or [name]), names)
+
+
+def rmsprop(options: Any, of: Sequence[str]) -> OptimizerSpec:
+    """RMSprop, or a copy of the user's optimizer, from the options `lr`, `optimizer`, `clip_norm` and `clip_value`.
+
+    Args:
+        options: the agent's options.
+        of: the names of the components that it trains.
+    """
+
+    def make(name: str) -> keras.optimizers.Optimizer:
+        if options.optimizer is not None:
+            return _copied("optimizer", options.optimizer)
+        return _scaled(keras.optimizers.RMSprop(options.lr, rho=0.99, epsilon=1e-5, **_clipping(options)))
+
+    return OptimizerSpec(make, tuple(of), {"optimizer": "optimizer", "learning_rate": "lr"})
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicySpec:
+    """The network that chooses actions.
+
+    Args:
+        network: the name of a component or of a copy.
+        numpy: its forward pass in NumPy; None where there is none.
+        recurrent: what a recurrent policy stores of an episode; None where it is not recurrent.
+    """
+
+    network: str
+    numpy: MLPActor | None = None
+    recurrent: Recall | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Minibatches:
+    """The replay buffer and the minibatches that updates take from it.
+
+    Attributes:
+        replay: the replay buffer.
+        make_draw: makes what samples minibatches from a replay buffer.
+        unpack: makes the minibatch of an update from a row of a packed chunk.
+        pack: packs arrays that the user gives, by name, as those are that are sampled.
+        elements: the number of elements of a minibatch: transitions, steps of sequences, or windows.
+    """
+
+    replay: Ring
+    make_draw: MakeDraw
+    unpack: Callable[[tuple[tf.Tensor, ...]], Any]
+    pack: Callable[[Mapping[str, Any]], Packed]
+    elements: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """All that an agent is made of.
+
+    Attributes:
+        spec: the spaces.
+        components: the networks that are trained.
+        optimizers: the optimizers, by name.
+        copies: the copies of components, in the order in which they are updated.
+        encoder: the user's encoder; None is the built-in one.
+        normalizer: makes a layer that normalises observations; None where they are not normalised.
+        seeds_by_position: whether a component's seed depends on its position, not on its name.
+        policy: the network that chooses actions.
+        exploration: turns the policy's outputs into steps while collecting.
+        signatures: makes the signatures of the export from the components, by name.
+        minibatches: the replay buffer, and what updates take from it.
+        schedule: when to act at random, when to learn, and how much.
+        metrics: the names of what `update` measures; `td_error` is among them.
+        usual_updates: the updates of a usual update phase; None is what the schedule says.
+        device_state: the initial values of variables that updates read and write, by name. They are saved.
+        host_state: the initial values of numbers, texts and lists that are saved with the agent, by name.
+        before_phase: functions that run before each update phase. They receive the agent and its minibatches.
+        after_phase: functions that run after each update phase. They receive the agent and what the phase logged.
+    """
+
+    spec: Spec
+    components: Sequence[Component]
+    optimizers: Mapping[str, OptimizerSpec]
+    copies: Sequence[Copy] = ()
+    encoder: keras.Model | None = None
+    normalizer: Callable[[], Normalizer] | None = None
+    seeds_by_position: bool = False
+    policy: PolicySpec
+    exploration: Exploration
+    signatures: Callable[[Mapping[str, keras.Model]], Mapping[str, Any]]
+    minibatches: Minibatches
+    schedule: Any
+    metrics: Sequence[str]
+    usual_updates: int | None = None
+    device_state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    host_state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    before_phase: Sequence[Callable[[Any, Any], None]] = ()
+    after_phase: Sequence[Callable[[Any, dict[str, float]], None]] = ()
+
+    @property
+    def given(self) -> dict[str, keras.Model]:
+        """The user's models, by the options that take them."""
+        given = {each.name: each.given for each in self.components} | {"encoder": self.encoder}
+        return {name: model for name, model in given.items() if model is not None}
+
+
+class Networks:
+    """The networks and optimizers of an agent.
+
+    Args:
+        declaration: what the agent is made of.
+        seed: the agent's seed.
+        device: where the networks are; None is TensorFlow's choice.
+
+    Attributes:
+        components: the networks that are trained, by name.
+        copies: the copies of components, by name.
+        optimizers: the optimizers, by name.
+        state: the variables of `Declaration.device_state`, by name.
+    """
+
+    def __init__(self, declaration: Declaration, seed: int, device: str | None):
+        self._declaration = declaration
+        self._seed = seed
+        with tf.device(device), graphs_are_freed():
+            shared: dict[str, Any] = {}
+            self.components: dict[str, keras.Model] = {
+                component.name: self._built(component, shared) if component.given is None else component.given
+                for component in declaration.components
+            }
+            self.optimizers = {name: self._optimizer(name, spec) for name, spec in declaration.optimizers.items()}
+            self.copies: dict[str, keras.Model] = {}
+            for declared in declaration.copies:
+                self.copies[declared.name] = self._copy(declared)
+            self.state = {
+                name: tf.Variable(value, trainable=False, name=name) for name, value in declaration.device_state.items()
+            }
+
+    def __getitem__(self, name: str) -> keras.Model:
+        """The component or the copy of a name."""
+        return self.components[name] if name in self.components else self.copies[name]
+
+    @property
+    def all(self) -> dict[str, keras.Model]:
+        """Components and copies, by name."""
+        return self.components | self.copies
+
+    @property
+    def targets(self) -> dict[str, keras.Model]:
+        """The target networks, by the names of their sources."""
+        return {
+            declared.of: self.copies[declared.name]
+            for declared in self._declaration.copies
+            if declared.name == f"{declared.of}_target"
+        }
+
+    @property
+    def variables(self) -> dict[str, list[Any]]:
+        """All variables that are saved, in lists by name."""
+        networks = {name: network.variables for name, network in self.all.items()}
+        optimizers = {f"{name}_optimizer": optimizer.variables for name, optimizer in self.optimizers.items()}
+        return networks | optimizers | ({"state": list(self.state.values())} if self.state else {})
+
+    def restore(self, arrays: Mapping[str, np.ndarray], changes: Mapping[str, Any]) -> None:
+        """Set all variables, after a checkpoint was loaded.
+
+        An optimizer among the changes stays as it is; a learning rate among them is kept.
+
+        Args:
+            arrays: the arrays of `variables`, by the name of the list and the position: `pi/0`, ...
+            changes: the options that differ from those of the saved agent.
+
+        Raises:
+            ValueError: an array has another shape or type, or a weight is not finite.
+        """
+        optimizers = {f"{name}_optimizer": name for name in self.optimizers}
+        for name, variables in self.variables.items():
+            own = optimizers.get(name)
+            options = {} if own is None else self._declaration.optimizers[own].options
+            if options.get("optimizer") in changes:
+                continue
+            rate = None if own is None else float(self.optimizers[own].learning_rate)
+            for i, variable in enumerate(variables):
+                variable.assign(_fitting(f"{name}/{i}", arrays[f"{name}/{i}"], variable, own is None))
+            if own is not None and options.get("learning_rate") in changes:
+                self.optimizers[own].learning_rate = rate
+
+    def minimize(self, *names: str) -> contextlib.AbstractContextManager[Callable[..., None]]:
+        """See `minimize`, for the optimizers of these names."""
+        trained = [
+            ([self.components[component] for component in spec.components], self.optimizers[name])
+            for name, spec in ((name, self._declaration.optimizers[name]) for name in names)
+        ]
+        return minimize(*trained)
+
+    def update_copies(self, counter: Any) -> None:
+        """Update the copies that are due after an update, in the order of their declaration; in the compiled call.
+
+        Args:
+            counter: the number of the update, an int64 tensor, counting from 1.
+        """
+        for period, group in itertools.groupby(self._declaration.copies, key=lambda declared: declared.rule.period):
+            apply = functools.partial(self._update, list(group))
+            if period == 1:
+                apply()
+            elif period is not None:
+                run_if(counter % period == 0, apply)
+
+    def copy_weights(self, name: str) -> None:
+        """Copy all weights of a copy's source into the copy."""
+        self._update([declared for declared in self._declaration.copies if declared.name == name])
+
+    def _update(self, copies: Sequence[Copy]) -> None:
+        for declared in copies:
+            update_copy(self.copies[declared.name], self[declared.of], declared.rule.kept)
+
+    def _built(self, component: Component, shared: dict[str, Any]) -> keras.Model:
+        declaration = self._declaration
+        key = component.name.encode()
+        (seed,) = seeds(Purpose.NETWORKS, self._seed, *key)
+        if declaration.seeds_by_position:
+            position = declaration.components.index(component)
+            seed = seeds(Purpose.NETWORKS, self._seed, count=position + 1)[position]
+        if declaration.normalizer is not None and "normalizer" not in shared:
+            shared["normalizer"] = declaration.normalizer()
+        return component.build(
+            Context(
+                spec=declaration.spec,
+                seed=seed,
+                normalizer=shared.get("normalizer"),
+                encoder=declaration.encoder,
+                shared=shared,
+            )
+        )
+
+    def _copy(self, declared: Copy) -> keras.Model:
+        source = self[declared.of]
+        name = declared.of
+        while name in self.copies:
+            name = next(each.of for each in self._declaration.copies if each.name == name)
+        component = next(each for each in self._declaration.components if each.name == name)
+        if component.given is not None:
+            return copy.deepcopy(source)
+        made = self._built(component, {})
+        for variable, value in zip(made.variables, source.variables, strict=True):
+            variable.assign(value)
+        return made
+
+    def _optimizer(self, name: str, spec: OptimizerSpec) -> keras.optimizers.Optimizer:
+        optimizer = spec.make(name)
+        optimizer.build(trainable_variables(self.components[component] for component in spec.components))
+        return optimizer
+
+
+def _fitting(name: str, array: np.ndarray, variable: Any, is_weight: bool) -> np.ndarray:
+    """An array of a variable's shape and type; weights are finite, too."""
+    now = np.asarray(variable)
+    if (array.shape, array.dtype) != (now.shape, now.dtype):
+        raise ValueError(f"{name} must be {now.dtype} {now.shape}. Received: {array.dtype} {array.shape}")
+    if is_weight and not np.isfinite(array).all():
+        raise ValueError(f"{name} has numbers that are not finite")
+    return array
+
+
+def update_copy(target: keras.Model, source: keras.Model, kept: float) -> None:
+    """Move the weights of a copy: target ← kept · target + (1 − kept) · source where they are trainable in the source.
+
+    The other weights are copied, and all where `kept` is 0 and the copy is not averaged.
+    """
+    for old, new in zip(target.weights, source.weights, strict=True):
+        old.assign(kept * old + (1 - kept) * new if new.trainable else new)
+
+
+Trained = tuple[Sequence[keras.Model], keras.optimizers.Optimizer]
+"""Networks, and an optimizer that was built for their trainable variables."""
+
+
+@contextlib.contextmanager
+def minimize(*trained: Trained) -> Iterator[Callable[..., None]]:
+    """One step of one or more optimizers, on the trainable weights of their networks and on nothing else.
+
+        with minimize(([critic], optimizer)) as step:
+            step(tf.reduce_mean(td_loss(critic([observation, action]), target)))
+
+    `step` takes a loss for each optimizer. The losses may have parts in common; each has a gradient tape of its own.
+    The networks' own losses (regularizers; for a single network those of `add_loss`, too) are added. The optimizers'
+    steps are taken at the end of the block.
+
+    Args:
+        trained: networks with their optimizer.
+    """
+    with contextlib.ExitStack() as stack:
+        steps = [stack.enter_context(_Step(networks, optimizer)) for networks, optimizer in trained]
+
+        def step(*losses: tf.Tensor) -> None:
+            for one, loss in zip(steps, losses, strict=True):
+                one.minimize(loss)
+
+        yield step
+
+
+class _Step:
+    """One step of an optimizer."""
+
+    def __init__(self, networks: Sequence[keras.Model], optimizer: keras.optimizers.Optimizer):
+        self._networks = networks
+        self._optimizer = optimizer
+        self._loss = tf.constant(0.0)
+        self._variables = trainable_variables(networks)
+        self._weights = [variable.value for variable in self._variables]
+        self._tape = tf.GradientTape(watch_accessed_variables=False)
+
+    def __enter__(self) -> "_Step":
+        self._tape.__enter__()
+        self._tape.watch(self._weights)
+        return self
+
+    def minimize(self, loss: tf.Tensor) -> None:
+        """Set the loss `[]` that the step makes smaller."""
+        self._loss = self._optimizer.scale_loss(loss + own_losses(self._networks))  # in mixed float16 precision only
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: Any) -> None:
+        self._tape.__exit__(kind, *exception)
+        if kind is None:
+            self._optimizer.apply(self._tape.gradient(self._loss, self._weights), self._variables)
+
+
+def own_losses(networks: Sequence[keras.Model]) -> Any:
+    """The losses of a network; of several, which may share layers, the regularization of each variable once."""
+    if len(networks) == 1:
+        return sum(networks[0].losses)
+    variables = trainable_variables(networks)
+    return sum(variable.regularizer(variable) for variable in variables if variable.regularizer is not None)
+
+
+def trainable_variables(networks: Iterable[keras.Model]) -> list[Any]:
+    """The trainable variables of networks, each once."""
+    return list({id(v): v for network in networks for v in network.trainable_variables}.values())
+
+
+def run_if(is_due: tf.Tensor, update: Callable[[], Any], size: int = 0) -> tf.Tensor:
+    """Run `update` if `is_due`, as a loop of one pass or none, which XLA runs in place.
+
+    Out of a conditional, XLA copies every weight that one of its branches changes, twice, whichever branch runs.
+
+    Args:
+        is_due: a bool, `[]`.
+        update: changes weights, and returns a metric `[size]` if `size` is not 0.
+        size: the number of elements in the metric.
+
+    Returns:
+        The metric, NaN if `update` was not due.
+    """
+    passes = tf.cast(is_due, tf.int32)
+    nothing = tf.fill([size], math.nan)
+
+    def run(i: tf.Tensor, metric: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        result = update()
+        return i + 1, result if size else metric
+
+    return tf.while_loop(lambda i, _: i < passes, run, [0, nothing], parallel_iterations=1)[1]
+
+
+def policy_loss(spec: Spec, q: tf.Tensor, action: tf.Tensor, batch: Batch, bc_weight: float) -> tf.Tensor:
+    """−Q(s, π(s)), with behaviour cloning of the batch's actions if it has a weight, `[batch]`."""
+    if bc_weight == 0:
+        return -q
+    action, data_action = ((a - spec.center) / spec.half_range for a in (action, batch.action))
+    return bc_loss(q, action, data_action, bc_weight, batch.average)
+
+
+def clipped_policy_loss(
+    value: Callable[[tf.Tensor], tf.Tensor], action: tf.Tensor, limit: float | None, half_range: np.ndarray
+) -> tf.Tensor:
+    """−Q(s, a), `[batch]`, whose gradient by the action may be clipped.
+
+    Args:
+        value: from actions to their values `[batch]`.
+        action: π(s), `[batch, act_dim]`.
+        limit: the largest norm of each sample's ∇_a Q, with a in action scales; None does not clip.
+        half_range: half the width of the action box, `[act_dim]`.
+    """
+    if limit is None:
+        return -value(action)
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        fixed = tf.stop_gradient(action)
+        tape.watch(fixed)
+        q = value(fixed)
+    gradient = clip_action_gradient(tape.gradient(q, fixed), limit, half_range)
+    rise = tf.reduce_sum(tf.stop_gradient(gradient) * (action - fixed), axis=-1)  # 0, with the clipped gradient
+    return -(tf.stop_gradient(q) + rise)
+
+
+def _clipping(options: Any) -> dict[str, Any]:
+    limits = {"global_clipnorm": options.clip_norm, "clipvalue": options.clip_value}
+    return {name: limit for name, limit in limits.items() if limit is not None}
+
+
+def _copied(name: str, own: Any, prefix: str = "") -> keras.optimizers.Optimizer:
+    if not isinstance(own, keras.optimizers.Optimizer):
+        raise reject(name, "a Keras optimizer", own)
+    return type(own).from_config(own.get_config() | {"name": f"{prefix}{own.name}"})
+
+
+def _scaled(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """The optimizer, with its loss scaled where Keras' dtype policy is mixed_float16."""
+    if keras.config.dtype_policy().name != "mixed_float16":
+        return optimizer
+    return keras.optimizers.LossScaleOptimizer(optimizer, name=f"{optimizer.name}_scaled")
+
+
+class FusedAdam(keras.optimizers.Adam):
+    """Keras' Adam, with one operation for each variable where Keras has twenty, which are traced one by one."""
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """One step: m ← m + (g − m)(1 − β₁), v ← v + (g² − v)(1 − β₂), w ← w − α m / (√v + ε).
+
+        α = η √(1 − β₂ᵗ) / (1 − β₁ᵗ).
+        """
+        iterations: Any = self.iterations
+        index = self._get_variable_index(variable)
+        step = tf.cast(iterations + 1, tf.float32)
+        var, m, v = (_handle(each) for each in (variable, self._momentums[index], self._velocities[index]))
+        tf.raw_ops.ResourceApplyAdam(
+            var=var,
+            m=m,
+            v=v,
+            beta1_power=tf.pow(self.beta_1, step),
+            beta2_power=tf.pow(self.beta_2, step),
+            lr=learning_rate,
+            beta1=self.beta_1,
+            beta2=self.beta_2,
+            epsilon=self.epsilon,
+            grad=gradient,
+        )
+
+
+def _handle(variable: Any) -> Any:
+    """TensorFlow's handle of a variable of its own, or of Keras'."""
+    return variable.handle if isinstance(variable, tf.Variable) else variable.value.handle
+
+
+class Optimizers:
+    """Several optimizers, as `keras.optimizers.MultiOptimizer` shows them to callbacks.
+
+    `LearningRateScheduler`, `ReduceLROnPlateau` and `TensorBoard` then treat each one, by its name.
+
+    Attributes:
+        optimizers: the optimizers; their names differ.
+        iterations: the number of updates ever made.
+        built: True; an agent builds its optimizers when it is made.
+    """
+
+    built = True
+
+    def __init__(self, optimizers: Sequence[keras.optimizers.Optimizer], iterations: tf.Variable):
+        self.optimizers = list(optimizers)
+        self.iterations = iterations

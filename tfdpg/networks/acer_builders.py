@@ -1,0 +1,100 @@
+"""What builds the components of a stochastic actor-critic, and checks of the user's own models."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+
+from tfdpg.acting import ACTIVATIONS, MLPActor, mlp
+from tfdpg.networks.acer_policies import ACERPolicy
+from tfdpg.networks.custom import check_loadable, check_separate, check_width, output_on_zeros
+from tfdpg.networks.encoder import Normalizer, observation_inputs
+from tfdpg.networks.heads import Value
+from tfdpg.networks.mlp import actor_output, features, hidden_layers, initializer, scaled_action
+from tfdpg.spec import Spec
+
+OUTPUT_SCALE = 1e-4
+"""Of the policy's last kernel, so that all actions are as likely at first, or means in the middle of the box."""
+
+
+def acer_network(options: Any, policy: ACERPolicy, name: str) -> Callable[[Any], keras.Model]:
+    """What builds `pi`, `v` or `q1` from a component's context.
+
+    With `shared_torso`, all networks of a context share features, and those which take no action hidden layers.
+
+    Args:
+        options: the agent's options.
+        policy: what `pi` returns.
+        name: the name of the network.
+    """
+    layers = mlp(options.hidden_units, options.activation).pi
+
+    def build(context: Any) -> keras.Model:
+        spec: Spec = context.spec
+        shared: dict[str, Any] = context.shared if options.shared_torso else {}
+        if "observation" not in shared:
+            shared["observation"] = observation_inputs(spec)
+            encoder = features(spec, context.encoder, context.normalizer)
+            shared["features"] = encoder(shared["observation"])
+        observation = shared["observation"]
+        kernel = {"kernel_initializer": initializer(context.seed, len(layers))}
+        if name == "q1" and spec.actions is None:
+            action = keras.Input((spec.act_dim,), name="a")
+            x = keras.layers.Concatenate()([shared["features"], scaled_action(spec, action)])
+            y = Value(**kernel, dtype="float32")(hidden_layers(x, layers, context.seed))
+            return keras.Model([observation, action], y, name=name)
+        if "torso" not in shared:
+            shared["torso"] = hidden_layers(shared["features"], layers, context.seed)
+        if name == "pi":
+            kernel = {"kernel_initializer": initializer(context.seed, len(layers), OUTPUT_SCALE)}
+            y = actor_output(policy.output, shared["torso"], **kernel)
+        elif name == "v":
+            y = Value(**kernel, dtype="float32")(shared["torso"])
+        else:
+            y = keras.layers.Dense(spec.actions, **kernel, dtype="float32")(shared["torso"])
+        return keras.Model(observation, y, name=name)
+
+    return build
+
+
+def acer_numpy_actor(spec: Spec, options: Any, policy: ACERPolicy, normalizer: Normalizer | None) -> MLPActor | None:
+    """The forward pass of a built-in policy in NumPy; None where there is none."""
+    if options.pi is not None or options.encoder is not None or options.activation not in ACTIVATIONS:
+        return None
+    if keras.config.dtype_policy().name != "float32":
+        return None
+    statistics = None if normalizer is None else (normalizer.epsilon, normalizer.clip)
+    return MLPActor(spec, mlp(options.hidden_units, options.activation), statistics, policy.output)
+
+
+def check_given_to_acer(spec: Spec, policy: ACERPolicy, given: Mapping[str, keras.Model | None], options: Any) -> None:
+    """Check the user's own models, and the options beside them.
+
+    Args:
+        spec: the spaces.
+        policy: what `pi` returns.
+        given: `pi`, `q1` and, for Box actions, `v` by name; None is a built-in network.
+        options: the agent's options.
+
+    Raises:
+        ValueError: models of wrong shapes, that share weights or cannot be saved and loaded, or options of built-in
+            networks that they leave without effect.
+    """
+    own = {name: network for name, network in given.items() if network is not None}
+    if own and (options.shared_torso or options.normalize_observations):
+        raise ValueError(
+            "`shared_torso` and `normalize_observations` are for stock networks, all of them. Received: "
+            + ", ".join(f"{name}={network!r}" for name, network in own.items())
+        )
+    if options.normalize_observations and options.encoder is not None:
+        raise ValueError("`normalize_observations` is for the stock encoder; put it into your own.")
+    if options.encoder is not None:
+        check_loadable("encoder", options.encoder)
+    takes_action = {"pi": False, "v": False, "q1": spec.actions is None}
+    widths = {"pi": policy.output.units, "v": None, "q1": spec.actions}
+    for name, network in own.items():
+        check_width(spec, name, network, takes_action[name], widths[name])
+        check_loadable(name, network)
+    check_separate(own)
+    if "pi" in own:
+        policy.check(output_on_zeros(spec, own["pi"]))
