@@ -1,5 +1,7 @@
 """D4PG's update against arithmetic by hand, its heads, its support and its options."""
 
+import types
+
 import gymnasium as gym
 import keras
 import numpy as np
@@ -14,7 +16,7 @@ from tests.environments import Counter, Identity
 from tests.losses.test_distributional import slow_projection
 from tfdpg.networks import Categorical, Mixture, head_of
 from tfdpg.replay import Layout, return_range
-from tfdpg.training.support import FIRST_UPDATES, EdgeWatch
+from tfdpg.training.support import FIRST_UPDATES, warn_of_edges
 
 ATOMS = np.linspace(-2, 2, 5)
 KERNEL = np.array([[0.2, -0.1, 0.4, 0.3, -0.5], [0.1, 0.3, -0.2, 0.6, 0.2]], np.float32)
@@ -282,10 +284,11 @@ def test_too_small_a_support_is_said_with_the_figure():
 
 def test_what_a_critic_does_not_know_yet_is_no_sign_of_too_small_a_support():
     random_weights = 0.071  # the most of eight trainings with cut episodes, whose last observation no update asks about
-    logs, watch = {"v_min": -500.0, "v_max": 500.0, "q1": 2.4}, EdgeWatch()
-    watch(FIRST_UPDATES, logs | {"edge_mass": random_weights})
+    logs = {"v_min": -500.0, "v_max": 500.0, "q1": 2.4}
+    agent = types.SimpleNamespace(updates=FIRST_UPDATES, host_state={"edges_warned": None})
+    warn_of_edges(agent, logs | {"edge_mass": random_weights})
     with pytest.warns(UserWarning, match=r"15\.0% of .* on the edge atoms of the support \[-500, 500\]"):
-        watch(FIRST_UPDATES, logs | {"edge_mass": 0.15})
+        warn_of_edges(agent, logs | {"edge_mass": 0.15})
 
 
 @pytest.mark.slow

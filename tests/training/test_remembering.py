@@ -73,19 +73,16 @@ def test_random_steps_are_stored_with_their_states():
     np.testing.assert_allclose(ring.rows[3:5, 2], [0.4, 0.5], rtol=1e-6)
 
 
-@pytest.mark.parametrize("keeps", [True, False], ids=["now", "an older tfdpg"])
-def test_a_memory_is_saved_and_restored(keeps):
+def test_a_memory_is_saved_and_restored():
     collector, ring, behaviour = collecting()
     env = Counter(length=9)
     observation = run(collector, env, env.reset()[0], 3)
     state = json.loads(json.dumps(collector.state()))
-    if not keeps:
-        del state["memory"]
     other, other_ring, remembers = collecting()
     other_ring.restore(ring.state(), [whole(ring)])
     other.restore(state)
     run(other, env, observation, 1)
-    np.testing.assert_array_equal(remembers.actor.recalled[0], [[np.float32(0.3), 3, 3] if keeps else [0, 0, 0]])
+    np.testing.assert_array_equal(remembers.actor.recalled[0], [[np.float32(0.3), 3, 3]])
     assert other_ring.size == 5  # the episode went on
 
 
