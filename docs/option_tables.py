@@ -43,7 +43,7 @@ def options(name: str) -> list[Option]:
     titles = [*GROUPS, "objects"]
     declared = sorted(options_of(kinds[name]), key=lambda option: titles.index(option.group))
     return [
-        Option(option.group, option.name, option.kind_in_words, default_text(option.default), option.help)
+        Option(option.group, option.name, option.type_text, default_text(option.default), option.help)
         for option in declared
     ]
 

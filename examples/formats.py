@@ -32,7 +32,7 @@ FORMATS = ("litert", "onnx", "c")
 MODELS = Path(__file__).parents[1] / "exported_models"
 SMALL = {"hidden_units": (64, 64), "batch_size": 32, "replay_size": 2000, "jit_compile": False}
 USUAL = SMALL | {"start_steps": 100, "update_after": 100}
-MEMORY = USUAL | {"recurrent_units": 32, "sequence_length": 10, "burn_in": 5, "gradient_steps": 5}
+RECURRENT_OPTIONS = USUAL | {"recurrent_units": 32, "sequence_length": 10, "burn_in": 5, "gradient_steps": 5}
 SEEN = ("observation", "action", "reward")
 
 
@@ -71,12 +71,12 @@ AGENTS: dict[str, Make] = {
     'DDPG, `recurrent="gru"`, remembers rewards': (
         tfdpg.DDPG,
         pendulum,
-        MEMORY | {"recurrent": "gru", "remembers": SEEN},
+        RECURRENT_OPTIONS | {"recurrent": "gru", "remembers": SEEN},
     ),
     'D4PG, `recurrent="lstm"`, two layers': (
         tfdpg.D4PG,
         pendulum,
-        MEMORY | {"recurrent": "lstm", "recurrent_units": (16, 16), "v_min": -500, "v_max": 0},
+        RECURRENT_OPTIONS | {"recurrent": "lstm", "recurrent_units": (16, 16), "v_min": -500, "v_max": 0},
     ),
 }
 """For each row of a small agent what makes the agent, its environment and its options."""
@@ -112,17 +112,19 @@ def converted(version: Path, directory: Path, format: str) -> tuple[Path, dict[s
     export.convert(version, directory, format)
     source, policy = Source.open(version), tfdpg.load(version)
     environment = source.metadata["environment"]
-    observations = export.carried_observations(source.spec, policy, environment, source.observations).values
+    observations = export.observations_of_export(source.spec, policy, environment, source.observations).values
     with in_session(version) as saved, RUNTIMES[format].run(source, directory) as run:
         given = dict(observations)
-        if source.recall is None:
+        if source.recurrent_spec is None:
             given |= saved("pi_and_q", observations)
             given |= {"a": given["pi"], "levels": np.tile(np.array(LEVELS, np.float32), (len(given["pi"]), 1))}
         cases = {
             name: [{key: given[key] for key in inputs[-1]}] if set(inputs[-1]) <= set(given) else inputs
             for name, inputs in source.cases.items()
         }
-        if source.recall is not None:  # steps of the policy with these observations follow from an initial state
+        if (
+            source.recurrent_spec is not None
+        ):  # steps of the policy with these observations follow from an initial state
             cases["pi"] = [*source.cases["pi"], _first_steps(source, saved, observations)]
         references = {name: functools.partial(saved, name) for name in cases}
         names = list(json.loads((directory / "tfdpg.json").read_text())["signatures"])
@@ -142,12 +144,12 @@ def cell(directory: Path, measured: dict[str, float]) -> str:
     for name, difference in measured.items():
         kind = "pi" if name in ("pi", "initial_state", "distribution") else "critics"
         kinds[kind] = max(kinds.get(kind, 0), difference)
-    texts = [f"{kind} {difference:.0e}" for kind, difference in kinds.items()]
+    descriptions = [f"{kind} {difference:.0e}" for kind, difference in kinds.items()]
     reasons: dict[str, list[str]] = {}
     left_out = metadata["left_out"] if metadata["export_format"] != "c" else {}  # what is there has its number
     for name, reason in left_out.items():
         reasons.setdefault(reason, []).append(f"`{name}`")
-    return "; ".join([", ".join(texts), *(f"no {', '.join(names)}: {why}" for why, names in reasons.items())])
+    return "; ".join([", ".join(descriptions), *(f"no {', '.join(names)}: {why}" for why, names in reasons.items())])
 
 
 def parser() -> argparse.ArgumentParser:

@@ -18,7 +18,7 @@ def policy(spec: tfdpg.Spec) -> keras.Model:
     x = keras.Input(spec.observation_space.shape)
     h = keras.layers.Dense(64, activation="elu")(keras.layers.LayerNormalization()(keras.layers.Dense(64)(x)))
     unit = keras.layers.Dense(spec.act_dim, activation="tanh")(h)
-    action = keras.layers.Rescaling(spec.half_range.tolist(), spec.center.tolist())(unit)
+    action = keras.layers.Rescaling(spec.action_scale.tolist(), spec.center.tolist())(unit)
     return keras.Model(x, action, name="pi")
 
 

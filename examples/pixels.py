@@ -42,9 +42,9 @@ def build_encoder(features: int = 128) -> keras.Model:
     )
 
 
-def train(steps: int, lanes: int = 8, seed: int = 0, **options) -> tuple[tfdpg.ACER, dict[str, list[float]]]:
+def train(steps: int, num_envs: int = 8, seed: int = 0, **options) -> tuple[tfdpg.ACER, dict[str, list[float]]]:
     """An agent trained on so many environment steps, and its history."""
-    env = gym.vector.SyncVectorEnv([make_env] * lanes)
+    env = gym.vector.SyncVectorEnv([make_env] * num_envs)
     agent = tfdpg.ACER(env, encoder=build_encoder(), shared_torso=True, seed=seed, **options)
     epochs = max(1, steps // 10_000)
     history = agent.fit(
@@ -57,10 +57,10 @@ def main() -> None:
     """Trains, and prints the returns of 20 episodes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100_000, help="environment steps")
-    parser.add_argument("--lanes", type=int, default=8, help="environments stepped together")
+    parser.add_argument("--num-envs", type=int, default=8, help="environments stepped together")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    agent, _ = train(arguments.steps, arguments.lanes, arguments.seed, hidden_units=())
+    agent, _ = train(arguments.steps, arguments.num_envs, arguments.seed, hidden_units=())
     print({name: round(value, 1) for name, value in agent.evaluate(make_env(), episodes=20, seed=1000).items()})
 
 

@@ -39,7 +39,7 @@ class Hidden(gym.ObservationWrapper):
         return observation[self._shown]
 
 
-class Recall(gym.Env):
+class DelayedRecall(gym.Env):
     """A cue, -1 or 1, is shown once; some steps later the action is to repeat it, for a reward of -(action - cue)².
 
     Who forgets the cue does best with 0, for a return of -1.
@@ -73,8 +73,8 @@ LONG = {"sequence_length": 51, "burn_in": 50, "gradient_steps": 10}  # an update
 CHEETAH = {"hidden_units": (128, 128), "batch_size": 32, "gradient_steps": 15}  # an update, of 640 steps, for 3.3
 TASKS: dict[str, tuple[Any, int, dict[str, Any], dict[str, Any]]] = {
     "pendulum": (lambda: Hidden(gym.make("Pendulum-v1"), slice(2)), 40_000, SMALL, UNITS),
-    "recall-10": (lambda: Recall(10), 20_000, SMALL, UNITS | {"sequence_length": 11}),
-    "recall-50": (lambda: Recall(50), 20_000, SMALL, UNITS | LONG),
+    "recall-10": (lambda: DelayedRecall(10), 20_000, SMALL, UNITS | {"sequence_length": 11}),
+    "recall-50": (lambda: DelayedRecall(50), 20_000, SMALL, UNITS | LONG),
     "cheetah": (lambda: Hidden(gym.make("HalfCheetah-v5"), slice(8)), 200_000, {}, CHEETAH),
 }
 """For each task: what makes it, environment steps, options of all agents, and of those with a memory."""

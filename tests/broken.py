@@ -11,7 +11,7 @@ UNIT = spaces.Box(-1.0, 1.0, (2,), np.float32)
 SHARED = np.zeros(2, np.float32)
 
 
-class Sound(gym.Env):
+class ValidEnv(gym.Env):
     """Nothing is wrong with it; the broken ones below differ in one thing each."""
 
     observation_space = UNIT
@@ -29,18 +29,18 @@ class Sound(gym.Env):
         return self.np_random.uniform(-1, 1, 2).astype(np.float32)
 
 
-class Unbounded(Sound):
+class Unbounded(ValidEnv):
     action_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
 
-class Nested(Sound):
+class Nested(ValidEnv):
     observation_space = spaces.Dict(arm=spaces.Dict(angle=UNIT), time=spaces.Discrete(3))
 
     def observation(self):
         return {"arm": {"angle": super().observation()}, "time": 1}
 
 
-class BadKeys(Sound):
+class BadKeys(ValidEnv):
     observation_space = spaces.Dict(angle=UNIT, time=spaces.Discrete(3))
 
     def observation(self):
@@ -52,85 +52,85 @@ class NotInDict(BadKeys):
         return super().observation() | {"time": 3}
 
 
-class WrongDtype(Sound):
+class WrongDtype(ValidEnv):
     def observation(self):
         return super().observation().astype(np.float64)
 
 
-class WrongShape(Sound):
+class WrongShape(ValidEnv):
     def observation(self):
         return super().observation()[None]
 
 
-class Text(Sound):
+class TextObservation(ValidEnv):
     def observation(self):
         return np.array(["a", "b"])
 
 
-class NotFinite(Sound):
+class NotFinite(ValidEnv):
     def observation(self):
         return super().observation() if self.np_random.random() < 0.9 else np.array([-np.inf, 0], np.float32)
 
 
-class Outside(Sound):
+class Outside(ValidEnv):
     def observation(self):
         return super().observation() * np.array([1, 300], np.float32)
 
 
-class Beside(Sound):
+class Beside(ValidEnv):
     def observation(self):
         return super().observation() * np.float32(1.5)
 
 
-class OldReset(Sound):
+class OldReset(ValidEnv):
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=seed)[0]
 
 
-class NoSeed(Sound):
+class NoSeed(ValidEnv):
     def reset(self):
         return super().reset()
 
 
-class NoOptions(Sound):
+class NoOptions(ValidEnv):
     def reset(self, *, seed=None):
         return super().reset(seed=seed)
 
 
-class OldStep(Sound):
+class OldStep(ValidEnv):
     def step(self, action):
         observation, reward, terminated, truncated, info = super().step(action)
         return observation, reward, terminated or truncated, info
 
 
-class VectorReward(Sound):
+class VectorReward(ValidEnv):
     def step(self, action):
         return self.observation(), np.ones(2), False, False, {}
 
 
-class NumberEnds(Sound):
+class NumberEnds(ValidEnv):
     def step(self, action):
         return self.observation(), 1.0, 1, 0, {}
 
 
-class NoInfo(Sound):
+class NoInfo(ValidEnv):
     def step(self, action):
         return self.observation(), 1.0, False, False, None
 
 
-class Reused(Sound):
+class Reused(ValidEnv):
     def observation(self):
         SHARED[:] = super().observation()
         return SHARED
 
 
-class NaNReward(Sound):
+class NaNReward(ValidEnv):
     def step(self, action):
         observation, _, *ends = super().step(action)
         return observation, np.nan, *ends
 
 
-class Rewarded(Sound):
+class Rewarded(ValidEnv):
     scale = 0.0
 
     def step(self, action):
@@ -146,12 +146,12 @@ class Small(Rewarded):
     scale = 1e-5
 
 
-class Endless(Sound):
+class Endless(ValidEnv):
     def step(self, action):
         return *super().step(action)[:2], False, False, {}
 
 
-class FixedLength(Sound):
+class FixedLength(ValidEnv):
     ends = True, False
     info = {}
 
@@ -173,85 +173,85 @@ class RightLimit(FixedLength):
     ends = False, True
 
 
-class Unseeded(Sound):
+class Unseeded(ValidEnv):
     def observation(self):
         return np.random.default_rng().uniform(-1, 1, 2).astype(np.float32)
 
 
-class OneSeed(Sound):
+class OneSeed(ValidEnv):
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=0)
 
 
-class Raising(Sound):
+class Raising(ValidEnv):
     def step(self, action):
         raise ZeroDivisionError("the mass is 0")
 
 
-class Exiting(Sound):
+class Exiting(ValidEnv):
     def step(self, action):
         sys.exit(3)
 
 
 class NoActions(gym.Env):
-    observation_space, reset, step, observation = UNIT, Sound.reset, Sound.step, Sound.observation
+    observation_space, reset, step, observation = UNIT, ValidEnv.reset, ValidEnv.step, ValidEnv.observation
 
 
 class NoObservations(gym.Env):
-    action_space, reset, step, observation = Sound.action_space, Sound.reset, Sound.step, Sound.observation
+    action_space, reset, step, observation = ValidEnv.action_space, ValidEnv.reset, ValidEnv.step, ValidEnv.observation
 
 
-class ArrayReward(Sound):
+class ArrayReward(ValidEnv):
     def step(self, action):
         observation, reward, *ends = super().step(action)
         return observation, np.array([reward]), *ends
 
 
-class ListObservation(Sound):
+class ListObservation(ValidEnv):
     def observation(self):
         return super().observation().tolist()
 
 
-class KeyOfAction(Sound):
+class KeyOfAction(ValidEnv):
     observation_space = spaces.Dict(a=UNIT)
 
     def observation(self):
         return {"a": super().observation()}
 
 
-class Unlicensed(Sound):
+class Unlicensed(ValidEnv):
     def __init__(self):
         raise RuntimeError("no licence")
 
 
-class Slow(Sound):
+class Slow(ValidEnv):
     def step(self, action):
         time.sleep(0.012)
         return *super().step(action)[:2], False, False, {}
 
 
-class FloatCamera(Sound):
+class FloatCamera(ValidEnv):
     observation_space = spaces.Box(0.0, 1.0, (16, 20, 3), np.float32)
 
     def observation(self):
         return self.np_random.uniform(0, 1, (16, 20, 3)).astype(np.float32)
 
 
-class Board(Sound):
+class Board(ValidEnv):
     observation_space = spaces.Box(0.0, 1.0, (8, 8, 12), np.float32)
 
     def observation(self):
         return self.np_random.integers(0, 2, (8, 8, 12)).astype(np.float32)
 
 
-class FloatImage(Sound):
+class FloatImage(ValidEnv):
     observation_space = spaces.Box(0.0, 255.0, (4, 4, 3), np.float32)
 
     def observation(self):
         return self.np_random.uniform(0, 255, (4, 4, 3)).astype(np.float32)
 
 
-class Image(Sound):
+class Image(ValidEnv):
     observation_space = spaces.Box(0, 255, (8, 8, 3), np.uint8)
 
     def observation(self):
@@ -265,7 +265,7 @@ class HugeImage(Image):
         return np.full((600, 600, 3), self.np_random.integers(0, 256), np.uint8)
 
 
-class Mixed(Sound):
+class Mixed(ValidEnv):
     observation_space = spaces.Dict(
         camera=Image.observation_space,
         joints=UNIT,
@@ -278,7 +278,7 @@ class Mixed(Sound):
         return {"camera": Image.observation(self), "joints": super().observation(), "phase": phase, "modes": modes}
 
 
-class ArrayEnds(Sound):
+class ArrayEnds(ValidEnv):
     """Its ends are arrays, as those of environments on JAX are."""
 
     def step(self, action):

@@ -69,7 +69,7 @@ class Identity(gym.Env):
         return self.wanted, -float((action[0] - self.wanted[0]) ** 2), True, False, {}
 
 
-class Walk(gym.Env):
+class RandomWalk(gym.Env):
     """A random walk that actions push; its seed fixes it. Episodes are cut after `length` steps."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -90,4 +90,4 @@ class Walk(gym.Env):
 
 
 gym.register("tfdpg-test/Counter-v0", Counter)
-gym.register("tfdpg-test/Walk-v0", Walk)
+gym.register("tfdpg-test/Walk-v0", RandomWalk)

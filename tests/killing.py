@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from tfdpg import cli, export
-from tfdpg.training.arrived import arrived_steps
+from tfdpg.training.step_file import read_step_file
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 TIMES = ("steps_per_second", "Time")
@@ -43,13 +43,13 @@ def train_killed(words, run, steps, kills, seed):
             process.send_signal(signal.SIGKILL)
         _, errors = process.communicate()
         assert process.returncode in (0, -signal.SIGKILL), errors.decode()
-        at.append(arrived_steps(run / "env_steps"))
+        at.append(read_step_file(run / "env_steps"))
     assert cli.main(["train", "--resume", str(run), "--trusted"]) == 0
     return at
 
 
 def at_least(run, steps):
-    return (run / "env_steps").exists() and arrived_steps(run / "env_steps") >= steps
+    return (run / "env_steps").exists() and read_step_file(run / "env_steps") >= steps
 
 
 def assert_equal_runs(run, other):

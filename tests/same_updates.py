@@ -19,7 +19,7 @@ import numpy as np
 UPDATES = 500
 SMALL = {"hidden_units": (32, 32), "replay_size": 1000, "seed": 3}
 STEPS = SMALL | {"batch_size": 16, "start_steps": 100, "update_after": 100, "update_every": 25}
-MEMORY = {"recurrent_units": 8, "sequence_length": 6, "burn_in": 4}
+RECURRENT_OPTIONS = {"recurrent_units": 8, "sequence_length": 6, "burn_in": 4}
 ATOMS = {"v_min": -20.0, "v_max": 0.0}
 CASES = {
     "ddpg": ("DDPG", "Pendulum-v1", STEPS),
@@ -34,9 +34,17 @@ CASES = {
     "d4pg-auto": ("D4PG", "Pendulum-v1", STEPS),
     "d4pg-mixture": ("D4PG", "Pendulum-v1", STEPS | {"critic": "mixture"}),
     "d4pg-scalar": ("D4PG", "Pendulum-v1", STEPS | {"critic": "scalar"}),
-    "td3-lstm": ("TD3", "Pendulum-v1", STEPS | MEMORY | {"recurrent": "lstm", "n_step": 2}),
-    "ddpg-gru-prioritized": ("DDPG", "Pendulum-v1", STEPS | MEMORY | {"recurrent": "gru", "replay": "prioritized"}),
-    "d4pg-rnn": ("D4PG", "Pendulum-v1", STEPS | ATOMS | MEMORY | {"recurrent": "rnn", "stored_state": False}),
+    "td3-lstm": ("TD3", "Pendulum-v1", STEPS | RECURRENT_OPTIONS | {"recurrent": "lstm", "n_step": 2}),
+    "ddpg-gru-prioritized": (
+        "DDPG",
+        "Pendulum-v1",
+        STEPS | RECURRENT_OPTIONS | {"recurrent": "gru", "replay": "prioritized"},
+    ),
+    "d4pg-rnn": (
+        "D4PG",
+        "Pendulum-v1",
+        STEPS | ATOMS | RECURRENT_OPTIONS | {"recurrent": "rnn", "stored_state": False},
+    ),
     "acer-discrete": ("ACER", "CartPole-v1", SMALL | {"batch_size": 8, "replay_start": 100}),
     "acer-gaussian": ("ACER", "Pendulum-v1", SMALL | {"batch_size": 8, "replay_start": 100}),
     "acer-learnt": ("ACER", "Pendulum-v1", SMALL | {"batch_size": 8, "replay_start": 100, "learn_sigma": True}),

@@ -28,14 +28,14 @@ from tests.broken import (
     Outside,
     RightLimit,
     Slow,
-    Sound,
-    Text,
+    TextObservation,
     Unbounded,
+    ValidEnv,
 )
 from tests.docs.pages import fences
 from tests.environments import Counter, Distances
 from tfdpg import cli, environments
-from tfdpg.checking import play
+from tfdpg.checking import random_steps
 
 pytestmark = brief
 
@@ -49,9 +49,11 @@ def test_each_finding_is_that_of_an_environment(broken):
     assert "\n" not in found[0].what + found[0].remedy
 
 
-@pytest.mark.parametrize("sound", [Sound, RightLimit, Image, Mixed, Board], ids=lambda sound: sound.__name__)
-def test_nothing_is_found_where_nothing_is_wrong(sound):
-    assert tfdpg.check(sound(), verbose=0) == []
+@pytest.mark.parametrize(
+    "valid_env", [ValidEnv, RightLimit, Image, Mixed, Board], ids=lambda valid_env: valid_env.__name__
+)
+def test_nothing_is_found_where_nothing_is_wrong(valid_env):
+    assert tfdpg.check(valid_env(), verbose=0) == []
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "HalfCheetah-v5", "CartPole-v1", "MountainCarContinuous-v0"])
@@ -60,7 +62,7 @@ def test_nothing_is_found_in_gymnasiums_own(env_id):
 
 
 def test_what_was_hardly_looked_at_is_said(capsys, monkeypatch):
-    monkeypatch.setattr(play, "SECONDS", 0.1)
+    monkeypatch.setattr(random_steps, "SECONDS", 0.1)
     (found,) = tfdpg.check(Slow())
     assert re.match(r"It is slow: a million steps take \d+ hours", found.what) and "async" in found.remedy
     shown = capsys.readouterr().out
@@ -71,7 +73,7 @@ def test_what_was_hardly_looked_at_is_said(capsys, monkeypatch):
 
 
 def test_what_is_no_number_is_a_finding():
-    *_, found = tfdpg.check(Text(), verbose=0)
+    *_, found = tfdpg.check(TextObservation(), verbose=0)
     assert "has x of type <U1" in found.what and "real numbers" in found.remedy
 
 
@@ -97,8 +99,8 @@ def test_an_object_that_is_no_environment_is_a_finding():
 
 @pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_of_a_vector_environment_the_first_lane_is_looked_at(kind, mode, capsys):
-    for one, parts in ((Sound, 0), (Outside, 1)):
+def test_of_a_vector_environment_the_first_sub_environment_is_looked_at(kind, mode, capsys):
+    for one, parts in ((ValidEnv, 0), (Outside, 1)):
         envs = kind([one, one], autoreset_mode=mode)
         assert len(tfdpg.check(envs, steps=50)) == parts
         envs.close()
@@ -122,7 +124,7 @@ def test_the_report_has_what_an_agent_sees(capsys):
         "no findings",
     ):
         assert line in shown
-    tfdpg.check(Sound(), verbose=0)
+    tfdpg.check(ValidEnv(), verbose=0)
     assert capsys.readouterr().out == ""
 
 
@@ -192,7 +194,7 @@ def test_a_class_is_made_by_its_module_and_name():
         assert isinstance(env.unwrapped, Counter) and env.unwrapped.length == 4
     env = environments.make("tests.environments:Counter", max_episode_steps=2)
     assert env.spec.id == "tests.environments:Counter" and env.spec.max_episode_steps == 2
-    envs = environments.make_several("tests.environments:Counter", {"length": 3}, 2, "sync")
+    envs = environments.make_envs("tests.environments:Counter", {"length": 3}, 2, "sync")
     assert [one.unwrapped.length for one in envs.envs] == [3, 3]
     for missing in ("tests.environments:Nope", "tests.nowhere:Counter", "tests.environments:np"):
         with pytest.raises(ValueError, match="cannot be made"):
@@ -206,7 +208,7 @@ def test_the_command_line_trains_on_a_class_and_goes_on(tmp_path):
     flags = "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --update-every 5 --replay-size 100"
     flags += " --epochs 1 --steps-per-epoch 20 --validation-episodes 1 --jit-compile False --verbose 0"
     run = str(tmp_path / "run")
-    assert cli.main(["train", "td3", "--env", "tests.broken:Sound", "--run-dir", run, *flags.split()]) == 0
+    assert cli.main(["train", "td3", "--env", "tests.broken:ValidEnv", "--run-dir", run, *flags.split()]) == 0
     assert cli.main(["train", "--resume", f"{run}/seed-0", "--epochs", "2"]) == 1  # it imports: not without --trusted
     assert cli.main(["train", "--resume", f"{run}/seed-0", "--epochs", "2", "--trusted"]) == 0
     assert cli.main(["evaluate", f"{run}/seed-0", "--episodes", "1", "--trusted"]) == 0

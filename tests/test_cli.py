@@ -221,7 +221,7 @@ def test_a_run_goes_on_without_what_is_damaged_and_not_needed(run, tmp_path, cap
         assert cli.main(command) == 1
         assert f"{copy}/checkpoints/60/replay.npz is missing" in capsys.readouterr().err
     (copy / "env_steps").write_bytes(b"123")
-    assert runs.arrived_steps(copy / "env_steps") == 0
+    assert runs.read_step_file(copy / "env_steps") == 0
 
 
 @pytest.mark.slow
@@ -271,7 +271,7 @@ def test_what_files_name_is_imported_only_if_trusted(run, tmp_path, monkeypatch,
         description = json.loads((copy / "export/1/tfdpg.json").read_text()) | {"environment": environment}
         del description["files"], description["sha256"]
         (copy / "export/1/tfdpg.json").unlink()
-        files.seal(copy / "export/1", "tfdpg.json", description)
+        files.write_manifest(copy / "export/1", "tfdpg.json", description)
         assert cli.main(["evaluate", str(copy / "export")]) == 1 and message in capsys.readouterr().err
     assert not (tmp_path / "harm").exists()
     assert cli.main(["evaluate", str(copy / "export"), "--episodes", "1", "--env", "tfdpg-test/Counter-v0"]) == 0

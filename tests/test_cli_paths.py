@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from tfdpg import cli, filming
+from tfdpg import cli, video_recording
 from tfdpg import run_paths as paths
-from tfdpg.run_options import RunConfig, resuming
+from tfdpg.run_options import RunConfig, resume_command
 
 CONFIG = RunConfig(agent="ddpg", seed=0, env="Pendulum-v1", env_kwargs={}, options={"epochs": 1})
 
@@ -79,7 +79,7 @@ def test_a_run_that_has_not_got_far_says_so(tmp_path, error):
 
 
 def test_the_command_that_goes_on_has_what_it_needs(tmp_path):
-    assert resuming(tmp_path, CONFIG, "--jobs", "2") == f"tfdpg train --resume {tmp_path} --jobs 2"
+    assert resume_command(tmp_path, CONFIG, "--jobs", "2") == f"tfdpg train --resume {tmp_path} --jobs 2"
     for change in (
         {"env": "tests.environments:Counter"},
         {"env_kwargs": {"xml_file": "./robot.xml"}},
@@ -88,7 +88,7 @@ def test_the_command_that_goes_on_has_what_it_needs(tmp_path):
         {"distributed": {"actors": 1, "ray_address": "auto"}},
     ):
         config = dataclasses.replace(CONFIG, **change)
-        assert resuming(tmp_path / "a run", config) == f"tfdpg train --resume '{tmp_path}/a run' --trusted"
+        assert resume_command(tmp_path / "a run", config) == f"tfdpg train --resume '{tmp_path}/a run' --trusted"
 
 
 def test_what_a_run_keeps_cannot_change(tmp_path, capsys):
@@ -126,10 +126,10 @@ def test_without_a_screen_nothing_is_rendered(tmp_path, monkeypatch, error):
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
-    assert error("evaluate", model, "--render") == filming.NO_SCREEN and "--video" in filming.NO_SCREEN
+    assert error("evaluate", model, "--render") == video_recording.NO_SCREEN and "--video" in video_recording.NO_SCREEN
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     for env_id in ("Pendulum-v1", "InvertedPendulum-v5"):
-        made = filming.evaluation_env(None, env_id, render=True, video=None, trusted=False, file=model)
+        made = video_recording.evaluation_env(None, env_id, render=True, video=None, trusted=False, file=model)
         if env_id == "Pendulum-v1":
             with made as env:
                 env.reset()
@@ -137,7 +137,7 @@ def test_without_a_screen_nothing_is_rendered(tmp_path, monkeypatch, error):
             with pytest.raises(ValueError, match="needs a screen"), made:
                 pass
     monkeypatch.setenv("DISPLAY", ":0")
-    filming.check(render=True, video=None)
+    video_recording.check(render=True, video=None)
 
 
 def test_videos_have_formats_that_can_be_written(tmp_path, error):

@@ -74,7 +74,7 @@ def test_vector_environments_and_own_networks(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert train("--run-dir", "r", "--num-envs", "3", "--networks", "my_networks:build", *QUIET) == 0
     agent = tfdpg.load_agent(tmp_path / "r/seed-0/checkpoints/60")
-    assert set(agent.own_networks) == {"pi"} and agent.pi.layers[1].units == 5
+    assert set(agent.custom_networks) == {"pi"} and agent.pi.layers[1].units == 5
     assert len(agent.replay.current) == 3
     assert train("--run-dir", "s", "--networks", "my_networks:wrong") == 1
     assert "['actor']" in capsys.readouterr().err
@@ -118,7 +118,7 @@ ASYNC = ["--num-envs", "2", "--vectorization", "async"]
 
 
 @pytest.mark.parametrize(
-    "number, status, lanes",
+    "number, status, vector_flags",
     [
         pytest.param(*INTERRUPTED, [], id="SIGINT-one", marks=pytest.mark.slow),
         pytest.param(*ENDED, ASYNC, id="SIGTERM-async", marks=pytest.mark.slow),
@@ -126,12 +126,12 @@ ASYNC = ["--num-envs", "2", "--vectorization", "async"]
         pytest.param(*INTERRUPTED, ASYNC, id="SIGINT-async", marks=pytest.mark.slow),
     ],
 )
-def test_a_signal_to_all_processes_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, number, status, lanes):
+def test_a_signal_to_all_processes_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, number, status, vector_flags):
     code = "import sys, tests.environments; from tfdpg.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "train", "ddpg", "--env", "tfdpg-test/Counter-v0", *TINY]
     command += ["--steps-per-epoch", "100", "--epochs", "100000", "--verbose", "0", "--run-dir", str(tmp_path)]
     pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
-    process = subprocess.Popen([*command, *lanes], start_new_session=True, **pipes)
+    process = subprocess.Popen([*command, *vector_flags], start_new_session=True, **pipes)
     while not (tmp_path / "seed-0/checkpoints").exists():
         time.sleep(0.2)
         assert process.poll() is None
@@ -140,7 +140,7 @@ def test_a_signal_to_all_processes_leaves_a_checkpoint_and_says_how_to_go_on(tmp
     assert process.returncode == status
     assert f"Go on with: tfdpg train --resume {tmp_path}/seed-0" in errors
     assert "tfdpg: Training was interrupted" in errors or "tfdpg: ended by SIGTERM." in errors
-    assert lanes or "Traceback" not in errors  # the processes of lanes write theirs
+    assert vector_flags or "Traceback" not in errors  # the processes of lanes write theirs
     checkpoint = max((tmp_path / "seed-0/checkpoints").iterdir(), key=lambda path: int(path.name))
     assert tfdpg.load_agent(checkpoint).env_steps == int(checkpoint.name)
 

@@ -41,7 +41,7 @@ def test_offline(tmp_path):
 @pytest.mark.slow
 def test_pixels(tmp_path):
     options = {"n_steps": 5, "batch_size": 2, "replay_start": 10, "hidden_units": (), "replay_ratio": 1}
-    agent, history = pixels.train(30, lanes=2, **options)
+    agent, history = pixels.train(30, num_envs=2, **options)
     assert np.isfinite(history["loss_q"]).all() and agent.updates >= 3
     assert agent.replay.images.shape[1] == 3 * 40 * 75
     frames, _ = pixels.make_env().reset(seed=0)

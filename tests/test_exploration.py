@@ -3,12 +3,12 @@ import pytest
 from gymnasium import spaces
 
 from tfdpg import Spec, exploration
-from tfdpg.acting import Behaviour
+from tfdpg.acting import BehaviourPolicy
 
 SPEC = Spec(spaces.Box(-1, 1, (1,)), spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 1.0], np.float32)))
 
 
-def test_gaussian_scales_with_the_half_range_and_is_independent(rng):
+def test_gaussian_scales_with_the_action_scale_and_is_independent(rng):
     noise = exploration.Gaussian(SPEC, 0.2).sample(50_000, rng)
     assert noise.shape == (50_000, 2) and noise.dtype == np.float32
     np.testing.assert_allclose(noise.std(axis=0), [0.4, 0.1], rtol=0.02)
@@ -23,10 +23,12 @@ def test_gaussian_refuses_a_negative_scale():
 
 
 def test_uniform_actions_fill_the_box(rng):
-    actions = Behaviour(SPEC, lambda packed: packed[0], None).at_random((np.zeros((20_000, 1), np.float32),), rng)
+    actions = BehaviourPolicy(SPEC, lambda packed: packed[0], None).act_uniformly(
+        (np.zeros((20_000, 1), np.float32),), rng
+    )
     assert (actions >= SPEC.low).all() and (actions <= SPEC.high).all()
     np.testing.assert_allclose(actions.mean(axis=0), SPEC.center, atol=0.05)
-    np.testing.assert_allclose(actions.std(axis=0), 2 * SPEC.half_range / np.sqrt(12), rtol=0.03)
+    np.testing.assert_allclose(actions.std(axis=0), 2 * SPEC.action_scale / np.sqrt(12), rtol=0.03)
 
 
 def test_ornstein_uhlenbeck_by_hand_forgets_at_the_end_of_an_episode():
@@ -62,7 +64,7 @@ def test_the_schedule_scales_the_noise_and_is_checked():
     greedy, rng = np.tile(SPEC.center, (1000, 1)), np.random.default_rng(0)
     np.testing.assert_allclose(noisy.explore(greedy, noisy.factor(9), rng).std(axis=0), [0.2, 0.05], rtol=0.1)
     np.testing.assert_array_equal(noisy.explore(greedy, noisy.factor(10), rng), greedy)
-    beyond = noisy.explore(greedy + 5 * SPEC.half_range, 1.0, rng)
+    beyond = noisy.explore(greedy + 5 * SPEC.action_scale, 1.0, rng)
     assert 0.4 < (beyond < SPEC.high).mean() < 0.6  # noise begins at the border, however far beyond a policy is
     with pytest.raises(ValueError, match="`act_noise_schedule` must be a finite number"):
         exploration.NoisyActions(SPEC, exploration.Gaussian(SPEC, 0.1), lambda step: float("nan")).factor(0)

@@ -18,13 +18,13 @@ def sealed(directory, **contents):
     directory.mkdir(parents=True)
     for name, content in (contents or {"weights": "1 2 3"}).items():
         (directory / name).write_text(content)
-    files.seal(directory, "about.json", {"format": 2, "agent": "TD3"})
+    files.write_manifest(directory, "about.json", {"format": 2, "agent": "TD3"})
     return directory
 
 
 def test_a_sealed_directory_opens_with_its_description(tmp_path):
     directory = sealed(tmp_path / "a", weights="1 2 3", replay="")
-    description = files.unseal(directory, "about.json", 2)
+    description = files.read_manifest(directory, "about.json", 2)
     assert description["agent"] == "TD3" and list(description["files"]) == ["replay", "weights"]
     assert list(description)[-1] == "sha256"
 
@@ -33,8 +33,8 @@ def test_it_opens_by_a_path_with_dots(tmp_path, monkeypatch):
     sealed(tmp_path / "a")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert files.unseal(Path("../a"), "about.json", 2)["agent"] == "TD3"
-    assert files.unseal(Path("../here/../a"), "about.json", 2)["agent"] == "TD3"
+    assert files.read_manifest(Path("../a"), "about.json", 2)["agent"] == "TD3"
+    assert files.read_manifest(Path("../here/../a"), "about.json", 2)["agent"] == "TD3"
 
 
 @settings(max_examples=300, deadline=None)
@@ -47,7 +47,7 @@ def test_every_flipped_bit_is_seen(tmp_path_factory, position, bit, name):
     content[int(position * len(content))] ^= 1 << bit
     (directory / name).write_bytes(content)
     with pytest.raises(files.DamagedError, match=name if name == "weights" else None):
-        files.unseal(directory, "about.json", 2)
+        files.read_manifest(directory, "about.json", 2)
 
 
 def test_files_of_another_directory_longer_shorter_and_missing_ones_are_named(tmp_path):
@@ -55,13 +55,13 @@ def test_files_of_another_directory_longer_shorter_and_missing_ones_are_named(tm
     for content in (b"4 5 6", b"1 2 3 ", b"1 2", b""):
         (a / "weights").write_bytes(content)
         with pytest.raises(files.DamagedError, match=f"{a}/weights is damaged, or belongs to another"):
-            files.unseal(a, "about.json", 2)
+            files.read_manifest(a, "about.json", 2)
     (a / "weights").unlink()
     with pytest.raises(files.DamagedError, match=f"{a}/weights is missing"):
-        files.unseal(a, "about.json", 2)
+        files.read_manifest(a, "about.json", 2)
     shutil.copy(b / "about.json", a)
     shutil.copy(b / "weights", a)
-    assert files.unseal(a, "about.json", 2) == files.unseal(b, "about.json", 2)
+    assert files.read_manifest(a, "about.json", 2) == files.read_manifest(b, "about.json", 2)
 
 
 def test_what_is_no_file_or_no_json_is_named(tmp_path):
@@ -69,14 +69,14 @@ def test_what_is_no_file_or_no_json_is_named(tmp_path):
     (directory / "weights").unlink()
     (directory / "weights").mkdir()
     with pytest.raises(files.DamagedError, match=f"{directory}/weights is a directory"):
-        files.unseal(directory, "about.json", 2)
+        files.read_manifest(directory, "about.json", 2)
     for text in (b'{"x": \xff', b'{"x": undefined', b'{"x": ' + b"9" * 5000, b'{"x": ' + b"[" * 9999 + b"]" * 9999):
-        (directory / "about.json").write_bytes(files._with_sum(text + b",\n  "))
+        (directory / "about.json").write_bytes(files._with_checksum(text + b",\n  "))
         with pytest.raises(files.DamagedError, match=f"{directory}/about.json cannot be read"):
-            files.unseal(directory, "about.json", 2)
-    (directory / "about.json").write_bytes(files._with_sum(b'{"format": 2,\n  '))
+            files.read_manifest(directory, "about.json", 2)
+    (directory / "about.json").write_bytes(files._with_checksum(b'{"format": 2,\n  '))
     with pytest.raises(files.DamagedError, match=f"{directory}/about.json must have format 2 and sums"):
-        files.unseal(directory, "about.json", 2)
+        files.read_manifest(directory, "about.json", 2)
 
 
 def test_other_formats_are_named_sealed_or_not(tmp_path):
@@ -84,7 +84,7 @@ def test_other_formats_are_named_sealed_or_not(tmp_path):
     (tmp_path / "old/about.json").write_text('{"format": 1}')
     for directory, version in ((tmp_path / "old", 2), (sealed(tmp_path / "a"), 3)):
         with pytest.raises(files.DamagedError, match=f"has format {version - 1}; this version of tfdpg reads"):
-            files.unseal(directory, "about.json", version)
+            files.read_manifest(directory, "about.json", version)
 
 
 def test_a_description_cannot_point_out_of_its_directory(tmp_path):
@@ -92,14 +92,14 @@ def test_a_description_cannot_point_out_of_its_directory(tmp_path):
     for outside in ("../secret", str(tmp_path / "secret")):
         directory = tmp_path / "a"
         directory.mkdir()
-        files.seal(directory, "about.json", {"format": 2})
+        files.write_manifest(directory, "about.json", {"format": 2})
         content = (
             (directory / "about.json").read_bytes().replace(b'"files": {}', f'"files": {{"{outside}": "0"}}'.encode())
         )
         body = content[: content.rindex(b'"sha256"')]
-        (directory / "about.json").write_bytes(files._with_sum(body))
+        (directory / "about.json").write_bytes(files._with_checksum(body))
         with pytest.raises(files.DamagedError, match="is missing"):
-            files.unseal(directory, "about.json", 2)
+            files.read_manifest(directory, "about.json", 2)
         shutil.rmtree(directory)
 
 
@@ -170,9 +170,9 @@ def test_whenever_a_replacement_is_killed_the_old_or_the_new_is_found(tmp_path, 
                 patch.setattr(shutil, "rmtree", counted(shutil.rmtree))
                 patch.setattr(files, "flush", counted(files.flush))
                 files.replace(scratch, target)
-    found = files.present(target)
+    found = files.current_path(target)
     assert (found / "weights").read_text() == ("old" if stops_at <= 6 else "new")
-    files.unseal(found, "about.json", 2)
+    files.read_manifest(found, "about.json", 2)
     with files.scratch_directory(tmp_path) as scratch:
         (scratch / "weights").write_text("newest")
         files.replace(scratch, target)
@@ -215,7 +215,7 @@ class Disk:
     def has(self, path):
         return Path(path).is_relative_to(self.root)
 
-    def after_a_power_cut(self, place):
+    def copy_after_power_loss(self, place):
         """Copies what is left to `place`."""
         for path in self.root.rglob("*"):
             copy = place / path.relative_to(self.root)

@@ -21,7 +21,7 @@ from tests.broken import (
     OldStep,
     Outside,
     Raising,
-    Sound,
+    ValidEnv,
     VectorReward,
 )
 from tfdpg.findings import normalizers, outside
@@ -36,7 +36,7 @@ def untrained(env):
 @pytest.fixture(scope="module")
 def agent():
     """For environments that fail at once, so that nothing of them is stored."""
-    return untrained(Sound())
+    return untrained(ValidEnv())
 
 
 def fitted(env, agent=None, **options):
@@ -54,7 +54,7 @@ def test_fit_says_what_to_change_in_old_environments(broken, wrap, agent):
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 @pytest.mark.parametrize("broken", [OldReset, OldStep, NoOptions], ids=lambda b: b.__name__)
-def test_fit_says_what_to_change_in_old_lanes(kind, broken, agent):
+def test_fit_says_what_to_change_in_old_sub_environments(kind, broken, agent):
     envs = kind([broken])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of AsyncVectorEnv about the error
@@ -95,14 +95,17 @@ def test_the_entry_furthest_outside_is_named():
 
 
 NORMALISED = {
-    "single": (lambda: TimeLimit(NormalizeObservation(Sound()), 9), 1),
-    "reward": (lambda: NormalizeReward(TimeLimit(Sound(), 9)), 1),
-    "both": (lambda: NormalizeReward(NormalizeObservation(Sound())), 2),
-    "sync": (lambda: SyncVectorEnv([lambda: NormalizeObservation(Sound())]), 1),
-    "async": (lambda: AsyncVectorEnv([lambda: NormalizeReward(NormalizeObservation(Sound()))]), 2),
-    "vector": (lambda: vector.NormalizeReward(vector.NormalizeObservation(SyncVectorEnv([Sound]))), 2),
-    "vector async": (lambda: vector.RecordEpisodeStatistics(vector.NormalizeObservation(AsyncVectorEnv([Sound]))), 1),
-    "none": (lambda: vector.RecordEpisodeStatistics(AsyncVectorEnv([lambda: TimeLimit(Sound(), 9)])), 0),
+    "single": (lambda: TimeLimit(NormalizeObservation(ValidEnv()), 9), 1),
+    "reward": (lambda: NormalizeReward(TimeLimit(ValidEnv(), 9)), 1),
+    "both": (lambda: NormalizeReward(NormalizeObservation(ValidEnv())), 2),
+    "sync": (lambda: SyncVectorEnv([lambda: NormalizeObservation(ValidEnv())]), 1),
+    "async": (lambda: AsyncVectorEnv([lambda: NormalizeReward(NormalizeObservation(ValidEnv()))]), 2),
+    "vector": (lambda: vector.NormalizeReward(vector.NormalizeObservation(SyncVectorEnv([ValidEnv]))), 2),
+    "vector async": (
+        lambda: vector.RecordEpisodeStatistics(vector.NormalizeObservation(AsyncVectorEnv([ValidEnv]))),
+        1,
+    ),
+    "none": (lambda: vector.RecordEpisodeStatistics(AsyncVectorEnv([lambda: TimeLimit(ValidEnv(), 9)])), 0),
 }
 
 
@@ -118,11 +121,11 @@ def test_normalising_wrappers_are_found_wherever_they_are(made):
 
 def test_fit_warns_of_normalising_wrappers_around_both_environments():
     with pytest.warns(UserWarning, match="`env`: NormalizeReward .* `reward_shaper`") as caught:
-        fitted(NormalizeReward(Sound()))
+        fitted(NormalizeReward(ValidEnv()))
     assert sum("Normalize" in str(warning.message) for warning in caught) == 1
-    training = TimeLimit(Sound(), 5)
+    training = TimeLimit(ValidEnv(), 5)
     training.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    validation = NormalizeObservation(TimeLimit(Sound(), 5))
+    validation = NormalizeObservation(TimeLimit(ValidEnv(), 5))
     with pytest.warns(UserWarning, match="`validation_env`: NormalizeObservation .* `normalize_observations=True`"):
         fitted(training, validation_env=validation, validation_episodes=1)
 

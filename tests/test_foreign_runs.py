@@ -259,7 +259,7 @@ def foreign(run, tmp_path, monkeypatch):
                 description["environment"] = {"id": change["env"], "kwargs": change.get("env_kwargs", {})}
                 del description["files"], description["sha256"]
                 (export / "tfdpg.json").unlink()
-                files.seal(export, "tfdpg.json", description)
+                files.write_manifest(export, "tfdpg.json", description)
         return run
 
     return name

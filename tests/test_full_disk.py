@@ -134,8 +134,8 @@ def test_a_training_ends_with_a_line_and_its_last_checkpoint_is_sound(tmp_path):
 def test_a_replay_in_files_has_its_room_before_the_first_step(tmp_path):
     mounts, (disk,) = small_disks(tmp_path, [100])
     script = (
-        "from tfdpg.replay.memory import take; from pathlib import Path; import numpy as np; "
-        f"both = [take((20_000,), np.float32, Path('{disk}')) for _ in range(2)]"
+        "from tfdpg.replay.memory import allocate_array; from pathlib import Path; import numpy as np; "
+        f"both = [allocate_array((20_000,), np.float32, Path('{disk}')) for _ in range(2)]"
     )
     done = alone([*mounts, f'{sys.executable} -c "{script}"'])
     assert f"DiskFullError: The disk is full: {disk} takes 80,000 bytes or more" in done.stderr

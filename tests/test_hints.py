@@ -9,7 +9,7 @@ import tfdpg
 from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tfdpg.agents.options import OPTIONS
-from tfdpg.hints import ELSEWHERE
+from tfdpg.hints import OTHER_LIBRARIES
 from tfdpg.options import options_of
 from tfdpg.training.options import FitOptions
 
@@ -54,7 +54,7 @@ def test_the_error_says_what_it_is_here(wrong, hint):
 
 def test_no_hint_is_about_an_argument_of_ours():
     ours = {option.name for kind in (*OPTIONS.values(), FitOptions) for option in options_of(kind)}
-    assert set(ELSEWHERE) & ours == {
+    assert set(OTHER_LIBRARIES) & ours == {
         "lr",
         "seed",
         "verbose",

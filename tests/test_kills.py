@@ -6,7 +6,7 @@ from tests.killing import assert_equal_runs, train_killed
 from tfdpg import cli
 
 COMMON = (
-    "--env tests.environments:Walk --epochs 3 --steps-per-epoch 200 --max-ep-len 70 --validation-episodes 2 "
+    "--env tests.environments:RandomWalk --epochs 3 --steps-per-epoch 200 --max-ep-len 70 --validation-episodes 2 "
     "--verbose 0 --hidden-units 16 16 --batch-size 16 --replay-size 400"
 ).split()
 EARLY = "--start-steps 50 --update-after 50 --update-every 10".split()

@@ -13,8 +13,17 @@ from typing import Annotated, Literal
 import numpy as np
 import pytest
 
-from tfdpg.options import Mark, Only, Options, Stock, Structural, options_of, takes
-from tfdpg.ranges import Count, Fraction, Natural, NonNegative, Positive, PositiveOrInfinite, described, taken_by
+from tfdpg.options import BuiltIn, Mark, Only, Options, Structural, options_of, takes_options
+from tfdpg.ranges import (
+    Count,
+    Fraction,
+    Natural,
+    NonNegative,
+    Positive,
+    PositiveOrInfinite,
+    convert_value,
+    describe_type,
+)
 
 Loud = Mark("loud")
 
@@ -52,7 +61,7 @@ class Concert(Sound, Player, group="concert"):
 
 
 class Hall:
-    @takes(Concert)
+    @takes_options(Concert)
     def __init__(self, place, options: Concert):
         """Opens.
 
@@ -83,16 +92,16 @@ class Hall:
     ],
 )
 def test_types_say_what_they_take(kind, fit, unfit, words):
-    assert described(kind) == words
+    assert describe_type(kind) == words
     for value in fit:
-        taken = taken_by(kind, value)
+        taken = convert_value(kind, value)
         assert taken == (tuple(value) if isinstance(value, list) else value)
-    refused = {taken_by(kind, value) for value in unfit}
+    refused = {convert_value(kind, value) for value in unfit}
     assert len(refused) == 1 and type(refused.pop()) is object
 
 
 def test_numbers_become_those_of_python():
-    assert type(Sound(volume=1).volume) is float and type(taken_by(Count, np.int32(3))) is int
+    assert type(Sound(volume=1).volume) is float and type(convert_value(Count, np.int32(3))) is int
     assert Concert(pieces=[3]).pieces == (3,)
 
 
@@ -158,7 +167,7 @@ def test_every_option_of_the_agents_has_a_help_and_objects_stand_apart():
 
     for kind in OPTIONS.values():
         for option in options_of(kind):
-            assert option.help.endswith(".") and option.kind_in_words, option.name
+            assert option.help.endswith(".") and option.type_text, option.name
             assert option.is_object == (option.group == "objects") == isinstance(option.kind, str)
     memory = {
         "recurrent",
@@ -170,7 +179,7 @@ def test_every_option_of_the_agents_has_a_help_and_objects_stand_apart():
         "norm",
         "blocks",
     }
-    assert {"hidden_units", "activation", "torso", "l2", "encoder"} | memory == set(OPTIONS["D4PG"].names(Stock))
+    assert {"hidden_units", "activation", "torso", "l2", "encoder"} | memory == set(OPTIONS["D4PG"].names(BuiltIn))
 
 
 def test_the_help_of_a_training_needs_no_tensorflow_and_has_groups():

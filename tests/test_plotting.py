@@ -85,7 +85,7 @@ def test_configurations_are_told_apart_by_what_differs_and_not_by_where_they_are
         write_run(tmp_path / "h/seed-0", distributed={"actors": 4}),
         write_run(tmp_path / "i/seed-0", 7, options={"gamma": 0.99, "epochs": 3, "validation_episodes": 2}),
     ]
-    labels = curves.labelled([curves.read(run, "env_steps", "val_return", 1) for run in runs], separate=False)
+    labels = curves.label_runs([curves.read(run, "env_steps", "val_return", 1) for run in runs], separate=False)
     base = "gamma=0.99, hidden_units=(256, 256)"
     alone = f"actors=None, {base}"
     assert [(label, [run.path.parent.name for run in group]) for label, group in labels.items()] == [
@@ -103,7 +103,7 @@ def test_configurations_are_told_apart_by_what_differs_and_not_by_where_they_are
 def test_each_run_by_itself_has_its_seed_or_its_path_for_a_label(tmp_path):
     runs = [write_run(tmp_path / "a", 0), write_run(tmp_path / "b", 1), write_run(tmp_path / "c", 1)]
     read = [curves.read(run, "env_steps", "val_return", 1) for run in runs]
-    labels = list(curves.labelled(read, separate=True))
+    labels = list(curves.label_runs(read, separate=True))
     assert labels == ["seed=0", f"seed=1 ({tmp_path}/b)", f"seed=1 ({tmp_path}/c)"]
 
 
@@ -142,11 +142,11 @@ def test_seeds_at_other_steps_and_of_other_lengths_are_averaged_where_all_of_the
     def run(x, y):
         return LearningCurve(None, {}, np.array(x, float), np.array(y, float))
 
-    x, values = curves.together([run([0, 10, 20], [0, 10, 20]), run([5, 15], [1, 3]), run([0, 15, 30], [6, 6, 6])])
+    x, values = curves.interpolate([run([0, 10, 20], [0, 10, 20]), run([5, 15], [1, 3]), run([0, 15, 30], [6, 6, 6])])
     assert x.tolist() == [5, 10, 15]
     np.testing.assert_allclose(values, [[5, 10, 15], [1, 2, 3], [6, 6, 6]])
     with pytest.raises(ValueError, match="no part of the x axis in common"):
-        curves.together([run([0, 1], [0, 0]), run([2, 3], [0, 0])])
+        curves.interpolate([run([0, 1], [0, 0]), run([2, 3], [0, 0])])
 
 
 def test_results_are_plotted_like_the_run_that_they_come_from(tmp_path, figures):

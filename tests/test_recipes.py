@@ -3,8 +3,8 @@
 import pytest
 
 import tfdpg
-from tfdpg.cli.parsing import MisuseError
-from tfdpg.cli.training import configured
+from tfdpg.cli.parsing import UsageError
+from tfdpg.cli.training import parse_training_flags
 from tfdpg.recipes import RECIPES
 
 
@@ -32,17 +32,17 @@ def test_a_recipe_stays_what_it_was():
 
 
 def test_of_two_recipes_the_last_one_counts():
-    _, (config,) = configured("td3", ["--env", "Pendulum-v1", "--recipe=normalized", "--recipe", "None"])
+    _, (config,) = parse_training_flags("td3", ["--env", "Pendulum-v1", "--recipe=normalized", "--recipe", "None"])
     assert config.agent_options["norm"] is None
 
 
 def test_the_command_line_takes_a_recipe_under_its_other_flags():
     words = ["--env", "Pendulum-v1", "--batch-size", "32", "--gamma", "0.9"]
     for given in (["--recipe", "normalized"], ["--recipe=normalized"]):
-        _, (config,) = configured("td3", [*given, *words])
+        _, (config,) = parse_training_flags("td3", [*given, *words])
         changed = tfdpg.recipes.normalized | {"batch_size": 32, "gamma": 0.9}
         assert config.agent_options | changed == config.agent_options
-        _, (plain,) = configured("td3", words)
+        _, (plain,) = parse_training_flags("td3", words)
         assert {k for k, v in plain.agent_options.items() if config.agent_options[k] != v} == set(changed) - {
             "batch_size",
             "gamma",
@@ -58,5 +58,5 @@ def test_the_command_line_takes_a_recipe_under_its_other_flags():
     ],
 )
 def test_recipes_that_cannot_be_are_refused(agent, words, message):
-    with pytest.raises(MisuseError, match=message):
-        configured(agent, ["--env", "Pendulum-v1", *words])
+    with pytest.raises(UsageError, match=message):
+        parse_training_flags(agent, ["--env", "Pendulum-v1", *words])

@@ -7,7 +7,7 @@ import pytest
 
 from examples.results import run, table
 from tests.docs.substitutions import FLAGS
-from tfdpg.cli.training import configured
+from tfdpg.cli.training import parse_training_flags
 from tfdpg.curves import COMMAND, command
 
 FILES = [file for file in sorted(run.RESULTS.rglob("*.csv")) if command(file)]
@@ -26,7 +26,7 @@ def write(directory, kind, env, seed, returns, *, steps=100_000, seconds=10**6, 
 
 
 @pytest.fixture
-def elsewhere(tmp_path, monkeypatch):
+def empty_directory(tmp_path, monkeypatch):
     """A directory of results that stands for that of the project, with a page."""
     directory = tmp_path / "results"
     (directory / "ablation").mkdir(parents=True)
@@ -52,7 +52,7 @@ def test_each_name_is_of_its_command():
         assert name.endswith(ending)
         commands[agent, name.removesuffix(ending)] = words, env, int(seed)
     for (agent, _), (words, env, seed) in commands.items():
-        (config,) = configured(agent, words)[1]
+        (config,) = parse_training_flags(agent, words)[1]
         assert (config.env, config.seed) == (env, seed)
 
 
@@ -61,34 +61,34 @@ def rows(text, title):
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
 
 
-def test_scores_are_means_of_the_last_tenth_and_over_seeds(elsewhere):
-    write(elsewhere, "td3", "Hopper-v5", 0, [*[100] * 8, 200, 300, 900], steps=10_000)
-    write(elsewhere, "td3", "Hopper-v5", 1, [*[100] * 8, 200, 500, 500], steps=10_000)
-    text = table.written(table.load(elsewhere), [])
+def test_scores_are_means_of_the_last_tenth_and_over_seeds(empty_directory):
+    write(empty_directory, "td3", "Hopper-v5", 0, [*[100] * 8, 200, 300, 900], steps=10_000)
+    write(empty_directory, "td3", "Hopper-v5", 1, [*[100] * 8, 200, 500, 500], steps=10_000)
+    text = table.written(table.load(empty_directory), [])
     assert rows(text, "## td3")[2] == [
         *("Hopper-v5", "2", "110,000", "400 ± 141", "–", "–"),
         *("**550 ± 71**", "700", "3,564", "3,135", "3,472", "3,691"),  # ends: of 900 and 300, of 500 and 500
     ]
-    write(elsewhere, "td3", "Hopper-v5", 2, [1000.0], steps=50_000)
-    assert rows(table.written(table.load(elsewhere), []), "## td3")[2][3] == "400 ± 141 (2)"
+    write(empty_directory, "td3", "Hopper-v5", 2, [1000.0], steps=50_000)
+    assert rows(table.written(table.load(empty_directory), []), "## td3")[2][3] == "400 ± 141 (2)"
 
 
-def test_an_aggregate_says_which_tasks_it_is_of(elsewhere):
+def test_an_aggregate_says_which_tasks_it_is_of(empty_directory):
     for env, (random, td3) in table.RANDOM_AND_TD3.items():
         for seed in (0, 1):
-            write(elsewhere, "recipe", f"{env}-v5", seed, [(random + td3) / 2 + seed, td3, td3, td3])
-    half = np.mean([0.5 + 0.5 / (td3 - random) for random, td3 in table.RANDOM_AND_TD3.values()])
-    measured = rows(table.written(table.load(elsewhere), []), "## Mean normalised score")
-    assert measured[2] == ["recipe", f"{half:.2f}", "1.00", "–"]
+            write(empty_directory, "recipe", f"{env}-v5", seed, [(random + td3) / 2 + seed, td3, td3, td3])
+    middle = np.mean([0.5 + 0.5 / (td3 - random) for random, td3 in table.RANDOM_AND_TD3.values()])
+    measured = rows(table.written(table.load(empty_directory), []), "## Mean normalised score")
+    assert measured[2] == ["recipe", f"{middle:.2f}", "1.00", "–"]
     assert measured[3] == ["SAC, published (v4)", "0.28", "0.68", "1.06"]
     for seed in (0, 1):
-        (elsewhere / f"recipe-Ant-v5-{seed}.csv").unlink()
-    (_, first, *_) = rows(table.written(table.load(elsewhere), []), "## Mean normalised score")[2]
+        (empty_directory / f"recipe-Ant-v5-{seed}.csv").unlink()
+    (_, first, *_) = rows(table.written(table.load(empty_directory), []), "## Mean normalised score")[2]
     assert first == "0.50 (4 of 5: HalfCheetah, Hopper, Walker2d, Humanoid)"
 
 
-def test_ablations_say_how_long_they_took_if_their_files_do(elsewhere):
-    env, changed = "dm_control/cheetah-run-v0", elsewhere / "ablation"
+def test_ablations_say_how_long_they_took_if_their_files_do(empty_directory):
+    env, changed = "dm_control/cheetah-run-v0", empty_directory / "ablation"
     write(changed, "delay-1", env, 0, [200, 300], seconds=4000)
     write(changed, "delay-2", env, 0, [200, 400], seconds=1999)  # fewer than 200,000 steps at 100 a second take
     ((_, *found),) = [rows(table.written([], table.load(changed)), "## Ablations")[1:]]
@@ -98,8 +98,8 @@ def test_ablations_say_how_long_they_took_if_their_files_do(elsewhere):
     ]
 
 
-def test_the_check_finds_another_page_another_picture_and_another_file(elsewhere, capsys):
-    file = write(elsewhere, "td3", "Hopper-v5", 0, [1, 2, 3])
+def test_the_check_finds_another_page_another_picture_and_another_file(empty_directory, capsys):
+    file = write(empty_directory, "td3", "Hopper-v5", 0, [1, 2, 3])
     with pytest.raises(SystemExit, match="results.md, .*Hopper-v5.png"):
         table.main(["--check"])
     table.main([])
@@ -108,14 +108,14 @@ def test_the_check_finds_another_page_another_picture_and_another_file(elsewhere
     assert (
         page.startswith("# Results\n<!--") and page.endswith("\nThe end.\n") and "(../examples/results/Hopper" in page
     )
-    (elsewhere / "Hopper-v5.png").unlink()
+    (empty_directory / "Hopper-v5.png").unlink()
     with pytest.raises(SystemExit, match=r"give: \S+Hopper-v5.png\. Write"):
         table.main(["--check"])
     table.main([])
     file.write_text(file.read_text().replace("300000,3", "300000,4"))
     with pytest.raises(SystemExit, match="results.md, .*Hopper-v5.png"):
         table.main(["--check"])
-    file.rename(elsewhere / "td3-Hopper-v4-0.csv")
+    file.rename(empty_directory / "td3-Hopper-v4-0.csv")
     with pytest.raises(ValueError, match="should be named"):
         table.main(["--check"])
 
@@ -123,21 +123,21 @@ def test_the_check_finds_another_page_another_picture_and_another_file(elsewhere
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
     """What is trained, which only leaves evaluations behind."""
-    asked = []
+    calls = []
 
     def train(arguments, run_dir):
-        asked.append((arguments, run_dir))
+        calls.append((arguments, run_dir))
         (directory := run_dir / "seed-0").mkdir(parents=True, exist_ok=True)
         (directory / "progress.csv").write_text("epoch,env_steps,val_return,q1\n0,100000,5,1\n1,200000,7,1\n")
         return directory, 12.3
 
     monkeypatch.setattr(run, "train", train)
     monkeypatch.chdir(tmp_path)
-    return asked
+    return calls
 
 
-def test_a_run_is_repeated_from_its_name_and_compared(elsewhere, trained, tmp_path, capsys):
-    committed = write(elsewhere, "td3", "Hopper-v5", 0, [5, 9])
+def test_a_run_is_repeated_from_its_name_and_compared(empty_directory, trained, tmp_path, capsys):
+    committed = write(empty_directory, "td3", "Hopper-v5", 0, [5, 9])
     before = committed.read_text()
     run.main(["td3-Hopper-v5-0"])
     assert trained == [("td3 --env Hopper-v5 --epochs 2 --seeds 0", run.Path("runs/td3-Hopper-v5-0"))]
@@ -158,29 +158,29 @@ def test_a_run_is_repeated_from_its_name_and_compared(elsewhere, trained, tmp_pa
     assert committed.read_text() == new.read_text()
 
 
-def test_what_is_queued_is_made_by_its_name(elsewhere, trained, tmp_path, capsys):
+def test_what_is_queued_is_made_by_its_name(empty_directory, trained, tmp_path, capsys):
     run.main(["--list"])
     assert capsys.readouterr().out == "ablation/x-Pendulum-v1-3 (to be made): td3 --env Pendulum-v1 --seeds 3\n"
     run.main(["ablation/x-Pendulum-v1-3", "--run-dir", "there", "--overwrite"])
     assert trained == [("td3 --env Pendulum-v1 --seeds 3", run.Path("there"))]
-    assert command(elsewhere / "ablation/x-Pendulum-v1-3.csv") == ["td3", "--env", "Pendulum-v1", "--seeds", "3"]
+    assert command(empty_directory / "ablation/x-Pendulum-v1-3.csv") == ["td3", "--env", "Pendulum-v1", "--seeds", "3"]
     with pytest.raises(SystemExit, match="There is no 'x'"):
         run.main(["x"])
-    (elsewhere / "memory-0.csv").write_text("# python examples/recurrent.py\n")
+    (empty_directory / "memory-0.csv").write_text("# python examples/recurrent.py\n")
     with pytest.raises(SystemExit, match="It begins with: # python examples/recurrent.py"):
         run.main(["memory-0"])
 
 
 @pytest.mark.slow
-def test_a_training_repeats_itself(elsewhere, tmp_path, monkeypatch, capfd):
+def test_a_training_repeats_itself(empty_directory, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     options = f"{FLAGS['td3']} {FLAGS['all']}".replace("--seeds 0", "--seeds 3")
-    (elsewhere / "queue.txt").write_text(f"x-Pendulum-v1-3 td3 --env Pendulum-v1 {options}\n")
+    (empty_directory / "queue.txt").write_text(f"x-Pendulum-v1-3 td3 --env Pendulum-v1 {options}\n")
     run.main(["x-Pendulum-v1-3", "--overwrite"])
     run.main(["x-Pendulum-v1-3", "--run-dir", "again"])
     assert "the first 1 of 1 evaluations are the same" in capfd.readouterr().out
     run.main(["x-Pendulum-v1-3", "--run-dir", "again"])  # which has all of its epochs
-    (elsewhere / "x-Pendulum-v1-3.csv").unlink()
-    (elsewhere / "queue.txt").write_text(f"x-Pendulum-v1-3 td3 --env Pendulum-v1 {options} --gamma 0.9\n")
+    (empty_directory / "x-Pendulum-v1-3.csv").unlink()
+    (empty_directory / "queue.txt").write_text(f"x-Pendulum-v1-3 td3 --env Pendulum-v1 {options} --gamma 0.9\n")
     with pytest.raises(SystemExit, match="again/seed-3 is of another command"):
         run.main(["x-Pendulum-v1-3", "--run-dir", "again"])

@@ -111,8 +111,8 @@ def test_boxes_that_float32_does_not_resolve_are_refused(low, high, dtype):
 @pytest.mark.parametrize("low, high", [(1e6, 1e6 + 1e3), (-1e-20, 1e-20), (-1e37, 1e37), (0, 1e-6)])
 def test_boxes_that_float32_resolves_are_served(low, high):
     spec = Spec(BOX, spaces.Box(low, high, (2,)))
-    between = spec.center + np.linspace(-1, 1, 101, dtype=np.float32)[:, None] * spec.half_range
-    assert np.isfinite(between).all() and np.isfinite(1 / spec.half_range).all()
+    between = spec.center + np.linspace(-1, 1, 101, dtype=np.float32)[:, None] * spec.action_scale
+    assert np.isfinite(between).all() and np.isfinite(1 / spec.action_scale).all()
     assert (np.diff(between, axis=0) > 0).all() and (between >= spec.low).all() and (between <= spec.high).all()
 
 
@@ -208,5 +208,5 @@ def test_a_saturated_actor_never_leaves_the_box():
         low = rng.uniform(-10, 10, 3).astype(np.float32)
         high = (low + rng.uniform(0.01, 10, 3)).astype(np.float32)
         spec = Spec(BOX, spaces.Box(low, high))
-        assert (spec.center + spec.half_range <= high).all() and (spec.center - spec.half_range >= low).all()
-        np.testing.assert_allclose(spec.center + spec.half_range, high, rtol=1e-5, atol=1e-5)
+        assert (spec.center + spec.action_scale <= high).all() and (spec.center - spec.action_scale >= low).all()
+        np.testing.assert_allclose(spec.center + spec.action_scale, high, rtol=1e-5, atol=1e-5)

@@ -72,9 +72,9 @@ def __getattr__(name: str) -> Any:
 
         return version("tfdpg")
     if name not in _MODULES and name not in _NAMES:
-        from tfdpg.hints import NAMES, without
+        from tfdpg.hints import NAMES, missing_attribute
 
-        raise AttributeError(without("module 'tfdpg'", name, NAMES))
+        raise AttributeError(missing_attribute("module 'tfdpg'", name, NAMES))
     if name not in _NEED_NO_TENSORFLOW:
         from tfdpg.compat.tensorflow import import_tensorflow
 

@@ -17,11 +17,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.acting import Exploration, MLPActor, Recall
+from tfdpg.acting import Exploration, NumpyPolicy, RecurrentSpec
 from tfdpg.arguments import reject
 from tfdpg.losses import bc_loss, clip_action_gradient
-from tfdpg.networks import Batch, Normalizer, graphs_are_freed
-from tfdpg.replay import MakeDraw, Ring
+from tfdpg.networks import Batch, Normalizer, free_graphs
+from tfdpg.replay import MakeMinibatchBuilder, ReplayBuffer
 from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, seeds
 
@@ -177,8 +177,8 @@ class PolicySpec:
     """
 
     network: str
-    numpy: MLPActor | None = None
-    recurrent: Recall | None = None
+    numpy: NumpyPolicy | None = None
+    recurrent: RecurrentSpec | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -187,17 +187,17 @@ class Minibatches:
 
     Attributes:
         replay: the replay buffer.
-        make_draw: makes what samples minibatches from a replay buffer.
+        make_minibatch_builder: makes what samples minibatches from a replay buffer.
         unpack: makes the minibatch of an update from a row of a packed chunk.
         pack: packs arrays that the user gives, by name, as those are that are sampled.
-        elements: the number of elements of a minibatch: transitions, steps of sequences, or windows.
+        batch_elements: the number of elements of a minibatch: transitions, steps of sequences, or windows.
     """
 
-    replay: Ring
-    make_draw: MakeDraw
+    replay: ReplayBuffer
+    make_minibatch_builder: MakeMinibatchBuilder
     unpack: Callable[[tuple[tf.Tensor, ...]], Any]
     pack: Callable[[Mapping[str, Any]], Packed]
-    elements: int
+    batch_elements: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -218,7 +218,7 @@ class Declaration:
         minibatches: the replay buffer, and what updates take from it.
         schedule: when to act at random, when to learn, and how much.
         metrics: the names of what `update` measures; `td_error` is among them.
-        usual_updates: the updates of a usual update phase; None is what the schedule says.
+        updates_per_phase: the updates of a usual update phase; None is what the schedule says.
         device_state: the initial values of variables that updates read and write, by name. They are saved.
         host_state: the initial values of numbers, texts and lists that are saved with the agent, by name.
         before_phase: functions that run before each update phase. They receive the agent and its minibatches.
@@ -238,7 +238,7 @@ class Declaration:
     minibatches: Minibatches
     schedule: Any
     metrics: Sequence[str]
-    usual_updates: int | None = None
+    updates_per_phase: int | None = None
     device_state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     host_state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     before_phase: Sequence[Callable[[Any, Any], None]] = ()
@@ -269,7 +269,7 @@ class Networks:
     def __init__(self, declaration: Declaration, seed: int, device: str | None):
         self._declaration = declaration
         self._seed = seed
-        with tf.device(device), graphs_are_freed():
+        with tf.device(device), free_graphs():
             shared: dict[str, Any] = {}
             self.components: dict[str, keras.Model] = {
                 component.name: self._built(component, shared) if component.given is None else component.given
@@ -328,7 +328,7 @@ class Networks:
                 continue
             rate = None if own is None else float(self.optimizers[own].learning_rate)
             for i, variable in enumerate(variables):
-                variable.assign(_fitting(f"{name}/{i}", arrays[f"{name}/{i}"], variable, own is None))
+                variable.assign(_check_variable(f"{name}/{i}", arrays[f"{name}/{i}"], variable, own is None))
             if own is not None and options.get("learning_rate") in changes:
                 self.optimizers[own].learning_rate = rate
 
@@ -399,7 +399,7 @@ class Networks:
         return optimizer
 
 
-def _fitting(name: str, array: np.ndarray, variable: Any, is_weight: bool) -> np.ndarray:
+def _check_variable(name: str, array: np.ndarray, variable: Any, is_weight: bool) -> np.ndarray:
     """An array of a variable's shape and type; weights are finite, too."""
     now = np.asarray(variable)
     if (array.shape, array.dtype) != (now.shape, now.dtype):
@@ -464,7 +464,7 @@ class _Step:
 
     def minimize(self, loss: tf.Tensor) -> None:
         """Set the loss `[]` that the step makes smaller."""
-        self._loss = self._optimizer.scale_loss(loss + own_losses(self._networks))  # in mixed float16 precision only
+        self._loss = self._optimizer.scale_loss(loss + layer_losses(self._networks))  # in mixed float16 precision only
 
     def __exit__(self, kind: type[BaseException] | None, *exception: Any) -> None:
         self._tape.__exit__(kind, *exception)
@@ -472,7 +472,7 @@ class _Step:
             self._optimizer.apply(self._tape.gradient(self._loss, self._weights), self._variables)
 
 
-def own_losses(networks: Sequence[keras.Model]) -> Any:
+def layer_losses(networks: Sequence[keras.Model]) -> Any:
     """The losses of a network; of several, which may share layers, the regularization of each variable once."""
     if len(networks) == 1:
         return sum(networks[0].losses)
@@ -512,12 +512,12 @@ def policy_loss(spec: Spec, q: tf.Tensor, action: tf.Tensor, batch: Batch, bc_we
     """−Q(s, π(s)), with behaviour cloning of the batch's actions if it has a weight, `[batch]`."""
     if bc_weight == 0:
         return -q
-    action, data_action = ((a - spec.center) / spec.half_range for a in (action, batch.action))
+    action, data_action = ((a - spec.center) / spec.action_scale for a in (action, batch.action))
     return bc_loss(q, action, data_action, bc_weight, batch.average)
 
 
 def clipped_policy_loss(
-    value: Callable[[tf.Tensor], tf.Tensor], action: tf.Tensor, limit: float | None, half_range: np.ndarray
+    value: Callable[[tf.Tensor], tf.Tensor], action: tf.Tensor, limit: float | None, action_scale: np.ndarray
 ) -> tf.Tensor:
     """−Q(s, a), `[batch]`, whose gradient by the action may be clipped.
 
@@ -525,7 +525,7 @@ def clipped_policy_loss(
         value: from actions to their values `[batch]`.
         action: π(s), `[batch, act_dim]`.
         limit: the largest norm of each sample's ∇_a Q, with a in action scales; None does not clip.
-        half_range: half the width of the action box, `[act_dim]`.
+        action_scale: half the width of the action box, `[act_dim]`.
     """
     if limit is None:
         return -value(action)
@@ -533,7 +533,7 @@ def clipped_policy_loss(
         fixed = tf.stop_gradient(action)
         tape.watch(fixed)
         q = value(fixed)
-    gradient = clip_action_gradient(tape.gradient(q, fixed), limit, half_range)
+    gradient = clip_action_gradient(tape.gradient(q, fixed), limit, action_scale)
     rise = tf.reduce_sum(tf.stop_gradient(gradient) * (action - fixed), axis=-1)  # 0, with the clipped gradient
     return -(tf.stop_gradient(q) + rise)
 

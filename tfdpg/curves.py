@@ -13,12 +13,12 @@ import numpy as np
 
 from tfdpg import files
 from tfdpg.agents.options import OPTIONS
-from tfdpg.cli.parsing import MisuseError
-from tfdpg.cli.training import configured
+from tfdpg.cli.parsing import UsageError
+from tfdpg.cli.training import parse_training_flags
 from tfdpg.distributed.options import Distribution
 from tfdpg.options import options_of
 from tfdpg.run_options import Run
-from tfdpg.run_paths import held, is_model
+from tfdpg.run_paths import describe_contents, is_model
 from tfdpg.training.options import FitOptions
 
 BOOKKEEPING = {"verbose", "save_every", "keep_checkpoints", "write_interval", "initial_epoch", "replay_dir"}
@@ -55,15 +55,15 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
         raise ValueError("`tfdpg plot` needs run directories, or directories of them: tfdpg plot runs")
     found: dict[Path, None] = {}
     for path in paths:
-        begun = sorted(file.parent for file in path.rglob("run.json"))
-        for run in begun:
+        run_dirs = sorted(file.parent for file in path.rglob("run.json"))
+        for run in run_dirs:
             for name in ("run.json", "progress.csv"):
                 files.check_entry(run / name)
-        runs = [run for run in begun if _has_epochs(run / "progress.csv")]
+        runs = [run for run in run_dirs if _has_epochs(run / "progress.csv")]
         tables = [path] if path.is_file() else sorted(file for file in path.rglob("*.csv") if file.is_file())
         runs = runs or [file for file in tables if command(file)]  # not both: a file beside its run is the same run
         if not runs:
-            raise FileNotFoundError(f"No run to plot in {path}: {_missing(path, begun)}")
+            raise FileNotFoundError(f"No run to plot in {path}: {_missing(path, run_dirs)}")
         found |= dict.fromkeys(runs)
     return list(found)
 
@@ -72,12 +72,12 @@ def _has_epochs(file: Path) -> bool:
     return file.exists() and file.read_text().count("\n") > 1
 
 
-def _missing(path: Path, begun: Sequence[Path]) -> str:
-    if begun:
-        return f"{listed(begun)} has no epoch yet"
+def _missing(path: Path, run_dirs: Sequence[Path]) -> str:
+    if run_dirs:
+        return f"{join_paths(run_dirs)} has no epoch yet"
     if path.is_file():
         return f"it is a file whose first line is not `{COMMAND}...`"
-    other = held(path) if not path.is_dir() or is_model(path) else None
+    other = describe_contents(path) if not path.is_dir() or is_model(path) else None
     return other or "no directory at or below it has run.json and progress.csv"
 
 
@@ -134,8 +134,10 @@ def settings(run: Path) -> dict[str, Any]:
         ValueError: the file is damaged.
     """
     try:
-        config = json.loads((run / "run.json").read_text() if run.is_dir() else _asked_for(run))
-        options, kwargs, spread = (config.pop(name, None) or {} for name in ("options", "env_kwargs", "distributed"))
+        config = json.loads((run / "run.json").read_text() if run.is_dir() else _config_text(run))
+        options, kwargs, distribution = (
+            config.pop(name, None) or {} for name in ("options", "env_kwargs", "distributed")
+        )
         config |= {name: str(config[name]) for name in ("agent", "env")}
         kinds = [Run, FitOptions, Distribution]
         kinds += [OPTIONS[name] for name in OPTIONS if name.lower() == config["agent"]]
@@ -143,17 +145,19 @@ def settings(run: Path) -> dict[str, Any]:
         known = {option.name: option.default for option in plain}
         known["actors"] = None  # without `--actors`
         environment = {f"env:{name}": value for name, value in kwargs.items()}
-        return {name: _hashable(value) for name, value in (known | config | options | spread | environment).items()}
-    except (ValueError, TypeError, AttributeError, LookupError, MisuseError) as error:
+        return {
+            name: _hashable(value) for name, value in (known | config | options | distribution | environment).items()
+        }
+    except (ValueError, TypeError, AttributeError, LookupError, UsageError) as error:
         if not run.is_dir():
             raise ValueError(f"{run} begins with a command that this tfdpg does not take: {error}") from error
         raise ValueError(f"{run}/run.json is damaged: {error}") from error
 
 
-def _asked_for(file: Path) -> str:
+def _config_text(file: Path) -> str:
     """What `run.json` would be of the command of a file of results."""
     agent, *words = command(file)
-    configs = configured(agent, words)[1]
+    configs = parse_training_flags(agent, words)[1]
     if len(configs) > 1:
         raise ValueError(f"it is of one seed. Received: {len(configs)} seeds")
     return json.dumps(dataclasses.asdict(configs[0]))
@@ -165,7 +169,7 @@ def _hashable(value: Any) -> Any:
     return str(value) if isinstance(value, dict) else value
 
 
-def labelled(runs: Sequence[LearningCurve], separate: bool, pooled: bool = False) -> dict[str, list[LearningCurve]]:
+def label_runs(runs: Sequence[LearningCurve], separate: bool, pooled: bool = False) -> dict[str, list[LearningCurve]]:
     """The runs of each configuration, or each by itself, with a label that tells it from the others.
 
     Args:
@@ -180,13 +184,15 @@ def labelled(runs: Sequence[LearningCurve], separate: bool, pooled: bool = False
         groups.setdefault((configuration, run.path if separate else None), []).append(run)
     configurations = [dict(configuration) for configuration, _ in groups]
     labels = [_label(configuration, configurations) for configuration in configurations]
-    return dict(zip(distinct(labels, (str(group[0].path) for group in groups.values())), groups.values(), strict=True))
+    return dict(
+        zip(unique_labels(labels, (str(group[0].path) for group in groups.values())), groups.values(), strict=True)
+    )
 
 
 def _label(own: dict[str, Any], configurations: Sequence[dict[str, Any]]) -> str:
     """What differs: the agent, the environment, and options, in which it is compared with those of the same agent."""
     of_agent = [each for each in configurations if each["agent"] == own["agent"]]
-    named = {name: named_by(own, name) for name in ("agent", "env") if name in own}
+    named = {name: display_name(own, name) for name in ("agent", "env") if name in own}
     parts = [named[name] for name in named if any(each[name] != own[name] for each in configurations)]
     options = sorted(own.keys() - named.keys())
     differing = [name for name in options if any(each.get(name, ...) != own[name] for each in of_agent)]
@@ -194,12 +200,12 @@ def _label(own: dict[str, Any], configurations: Sequence[dict[str, Any]]) -> str
     return ", ".join(parts or named.values())
 
 
-def named_by(settings: dict[str, Any], name: str) -> str:
+def display_name(settings: dict[str, Any], name: str) -> str:
     """What pictures call the agent, or the environment, of a run."""
     return settings[name].upper() if name == "agent" else settings[name]
 
 
-def distinct(labels: Sequence[str], details: Iterable[str]) -> list[str]:
+def unique_labels(labels: Sequence[str], details: Iterable[str]) -> list[str]:
     """The labels, with what tells those apart that are equal."""
     return [
         f"{label} ({detail})" if labels.count(label) > 1 else label
@@ -207,7 +213,7 @@ def distinct(labels: Sequence[str], details: Iterable[str]) -> list[str]:
     ]
 
 
-def scaled(run: LearningCurve, ranges: Mapping[str, tuple[float, float]]) -> LearningCurve:
+def normalise(run: LearningCurve, ranges: Mapping[str, tuple[float, float]]) -> LearningCurve:
     """A run whose y is 0 and 1 where the range of its environment begins and ends; without a range, as it is."""
     low, high = ranges.get(run.settings["env"], (0.0, 1.0))
     return run._replace(y=(run.y - low) / (high - low))
@@ -228,16 +234,16 @@ def check_pooled(curves: Mapping[str, Sequence[LearningCurve]]) -> None:
         )
 
 
-def listed(paths: Iterable[Path]) -> str:
+def join_paths(paths: Iterable[Path]) -> str:
     """Paths as an error names them."""
     return ", ".join(map(str, paths))
 
 
-def together(runs: Sequence[LearningCurve]) -> tuple[np.ndarray, np.ndarray]:
+def interpolate(runs: Sequence[LearningCurve]) -> tuple[np.ndarray, np.ndarray]:
     """The runs at common places, as far as all of them go: x `[points]`, and values `[runs, points]`."""
     first, last = max(run.x[0] for run in runs), min(run.x[-1] for run in runs)
     if first > last:
-        raise ValueError(f"The runs {listed(run.path for run in runs)} have no part of the x axis in common.")
+        raise ValueError(f"The runs {join_paths(run.path for run in runs)} have no part of the x axis in common.")
     places = np.unique(np.concatenate([run.x for run in runs]))
     places = places[(first <= places) & (places <= last)]
     return places, np.stack([np.interp(places, run.x, run.y) for run in runs])

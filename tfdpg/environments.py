@@ -15,9 +15,12 @@ from gymnasium.envs.registration import EnvSpec
 
 from tfdpg.arguments import positive_int
 
-PATHS = ":./\\~"
+PATH_CHARACTERS = ":./\\~"
 """What names of modules and files have, and other texts among an environment's arguments hardly."""
-BETWEEN = tuple(os.path.dirname(module.__file__ or "") + os.sep for module in (gym, importlib)) + (__file__, "<frozen")
+LIBRARY_FILES = tuple(os.path.dirname(module.__file__ or "") + os.sep for module in (gym, importlib)) + (
+    __file__,
+    "<frozen",
+)
 """Files that only call what an environment raises in."""
 
 
@@ -42,7 +45,7 @@ def make(env_id: str, **kwargs: Any) -> gym.Env:
     Raises:
         ValueError: it cannot be made; the message says why, on one line.
     """
-    with _explained(env_id, kwargs):
+    with _creation_errors(env_id, kwargs):
         return gym.make(_entry(env_id), **kwargs)
 
 
@@ -52,7 +55,7 @@ def maker(env_id: str) -> Callable[[], gym.Env]:
     Raises:
         ValueError: there is none of this id; the message says why, on one line.
     """
-    with _explained(env_id, {}):
+    with _creation_errors(env_id, {}):
         if isinstance(entry := _entry(env_id), str):
             module, _, name = entry.rpartition(":")
             if module:
@@ -63,22 +66,22 @@ def maker(env_id: str) -> Callable[[], gym.Env]:
 
 def make_unchecked(env_id: str, **kwargs: Any) -> gym.Env:
     """Makes an environment as `make` does, without Gymnasium's checker, which refuses what is to be looked at."""
-    with _explained(env_id, kwargs):
+    with _creation_errors(env_id, kwargs):
         return gym.make(_entry(env_id), **{"disable_env_checker": True} | kwargs)
 
 
 @contextlib.contextmanager
-def _explained(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
+def _creation_errors(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
     """Raises as `ValueError` whatever an environment, or Gymnasium, raises while it is made."""
     try:
         yield
     except (Exception, SystemExit) as error:
         given = f" with {dict(kwargs)}" if kwargs else ""
-        why = " ".join(_why(env_id, error).split())
+        why = " ".join(_creation_error(env_id, error).split())
         raise ValueError(f"The environment {env_id!r} cannot be made{given}: {why}") from error
 
 
-def _why(env_id: str, error: BaseException) -> str:
+def _creation_error(env_id: str, error: BaseException) -> str:
     module, colon, name = env_id.partition(":")
     if isinstance(error, gym.error.NameNotFound | gym.error.NamespaceNotFound) and colon:
         classes = inspect.getmembers(importlib.import_module(module), inspect.isclass)
@@ -102,7 +105,7 @@ def _why(env_id: str, error: BaseException) -> str:
 
 def _place(error: BaseException) -> str:
     """Where the code of an environment, or of its module, was as it raised; nothing where it was not reached."""
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(BETWEEN)]
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(LIBRARY_FILES)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
@@ -133,16 +136,16 @@ def parse_kwargs(pairs: Sequence[str]) -> dict[str, Any]:
     return kwargs
 
 
-def foreign(env_id: str, kwargs: Mapping[str, Any]) -> list[str]:
+def external_references(env_id: str, kwargs: Mapping[str, Any]) -> list[str]:
     """What an environment that a file names imports, or reads."""
-    return [env_id] if ":" in env_id else [text for text in _texts(kwargs) if set(text) & set(PATHS)]
+    return [env_id] if ":" in env_id else [text for text in _strings(kwargs) if set(text) & set(PATH_CHARACTERS)]
 
 
 def check_trusted(env_id: str, kwargs: Mapping[str, Any], trusted: bool, file: Any) -> None:
     """Raises `ValueError` if the environment of a file imports a module, or reads a file, and is not trusted."""
     if not isinstance(env_id, str) or not isinstance(kwargs, Mapping):
         raise ValueError(f"An environment must be an id and a dict of arguments. Received: {env_id!r}, {kwargs!r}")
-    check_followed(foreign(env_id, kwargs), trusted, file)
+    check_followed(external_references(env_id, kwargs), trusted, file)
 
 
 def check_followed(named: Sequence[str], trusted: bool, file: Any) -> None:
@@ -151,16 +154,16 @@ def check_followed(named: Sequence[str], trusted: bool, file: Any) -> None:
         raise ValueError(f"{file} imports, or follows, {named[0]!r}. If you trust it, pass --trusted.")
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _strings(value: Any) -> Iterator[str]:
     """The texts among the values of an argument, and of what it holds."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list):
         for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(part)
+            yield from _strings(part)
 
 
-def make_several(env_id: str, kwargs: Mapping[str, Any], num_envs: int, vectorization: str) -> Any:
+def make_envs(env_id: str, kwargs: Mapping[str, Any], num_envs: int, vectorization: str) -> Any:
     """Makes an environment, or a vector environment of several.
 
     Raises:

@@ -64,17 +64,17 @@ class Noise(Protocol):
     """Noise in action units.
 
     Attributes:
-        state: what the next sample depends on besides the generator, `[lanes, act_dim]`.
+        state: what the next sample depends on besides the generator, `[num_envs, act_dim]`.
     """
 
     state: np.ndarray
 
-    def sample(self, lanes: int, rng: np.random.Generator) -> np.ndarray:
-        """The next noise of each lane, float32 `[lanes, act_dim]`."""
+    def sample(self, num_envs: int, rng: np.random.Generator) -> np.ndarray:
+        """The next noise of each lane, float32 `[num_envs, act_dim]`."""
         ...
 
     def end(self, ended: np.ndarray) -> None:
-        """Forgets the past of the lanes whose episode ended, bool `[lanes]`."""
+        """Forgets the past of the lanes whose episode ended, bool `[num_envs]`."""
         ...
 
     def at_scale(self, scale: float) -> "Noise":
@@ -92,16 +92,16 @@ class Gaussian:
     """
 
     def __init__(self, spec: Spec, scale: float | Sequence[float]):
-        self._spec, self._std = spec, per_dimension("scale", scale, spec) * spec.half_range
+        self._spec, self._std = spec, per_dimension("scale", scale, spec) * spec.action_scale
         self.state: np.ndarray = np.zeros((0, spec.act_dim), np.float32)
 
     def at_scale(self, scale: float) -> "Gaussian":
         """See `Noise`."""
         return Gaussian(self._spec, scale)
 
-    def sample(self, lanes: int, rng: np.random.Generator) -> np.ndarray:
-        """A sample in action units, float32 `[lanes, act_dim]`."""
-        return rng.standard_normal((lanes, len(self._std)), np.float32) * self._std
+    def sample(self, num_envs: int, rng: np.random.Generator) -> np.ndarray:
+        """A sample in action units, float32 `[num_envs, act_dim]`."""
+        return rng.standard_normal((num_envs, len(self._std)), np.float32) * self._std
 
     def end(self, ended: np.ndarray) -> None:
         """Forgets nothing: there is no past."""
@@ -117,7 +117,7 @@ class OrnsteinUhlenbeck:
     """
 
     def __init__(self, spec: Spec, scale: float | Sequence[float], theta: float = 0.15):
-        self._spec, self._std = spec, per_dimension("scale", scale, spec) * spec.half_range
+        self._spec, self._std = spec, per_dimension("scale", scale, spec) * spec.action_scale
         self._theta = np.float32(real("theta", theta, 0, 1))
         self.state: np.ndarray = np.zeros((0, spec.act_dim), np.float32)
 
@@ -125,16 +125,16 @@ class OrnsteinUhlenbeck:
         """See `Noise`."""
         return OrnsteinUhlenbeck(self._spec, scale, float(self._theta))
 
-    def sample(self, lanes: int, rng: np.random.Generator) -> np.ndarray:
-        """The next noise in action units, float32 `[lanes, act_dim]`."""
-        if len(self.state) != lanes:
-            self.state = np.zeros((lanes, len(self._std)), np.float32)
+    def sample(self, num_envs: int, rng: np.random.Generator) -> np.ndarray:
+        """The next noise in action units, float32 `[num_envs, act_dim]`."""
+        if len(self.state) != num_envs:
+            self.state = np.zeros((num_envs, len(self._std)), np.float32)
         normal = rng.standard_normal(self.state.shape, np.float32)
         self.state = self.state - self._theta * self.state + self._std * normal
         return self.state
 
     def end(self, ended: np.ndarray) -> None:
-        """Begins anew from 0 in the lanes whose episode ended, bool `[lanes]`."""
+        """Begins anew from 0 in the lanes whose episode ended, bool `[num_envs]`."""
         if len(self.state) == len(ended):
             self.state[ended] = 0
 
@@ -168,7 +168,7 @@ class NoisyActions:
         self.noise.state = state
 
     def end(self, ended: np.ndarray) -> None:
-        """Forgets the past of the lanes whose episode ended, bool `[lanes]`."""
+        """Forgets the past of the lanes whose episode ended, bool `[num_envs]`."""
         self.noise.end(ended)
 
     def greedy(self, output: np.ndarray) -> np.ndarray:
@@ -176,7 +176,7 @@ class NoisyActions:
         return np.minimum(np.maximum(output, self._spec.low), self._spec.high)
 
     def explore(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
-        """What to do instead of the policy's actions `[lanes, act_dim]`; the noise has a factor."""
+        """What to do instead of the policy's actions `[num_envs, act_dim]`; the noise has a factor."""
         noise = self.noise.sample(len(output), rng)
         if factor != 1:
             noise = noise * np.float32(factor)

@@ -23,7 +23,7 @@ from typing import IO, Any
 
 SCRATCH = ".tfdpg-scratch-"
 """How the names of directories begin that are being written."""
-ASIDE = ".tfdpg-old"
+OLD_SUFFIX = ".tfdpg-old"
 """How the hidden name of a directory ends that is being replaced."""
 
 
@@ -89,16 +89,16 @@ def check_tree(directory: str | Path, trusted: bool = False) -> None:
     Raises:
         UnsafeFileError: something is neither; the message names it.
     """
-    waiting = [Path(directory)]
-    while waiting:
+    pending = [Path(directory)]
+    while pending:
         try:
-            entries = [*os.scandir(waiting.pop())]
+            entries = [*os.scandir(pending.pop())]
         except FileNotFoundError:  # another process writes to the directory, and has renamed or removed this one
             continue
         for entry in entries:
             check_entry(Path(entry.path), trusted)
             if entry.is_dir(follow_symlinks=False):
-                waiting.append(Path(entry.path))
+                pending.append(Path(entry.path))
 
 
 def check_entry(path: Path, trusted: bool = False) -> None:
@@ -128,22 +128,22 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
     """
     with contextlib.ExitStack() as held:
         with _locked(parent):
-            _remove_left(parent)
+            _remove_leftovers(parent)
             scratch = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=parent))
             held.callback(shutil.rmtree, scratch, ignore_errors=True)
             held.enter_context(_locked(scratch))
         yield scratch
 
 
-def _remove_left(parent: Path) -> None:
-    for left in parent.glob(f"{SCRATCH}*"):
-        if left.is_symlink() or not left.is_dir():  # not made by `scratch_directory`; opening a pipe would wait
+def _remove_leftovers(parent: Path) -> None:
+    for leftover in parent.glob(f"{SCRATCH}*"):
+        if leftover.is_symlink() or not leftover.is_dir():  # not made by `scratch_directory`; opening a pipe would wait
             continue
-        with contextlib.suppress(OSError), _locked(left, wait=False) as is_locked:
+        with contextlib.suppress(OSError), _locked(leftover, wait=False) as is_locked:
             if is_locked:
-                shutil.rmtree(left, ignore_errors=True)
-    for old in parent.glob(f".*{ASIDE}"):
-        if (parent / old.name[1 : -len(ASIDE)]).exists():
+                shutil.rmtree(leftover, ignore_errors=True)
+    for old in parent.glob(f".*{OLD_SUFFIX}"):
+        if (parent / old.name[1 : -len(OLD_SUFFIX)]).exists():
             shutil.rmtree(old, ignore_errors=True)
 
 
@@ -186,21 +186,21 @@ def move(source: Path, target: Path) -> None:
     Raises:
         OSError: the name is taken.
     """
-    _settle(source)
+    _flush_tree(source)
     source.rename(target)
     flush(target.parent)
 
 
-def replace(source: Path, target: Path, settled: Container[str] = ()) -> None:
-    """As `move`, to a name that may be taken: at any moment the old or the new one is at `present(target)`.
+def replace(source: Path, target: Path, flushed: Container[str] = ()) -> None:
+    """As `move`, to a name that may be taken: at any moment the old or the new one is at `current_path(target)`.
 
     Args:
         source: the directory.
         target: its name from then on.
-        settled: the names of files in it that are on the disk, since they are links to such.
+        flushed: the names of files in it that are on the disk, since they are links to such.
     """
-    old = _aside(target)
-    _settle(source, settled)
+    old = _old_path(target)
+    _flush_tree(source, flushed)
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)
@@ -214,11 +214,11 @@ def replace(source: Path, target: Path, settled: Container[str] = ()) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _settle(directory: Path, settled: Container[str] = ()) -> None:
+def _flush_tree(directory: Path, flushed: Container[str] = ()) -> None:
     """Lets others read a directory that `tempfile` made, and flushes it with everything below it."""
     directory.chmod(0o755)
     for path in directory.rglob("*"):
-        if path.name not in settled:
+        if path.name not in flushed:
             flush(path)
     flush(directory)
 
@@ -229,14 +229,14 @@ def remove(directory: Path) -> None:
         directory.rename(scratch / "removed")  # unless someone else removed it
 
 
-def present(target: Path) -> Path:
+def current_path(target: Path) -> Path:
     """Where what was written to `target` is: there, or set aside by a process that was killed while it replaced it."""
-    aside = _aside(target)
-    return aside if not target.exists() and aside.exists() and not aside.is_symlink() else target
+    old = _old_path(target)
+    return old if not target.exists() and old.exists() and not old.is_symlink() else target
 
 
-def _aside(target: Path) -> Path:
-    return target.with_name(f".{target.name}{ASIDE}")
+def _old_path(target: Path) -> Path:
+    return target.with_name(f".{target.name}{OLD_SUFFIX}")
 
 
 def is_version(name: str) -> bool:
@@ -273,7 +273,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     flush(path.parent)
 
 
-def detach(path: Path) -> None:
+def break_hard_links(path: Path) -> None:
     """Replace a file that has further hard links by a copy, so that writing to it does not change theirs.
 
     `cp -al` makes such links, and so do programs that make backups.
@@ -284,7 +284,7 @@ def detach(path: Path) -> None:
             file.write(content)
 
 
-def seal(
+def write_manifest(
     directory: Path, name: str, description: Mapping[str, Any], known: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
     """Writes the description of a directory whose other files are all there: JSON, with the sums of the files.
@@ -299,13 +299,13 @@ def seal(
         The sums of all files.
     """
     paths = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.is_file()}
-    sums = {file: known.get(file) or _sum(path) for file, path in sorted(paths.items())}
-    text = json.dumps({**description, "files": sums}, indent=2)
-    (directory / name).write_bytes(_with_sum(f"{text[:-2]},\n  ".encode()))
-    return sums
+    checksums = {file: known.get(file) or _checksum(path) for file, path in sorted(paths.items())}
+    text = json.dumps({**description, "files": checksums}, indent=2)
+    (directory / name).write_bytes(_with_checksum(f"{text[:-2]},\n  ".encode()))
+    return checksums
 
 
-def unseal(directory: Path, name: str, version: int) -> dict[str, Any]:
+def read_manifest(directory: Path, name: str, version: int) -> dict[str, Any]:
     """The description of a directory, whose files are all as they were when it was sealed.
 
     Args:
@@ -320,20 +320,20 @@ def unseal(directory: Path, name: str, version: int) -> dict[str, Any]:
         raise DamagedError(f"{directory / name} is not a regular file")
     content = (directory / name).read_bytes()
     _refuse_other_format(content, directory, version)
-    if content != _with_sum(content[: -len(_with_sum(b""))]):
+    if content != _with_checksum(content[: -len(_with_checksum(b""))]):
         raise DamagedError(f"{directory / name} is damaged, or was changed")
     try:
         description = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{directory / name} cannot be read: {error}") from error
-    sums = description.get("files")
-    if description.get("format") != version or not isinstance(sums, dict):
+    checksums = description.get("files")
+    if description.get("format") != version or not isinstance(checksums, dict):
         raise DamagedError(f"{directory / name} must have format {version} and sums, which its maker left out")
-    for file, expected in sums.items():
+    for file, expected in checksums.items():
         path = directory / file
         if not path.is_file() or ".." in Path(file).parts or Path(file).is_absolute():
             raise DamagedError(f"{path} is {'a directory' if path.is_dir() else 'missing'}")
-        if _sum(path) != expected:
+        if _checksum(path) != expected:
             raise DamagedError(f"{path} is damaged, or belongs to another than {directory / name}")
     return description
 
@@ -350,11 +350,11 @@ def _refuse_other_format(content: bytes, directory: Path, version: int) -> None:
         raise DamagedError(f"{directory} has format {found}; this version of tfdpg reads format {version} only{maker}")
 
 
-def _sum(path: Path) -> str:
+def _checksum(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _with_sum(content: bytes) -> bytes:
+def _with_checksum(content: bytes) -> bytes:
     """The beginning of a JSON object with its own sum as the last member."""
     return content + f'"sha256": "{hashlib.sha256(content).hexdigest()}"\n}}\n'.encode()

@@ -63,7 +63,7 @@ def malformed_step(result: Any, strictly: bool = False) -> Finding | None:
     return None
 
 
-def malformed(env: Any, lane: int = 0) -> Finding | None:
+def malformed(env: Any, env_index: int = 0) -> Finding | None:
     """Why the first reset or step of an environment failed, if it is for the forms of these, as old Gym had them.
 
     They are called without the wrappers, which fail before the forms can be seen; of a vector environment they are
@@ -71,7 +71,7 @@ def malformed(env: Any, lane: int = 0) -> Finding | None:
     """
     base = env.unwrapped
     if isinstance(base, SyncVectorEnv | AsyncVectorEnv):
-        base = base.env_fns[lane]().unwrapped
+        base = base.env_fns[env_index]().unwrapped
     parameters = inspect.signature(base.reset).parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         for name in ("seed", "options"):

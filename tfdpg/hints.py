@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-ELSEWHERE = {
+OTHER_LIBRARIES = {
     "learning_rate": ("lr", "pi_lr", "q_lr"),
     "lr": ("pi_lr", "q_lr"),
     "total_timesteps": ("epochs", "steps_per_epoch"),
@@ -39,9 +39,11 @@ ELSEWHERE = {
 """What arguments are called in other libraries, and here."""
 NOTES = {"tau": ", which is 1 - tau"}
 """What else is to be known of some."""
-PLACES: dict[str, str] = {"deterministic": " of `evaluate`; `predict` does not explore"}
-PLACES |= dict.fromkeys(("total_timesteps", "timesteps", "total_steps", "eval_env", "n_eval_episodes"), " of `fit`")
-PLACES |= dict.fromkeys(("verbose", "progress_bar"), " of `fit`")
+OTHER_PLACES: dict[str, str] = {"deterministic": " of `evaluate`; `predict` does not explore"}
+OTHER_PLACES |= dict.fromkeys(
+    ("total_timesteps", "timesteps", "total_steps", "eval_env", "n_eval_episodes"), " of `fit`"
+)
+OTHER_PLACES |= dict.fromkeys(("verbose", "progress_bar"), " of `fit`")
 """Where some are that are asked for at other places."""
 
 _HER = "Hindsight experience replay (HER) is not available."
@@ -87,7 +89,7 @@ NAMES = {
 """What to use in place of names of other libraries."""
 
 
-def question(word: str, known: Iterable[str], form: str = "`{}`") -> str:
+def did_you_mean(word: str, known: Iterable[str], form: str = "`{}`") -> str:
     """Which of the known words may have been meant; nothing where none is like it.
 
     Args:
@@ -95,14 +97,14 @@ def question(word: str, known: Iterable[str], form: str = "`{}`") -> str:
         known: what is known.
         form: how words are shown.
     """
-    known, there, note = list(known), ELSEWHERE.get(word, ()), NOTES.get(word, "")
-    names = [name for name in there if name in known] or difflib.get_close_matches(word, known, 1)
-    if not names and word in PLACES:
-        names, note = there, PLACES[word]
+    known, candidates, note = list(known), OTHER_LIBRARIES.get(word, ()), NOTES.get(word, "")
+    names = [name for name in candidates if name in known] or difflib.get_close_matches(word, known, 1)
+    if not names and word in OTHER_PLACES:
+        names, note = candidates, OTHER_PLACES[word]
     return f" Did you mean {' and '.join(form.format(name) for name in names)}{note}?" if names else ""
 
 
-def without(owner: str, name: str, advice: Mapping[str, str]) -> str:
+def missing_attribute(owner: str, name: str, advice: Mapping[str, str]) -> str:
     """The message of an `AttributeError`, with what to use in place of a name that other libraries have.
 
     Args:
@@ -124,14 +126,14 @@ def schedule_as_rate(name: str, value: Any) -> str:
     )
 
 
-def refuse(function: Callable[..., Any], unknown: Collection[str]) -> None:
+def reject_unknown_arguments(function: Callable[..., Any], unknown: Collection[str]) -> None:
     """Raises `TypeError` for keyword arguments that a function does not have, if there are any."""
     if unknown:
         error = f"got an unexpected keyword argument {next(iter(unknown))!r}"
-        raise TypeError(misused(function, inspect.signature(function), (), unknown, error))
+        raise TypeError(call_error(function, inspect.signature(function), (), unknown, error))
 
 
-def misused(function: Any, signature: inspect.Signature, args: Any, given: Collection[str], error: Any) -> str:
+def call_error(function: Any, signature: inspect.Signature, args: Any, given: Collection[str], error: Any) -> str:
     """What is wrong with a call, and which argument may have been meant."""
     message = f"{function.__qualname__}() {error}"
     unknown = next((each for each in given if each not in signature.parameters), "")
@@ -146,7 +148,7 @@ def misused(function: Any, signature: inspect.Signature, args: Any, given: Colle
             f"{', '.join(type(each).__name__ for each in args[1:])}. For stored transitions, call "
             "agent.fit_offline(data)"
         )
-    return message + question(unknown, signature.parameters).replace(" ", ". ", 1)
+    return message + did_you_mean(unknown, signature.parameters).replace(" ", ". ", 1)
 
 
 def refuse_positional_updates(given: Sequence[Any]) -> None:

@@ -25,8 +25,8 @@ from typing import (
 )
 
 from tfdpg.arguments import reject
-from tfdpg.hints import misused, schedule_as_rate
-from tfdpg.ranges import UNFIT, Within, described, taken_by, without_ranges
+from tfdpg.hints import call_error, schedule_as_rate
+from tfdpg.ranges import INVALID, Within, convert_value, describe_type, without_ranges
 
 P = ParamSpec("P")
 Owner = TypeVar("Owner")
@@ -52,7 +52,7 @@ Structural = Mark("structural")
 """A saved agent keeps it."""
 Unsaved = Mark("unsaved")
 """It is not saved with the other options."""
-Stock = Mark("stock")
+BuiltIn = Mark("built_in")
 """It says how stock networks are made, and nothing beside networks of one's own."""
 
 
@@ -81,11 +81,11 @@ class Option(NamedTuple):
         """Returns a value as its type has it, or raises `ValueError`; objects are checked where they are used."""
         if self.is_object:
             return value
-        taken = taken_by(self.kind, value)
-        if taken is UNFIT:
+        converted = convert_value(self.kind, value)
+        if converted is INVALID:
             hint = schedule_as_rate(self.name, value)
-            raise ValueError(f"{reject(self.name, described(self.kind), value)}{hint}")
-        return taken
+            raise ValueError(f"{reject(self.name, describe_type(self.kind), value)}{hint}")
+        return converted
 
     @property
     def parameter(self) -> inspect.Parameter:
@@ -95,9 +95,9 @@ class Option(NamedTuple):
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
     @property
-    def kind_in_words(self) -> str:
+    def type_text(self) -> str:
         """The type with its range, for people."""
-        return self.kind if isinstance(self.kind, str) else described(self.kind)
+        return self.kind if isinstance(self.kind, str) else describe_type(self.kind)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -180,8 +180,10 @@ def _own_fields(group: type) -> list[dataclasses.Field[Any]]:
 
 
 def _option(kind: type[Options], group: type[Options], field: dataclasses.Field[Any], default: Any) -> Option:
-    helps = (_helps(each.__module__, each.__qualname__).get(field.name) for each in kind.__mro__ if each is not object)
-    described = next(filter(None, helps), "")
+    help_texts = (
+        _help_texts(each.__module__, each.__qualname__).get(field.name) for each in kind.__mro__ if each is not object
+    )
+    help_text = next(filter(None, help_texts), "")
     annotated, marks = cast(Any, field.type), group.marks
     if typing.get_origin(annotated) is Annotated:
         marks += tuple(mark for mark in annotated.__metadata__ if not isinstance(mark, Within))
@@ -189,13 +191,13 @@ def _option(kind: type[Options], group: type[Options], field: dataclasses.Field[
         annotated = Annotated[annotated.__origin__, ranges[0]] if ranges else annotated.__origin__
     if isinstance(annotated, typing.ForwardRef):
         annotated = annotated.__forward_arg__
-    return Option(field.name, annotated, default, described, group.title, group.holds_objects, marks)
+    return Option(field.name, annotated, default, help_text, group.title, group.holds_objects, marks)
 
 
 @functools.cache
-def _helps(module: str, group: str) -> dict[str, str]:
+def _help_texts(module: str, group: str) -> dict[str, str]:
     """The texts under the fields of a class, by the fields' names."""
-    helps = {}
+    help_texts = {}
     body = _classes(module).get(group, [])
     for statement, text in itertools.pairwise(body):
         match statement, text:
@@ -203,8 +205,8 @@ def _helps(module: str, group: str) -> dict[str, str]:
                 ast.AnnAssign(target=ast.Name(name)) | ast.Assign(targets=[ast.Name(name)]),
                 ast.Expr(ast.Constant(str(help))),
             ):
-                helps[name] = " ".join(help.split())
-    return helps
+                help_texts[name] = " ".join(help.split())
+    return help_texts
 
 
 @functools.cache
@@ -217,7 +219,7 @@ def _classes(module: str) -> dict[str, list[ast.stmt]]:
     return {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
-def takes(
+def takes_options(
     kind: Callable[P, Group],
 ) -> Callable[[Callable[[Owner, First, Group], Result]], Callable[Concatenate[Owner, First, P], Result]]:
     """Makes a function of two arguments and a group of options one that takes the options as keyword arguments.
@@ -236,17 +238,17 @@ def takes(
         signature = plain.replace(parameters=[*first, *keywords])
 
         @functools.wraps(function)
-        def taking(*args: Any, **kwargs: Any) -> Any:
+        def with_options(*args: Any, **kwargs: Any) -> Any:
             try:
                 bound = signature.bind(*args, **kwargs).arguments
             except TypeError as error:
-                raise TypeError(misused(function, signature, args, kwargs, error)) from None
+                raise TypeError(call_error(function, signature, args, kwargs, error)) from None
             given = [bound.pop(parameter.name) for parameter in first]
             return cast(Any, function)(*given, cast(Any, kind)(**bound))
 
-        cast(Any, taking).__signature__ = signature
-        taking.__doc__ = documented(function.__doc__ or "", options)
-        return cast(Callable[Concatenate[Owner, First, P], Result], taking)
+        cast(Any, with_options).__signature__ = signature
+        with_options.__doc__ = documented(function.__doc__ or "", options)
+        return cast(Callable[Concatenate[Owner, First, P], Result], with_options)
 
     return decorate
 

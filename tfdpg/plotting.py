@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from tfdpg.curves import (
     LearningCurve,
     check_pooled,
-    distinct,
+    display_name,
     find_runs,
-    labelled,
-    listed,
-    named_by,
+    interpolate,
+    join_paths,
+    label_runs,
+    normalise,
     read,
-    scaled,
-    together,
+    unique_labels,
 )
 from tfdpg.scores import bootstrap_interval, interquartile_mean, mean, mean_interval, parse_ranges, ranges_of
 
@@ -76,14 +76,14 @@ def plot(
     runs = [run for run in found if _is_wanted(run, select, exclude)]
     if not runs:
         raise ValueError(
-            f"None of the {len(found)} runs in {listed(paths)} matches. Received: select={list(select)}, "
+            f"None of the {len(found)} runs in {join_paths(paths)} matches. Received: select={list(select)}, "
             f"exclude={list(exclude)}"
         )
     measured, ranges = [read(run, x, y, smooth) for run in runs], {}
     if aggregate:
         ranges = ranges_of([run.settings["env"] for run in measured], parse_ranges(normalize))
-        measured = [scaled(run, ranges) for run in measured]
-    curves = labelled(measured, separate, aggregate)
+        measured = [normalise(run, ranges) for run in measured]
+    curves = label_runs(measured, separate, aggregate)
     if aggregate:
         check_pooled(curves)
     if label and len(label) != len(curves):
@@ -92,9 +92,9 @@ def plot(
             f"Received: {len(label)} labels"
         )
     if label:
-        curves = dict(zip(distinct(label, map(str, range(len(label)))), curves.values(), strict=True))
+        curves = dict(zip(unique_labels(label, map(str, range(len(label)))), curves.values(), strict=True))
     scale = ("normalised" if normalize else "0: random, 1: TD3 at 1M steps") if ranges else ""
-    figure = draw(curves, x, y, title, counted=not separate, aggregate=aggregate, scale=scale)
+    figure = draw(curves, x, y, title, show_counts=not separate, aggregate=aggregate, scale=scale)
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=200)
 
@@ -133,7 +133,7 @@ def draw(
     y: str,
     title: str = "",
     *,
-    counted: bool = True,
+    show_counts: bool = True,
     aggregate: bool = False,
     scale: str = "",
 ) -> "Figure":
@@ -144,7 +144,7 @@ def draw(
         x: the column on the x axis.
         y: the column on the y axis.
         title: stands above.
-        counted: say how many seeds there are.
+        show_counts: say how many seeds there are.
         aggregate: the runs of a configuration are of several environments, equally many of each, and their
             interquartile mean is drawn.
         scale: what y is measured in.
@@ -159,7 +159,7 @@ def draw(
 
     with sns.axes_style("whitegrid", STYLE), sns.plotting_context("notebook", rc={"lines.linewidth": 1.5}):
         columns = 2 if len(curves) > 4 and max(map(len, curves)) < 46 else 1
-        counts = [_counted(runs, aggregate) if counted else "" for runs in curves.values()]
+        counts = [_count_text(runs, aggregate) if show_counts else "" for runs in curves.values()]
         shown = {
             textwrap.fill(label + count, WIDTH // columns, break_on_hyphens=False): runs
             for (label, runs), count in zip(curves.items(), counts, strict=True)
@@ -170,11 +170,11 @@ def draw(
         axes = figure.subplots()
         colours = sns.color_palette("colorblind")
         for place, (label, runs) in enumerate(shown.items()):
-            look = {
+            style = {
                 "color": colours[place % len(colours)],
                 "linestyle": DASHES[place // len(colours) % len(DASHES)],
             }
-            _draw_curve(axes, runs, label, look, aggregate)
+            _draw_curve(axes, runs, label, style, aggregate)
         axes.set(xlabel=_name(x), ylabel=f"{_name(y)}\n({scale})" if scale else _name(y))
         thousands = 1000 if x == "env_steps" else 1
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value / thousands, _)))
@@ -183,8 +183,8 @@ def draw(
         axes.grid(axis="x", visible=False)
         sns.despine(ax=axes, left=True)
         axes.set_title(title, loc="left", weight="bold")
-        look = {"frameon": False, "fontsize": "small", "title_fontsize": "small", "alignment": "left"}
-        legend = figure.legend(loc="outside lower left", ncols=columns, title=note, **look)
+        style = {"frameon": False, "fontsize": "small", "title_fontsize": "small", "alignment": "left"}
+        legend = figure.legend(loc="outside lower left", ncols=columns, title=note, **style)
         legend.get_title().set_color("0.4")
     return figure
 
@@ -194,7 +194,7 @@ def _note(curves: dict[str, list[LearningCurve]], aggregate: bool) -> str:
     groups = list(curves.values())
     settings = [run.settings for runs in groups for run in runs]
     common = [
-        named_by(settings[0], name)
+        display_name(settings[0], name)
         for name in ("agent", "env")
         if len(groups) > 1 and len({each.get(name) for each in settings}) == 1 and name in settings[0]
     ]
@@ -217,7 +217,7 @@ def _seeds(runs: Sequence[LearningCurve]) -> int:
     return min(Counter(run.settings.get("env") for run in runs).values())
 
 
-def _counted(runs: Sequence[LearningCurve], aggregate: bool) -> str:
+def _count_text(runs: Sequence[LearningCurve], aggregate: bool) -> str:
     """How many runs a curve is of."""
     seeds, tasks = _seeds(runs), len({run.settings.get("env") for run in runs})
     kind = "seed" if len({run.settings.get("seed") for run in runs}) == seeds else "run"
@@ -225,16 +225,16 @@ def _counted(runs: Sequence[LearningCurve], aggregate: bool) -> str:
     return f" ({tasks} environments, {count} each)" if aggregate else f" ({count})"
 
 
-def _draw_curve(axes: Any, runs: Sequence[LearningCurve], label: str, look: dict[str, Any], aggregate: bool) -> None:
+def _draw_curve(axes: Any, runs: Sequence[LearningCurve], label: str, style: dict[str, Any], aggregate: bool) -> None:
     if len(runs) < FEW and not aggregate:
         for number, run in enumerate(runs):
             marker = "o" if len(run.x) == 1 else ""
-            axes.plot(run.x, run.y, label=label if number == 0 else None, marker=marker, **look)
+            axes.plot(run.x, run.y, label=label if number == 0 else None, marker=marker, **style)
         return
-    x, values = together(runs)
+    x, values = interpolate(runs)
     statistic = interquartile_mean if aggregate else mean
     if _seeds(runs) >= FEW:
         tasks = [run.settings.get("env") for run in runs]
         low, high = bootstrap_interval(values, tasks, statistic) if aggregate else mean_interval(values)
-        axes.fill_between(x, low, high, color=look["color"], alpha=0.2, linewidth=0)
-    axes.plot(x, statistic(values), label=label, **look)
+        axes.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
+    axes.plot(x, statistic(values), label=label, **style)

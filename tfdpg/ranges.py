@@ -59,7 +59,7 @@ class KerasCell(Protocol):
         ...
 
 
-def in_text(kind: Any) -> Any:
+def command_line_type(kind: Any) -> Any:
     """A type without what cannot be written on a command line."""
     if typing.get_origin(kind) not in (typing.Union, types.UnionType):
         return kind
@@ -76,54 +76,54 @@ def without_ranges(kind: Any) -> Any:
     return Sequence[parts[0]] if typing.get_origin(kind) is Sequence else kind
 
 
-UNFIT = object()
+INVALID = object()
 """What no type has."""
 
 
-def taken_by(kind: Any, value: Any) -> Any:
-    """A value as a type has it; `UNFIT` if it is none of its values."""
+def convert_value(kind: Any, value: Any) -> Any:
+    """A value as a type has it; `INVALID` if it is none of its values."""
     range_ = Within()
     if typing.get_origin(kind) is Annotated:
         range_, kind = kind.__metadata__[0], kind.__origin__
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        return next((taken for part in parts if (taken := taken_by(part, value)) is not UNFIT), UNFIT)
+        return next((converted for part in parts if (converted := convert_value(part, value)) is not INVALID), INVALID)
     if origin is Literal:
-        return value if any(type(value) is type(part) and value == part for part in parts) else UNFIT
+        return value if any(type(value) is type(part) and value == part for part in parts) else INVALID
     if origin in (Sequence, tuple):
-        taken = [taken_by(parts[0], part) for part in value] if _is_sequence(value) else [UNFIT]
-        return UNFIT if any(part is UNFIT for part in taken) else tuple(taken)
+        converted = [convert_value(parts[0], part) for part in value] if _is_sequence(value) else [INVALID]
+        return INVALID if any(part is INVALID for part in converted) else tuple(converted)
     if kind in (int, float):
         return _number(kind, range_, value)
     if kind is Any:
         return value
-    return value if isinstance(value, origin or kind) else UNFIT
+    return value if isinstance(value, origin or kind) else INVALID
 
 
 def _number(kind: Any, range_: Within, value: Any) -> Any:
     wanted: Any = numbers.Integral if kind is int else numbers.Real
     is_number = isinstance(value, wanted) and not isinstance(value, bool)
-    return kind(value) if is_number and range_.holds(kind(value)) else UNFIT
+    return kind(value) if is_number and range_.holds(kind(value)) else INVALID
 
 
 def _is_sequence(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
-def described(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """A type in words."""
     range_ = Within()
     if typing.get_origin(kind) is Annotated:
         range_, kind = kind.__metadata__[0], kind.__origin__
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        *others, last = [described(part) for part in parts]
+        *others, last = [describe_type(part) for part in parts]
         return f"{', '.join(others)} or {last}"
     if origin is Literal:
         *others, last = [f'"{part}"' if isinstance(part, str) else repr(part) for part in parts]
         return f"{', '.join(others)} or {last}" if others else last
     if origin in (Sequence, tuple):
-        one = described(parts[0]).removeprefix("a ").removeprefix("an ")
+        one = describe_type(parts[0]).removeprefix("a ").removeprefix("an ")
         return "a sequence of " + re.sub(r"\b(number|integer|text)\b", r"\1s", one)
     if kind in (int, float):
         return range_.describe(kind)

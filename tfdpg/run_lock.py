@@ -30,8 +30,8 @@ def held(run: Path) -> Iterator[None]:
         RunLockedError: another process holds it.
     """
     path, now = run / LOCK, datetime.datetime.now().astimezone()
-    descriptor = _taken(path)
-    _held.add(descriptor)
+    descriptor = _acquire(path)
+    _held_descriptors.add(descriptor)
     try:
         holder = {"process": os.getpid(), "host": socket.gethostname(), "since": now.isoformat(" ", "seconds")}
         with contextlib.suppress(OSError):  # the disk is full, which others will say
@@ -41,7 +41,7 @@ def held(run: Path) -> Iterator[None]:
     finally:
         if _is_at(path, descriptor):
             path.unlink()
-        _held.discard(descriptor)
+        _held_descriptors.discard(descriptor)
         os.close(descriptor)
 
 
@@ -61,7 +61,7 @@ def _open(path: Path, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
 
 
-def _taken(path: Path) -> int:
+def _acquire(path: Path) -> int:
     """The file, made if need be, open and locked."""
     may_be_shared = True
     while True:
@@ -109,14 +109,14 @@ def _is_at(path: Path, descriptor: int) -> bool:
         return False
 
 
-_held: set[int] = set()
+_held_descriptors: set[int] = set()
 
 
-def _let_go() -> None:
+def _close_in_child() -> None:
     """Leaves the locks to the parent: a child would hold them longer than it lives."""
-    for descriptor in _held:
+    for descriptor in _held_descriptors:
         os.close(descriptor)
-    _held.clear()
+    _held_descriptors.clear()
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_close_in_child)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from tfdpg import files
 from tfdpg.agents.options import OPTIONS
 from tfdpg.distributed.options import Distribution
-from tfdpg.environments import foreign
+from tfdpg.environments import external_references
 from tfdpg.options import Option, Options, options_of
 from tfdpg.ranges import Count, Natural
 from tfdpg.recipes import RECIPES
@@ -103,8 +103,8 @@ class RunConfig(Run, group="run"):
         OPTIONS[self.agent.upper()](**self.agent_options)
         FitOptions(**self.fit_options)
         Distribution(**(self.distributed or {}))
-        apart = self.distributed is not None or (self.num_envs > 1 and self.vectorization == "async")
-        if self.options.get("step_timeout") is not None and not apart:
+        has_own_processes = self.distributed is not None or (self.num_envs > 1 and self.vectorization == "async")
+        if self.options.get("step_timeout") is not None and not has_own_processes:
             raise ValueError(
                 "`--step-timeout` needs environments in processes of their own, since nothing can interrupt one that "
                 "hangs in that of the training: pass --num-envs and --vectorization async, or --actors."
@@ -126,19 +126,19 @@ class RunConfig(Run, group="run"):
         return None if self.distributed is None else Distribution(**self.distributed)
 
     @property
-    def foreign(self) -> list[str]:
+    def external_references(self) -> list[str]:
         """What it imports, or follows, and so does only if it is trusted."""
         named = self.networks, self.options.get("replay_dir"), (self.distributed or {}).get("ray_address")
-        return [*map(str, filter(None, named)), *foreign(self.env, self.env_kwargs)]
+        return [*map(str, filter(None, named)), *external_references(self.env, self.env_kwargs)]
 
 
-def resuming(directory: Path, config: RunConfig, *flags: str) -> str:
+def resume_command(directory: Path, config: RunConfig, *flags: str) -> str:
     """The command that goes on with a run, or with all runs in a directory."""
-    trusted = ["--trusted"] if config.foreign else []
+    trusted = ["--trusted"] if config.external_references else []
     return shlex.join(["tfdpg", "train", "--resume", str(directory), *trusted, *flags])
 
 
-def command(config: RunConfig) -> str:
+def train_command(config: RunConfig) -> str:
     """The command that begins a run like this one: its environment, its seed, and what is no default."""
     words = ["tfdpg", "train", config.agent, "--env", config.env]
     for name, value in config.env_kwargs.items():

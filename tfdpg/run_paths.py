@@ -33,7 +33,7 @@ def runs_below(path: Path, *patterns: str) -> list[Path]:
 def check_run(path: Path) -> None:
     """Raises `FileNotFoundError`, which says what there is, where there is no run."""
     if not is_run(path):
-        raise FileNotFoundError(f"No run in {path}: {held(path) or 'there is no run.json'}")
+        raise FileNotFoundError(f"No run in {path}: {describe_contents(path) or 'there is no run.json'}")
 
 
 def runs_at(path: Path) -> list[Path]:
@@ -46,24 +46,24 @@ def runs_at(path: Path) -> list[Path]:
         return runs
     parents = list(dict.fromkeys(str(run.parent) for run in runs_below(path, "*/*/run.json")))[:3]
     all_of = f", or {' or '.join(parents)} for all of its runs" if parents else ""
-    raise FileNotFoundError(f"No run in {path}: {held(path) or 'there is no run.json'}{all_of}")
+    raise FileNotFoundError(f"No run in {path}: {describe_contents(path) or 'there is no run.json'}{all_of}")
 
 
 def check_model(path: Path) -> None:
     """Raises `FileNotFoundError`, which says what there is, where there is no exported model."""
     if not is_model(path):
         expected = f"expected {path}/<integer version>/saved_model.pb"
-        raise FileNotFoundError(f"No exported model in {path}: {held(path) or expected}")
+        raise FileNotFoundError(f"No exported model in {path}: {describe_contents(path) or expected}")
 
 
 def check_policy(path: Path) -> None:
     """Raises `FileNotFoundError`, which says what there is, where there is neither a run nor an exported model."""
     if not (is_run(path) or is_model(path)):
         expected = "there is no run.json and no <integer version>/saved_model.pb"
-        raise FileNotFoundError(f"No run and no exported model in {path}: {held(path) or expected}")
+        raise FileNotFoundError(f"No run and no exported model in {path}: {describe_contents(path) or expected}")
 
 
-def held(path: Path) -> str | None:
+def describe_contents(path: Path) -> str | None:
     """What a path holds, and which path may have been meant; None where it is nothing of tfdpg's."""
     if not path.is_dir():
         return "it is a file" if path.exists() else "there is no such directory"
@@ -94,14 +94,14 @@ def check_free(directory: Path, overwrite: bool = False) -> None:
         tfdpg.run_lock.RunLockedError: it is a run, and a process trains it.
     """
     if is_run(directory):
-        from tfdpg.run_options import read_config, resuming
+        from tfdpg.run_options import read_config, resume_command
 
         config = read_config(directory)  # which refuses a run.json that is none of tfdpg's
         run_lock.check(directory)
         if overwrite:
             return
         raise FileExistsError(
-            f"{directory} already holds a run. Go on with it: {resuming(directory, config)}; "
+            f"{directory} already holds a run. Go on with it: {resume_command(directory, config)}; "
             "replace it: --overwrite; or take the next free directory: --run-dir auto."
         )
     if directory.exists() and not (

@@ -30,14 +30,14 @@ from tfdpg.agents.agent import Agent
 from tfdpg.agents.options import OPTIONS, ExportOptions
 from tfdpg.distributed.plan import check, require_ray
 from tfdpg.distributed.policies import policy_for_workers
-from tfdpg.environments import check_followed, check_trusted, make, make_several
+from tfdpg.environments import check_followed, check_trusted, make, make_envs
 from tfdpg.options import Structural
-from tfdpg.run_options import OBJECTS, RunConfig, command, read_config, resuming
+from tfdpg.run_options import OBJECTS, RunConfig, read_config, resume_command, train_command
 from tfdpg.spec import Spec
-from tfdpg.training.arrived import ArrivedSteps, arrived_steps
 from tfdpg.training.callbacks import Checkpoint, EpochLogger, ExportBest, ProgressLogger, ScalarWriter, StopAtReturn
 from tfdpg.training.checkpoint import CheckpointError
-from tfdpg.training.evaluation import Acts, evaluate
+from tfdpg.training.evaluation import PolicyLike, evaluate
+from tfdpg.training.step_file import StepFile, read_step_file
 
 
 def start(directory: Path, config: RunConfig, overwrite: bool = False) -> None:
@@ -117,15 +117,15 @@ def resume(directory: Path, config: RunConfig, trusted: bool = False) -> None:
         trusted: whether the files are.
     """
     with run_lock.held(directory):
-        _go_on(directory, config, trusted)
+        _resume(directory, config, trusted)
 
 
-def _go_on(directory: Path, config: RunConfig, trusted: bool) -> None:
+def _resume(directory: Path, config: RunConfig, trusted: bool) -> None:
     before = read_config(directory, trusted)
-    check_followed(before.foreign, trusted, directory / "run.json")
+    check_followed(before.external_references, trusted, directory / "run.json")
     env = _make_env(config)
     if export.versions(directory / "checkpoints"):
-        agent = _load_latest(directory, trusted, sets_aside=True, env=env, config=config)
+        agent = _load_latest(directory, trusted, rename_damaged=True, env=env, config=config)
     else:
         agent = _new_agent(config, env)  # begins again
         for name in ("progress.csv", "progress.txt"):
@@ -135,19 +135,19 @@ def _go_on(directory: Path, config: RunConfig, trusted: bool) -> None:
         if config == before and not _is_exported(agent, directory / "export"):
             _export(agent, directory)
             return
-        kept = "" if config == before else "; nothing was changed"
-        print(f"{directory} is complete: {agent.epoch} epochs{kept}. To go on: --epochs {agent.epoch + 1} or more.")
+        note = "" if config == before else "; nothing was changed"
+        print(f"{directory} is complete: {agent.epoch} epochs{note}. To go on: --epochs {agent.epoch + 1} or more.")
         return
-    if lost := arrived_steps(directory / "env_steps") - agent.env_steps:
-        fate = "lost" if config.distributed else "taken again"
-        print(f"resumed at step {agent.env_steps}; {lost} steps after the checkpoint are {fate}")
+    if lost := read_step_file(directory / "env_steps") - agent.env_steps:
+        outcome = "lost" if config.distributed else "taken again"
+        print(f"resumed at step {agent.env_steps}; {lost} steps after the checkpoint are {outcome}")
     if config != before:
         _write_config(directory, config)
     config = dataclasses.replace(config, options={**config.options, "initial_epoch": agent.epoch})
     _train(directory, config, agent, env, _callbacks(directory, config))
 
 
-def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[Acts, dict[str, Any] | None]:
+def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[PolicyLike, dict[str, Any] | None]:
     """The policy of a run or of an exported model, and the id and arguments of its environment."""
     if not paths.is_run(path):
         if checkpoint is not None:
@@ -157,7 +157,7 @@ def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[Acts
     config = read_config(path, trusted)
     environment = {"id": config.env, "kwargs": config.env_kwargs}
     if checkpoint == "best":
-        return export.load(_best(path), trusted=trusted), environment
+        return export.load(_best_export(path), trusted=trusted), environment
     return _load(path, checkpoint or "latest", trusted).policy(), environment
 
 
@@ -180,21 +180,21 @@ def export_policy(
         if checkpoint == "best":
             given = options.format, options.quantize, options.max_error
             own = {"prefix": options.prefix, "weights_in_c_file": options.weights_in_c_file}
-            return export.convert(_best(run), directory, *given, batch=options.batch, **own, trusted=trusted)
+            return export.convert(_best_export(run), directory, *given, batch=options.batch, **own, trusted=trusted)
         return _load(run, checkpoint, trusted).export(directory, **options.values())
     with tempfile.TemporaryDirectory() as scratch:
         if checkpoint == "best":
-            version = _best(run)
+            version = _best_export(run)
             if not trusted:
                 export.check_safe(version)  # a copy goes to where TensorFlow Serving runs it
         else:
             version = _load(run, checkpoint, trusted).export(scratch, **options.values())
-        return export.copy(version, directory, _card(config, version, episodes))
+        return export.copy(version, directory, _training_info(config, version, episodes))
 
 
-def _card(config: RunConfig, version: Path, episodes: int) -> dict[str, Any]:
+def _training_info(config: RunConfig, version: Path, episodes: int) -> dict[str, Any]:
     """What `tfdpg.json` says of how a policy was made, and of how good it is where it is evaluated."""
-    card: dict[str, Any] = {"command": command(config), "seed": config.seed}
+    card: dict[str, Any] = {"command": train_command(config), "seed": config.seed}
     if episodes:
         env = make(config.env, **config.env_kwargs)
         with contextlib.closing(env):
@@ -202,7 +202,7 @@ def _card(config: RunConfig, version: Path, episodes: int) -> dict[str, Any]:
     return card
 
 
-def _best(run: Path) -> Path:
+def _best_export(run: Path) -> Path:
     """The newest version of a run's best policy."""
     if not paths.is_model(run / "best"):
         raise FileNotFoundError(f"{run} has no best policy yet: there is one once an epoch has been evaluated")
@@ -210,7 +210,7 @@ def _best(run: Path) -> Path:
 
 
 def _make_env(config: RunConfig) -> Any:
-    return make_several(config.env, config.env_kwargs, config.num_envs, config.vectorization)
+    return make_envs(config.env, config.env_kwargs, config.num_envs, config.vectorization)
 
 
 def _own_objects(reference: str, spec: Spec) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def _callbacks(directory: Path, config: RunConfig) -> list[keras.callbacks.Callb
         ProgressLogger(str(directory / "progress.csv"), append=True),
         EpochLogger(directory / "progress.txt", append=True),
         ScalarWriter(directory / "tensorboard", config.write_interval),
-        ArrivedSteps(directory / "env_steps"),
+        StepFile(directory / "env_steps"),
         ExportBest(directory / "best"),
         # last: what others wrote of an epoch that was not saved is taken back, or written again, when the run goes on
         Checkpoint(directory / "checkpoints", every=config.save_every, keep=config.keep_checkpoints),
@@ -255,7 +255,7 @@ def _train(
             distributed.fit(agent, make_env, validation_env=validation_env, callbacks=callbacks, **fit_options)
         _export(agent, directory)
     except (KeyboardInterrupt, SystemExit) as end:
-        end.add_note(f"Go on with: {resuming(directory, config)}")
+        end.add_note(f"Go on with: {resume_command(directory, config)}")
         raise
     finally:
         for each in (env, validation_env):
@@ -276,11 +276,11 @@ def _load(run: Path, which: str, trusted: bool) -> Agent:
 
 
 def _load_latest(
-    run: Path, trusted: bool, sets_aside: bool = False, env: Any = None, config: RunConfig | None = None
+    run: Path, trusted: bool, rename_damaged: bool = False, env: Any = None, config: RunConfig | None = None
 ) -> Agent:
     """The newest checkpoint that is sound, with the options of `config`.
 
-    With `sets_aside` damaged ones get another name, to make room for new ones.
+    With `rename_damaged` damaged ones get another name, to make room for new ones.
 
     Raises:
         CheckpointError: none is sound; it names what is wrong with the newest.
@@ -295,7 +295,7 @@ def _load_latest(
             continue
         for directory, error in damaged:
             print(f"{error}; the checkpoint before it, of step {steps}, is taken", file=sys.stderr)
-            if sets_aside:
+            if rename_damaged:
                 taken = len(list(directory.parent.glob(f"{directory.name}.damaged*")))
                 directory.rename(directory.with_name(f"{directory.name}.damaged-{taken + 1}"))
         return agent

@@ -70,8 +70,8 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
     Of n runs, floor(n / 4) are left out at each end (Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of
     the Statistical Precipice", section 4.3).
     """
-    cut = len(values) // 4
-    return np.sort(values, axis=0)[cut : len(values) - cut].mean(axis=0)
+    trimmed = len(values) // 4
+    return np.sort(values, axis=0)[trimmed : len(values) - trimmed].mean(axis=0)
 
 
 def mean(values: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ def check_action_space(space: spaces.Space) -> spaces.Box | spaces.Discrete:
         ValueError: it is not supported; the message says what is.
     """
     if isinstance(space, spaces.Discrete):
-        whole_numbers(space)
+        integer_bounds_of(space)
         return space
     if not isinstance(space, spaces.Box) or not space.shape or 0 in space.shape or space.dtype.kind != "f":
         raise ValueError(f"The action space {space} is not supported. {SUPPORTED}")
@@ -53,7 +53,7 @@ def _is_resolved(low: np.ndarray, high: np.ndarray) -> bool:
     return bool(((high - low) / 2 >= RESOLUTION * step).all() and (furthest <= info.max / 2).all())
 
 
-def whole_numbers(space: spaces.Space) -> tuple[Any, Any] | None:
+def integer_bounds_of(space: spaces.Space) -> tuple[Any, Any] | None:
     """The smallest and the largest number of a space of whole numbers; None for another.
 
     Raises:

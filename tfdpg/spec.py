@@ -1,6 +1,6 @@
 """What an agent needs to know of an environment: its two spaces, and how observations travel.
 
-Inside the library a batch of observations is *packed*: one float32 matrix `[lanes, width]` for all
+Inside the library a batch of observations is *packed*: one float32 matrix `[num_envs, width]` for all
 real and discrete parts and one uint8 matrix for all image parts, so that it is stored with one copy and
 crosses to the device with one transfer. `Spec` packs; networks unpack.
 """
@@ -15,10 +15,10 @@ import numpy as np
 from gymnasium import spaces
 
 from tfdpg.environments import opened
-from tfdpg.spaces import SUPPORTED, action_bounds, check_action_space, space_from_json, space_to_json, whole_numbers
+from tfdpg.spaces import SUPPORTED, action_bounds, check_action_space, integer_bounds_of, space_from_json, space_to_json
 
 Packed = tuple[np.ndarray, ...]
-"""One matrix `[lanes, width]` for each of `Spec.groups`."""
+"""One matrix `[num_envs, width]` for each of `Spec.groups`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Leaf:
         group: which packed matrix holds it, "float32" or "uint8".
         columns: its columns in that matrix.
         shape: the shape of one observation's array; `()` for a Discrete space.
-        whole: the smallest and the largest of the whole numbers that it holds; None if it holds any numbers.
+        integer_bounds: the smallest and the largest of the whole numbers that it holds; None if it holds any numbers.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Leaf:
     group: str
     columns: slice
     shape: tuple[int, ...]
-    whole: tuple[Any, Any] | None
+    integer_bounds: tuple[Any, Any] | None
 
 
 class Spec:
@@ -62,7 +62,7 @@ class Spec:
         low: the lower bounds of the actions, float32 `[act_dim]`.
         high: the upper bounds.
         center: the middle of the action box.
-        half_range: half its width, rounded so that `center ± half_range` never leaves it.
+        action_scale: half its width, rounded so that `center ± action_scale` never leaves it.
         no_action: what a policy answers where an observation is not finite: NaN in each component of a Box action, and
             for a Discrete space its first action minus 1, which is none of its actions.
 
@@ -90,7 +90,7 @@ class Spec:
         self.low, self.high = low.astype(np.float32), high.astype(np.float32)
         self.act_shape, self.act_dim = tuple(action_space.shape or ()), len(self.low)
         self.center = (self.high + self.low) / 2
-        self.half_range = _inner_half_range(self.low, self.high, self.center)
+        self.action_scale = _inner_action_scale(self.low, self.high, self.center)
         self.no_action = float("nan") if self.actions is None else int(self.low[0]) - 1
 
     @classmethod
@@ -136,7 +136,7 @@ class Spec:
                 leading dimension).
 
         Returns:
-            One matrix `[lanes, width]` for each of `groups`; lanes is 1 for a single observation.
+            One matrix `[num_envs, width]` for each of `groups`; lanes is 1 for a single observation.
 
         Raises:
             ValueError: arrays of another shape; no real numbers; or, where the space is one of whole numbers (Discrete,
@@ -187,21 +187,21 @@ class Spec:
             packed: the next observations of all lanes, packed.
             final_observation: one observation, a batch, or an array of objects with an observation for each
                 lane that ended and None elsewhere (`info["final_obs"]` of gymnasium's SAME_STEP mode).
-            ended: `[lanes]`, bool.
+            ended: `[num_envs]`, bool.
         """
         is_objects = isinstance(final_observation, np.ndarray) and final_observation.dtype == object
         if not is_objects:
             final = self.pack(final_observation)
             return tuple(np.where(ended[:, None], b, a) for a, b in zip(packed, final, strict=True))
         packed = tuple(part.copy() for part in packed)
-        for lane in np.flatnonzero(ended):
-            if final_observation[lane] is not None:
-                for part, final in zip(packed, self.pack(final_observation[lane]), strict=True):
-                    part[lane] = final[0]
+        for env_index in np.flatnonzero(ended):
+            if final_observation[env_index] is not None:
+                for part, final in zip(packed, self.pack(final_observation[env_index]), strict=True):
+                    part[env_index] = final[0]
         return packed
 
     def unpack(self, packed: Packed) -> dict[str, np.ndarray]:
-        """The arrays `[lanes, *shape]` of packed observations, by leaf name, as clients send them."""
+        """The arrays `[num_envs, *shape]` of packed observations, by leaf name, as clients send them."""
         return {
             leaf.name: packed[self.groups.index(leaf.group)][:, leaf.columns]
             .reshape(-1, *leaf.shape)
@@ -213,10 +213,10 @@ class Spec:
         """A copy of actions in the shape and dtype of the environment, inside its bounds to the last bit.
 
         Args:
-            action: `[lanes, act_dim]`, or as it leaves.
+            action: `[num_envs, act_dim]`, or as it leaves.
 
         Returns:
-            `[lanes, *act_shape]`.
+            `[num_envs, *act_shape]`.
         """
         space = self.action_space
         if len(self.act_shape) != 1:
@@ -226,8 +226,8 @@ class Spec:
         converted = np.maximum(action, space.low, dtype=space.dtype)
         return np.minimum(converted, space.high, out=converted)
 
-    def served(self, action: np.ndarray) -> np.ndarray:
-        """Actions, the first of `[lanes, n]`, as people get them: `[lanes, *act_shape]`; int64 if Discrete."""
+    def to_user(self, action: np.ndarray) -> np.ndarray:
+        """Actions, the first of `[num_envs, n]`, as people get them: `[num_envs, *act_shape]`; int64 if Discrete."""
         return self.shaped(action[:, : self.act_dim]) if self.actions is None else action[:, 0].astype(np.int64)
 
     def shaped(self, actions: np.ndarray) -> np.ndarray:
@@ -264,12 +264,12 @@ class Spec:
         if not isinstance(observation, Mapping) or set(observation) != {leaf.name for leaf in self.leaves}:
             raise ValueError(
                 f"`observation` must be a dict of arrays with the keys and shapes {self.shapes}, or a batch: such a "
-                f"dict whose arrays have a leading batch dimension. Received: {_form(observation)}"
+                f"dict whose arrays have a leading batch dimension. Received: {_describe(observation)}"
             )
         return [observation[leaf.name] for leaf in self.leaves]
 
 
-def _form(observation: Any) -> str:
+def _describe(observation: Any) -> str:
     """What was given in place of a dict of arrays, and how to make one of a list of observations."""
     if isinstance(observation, Mapping):
         return f"a dict with the keys {list(observation)}"
@@ -281,11 +281,11 @@ def _form(observation: Any) -> str:
     return type(observation).__name__
 
 
-def _inner_half_range(low: np.ndarray, high: np.ndarray, center: np.ndarray) -> np.ndarray:
-    half_range = (high - low) / 2
-    while (outside := (center + half_range > high) | (center - half_range < low)).any():
-        half_range = np.where(outside, np.nextafter(half_range, np.float32(0)), half_range)
-    return half_range
+def _inner_action_scale(low: np.ndarray, high: np.ndarray, center: np.ndarray) -> np.ndarray:
+    action_scale = (high - low) / 2
+    while (outside := (center + action_scale > high) | (center - action_scale < low)).any():
+        action_scale = np.where(outside, np.nextafter(action_scale, np.float32(0)), action_scale)
+    return action_scale
 
 
 def _as_rows(leaf: Leaf, part: np.ndarray) -> np.ndarray:
@@ -295,21 +295,21 @@ def _as_rows(leaf: Leaf, part: np.ndarray) -> np.ndarray:
         expected = f"{shape}, or {('batch', *shape)}".replace("'", "")
         raise ValueError(f"`{leaf.name}` of an observation must have shape {expected}. Received: shape={part.shape}")
     if part.dtype != leaf.group or leaf.dtype == "int32":
-        _check_kept(leaf, part)
+        _check_representable(leaf, part)
     return part.reshape(len(part) if is_batch else 1, -1)
 
 
-def _check_kept(leaf: Leaf, part: np.ndarray) -> None:
+def _check_representable(leaf: Leaf, part: np.ndarray) -> None:
     """Raises `ValueError` unless an array's numbers can be stored as what they are."""
     if part.dtype.kind not in "biuf":
         raise ValueError(f"`{leaf.name}` of an observation must be real numbers. Received: {part!r}")
-    if leaf.whole is not None:
-        low, high = leaf.whole
-        is_kept = (part >= low) & (part <= high) & (part == np.floor(part))
-        if not is_kept.all():
+    if leaf.integer_bounds is not None:
+        low, high = leaf.integer_bounds
+        is_representable = (part >= low) & (part <= high) & (part == np.floor(part))
+        if not is_representable.all():
             received = repr(part)
             if part.ndim > len(leaf.shape):
-                index = tuple(np.argwhere(~is_kept)[0].tolist())
+                index = tuple(np.argwhere(~is_representable)[0].tolist())
                 received = f"{part[index]} in row {index[0]}" + (f" at {list(index[1:])}" if index[1:] else "")
             raise ValueError(
                 f"`{leaf.name}` of an observation must be whole numbers in {leaf.space}, from {_range(low, high)}. "
@@ -344,7 +344,7 @@ def _leaves(space: spaces.Space) -> tuple[Leaf, ...]:
         group = "uint8" if dtype == "uint8" else "float32"
         size = int(np.prod(part.shape or (1,)))
         columns = slice(used[group], used[group] + size)
-        leaves.append(Leaf(name, part, dtype, group, columns, tuple(part.shape or ()), whole_numbers(part)))
+        leaves.append(Leaf(name, part, dtype, group, columns, tuple(part.shape or ()), integer_bounds_of(part)))
         used[group] += size
     if not leaves:
         raise ValueError(f"The observation space {space} is empty. {SUPPORTED}")

@@ -19,8 +19,8 @@ class Purpose(enum.IntEnum):
     LAYERS = 5
     BRANCHES = 6
     DUELING = 7
-    ROUNDS = 8
-    MEMORY = 9
+    UPDATE_PHASES = 8
+    RECURRENT = 9
 
 
 def stream(purpose: Purpose, seed: int, *key: int) -> np.random.SeedSequence:

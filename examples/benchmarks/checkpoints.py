@@ -62,15 +62,15 @@ class Measured(tfdpg.callbacks.Checkpoint):
 def filled(replay: str, rows: int) -> tfdpg.TD3:
     """An agent whose replay is full: of episodes of 1,000 steps, as HalfCheetah has."""
     agent = tfdpg.TD3("HalfCheetah-v5", replay=replay, replay_size=rows, start_steps=0, update_after=0)
-    rng, lanes = np.random.default_rng(0), np.arange(min(1000, rows // 2))
+    rng, env_indices = np.random.default_rng(0), np.arange(min(1000, rows // 2))
 
     def observation() -> tuple[np.ndarray, ...]:
-        return (rng.normal(size=(len(lanes), 17)).astype(np.float32),)
+        return (rng.normal(size=(len(env_indices), 17)).astype(np.float32),)
 
-    agent.replay.begin(lanes, observation())
+    agent.replay.begin(env_indices, observation())
     while agent.replay.added < rows:
-        zeros = np.zeros(len(lanes))
-        agent.replay.add(lanes, rng.uniform(-1, 1, (len(lanes), 6)), zeros, zeros, observation())
+        zeros = np.zeros(len(env_indices))
+        agent.replay.add(env_indices, rng.uniform(-1, 1, (len(env_indices), 6)), zeros, zeros, observation())
     return agent
 
 

@@ -24,10 +24,10 @@ import ray
 
 import tfdpg
 from tfdpg import distributed
-from tfdpg.acting import Behaviour
-from tfdpg.distributed.chunks import Order
+from tfdpg.acting import BehaviourPolicy
+from tfdpg.distributed.chunks import RolloutRequest
 from tfdpg.distributed.policies import policy_for_workers
-from tfdpg.distributed.processes import OBJECT_STORE
+from tfdpg.distributed.processes import OBJECT_STORE_BYTES
 from tfdpg.distributed.worker import Worker
 
 CHUNKS = (10, 50, 100, 500, 1000)
@@ -118,9 +118,9 @@ def sizes(env_id: str, chunk: int) -> dict[str, float]:
     agent = new_agent(env_id)
     policy, weights = policy_for_workers(agent, "numpy")
     make_env = functools.partial(gym.make, env_id)
-    behaviour = Behaviour(agent.spec, policy, agent.behaviour.exploration.at_scale(0.1))
+    behaviour = BehaviourPolicy(agent.spec, policy, agent.behaviour.exploration.at_scale(0.1))
     worker = Worker(0, agent.spec, make_env, behaviour, 0, 1000)
-    sent = worker.rollout(weights(), 0, Order(chunk, 0, 1.0, 0))
+    sent = worker.rollout(weights(), 0, RolloutRequest(chunk, 0, 1.0, 0))
     return {"transition": len(pickle.dumps(sent, protocol=5)) / chunk, "weights": weights().nbytes}
 
 
@@ -143,12 +143,12 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) > 1:
         pin(set(cores[1:]))  # what Ray starts inherits this
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE_BYTES)
     pin({cores[0]})
     learning: dict[str, Any] = {"alone": learner_alone(task, seconds), **learner_among_workers(task, seconds)}
     ray.shutdown()
     pin(set(cores))
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE_BYTES)
     by_chunk = {chunk: collecting(env, 2, chunk, steps) for chunk in CHUNKS}
     with tempfile.TemporaryDirectory() as directory:
         make_env = functools.partial(weighed, task, directory)

@@ -1,7 +1,7 @@
 """What the parts of tfdpg cost: importing, starting, acting, storing, drawing, and several environments at once.
 
     OMP_NUM_THREADS=1 taskset -c 0 python examples/benchmarks/parts.py
-    OMP_NUM_THREADS=1 python examples/benchmarks/parts.py --part start --part lanes    # these want two cores
+    OMP_NUM_THREADS=1 python examples/benchmarks/parts.py --part start --part vector_envs    # these want two cores
 
 Times are medians, in microseconds unless it says otherwise, on HalfCheetah-v5 with 256x256 networks.
 """
@@ -72,16 +72,16 @@ def replay() -> dict[str, float]:
     numbers = {}
     for kind in ("uniform", "prioritized"):
         agent = tfdpg.TD3(gym.make("HalfCheetah-v5"), batch_size=256, replay=kind)
-        rng, lanes = np.random.default_rng(0), np.arange(1000)
-        agent.replay.begin(lanes, (rng.normal(size=(1000, 17)),))
+        rng, env_indices = np.random.default_rng(0), np.arange(1000)
+        agent.replay.begin(env_indices, (rng.normal(size=(1000, 17)),))
         for _ in range(999):
             zeros = np.zeros(1000)
-            agent.replay.add(lanes, rng.uniform(-1, 1, (1000, 6)), zeros, zeros, (rng.normal(size=(1000, 17)),))
+            agent.replay.add(env_indices, rng.uniform(-1, 1, (1000, 6)), zeros, zeros, (rng.normal(size=(1000, 17)),))
         errors = rng.exponential(size=(50, 256))
 
         def draw(agent: tfdpg.TD3 = agent, errors: np.ndarray = errors) -> None:
-            _, rows = agent.draw(0, 50)
-            agent.draw.refresh(rows, errors)
+            _, rows = agent.minibatch_builder(0, 50)
+            agent.minibatch_builder.update_priorities(rows, errors)
 
         numbers |= {
             "megabytes of a million rows": agent.replay.nbytes / 1e6,
@@ -111,7 +111,10 @@ def share() -> dict[str, float]:
         return call
 
     agent.replay.add = timed(agent.replay.add)
-    agent.draw.sampler.draw, agent.draw._pack = timed(agent.draw.sampler.draw), timed(agent.draw._pack)
+    agent.minibatch_builder.sampler.sample, agent.minibatch_builder._pack = (
+        timed(agent.minibatch_builder.sampler.sample),
+        timed(agent.minibatch_builder._pack),
+    )
     began = time.perf_counter()
     agent.fit(env, epochs=1, steps_per_epoch=2000, verbose=0)
     return {"percent of training spent adding and drawing": 100 * spent[0] / (time.perf_counter() - began)}
@@ -168,7 +171,7 @@ def in_turns(env: Any, agents: dict[str, Any]) -> dict[str, float]:
     return numbers
 
 
-def lanes() -> dict[str, float]:
+def vector_envs() -> dict[str, float]:
     """Environment steps per second on Ant-v5 without updates: one environment, and eight in processes."""
     import gymnasium as gym
 
@@ -205,7 +208,7 @@ PARTS = {
     "share": share,
     "updates": updates,
     "normalized": normalized,
-    "lanes": lanes,
+    "vector_envs": vector_envs,
 }
 
 

@@ -119,12 +119,12 @@ class Rest:
         """Gives what asks once, and returns the answer."""
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 
-            async def ask():
+            async def send():
                 async with session.post(self.url, data=self.body) as response:
                     response.raise_for_status()
                     return await response.read()
 
-            yield ask
+            yield send
 
     def is_right(self, answer, expected):
         """Whether an answer is the one of a version."""
@@ -159,11 +159,11 @@ async def _load(client, clients, seconds, swap, every):
     """Latencies, answers and errors of so many clients that ask one after the other, each its own questions."""
     times, answers, errors, over = [], [], [], asyncio.Event()
 
-    async def ask_on(ask):
+    async def run_client(send):
         while not over.is_set():
             start = time.perf_counter()
             try:
-                answers.append(await ask())
+                answers.append(await send())
                 times.append(time.perf_counter() - start)
             except Exception as error:
                 errors.append(error)
@@ -174,14 +174,14 @@ async def _load(client, clients, seconds, swap, every):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(over.wait(), every)
 
-    async with client.connected() as ask:
-        await ask()
+    async with client.connected() as send:
+        await send()
         begun = time.perf_counter()
-        asking = [asyncio.create_task(ask_on(ask)) for _ in range(clients)]
+        client_tasks = [asyncio.create_task(run_client(send)) for _ in range(clients)]
         swapping = asyncio.create_task(swap_on())
         await asyncio.sleep(seconds)
         over.set()
-        await asyncio.gather(swapping, *asking)
+        await asyncio.gather(swapping, *client_tasks)
         return times, answers, errors, time.perf_counter() - begun
 
 

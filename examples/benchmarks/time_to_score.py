@@ -34,7 +34,7 @@ EVERY = 5000
 
 Act = Callable[[Any], Any]
 """From an observation to the policy's action."""
-Judge = Callable[[Act], bool]
+ShouldStop = Callable[[Act], bool]
 """Evaluates a policy after `EVERY` more steps; says whether training is over."""
 
 TD3_OF_THE_ZOO = {
@@ -86,30 +86,30 @@ def recipes() -> dict[str, Mapping[str, Any]]:
     return {f"tfdpg {name}": value for name, value in importlib.import_module("tfdpg.recipes").RECIPES.items()}
 
 
-def train(contestant: str, task: str, seed: int, judge: Judge) -> None:
+def train(contestant: str, task: str, seed: int, should_stop: ShouldStop) -> None:
     """Trains until the judge says that it is over."""
     import gymnasium as gym
 
     if contestant in BASELINES:
-        _train_baseline(contestant, gym.make(task), seed, judge)
+        _train_baseline(contestant, gym.make(task), seed, should_stop)
     else:
-        _train_tfdpg(gym.make(task), {} if contestant == PLAIN else recipes()[contestant], seed, judge)
+        _train_tfdpg(gym.make(task), {} if contestant == PLAIN else recipes()[contestant], seed, should_stop)
 
 
-def _train_tfdpg(env: Any, options: Mapping[str, Any], seed: int, judge: Judge) -> None:
+def _train_tfdpg(env: Any, options: Mapping[str, Any], seed: int, should_stop: ShouldStop) -> None:
     import keras
 
     import tfdpg
 
-    class Judged(keras.callbacks.Callback):
+    class StopWhenScored(keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            self.model.stop_training = judge(agent)
+            self.model.stop_training = should_stop(agent)
 
     agent = tfdpg.TD3(env, seed=seed, **options)
-    agent.fit(env, epochs=10**6, steps_per_epoch=EVERY, callbacks=[Judged()], verbose=0)
+    agent.fit(env, epochs=10**6, steps_per_epoch=EVERY, callbacks=[StopWhenScored()], verbose=0)
 
 
-def _train_baseline(contestant: str, env: Any, seed: int, judge: Judge) -> None:
+def _train_baseline(contestant: str, env: Any, seed: int, should_stop: ShouldStop) -> None:
     import numpy as np
     from stable_baselines3.common.noise import NormalActionNoise
 
@@ -122,7 +122,7 @@ def _train_baseline(contestant: str, env: Any, seed: int, judge: Judge) -> None:
     over = False
     while not over:
         model.learn(EVERY, reset_num_timesteps=False)
-        over = judge(lambda observation: model.predict(observation, deterministic=True)[0])
+        over = should_stop(lambda observation: model.predict(observation, deterministic=True)[0])
 
 
 def evaluate(env: Any, act: Act) -> float:
@@ -146,7 +146,7 @@ def measure(contestant: str, task: str, seed: int, minutes: float, steps: int) -
     trained, began = 0.0, time.perf_counter()
     run = Run(contestant, task, seed, False, 0.0, 0, float("-inf"))
 
-    def judge(act: Act) -> bool:
+    def should_stop(act: Act) -> bool:
         nonlocal trained, began, run
         trained += time.perf_counter() - began
         returns.append(evaluate(env, act))
@@ -157,7 +157,7 @@ def measure(contestant: str, task: str, seed: int, minutes: float, steps: int) -
         began = time.perf_counter()
         return run.answers(minutes, steps)
 
-    train(contestant, task, seed, judge)
+    train(contestant, task, seed, should_stop)
     return run
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tfdpg.cli.training import configured
+from tfdpg.cli.training import parse_training_flags
 from tfdpg.curves import COMMAND, command, points
 from tfdpg.scores import score
 
@@ -45,8 +45,8 @@ def queued() -> dict[str, str]:
 
 def names() -> dict[str, str]:
     """The arguments of each training, by its name: those that are here, then those that are to be."""
-    here = {file.relative_to(RESULTS).with_suffix("").as_posix(): command(file) for file in RESULTS.rglob("*.csv")}
-    return queued() | {name: shlex.join(words) for name, words in sorted(here.items()) if words}
+    recorded = {file.relative_to(RESULTS).with_suffix("").as_posix(): command(file) for file in RESULTS.rglob("*.csv")}
+    return queued() | {name: shlex.join(words) for name, words in sorted(recorded.items()) if words}
 
 
 def train(arguments: str, run_dir: Path) -> tuple[Path, float]:
@@ -57,14 +57,17 @@ def train(arguments: str, run_dir: Path) -> tuple[Path, float]:
         CalledProcessError: the training failed.
     """
     agent, *words = shlex.split(arguments)
-    (config,) = configured(agent, words)[1]
+    (config,) = parse_training_flags(agent, words)[1]
     run, begin = run_dir / f"seed-{config.seed}", ["train", agent, *words, "--run-dir", str(run_dir), "--verbose", "2"]
     if (run / "run.json").exists():
-        there, wanted = json.loads((run / "run.json").read_text()), json.loads(json.dumps(dataclasses.asdict(config)))
-        del there["options"]["verbose"], wanted["options"]["verbose"]
-        if there != wanted:
+        previous, wanted = (
+            json.loads((run / "run.json").read_text()),
+            json.loads(json.dumps(dataclasses.asdict(config))),
+        )
+        del previous["options"]["verbose"], wanted["options"]["verbose"]
+        if previous != wanted:
             raise ValueError(f"{run} is of another command. Choose another --run-dir, or remove it.")
-        begin = ["train", "--resume", str(run), *["--trusted"] * bool(config.foreign)]
+        begin = ["train", "--resume", str(run), *["--trusted"] * bool(config.external_references)]
     settings = {"OMP_NUM_THREADS": "1", "MUJOCO_GL": "disabled"}
     began = time.time()
     subprocess.run([sys.executable, "-m", "tfdpg", *begin], env=settings | os.environ, check=True)
@@ -75,8 +78,8 @@ def write(run: Path, out: Path, arguments: str, seconds: float) -> None:
     """Writes the evaluations of a run, after what they were made with."""
     with (run / "progress.csv").open() as file:
         rows = list(csv.DictReader(file))
-    kept = ("epoch", "env_steps", "return", "steps_per_second")
-    columns = [name for name in rows[0] if name in kept or name.startswith("val_")]
+    printed_columns = ("epoch", "env_steps", "return", "steps_per_second")
+    columns = [name for name in rows[0] if name in printed_columns or name.startswith("val_")]
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"]
     commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or "unknown"
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)

@@ -13,7 +13,7 @@ class Refused(RuntimeError):
     """What the server says of a request that it does not answer."""
 
 
-def ask(url, content=None):
+def send_request(url, content=None):
     """The JSON of an answer: to a GET, or to a POST of `content`."""
     body = None if content is None else json.dumps(content).encode()
     try:
@@ -26,19 +26,19 @@ def ask(url, content=None):
 
 def in_columns(url, signature, **inputs):
     """The outputs of a signature; each input is a list of rows. One output comes without its name."""
-    return ask(f"{url}:predict", {"signature_name": signature, "inputs": inputs})["outputs"]
+    return send_request(f"{url}:predict", {"signature_name": signature, "inputs": inputs})["outputs"]
 
 
 def in_rows(url, signature, rows):
     """The outputs for each row, which is an object with the inputs by name. One output comes without its name."""
-    return ask(f"{url}:predict", {"signature_name": signature, "instances": rows})["predictions"]
+    return send_request(f"{url}:predict", {"signature_name": signature, "instances": rows})["predictions"]
 
 
 def main():
     """Prints actions for two observations, and what the critics think of them."""
     arguments = parser().parse_args()
     url = f"http://{arguments.address}/v1/models/{arguments.model}"
-    signatures = ask(f"{url}/metadata")["metadata"]["signature_def"]["signature_def"]
+    signatures = send_request(f"{url}/metadata")["metadata"]["signature_def"]["signature_def"]
     width = int(signatures["pi"]["inputs"]["x"]["tensor_shape"]["dim"][-1]["size"])
     if arguments.label:
         url += f"/labels/{arguments.label}"

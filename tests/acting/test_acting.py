@@ -6,7 +6,7 @@ from gymnasium import spaces
 
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
-from tfdpg.acting import ACTIVATIONS, MLPActor, Moments, encode, mlp
+from tfdpg.acting import ACTIVATIONS, NumpyPolicy, RunningStatistics, encode, mlp
 from tfdpg.networks import compiled_actor, flat_weights
 
 
@@ -20,12 +20,12 @@ def packed_samples(spec, count):
 def test_actions_equal_keras(space):
     spec = Spec(space, ACTION)
     pi = networks.mlp_actor(spec, hidden_units=(16, 8), seed=3)
-    actor = MLPActor(spec, mlp((16, 8), "relu"))
+    actor = NumpyPolicy(spec, mlp((16, 8), "relu"))
     actor.load(flat_weights(pi).numpy())
-    for lanes in (1, 5):
-        packed = packed_samples(spec, lanes)
+    for num_envs in (1, 5):
+        packed = packed_samples(spec, num_envs)
         expected = compiled_actor(spec, pi)(packed)
-        assert expected.shape == (lanes, 2)
+        assert expected.shape == (num_envs, 2)
         np.testing.assert_allclose(actor(packed), expected, rtol=1e-5, atol=1e-6)
         assert (actor(packed) >= spec.low).all() and (actor(packed) <= spec.high).all()
 
@@ -34,7 +34,7 @@ def test_actions_equal_keras(space):
 def test_activations_equal_keras(activation):
     spec = Spec(OBSERVATIONS["matrix"], ACTION)
     pi = networks.mlp_actor(spec, hidden_units=(32, 32), activation=activation, seed=1)
-    actor = MLPActor(spec, mlp((32, 32), activation))
+    actor = NumpyPolicy(spec, mlp((32, 32), activation))
     actor.load(flat_weights(pi).numpy())
     packed = packed_samples(spec, 9)
     np.testing.assert_allclose(actor(packed), compiled_actor(spec, pi)(packed), rtol=1e-5, atol=1e-6)
@@ -57,7 +57,7 @@ def test_one_hot_by_hand():
 def test_wrong_number_of_weights():
     spec = Spec(OBSERVATIONS["box"], ACTION)
     with pytest.raises(ValueError, match="must have 26 elements. Received: 27"):
-        MLPActor(spec, mlp((4,), "relu")).load(np.zeros(27, np.float32))
+        NumpyPolicy(spec, mlp((4,), "relu")).load(np.zeros(27, np.float32))
 
 
 def test_a_worker_that_acts_never_imports_tensorflow():
@@ -69,8 +69,8 @@ def test_a_worker_that_acts_never_imports_tensorflow():
 
 
 def test_stored_moments_are_of_as_many_features():
-    moments = Moments(Spec(spaces.Box(-1, 1, (3,)), ACTION))
+    observation_statistics = RunningStatistics(Spec(spaces.Box(-1, 1, (3,)), ACTION))
     for name in ("moments_mean", "moments_squares"):
         with pytest.raises(ValueError, match="must be of 3 features"):
-            moments.restore(moments.state() | {name: np.zeros(2)})
-    moments.restore(moments.state())
+            observation_statistics.restore(observation_statistics.state() | {name: np.zeros(2)})
+    observation_statistics.restore(observation_statistics.state())

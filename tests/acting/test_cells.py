@@ -6,8 +6,8 @@ import pytest
 from gymnasium import spaces
 
 from tfdpg import Spec
-from tfdpg.acting import MLPActor, Recall, mlp
-from tfdpg.acting.cells import go_on, make_cells
+from tfdpg.acting import NumpyPolicy, RecurrentSpec, mlp
+from tfdpg.acting.cells import make_cells, step_cells
 
 KERAS = {"lstm": keras.layers.LSTMCell, "gru": keras.layers.GRUCell, "rnn": keras.layers.SimpleRNNCell}
 STATES = {"lstm": 2, "gru": 1, "rnn": 1}
@@ -36,7 +36,7 @@ def rnn(x, h, kernel, recurrent, bias):
 
 
 def taking(arrays):
-    """Takes weights off a flat array, as `MLPActor.load` does."""
+    """Takes weights off a flat array, as `NumpyPolicy.load` does."""
     flat, start = np.concatenate([array.ravel() for array in arrays]).astype(np.float32), 0
 
     def take(*shape):
@@ -56,15 +56,15 @@ def test_a_step_gate_by_gate(kind, gates, step, rng):
     (cell,) = make_cells(((kind, units),), width, taking(weights))
     found = cell(x.astype(np.float32), state.astype(np.float32))
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found, [step(*lane, *weights) for lane in zip(x, state, strict=True)], atol=1e-5)
+    np.testing.assert_allclose(found, [step(*row, *weights) for row in zip(x, state, strict=True)], atol=1e-5)
 
 
 @pytest.mark.parametrize("kinds", [("lstm",), ("gru",), ("rnn",), ("lstm", "gru", "lstm")], ids="-".join)
-@pytest.mark.parametrize("lanes", [1, 6])
-def test_sequences_equal_keras(kinds, lanes, rng):
+@pytest.mark.parametrize("num_envs", [1, 6])
+def test_sequences_equal_keras(kinds, num_envs, rng):
     layers = [KERAS[kind](units) for kind, units in zip(kinds, (7, 4, 3), strict=False)]
     stack = keras.layers.RNN(layers, return_sequences=True, return_state=True)
-    x = rng.normal(size=(lanes, 9, 5)).astype(np.float32)
+    x = rng.normal(size=(num_envs, 9, 5)).astype(np.float32)
     stack(x)
     for weight in stack.weights:
         weight.assign(rng.normal(size=weight.shape))
@@ -72,10 +72,10 @@ def test_sequences_equal_keras(kinds, lanes, rng):
     cells = make_cells(
         tuple((kind, layer.units) for kind, layer in zip(kinds, layers, strict=True)), 5, taking(stack.get_weights())
     )
-    state = np.zeros((lanes, sum(cell.state_width for cell in cells)), np.float32)
+    state = np.zeros((num_envs, sum(cell.state_width for cell in cells)), np.float32)
     for t in range(9):
         before = state.copy()
-        kept, (output, state) = state, go_on(cells, x[:, t], state)
+        kept, (output, state) = state, step_cells(cells, x[:, t], state)
         np.testing.assert_array_equal(kept, before)  # what was recalled is stored with the step
         np.testing.assert_allclose(output, y[:, t], atol=1e-5)
     flat = [part for state in states for part in (state if isinstance(state, (list, tuple)) else [state])]
@@ -86,7 +86,7 @@ def test_sequences_equal_keras(kinds, lanes, rng):
 @pytest.mark.parametrize("action", [False, True])
 def test_an_actor_with_a_memory_equals_keras(action, reward, rng):
     spec = Spec(spaces.Box(-5, 5, (3,)), BOX)
-    recall = Recall(spec, action, reward, (("h", 4), ("c", 4)), stored=True)
+    recurrent_spec = RecurrentSpec(spec, action, reward, (("h", 4), ("c", 4)), stored=True)
     cell, first, last = keras.layers.LSTMCell(4), keras.layers.Dense(6, "relu"), keras.layers.Dense(2, "tanh")
     mean, variance = rng.normal(size=3), rng.uniform(1, 2, 3)
 
@@ -104,18 +104,18 @@ def test_an_actor_with_a_memory_equals_keras(action, reward, rng):
         weight.assign(rng.normal(size=weight.shape))
     expected = act(observation, before, reward_before, h, c)
 
-    actor = MLPActor(spec, mlp((6,), "relu"), (1e-3, 2.0), cells=(("lstm", 4),), recall=recall)
+    actor = NumpyPolicy(spec, mlp((6,), "relu"), (1e-3, 2.0), cells=(("lstm", 4),), recurrent_spec=recurrent_spec)
     weights = [mean, variance, *(weight.numpy() for weight in (*cell.weights, *first.weights, *last.weights))]
     flat = np.concatenate([weight.ravel() for weight in weights]).astype(np.float32)
     actor.load(flat)
     parts = [before] * action + [reward_before] * reward + [h, c]
-    recalled = np.concatenate(parts, axis=1).astype(np.float32)
-    given = recalled.copy()
-    np.testing.assert_allclose(actor((observation, recalled)), expected, atol=1e-5)
-    np.testing.assert_array_equal(recalled, given)
+    recurrent_inputs = np.concatenate(parts, axis=1).astype(np.float32)
+    given = recurrent_inputs.copy()
+    np.testing.assert_allclose(actor((observation, recurrent_inputs)), expected, atol=1e-5)
+    np.testing.assert_array_equal(recurrent_inputs, given)
 
     other = actor.without_weights()
     other.load(flat)
-    np.testing.assert_array_equal(other((observation, recalled)), actor((observation, recalled)))
+    np.testing.assert_array_equal(other((observation, recurrent_inputs)), actor((observation, recurrent_inputs)))
     with pytest.raises(ValueError, match=f"must have {len(flat)} elements. Received: {len(flat) + 1}"):
         actor.load(np.append(flat, np.float32(0)))

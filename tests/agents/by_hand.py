@@ -7,11 +7,11 @@ from gymnasium import spaces
 
 import tfdpg
 from tfdpg.networks import unpack_transitions
-from tfdpg.replay import Layout
+from tfdpg.replay import TransitionLayout
 
 ACTION = spaces.Box(np.array([-1.0], np.float32), np.array([3.0], np.float32))
 SPEC = tfdpg.Spec(spaces.Box(-9, 9, (1,)), ACTION)
-LAYOUT = Layout.of(SPEC)
+LAYOUT = TransitionLayout.of(SPEC)
 PI, Q1, Q2 = 0.4, (0.5, -0.3), (0.2, 0.7)
 PI_T, Q1_T, Q2_T = -0.3, (0.6, 0.4), (0.1, 0.8)  # of the targets
 

@@ -18,6 +18,6 @@ def hard():
     return keras.layers.LSTMCell(3, recurrent_activation="hard_sigmoid")
 
 
-def remembering(env, **options):
+def recurrent_agent(env, **options):
     """An agent with a memory, which learns little, so that there is nothing to compile."""
     return tfdpg.DDPG(env, **SMALL | {"recurrent": "lstm"} | options)

@@ -21,7 +21,7 @@ D4PG = {"v_min": -500, "v_max": 500, "replay": "uniform", "polyak": 0.995, "targ
 ACER = EACH | {"n_steps": 5, "replay_start": 10, "on_policy": True}
 
 
-def in_its_words(changes):
+def acer_options(changes):
     """ACER never acts at random, waits for `n_steps` of each lane, not for `update_after`, and is slow if `EAGER`."""
     names = {"update_after": "n_steps", "update_every": "n_steps"}
     others = {"start_steps"} | (EAGER.keys() if EAGER.items() <= changes.items() else set())
@@ -29,7 +29,7 @@ def in_its_words(changes):
 
 
 AGENTS = {
-    "ACER": lambda env, **changes: tfdpg.ACER(env, **ACER | in_its_words(changes)),
+    "ACER": lambda env, **changes: tfdpg.ACER(env, **ACER | acer_options(changes)),
     "DDPG": lambda env, **changes: tfdpg.DDPG(env, **SMALL | changes),
     "D4PG": lambda env, **changes: tfdpg.D4PG(env, **SMALL | D4PG | changes),
     "TD3": lambda env, **changes: tfdpg.TD3(env, **SMALL | changes),
@@ -39,17 +39,17 @@ AGENTS = {
 brief = pytest.mark.filterwarnings(
     "ignore:This training ends at", "ignore:No episode ended", "ignore:.* lie at their bounds"
 )
-"""Tests that train for so few steps that `fit` has doubts, which tests/training/test_doubts.py looks at."""
+"""Tests that train for so few steps that `fit` has doubts, which tests/training/test_training_warnings.py looks at."""
 
 
 def fit_briefly(agent, env, **options):
-    """`fit` for so few steps that it has doubts, at which tests/training/test_doubts.py looks."""
+    """`fit` for so few steps that it has doubts, at which tests/training/test_training_warnings.py looks."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This training ends at|No episode ended|.*actions lie at their bounds")
         return agent.fit(env, **{"verbose": 0} | options)
 
 
-def roster(*quick):
+def parametrize_agents(*quick):
     """Parametrizes a test with the agents: quick are those that differ in what it tests, the others are slow."""
     slow = [pytest.mark.slow]
     params = [pytest.param(make, id=name, marks=[] if name in quick else slow) for name, make in AGENTS.items()]

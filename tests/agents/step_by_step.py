@@ -8,7 +8,7 @@ from gymnasium import spaces
 import tfdpg
 
 LOW, HIGH = np.array([-1.0, 0.0]), np.array([3.0, 1.0])
-CENTER, HALF_RANGE = (LOW + HIGH) / 2, (HIGH - LOW) / 2
+CENTER, ACTION_SCALE = (LOW + HIGH) / 2, (HIGH - LOW) / 2
 LENGTH, BURN_IN, GAMMA, POLYAK, RATE, ETA = 4, 3, 0.9, 0.8, 0.1, 0.9
 SPEC = tfdpg.Spec(spaces.Box(-9, 9, (2,)), spaces.Box(LOW.astype(np.float32), HIGH.astype(np.float32)))
 LENGTHS = ((1, True), (2, False), (9, False), (3, True), (14, True), (2, True), (6, None))
@@ -71,7 +71,7 @@ class Net:
         self.torso = rest
         self.state_width = sum(2 * units if kind == "lstm" else units for kind, units in kinds)
 
-    def go_on(self, x, state):
+    def step_cells(self, x, state):
         """What is remembered `[units]` after one more step, and the state."""
         states = []
         for kind, units, weights in self.cells:
@@ -82,13 +82,13 @@ class Net:
             states.append(own)
         return x, tf.concat(states, 0)
 
-    def answer(self, remembered, action=None):
+    def apply_torso(self, rnn_output, action=None):
         kernel, bias, out_kernel, out_bias = self.torso
-        x = remembered if action is None else tf.concat([remembered, (action - CENTER) / HALF_RANGE], 0)
+        x = rnn_output if action is None else tf.concat([rnn_output, (action - CENTER) / ACTION_SCALE], 0)
         return tf.linalg.matvec(out_kernel, tf.tanh(tf.linalg.matvec(kernel, x, True) + bias), True) + out_bias
 
-    def act(self, remembered):
-        return CENTER + HALF_RANGE * tf.tanh(self.answer(remembered))
+    def act(self, rnn_output):
+        return CENTER + ACTION_SCALE * tf.tanh(self.apply_torso(rnn_output))
 
 
 def lstm(x, state, kernel, recurrent_kernel, bias):
@@ -171,32 +171,32 @@ class StepByStep:
             state = tf.zeros(pi.state_width, tf.float64)
             for t in range(len(episode.actions)):
                 episode.states.append(state)
-                _, state = pi.go_on(self.seen(episode, t), state)
+                _, state = pi.step_cells(self.seen(episode, t), state)
 
     def seen(self, episode, t):
         """What a memory sees at a step."""
-        x, moments = episode.observations[t], self.agent.normalizers
-        if moments:
-            mean, variance = moments[0].mean.numpy().astype(float), moments[0].variance.numpy().astype(float)
+        x, normalizers = episode.observations[t], self.agent.normalizers
+        if normalizers:
+            mean, variance = normalizers[0].mean.numpy().astype(float), normalizers[0].variance.numpy().astype(float)
             x = np.clip((x - mean) / (np.sqrt(variance) + 1e-8), -5, 5)
         if "action" in self.options.remembers:
             before = CENTER if t == 0 else np.clip(episode.actions[t - 1], LOW, HIGH)
-            x = np.append(x, (before - CENTER) / HALF_RANGE)
+            x = np.append(x, (before - CENTER) / ACTION_SCALE)
         if "reward" in self.options.remembers:
             x = np.append(x, 0 if t == 0 else episode.rewards[t - 1])
         return tf.constant(x, tf.float64)
 
-    def remembered(self, net, episode, first, learn_from, stop, is_policy=False):
+    def rnn_output(self, net, episode, first, learn_from, stop, is_policy=False):
         """What is remembered at the steps from `learn_from`, by their numbers; the way there has no gradient."""
         stored = is_policy and self.options.stored_state
-        state, there = episode.states[first] if stored else tf.zeros(net.state_width, tf.float64), {}
+        state, outputs_by_step = episode.states[first] if stored else tf.zeros(net.state_width, tf.float64), {}
         for t in range(first, stop):
             if t == learn_from:
                 state = tf.stop_gradient(state)
-            remembered, state = net.go_on(self.seen(episode, t), state)
+            rnn_output, state = net.step_cells(self.seen(episode, t), state)
             if t >= learn_from:
-                there[t] = remembered
-        return there
+                outputs_by_step[t] = rnn_output
+        return outputs_by_step
 
     def targets(self, episode, first, steps, noise):
         """For each step the target, r + ... + γᵐ (1 − d) min Q_targ(s', clip(π_targ(s') + noise)), and its mean.
@@ -205,16 +205,16 @@ class StepByStep:
         """
         taken, n = len(episode.actions), self.options.n_step
         stop = min(steps[-1] + n, taken) + 1
-        memories = {
-            name: self.remembered(net, episode, first, first, stop, name == "pi") for name, net in self.target.items()
+        rnn_outputs = {
+            name: self.rnn_output(net, episode, first, first, stop, name == "pi") for name, net in self.target.items()
         }
         targets = []
         for s, sample in zip(steps, noise, strict=False):
             m = min(n, taken - s)
             reward = sum(GAMMA**k * episode.rewards[s + k] for k in range(m))
             discount = 0.0 if episode.terminated and s + m == taken else GAMMA**m
-            action = tf.clip_by_value(self.target["pi"].act(memories["pi"][s + m]) + sample, LOW, HIGH)
-            outputs = [self.target[name].answer(memories[name][s + m], action) for name in self.critics]
+            action = tf.clip_by_value(self.target["pi"].act(rnn_outputs["pi"][s + m]) + sample, LOW, HIGH)
+            outputs = [self.target[name].apply_torso(rnn_outputs[name][s + m], action) for name in self.critics]
             output = min(outputs, key=self.head.mean)
             mean = reward + discount * self.head.mean(output)
             targets.append((self.head.target(reward, discount, output), mean))
@@ -245,9 +245,9 @@ class StepByStep:
             with tf.GradientTape() as tape:
                 tape.watch(net.weights)
                 for i, ((episode, first, steps, targets), weight) in enumerate(zip(sequences, weights, strict=True)):
-                    there = self.remembered(net, episode, first, steps[0], steps[-1] + 1)
+                    outputs_by_step = self.rnn_output(net, episode, first, steps[0], steps[-1] + 1)
                     for k, (s, (target, mean)) in enumerate(zip(steps, targets, strict=True)):
-                        output = net.answer(there[s], tf.constant(episode.actions[s]))
+                        output = net.apply_torso(outputs_by_step[s], tf.constant(episode.actions[s]))
                         each = self.head.loss(target, output)
                         loss += weight * each / count
                         loss_q += float(each) / count
@@ -265,12 +265,12 @@ class StepByStep:
         with tf.GradientTape() as tape:
             tape.watch(pi.weights)
             for episode, first, steps, _ in sequences:
-                policy = self.remembered(pi, episode, first, steps[0], steps[-1] + 1, is_policy=True)
-                there = self.remembered(critic, episode, first, steps[0], steps[-1] + 1)
+                policy = self.rnn_output(pi, episode, first, steps[0], steps[-1] + 1, is_policy=True)
+                outputs_by_step = self.rnn_output(critic, episode, first, steps[0], steps[-1] + 1)
                 for s in steps:
                     action = pi.act(policy[s])
-                    values.append(self.head.mean(critic.answer(there[s], action)))
-                    distances.append(tf.reduce_mean(((action - episode.actions[s]) / HALF_RANGE) ** 2))
+                    values.append(self.head.mean(critic.apply_torso(outputs_by_step[s], action)))
+                    distances.append(tf.reduce_mean(((action - episode.actions[s]) / ACTION_SCALE) ** 2))
             loss, cloning = -sum(values) / count, getattr(self.options, "bc_weight", 0)
             if cloning:
                 size = np.mean([abs(float(value)) for value in values])

@@ -23,7 +23,7 @@ def test_many_updates_at_once_equal_one_by_one_and_xla_computes_the_same(options
     def fitted(jit):
         agent = tfdpg.ACER(gym.make("Pendulum-v1"), **SMALL | {"n_steps": 1000, "jit_compile": jit} | options)
         fit_briefly(agent, gym.make("Pendulum-v1"), epochs=1, steps_per_epoch=60)
-        agent.draw.sampler._steps = 5
+        agent.minibatch_builder.sampler._steps = 5
         return agent
 
     one, many, compiled = fitted(False), fitted(False), fitted(True)
@@ -63,8 +63,8 @@ def test_discrete_actions_begin_where_the_space_says_and_follow_the_probabilitie
 def test_a_round_is_one_update_on_the_newest_windows_and_then_some_on_others():
     env = SyncVectorEnv([lambda: Counter(length=7)] * 3)
     agent = tfdpg.ACER(env, **SMALL | {"replay_ratio": 0, "on_policy": True, "n_steps": 10})
-    drawn, pack = [], agent.draw.pack
-    agent.draw.pack = lambda rows, weights: drawn.append(pack(rows, weights)[0]) or (drawn[-1],)
+    drawn, pack = [], agent.minibatch_builder.pack
+    agent.minibatch_builder.pack = lambda rows, weights: drawn.append(pack(rows, weights)[0]) or (drawn[-1],)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=90)
     assert agent.updates == len(drawn) == 3
     layout = WindowLayout.of(agent.spec, 1 + agent.family.record_width)
@@ -253,7 +253,7 @@ def test_gradients_are_clipped_by_norm_or_by_value_or_by_an_own_optimizer(tmp_pa
 
 
 @pytest.mark.slow
-def test_lanes_that_are_gone_have_no_newest_windows():
+def test_sub_environments_that_are_gone_have_no_newest_windows():
     agent = tfdpg.ACER(SyncVectorEnv([Counter] * 3), **SMALL | {"replay_ratio": 0, "on_policy": True, "batch_size": 1})
     agent.fit(SyncVectorEnv([Counter] * 3), epochs=1, steps_per_epoch=15, verbose=0)
     assert agent.updates == 3

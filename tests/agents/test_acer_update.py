@@ -48,7 +48,7 @@ def slow_update(agent, packed, layout, counter):
     spec, family, d = agent.spec, agent.family, agent.spec.act_dim
     inputs = tf.constant(packed[..., layout.observation])
     key = tf.stack([tf.constant(agent.seed, tf.int64), tf.constant(counter, tf.int64)])
-    judges = agent.networks if agent.critic_average is None else agent.targets
+    value_networks = agent.networks if agent.critic_average is None else agent.targets
     statistics, average = (
         units(agent, pi(tf.reshape(inputs, [-1, 2]))).reshape(3, STEPS + 1, -1)
         for pi in (agent.pi, agent.targets["pi"])
@@ -59,7 +59,7 @@ def slow_update(agent, packed, layout, counter):
         drawn = family.sample(tf.constant(statistics[:, :-1], tf.float32), count, key).numpy()
     direction, target_q, target_v = np.zeros((3, STEPS, statistics.shape[-1])), np.zeros((3, STEPS)), {}
     for b in range(3):
-        v = [value(agent, judges, inputs[b, t : t + 1], statistics[b, t]) for t in range(STEPS + 1)]
+        v = [value(agent, value_networks, inputs[b, t : t + 1], statistics[b, t]) for t in range(STEPS + 1)]
         ret = opc = v[STEPS]
         for t in reversed(range(STEPS)):
             s, discount = inputs[b, t : t + 1], packed[b, t, layout.discount]
@@ -69,7 +69,7 @@ def slow_update(agent, packed, layout, counter):
             action, record = packed[b, t, layout.step][:d], packed[b, t, layout.step][d:]
             ret, opc = (agent.reward_scale * packed[b, t, layout.reward] + discount * x for x in (ret, opc))
             of_step = s, statistics[b, t], action, record, drawn, (b, t)
-            g, rho, q = policy_gradient(agent, judges, ret, opc, v[t], *of_step)
+            g, rho, q = policy_gradient(agent, value_networks, ret, opc, v[t], *of_step)
             k = kl_gradient(agent, average[b, t], statistics[b, t])
             z = g - max(0, (k @ g - agent.delta) / (k @ k)) * k if k @ k else g
             direction[b, t] = z + agent.ent_coef * entropy_gradient(agent, statistics[b, t])
@@ -90,8 +90,8 @@ def units(agent, output):
     output = output.numpy().astype(np.float64)
     if agent.spec.actions:
         return output
-    loc = (output[:, :2] - agent.spec.center) / agent.spec.half_range
-    return np.concatenate([loc, output[:, 2:] / np.tile(agent.spec.half_range, output.shape[1] // 2 - 1)], axis=1)
+    loc = (output[:, :2] - agent.spec.center) / agent.spec.action_scale
+    return np.concatenate([loc, output[:, 2:] / np.tile(agent.spec.action_scale, output.shape[1] // 2 - 1)], axis=1)
 
 
 def value(agent, networks, s, statistics):
@@ -114,16 +114,16 @@ def policy_gradient(agent, networks, ret, opc, v, s, statistics, action, record,
         rho, q, a = statistics / record, networks["q1"](s).numpy()[0], int(action[0]) - 1
         g = np.where(np.arange(3) == a, min(agent.c, rho[a]) * (ret - v) / statistics, 0)
         return g + np.maximum(0, 1 - agent.c / rho) * (q - v), rho[a], q[a]
-    center, half = agent.spec.center, agent.spec.half_range
+    center, action_scale = agent.spec.center, agent.spec.action_scale
     loc, scale = statistics[:2], statistics[2:] if len(statistics) > 2 else np.full(2, 0.3)
-    behaviour = ((record[:2] - center) / half).astype(float), (record[2:] / half).astype(float)
+    behaviour = ((record[:2] - center) / action_scale).astype(float), (record[2:] / action_scale).astype(float)
 
     def ratio(x):
-        x = ((x - center) / half).astype(float)
+        x = ((x - center) / action_scale).astype(float)
         return np.exp((norm.logpdf(x, loc, scale) - norm.logpdf(x, *behaviour)).sum())
 
     def score(x):
-        away = ((x - center) / half - loc) / scale
+        away = ((x - center) / action_scale - loc) / scale
         on_scale = (away**2 - 1) / scale
         return np.concatenate([away / scale, on_scale]) if len(statistics) > 2 else away / scale
 

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 import tfdpg
-from tests.agents.roster import EAGER, roster
+from tests.agents.roster import EAGER, parametrize_agents
 from tests.environments import Counter
 
 SMALL = {"hidden_units": (4,), "batch_size": 8, "jit_compile": False}
@@ -28,7 +28,7 @@ class Matrix(Counter):
         return observation, -10 * float(np.sum(((action - self.target) / (HIGH - LOW)) ** 2)), *ends
 
 
-@roster("TD3")
+@parametrize_agents("TD3")
 def test_everything_that_people_see_has_the_shape_of_the_environment(make, tmp_path):
     agent = make(Matrix(length=10), **EAGER)
     agent.fit(Matrix(length=10), epochs=1, steps_per_epoch=60, verbose=0)
@@ -50,7 +50,7 @@ def test_everything_that_people_see_has_the_shape_of_the_environment(make, tmp_p
 
 
 @pytest.mark.slow
-def test_lanes_and_stored_transitions_have_it_too(tmp_path):
+def test_sub_environments_and_stored_transitions_have_it_too(tmp_path):
     env = SyncVectorEnv([lambda: Matrix(length=10)] * 2)
     agent = tfdpg.DDPG(env, **SMALL, start_steps=10, update_after=10, recorders=tmp_path / "r")
     agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0)

@@ -8,10 +8,10 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tfdpg
-from tests.agents.roster import AGENTS, fit_briefly, needs, roster
+from tests.agents.roster import AGENTS, fit_briefly, needs, parametrize_agents
 from tests.environments import Counter
 
-everyone = roster(*AGENTS)
+everyone = parametrize_agents(*AGENTS)
 
 
 def pendulum():
@@ -36,7 +36,7 @@ def one():
     return functools.cache(fitted)
 
 
-@roster("TD3")
+@parametrize_agents("TD3")
 def test_many_updates_at_once_equal_one_by_one(make):
     one, many = (fitted(make, update_after=400) for _ in range(2))
     assert one.updates == 0
@@ -47,7 +47,7 @@ def test_many_updates_at_once_equal_one_by_one(make):
     assert_same_weights(one, many)
 
 
-@roster("TD3")
+@parametrize_agents("TD3")
 def test_xla_computes_the_same_updates(make):
     plain, compiled = (fitted(make, update_after=400, jit_compile=jit) for jit in (False, True))
     for agent in (plain, compiled):
@@ -56,7 +56,7 @@ def test_xla_computes_the_same_updates(make):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 def test_same_seed_gives_the_same_weights_to_the_bit_and_save_and_load_go_on_identically(make, one, tmp_path):
     agent = fitted(make)
     assert_same_weights(one(make), agent)
@@ -74,7 +74,7 @@ def test_same_seed_gives_the_same_weights_to_the_bit_and_save_and_load_go_on_ide
     assert_same_weights(third, again)
 
 
-@roster("ACER", "DDPG")
+@parametrize_agents("ACER", "DDPG")
 def test_weights_files_and_lists_round_trip(make, one, tmp_path):
     agent, other = one(make), make(pendulum(), seed=5)
     agent.save_weights(tmp_path / "a.weights.h5")
@@ -88,7 +88,7 @@ def test_weights_files_and_lists_round_trip(make, one, tmp_path):
         other.set_weights(agent.get_weights()[1:])
 
 
-@roster("ACER", "DDPG")
+@parametrize_agents("ACER", "DDPG")
 def test_acting_predicting_and_policy_agree(make, one):
     agent = one(make)
     observations = np.stack([pendulum().reset(seed=seed)[0] for seed in range(4)])
@@ -152,7 +152,7 @@ def test_own_loop_over_a_vector_environment_in_each_mode(make, mode):
 
 
 @everyone
-def test_what_a_lane_misuses_is_refused(make):
+def test_what_a_sub_environment_misuses_is_refused(make):
     agent = make(Counter())
     with pytest.raises(RuntimeError, match="must follow act"):
         agent.observe(0.0, np.zeros(2), False, False)
@@ -166,7 +166,7 @@ def test_what_a_lane_misuses_is_refused(make):
         make(Counter()).learn(updates=1)
 
 
-@roster("ACER", "DDPG")
+@parametrize_agents("ACER", "DDPG")
 @pytest.mark.parametrize(
     "argument, value",
     [
@@ -201,7 +201,7 @@ def test_arguments_out_of_range_are_named_with_what_came(make, argument, value):
         make(pendulum(), **{argument: value})
 
 
-@roster("D4PG")
+@parametrize_agents("D4PG")
 def test_an_image_agent_learns_on_raw_bytes_through_an_encoder(make):
     import keras
     from gymnasium import spaces

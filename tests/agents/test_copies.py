@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import tfdpg
-from tests.agents.roster import EAGER, brief, needs, roster
-from tests.environments import Counter, Walk
+from tests.agents.roster import EAGER, brief, needs, parametrize_agents
+from tests.environments import Counter, RandomWalk
 
 pytestmark = brief
 
 
 def fitted(make, **changes):
-    agent = make(Walk(length=7), normalize_observations=True, **changes)
-    agent.fit(Walk(length=7), epochs=1, steps_per_epoch=60, verbose=0)
+    agent = make(RandomWalk(length=7), normalize_observations=True, **changes)
+    agent.fit(RandomWalk(length=7), epochs=1, steps_per_epoch=60, verbose=0)
     return agent
 
 
@@ -25,7 +25,7 @@ def assert_equal(a, b):
         np.testing.assert_array_equal(x, y)
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 def test_a_copy_goes_on_as_the_saved_agent_does(make, tmp_path):
     agent = fitted(make, **EAGER)
     agent.save(tmp_path / "agent")
@@ -38,18 +38,18 @@ def test_a_copy_goes_on_as_the_saved_agent_does(make, tmp_path):
         each.learn(updates=2)
         assert_equal(each, agent)
     for each in (other, loaded):  # the open episode goes on
-        each.fit(Walk(length=7), epochs=2, initial_epoch=1, steps_per_epoch=20, verbose=0)
+        each.fit(RandomWalk(length=7), epochs=2, initial_epoch=1, steps_per_epoch=20, verbose=0)
         assert_equal(each, other)
-    assert (other.replay.opened, other.replay.added) == (77 + 77 // 7, 80 + 12)
+    assert (other.replay.episode_start, other.replay.added) == (77 + 77 // 7, 80 + 12)
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 @pytest.mark.slow
 def test_a_copy_is_independent(make):
     needs(make, "replay")
     agent = fitted(make, replay="prioritized", q_optimizer=keras.optimizers.SGD(0.01, momentum=0.9))
     other, third = copy.deepcopy(agent), copy.deepcopy(agent)
-    agent.fit(Walk(length=7), epochs=3, initial_epoch=1, steps_per_epoch=40, verbose=0)
+    agent.fit(RandomWalk(length=7), epochs=3, initial_epoch=1, steps_per_epoch=40, verbose=0)
     assert (other.env_steps, agent.env_steps) == (60, 140)
     for each in (other, third):
         each.learn(updates=20)  # with the priorities, moments and momenta of then

@@ -15,8 +15,8 @@ from tests.agents.roster import EAGER, SMALL, fit_briefly
 from tests.environments import Counter, Identity
 from tests.losses.test_distributional import slow_projection
 from tfdpg.networks import Categorical, Mixture, head_of
-from tfdpg.replay import Layout, return_range
-from tfdpg.training.support import FIRST_UPDATES, warn_of_edges
+from tfdpg.replay import TransitionLayout, return_range
+from tfdpg.training.support_range import FIRST_UPDATES, warn_of_edges
 
 ATOMS = np.linspace(-2, 2, 5)
 KERNEL = np.array([[0.2, -0.1, 0.4, 0.3, -0.5], [0.1, 0.3, -0.2, 0.6, 0.2]], np.float32)
@@ -306,11 +306,13 @@ def test_priorities_correct_with_the_seed_s_weights():
     rarely = SMALL | EAGER | {"update_every": 10}
     agent = tfdpg.D4PG(env, v_min=-9, v_max=90, **rarely)
     agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
-    rows, weights = agent.draw.sampler.draw(7, 40)
-    priorities = agent.draw.sampler._priorities.ravel()
-    drawable = np.count_nonzero(agent.replay.successor[: agent.replay.size] >= 0)
-    np.testing.assert_allclose(weights, priorities.sum() / (drawable * priorities[rows]), rtol=1e-4)
-    np.testing.assert_array_equal(agent.draw.pack(rows, weights)[0][..., Layout.of(agent.spec).weight], weights)
+    rows, weights = agent.minibatch_builder.sampler.sample(7, 40)
+    priorities = agent.minibatch_builder.sampler._priorities.ravel()
+    with_successor = np.count_nonzero(agent.replay.successor[: agent.replay.size] >= 0)
+    np.testing.assert_allclose(weights, priorities.sum() / (with_successor * priorities[rows]), rtol=1e-4)
+    np.testing.assert_array_equal(
+        agent.minibatch_builder.pack(rows, weights)[0][..., TransitionLayout.of(agent.spec).weight], weights
+    )
     normalised = tfdpg.D4PG(env, normalize_weights=True, **rarely)
     normalised.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
-    assert (normalised.draw.sampler.draw(7, 40)[1].max(axis=1) == 1).all()
+    assert (normalised.minibatch_builder.sampler.sample(7, 40)[1].max(axis=1) == 1).all()

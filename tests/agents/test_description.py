@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tfdpg
-from tests.agents.roster import EAGER, roster
+from tests.agents.roster import EAGER, parametrize_agents
 from tests.environments import Counter
 
 SMALL = {"hidden_units": (4,), "jit_compile": False}
@@ -24,7 +24,7 @@ def test_it_says_on_a_line_who_it_is():
     agent.fit("Pendulum-v1", epochs=1, steps_per_epoch=1010, verbose=0, max_ep_len=200)
     assert repr(agent).endswith(": 1,010 environment steps, 4 updates>")
     # the rows: 1,010 steps, and the last observation of each of six episodes, of which one is open
-    assert repr(agent.replay) == "<Ring: 1,016 of 1,000,000 rows, 25.0 MB when full>"
+    assert repr(agent.replay) == "<ReplayBuffer: 1,016 of 1,000,000 rows, 25.0 MB when full>"
 
 
 def test_an_environment_without_a_name_is_shown_by_its_spaces():
@@ -35,7 +35,7 @@ def test_a_policy_says_where_it_is_from(on_pendulum):
     assert repr(tfdpg.load(on_pendulum)) == f"<Policy of DDPG on Pendulum-v1: {on_pendulum}>"
 
 
-@roster("TD3", "ACER")
+@parametrize_agents("TD3", "ACER")
 def test_the_summary_names_every_network_and_counts_its_parameters(make):
     agent, lines = make(Counter()), []
     agent.summary(print_fn=lines.append)
@@ -49,7 +49,7 @@ def test_the_summary_names_every_network_and_counts_its_parameters(make):
         assert f"{optimizer.name}: learning rate {float(optimizer.learning_rate):g}" in lines
 
 
-@roster("TD3", "ACER")
+@parametrize_agents("TD3", "ACER")
 def test_the_configuration_makes_the_agent_again(make):
     agent = make(Counter(), gamma=0.9, seed=5, normalize_observations=True)
     config = json.loads(json.dumps(agent.get_config()))
@@ -75,7 +75,7 @@ def test_no_seed_is_a_drawn_one_that_is_kept(tmp_path):
     assert not np.array_equal(other.get_weights()[0], one.get_weights()[0])
 
 
-@roster("TD3")
+@parametrize_agents("TD3")
 def test_tab_completion_shows_what_is_public(make):
     agent = make(Counter())
     for name in dir(agent):

@@ -73,9 +73,9 @@ def test_a_device_that_is_not_there_is_refused(make):
         make(Counter(), device="gpu:0")
 
 
-HALVES = ["mixed_float16", "mixed_bfloat16"]
+HALF_PRECISION = ["mixed_float16", "mixed_bfloat16"]
 CASES = [("DDPG", "mixed_bfloat16", False), ("ACER", "mixed_float16", False)]
-CASES += [(name, half, True) for half in HALVES for name in AGENTS]
+CASES += [(name, precision, True) for precision in HALF_PRECISION for name in AGENTS]
 
 
 @pytest.mark.slow
@@ -117,9 +117,9 @@ def test_discrete_actions_are_exported_in_half_precision(tmp_path):
 
 
 def test_half_precision_outputs_of_own_networks_are_refused():
-    half = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "tanh", dtype="mixed_float16")])
+    policy = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "tanh", dtype="mixed_float16")])
     with pytest.raises(ValueError, match=r"`pi` must return float32; give its last layer dtype='float32'. .* float16"):
-        tfdpg.TD3(Counter(), pi=half)
+        tfdpg.TD3(Counter(), pi=policy)
 
 
 def test_float16_losses_are_scaled_and_their_gradients_are_not():

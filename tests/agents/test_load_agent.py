@@ -6,12 +6,12 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tfdpg
-from tests.agents.roster import EAGER, needs, roster
+from tests.agents.roster import EAGER, needs, parametrize_agents
 from tests.agents.test_options import doubled, fitted
 from tests.environments import Counter
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 @pytest.mark.parametrize(
     "options",
     [
@@ -39,8 +39,8 @@ def test_a_replay_moves_into_one_of_another_size(make, options, tmp_path):
         assert np.isfinite(list(again.learn(updates=5).values())).all()
 
 
-@roster("ACER", "DDPG")
-def test_an_open_episode_goes_on_after_loading_in_every_lane(make, tmp_path):
+@parametrize_agents("ACER", "DDPG")
+def test_an_open_episode_goes_on_after_loading_in_every_sub_environment(make, tmp_path):
     makers = [lambda: Counter(length=7), lambda: Counter(length=4)]
     env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
     agent = make(env, start_steps=0)
@@ -59,7 +59,7 @@ def test_an_open_episode_goes_on_after_loading_in_every_lane(make, tmp_path):
     assert again.replay.added == agent.replay.added == 12 and again.env_steps == agent.env_steps == 9
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 def test_loaded_statistics_are_not_forgotten(make, tmp_path):
     agent = fitted(make, Counter(length=9), steps=60, normalize_observations=True, **EAGER)
     agent.save_weights(tmp_path / "a.weights.h5")
@@ -71,7 +71,7 @@ def test_loaded_statistics_are_not_forgotten(make, tmp_path):
     assert np.abs(other.normalizers[0].mean.numpy() - agent.normalizers[0].mean.numpy()).max() < 1
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 def test_load_agent_changes_what_it_is_told(make, tmp_path):
     needs(make, "pi_lr")
     agent = fitted(make, clip_norm=1.0, **EAGER)
@@ -89,7 +89,7 @@ def test_load_agent_changes_what_it_is_told(make, tmp_path):
     assert {name: getattr(again.options, name) for name in changes} == changes and again.options.clip_norm == 1.0
     assert float(again.optimizers["pi"].learning_rate) == 0.5
     assert float(again.optimizers["q1"].learning_rate) == pytest.approx(agent.options.q_lr)
-    assert again.draw.gamma == 0.5 and again.replay.size == 30
+    assert again.minibatch_builder.gamma == 0.5 and again.replay.size == 30
     newest = agent.replay.rows[agent.replay.size - 30 : agent.replay.size]
     np.testing.assert_array_equal(
         again.replay.rows[np.arange(again.replay.added - 30, again.replay.added) % 30], newest
@@ -107,7 +107,7 @@ def test_load_agent_changes_what_it_is_told(make, tmp_path):
         tfdpg.load_agent(tmp_path / "agent", gama=0.9)
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 def test_objects_are_saved_with_the_agent(make, tmp_path):
     needs(make, "pi_optimizer")
     schedule = tfdpg.exploration.Decay(0.01, minimum=0.1)

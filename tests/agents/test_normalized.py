@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 import tfdpg
-from tests.agents.roster import AGENTS, EAGER, SMALL, fit_briefly, needs, roster
-from tfdpg.networks import Transitions
+from tests.agents.roster import AGENTS, EAGER, SMALL, fit_briefly, needs, parametrize_agents
+from tfdpg.networks import TransitionBatch
 
 SGD = keras.optimizers.SGD(0.1)
 
@@ -28,7 +28,7 @@ def quickly(first, *others):
 
 
 @pytest.mark.parametrize("kind", quickly("batch", "layer", "blocks"))
-@roster("TD3")
+@parametrize_agents("TD3")
 def test_acting_in_numpy_keras_and_the_export_agree(make, kind, tmp_path):
     needs(make, "norm")
     env = gym.make("Pendulum-v1")
@@ -49,7 +49,7 @@ def test_acting_in_numpy_keras_and_the_export_agree(make, kind, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@roster("TD3")
+@parametrize_agents("TD3")
 def test_saved_agents_go_on_as_if_they_had_not_been(make, kind, tmp_path):
     needs(make, "norm")
     env = gym.make("Pendulum-v1")
@@ -68,7 +68,7 @@ def random_batch(seed, size=8):
     rng = np.random.default_rng(seed)
     numbers = [rng.normal(size=(size, 3)), rng.uniform(-2, 2, (size, 1)), rng.normal(size=size), np.full(size, 0.9)]
     arrays = [*numbers, np.ones(size), rng.normal(size=(size, 3))]
-    return Transitions(*(tf.constant(array, tf.float32) for array in arrays))
+    return TransitionBatch(*(tf.constant(array, tf.float32) for array in arrays))
 
 
 def test_one_pass_over_both_has_the_statistics_of_both_and_moves_them_once():
@@ -108,8 +108,8 @@ def test_one_update_of_crossq_is_the_gradient_written_out():
     measured = agent.update(batch, tf.constant(1, tf.int64))
     np.testing.assert_allclose(tf.reduce_mean(measured["loss_q"]), sum(losses), rtol=1e-5)
     for q, weights in zip(critics, expected, strict=True):
-        for now, then in zip(q.trainable_weights, weights, strict=True):
-            np.testing.assert_allclose(now.numpy(), then, rtol=1e-4, atol=1e-6)
+        for now, previous in zip(q.trainable_weights, weights, strict=True):
+            np.testing.assert_allclose(now.numpy(), previous, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tfdpg
-from tests.agents.roster import AGENTS, EAGER, fit_briefly, needs, options_of, roster
+from tests.agents.roster import AGENTS, EAGER, fit_briefly, needs, options_of, parametrize_agents
 from tests.environments import Counter
-from tfdpg.replay import Recorder, Ring
+from tfdpg.replay import Recorder, ReplayBuffer
 
-everyone = roster(*AGENTS)
+everyone = parametrize_agents(*AGENTS)
 
 
 def fitted(make, env=None, steps=40, **changes):
@@ -36,7 +36,7 @@ def first_step(make, **changes):
     return [b - a for b, a in zip(before, agent.networks["q1"].get_weights(), strict=True)]
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 def test_own_optimizers_are_copied_for_each_network(make):
     needs(make, "pi_optimizer")
     pi, q = (
@@ -53,7 +53,7 @@ def test_own_optimizers_are_copied_for_each_network(make):
 
 
 @pytest.mark.parametrize("option", ["clip_norm", "clip_value"])
-@roster("DDPG")
+@parametrize_agents("DDPG")
 def test_optimizers_clip_gradients(make, option):
     needs(make, "q_optimizer")
     agent = make(Counter(), **{option: 0.25})
@@ -66,7 +66,7 @@ def test_optimizers_clip_gradients(make, option):
         make(Counter(), pi_optimizer=optimizer, q_optimizer=optimizer, **{option: 1.0})
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 def test_clipped_gradients_are_smaller_and_l2_pulls_kernels_to_zero(make):
     needs(make, "l2")
     kernels = [w for w in make(Counter()).networks["q1"].get_weights() if w.ndim == 2]
@@ -86,7 +86,7 @@ def test_clipped_gradients_are_smaller_and_l2_pulls_kernels_to_zero(make):
     assert all(np.abs(d).max() < 1e-4 for d in differences if d.ndim == 1)
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 def test_ornstein_uhlenbeck_noise_explores_and_resumes(make, tmp_path):
     needs(make, "noise")
     agent = fitted(make, Counter(length=50), noise="ou", ou_theta=0.1, start_steps=0, update_after=1000)
@@ -99,7 +99,7 @@ def test_ornstein_uhlenbeck_noise_explores_and_resumes(make, tmp_path):
     np.testing.assert_array_equal(agent.act(np.ones(2, np.float32)), again.act(np.ones(2, np.float32)))
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 def test_the_noise_schedule_counts_environment_steps(make):
     needs(make, "act_noise_schedule")
     env, schedule = Counter(length=50), tfdpg.exploration.Linear(steps=20)
@@ -115,7 +115,7 @@ def test_the_noise_schedule_counts_environment_steps(make):
     assert sum(noisy[:15]) == 15 and not any(noisy[21:])
 
 
-@roster("ACER", "DDPG")
+@parametrize_agents("ACER", "DDPG")
 def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
     env, seen = Counter(), []
 
@@ -126,8 +126,8 @@ def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
     agent = make(env, reward_shaper=shaper, update_after=400)
     history = fit_briefly(agent, env, epochs=2, steps_per_epoch=20)
     assert history.history["return"] == [15, 15]
-    drawable = agent.replay.successor[: agent.replay.size] >= 0
-    assert sorted(set(agent.replay.rows[: agent.replay.size, -1][drawable])) == [-9, -8, -7, -6, -5]
+    with_successor = agent.replay.successor[: agent.replay.size] >= 0
+    assert sorted(set(agent.replay.rows[: agent.replay.size, -1][with_successor])) == [-9, -8, -7, -6, -5]
     assert seen[0] == (0, 40) and seen[-1] == (39, 40)
     with pytest.raises(ValueError, match="`reward_shaper` must return finite rewards"):
         fitted(make, reward_shaper=lambda reward, step, steps: reward * np.nan)
@@ -152,11 +152,11 @@ def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
     assert tfdpg.load_agent(tmp_path / "local", act_noise_schedule=Local(0.25)).behaviour.exploration.factor(0) == 0.25
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_path):
     env = Counter(length=9)
     agent = fitted(make, env, steps=60, normalize_observations=True, **EAGER)
-    held = agent.replay.rows[: agent.moments.rows_seen, :2]
+    held = agent.replay.rows[: agent.observation_statistics.rows_seen, :2]
     assert len(agent.normalizers) == 1 + len(agent.targets)
     for normalizer in agent.normalizers:  # target networks see the same
         np.testing.assert_allclose(normalizer.mean, held.mean(axis=0), rtol=1e-5)
@@ -172,33 +172,34 @@ def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_pat
     np.testing.assert_allclose(raw.predict(np.clip(normal, -5, 5).astype(np.float32)), shifted, rtol=1e-4, atol=1e-5)
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")
-    assert again.moments.count == agent.moments.count
+    assert again.observation_statistics.count == agent.observation_statistics.count
     np.testing.assert_array_equal(again.predict(seen), shifted)
     with pytest.raises(ValueError, match="`normalize_observations` is for (stock networks|the stock encoder)"):
         make(env, normalize_observations=True, encoder=keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)]))
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 def test_dict_observations_are_normalised_but_for_one_hot_features(make):
     env = Counter(length=9, as_dict=True)
     agent = fitted(make, env, steps=60, normalize_observations=True, **EAGER)
-    held = agent.replay.rows[: agent.moments.rows_seen, :3]
+    held = agent.replay.rows[: agent.observation_statistics.rows_seen, :3]
     mean, variance = agent.normalizers[0].mean.numpy(), agent.normalizers[0].variance.numpy()
     np.testing.assert_allclose(mean, [*held[:, :2].mean(axis=0), 0, 0, 0], rtol=1e-5)
     np.testing.assert_allclose(variance, [*held[:, :2].var(axis=0), 1, 1, 1], rtol=1e-4)
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 def test_priorities_follow_the_td_errors(make, tmp_path):
     needs(make, "replay")
     agent = fitted(make, replay="prioritized", alpha=0.7, beta=0.5, beta_steps=100, batch_size=16, **EAGER)
-    rows, weights = agent.draw.sampler.draw(agent.updates, 1)
+    rows, weights = agent.minibatch_builder.sampler.sample(agent.updates, 1)
     assert weights.shape == (1, 16) and weights.min() < 1
     assert (weights.max() == 1) == agent.options.values().get("normalize_weights", True)
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")
     np.testing.assert_array_equal(
-        again.draw.sampler.draw(agent.updates, 3)[0], agent.draw.sampler.draw(agent.updates, 3)[0]
+        again.minibatch_builder.sampler.sample(agent.updates, 3)[0],
+        agent.minibatch_builder.sampler.sample(agent.updates, 3)[0],
     )
     agent.learn(updates=3), again.learn(updates=3)
     for x, y in zip(agent.get_weights(), again.get_weights(), strict=True):
@@ -210,13 +211,13 @@ def test_priorities_follow_the_td_errors(make, tmp_path):
             make(Counter(), **{name: value})
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 def test_a_round_of_passes_takes_each_row_once(make):
     needs(make, "epochs_per_round")
     passes = {"update_every": 40, "update_after": 0, "epochs_per_round": 2, "run_eagerly": True}
     agent = make(Counter(), batch_size=8, **passes)
-    drawn, draw = [], agent.draw.sampler.draw
-    agent.draw.sampler.draw = lambda *args: drawn.append(draw(*args)) or drawn[-1]
+    drawn, draw = [], agent.minibatch_builder.sampler.sample
+    agent.minibatch_builder.sampler.sample = lambda *args: drawn.append(draw(*args)) or drawn[-1]
     agent.fit(Counter(), epochs=1, steps_per_epoch=40, verbose=0)
     rows = np.concatenate([slots for slots, _ in drawn])
     assert agent.updates == 10 == len(rows)
@@ -234,19 +235,19 @@ def test_a_round_of_passes_takes_each_row_once(make):
         make(Counter(), epochs_per_round=1, replay="prioritized")
 
 
-@roster("ACER", "DDPG")
+@parametrize_agents("ACER", "DDPG")
 def test_recorders_receive_every_transition_and_train_another_agent(make, tmp_path):
     env = Counter(ends="truncated")
     spec = tfdpg.Spec.of(env)
-    ring = Ring(spec, 500)
-    recorders = [ring, tmp_path / "run", Recorder(tmp_path / "small", spec, rows=10)]
+    buffer = ReplayBuffer(spec, 500)
+    recorders = [buffer, tmp_path / "run", Recorder(tmp_path / "small", spec, rows=10)]
     agent = fitted(make, env, steps=43, recorders=recorders, update_after=400)
     for name in ("successor", "terminated"):
-        np.testing.assert_array_equal(getattr(ring, name), getattr(agent.replay, name))
-    acted = ring.successor >= 0
-    np.testing.assert_array_equal(ring.rows[acted][:, :2], agent.replay.rows[acted][:, :2])
-    np.testing.assert_array_equal(ring.rows[acted][:, 2], np.clip(agent.replay.rows[acted][:, 2], -1, 1))
-    np.testing.assert_array_equal(ring.rows[acted][:, 3], agent.replay.rows[acted][:, -1])
+        np.testing.assert_array_equal(getattr(buffer, name), getattr(agent.replay, name))
+    acted = buffer.successor >= 0
+    np.testing.assert_array_equal(buffer.rows[acted][:, :2], agent.replay.rows[acted][:, :2])
+    np.testing.assert_array_equal(buffer.rows[acted][:, 2], np.clip(agent.replay.rows[acted][:, 2], -1, 1))
+    np.testing.assert_array_equal(buffer.rows[acted][:, 3], agent.replay.rows[acted][:, -1])
     assert [file.name for file in sorted((tmp_path / "small").iterdir())] == [f"{i:06}.npz" for i in range(5)]
     with np.load(tmp_path / "run/000000.npz") as file:
         assert file["rewards"].tolist() == ([1, 2, 3, 4, 5] * 9)[:43]
@@ -263,12 +264,12 @@ def test_recorders_receive_every_transition_and_train_another_agent(make, tmp_pa
             other.fit_offline(tmp_path / "run", epochs=1, steps_per_epoch=3, verbose=0)
         return
     other.fit_offline(tmp_path / "run", epochs=1, steps_per_epoch=3, verbose=0)
-    drawable = other.replay.successor[: other.replay.size] >= 0
-    assert drawable.sum() == 43 and other.updates == 3
+    with_successor = other.replay.successor[: other.replay.size] >= 0
+    assert with_successor.sum() == 43 and other.updates == 3
     np.testing.assert_array_equal(other.replay.rows[:5], agent.replay.rows[:5])
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 def test_an_own_loop_gives_the_weights_that_fit_gives_whatever_one_predicts_and_evaluates(make):
     options = {"normalize_observations": True} | EAGER
     if "noise" in options_of(make):
@@ -291,9 +292,9 @@ def test_an_own_loop_gives_the_weights_that_fit_gives_whatever_one_predicts_and_
         np.testing.assert_array_equal(x, y)
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 def test_an_own_loop_over_a_vector_environment_gives_the_weights_that_fit_gives(make):
-    def lanes():
+    def make_vector_env():
         return SyncVectorEnv(
             [lambda: Counter(length=7), lambda: Counter(length=4)], autoreset_mode=AutoresetMode.DISABLED
         )
@@ -301,10 +302,10 @@ def test_an_own_loop_over_a_vector_environment_gives_the_weights_that_fit_gives(
     options = {"start_steps": 0, "update_every": 6} | EAGER
     if "noise" in options_of(make):
         options |= {"noise": "ou"}
-    by_fit = fitted(make, lanes(), steps=60, **options)
-    env = lanes()
+    by_fit = fitted(make, make_vector_env(), steps=60, **options)
+    env = make_vector_env()
     agent = make(env, **options)
-    observation, _ = env.reset(seed=[agent.next_reset_seed(lane) for lane in range(2)])
+    observation, _ = env.reset(seed=[agent.next_reset_seed(env_index) for env_index in range(2)])
     for _ in range(30):
         action = agent.act(observation)
         observation, reward, terminated, truncated, _ = env.step(action)
@@ -312,7 +313,7 @@ def test_an_own_loop_over_a_vector_environment_gives_the_weights_that_fit_gives(
         agent.learn()
         ended = terminated | truncated
         if ended.any():
-            seeds = [agent.next_reset_seed(lane) if ended[lane] else None for lane in range(2)]
+            seeds = [agent.next_reset_seed(env_index) if ended[env_index] else None for env_index in range(2)]
             observation, _ = env.reset(seed=seeds, options={"reset_mask": ended})
     assert agent.updates == by_fit.updates > 0
     for x, y in zip(by_fit.get_weights(), agent.get_weights(), strict=True):
@@ -325,12 +326,12 @@ def test_n_step_and_discount_reach_the_minibatch(make):
     env = Counter(length=9)
     agent = make(env, n_step=3, gamma=0.5, start_steps=100, update_after=1000)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=9)
-    packed = agent.draw.pack(np.arange(9)[None])[0][0]
+    packed = agent.minibatch_builder.pack(np.arange(9)[None])[0][0]
     np.testing.assert_allclose(packed[0, 3:5], [1 + 0.5 * 2 + 0.25 * 3, 0.125])
     np.testing.assert_allclose(packed[7, 3:5], [8 + 0.5 * 9, 0.0])
 
 
-@roster("ACER", "DDPG")
+@parametrize_agents("ACER", "DDPG")
 @pytest.mark.parametrize(
     "options, named",
     [

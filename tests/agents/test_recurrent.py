@@ -22,12 +22,12 @@ def filled(kind=tfdpg.TD3, **options):
 
 
 def layout_of(agent):
-    return SequenceLayout.of(agent.spec, agent.behaviour.memory.recall.before_width)
+    return SequenceLayout.of(agent.spec, agent.behaviour.policy_state.recurrent_spec.previous_width)
 
 
 def learnt(agent, packed):
     """The weights after an update on packed sequences, and its logs."""
-    logs = agent.learning.on_batch(packed)
+    logs = agent.learner.update_on_batch(packed)
     return agent.get_weights(), logs
 
 
@@ -49,7 +49,7 @@ def assert_same(a, b):
 def one():
     """An agent that behaves as a pure function: its weights, and what it learns from them."""
     agent = filled(tfdpg.DDPG, bc_weight=0.3, remembers=("observation", "action", "reward"))
-    packed, _ = agent.draw(0, 1)
+    packed, _ = agent.minibatch_builder(0, 1)
     weights = agent.get_weights()
 
     def learn(packed):
@@ -69,10 +69,10 @@ def test_what_is_masked_or_not_learnt_from_changes_no_weight(one):
     behind = ~valid & (rows > BURN_IN)
     burnt_in = np.broadcast_to(rows < BURN_IN, valid.shape)
     ahead = np.broadcast_to(rows >= BURN_IN + LENGTH, valid.shape)
-    not_taken = (rows >= BURN_IN) & (rows < BURN_IN + LENGTH) & (real[..., layout.ahead] == rows)
+    not_taken = (rows >= BURN_IN) & (rows < BURN_IN + LENGTH) & (real[..., layout.bootstrap_index] == rows)
     assert in_front.any() and behind.any() and (burnt_in & valid).any() and not_taken.any()
     for where in (in_front, behind):
-        for columns in (layout.observation, layout.before):
+        for columns in (layout.observation, layout.previous):
             assert_same(learn(changed(packed, where, columns, 2.5)), before)
     for where in (burnt_in, ahead):
         assert_same(learn(changed(packed, where, slice(layout.action.start, layout.width), 2.0)), before)
@@ -82,7 +82,7 @@ def test_what_is_masked_or_not_learnt_from_changes_no_weight(one):
 
 @pytest.mark.parametrize(
     "columns, where",
-    [("observation", "burn-in"), ("before", "burn-in"), ("observation", "learnt"), ("before", "learnt")]
+    [("observation", "burn-in"), ("previous", "burn-in"), ("observation", "learnt"), ("previous", "learnt")]
     + [(name, "learnt") for name in ("action", "reward", "discount", "weight")]
     + [("observation", "last")],
 )
@@ -110,26 +110,26 @@ def test_burn_in_brings_the_state_up_and_has_no_gradient(one):
     for name, action in (("pi", None), ("q1", batch.action)):
         network = agent.networks[name]
         with tf.GradientTape() as tape:
-            tape.watch([batch.observation, batch.before, batch.state])
+            tape.watch([batch.observation, batch.previous, batch.state])
             output = tf.reduce_sum(batch.ask(network, action) ** 2)
-        gradients = tape.gradient(output, [batch.observation, batch.before, batch.state])
+        gradients = tape.gradient(output, [batch.observation, batch.previous, batch.state])
         assert gradients[2] is None
         for gradient in gradients[:2]:
             assert not gradient[:, :BURN_IN].numpy().any() and gradient[:, BURN_IN:].numpy().any()
         start = batch.state if action is None else tf.zeros_like(batch.state)
-        early = [part[:, :BURN_IN] for part in (batch.observation, batch.before, batch.valid)]
-        _, state = network.remember(*early, start)
-        from_there = batch._replace(
+        early = [part[:, :BURN_IN] for part in (batch.observation, batch.previous, batch.valid)]
+        _, state = network.unroll(*early, start)
+        from_stored_state = batch._replace(
             observation=batch.observation[:, BURN_IN:],
-            before=batch.before[:, BURN_IN:],
+            previous=batch.previous[:, BURN_IN:],
             valid=batch.valid[:, BURN_IN:],
             state=state,
             burn_in=0,
         )
         if action is None:
-            np.testing.assert_array_equal(from_there.ask(network), batch.ask(network))
+            np.testing.assert_array_equal(from_stored_state.ask(network), batch.ask(network))
         else:
-            assert not np.array_equal(from_there.ask(network, action), batch.ask(network, action))
+            assert not np.array_equal(from_stored_state.ask(network, action), batch.ask(network, action))
 
 
 @pytest.mark.slow
@@ -140,7 +140,7 @@ def test_an_update_on_a_batch_of_one_s_own_equals_one_on_what_is_drawn(n_step, s
     collect(drawn)
     episodes, rows = collect(given)
     given.learn(updates=1), drawn.learn(updates=1)
-    slots, steps = given.draw(given.updates, 1)[1][0], BURN_IN + LENGTH + n_step - 1
+    slots, steps = given.minibatch_builder(given.updates, 1)[1][0], BURN_IN + LENGTH + n_step - 1
     batch = {name: np.zeros((len(slots), steps)) for name in ("masks", "terminations", "rewards")}
     batch |= {"observations": np.zeros((len(slots), steps + 1, 2)), "actions": np.zeros((len(slots), steps, 2))}
     for i, (number, t) in enumerate(map(rows.__getitem__, slots)):

@@ -45,7 +45,7 @@ def test_updates_equal_those_that_walk_through_episodes(kind, options):
         agent, *collect(agent), Distributions(np.linspace(-3, 3, 7)) if kind is tfdpg.D4PG else Values()
     )
     for counter in (1, 2):
-        slots, weights = agent.draw.sampler.draw(agent.updates, 1)
+        slots, weights = agent.minibatch_builder.sampler.sample(agent.updates, 1)
         weights = np.ones(len(slots[0])) if weights is None else weights[0]
         noise = np.zeros((len(slots[0]), LENGTH, 2))
         if kind is tfdpg.TD3:
@@ -58,8 +58,8 @@ def test_updates_equal_those_that_walk_through_episodes(kind, options):
                 for weight, expected in zip(network.trainable_variables, nets[name].weights, strict=True):
                     np.testing.assert_allclose(weight.numpy(), expected, atol=1e-5, err_msg=f"{name} {weight.path}")
         assert (logs["loss_q"], logs.get("loss_pi", 0)) == pytest.approx((loss_q, loss_pi or 0), rel=1e-4)
-        if agent.draw.sampler.wants_errors:
-            kept = agent.draw.sampler.state()["priorities"][slots[0]]
+        if agent.minibatch_builder.sampler.uses_td_errors:
+            kept = agent.minibatch_builder.sampler.state()["priorities"][slots[0]]
             last = dict(zip(slots[0], priorities, strict=True))  # of a row that was drawn twice
             np.testing.assert_allclose(kept, [last[slot] for slot in slots[0]], rtol=1e-4)
     lengths = [len(reference.episodes[number].actions) - t for number, t in map(reference.rows.__getitem__, slots[0])]

@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 import tfdpg
-from tests.agents.roster import ACER, AGENTS, EAGER, fit_briefly, roster
+from tests.agents.roster import ACER, AGENTS, EAGER, fit_briefly, parametrize_agents
 from tests.environments import Counter
-from tfdpg.replay import Layout, WindowLayout
+from tfdpg.replay import TransitionLayout, WindowLayout
 
 
 def trained(make, ends, steps=40):
@@ -22,7 +22,7 @@ def trained(make, ends, steps=40):
 
 def transitions(agent, packed):
     """The arrays of a drawn minibatch, by their names."""
-    layout, rows = Layout.of(agent.spec), packed[0][0]
+    layout, rows = TransitionLayout.of(agent.spec), packed[0][0]
     columns = {"actions": layout.action, "rewards": layout.reward, "weights": layout.weight}
     columns |= {"observations": layout.observation, "next_observations": layout.next_observation}
     discount = rows[:, layout.discount]
@@ -45,11 +45,11 @@ def windows(agent, packed):
     }
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 def test_it_equals_an_update_on_what_is_drawn(make):
     is_acer = make is AGENTS["ACER"]
     drawn, given = (trained(make, "truncated" if is_acer else "terminated") for _ in range(2))
-    packed, _ = given.draw(given.updates, 1)
+    packed, _ = given.minibatch_builder(given.updates, 1)
     batch = windows(given, packed) if is_acer else transitions(given, packed)
     for part, repacked in zip(packed, given._pack(batch), strict=True):
         np.testing.assert_array_equal(part, repacked)
@@ -80,7 +80,7 @@ def batch(td3):
 
 
 def test_what_is_left_out_is_gamma_and_1(td3, batch):
-    layout, (packed,) = Layout.of(td3.spec), td3._pack(batch)
+    layout, (packed,) = TransitionLayout.of(td3.spec), td3._pack(batch)
     assert (packed[0, :, layout.discount] == np.float32(0.99)).all() and (packed[0, :, layout.weight] == 1).all()
     flat = {f"observations/{key}": value for key, value in batch.pop("observations").items()}
     np.testing.assert_array_equal(packed, td3._pack(batch | flat | {"truncations": np.ones(8, bool)})[0])
@@ -119,7 +119,7 @@ def noted(seen, update, batch, counter):
     return update(batch, counter)
 
 
-@roster("DDPG")
+@parametrize_agents("DDPG")
 def test_without_compilation_the_same_is_learnt_and_python_runs_in_each_update(make):
     env = gym.make("Pendulum-v1")
     numbers = {}

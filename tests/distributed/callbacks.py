@@ -4,10 +4,10 @@ import time
 
 import keras
 
-from tests.distributed.environments import witnesses
+from tests.distributed.environments import read_reports
 
 
-class Until(keras.callbacks.Callback):
+class StopAfterReports(keras.callbacks.Callback):
     """Stops training once a number of processes have testified; workers do not all start at once."""
 
     def __init__(self, directory, processes):
@@ -15,5 +15,5 @@ class Until(keras.callbacks.Callback):
         self.directory, self.processes = directory, processes
 
     def on_epoch_end(self, epoch, logs=None):
-        self.model.stop_training = len(witnesses(self.directory)) >= self.processes
+        self.model.stop_training = len(read_reports(self.directory)) >= self.processes
         time.sleep(0.05)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.environments import Counter
 from tests.misbehaving import Misbehaving
-from tfdpg.training.lanes import TRAINING, reset_seed
+from tfdpg.training.env_runner import TRAINING, reset_seed
 
 
 def counter():
@@ -15,7 +15,7 @@ def counter():
     return Counter(length=5, ends="truncated")
 
 
-class Witness(Counter):
+class ReportingCounter(Counter):
     """A `Counter` that writes down, at some step, what is in its process; it can sleep and fail, too."""
 
     def __init__(self, directory, raises_at=None, raises_in=None, sleep=0.0, length=5):
@@ -30,12 +30,12 @@ class Witness(Counter):
     def step(self, action):
         outcome = super().step(action)
         if self.total == 30:
-            self._testify()
+            self._write_report()
         if self.total == self.raises_at:
             raise ZeroDivisionError("this environment is broken")
         return outcome
 
-    def _testify(self):
+    def _write_report(self):
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
         megabytes = {name: int(status[name].split()[0]) / 1024 for name in ("VmRSS", "RssAnon", "RssShmem")}
         names = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
@@ -45,12 +45,12 @@ class Witness(Counter):
         part.rename(self.directory / f"{os.getpid()}.json")
 
 
-def witnesses(directory):
+def read_reports(directory):
     """What they wrote."""
     return [json.loads(file.read_text()) for file in Path(directory).glob("*.json")]
 
 
-class OfLane(Misbehaving):
+class FaultyInOneWorker(Misbehaving):
     """It misbehaves on lane 1 alone, which it knows by the seed of the first reset."""
 
     def reset(self, *, seed=None, options=None):

@@ -66,7 +66,7 @@ def with_token(monkeypatch, tmp_path):
 
 
 def test_what_is_no_ray_is_refused_soon(monkeypatch):
-    monkeypatch.setattr(addresses, "SECONDS", 1.0)
+    monkeypatch.setattr(addresses, "TIMEOUT", 1.0)
     began = time.monotonic()
     with pytest.raises(ConnectionError, match="`ray_address` must be that of a Ray. Received: '127.0.0.1:1'"):
         check_address("127.0.0.1:1")

@@ -15,23 +15,27 @@ from ray.cluster_utils import Cluster
 
 from tests.agents.roster import AGENTS, brief
 from tests.commands import TINY
-from tests.distributed.environments import Witness, witnesses
+from tests.distributed.environments import ReportingCounter, read_reports
 from tests.environments import Counter
 from tfdpg import distributed, export
-from tfdpg.distributed import fleet, waiting
-from tfdpg.replay.ring import NONE
-from tfdpg.training.arrived import arrived_steps
+from tfdpg.distributed import liveness, worker_pool
+from tfdpg.replay.buffer import NONE
+from tfdpg.training.step_file import read_step_file
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Ray cluster at .* has no token authentication")
 
-LOST_SOON = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+FAST_FAILURE_DETECTION = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 500,
+    "health_check_failure_threshold": 4,
+}
 """Options of Ray, with which a node that is gone counts as lost after a few seconds in place of 17."""
 
 
 @pytest.fixture(scope="module")
 def cluster():
     """A head node without CPUs, so that all workers are elsewhere, and two nodes of one CPU each."""
-    options = {"include_dashboard": False, "object_store_memory": 100 << 20, "_system_config": LOST_SOON}
+    options = {"include_dashboard": False, "object_store_memory": 100 << 20, "_system_config": FAST_FAILURE_DETECTION}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **options})
     for _ in range(2):
         add_node(cluster)
@@ -46,7 +50,7 @@ def add_node(cluster):
 ENV = "tests.environments:tfdpg-test/Counter-v0"
 
 
-class Disaster(keras.callbacks.Callback):
+class FailureSequence(keras.callbacks.Callback):
     """Kills a worker; once it is back, removes its node; once that is survived, brings another node."""
 
     def __init__(self, cluster, directory):
@@ -56,7 +60,7 @@ class Disaster(keras.callbacks.Callback):
         self.act, self.enough, self.steps = next(self.acts), 2, []
 
     def on_epoch_end(self, epoch, logs=None):
-        if len(witnesses(self.directory)) >= self.enough:
+        if len(read_reports(self.directory)) >= self.enough:
             self.steps.append(self.model.env_steps)
             self.act()
             self.act = next(self.acts, self.stop)
@@ -64,7 +68,7 @@ class Disaster(keras.callbacks.Callback):
             time.sleep(0.1)
 
     def kill_a_worker(self):
-        os.kill(witnesses(self.directory)[0]["pid"], signal.SIGKILL)
+        os.kill(read_reports(self.directory)[0]["pid"], signal.SIGKILL)
         self.enough = 3
 
     def lose_a_node(self):
@@ -82,12 +86,12 @@ class Disaster(keras.callbacks.Callback):
 @pytest.mark.slow
 def test_training_survives(cluster, tmp_path):
     agent = AGENTS["DDPG"](Counter(), replay_size=500_000)
-    disaster = Disaster(cluster, tmp_path)
+    failures = FailureSequence(cluster, tmp_path)
     options = {"actors": 2, "chunk": 10, "verbose": 0, "ray_address": cluster.address, "samples_per_insert": 0.1}
-    make_env = functools.partial(Witness, tmp_path)
-    history = distributed.fit(agent, make_env, epochs=10**6, steps_per_epoch=200, callbacks=[disaster], **options)
+    make_env = functools.partial(ReportingCounter, tmp_path)
+    history = distributed.fit(agent, make_env, epochs=10**6, steps_per_epoch=200, callbacks=[failures], **options)
     logs = history.history
-    assert len(disaster.steps) == 4 and (np.diff(disaster.steps) > 0).all()
+    assert len(failures.steps) == 4 and (np.diff(failures.steps) > 0).all()
     assert logs["worker_restarts"][-1] == 2 and logs["return"][-1] == 15
     assert agent.env_steps == (agent.replay.successor[: agent.replay.added] != NONE).sum() == logs["env_steps"][-1]
     assert (agent.replay.rows[: agent.replay.added, 1] == 0).sum() + agent.env_steps == agent.replay.added
@@ -104,7 +108,7 @@ def test_too_few_cpus_are_said(cluster):
 
 @pytest.mark.slow
 def test_missing_cpus_are_said_again_and_again(cluster, monkeypatch):
-    monkeypatch.setattr(fleet, "GRACE", 1.0)
+    monkeypatch.setattr(worker_pool, "STARTUP_SECONDS", 1.0)
     agent = AGENTS["DDPG"](Counter(), replay_size=500_000)
 
     class UntilSaid(keras.callbacks.Callback):
@@ -129,7 +133,7 @@ def test_missing_cpus_are_said_again_and_again(cluster, monkeypatch):
 
 @pytest.mark.slow
 def test_training_ends_where_no_node_comes_back(cluster, monkeypatch):
-    monkeypatch.setattr(fleet, "GRACE", 8.0)
+    monkeypatch.setattr(worker_pool, "STARTUP_SECONDS", 8.0)
     agent = AGENTS["DDPG"](Counter(), replay_size=500_000)
 
     class LosesNodes(keras.callbacks.Callback):
@@ -147,11 +151,11 @@ def test_training_ends_where_no_node_comes_back(cluster, monkeypatch):
 
 
 def test_warnings_become_rare(monkeypatch):
-    monkeypatch.setattr(waiting.Waiting, "reason", lambda *_: "Why.")
-    patient = waiting.Waiting(2)
+    monkeypatch.setattr(liveness.LivenessMonitor, "reason", lambda *_: "Why.")
+    monitor = liveness.LivenessMonitor(2)
     with pytest.warns(UserWarning) as caught:
         for waited in (*range(1000), 0, 61):
-            patient.warn("2 of 2 workers", float(waited), 60.0)
+            monitor.warn("2 of 2 workers", float(waited), 60.0)
     seconds = [int(str(each.message).split(" for ")[1].split()[0]) for each in caught]
     assert seconds == [60, 120, 240, 480, 960, 61]
 
@@ -176,4 +180,4 @@ def test_without_a_control_store_training_ends_with_a_checkpoint_and_the_reason(
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "tfdpg: The control store of the Ray cluster at" in errors and "Training ends here" in errors
-    assert export.versions(checkpoints)[-1] == arrived_steps(tmp_path / "seed-0/env_steps")
+    assert export.versions(checkpoints)[-1] == read_step_file(tmp_path / "seed-0/env_steps")

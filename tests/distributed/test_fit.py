@@ -13,14 +13,14 @@ import pytest
 
 import tfdpg
 from tests.agents.roster import AGENTS, SMALL, brief
-from tests.distributed.callbacks import Until
-from tests.distributed.environments import Witness, counter, witnesses
+from tests.distributed.callbacks import StopAfterReports
+from tests.distributed.environments import ReportingCounter, counter, read_reports
 from tests.environments import Counter, Identity
 from tfdpg import distributed
 from tfdpg.distributed.options import Distribution
-from tfdpg.distributed.plan import behaviours, environment_maker
+from tfdpg.distributed.plan import environment_maker, worker_policies
 from tfdpg.exploration import OrnsteinUhlenbeck
-from tfdpg.replay.ring import NONE
+from tfdpg.replay.buffer import NONE
 from tfdpg.training.callbacks import Checkpoint
 
 pytestmark = brief
@@ -76,9 +76,9 @@ def test_it_learns(local_ray):
 
 def test_workers_know_no_tensorflow_and_are_small(local_ray, tmp_path):
     agent = AGENTS["DDPG"](Counter())
-    options = SHORT | {"epochs": 10**6, "callbacks": [Until(tmp_path, 2)]}
-    distributed.fit(agent, functools.partial(Witness, tmp_path), **options)
-    found = witnesses(tmp_path)
+    options = SHORT | {"epochs": 10**6, "callbacks": [StopAfterReports(tmp_path, 2)]}
+    distributed.fit(agent, functools.partial(ReportingCounter, tmp_path), **options)
+    found = read_reports(tmp_path)
     assert len(found) == 2
     for facts in found:
         assert not {"tensorflow", "keras", "torch", "jax"} & set(facts["modules"])
@@ -162,7 +162,7 @@ def test_what_is_not_finite_is_refused_and_not_stored(local_ray, bad):
 def test_a_broken_environment_ends_training_with_its_traceback(local_ray, tmp_path):
     agent = AGENTS["DDPG"](Counter())
     with pytest.raises(ZeroDivisionError, match="in step\n(.|\n)*this environment is broken"):
-        distributed.fit(agent, functools.partial(Witness, tmp_path, raises_at=25), **SHORT)
+        distributed.fit(agent, functools.partial(ReportingCounter, tmp_path, raises_at=25), **SHORT)
     with pytest.raises(ValueError, match="The observation_space of `make_env`"):
         distributed.fit(agent, Identity, **SHORT)
 
@@ -172,7 +172,7 @@ def test_a_broken_environment_ends_training_with_its_traceback(local_ray, tmp_pa
 def test_a_killed_worker_comes_back_and_every_step_counts_once(local_ray, tmp_path):
     agent = AGENTS["DDPG"](Counter(), replay_size=200_000)
     killer = Killer(tmp_path)
-    make_env = functools.partial(Witness, tmp_path, sleep=0.0)
+    make_env = functools.partial(ReportingCounter, tmp_path, sleep=0.0)
     options = SHORT | {"epochs": 10**6, "steps_per_epoch": 100}
     history = distributed.fit(agent, make_env, **options, callbacks=[killer]).history
     assert killer.killed and history["worker_restarts"][-1] == 1
@@ -191,7 +191,7 @@ class Killer(keras.callbacks.Callback):
         self.directory, self.killed = directory, None
 
     def on_epoch_end(self, epoch, logs=None):
-        found = witnesses(self.directory)
+        found = read_reports(self.directory)
         if self.killed is None and len(found) == 2:
             self.killed = found[0]["pid"]
             os.kill(self.killed, signal.SIGKILL)
@@ -237,13 +237,13 @@ def test_an_unknown_id_is_refused_before_workers_start(env_id):
 
 def test_the_default_noise_is_a_ladder():
     agent = AGENTS["DDPG"](Counter(), noise="ou", act_noise=0.1, ou_theta=0.2, act_noise_schedule=lambda step: 0.0)
-    noises = [each.exploration.noise for each in behaviours(agent, Distribution(actors=32), agent.actor)]
+    noises = [each.exploration.noise for each in worker_policies(agent, Distribution(actors=32), agent.actor)]
     np.testing.assert_allclose([noise._std[0] for noise in noises], [(i + 1) / 32 for i in range(32)], rtol=1e-6)
     assert {(type(noise), float(noise._theta)) for noise in noises} == {(OrnsteinUhlenbeck, np.float32(0.2))}
-    (alone,) = behaviours(agent, Distribution(actors=1), agent.actor)
+    (alone,) = worker_policies(agent, Distribution(actors=1), agent.actor)
     assert alone.exploration.noise._std[0] == np.float32(0.1) and alone.exploration.factor(5) == 1
     with pytest.raises(ValueError, match="`agent` must be one that explores with noise"):
-        behaviours(AGENTS["ACER"](Counter()), Distribution(), agent.actor)
+        worker_policies(AGENTS["ACER"](Counter()), Distribution(), agent.actor)
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch):

@@ -14,7 +14,7 @@ import tfdpg
 SCRIPT = """
 import sys, functools
 from tests.agents.roster import AGENTS
-from tests.distributed.environments import Witness
+from tests.distributed.environments import ReportingCounter
 from tests.environments import Counter
 from tfdpg import distributed
 from tfdpg.training.callbacks import Checkpoint
@@ -22,7 +22,7 @@ from tfdpg.training.callbacks import Checkpoint
 if __name__ == "__main__":
     directory = sys.argv[1]
     agent = AGENTS["DDPG"](Counter())
-    make_env = functools.partial(Witness, directory)
+    make_env = functools.partial(ReportingCounter, directory)
     options = {"epochs": 10**6, "steps_per_epoch": 10**6, "verbose": 0, "chunk": 10, "samples_per_insert": 0.1}
     distributed.fit(agent, make_env, actors=2, callbacks=[Checkpoint(directory + "/checkpoints")], **options)
 """
@@ -65,7 +65,7 @@ from tfdpg.training.callbacks import Checkpoint
 class StopsShard(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if epoch == 1:
-            shard = self.model.learning.elsewhere._shards[1].process
+            shard = self.model.learner.remote_replay._shards[1].actor
             os.kill(ray.get(shard.__ray_call__.remote(lambda _: os.getpid())), signal.SIGSTOP)
             print("stopped", flush=True)
 

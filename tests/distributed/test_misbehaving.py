@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from tests.agents.roster import AGENTS, brief
-from tests.distributed.environments import OfLane
+from tests.distributed.environments import FaultyInOneWorker
 from tfdpg import distributed
-from tfdpg.distributed import fleet
+from tfdpg.distributed import worker_pool
 
 pytestmark = brief
 SHORT = {"epochs": 10**6, "steps_per_epoch": 60, "actors": 2, "chunk": 10, "verbose": 0}
 
 
 def fitted(fault, **options):
-    agent = AGENTS["DDPG"](OfLane(), update_after=10**6)
-    distributed.fit(agent, functools.partial(OfLane, fault, 23), **SHORT | options)
+    agent = AGENTS["DDPG"](FaultyInOneWorker(), update_after=10**6)
+    distributed.fit(agent, functools.partial(FaultyInOneWorker, fault, 23), **SHORT | options)
 
 
 @pytest.mark.slow
@@ -48,7 +48,7 @@ def test_what_a_worker_s_machine_lacks_is_the_reason(local_ray, tmp_path, monkey
     monkeypatch.syspath_prepend(tmp_path)  # which the workers of a Ray that is running already do not know
     make_env = importlib.import_module("tfdpg_test_only_here").Env
     with pytest.raises(ModuleNotFoundError) as raised:
-        distributed.fit(AGENTS["DDPG"](OfLane(), update_after=10**6), make_env, **SHORT)
+        distributed.fit(AGENTS["DDPG"](FaultyInOneWorker(), update_after=10**6), make_env, **SHORT)
     assert str(raised.value) == "No module named 'tfdpg_test_only_here'"
     where, hint, *_ = raised.value.__notes__
     assert re.match(r"It was raised in worker [01], which is lane [01], in process \d+ on the machine [\d.]+\.", where)
@@ -57,7 +57,7 @@ def test_what_a_worker_s_machine_lacks_is_the_reason(local_ray, tmp_path, monkey
 
 @pytest.mark.slow
 def test_workers_that_hang_are_named_and_end(local_ray, monkeypatch):
-    monkeypatch.setattr(fleet, "GRACE", 12.0)
+    monkeypatch.setattr(worker_pool, "STARTUP_SECONDS", 12.0)
     began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"Workers \[1\], .* delivered nothing within 12.5 seconds"):
         fitted("hangs", step_timeout=0.05, steps_per_epoch=10**6)
@@ -65,11 +65,11 @@ def test_workers_that_hang_are_named_and_end(local_ray, monkeypatch):
 
 
 def test_a_worker_is_late_if_its_oldest_order_is():
-    workers = fleet.Fleet([None, None, None], step_timeout=2.0)
+    workers = worker_pool.WorkerPool([None, None, None], step_timeout=2.0)
     now = time.monotonic()
-    for lane, age in zip(workers._lanes, (75.0, 85.0, 1e6), strict=True):
-        lane.since = now - age
-    for lane in workers._lanes[:2]:
-        lane.orders.append((None, 10))
+    for handle, age in zip(workers._handles, (75.0, 85.0, 1e6), strict=True):
+        handle.waiting_since = now - age
+    for handle in workers._handles[:2]:
+        handle.requests.append((None, 10))
     with pytest.raises(TimeoutError, match=r"Workers \[1\], .* within 80 seconds"):
-        workers._check_time()
+        workers._check_timeouts()

@@ -54,7 +54,7 @@ def local_ray():
 
 @pytest.mark.slow
 def test_a_ray_that_is_started_here_listens_on_this_machine_only(local_ray):
-    actor = processes.start_process(Go)
+    actor = processes.start_ray_actor(Go)
     with pytest.raises(ValueError, match="wrong"):
         ray.get(actor.wrong.remote())
     sockets, names = listeners(), descendants()
@@ -122,7 +122,7 @@ def test_a_ray_that_listens_elsewhere_is_ended(monkeypatch):
 
 def test_another_thread_leaves_sigterm_alone():
     def keep():
-        with processes.kept_sigterm():
+        with processes.preserved_sigterm_handler():
             pass
 
     with ThreadPoolExecutor(1) as threads:
@@ -141,13 +141,13 @@ def test_an_older_ray_is_refused(monkeypatch):
 
 
 def test_a_loss_inside_a_call_is_a_loss(local_ray):
-    actor = processes.start_process(Go)
+    actor = processes.start_ray_actor(Go)
     with pytest.raises(Exception) as caught:
         ray.get(actor.between.remote())
-    assert processes.is_loss(caught.value)
+    assert processes.is_process_lost(caught.value)
     with pytest.raises(ValueError, match="wrong") as caught:
         ray.get(actor.wrong.remote())
-    assert not processes.is_loss(caught.value)
+    assert not processes.is_process_lost(caught.value)
     ray.kill(actor)
 
 
@@ -160,6 +160,6 @@ def test_patience():
             raise ActorUnavailableError("gone", None)
         return "back"
 
-    assert processes.patiently(call) == "back" and len(calls) == 3
+    assert processes.retry_while_lost(call) == "back" and len(calls) == 3
     with pytest.raises(ActorUnavailableError):
-        processes.patiently(lambda: (_ for _ in ()).throw(ActorUnavailableError("gone", None)), seconds=0)
+        processes.retry_while_lost(lambda: (_ for _ in ()).throw(ActorUnavailableError("gone", None)), seconds=0)

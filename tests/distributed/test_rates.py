@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdpg.distributed.rates import RateLimit, proportional_updates, scheduled_updates, usual_rate
+from tfdpg.distributed.rates import RateLimiter, proportional_updates, scheduled_rate, scheduled_updates
 from tfdpg.training.schedule import Schedule
 
 
@@ -31,15 +31,15 @@ class Credit:
 def test_neither_side_runs_away_and_nothing_stops(chunk, actors, rate, tolerance, learner_is_faster):
     in_flight = 2 * actors * chunk
     ahead, behind = tolerance * 100 * rate, rate * max(tolerance * 100, in_flight)
-    limit = RateLimit(ahead, behind)
-    steps = updates = ordered = 0
+    limit = RateLimiter(ahead, behind)
+    steps = updates = requested = 0
     for turn in range(2000):
         moved = 0
         if limit.may_collect:
-            moved += in_flight - ordered
-            ordered = in_flight
-        if ordered and not (learner_is_faster and turn % 7 and limit.due):
-            steps, ordered, moved = steps + chunk, ordered - chunk, moved + 1
+            moved += in_flight - requested
+            requested = in_flight
+        if requested and not (learner_is_faster and turn % 7 and limit.due):
+            steps, requested, moved = steps + chunk, requested - chunk, moved + 1
             limit.earn(rate * chunk)
         if limit.due and (learner_is_faster or turn % 7 == 0):
             made = min(limit.due, 50)
@@ -51,7 +51,7 @@ def test_neither_side_runs_away_and_nothing_stops(chunk, actors, rate, tolerance
 
 
 def test_nothing_is_due_before_it_is_earned():
-    limit = RateLimit(ahead=10, behind=5)
+    limit = RateLimiter(ahead=10, behind=5)
     assert limit.due == limit.owed == 0 and limit.may_collect
     limit.earn(0)
     assert limit.due == 0
@@ -69,9 +69,9 @@ def test_a_chunk_earns_what_its_steps_earn_one_by_one(changes, rng):
     one_by_one = 0
     for end in ended:
         single.count(1, bool(end))
-        one_by_one += single.take_round()
+        one_by_one += single.begin_update_phase()
     assert earned == one_by_one > 0
-    assert (whole.env_steps, whole.last_round) == (single.env_steps, single.last_round)
+    assert (whole.env_steps, whole.last_update_phase) == (single.env_steps, single.last_update_phase)
 
 
 def test_proportional_updates_begin_after_update_after():
@@ -82,5 +82,5 @@ def test_proportional_updates_begin_after_update_after():
 
 
 def test_usual_rates():
-    assert usual_rate(schedule()) == 1 and usual_rate(schedule(gradient_steps=1)) == 0.2
-    assert usual_rate(schedule(update_every="episode")) == 0
+    assert scheduled_rate(schedule()) == 1 and scheduled_rate(schedule(gradient_steps=1)) == 0.2
+    assert scheduled_rate(schedule(update_every="episode")) == 0

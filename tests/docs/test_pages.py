@@ -1,4 +1,4 @@
-"""The pages hold together: links, files, the picture, the table of agents, the floors, the public names."""
+"""The pages hold together: links, files, the picture, the table of agents, the layers, the public names."""
 
 import re
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 import tfdpg
 from tests.docs.pages import PAGES, ROOT, anchors, module, prose, spans, table
-from tests.test_floors import FLOORS
+from tests.test_layers import LAYERS
 
 
 def test_the_readme_is_an_entrance():
@@ -73,9 +73,9 @@ def test_the_api_has_every_public_name():
 
 
 def test_the_floors_are_as_written():
-    house = [(int(row[0]), set(row[1].strip("`").split())) for row in table("docs/house.md", "floor")]
-    floors = {part: floor for floor, parts in house for part in parts}
-    assert floors == FLOORS and sum(len(parts) for _, parts in house) == len(FLOORS)
+    architecture = [(int(row[0]), set(row[1].strip("`").split())) for row in table("docs/architecture.md", "layer")]
+    layers = {part: layer for layer, parts in architecture for part in parts}
+    assert layers == LAYERS and sum(len(parts) for _, parts in architecture) == len(LAYERS)
 
 
 def test_the_logs_are_those_of_a_training():

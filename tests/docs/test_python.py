@@ -23,10 +23,10 @@ def test_the_code_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     names = prepare(page, tmp_path)
-    with contextlib.ExitStack() as until_then:
+    with contextlib.ExitStack() as exit_stack:
         substitutions = dict(PYTHON)
         if page == "docs/serving.md":
-            ports = until_then.enter_context(serving(tmp_path / "exported_models/td3-halfcheetah")).ports
+            ports = exit_stack.enter_context(serving(tmp_path / "exported_models/td3-halfcheetah")).ports
             substitutions |= {"localhost:8501": f"localhost:{ports.rest}", "localhost:8500": f"localhost:{ports.grpc}"}
         for block in fences(page, "python"):
             code = block.code

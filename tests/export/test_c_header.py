@@ -12,11 +12,11 @@ from gymnasium import spaces
 import tfdpg
 from tests.agents.roster import SMALL
 from tfdpg import cli
-from tfdpg.acting import ACTIVATIONS, ActingPolicy
+from tfdpg.acting import ACTIVATIONS, GreedyPolicy
 from tfdpg.export import convert
 from tfdpg.export.c_header import ACTIVATE, c_header
 from tfdpg.exported import ExportError
-from tfdpg.networks import stock_critic
+from tfdpg.networks import numpy_critic
 from tfdpg.spec import Spec
 
 MAIN = """\
@@ -77,7 +77,7 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no 
 def run(directory, actor, observations, compiler=("cc", "-std=c99")):
     """The actions of the compiled header for an episode of flat observations."""
     words = {"start": "", "state": ""}
-    if actor.recall is not None:
+    if actor.recurrent_spec is not None:
         words = {"start": "policy_state state; policy_start(&state);", "state": ", &state"}
     (directory / "policy.h").write_text(c_header(actor, "a policy")[0])
     (directory / "main.c").write_text(MAIN % words)
@@ -94,11 +94,11 @@ def test_c_acts_as_numpy_does(tmp_path, kind):
     agent = KINDS[kind]()
     for normalizer in agent.normalizers:
         normalizer.mean.assign([0.3, -0.2, 1.0]), normalizer.variance.assign([2.0, 0.5, 4.0])
-    space, actor = agent.spec.observation_space, agent.actor.stock()
+    space, actor = agent.spec.observation_space, agent.actor.numpy_policy()
     space.seed(0)
     observations = [space.sample() for _ in range(6)]
-    recall = agent.recall and agent.recall._replace(stored=False)
-    by_numpy = ActingPolicy(agent.spec, recall, actor.greedy)
+    recurrent_spec = agent.recurrent_spec and agent.recurrent_spec._replace(stored=False)
+    by_numpy = GreedyPolicy(agent.spec, recurrent_spec, actor.greedy)
     expected = np.array([by_numpy(observation) for observation in observations]).reshape(6, -1)
     parts = [agent.spec.unpack(agent.spec.pack(observation)) for observation in observations]
     flat = np.array([np.concatenate([part[leaf.name].ravel() for leaf in agent.spec.leaves]) for part in parts])
@@ -111,7 +111,7 @@ def test_c_acts_as_numpy_does(tmp_path, kind):
 def test_activations(tmp_path, activation):
     agent = tfdpg.TD3("Pendulum-v1", **SMALL | {"activation": activation}, seed=2)
     observations = np.random.default_rng(0).normal(0, 3, (6, 3)).astype(np.float32)
-    found = run(tmp_path, agent.actor.stock(), observations)
+    found = run(tmp_path, agent.actor.numpy_policy(), observations)
     np.testing.assert_allclose(found, agent.predict(observations), rtol=1e-5, atol=1e-5)
 
 
@@ -122,7 +122,7 @@ def test_every_activation_has_its_c():
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
 def test_it_is_cpp_too(tmp_path):
-    actor = KINDS["lstm"]().actor.stock()
+    actor = KINDS["lstm"]().actor.numpy_policy()
     observations = np.random.default_rng(0).normal(size=(3, 3))
     in_c = run(tmp_path, actor, observations)
     np.testing.assert_array_equal(run(tmp_path, actor, observations, ("c++", "-x", "c++", "-std=c++17")), in_c)
@@ -206,22 +206,26 @@ def answers(directory, compiler, weights, observations):
 
 
 @pytest.fixture
-def spoilt():
+def nonfinite_observations():
     observations = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
     observations[2, 1], observations[3, 0], observations[4] = np.nan, np.inf, -np.inf
     return observations
 
 
-def test_two_headers_in_one_program(spoilt, tmp_path):
+def test_two_headers_in_one_program(nonfinite_observations, tmp_path):
     for name, kind, prefix in (("one", "lstm", "car"), ("two", "plain", "plain")):
         agent = KINDS[kind]()
-        critics = {"q1": stock_critic(agent.spec, agent.actor.stock(), agent.networks["q1"])} if kind == "plain" else {}
+        critics = (
+            {"q1": numpy_critic(agent.spec, agent.actor.numpy_policy(), agent.networks["q1"])}
+            if kind == "plain"
+            else {}
+        )
         (tmp_path / name).mkdir()
         weights_file = "policy.c" if name == "two" else None
-        header, weights = c_header(agent.actor.stock(), "a policy", critics, prefix, weights_file)
+        header, weights = c_header(agent.actor.numpy_policy(), "a policy", critics, prefix, weights_file)
         (tmp_path / name / "policy.h").write_text(header)
     (tmp_path / "two/policy.c").write_text(f'#include "policy.h"\n\n{weights}')
-    answers(tmp_path, ["cc", "-std=c99"], tmp_path / "two/policy.c", spoilt)
+    answers(tmp_path, ["cc", "-std=c99"], tmp_path / "two/policy.c", nonfinite_observations)
     assert "State of one episode (car_state): 16 floats, 64 bytes." in (tmp_path / "one/policy.h").read_text()
     text = (tmp_path / "two/policy.h").read_text()
     assert "static const" not in text and "bytes of constants, defined in policy.c." in text
@@ -229,17 +233,17 @@ def test_two_headers_in_one_program(spoilt, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flag", ["-O1", "-ffast-math"])
-def test_two_headers_in_one_program_compute_what_their_saved_models_do(plain, spoilt, tmp_path, flag):
+def test_two_headers_in_one_program_compute_what_their_saved_models_do(plain, nonfinite_observations, tmp_path, flag):
     version = KINDS["lstm"]().export(tmp_path / "saved")
     convert(version, tmp_path / "one", "c", prefix="car")
     two = convert(plain, tmp_path / "two", "c", prefix="plain", weights_in_c_file=True)
     assert json.loads((two / "tfdpg.json").read_text())["files"].keys() == {"policy.h", "policy.c"}
     car, policy, expected = tfdpg.load(version), tfdpg.load(plain), []
-    for row in spoilt:
+    for row in nonfinite_observations:
         action = policy(row)
         expected.append([*car(row), *action, policy.q1(row, action)])
         car.received(0.5)
-    found = answers(tmp_path, ["cc", "-std=c99", flag], two / "policy.c", spoilt)
+    found = answers(tmp_path, ["cc", "-std=c99", flag], two / "policy.c", nonfinite_observations)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 

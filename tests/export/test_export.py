@@ -266,15 +266,15 @@ def test_warm_up_requests_fit_the_signatures(exported):
     records = tf.data.TFRecordDataset(str(exported / "assets.extra/tf_serving_warmup_requests"))
     logs = [prediction_log_pb2.PredictionLog.FromString(record.numpy()) for record in records]
     signatures = tf.saved_model.load(str(exported)).signatures
-    asked = []
+    requested = []
     for log in logs:
         request = log.predict_log.request
         assert request.model_spec.name == "pendulum"
         inputs = {key: tf.constant(tf.make_ndarray(value)) for key, value in request.inputs.items()}
         signatures[request.model_spec.signature_name](**inputs)
-        asked.append((request.model_spec.signature_name, len(inputs["x"])))
+        requested.append((request.model_spec.signature_name, len(inputs["x"])))
     names = "serving_default", "pi", "q1", "q2", "pi_and_q"
-    assert sorted(asked) == sorted((name, n) for name in names for n in (1, 7))
+    assert sorted(requested) == sorted((name, n) for name in names for n in (1, 7))
 
 
 def test_every_file_of_an_export_is_its_own(tmp_path):

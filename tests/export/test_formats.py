@@ -26,7 +26,7 @@ from tfdpg.export.source import Source
 pytestmark = brief
 
 
-class Halves(gym.ObservationWrapper):
+class TwoStepObservation(gym.ObservationWrapper):
     """A pendulum's numbers, and those of one step before, which are elsewhere."""
 
     def __init__(self):
@@ -42,8 +42,10 @@ class Halves(gym.ObservationWrapper):
 
 @pytest.fixture(scope="module")
 def agent():
-    agent = tfdpg.TD3(Halves(), **SMALL | EAGER | {"normalize_observations": True, "hidden_units": (16, 16)})
-    fit_briefly(agent, Halves(), epochs=1, steps_per_epoch=40)
+    agent = tfdpg.TD3(
+        TwoStepObservation(), **SMALL | EAGER | {"normalize_observations": True, "hidden_units": (16, 16)}
+    )
+    fit_briefly(agent, TwoStepObservation(), epochs=1, steps_per_epoch=40)
     return agent
 
 

@@ -14,14 +14,14 @@ SHIPPED = Path(__file__).parents[2] / "exported_models/td3-halfcheetah/1"
 FILES = {path.relative_to(SHIPPED) for path in SHIPPED.rglob("*") if path.is_file()}
 
 
-def shelf(directory, count):
+def make_versions(directory, count):
     """A model directory with so many versions."""
     for _ in range(count):
         export.copy(SHIPPED, directory)
     return directory
 
 
-def half(directory):
+def incomplete_versions(directory):
     """The versions of a model directory that are there and have not all of their files."""
     for path in directory.iterdir():
         if path.name.isdigit():
@@ -44,17 +44,17 @@ def test_who_polls_never_sees_half_a_model(tmp_path):
     writer = threading.Thread(target=write)
     writer.start()
     while not over.is_set():
-        seen += half(tmp_path)
+        seen += incomplete_versions(tmp_path)
         polls += 1
     writer.join()
     assert not seen and polls > 50
     assert export.versions(tmp_path) == [12] and [path.name for path in tmp_path.iterdir()] == ["12"]
     (tmp_path / "12/saved_model.pb").unlink()
-    assert [name for name, _ in half(tmp_path)] == ["12"]  # and it is seen where it is
+    assert [name for name, _ in incomplete_versions(tmp_path)] == ["12"]  # and it is seen where it is
 
 
 def test_labels_are_a_config_of_the_server(tmp_path):
-    directory = shelf(tmp_path / "robot", 3)
+    directory = make_versions(tmp_path / "robot", 3)
     path = export.write_labels(directory, {"stable": 1, "canary": 3})
     config = text_format.Parse(path.read_text(), model_server_config_pb2.ModelServerConfig())
     (model,) = config.model_config_list.config
@@ -79,7 +79,7 @@ def test_labels_that_others_wrote_are_read(tmp_path):
 
 
 def test_what_has_a_label_is_kept(tmp_path):
-    export.write_labels(shelf(tmp_path, 4), {"stable": 1})
+    export.write_labels(make_versions(tmp_path, 4), {"stable": 1})
     export.keep_newest(tmp_path, 2)
     assert export.versions(tmp_path) == [1, 3, 4]
     export.write_labels(tmp_path, {"stable": 3})
@@ -97,7 +97,7 @@ def test_what_has_a_label_is_kept(tmp_path):
     ],
 )
 def test_labels_that_cannot_be(tmp_path, labels, message):
-    shelf(tmp_path, 1)
+    make_versions(tmp_path, 1)
     with pytest.raises(ValueError, match=message):
         export.write_labels(tmp_path, labels)
     assert not (tmp_path / "models.config").exists()
@@ -106,6 +106,6 @@ def test_labels_that_cannot_be(tmp_path, labels, message):
 def test_labels_need_a_sound_version(tmp_path):
     with pytest.raises(FileNotFoundError, match="No exported model"):
         export.write_labels(tmp_path, {"stable": 1})
-    (shelf(tmp_path, 1) / "1/saved_model.pb").write_bytes(b"")
+    (make_versions(tmp_path, 1) / "1/saved_model.pb").write_bytes(b"")
     with pytest.raises(export.ExportError, match="saved_model.pb is damaged"):
         export.write_labels(tmp_path, {"stable": 1})

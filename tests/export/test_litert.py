@@ -46,7 +46,7 @@ def test_the_policy_runs_where_no_signature_is_named(converted, name, kind):
     runtime, observation = interpreter(kind, converted(name)), np.array([[0.6, 0.8, -0.5]], np.float32)
     runtime.allocate_tensors()
     inputs, outputs = runtime.get_input_details(), runtime.get_output_details()
-    state = [] if policy.recall is None else ["a_before", "h", "c"]
+    state = [] if policy.recurrent_spec is None else ["a_before", "h", "c"]
     assert [one["name"] for one in inputs] == ["x", *state]
     assert [one["name"] for one in outputs] == ["pi", *(f"{part}_next" for part in state[1:])]
     runtime.set_tensor(inputs[0]["index"], observation)
@@ -151,7 +151,7 @@ def test_observations_where_the_environment_cannot_be_used(environment):
     policy = tfdpg.load(MODELS / "td3-halfcheetah")
     rng = np.random.default_rng(0)
     requests = {"x": rng.normal(30, 2, (7, 17)).astype(np.float32)}
-    measured = export.carried_observations(policy.spec, policy, environment, requests)
+    measured = export.observations_of_export(policy.spec, policy, environment, requests)
     assert measured.values["x"].shape == (1000, 17) and measured.values["x"].dtype == np.float32
     np.testing.assert_array_equal(measured.values["x"][:7], requests["x"])
     np.testing.assert_allclose(measured.values["x"].mean(axis=0), requests["x"].mean(axis=0), atol=0.5)

@@ -69,44 +69,44 @@ def observations(spec, count, bad=None):
     packed = [spec.pack(space.sample()) for _ in range(count)]
     finite = tuple(np.concatenate(parts) for parts in zip(*packed, strict=True))
     finite = tuple(np.clip(part, -3, 3) if part.dtype == np.float32 else part for part in finite)
-    spoilt = tuple(part.copy() for part in finite)
+    nonfinite = tuple(part.copy() for part in finite)
     for row, number in enumerate(BAD, start=1):
-        spoilt[0][row, row % 2] = number
-    given = [spec.unpack(part) for part in (finite, spoilt)]
+        nonfinite[0][row, row % 2] = number
+    given = [spec.unpack(part) for part in (finite, nonfinite)]
     return given if spec.is_dict else [part["x"] for part in given]
 
 
 @kinds("dict", "discrete")
 def test_rows_that_are_not_finite_are_answered_as_such_by_every_policy(made, kind):
     agent, version = made(kind)
-    finite, spoilt = observations(agent.spec, 6)
+    finite, nonfinite = observations(agent.spec, 6)
     policy = tfdpg.load(version)
     policies = {"predict": agent.predict, "load": policy, "policy": agent.policy()}
     if kind != "custom":
         policies["numpy"] = policy.numpy()
     for name, act in policies.items():
-        expected, found = act(finite), act(spoilt)
+        expected, found = act(finite), act(nonfinite)
         assert found.dtype == expected.dtype and found.shape == expected.shape, name
         np.testing.assert_array_equal(found[[0, 4, 5]], expected[[0, 4, 5]], err_msg=name)
         if kind == "discrete":
             np.testing.assert_array_equal(found[1:4], -1, err_msg=name)
         else:
             assert np.isnan(found[1:4]).all(), name
-    one = {key: part[1] for key, part in spoilt.items()} if agent.spec.is_dict else spoilt[1]
-    np.testing.assert_array_equal(policy(one), policy(spoilt)[1])
+    one = {key: part[1] for key, part in nonfinite.items()} if agent.spec.is_dict else nonfinite[1]
+    np.testing.assert_array_equal(policy(one), policy(nonfinite)[1])
 
 
 @kinds("normalized", "discrete")
 def test_critics_answer_nan(made, kind):
     agent, version = made(kind)
-    finite, spoilt = observations(agent.spec, 6)
+    finite, nonfinite = observations(agent.spec, 6)
     policy = tfdpg.load(version)
     action = policy(finite)
     given = {"q1": (action,), "q2": (action,)}
     given |= {"v": (), "distribution": ()} if "v" in agent.signatures else {}
     given |= {"z": (action,)} if "z" in agent.signatures else {}
     for name, others in given.items():
-        for x, nan in ((finite, []), (spoilt, [1, 2, 3])):
+        for x, nan in ((finite, []), (nonfinite, [1, 2, 3])):
             outputs = getattr(policy, name)(x, *others)
             for values in outputs.values() if isinstance(outputs, dict) else [outputs]:
                 assert np.flatnonzero(np.isnan(values.reshape(6, -1)).all(axis=1)).tolist() == nan
@@ -115,8 +115,8 @@ def test_critics_answer_nan(made, kind):
         action = action.copy()
         action[4, 0] = np.nan
         assert np.flatnonzero(np.isnan(policy.q1(finite, action))).tolist() == [4]
-    best, *values = policy.pi_and_q(spoilt)
-    np.testing.assert_array_equal(best, policy(spoilt))
+    best, *values = policy.pi_and_q(nonfinite)
+    np.testing.assert_array_equal(best, policy(nonfinite))
     assert all(np.flatnonzero(np.isnan(value)).tolist() == [1, 2, 3] for value in values)
 
 
@@ -130,12 +130,12 @@ def test_a_recurrent_policy_goes_on_as_if_the_observation_had_not_come(made, whi
         "policy": agent.policy,
     }[which]
     rows = np.random.default_rng(0).normal(size=(4, 3, 3)).astype(np.float32)
-    spoilt, policy, other = rows[1].copy(), make(), make()
-    spoilt[1, 2] = bad
+    nonfinite, policy, other = rows[1].copy(), make(), make()
+    nonfinite[1, 2] = bad
     expected, found = [], []
-    for observation in (rows[0], rows[1], spoilt, rows[2], rows[3]):
+    for observation in (rows[0], rows[1], nonfinite, rows[2], rows[3]):
         action = policy(observation)
-        if observation is spoilt:
+        if observation is nonfinite:
             assert np.isnan(action[1]).all() and np.isfinite(action[[0, 2]]).all()
         else:
             found.append(action[1])
@@ -154,9 +154,12 @@ def test_what_was_done_instead_is_remembered_and_nan_is_not(made):
     for policy in policies:
         policy(rows[0])
     assert np.isnan(policies[0](np.full(3, np.nan))).all() and np.isnan(policies[1](np.full(3, np.nan))).all()
-    kept, told = policies[0](rows[1], action_before=[np.nan]), policies[1](rows[1], action_before=[2.0])
-    np.testing.assert_array_equal(kept, policies[2](rows[1]))
-    assert not np.allclose(told, kept)
+    default_action, corrected_action = (
+        policies[0](rows[1], action_before=[np.nan]),
+        policies[1](rows[1], action_before=[2.0]),
+    )
+    np.testing.assert_array_equal(default_action, policies[2](rows[1]))
+    assert not np.allclose(corrected_action, default_action)
 
 
 def test_a_sequence_goes_on_as_if_the_step_had_not_come(made):
@@ -196,12 +199,14 @@ def test_the_session_keeps_the_state(made, bad):
     with in_session(version) as run:
         expected = run("pi", inputs)
         for name in ("x", "a_before", "r_before", "h_0", "c_1"):
-            spoilt = {key: values.copy() for key, values in inputs.items()}
-            spoilt[name][2, ...] = bad
-            found = run("pi", spoilt)
+            nonfinite = {key: values.copy() for key, values in inputs.items()}
+            nonfinite[name][2, ...] = bad
+            found = run("pi", nonfinite)
             for output, values in found.items():
                 np.testing.assert_array_equal(np.delete(values, 2, 0), np.delete(expected[output], 2, 0))
-                np.testing.assert_array_equal(values[2], spoilt[output][2] if output in inputs else np.full(1, np.nan))
+                np.testing.assert_array_equal(
+                    values[2], nonfinite[output][2] if output in inputs else np.full(1, np.nan)
+                )
 
 
 @pytest.mark.parametrize("format", ["c", *(pytest.param(name, marks=pytest.mark.slow) for name in ("litert", "onnx"))])

@@ -40,9 +40,9 @@ def test_it_is_pi_and_then_q1_and_q2(name, exported):
     policy = tfdpg.load(directory)
     action, q1, q2 = policy.pi_and_q(X)
     np.testing.assert_allclose(action, agent.predict(X), rtol=1e-4, atol=1e-5)
-    for found, judge in ((q1, policy.q1), (q2, policy.q2)):
+    for found, evaluate_critic in ((q1, policy.q1), (q2, policy.q2)):
         assert found.shape == (5,)
-        np.testing.assert_allclose(found, judge(X, action), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found, evaluate_critic(X, action), rtol=1e-4, atol=1e-5)
     assert (np.abs(q1 - q2).max() > 1e-4) == (policy.metadata["critics"] == 2)
     one = policy.pi_and_q(X[1])
     assert [np.shape(part) for part in one] == [(1,), (), ()]

@@ -71,8 +71,8 @@ def test_a_flat_observation(exported):
         np.testing.assert_allclose(found, agent.predict(X), rtol=1e-4, atol=1e-5)
     records = tf.data.TFRecordDataset(str(directory / "assets.extra/tf_serving_warmup_requests"))
     requests = [prediction_log_pb2.PredictionLog.FromString(record.numpy()).predict_log.request for record in records]
-    asked = [request for request in requests if request.model_spec.signature_name == "action"]
-    assert [set(request.inputs) for request in asked] == [set(inputs)] * 2
+    action_requests = [request for request in requests if request.model_spec.signature_name == "action"]
+    assert [set(request.inputs) for request in action_requests] == [set(inputs)] * 2
     described = "action(0/discount: float32[batch], 0/observation: float32[batch, 3], 0/reward: float32[batch], "
     assert described in export.describe(directory)
     np.testing.assert_allclose(tfdpg.load(directory)(X), agent.predict(X), rtol=1e-4, atol=1e-5)

@@ -65,16 +65,16 @@ def save(directory, module, edit=lambda model: None):
     edit(model)
     (version / "saved_model.pb").write_bytes(model.SerializeToString())
     write_warmup(version, directory.name, {"pi": [{"x": X}]})
-    seal(version)
+    write_manifest(version)
     return version
 
 
-def seal(version):
+def write_manifest(version):
     """Seals a version's directory with the description of a policy for Pendulum-v1."""
     description = json.loads((SHIPPED / METADATA).read_text())
     (version / METADATA).unlink(missing_ok=True)
     kept = {key: value for key, value in description.items() if key not in ("files", "sha256")}
-    files.seal(version, METADATA, kept)
+    files.write_manifest(version, METADATA, kept)
 
 
 def saver_function(model, name):

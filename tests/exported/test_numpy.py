@@ -12,8 +12,8 @@ from gymnasium import spaces
 
 import tfdpg
 from tests.agents.roster import SMALL
-from tfdpg.acting import MLPActor, load_actor, make_torso, save_actor
-from tfdpg.acting.outputs import LocScale
+from tfdpg.acting import NumpyPolicy, load_numpy_policy, make_torso, save_numpy_policy
+from tfdpg.acting.outputs import GaussianOutput
 from tfdpg.exported import ExportError
 from tfdpg.spec import Spec
 
@@ -88,25 +88,25 @@ def test_numpy_needs_no_tensorflow(exported):
 
 def test_an_actor_is_read_as_it_was_written(tmp_path):
     spec = Spec(spaces.Box(-1, 1, (3,)), spaces.Box(-2, 1, (2,)))
-    actor = MLPActor(spec, make_torso("mlp", (4,), "silu", "layer"), (1e-3, 5.0), LocScale(spec, 0.3))
+    actor = NumpyPolicy(spec, make_torso("mlp", (4,), "silu", "layer"), (1e-3, 5.0), GaussianOutput(spec, 0.3))
     actor.load(np.random.default_rng(0).normal(size=3 + 3 + 16 + 8 + 20).astype(np.float32) ** 2)
-    save_actor(tmp_path / "policy.npz", actor)
+    save_numpy_policy(tmp_path / "policy.npz", actor)
     packed = spec.pack(np.random.default_rng(1).normal(size=(5, 3)))
-    np.testing.assert_array_equal(load_actor(tmp_path / "policy.npz", spec, None)(packed), actor(packed))
+    np.testing.assert_array_equal(load_numpy_policy(tmp_path / "policy.npz", spec, None)(packed), actor(packed))
     for weights, came in ((actor.weights.astype("U32"), "<U32"), (actor.weights[None], "float32")):
         np.savez(tmp_path / "policy.npz", **dict(np.load(tmp_path / "policy.npz")) | {"weights": weights})
         with pytest.raises(ValueError, match=rf"`weights` of .*policy.npz must be float32 \[n\]. Received: {came}"):
-            load_actor(tmp_path / "policy.npz", spec, None)
+            load_numpy_policy(tmp_path / "policy.npz", spec, None)
 
 
 @pytest.mark.parametrize("name", ["pi", pytest.param("q2", marks=pytest.mark.slow)])
 def test_a_changed_weight_is_no_export(monkeypatch, tmp_path, name):
     def save_changed(path, actor, critics):
         (actor if name == "pi" else critics[name]).weights[7] += 0.1
-        save_actor(path, actor, critics)
+        save_numpy_policy(path, actor, critics)
 
     agent = tfdpg.TD3("Pendulum-v1", **SMALL, seed=3)
-    monkeypatch.setattr("tfdpg.export.stock.save_actor", save_changed)
+    monkeypatch.setattr("tfdpg.export.numpy_policy.save_numpy_policy", save_changed)
     with pytest.raises(ExportError, match=rf"'{name} of policy.npz' differs from the agent by up to"):
         agent.export(tmp_path / "model")
     assert not (tmp_path / "model").exists()

@@ -12,9 +12,9 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 import tfdpg
-from tests.agents.roster import SMALL, brief, needs, roster
+from tests.agents.roster import SMALL, brief, needs, parametrize_agents
 from tests.commands import QUIET, train
-from tests.exported.foreign import Module, Resource, X, save, saver_function, seal
+from tests.exported.foreign import Module, Resource, X, save, saver_function, write_manifest
 from tests.exported.test_shipped import FOLDER, MODELS
 from tfdpg import cli, export
 from tfdpg.export.verify import in_session
@@ -258,7 +258,7 @@ def test_links_that_lead_out_of_the_model_are_refused(tmp_path):
     load(tmp_path / "linked")  # an operator's own link to a version
     (version / "variables").rename(tmp_path / "variables")
     (version / "variables").symlink_to(tmp_path / "variables")
-    seal(version)
+    write_manifest(version)
     check_refused(version, f"{version}/variables is a link to {tmp_path}/variables, outside")
 
 
@@ -266,14 +266,14 @@ def test_a_second_file_that_tensorflow_could_load_is_refused(tmp_path):
     for name in ("saved_model.pbtxt", "saved_model.cpb"):
         version = save(tmp_path / name, Module())
         shutil.copy(version / "saved_model.pb", version / name)
-        seal(version)
+        write_manifest(version)
         check_refused(version, f"{name} could be loaded in place of saved_model.pb")
 
 
 def test_a_file_that_is_no_saved_model_is_an_export_error(tmp_path):
     version = save(tmp_path / "model", Module())
     (version / "saved_model.pb").write_bytes(b"\xff" * 100)
-    seal(version)
+    write_manifest(version)
     for call in (functools.partial(tfdpg.load(version), X[0]), functools.partial(check_safe, version)):
         with pytest.raises(ExportError, match="cannot be loaded"):
             call()
@@ -360,14 +360,14 @@ def test_exports_with_own_networks_pass(tmp_path):
 
 
 @pytest.mark.slow
-@roster("ACER")
+@parametrize_agents("ACER")
 def test_fresh_exports_pass(make, tmp_path):
     check_safe(make(gym.make("Pendulum-v1")).export(tmp_path / "model", signatures="tf-agents"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recurrent", ["lstm", "gru"])
-@roster()
+@parametrize_agents()
 def test_fresh_exports_of_recurrent_policies_pass(make, tmp_path, recurrent):
     needs(make, "recurrent")
     agent = make(gym.make("Pendulum-v1"), recurrent=recurrent)

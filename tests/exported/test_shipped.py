@@ -14,9 +14,9 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 import tfdpg
 from tests.export.runtimes import schema
 from tfdpg import files
-from tfdpg.acting import ActingPolicy
+from tfdpg.acting import GreedyPolicy
 from tfdpg.export.verify import in_session
-from tfdpg.exported import METADATA, ExportError, latest_version, named
+from tfdpg.exported import METADATA, ExportError, latest_version, named_recurrent_inputs
 
 FOLDER = Path(__file__).parents[2] / "exported_models"
 MODELS = sorted(path.name for path in FOLDER.iterdir())
@@ -27,17 +27,17 @@ EPISODES = 10
 
 def by_session(policy, run):
     """The policy's actions, computed in the session."""
-    recall = policy.recall
+    recurrent_spec = policy.recurrent_spec
 
     def forward(packed):
         inputs = policy.spec.unpack(packed)
-        given = {} if recall is None else named(recall, packed[-1])
+        given = {} if recurrent_spec is None else named_recurrent_inputs(recurrent_spec, packed[-1])
         outputs = run("pi", inputs | given)
-        if recall is None:
+        if recurrent_spec is None:
             return outputs["pi"]
-        return np.concatenate([outputs["pi"], *(outputs[name] for name, _ in recall.parts)], axis=1)
+        return np.concatenate([outputs["pi"], *(outputs[name] for name, _ in recurrent_spec.parts)], axis=1)
 
-    return ActingPolicy(policy.spec, recall, forward)
+    return GreedyPolicy(policy.spec, recurrent_spec, forward)
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_a_card_has_the_signatures_that_a_server_reads_from_the_model(name):
             ("inputs", graph.signature_def[key].inputs),
             ("outputs", graph.signature_def[key].outputs),
         ):
-            told = {each["name"]: each for each in said[way]}
-            assert told.keys() == tensors.keys()
+            descriptions = {each["name"]: each for each in said[way]}
+            assert descriptions.keys() == tensors.keys()
             for each, info in tensors.items():
-                assert told[each]["dtype"] == tf.dtypes.as_dtype(info.dtype).name
-                assert info.tensor_shape.unknown_rank or len(told[each]["shape"]) == len(info.tensor_shape.dim)
+                assert descriptions[each]["dtype"] == tf.dtypes.as_dtype(info.dtype).name
+                assert info.tensor_shape.unknown_rank or len(descriptions[each]["shape"]) == len(info.tensor_shape.dim)
 
 
 def test_each_algorithm_and_critic_is_shipped_and_small():
@@ -98,7 +98,9 @@ def test_a_model_that_is_not_what_its_description_says_is_refused(tmp_path, othe
     description = json.loads((directory / METADATA).read_text())
     shutil.copytree(FOLDER / other / "1", directory, dirs_exist_ok=True)
     (directory / METADATA).unlink()
-    files.seal(directory, METADATA, {key: description[key] for key in description if key not in ("files", "sha256")})
+    files.write_manifest(
+        directory, METADATA, {key: description[key] for key in description if key not in ("files", "sha256")}
+    )
     policy = tfdpg.load(tmp_path / "model")
     with pytest.raises(ExportError, match=f"{directory} cannot be loaded: `pi` must take and give .*'float32'"):
         policy(policy.spec.observation_space.sample())

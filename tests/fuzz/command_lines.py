@@ -20,7 +20,7 @@ from tfdpg import cli, runs
 from tfdpg.checking.command import check
 from tfdpg.cli.flags import resume_flags, training_flags
 from tfdpg.cli.parsing import flags_of
-from tfdpg.cli.training import configured
+from tfdpg.cli.training import parse_training_flags
 from tfdpg.serve.command import labels, serve
 
 COMMANDS: dict = {"train": None, "resume": None, "check": (check, 1), "evaluate": (cli.evaluate, 1)}
@@ -55,7 +55,7 @@ def sandbox():
     agent = play(tfdpg.DDPG("Pendulum-v1", **SMALL), gym.make("Pendulum-v1"), 20)
     agent.save(root / "run/checkpoints/20")
     words = "--env Pendulum-v1 --hidden-units 8 --batch-size 8 --replay-size 500 --epochs 1"
-    runs._write_config(root / "run", configured("ddpg", words.split())[1][0])
+    runs._write_config(root / "run", parse_training_flags("ddpg", words.split())[1][0])
     (root / "run/progress.csv").write_text("epoch,env_steps,val_return\n0,20,1.5\n1,40,2.5\n")
     for copy in ("damaged", "broken", "runs/seed-0"):
         shutil.copytree(root / "run", root / copy)
@@ -103,7 +103,7 @@ def _positional(rng, command, is_wild):
     return words + (["--format", picked(rng, ["c"] * 8 + ["onnx", "litert"])] if command == "convert" else [])
 
 
-def words_of(rng):
+def random_arguments(rng):
     """A command line: half of them are such as people type, with another value here and there."""
     command, agent, is_wild = picked(rng, USED), picked(rng, ["ddpg", "td3", "d4pg", "acer"]), bool(rng.random() < 0.5)
     chosen = []
@@ -144,7 +144,7 @@ def _misspell(rng, words):
 def case(number, place, done):
     """Runs a case in an empty directory; says in `done` what it does; gives its outcome."""
     shutil.copytree(sandbox(), place / "work")
-    words, out, err = words_of(np.random.default_rng([3, number])), io.StringIO(), io.StringIO()
+    words, out, err = random_arguments(np.random.default_rng([3, number])), io.StringIO(), io.StringIO()
     done.append(str(words)[:500])
     with contextlib.chdir(place / "work"), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:

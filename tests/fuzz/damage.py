@@ -168,8 +168,8 @@ def forge(rng, directory, relatives, name):
             source = picked(rng, sorted(picked(rng, relatives)().glob("*.npz")))
             done.append(f"take {shutil.copyfile(source, directory / source.name)}")
     others = (each for each in files_of(directory) if each != path)
-    description["files"] = {each.relative_to(directory).as_posix(): files._sum(each) for each in others}
+    description["files"] = {each.relative_to(directory).as_posix(): files._checksum(each) for each in others}
     if rng.random() < 0.1:
         done.append("then " + edit(rng, description))
-    path.write_bytes(files._with_sum(to_bytes(description)[:-2] + b",\n  "))
+    path.write_bytes(files._with_checksum(to_bytes(description)[:-2] + b",\n  "))
     return done

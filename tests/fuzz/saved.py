@@ -36,7 +36,7 @@ def saved(kind, relative):
     """A saved agent; the older one is the same agent as the saved one, some steps before."""
     directory, (name, options) = Path(HELD.name) / kind / relative, KINDS[kind]
     agent, env = AGENTS[name](Counter(), **options() | RELATIVES.get(relative, {})), Counter()
-    with mock.patch.object(segments, "ROWS", 16), mock.patch.object(segments, "BYTES", 0):
+    with mock.patch.object(segments, "MIN_ROWS", 16), mock.patch.object(segments, "MIN_BYTES", 0):
         play(agent, env, 30)
         agent.save(directory.with_name("older") if relative == "saved" else directory)
         if relative == "saved":
@@ -53,17 +53,22 @@ def play(agent, env, steps):
         if terminated:
             observation, _ = env.reset()
     agent.set_weights([weight + np.float32(0.01) for weight in agent.get_weights()])
-    _, rows = agent.draw(0, 2)
-    agent.draw.refresh(rows, np.arange(rows.size, dtype=np.float32).reshape(rows.shape))
+    _, rows = agent.minibatch_builder(0, 2)
+    agent.minibatch_builder.update_priorities(rows, np.arange(rows.size, dtype=np.float32).reshape(rows.shape))
     return agent
 
 
 def contents(agent):
     """All that a saved agent holds, as bytes and texts."""
-    ring, optimizers = agent.replay, agent.optimizers.items()
-    arrays = dict(enumerate(agent.get_weights())) | segments.whole(ring) | ring.state() | agent.draw.sampler.state()
+    buffer, optimizers = agent.replay, agent.optimizers.items()
+    arrays = (
+        dict(enumerate(agent.get_weights()))
+        | segments.as_one_segment(buffer)
+        | buffer.state()
+        | agent.minibatch_builder.sampler.state()
+    )
     arrays |= {(name, i): values for name, each in optimizers for i, values in enumerate(each.variables)}
-    arrays |= agent.moments.state() if agent.moments else {}
+    arrays |= agent.observation_statistics.state() if agent.observation_statistics else {}
     held = {name: np.asarray(values).tobytes() for name, values in arrays.items()}
     return held | {"state": repr(agent.state()), "options": repr(sorted(agent.saved_options.items()))}
 
@@ -93,7 +98,7 @@ def case(number, place, done):
     observation = agent.spec.observation_space.sample()
     try:
         agent.act(observation)
-        agent.draw(0, 1)
+        agent.minibatch_builder(0, 1)
     except Exception as error:
         check_ours(error)
         return "refused-later"

@@ -7,7 +7,7 @@ DDPG = ("agents/test_ddpg.py",)
 D4PG = ("agents/test_d4pg.py", "agents/test_d4pg_options.py")
 ACER = ("agents/test_acer_update.py",)
 SCORES = ("test_scores.py",)
-MEMORY = ("networks/test_memory.py",)
+RNN = ("networks/test_rnn.py",)
 
 
 class Mutation(NamedTuple):

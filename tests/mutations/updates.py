@@ -1,6 +1,6 @@
 """Of delays, clips, averages, weights, signs, ACER, memories and scores."""
 
-from tests.mutations import ACER, D4PG, DDPG, MEMORY, SCORES, TD3
+from tests.mutations import ACER, D4PG, DDPG, RNN, SCORES, TD3
 
 MUTATIONS = (
     # delay, clip, averaging
@@ -58,8 +58,8 @@ MUTATIONS = (
     (
         "d4pg: the policy goes down the critic",
         "components.py",
-        "return -(tf.stop_gradient(q) + rise)",
-        "return tf.stop_gradient(q) + rise",
+        "return -(tf.stop_gradient(q) + linear_term)",
+        "return tf.stop_gradient(q) + linear_term",
         D4PG,
     ),
     (
@@ -72,8 +72,8 @@ MUTATIONS = (
     (
         "prioritized: weights grow with the probability",
         "replay/prioritized.py",
-        "(self._drawable * probability) ** -beta",
-        "(self._drawable * probability) ** beta",
+        "(self._num_transitions * probability) ** -beta",
+        "(self._num_transitions * probability) ** beta",
         ("replay/test_prioritized.py",),
     ),
     # ACER
@@ -157,24 +157,24 @@ MUTATIONS = (
     # memories
     (
         "memory: the wrong sign in a graph",
-        "networks/memory.py",
-        "tf.gradients(step(*taken), taken, came,",
-        "tf.gradients(step(*taken), taken, [-part for part in came],",
-        MEMORY,
+        "networks/rnn.py",
+        "tf.gradients(step(*taken), taken, grad_after,",
+        "tf.gradients(step(*taken), taken, [-part for part in grad_after],",
+        RNN,
     ),
     (
         "memory: the gradient stops at masked steps",
-        "networks/memory.py",
+        "networks/rnn.py",
         "tf.where(valid[t], 0.0, old) + new",
         "new",
-        MEMORY,
+        RNN,
     ),
     (
         "memory: masked steps are gone through",
-        "networks/memory.py",
+        "networks/rnn.py",
         "tf.where(valid[t], new, old)",
         "new",
-        MEMORY,
+        RNN,
     ),
     # scores
     (
@@ -187,8 +187,8 @@ MUTATIONS = (
     (
         "scores: a mean of all in place of the interquartile one",
         "scores.py",
-        "cut = len(values) // 4",
-        "cut = 0",
+        "trimmed = len(values) // 4",
+        "trimmed = 0",
         SCORES,
     ),
     (

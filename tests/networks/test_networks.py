@@ -9,7 +9,7 @@ import tfdpg
 from tests.agents.roster import SMALL
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
-from tfdpg.acting import MLPActor, mlp
+from tfdpg.acting import NumpyPolicy, mlp
 from tfdpg.networks.heads import Value
 
 SPEC = Spec(spaces.Box(-1, 1, (3,)), ACTION)
@@ -119,7 +119,7 @@ def test_the_numpy_actor_normalises_as_keras_does():
     normalizer = networks.Normalizer(epsilon=0.1, clip=1.5)
     pi = networks.mlp_actor(SPEC, hidden_units=(8,), normalizer=normalizer, seed=2)
     normalizer.mean.assign([0.2, -0.3, 0.5]), normalizer.variance.assign([0.04, 0.5, 2.0])
-    actor = MLPActor(SPEC, mlp((8,), "relu"), (0.1, 1.5))
+    actor = NumpyPolicy(SPEC, mlp((8,), "relu"), (0.1, 1.5))
     actor.load(networks.flat_weights(pi).numpy())
     seen = np.array([[0.1, 0.9, -0.7], [-1.0, 1.0, 0.3]], np.float32)
     np.testing.assert_allclose(actor((seen,)), pi(seen), rtol=1e-5, atol=1e-6)
@@ -144,9 +144,9 @@ TANH, SIGMOID = keras.layers.Activation("tanh"), keras.layers.Activation("sigmoi
     ids=["tanh", "sigmoid", "a rescaled tanh", "ReLU"],
 )
 def test_a_policy_that_cannot_reach_the_bounds_is_told_what_to_add(network, layer):
-    with pytest.warns(UserWarning, match="cannot reach the bounds") as told:
+    with pytest.warns(UserWarning, match="cannot reach the bounds") as caught:
         tfdpg.DDPG(WIDE, pi=network)
-    assert layer in str(told[0].message)
+    assert layer in str(caught[0].message)
 
 
 def test_policies_that_reach_the_bounds_are_not_warned_of():
@@ -162,8 +162,8 @@ def test_a_normaliser_in_custom_networks_has_the_agent_s_statistics(tmp_path):
     agent = tfdpg.DDPG(env, pi=policy, **SMALL)
     agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
     (mean,) = {tuple(layer.mean.numpy()) for layer in agent.normalizers}
-    np.testing.assert_allclose(mean, agent.moments.mean, rtol=1e-6)
-    assert agent.moments.count > 20 and np.abs(mean).max() > 0
+    np.testing.assert_allclose(mean, agent.observation_statistics.mean, rtol=1e-6)
+    assert agent.observation_statistics.count > 20 and np.abs(mean).max() > 0
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")
     observations = np.float32([[1, 0, 3], [0, 1, -3]])

@@ -138,7 +138,7 @@ def test_a_block_by_hand():
     def norm(x, gamma, beta):
         return (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-3) * gamma + beta
 
-    h = np.concatenate([x, (a - spec.center) / spec.half_range], axis=1) @ w + b
+    h = np.concatenate([x, (a - spec.center) / spec.action_scale], axis=1) @ w + b
     h = h + np.maximum(norm(h, gamma, beta) @ w1 + b1, 0) @ w2 + b2
     expected = (norm(h, gamma_out, beta_out) @ kernel + bias)[:, 0]
     np.testing.assert_allclose(q([observation, a]), expected, rtol=1e-3)

@@ -11,7 +11,7 @@ from tests.acting.test_acting import packed_samples
 from tests.agents.roster import SMALL
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
-from tfdpg.acting import MLPActor, make_torso
+from tfdpg.acting import NumpyPolicy, make_torso
 from tfdpg.networks import compiled_actor, flat_weights
 
 DICT = spaces.Dict(
@@ -32,7 +32,7 @@ def test_acting_equals_keras(torso, normalized):
     pi = networks.mlp_actor(spec, torso=torso, hidden_units=(16, 8), normalizer=normalizer, seed=3)
     rng = np.random.default_rng(0)
     pi.set_weights([w + rng.uniform(0.01, 0.2, w.shape) for w in pi.get_weights()])
-    actor = MLPActor(spec, make_torso(torso, (16, 8), "relu"), (1e-8, 5.0) if normalized else None)
+    actor = NumpyPolicy(spec, make_torso(torso, (16, 8), "relu"), (1e-8, 5.0) if normalized else None)
     actor.load(flat_weights(pi).numpy())
     packed = packed_samples(spec, 5)
     np.testing.assert_allclose(actor(packed), compiled_actor(spec, pi)(packed), rtol=1e-4, atol=1e-5)
@@ -54,7 +54,7 @@ def test_layer_norm_is_acme_s():
     for network in (pi, q):
         kinds = [type(layer) for layer in network.layers]
         assert kinds.count(keras.layers.LayerNormalization) == 1
-    assert np.abs(pi(packed_samples(spec, 8)[0]) - spec.center).max() < 0.05 * spec.half_range.max()
+    assert np.abs(pi(packed_samples(spec, 8)[0]) - spec.center).max() < 0.05 * spec.action_scale.max()
 
 
 def test_branches_see_their_part_only():

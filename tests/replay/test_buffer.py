@@ -14,7 +14,7 @@ from gymnasium.vector import SyncVectorEnv
 import tfdpg
 from tests.agents.roster import ACER, EAGER, SMALL, brief, fit_briefly
 from tfdpg import files
-from tfdpg.replay import Ring, segments
+from tfdpg.replay import ReplayBuffer, segments
 
 pytestmark = brief
 GAMMA = 0.9
@@ -184,8 +184,8 @@ def transitions(replay):
 @pytest.fixture
 def short(monkeypatch):
     """Segments of few rows."""
-    monkeypatch.setattr(segments, "ROWS", 10)
-    monkeypatch.setattr(segments, "BYTES", 0)
+    monkeypatch.setattr(segments, "MIN_ROWS", 10)
+    monkeypatch.setattr(segments, "MIN_BYTES", 0)
 
 
 RECURRENT = {"n_step": 3, "recurrent": "lstm", "recurrent_units": 3}
@@ -207,7 +207,9 @@ def test_it_is_saved_and_loaded_alone(kind, options, short, tmp_path):
     other.replay.load(tmp_path / "runs/replay")
     assert transitions(other.replay) == transitions(agent.replay) and len(other.replay) == 46
     slots = np.flatnonzero(agent.replay.successor[: agent.replay.size] >= 0)
-    for one, same in zip(agent.draw.pack(slots), other.draw.pack(slots), strict=True):  # sequences, if it is recurrent
+    for one, same in zip(
+        agent.minibatch_builder.pack(slots), other.minibatch_builder.pack(slots), strict=True
+    ):  # sequences, if it is recurrent
         np.testing.assert_array_equal(one, same)
     small = tfdpg.TD3(Seen(kind=kind), **NO_UPDATE | options | {"replay_size": 22})
     small.replay.load(tmp_path / "runs/replay")
@@ -222,7 +224,7 @@ def test_acer_s_is_loaded_with_its_windows(tmp_path):
     fit_briefly(agent, "CartPole-v1", epochs=1, steps_per_epoch=60)
     agent.replay.save(tmp_path / "replay")
     other.replay.load(tmp_path / "replay")
-    np.testing.assert_array_equal(other.replay.onward[:60], agent.replay.onward[:60])
+    np.testing.assert_array_equal(other.replay.next_episode[:60], agent.replay.next_episode[:60])
     for name, values in agent.replay.sample(80, seed=0).items():
         if name != "truncated":  # of the open episode
             np.testing.assert_array_equal(other.replay.sample(80, seed=0)[name], values)
@@ -307,7 +309,7 @@ def test_damage_is_named_and_nothing_is_loaded(damage, short, tmp_path):
     else:
         content[len(content) // 2] ^= 1
         file.write_bytes(content)
-    other = Ring(tfdpg.Spec.of(Seen()), 500)
+    other = ReplayBuffer(tfdpg.Spec.of(Seen()), 500)
     with pytest.raises(files.DamagedError, match=f"{file} (is damaged|is missing|cannot be read)"):
         other.load(tmp_path / "replay")
     assert len(other) == 0
@@ -326,10 +328,10 @@ def test_a_file_that_was_made_up_is_refused_and_nothing_is_loaded(forged, short,
         description["rows"] += 5
     np.savez(path, **arrays)
     (tmp_path / "replay/replay.json").unlink()
-    files.seal(
+    files.write_manifest(
         tmp_path / "replay", "replay.json", {k: v for k, v in description.items() if k not in ("files", "sha256")}
     )
-    other = Ring(tfdpg.Spec.of(Seen()), 500)
+    other = ReplayBuffer(tfdpg.Spec.of(Seen()), 500)
     with pytest.raises(files.DamagedError, match="replay.json" if forged == "rows" else "rows-2.npz"):
         other.load(tmp_path / "replay")
     assert len(other) == 0
@@ -351,9 +353,11 @@ def test_what_is_not_its_own_is_refused(tmp_path):
 
 def test_rings_of_ones_own_sample_too():
     env = Seen()
-    ring = Ring(tfdpg.Spec.of(env), 50, n_step=2, gamma=GAMMA)
-    fit_briefly(tfdpg.TD3(env, **NO_UPDATE, recorders=[ring]), env, epochs=1, steps_per_epoch=8)
-    rewards = dict(zip(number_of((batch := ring.sample(99, 0))["observation"]).tolist(), batch["reward"], strict=True))
+    buffer = ReplayBuffer(tfdpg.Spec.of(env), 50, n_step=2, gamma=GAMMA)
+    fit_briefly(tfdpg.TD3(env, **NO_UPDATE, recorders=[buffer]), env, epochs=1, steps_per_epoch=8)
+    rewards = dict(
+        zip(number_of((batch := buffer.sample(99, 0))["observation"]).tolist(), batch["reward"], strict=True)
+    )
     for number, following in pairwise(sorted(rewards)):
         if following == number + 1 and not any(env.steps[number][3:]):
             assert rewards[number] == pytest.approx(env.steps[number][1] + GAMMA * env.steps[following][1])

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdpg import Spec
-from tfdpg.replay import Recorder, Ring, Rows
-from tfdpg.replay.ring import NONE
+from tfdpg.replay import Recorder, ReplayBuffer, TimeSteps
+from tfdpg.replay.buffer import NONE
 from tfdpg.replay.sequences import previous_rows
 
 REAL = spaces.Box(-np.inf, np.inf, (2,))
@@ -23,7 +23,7 @@ SPECS = {
 
 def rows_of(spec, first, rng):
     n = len(first)
-    return Rows(
+    return TimeSteps(
         tuple(rng.integers(0, 255, (n, w)).astype(g) for g, w in zip(spec.groups, spec.widths, strict=True)),
         rng.normal(size=(n, 1)).astype(np.float32),
         rng.normal(size=n).astype(np.float32),
@@ -32,14 +32,14 @@ def rows_of(spec, first, rng):
     )
 
 
-def one_by_one(ring, lane, rows):
-    lanes = np.array([lane])
-    for i, opens in enumerate(rows.first):
+def one_by_one(buffer, env_index, rows):
+    env_indices = np.array([env_index])
+    for i, opens in enumerate(rows.is_first):
         row = rows.part(slice(i, i + 1))
-        if opens or lane >= len(ring.current) or ring.current[lane] == NONE:
-            ring.begin(lanes, row.observation)
+        if opens or env_index >= len(buffer.current) or buffer.current[env_index] == NONE:
+            buffer.begin(env_indices, row.observation)
         else:
-            ring.add(lanes, row.action, row.reward, row.terminated, row.observation)
+            buffer.add(env_indices, row.action, row.reward, row.terminated, row.observation)
 
 
 chunks = st.lists(st.tuples(st.integers(0, 2), st.lists(st.booleans(), min_size=1, max_size=12)), max_size=12)
@@ -49,44 +49,48 @@ chunks = st.lists(st.tuples(st.integers(0, 2), st.lists(st.booleans(), min_size=
 @given(chunks, st.integers(6, 40), st.sampled_from(list(SPECS)), st.integers(0, 5))
 def test_a_chunk_is_its_rows_one_by_one(history, size, kind, closing):
     spec, rng = SPECS[kind], np.random.default_rng(size)
-    ring, reference = Ring(spec, size, walks_back=True), Ring(spec, size, walks_back=True)
-    for i, (lane, first) in enumerate(history):
+    buffer, reference = ReplayBuffer(spec, size, has_predecessors=True), ReplayBuffer(spec, size, has_predecessors=True)
+    for i, (env_index, first) in enumerate(history):
         rows = rows_of(spec, first, rng)
-        ring.extend(lane, rows)
-        one_by_one(reference, lane, rows)
+        buffer.extend(env_index, rows)
+        one_by_one(reference, env_index, rows)
         if i == closing:  # what comes next does not follow
-            ring.end(np.array([lane]))
-            reference.end(np.array([lane]))
-    assert ring.added == reference.added
-    if not ring.added:
+            buffer.end(np.array([env_index]))
+            reference.end(np.array([env_index]))
+    assert buffer.added == reference.added
+    if not buffer.added:
         return
-    np.testing.assert_array_equal(ring.current, reference.current)
-    held = slice(0, ring.size)
-    np.testing.assert_array_equal(ring.successor[held], reference.successor[held])
-    np.testing.assert_array_equal(*(previous_rows(one, np.arange(ring.size)) for one in (ring, reference)))
-    follows = np.flatnonzero(ring.successor[held] != NONE)
-    np.testing.assert_array_equal(ring.rows[follows], reference.rows[follows])
-    np.testing.assert_array_equal(ring.terminated[follows], reference.terminated[follows])
-    everything = np.arange(ring.size)
-    for part, other in zip(ring.observation(everything), reference.observation(everything), strict=True):
+    np.testing.assert_array_equal(buffer.current, reference.current)
+    held = slice(0, buffer.size)
+    np.testing.assert_array_equal(buffer.successor[held], reference.successor[held])
+    np.testing.assert_array_equal(*(previous_rows(one, np.arange(buffer.size)) for one in (buffer, reference)))
+    follows = np.flatnonzero(buffer.successor[held] != NONE)
+    np.testing.assert_array_equal(buffer.rows[follows], reference.rows[follows])
+    np.testing.assert_array_equal(buffer.terminated[follows], reference.terminated[follows])
+    everything = np.arange(buffer.size)
+    for part, other in zip(buffer.observation(everything), reference.observation(everything), strict=True):
         np.testing.assert_array_equal(part, other)
 
 
 def test_a_step_whose_predecessor_never_came_is_not_kept(rng):
-    ring, spec = Ring(SPECS["real"], 50), SPECS["real"]
-    ring.extend(0, rows_of(spec, [True, False, False], rng))
-    ring.end(np.array([0]))
-    ring.extend(0, rows_of(spec, [False, False], rng))
-    assert ring.added == 5 and ring.successor[:5].tolist() == [1, 2, NONE, 4, NONE]
+    buffer, spec = ReplayBuffer(SPECS["real"], 50), SPECS["real"]
+    buffer.extend(0, rows_of(spec, [True, False, False], rng))
+    buffer.end(np.array([0]))
+    buffer.extend(0, rows_of(spec, [False, False], rng))
+    assert buffer.added == 5 and buffer.successor[:5].tolist() == [1, 2, NONE, 4, NONE]
 
 
 @pytest.mark.parametrize("size", [10, 100])
 def test_a_chunk_may_be_longer_than_the_ring(size, rng):
     spec = SPECS["real"]
-    ring, reference, rows = Ring(spec, size), Ring(spec, size), rows_of(spec, [True] + [False] * 36, rng)
-    ring.extend(0, rows)
+    buffer, reference, rows = (
+        ReplayBuffer(spec, size),
+        ReplayBuffer(spec, size),
+        rows_of(spec, [True] + [False] * 36, rng),
+    )
+    buffer.extend(0, rows)
     one_by_one(reference, 0, rows)
-    np.testing.assert_array_equal(ring.successor[: ring.size], reference.successor[: ring.size])
+    np.testing.assert_array_equal(buffer.successor[: buffer.size], reference.successor[: buffer.size])
 
 
 def test_a_recorder_takes_the_same_transitions(tmp_path, rng):

@@ -3,7 +3,7 @@ import gc
 import numpy as np
 
 from tfdpg.replay import available_memory
-from tfdpg.replay.memory import take
+from tfdpg.replay.memory import allocate_array
 
 GIB = 1 << 30
 
@@ -52,7 +52,7 @@ def test_here():
 
 
 def test_a_file_that_somebody_removed_is_not_missed(tmp_path):
-    array = take((2, 3), np.float32, tmp_path)
+    array = allocate_array((2, 3), np.float32, tmp_path)
     (file,) = tmp_path.iterdir()
     file.unlink()
     array[:] = 1

@@ -9,24 +9,32 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.replay.test_ring import Reference, fill, histories, play
+from tests.replay.test_storage import Reference, fill, histories, play
 from tfdpg import Spec
-from tfdpg.acting import Recall
-from tfdpg.replay import Layout, Ring, SequenceLayout, draw_sequences, draw_transitions, segments, sequences
-from tfdpg.replay.ring import NONE
-from tfdpg.replay.segments import whole
-from tfdpg.replay.sequences import previous_rows, priority, walk
+from tfdpg.acting import RecurrentSpec
+from tfdpg.replay import (
+    ReplayBuffer,
+    SequenceLayout,
+    TransitionLayout,
+    gather_sequences,
+    gather_transitions,
+    segments,
+    sequence_minibatches,
+)
+from tfdpg.replay.buffer import NONE
+from tfdpg.replay.segments import as_one_segment
+from tfdpg.replay.sequences import follow_links, previous_rows, priority
 
 SPEC = Spec(spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-1, 3, (1,)))
-RECALL = Recall(SPEC, True, True, (("h", 2),), True)
-LAYOUT = SequenceLayout.of(SPEC, RECALL.before_width)
+RECURRENT_SPEC = RecurrentSpec(SPEC, True, True, (("h", 2),), True)
+LAYOUT = SequenceLayout.of(SPEC, RECURRENT_SPEC.previous_width)
 GAMMA = 0.9
 SAMPLING = {"seed": 3, "batch_size": 8, "replay": "prioritized", "alpha": 1.0, "beta": 0.4, "beta_steps": None}
 SAMPLING |= {"epochs_per_round": None, "max_minibatches_per_round": None}
 
 
-def ring_of(size, spec=SPEC, states=2):
-    return Ring(spec, size, step_width=spec.act_dim + states, walks_back=True)
+def buffer_of(size, spec=SPEC, states=2):
+    return ReplayBuffer(spec, size, step_width=spec.act_dim + states, has_predecessors=True)
 
 
 def step_of(observation):
@@ -61,36 +69,36 @@ def expected_sequence(episode, t, held, burn_in, length, n, weight):
 
 def soiled_ring(size):
     """A ring in memory that holds NaN that signal, since what was not written to may hold anything."""
-    ring = ring_of(size)
-    ring.allocate()
-    ring.rows.view(np.uint32)[:] = 0x7FA00001
-    return ring
+    buffer = buffer_of(size)
+    buffer.allocate()
+    buffer.rows.view(np.uint32)[:] = 0x7FA00001
+    return buffer
 
 
 def play_with_saves(steps, size, saves):
     """Takes the steps of a history, and goes on with a ring that was restored from segments after some of them."""
-    ring, reference = soiled_ring(size), Reference(size)
+    buffer, reference = soiled_ring(size), Reference(size)
     for first, stop in itertools.pairwise([0, *sorted(saves), len(steps)]):
         if first:
-            saved, ring = ring, soiled_ring(size)
-            ring.restore(saved.state(), segments.of(saved))
-        play(ring, reference, steps[first:stop], step_of)
-    return ring, reference
+            saved, buffer = buffer, soiled_ring(size)
+            buffer.restore(saved.state(), segments.iter_segments(saved))
+        play(buffer, reference, steps[first:stop], step_of)
+    return buffer, reference
 
 
-@mock.patch.object(segments, "ROWS", 4)
-@mock.patch.object(segments, "BYTES", 0)
+@mock.patch.object(segments, "MIN_ROWS", 4)
+@mock.patch.object(segments, "MIN_BYTES", 0)
 @settings(max_examples=300, deadline=None)
 @given(histories(), st.integers(0, 4), st.integers(1, 5), st.sets(st.integers(1, 40), max_size=3))
 def test_sequences_are_the_reference_s(history, burn_in, length, saves):
     _, steps, size, n = history
-    ring, reference = play_with_saves(steps, size, {save for save in saves if save < len(steps)})
-    held = reference.added - ring.size
+    buffer, reference = play_with_saves(steps, size, {save for save in saves if save < len(steps)})
+    held = reference.added - buffer.size
     taken = [(e, t) for e in reference.episodes for t in range(len(e["rewards"])) if e["numbers"][t] >= held]
     slots = np.array([e["numbers"][t] % size for e, t in taken], np.int64)
     how = {"burn_in": burn_in, "length": length, "n_step": n, "gamma": GAMMA}
     weights = np.arange(len(slots), dtype=np.float32) + 0.5
-    drawn, states = draw_sequences(ring, slots[None], recall=RECALL, weights=weights[None], **how)
+    drawn, states = gather_sequences(buffer, slots[None], recurrent_spec=RECURRENT_SPEC, weights=weights[None], **how)
     assert drawn.shape == (1, len(slots), burn_in + length + n, LAYOUT.width) and drawn.dtype == np.float32
     assert states.shape == (1, len(slots), 2) and states.dtype == np.float32
     assert np.isfinite(drawn).all()
@@ -103,25 +111,25 @@ def test_sequences_are_the_reference_s(history, burn_in, length, saves):
             else:
                 np.testing.assert_allclose(row, wanted, rtol=1e-5)
     if len(slots):
-        (transitions,), first = draw_transitions_of_actions(ring, slots, n), drawn[0, :, burn_in]
+        (transitions,), first = draw_transitions_of_actions(buffer, slots, n), drawn[0, :, burn_in]
         for name in ("observation", "action", "reward", "discount"):
             np.testing.assert_array_equal(
-                first[:, getattr(LAYOUT, name)], transitions[:, getattr(Layout.of(SPEC), name)], err_msg=name
+                first[:, getattr(LAYOUT, name)], transitions[:, getattr(TransitionLayout.of(SPEC), name)], err_msg=name
             )
 
 
-def draw_transitions_of_actions(ring, slots, n):
+def draw_transitions_of_actions(buffer, slots, n):
     """The transitions of a ring that stores only actions."""
-    plain = Ring(SPEC, ring.replay_size)
-    plain.restore(ring.state(), [whole(ring) | {"rows": whole(ring)["rows"][:, [0, 1, -1]]}])
-    return draw_transitions(plain, slots, n, GAMMA)
+    plain = ReplayBuffer(SPEC, buffer.replay_size)
+    plain.restore(buffer.state(), [as_one_segment(buffer) | {"rows": as_one_segment(buffer)["rows"][:, [0, 1, -1]]}])
+    return gather_transitions(plain, slots, n, GAMMA)
 
 
-def known_predecessors(ring):
+def known_predecessors(buffer):
     """What `previous_rows` has to give, from the successors alone."""
-    expected = np.full(ring.size, NONE)
-    for row in np.flatnonzero(ring.successor[: ring.size] != NONE):
-        expected[ring.successor[row]] = row
+    expected = np.full(buffer.size, NONE)
+    for row in np.flatnonzero(buffer.successor[: buffer.size] != NONE):
+        expected[buffer.successor[row]] = row
     return expected
 
 
@@ -129,28 +137,28 @@ def known_predecessors(ring):
 @given(histories(), st.integers(6, 40))
 def test_a_row_knows_the_one_before_however_it_came(history, other_size):
     _, steps, size, _ = history
-    ring, reference = ring_of(size), Reference(size)
-    play(ring, reference, steps, step_of)
-    restored, appended = ring_of(other_size), ring_of(other_size)
-    restored.restore(ring.state(), [whole(ring)])
+    buffer, reference = buffer_of(size), Reference(size)
+    play(buffer, reference, steps, step_of)
+    restored, appended = buffer_of(other_size), buffer_of(other_size)
+    restored.restore(buffer.state(), [as_one_segment(buffer)])
     for _ in range(3):
-        appended.append(whole(ring))
-    for one in (ring, restored, appended):
+        appended.append(as_one_segment(buffer))
+    for one in (buffer, restored, appended):
         np.testing.assert_array_equal(previous_rows(one, np.arange(one.size)), known_predecessors(one))
-    newest = np.arange(appended.added - min(ring.size, other_size), appended.added) % other_size
+    newest = np.arange(appended.added - min(buffer.size, other_size), appended.added) % other_size
     np.testing.assert_array_equal(appended.predecessor[newest], known_predecessors(appended)[newest])
     first = [number for e in reference.episodes if (number := e["numbers"][0]) >= reference.added - size]
-    assert (ring.predecessor[np.array(first, int) % size] == NONE).all()
+    assert (buffer.predecessor[np.array(first, int) % size] == NONE).all()
     fill(appended, 2 * other_size, length=3)
     np.testing.assert_array_equal(previous_rows(appended, np.arange(other_size)), known_predecessors(appended))
-    ring.clear()
-    fill(ring, 4, length=3)
-    np.testing.assert_array_equal(previous_rows(ring, np.arange(ring.size)), known_predecessors(ring))
+    buffer.clear()
+    fill(buffer, 4, length=3)
+    np.testing.assert_array_equal(previous_rows(buffer, np.arange(buffer.size)), known_predecessors(buffer))
 
 
 def test_a_walk_stays_where_its_way_ends():
     ahead = np.array([2, NONE, 1, 0])
-    assert walk(lambda rows: ahead[rows], np.array([3, 2, NONE]), 3).tolist() == [
+    assert follow_links(lambda rows: ahead[rows], np.array([3, 2, NONE]), 3).tolist() == [
         [3, 0, 2, 1],
         [2, 1, 1, 1],
         [NONE] * 4,
@@ -158,29 +166,29 @@ def test_a_walk_stays_where_its_way_ends():
 
 
 def test_a_predecessor_that_was_overwritten_is_none():
-    ring = fill(ring_of(4, states=0), 5, length=10)  # rows 0 to 5; 4 and 5 took the places of 0 and 1
-    assert ring.predecessor.tolist() == [3, 0, 1, 2]
-    assert previous_rows(ring, np.arange(4)).tolist() == [3, 0, NONE, 2]
+    buffer = fill(buffer_of(4, states=0), 5, length=10)  # rows 0 to 5; 4 and 5 took the places of 0 and 1
+    assert buffer.predecessor.tolist() == [3, 0, 1, 2]
+    assert previous_rows(buffer, np.arange(4)).tolist() == [3, 0, NONE, 2]
 
 
 def test_a_way_back_takes_4_bytes_a_row():
-    assert ring_of(100, states=3).nbytes == Ring(SPEC, 100, step_width=4).nbytes + 400
-    assert ring_of(100, states=3).state_width == 3 and Ring(SPEC, 100, step_width=4).state_width == 0
+    assert buffer_of(100, states=3).nbytes == ReplayBuffer(SPEC, 100, step_width=4).nbytes + 400
+    assert buffer_of(100, states=3).state_width == 3 and ReplayBuffer(SPEC, 100, step_width=4).state_width == 0
 
 
 @pytest.mark.parametrize(
     "action, reward, stored", [(True, False, True), (False, True, True), (False, False, False), (True, True, False)]
 )
 def test_only_what_is_recalled_is_there(action, reward, stored):
-    recall = Recall(SPEC, action, reward, (("h", 2),), stored)
-    ring = ring_of(50, states=recall.stored_width)
-    play(ring, Reference(50), [({0}, 0)] * 3, lambda observation: step_of(observation)[: ring.step_width])
+    recurrent_spec = RecurrentSpec(SPEC, action, reward, (("h", 2),), stored)
+    buffer = buffer_of(50, states=recurrent_spec.stored_width)
+    play(buffer, Reference(50), [({0}, 0)] * 3, lambda observation: step_of(observation)[: buffer.step_width])
     how = {"burn_in": 1, "length": 1, "n_step": 1, "gamma": GAMMA}
-    drawn, *states = draw_sequences(ring, np.array([1]), recall=recall, **how)
-    layout = SequenceLayout.of(SPEC, recall.before_width)
-    acted = max(-1.0, step_of(ring.rows[0, 0])[0])
-    expected = [acted] * action + [ring.rows[0, -1]] * reward
-    assert drawn.shape == (1, 3, 7 + action + reward) and drawn[0, 1, layout.before].tolist() == expected
+    drawn, *states = gather_sequences(buffer, np.array([1]), recurrent_spec=recurrent_spec, **how)
+    layout = SequenceLayout.of(SPEC, recurrent_spec.previous_width)
+    acted = max(-1.0, step_of(buffer.rows[0, 0])[0])
+    expected = [acted] * action + [buffer.rows[0, -1]] * reward
+    assert drawn.shape == (1, 3, 7 + action + reward) and drawn[0, 1, layout.previous].tolist() == expected
     assert [values.shape for values in states] == [(1, 2)] * stored
 
 
@@ -188,12 +196,12 @@ def test_images_are_drawn_in_place():
     space = spaces.Dict(picture=spaces.Box(0, 255, (2, 2), np.uint8), position=spaces.Box(-1, 1, (3,)))
     for observed, count in ((space, 3), (space["picture"], 2)):
         spec = Spec(observed, spaces.Box(-1, 1, (2,)))
-        ring = fill(ring_of(50, spec), 30, length=5)
-        recall = Recall(spec, True, False, (("h", 2),), True)
+        buffer = fill(buffer_of(50, spec), 30, length=5)
+        recurrent_spec = RecurrentSpec(spec, True, False, (("h", 2),), True)
         how = {"burn_in": 2, "length": 3, "n_step": 1, "gamma": GAMMA}
-        drawn = draw_sequences(ring, np.array([[8, 12]]), recall=recall, **how)
+        drawn = gather_sequences(buffer, np.array([[8, 12]]), recurrent_spec=recurrent_spec, **how)
         assert len(drawn) == 3 and drawn[2].shape == (1, 2, 6, 4) and drawn[2].dtype == np.uint8
-        np.testing.assert_array_equal(drawn[2][0], ring.images[[[6, 7, 8, 9, 10, 11], [12, 12, 12, 13, 14, 15]]])
+        np.testing.assert_array_equal(drawn[2][0], buffer.images[[[6, 7, 8, 9, 10, 11], [12, 12, 12, 13, 14, 15]]])
         assert drawn[0][0, :, :, SequenceLayout.of(spec, 2).valid].tolist() == [[1] * 6, [0, 0, 1, 1, 1, 1]]
         assert count == len(spec.groups) + 1
 
@@ -204,14 +212,16 @@ def test_the_priority_of_a_sequence_by_hand():
 
 
 def test_sequences_are_drawn_by_their_errors():
-    ring = fill(ring_of(100), 40, length=10)
-    draw = sequences(ring, n_step=2, gamma=GAMMA, recall=RECALL, burn_in=1, length=3, **SAMPLING)
-    (packed, states), rows = draw(0, 20)
+    buffer = fill(buffer_of(100), 40, length=10)
+    builder = sequence_minibatches(
+        buffer, n_step=2, gamma=GAMMA, recurrent_spec=RECURRENT_SPEC, burn_in=1, length=3, **SAMPLING
+    )
+    (packed, states), rows = builder(0, 20)
     assert packed.shape == (20, 8, 6, LAYOUT.width) and states.shape == (20, 8, 2)
     masked = packed[..., 1:4, LAYOUT.weight] == 0
     assert masked.any() and not masked[..., 0].any()
     errors = np.where(masked, np.nan, np.where(rows[..., None] == 3, [0.0, -1e6, 0.0], 0.0))
-    draw.refresh(rows, errors.reshape(20, 24))
-    assert np.isfinite(draw.sampler.state()["priorities"]).all()
-    np.testing.assert_allclose(draw.sampler._priorities.ravel()[3], 1e6 * (0.9 + 0.1 / 3), rtol=1e-6)
-    assert (draw(20, 50)[1] == 3).mean() > 0.99
+    builder.update_priorities(rows, errors.reshape(20, 24))
+    assert np.isfinite(builder.sampler.state()["priorities"]).all()
+    np.testing.assert_allclose(builder.sampler._priorities.ravel()[3], 1e6 * (0.9 + 0.1 / 3), rtol=1e-6)
+    assert (builder(20, 50)[1] == 3).mean() > 0.99

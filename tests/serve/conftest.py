@@ -14,7 +14,7 @@ import tfdpg
 from tests.agents.roster import D4PG, SMALL
 from tfdpg.serve import server
 from tfdpg.serve.limits import Limits
-from tfdpg.serve.shelf import Shelf
+from tfdpg.serve.model_store import ModelStore
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -27,8 +27,8 @@ LIMITS = Limits(request_bytes=1 << 20)
 class Client:
     """Speaks to a server, without tfdpg."""
 
-    def __init__(self, name, ports, told):
-        self.name, self.ports, self.told = name, ports, told
+    def __init__(self, name, ports, reported):
+        self.name, self.ports, self.reported = name, ports, reported
         self.url = f"http://127.0.0.1:{ports.rest}/v1/models/{name}"
         self.channel = grpc.insecure_channel(f"127.0.0.1:{ports.grpc}")
         self.predict = prediction_service_pb2_grpc.PredictionServiceStub(self.channel).Predict
@@ -53,12 +53,14 @@ class Client:
 @contextlib.contextmanager
 def serving(directory, limits=LIMITS):
     """Serves a model directory; gives a client."""
-    shelf, told, started, ended = Shelf(directory), [], threading.Event(), asyncio.Event()
+    model_store, reported, started, ended = ModelStore(directory), [], threading.Event(), asyncio.Event()
     found, loops = [], []
 
     async def serve():
         loops.append(asyncio.get_running_loop())
-        async with server.running(shelf, "127.0.0.1", server.Ports(0, 0), limits, told.append) as ports:
+        async with server.running_server(
+            model_store, "127.0.0.1", server.Ports(0, 0), limits, reported.append
+        ) as ports:
             found.append(ports)
             started.set()
             await ended.wait()
@@ -67,7 +69,7 @@ def serving(directory, limits=LIMITS):
     thread.start()
     try:
         assert started.wait(60)
-        client = Client(shelf.name, found[0], told)
+        client = Client(model_store.name, found[0], reported)
         with client.channel:
             yield client
     finally:

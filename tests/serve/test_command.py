@@ -120,7 +120,7 @@ def test_a_signal_ends_it_once_requests_are_answered(number):
         assert server.communicate(timeout=60) == ("", "") and server.returncode == 0
 
 
-def ask_by_rest(port, path, answered):
+def request_by_rest(port, path, answered):
     """Asks on one connection until the server closes it."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     while True:
@@ -132,7 +132,7 @@ def ask_by_rest(port, path, answered):
             return
 
 
-def ask_by_grpc(port, name, answered):
+def request_by_grpc(port, name, answered):
     """Asks on one channel until nothing listens any more."""
     message = predict_pb2.PredictRequest()
     message.model_spec.name = name
@@ -152,8 +152,8 @@ def ask_by_grpc(port, name, answered):
 def test_no_request_fails_when_it_ends_under_load():
     answered = []
     with process() as (server, port, path, grpc_port, _), futures.ThreadPoolExecutor(24) as pool:
-        pending = [pool.submit(ask_by_rest, port, path, answered) for _ in range(16)]
-        pending += [pool.submit(ask_by_grpc, grpc_port, SHIPPED.name, answered) for _ in range(8)]
+        pending = [pool.submit(request_by_rest, port, path, answered) for _ in range(16)]
+        pending += [pool.submit(request_by_grpc, grpc_port, SHIPPED.name, answered) for _ in range(8)]
         until = time.monotonic() + 60
         while (answered.count("REST") < 200 or answered.count("gRPC") < 100) and time.monotonic() < until:
             time.sleep(0.05)
@@ -166,8 +166,8 @@ def test_no_request_fails_when_it_ends_under_load():
 @pytest.mark.slow
 def test_clients_cannot_delay_its_end():
     with process() as (server, port, path, _, _), contextlib.ExitStack() as stack:
-        half = f"POST {path}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{{".encode()
-        for sent in (b"", b"POST", half):
+        incomplete = f"POST {path}:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{{".encode()
+        for sent in (b"", b"POST", incomplete):
             stack.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(sent)
         server.send_signal(signal.SIGTERM)
         begun = time.monotonic()

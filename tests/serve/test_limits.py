@@ -84,8 +84,10 @@ def test_a_recurrent_model_has_the_same_limits():
 
 @pytest.mark.parametrize("sent", ["nothing", "half a header", "a request and half a header"])
 def test_a_connection_without_a_complete_header_is_closed(narrow, sent):
-    whole = b"GET /v1/models/d4pg HTTP/1.1\r\nHost: x\r\n\r\n"
-    with connect(narrow, {"nothing": b"", "half a header": head(narrow)}.get(sent, whole + head(narrow))) as connection:
+    intact = b"GET /v1/models/d4pg HTTP/1.1\r\nHost: x\r\n\r\n"
+    with connect(
+        narrow, {"nothing": b"", "half a header": head(narrow)}.get(sent, intact + head(narrow))
+    ) as connection:
         answer = received(connection)
     assert answer.startswith(b"HTTP/1.1 200 OK") if sent.startswith("a request") else answer == b""
 
@@ -112,13 +114,13 @@ def test_a_client_that_does_not_read_is_closed(models):
 
 def test_idle_connections_leave_room_for_others(narrow):
     with contextlib.ExitStack() as stack:
-        half = [stack.enter_context(connect(narrow, head(narrow) + b"\r\n{")) for _ in range(20)]
+        incomplete = [stack.enter_context(connect(narrow, head(narrow) + b"\r\n{")) for _ in range(20)]
         idle = [stack.enter_context(connect(narrow)) for _ in range(40)]
         assert narrow.post({"instances": X.tolist()})[0] == 200
-        for connection in half[:10] + idle[:10]:
+        for connection in incomplete[:10] + idle[:10]:
             received(connection)
         assert narrow.get()[0] == 200
-    assert narrow.told == []
+    assert narrow.reported == []
 
 
 @pytest.mark.parametrize("sent", [b"", b"PRI * HTTP/2.0\r\n"])

@@ -213,16 +213,16 @@ def test_compressed_bodies(d4pg, encoding):
         return d4pg.post(body, headers={"Content-Encoding": encoding})
 
     compress = {"gzip": gzip.compress, "deflate": zlib.compress}[encoding]
-    whole = compress(b'{"instances": [[1, 0, 1]]}')
-    assert answer(whole)[0] == answer(b'{"instances": [[1, 0, 1]]}', "identity")[0] == 200
-    for body in (b'{"instances": [[1, 0, 1]]}', whole[:-5], whole + b"more", b""):
+    intact = compress(b'{"instances": [[1, 0, 1]]}')
+    assert answer(intact)[0] == answer(b'{"instances": [[1, 0, 1]]}', "identity")[0] == 200
+    for body in (b'{"instances": [[1, 0, 1]]}', intact[:-5], intact + b"more", b""):
         status, content = answer(body)
         assert status == 400 and f"The body of the request is not valid {encoding}" in content["error"]
     assert answer(compress(b" " * (1 << 20) + b"{")) == (
         413,
         {"error": "The decompressed body has more than 1048576 bytes"},
     )
-    status, content = answer(whole, "br")
+    status, content = answer(intact, "br")
     assert (status, content["error"]) == (400, "Content-Encoding must be gzip, deflate or identity. Received: br")
 
 
@@ -245,7 +245,7 @@ def test_what_is_not_http_is_refused_with_one_line(models, sent, capfd):
                 response.begin()
                 assert response.status == 400
                 assert "The request is not valid HTTP/1.1" in json.load(response)["error"]
-        (line,) = client.told
+        (line,) = client.reported
         assert line.startswith("REST: refused a request that is not valid HTTP/1.1")
     assert "Traceback" not in capfd.readouterr().err
 
@@ -355,4 +355,4 @@ def test_it_listens_where_it_was_told_to(d4pg):
         for address in others:
             with pytest.raises(OSError):
                 socket.create_connection((address, port), timeout=5).close()
-    assert d4pg.get()[0] == 200 and json.dumps(d4pg.told) == "[]"
+    assert d4pg.get()[0] == 200 and json.dumps(d4pg.reported) == "[]"

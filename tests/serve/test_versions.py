@@ -19,10 +19,10 @@ from tests.serve.conftest import serving
 from tests.serve.test_requests import request
 from tfdpg import export, files, run_paths
 from tfdpg.export.warmup import WARMUP_FILE
-from tfdpg.serve import shelf as shelf_module
+from tfdpg.serve import model_store as model_store_module
 from tfdpg.serve.messages import status_response
 from tfdpg.serve.model import Model, RequestError
-from tfdpg.serve.shelf import Shelf
+from tfdpg.serve.model_store import ModelStore
 
 X = np.array([[1.0, 0.0, 0.5], [0.6, 0.8, -2.0]], np.float32)
 
@@ -47,84 +47,88 @@ def answer(model):
     return model.signature("pi")({"x": X})["pi"]
 
 
-def versions(shelf):
-    return list(shelf.served.models)
+def versions(model_store):
+    return list(model_store.served.models)
 
 
 def test_requests_under_way_end_on_the_model_that_they_began_with(made, directory):
-    shelf = Shelf(directory)
-    before = shelf.find("td3")
+    model_store = ModelStore(directory)
+    before = model_store.find("td3")
     np.testing.assert_allclose(answer(before), tfdpg.load(made[0])(X), rtol=1e-5)
     export.copy(made[1], directory)
-    assert shelf.poll() == ["version 2 is served", "version 1 is no longer served"] and versions(shelf) == [2]
+    assert model_store.poll() == ["version 2 is served", "version 1 is no longer served"] and versions(model_store) == [
+        2
+    ]
     export.keep_newest(directory, 1)
     np.testing.assert_allclose(answer(before), tfdpg.load(made[0])(X), rtol=1e-5)
-    np.testing.assert_allclose(answer(shelf.find("td3")), tfdpg.load(made[1])(X), rtol=1e-5)
+    np.testing.assert_allclose(answer(model_store.find("td3")), tfdpg.load(made[1])(X), rtol=1e-5)
     session, before = weakref.ref(before), None
     gc.collect()
-    assert session() is None and shelf.poll() == []
+    assert session() is None and model_store.poll() == []
 
 
 def test_a_damaged_version_is_not_served(made, directory):
-    shelf = Shelf(directory)
+    model_store = ModelStore(directory)
     export.copy(made[1], directory)
-    whole = (directory / "2/saved_model.pb").read_bytes()
-    (directory / "2/saved_model.pb").write_bytes(whole[:-1])
-    (news,) = shelf.poll()
-    assert news.startswith("version 2 is not served: ") and "2/saved_model.pb is damaged" in news
-    assert shelf.poll() == [] and versions(shelf) == [1] and list(shelf.failed) == [2]
-    (directory / "2/saved_model.pb").write_bytes(whole)
-    assert shelf.poll()[0] == "version 2 is served" and versions(shelf) == [2] and not shelf.failed
+    intact = (directory / "2/saved_model.pb").read_bytes()
+    (directory / "2/saved_model.pb").write_bytes(intact[:-1])
+    (change,) = model_store.poll()
+    assert change.startswith("version 2 is not served: ") and "2/saved_model.pb is damaged" in change
+    assert model_store.poll() == [] and versions(model_store) == [1] and list(model_store.failed) == [2]
+    (directory / "2/saved_model.pb").write_bytes(intact)
+    assert model_store.poll()[0] == "version 2 is served" and versions(model_store) == [2] and not model_store.failed
     shutil.rmtree(directory / "2")
     (directory / "1/saved_model.pb").unlink()
-    assert "version 1 is not served" in shelf.poll()[0] and versions(shelf) == [2]
+    assert "version 1 is not served" in model_store.poll()[0] and versions(model_store) == [2]
     with pytest.raises(export.ExportError, match="1/saved_model.pb is missing"):
-        Shelf(directory)
+        ModelStore(directory)
     with pytest.raises(FileNotFoundError, match="No exported model in"):
-        Shelf(directory / "1")
+        ModelStore(directory / "1")
 
 
 def test_a_version_with_file_operations_is_not_served_unless_trusted(made, directory, tmp_path):
-    shelf, harm = Shelf(directory), tmp_path / "harm"
-    foreign = save(tmp_path / "foreign", Module(lambda: tf.io.write_file(str(harm), "text")))
+    model_store, written_file = ModelStore(directory), tmp_path / "harm"
+    foreign = save(tmp_path / "foreign", Module(lambda: tf.io.write_file(str(written_file), "text")))
     shutil.copytree(foreign, directory / "2")
-    (news,) = shelf.poll()
-    assert news.startswith("version 2 is not served: ") and "`WriteFile`" in news and "--trusted" in news
-    assert versions(shelf) == [1] and not harm.exists()
+    (change,) = model_store.poll()
+    assert change.startswith("version 2 is not served: ") and "`WriteFile`" in change and "--trusted" in change
+    assert versions(model_store) == [1] and not written_file.exists()
     with pytest.raises(export.ExportError, match="`WriteFile`"):
-        Shelf(tmp_path / "foreign")
-    assert not harm.exists()
-    assert versions(Shelf(tmp_path / "foreign", trusted=True)) == [1] and harm.exists()  # it warms up
+        ModelStore(tmp_path / "foreign")
+    assert not written_file.exists()
+    assert versions(ModelStore(tmp_path / "foreign", trusted=True)) == [1] and written_file.exists()  # it warms up
 
 
-def spoil_warm_up(version):
+def damage_warm_up(version):
     """Replaces the warm-up file by one that does not parse, as an export that was made that way would have it."""
     (version / WARMUP_FILE).write_bytes(b"")
     with tf.io.TFRecordWriter(str(version / WARMUP_FILE)) as writer:
         writer.write(b"\xff" * 20)
     content = json.loads((version / "tfdpg.json").read_text())
     (version / "tfdpg.json").unlink()
-    files.seal(version, "tfdpg.json", {key: each for key, each in content.items() if key not in ("files", "sha256")})
+    files.write_manifest(
+        version, "tfdpg.json", {key: each for key, each in content.items() if key not in ("files", "sha256")}
+    )
 
 
 def link_to(target):
-    def spoil(version):
+    def damage(version):
         (version / "tfdpg.json").unlink()
         (version / "tfdpg.json").symlink_to(target)
 
-    return spoil
+    return damage
 
 
 def named_pipe(name):
-    def spoil(version):
+    def damage(version):
         (version / name).unlink(missing_ok=True)
         os.mkfifo(version / name)
 
-    return spoil
+    return damage
 
 
-SPOILT = {
-    "warm-up file": spoil_warm_up,
+DAMAGES = {
+    "warm-up file": damage_warm_up,
     "pipe tfdpg.json": named_pipe("tfdpg.json"),
     "pipe saved_model.pb": named_pipe("saved_model.pb"),
     "pipe beside": named_pipe("assets.extra/pipe"),
@@ -139,28 +143,34 @@ QUICK = "warm-up file", "pipe saved_model.pb"
 
 
 @pytest.mark.parametrize(
-    "spoil",
-    [pytest.param(spoil, marks=[pytest.mark.slow] * (name not in QUICK), id=name) for name, spoil in SPOILT.items()],
+    "damage",
+    [pytest.param(damage, marks=[pytest.mark.slow] * (name not in QUICK), id=name) for name, damage in DAMAGES.items()],
 )
-def test_one_bad_version_never_affects_the_others(made, directory, spoil, monkeypatch):
+def test_one_bad_version_never_affects_the_others(made, directory, damage, monkeypatch):
     tried = []
-    monkeypatch.setattr(shelf_module, "Model", lambda path, trusted: tried.append(path.name) or Model(path, trusted))
-    shelf = Shelf(directory)
-    spoil(export.copy(made[1], directory))
-    (news,) = shelf.poll()
-    assert news.startswith("version 2 is not served: ") and versions(shelf) == [1] and list(shelf.failed) == [2]
-    assert shelf.poll() == [] and tried == ["1", "2"]  # it is not tried again
-    again = Shelf(directory)  # as at the start
+    monkeypatch.setattr(
+        model_store_module, "Model", lambda path, trusted: tried.append(path.name) or Model(path, trusted)
+    )
+    model_store = ModelStore(directory)
+    damage(export.copy(made[1], directory))
+    (change,) = model_store.poll()
+    assert (
+        change.startswith("version 2 is not served: ")
+        and versions(model_store) == [1]
+        and list(model_store.failed) == [2]
+    )
+    assert model_store.poll() == [] and tried == ["1", "2"]  # it is not tried again
+    again = ModelStore(directory)  # as at the start
     assert versions(again) == [1] and list(again.failed) == [2]
-    (failed, available) = status_response(shelf, "td3").model_version_status
+    (failed, available) = status_response(model_store, "td3").model_version_status
     assert (failed.version, failed.state, failed.status.error_code) == (2, failed.END, 15)
-    assert failed.status.error_message == shelf.failed[2] and available.state == available.AVAILABLE
+    assert failed.status.error_message == model_store.failed[2] and available.state == available.AVAILABLE
     export.copy(made[1], directory)
-    assert shelf.poll() == ["version 3 is served", "version 1 is no longer served"]
+    assert model_store.poll() == ["version 3 is served", "version 1 is no longer served"]
     shutil.rmtree(directory / "2")
     shutil.copytree(made[1], directory / "2")
     shutil.rmtree(directory / "3")
-    assert shelf.poll() == ["version 2 is served", "version 3 is no longer served"] and not shelf.failed
+    assert model_store.poll() == ["version 2 is served", "version 3 is no longer served"] and not model_store.failed
 
 
 def test_an_unexpected_error_is_a_versions_own(made, directory, monkeypatch):
@@ -169,16 +179,16 @@ def test_an_unexpected_error_is_a_versions_own(made, directory, monkeypatch):
             raise ZeroDivisionError("unexpected")
         return Model(path, trusted)
 
-    monkeypatch.setattr(shelf_module, "Model", model)
+    monkeypatch.setattr(model_store_module, "Model", model)
     export.copy(made[1], directory)
-    shelf = Shelf(directory)
-    assert versions(shelf) == [1] and shelf.failed == {2: "ZeroDivisionError: unexpected"}
+    model_store = ModelStore(directory)
+    assert versions(model_store) == [1] and model_store.failed == {2: "ZeroDivisionError: unexpected"}
 
 
 def test_names_that_are_no_versions(directory):
     for name in ("²", "01", "1.0", "-1", "+2", "99999999999999999999", "٣"):
         (directory / name).mkdir()
-    assert export.versions(directory) == [1] and versions(Shelf(directory)) == [1]
+    assert export.versions(directory) == [1] and versions(ModelStore(directory)) == [1]
     (directory / "²/saved_model.pb").touch()
     shutil.rmtree(directory / "1")
     assert not run_paths.is_model(directory)
@@ -187,25 +197,25 @@ def test_names_that_are_no_versions(directory):
 def test_labels_are_served_and_move_once_their_version_is_loaded(made, directory):
     for _ in range(2):
         export.copy(made[1], directory)
-    shelf = Shelf(directory)
-    assert versions(shelf) == [3]
+    model_store = ModelStore(directory)
+    assert versions(model_store) == [3]
     export.write_labels(directory, {"stable": 1, "canary": 2})
-    shelf.poll()
-    assert versions(shelf) == [1, 2] and shelf.find("td3").version == 2
-    assert [shelf.find("td3", label=label).version for label in ("stable", "canary")] == [1, 2]
+    model_store.poll()
+    assert versions(model_store) == [1, 2] and model_store.find("td3").version == 2
+    assert [model_store.find("td3", label=label).version for label in ("stable", "canary")] == [1, 2]
     with pytest.raises(RequestError, match=r"Specific\(td3, 3\)"):
-        shelf.find("td3", 3)
+        model_store.find("td3", 3)
     export.write_labels(directory, {"stable": 2, "canary": 3})
     (directory / "3/saved_model.pb").unlink()
-    shelf.poll()
-    assert versions(shelf) == [2] and shelf.find("td3", label="stable").version == 2
-    assert shelf.find("td3", label="canary").version == 2  # as before
+    model_store.poll()
+    assert versions(model_store) == [2] and model_store.find("td3", label="stable").version == 2
+    assert model_store.find("td3", label="canary").version == 2  # as before
     (directory / "models.config").unlink()
     shutil.rmtree(directory / "3")
-    shelf.poll()
-    assert versions(shelf) == [2]
+    model_store.poll()
+    assert versions(model_store) == [2]
     with pytest.raises(RequestError, match="Unrecognized servable version label: stable"):
-        shelf.find("td3", label="stable")
+        model_store.find("td3", label="stable")
 
 
 @pytest.mark.slow
@@ -214,7 +224,7 @@ def test_the_server_swaps_while_it_answers(made, directory):
     with serving(directory) as client:
         seen, over, wrong = [], threading.Event(), []
 
-        def ask():
+        def send_requests():
             try:
                 while not over.is_set():
                     found = client.predict(request(client, "pi", x=X))
@@ -228,26 +238,28 @@ def test_the_server_swaps_while_it_answers(made, directory):
                 wrong.append(error)
                 raise
 
-        clients = [threading.Thread(target=ask) for _ in range(4)]
+        clients = [threading.Thread(target=send_requests) for _ in range(4)]
         for each in clients:
             each.start()
         for version in (2, 3, 4):
             export.copy(made[1 - version % 2], directory)
             export.keep_newest(directory, 1)
             until = time.monotonic() + 60
-            while f"version {version} is served" not in client.told and time.monotonic() < until:
+            while f"version {version} is served" not in client.reported and time.monotonic() < until:
                 time.sleep(0.1)
         over.set()
         for each in clients:
             each.join()
-        assert not wrong and set(seen) == {1, 2, 3, 4} and client.told[-1] == "version 3 is no longer served"
+        assert not wrong and set(seen) == {1, 2, 3, 4} and client.reported[-1] == "version 3 is no longer served"
         status = client.get()[1]["model_version_status"]
         assert [(each["version"], each["state"]) for each in status] == [("4", "AVAILABLE")]
         (directory / "5").mkdir()
         until = time.monotonic() + 60
-        while len(client.told) < 7 and time.monotonic() < until:
+        while len(client.reported) < 7 and time.monotonic() < until:
             time.sleep(0.1)
-        assert client.told[-1].startswith("version 5 is not served") and "tfdpg.json is missing" in client.told[-1]
+        assert (
+            client.reported[-1].startswith("version 5 is not served") and "tfdpg.json is missing" in client.reported[-1]
+        )
         status = client.get()[1]["model_version_status"]
         assert [(each["version"], each["state"]) for each in status] == [("5", "END"), ("4", "AVAILABLE")]
         assert status[0]["status"]["error_code"] == "DATA_LOSS"

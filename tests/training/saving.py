@@ -18,17 +18,23 @@ from tfdpg.replay import segments
 
 def digest(agent):
     """A sum of all that a checkpoint holds."""
-    ring, sampler = agent.replay, agent.draw.sampler
-    arrays = [*agent.get_weights(), ring.rows[: ring.size], ring.successor[: ring.size], ring.current, ring.newest]
+    buffer, sampler = agent.replay, agent.minibatch_builder.sampler
+    arrays = [
+        *agent.get_weights(),
+        buffer.rows[: buffer.size],
+        buffer.successor[: buffer.size],
+        buffer.current,
+        buffer.newest,
+    ]
     arrays += [sampler._priorities, sampler._sums]
     total = hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))
     total.update(repr(agent.state()).encode())
     return total.hexdigest()
 
 
-def go_on(directory):
+def resume(directory):
     """Saves, and saves again."""
-    segments.ROWS, segments.BYTES = 16, 0
+    segments.MIN_ROWS, segments.MIN_BYTES = 16, 0
     env, rng = Counter(), np.random.default_rng()
     agent = tfdpg.load_agent(directory / str(export.versions(directory)[-1]))
     agent.begin_training()
@@ -43,9 +49,9 @@ def go_on(directory):
             agent.observe(reward, observation, terminated, truncated)
             if terminated:
                 observation, _ = env.reset()
-        _, rows = agent.draw(agent.env_steps, 2)
-        agent.draw.refresh(rows, rng.normal(size=rows.shape))
-        agent.draw.sampler.state()  # takes in new rows, as saving does
+        _, rows = agent.minibatch_builder(agent.env_steps, 2)
+        agent.minibatch_builder.update_priorities(rows, rng.normal(size=rows.shape))
+        agent.minibatch_builder.sampler.state()  # takes in new rows, as saving does
         agent.set_weights([weight + 1 for weight in agent.get_weights()])
         print("saving", agent.env_steps, digest(agent), flush=True)
         checkpoint.on_epoch_end(0)
@@ -53,4 +59,4 @@ def go_on(directory):
 
 
 if __name__ == "__main__":
-    go_on(Path(sys.argv[1]))
+    resume(Path(sys.argv[1]))

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.replay.test_sequences import ring_of
+from tests.replay.test_sequences import buffer_of
 from tfdpg import Spec
-from tfdpg.acting import Recall
-from tfdpg.replay import SequenceLayout, draw_sequences
+from tfdpg.acting import RecurrentSpec
+from tfdpg.replay import SequenceLayout, gather_sequences
 from tfdpg.training.batches import pack_sequences
 
 IMAGE, REAL = spaces.Box(0, 255, (2, 3), np.uint8), spaces.Box(-9, 9, (2,))
@@ -21,64 +21,66 @@ BURN_IN, LENGTH = 2, 3
 STEPS = BURN_IN + LENGTH
 
 
-def recall_of(spec, stored=True):
-    return Recall(spec, True, True, (("h", 2), ("c", 2)), stored)
+def recurrent_spec_of(spec, stored=True):
+    return RecurrentSpec(spec, True, True, (("h", 2), ("c", 2)), stored)
 
 
 def episodes(spec, rng):
     """A ring with one that is cut, one that ends and one that is long; where each begins, and its length."""
-    ring, lane, starts = ring_of(50, spec, states=4), np.array([0]), []
+    buffer, env_index, starts = buffer_of(50, spec, states=4), np.array([0]), []
 
     def sample():
         parts = zip(spec.groups, spec.widths, strict=True)
         return tuple(rng.integers(0, 9, (1, width)).astype(group) for group, width in parts)
 
     for length in (3, 4, 8):
-        starts.append((ring.added, length))
-        ring.begin(lane, sample())
+        starts.append((buffer.added, length))
+        buffer.begin(env_index, sample())
         for t in range(length):
             ends = np.array([length == 4 and t == 3])
-            ring.add(lane, rng.uniform(-3, 5, (1, 6)), rng.normal(size=1), ends, sample())
-        ring.end(lane)
-    return ring, starts
+            buffer.add(env_index, rng.uniform(-3, 5, (1, 6)), rng.normal(size=1), ends, sample())
+        buffer.end(env_index)
+    return buffer, starts
 
 
-def batch_of(ring, starts):
+def batch_of(buffer, starts):
     """The same as arrays; the last observation and step are repeated after an end."""
-    spec = ring.spec
+    spec = buffer.spec
     lengths = np.array([min(length, STEPS) for _, length in starts])[:, None]
     first = np.array([start for start, _ in starts])[:, None]
     rows = first + np.minimum(np.arange(STEPS + 1), lengths)
     steps = first + np.minimum(np.arange(STEPS), lengths - 1)
-    observations = spec.unpack(ring.observation(rows.ravel()))
+    observations = spec.unpack(buffer.observation(rows.ravel()))
     observations = {
         name: values.reshape(len(starts), STEPS + 1, *values.shape[1:]) for name, values in observations.items()
     }
-    after = ring.obs_width + spec.act_dim
+    after = buffer.obs_width + spec.act_dim
     return {
         "observations": observations if spec.is_dict else observations["x"],
-        "actions": ring.rows[steps, ring.obs_width : after],
-        "rewards": ring.rows[steps, -1],
-        "terminations": ring.terminated[steps],
+        "actions": buffer.rows[steps, buffer.obs_width : after],
+        "rewards": buffer.rows[steps, -1],
+        "terminations": buffer.terminated[steps],
         "masks": np.arange(STEPS) < lengths,
-        "states": ring.rows[first[:, 0], after:-1],
+        "states": buffer.rows[first[:, 0], after:-1],
         "weights": np.array([0.5, 1.0, 2.0]),
     }
 
 
 def pack(spec, batch, stored=True, n_step=1):
-    return pack_sequences(spec, recall_of(spec, stored), 3, BURN_IN, LENGTH + 1 - n_step, n_step, 0.9, batch)
+    return pack_sequences(spec, recurrent_spec_of(spec, stored), 3, BURN_IN, LENGTH + 1 - n_step, n_step, 0.9, batch)
 
 
 @pytest.mark.parametrize("kind", SPECS)
 @pytest.mark.parametrize("stored, n_step", [(True, 1), (False, 1), (True, 3)])
 def test_it_is_what_is_drawn_of_the_same_rows(kind, stored, n_step, rng):
     spec = SPECS[kind]
-    ring, starts = episodes(spec, rng)
-    batch = batch_of(ring, starts)
+    buffer, starts = episodes(spec, rng)
+    batch = batch_of(buffer, starts)
     how = {"burn_in": BURN_IN, "length": LENGTH + 1 - n_step, "n_step": n_step, "gamma": 0.9}
     slots = np.array([[start + BURN_IN for start, _ in starts]])
-    drawn = draw_sequences(ring, slots, recall=recall_of(spec, stored), weights=batch["weights"][None], **how)
+    drawn = gather_sequences(
+        buffer, slots, recurrent_spec=recurrent_spec_of(spec, stored), weights=batch["weights"][None], **how
+    )
     if not stored:
         del batch["states"]
     given = pack(spec, batch, stored, n_step)
@@ -101,9 +103,9 @@ def test_what_is_left_out_is_1_gamma_and_zeros(batch):
     learnt, rest = packed[0, :, BURN_IN:-1], packed[0][:, [0, 1, -1]]
     assert (learnt[..., layout.weight] == 1).all() and (learnt[..., layout.discount] == np.float32(0.9)).all()
     assert (rest[..., layout.action.start :] == 0).all()
-    np.testing.assert_array_equal(packed[0, :, 0, layout.before], [[1, 1, 0]] * 3)
+    np.testing.assert_array_equal(packed[0, :, 0, layout.previous], [[1, 1, 0]] * 3)
     clipped = np.clip(batch["actions"], -1, 3)
-    np.testing.assert_array_equal(packed[0, :, 1:, layout.before], np.dstack([clipped, batch["rewards"]]))
+    np.testing.assert_array_equal(packed[0, :, 1:, layout.previous], np.dstack([clipped, batch["rewards"]]))
     discounts = np.linspace(0, 1, 3 * STEPS).reshape(3, STEPS)
     (packed, _) = pack(spec, bare | {"terminations": np.zeros((3, STEPS)), "discounts": discounts})
     np.testing.assert_allclose(packed[0, :, BURN_IN:-1, layout.discount], discounts[:, BURN_IN:])
@@ -122,7 +124,7 @@ def test_a_sequence_may_begin_late(batch):
     valid = [[0, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 0], [0] * 6]
     assert packed[0, ..., layout.valid].tolist() == valid
     assert (packed[0, ..., layout.weight] > 0).tolist() == [[0, 0, 1, 1, 1, 0], [0, 0, 1, 1, 0, 0], [0] * 6]
-    np.testing.assert_array_equal(packed[0, [0, 1], [1, 2], layout.before], [[1, 1, 0]] * 2)
+    np.testing.assert_array_equal(packed[0, [0, 1], [1, 2], layout.previous], [[1, 1, 0]] * 2)
 
 
 @pytest.mark.parametrize(

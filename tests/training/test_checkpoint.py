@@ -133,12 +133,12 @@ def test_weights_files_of_other_networks(agent, tmp_path):
     agent.save_weights(tmp_path / "a.weights.h5")
     deeper = tfdpg.DDPG(Counter(), **SMALL | {"hidden_units": (8, 8)})
     wider = tfdpg.DDPG(Counter(), **SMALL | {"hidden_units": (9,)})
-    twins = tfdpg.TD3(Counter(), **SMALL)
-    twins.save_weights(tmp_path / "b.weights.h5")
+    two_critics = tfdpg.TD3(Counter(), **SMALL)
+    two_critics.save_weights(tmp_path / "b.weights.h5")
     for other, file, difference in (
         (wider, "a", r"`dense\w*/kernel` of the network `pi` must have the shape \(2, 9\)\. Received: \(2, 8\)"),
         (deeper, "a", r"`dense\w*/kernel` of the network `pi` must have the shape \(8, 8\)\. Received: \(8, 1\)"),
-        (twins, "a", r"the network `q2` is missing\. Received: pi, pi_target, q1, q1_target"),
+        (two_critics, "a", r"the network `q2` is missing\. Received: pi, pi_target, q1, q1_target"),
         (agent, "b", r"the network `q2` is unknown\. Expected: pi, q1, pi_target, q1_target"),
     ):
         before = other.get_weights()
@@ -160,27 +160,27 @@ def test_weights_files_of_other_networks(agent, tmp_path):
 
 
 def test_a_power_cut_at_any_moment_leaves_a_checkpoint_and_a_policy(tmp_path, monkeypatch):
-    disk, cuts = Disk(tmp_path / "disk", monkeypatch), []
-    monkeypatch.setattr(segments, "ROWS", 4)
-    monkeypatch.setattr(segments, "BYTES", 0)
+    disk, states = Disk(tmp_path / "disk", monkeypatch), []
+    monkeypatch.setattr(segments, "MIN_ROWS", 4)
+    monkeypatch.setattr(segments, "MIN_BYTES", 0)
 
-    def cut():
-        place = disk.after_a_power_cut(tmp_path / f"cut-{len(cuts)}")
-        cuts.append((newest_sound(place / "checkpoints"), newest_policy(place / "best")))
+    def simulate_power_loss():
+        place = disk.copy_after_power_loss(tmp_path / f"cut-{len(states)}")
+        states.append((newest_valid(place / "checkpoints"), newest_policy(place / "best")))
 
     env = Counter()
     agent = tfdpg.DDPG(env, **SMALL | {"update_after": 1000})
     callbacks = [tfdpg.callbacks.Checkpoint(tmp_path / "disk/checkpoints", keep=1)]
     callbacks += [tfdpg.callbacks.ExportBest(tmp_path / "disk/best", monitor="env_steps")]
     fit_briefly(agent, env, epochs=1, steps_per_epoch=20, callbacks=callbacks)
-    disk.check = cut
+    disk.check = simulate_power_loss
     fit_briefly(agent, env, epochs=2, initial_epoch=1, steps_per_epoch=20, callbacks=callbacks)
     disk.check = lambda: None
-    assert len(cuts) >= 4 and None not in {found for both in cuts for found in both}
-    assert cuts[0] == (20, 20) or cuts[0] == (40, 20) and cuts[-1] == (40, 40)
+    assert len(states) >= 4 and None not in {found for both in states for found in both}
+    assert states[0] == (20, 20) or states[0] == (40, 20) and states[-1] == (40, 40)
 
 
-def newest_sound(directory):
+def newest_valid(directory):
     for steps in reversed(export.versions(directory)):
         with contextlib.suppress(CheckpointError, FileNotFoundError):
             return tfdpg.load_agent(directory / str(steps)).env_steps

@@ -14,7 +14,7 @@ from tests.environments import Counter
 from tests.misbehaving import Misbehaving
 from tfdpg.training.divergence import divergence
 from tfdpg.training.finite import NO_REWARD, check_finite
-from tfdpg.training.updates import Learnt
+from tfdpg.training.updates import UpdateResult
 
 NO_UPDATE = SMALL | EAGER | {"update_after": 1000}
 
@@ -36,7 +36,7 @@ QUICK = [("reward", AutoresetMode.NEXT_STEP), ("observation", AutoresetMode.SAME
 @pytest.mark.parametrize(
     "part, mode", [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in MODES if each not in QUICK)]
 )
-def test_the_lane_and_the_number_are_named_and_nothing_of_the_step_is_stored(part, mode):
+def test_the_sub_environment_and_the_number_are_named_and_nothing_of_the_step_is_stored(part, mode):
     value, message = BAD[part]
     envs = SyncVectorEnv([Misbehaving, bad_at(part, value, 7), Misbehaving], autoreset_mode=mode)
     agent = tfdpg.DDPG(envs, **NO_UPDATE, normalize_observations=True)
@@ -105,36 +105,38 @@ def test_infinite_losses_end_training_and_the_last_checkpoint_stays_the_newest(t
 
 
 METRICS = ("loss_q", "loss_pi", "q1")
-SOUND = np.array([[1, 2], [np.nan, np.nan], [3, 4]], np.float32)
+FINITE = np.array([[1, 2], [np.nan, np.nan], [3, 4]], np.float32)
 """An update that left the policy alone."""
 
 
 def changed(metric, *values):
-    update = SOUND.copy()
+    update = FINITE.copy()
     update[METRICS.index(metric), : len(values)] = values
     return update
 
 
 CASES = {
-    "sound": ([SOUND], [], None),
+    "sound": ([FINITE], [], None),
     "a step that no sequence has": ([changed("q1", 3, np.nan) * np.array([1, np.nan])], [], None),
-    "no step at all": ([SOUND * np.nan], [], None),
-    "infinite": ([SOUND, changed("loss_q", 1, np.inf)], [], "updates 8 to 9, .* `loss_q` = inf in update 9"),
+    "no step at all": ([FINITE * np.nan], [], None),
+    "infinite": ([FINITE, changed("loss_q", 1, np.inf)], [], "updates 8 to 9, .* `loss_q` = inf in update 9"),
     "of the policy": ([changed("loss_pi", np.nan, 3)], [], "`loss_pi` = nan in update 8"),
     "weights": (
-        [SOUND, SOUND * np.nan],
+        [FINITE, FINITE * np.nan],
         ["q1", "pi"],
         "`q1` and `pi` became .* in updates 9 to 9, .*`loss_q` = nan in ",
     ),
-    "weights alone": ([SOUND, SOUND], ["pi"], "weights of `pi` became .*, at environment step 5. Lower"),
+    "weights alone": ([FINITE, FINITE], ["pi"], "weights of `pi` became .*, at environment step 5. Lower"),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_first_loss_is_named(case):
-    measured, broken, message = CASES[case]
-    learnt = Learnt(np.array(measured, np.float32), np.zeros(0), broken, len(measured) - (1 if broken else 0))
-    error = divergence(learnt, METRICS, 7, 5)
+    measured, nonfinite, message = CASES[case]
+    result = UpdateResult(
+        np.array(measured, np.float32), np.zeros(0), nonfinite, len(measured) - (1 if nonfinite else 0)
+    )
+    error = divergence(result, METRICS, 7, 5)
     assert (error is None) == (message is None)
     if message:
         with pytest.raises(FloatingPointError, match=message):
@@ -145,7 +147,7 @@ def test_no_update_is_made_after_the_call_that_broke_weights():
     env = Counter()
     agent = tfdpg.DDPG(env, **SMALL | EAGER | {"update_after": 1000})
     fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
-    agent.learning.expect(2)
+    agent.learner.set_updates_per_phase(2)
     agent.learn(updates=2)
     agent.replay.rows[:, -1] = np.nan  # rewards
     before = agent.updates

@@ -10,7 +10,7 @@ import pytest
 
 import tfdpg
 from tests.agents.roster import EAGER, SMALL, fit_briefly
-from tests.environments import Counter, Walk
+from tests.environments import Counter, RandomWalk
 from tests.training.test_fit import agent_for
 from tfdpg.training import interrupt
 
@@ -30,7 +30,7 @@ ENDS = {signal.SIGINT: (KeyboardInterrupt, "Training was interrupted"), signal.S
 
 @pytest.mark.parametrize("number", ENDS)
 def test_a_signal_leaves_a_usable_checkpoint(tmp_path, number):
-    env = Walk()
+    env = RandomWalk()
     agent = tfdpg.DDPG(env, **SMALL | EAGER | {"update_every": 45})
     kind, message = ENDS[number]
     before = [signal.getsignal(known) for known in ENDS]
@@ -40,7 +40,7 @@ def test_a_signal_leaves_a_usable_checkpoint(tmp_path, number):
     assert [signal.getsignal(known) for known in ENDS] == before
     again = tfdpg.load_agent(tmp_path / "135")
     assert (again.env_steps, again.updates, again.epoch) == (135, 3, 1)
-    again.fit(Walk(), epochs=2, initial_epoch=again.epoch, steps_per_epoch=100, verbose=0)
+    again.fit(RandomWalk(), epochs=2, initial_epoch=again.epoch, steps_per_epoch=100, verbose=0)
     assert again.env_steps == 200
     with pytest.raises(kind, match=message):
         again.fit_offline(None, epochs=9, callbacks=[AfterUpdates(number)], steps_per_epoch=2, verbose=0)
@@ -61,7 +61,7 @@ def test_a_second_signal_ends_at_once(first, second):
         def on_train_batch_end(self, batch, logs=None):
             os.kill(os.getpid(), first)
             os.kill(os.getpid(), first)  # passed on by a parent that got it too: the same one
-            time.sleep(interrupt.TOGETHER)
+            time.sleep(interrupt.SAME_SIGNAL_SECONDS)
             os.kill(os.getpid(), second)
             raise AssertionError("the second signal was deferred, too")
 

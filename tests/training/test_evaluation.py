@@ -7,7 +7,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 import tfdpg
 from tests.agents.roster import fit_briefly
 from tests.environments import Counter
-from tfdpg.training.lanes import reset_seed
+from tfdpg.training.env_runner import reset_seed
 
 
 class Fixed:
@@ -53,7 +53,7 @@ def test_noise_with_a_past_has_none_when_an_episode_begins():
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_lanes_share_the_episodes(kind, mode):
+def test_sub_environments_share_the_episodes(kind, mode):
     envs = kind([lambda: Counter(length=2), lambda: Counter(length=5)], autoreset_mode=mode)
     scores = tfdpg.evaluate(Fixed(envs), envs, episodes=5)
     envs.close()
@@ -78,7 +78,11 @@ def test_wrong_spaces_and_counts():
 
 def test_reset_seeds_differ_between_everything():
     seeds = {
-        reset_seed(s, stream, lane, e) for s in range(3) for stream in range(2) for lane in range(3) for e in range(9)
+        reset_seed(s, stream, env_index, e)
+        for s in range(3)
+        for stream in range(2)
+        for env_index in range(3)
+        for e in range(9)
     }
     assert len(seeds) == 3 * 2 * 3 * 9
 
@@ -110,7 +114,7 @@ def test_any_callable_is_a_policy():
     assert tfdpg.evaluate(swing, "Pendulum-v1", 2) == tfdpg.evaluate(swing, env, 2)
 
 
-def test_a_callable_sees_all_lanes_of_a_vector_environment():
+def test_a_callable_sees_all_sub_environments_of_a_vector_environment():
     envs = gym.make_vec("CartPole-v1", num_envs=3, vectorization_mode="sync")
     lean = tfdpg.evaluate(lambda observations: (observations[:, 2] > 0).astype(int), envs, 6, per_episode=True)
     one = tfdpg.evaluate(lambda observation: int(observation[2] > 0), "CartPole-v1", 6)

@@ -9,7 +9,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 import tfdpg
 from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
-from tfdpg.replay.ring import NONE
+from tfdpg.replay.buffer import NONE
 
 LOGS = {
     *("return", "return_std", "return_min", "return_max", "episode_length", "loss", "loss_q", "loss_pi", "q1", "q2"),
@@ -24,18 +24,18 @@ def agent_for(env, kind=tfdpg.DDPG, **changes):
 
 def transitions(agent):
     """(episode, step, reward, terminated, next episode, next step) of every stored transition."""
-    ring = agent.replay
-    rows = np.flatnonzero(ring.successor[: ring.size] != NONE)
-    following = ring.rows[ring.successor[rows], :2]
-    return np.column_stack([ring.rows[rows, :2], ring.rows[rows, -1], ring.terminated[rows], following])
+    buffer = agent.replay
+    rows = np.flatnonzero(buffer.successor[: buffer.size] != NONE)
+    following = buffer.rows[buffer.successor[rows], :2]
+    return np.column_stack([buffer.rows[rows, :2], buffer.rows[rows, -1], buffer.terminated[rows], following])
 
 
 def final_rows(agent):
     """The observations of rows without successor, heads of open episodes left out."""
-    ring = agent.replay
-    rows = np.flatnonzero(ring.successor[: ring.size] == NONE)
-    heads = set(ring.current[ring.current != NONE] % ring.replay_size)
-    return ring.rows[[row for row in rows if row not in heads], :2]
+    buffer = agent.replay
+    rows = np.flatnonzero(buffer.successor[: buffer.size] == NONE)
+    heads = set(buffer.current[buffer.current != NONE] % buffer.replay_size)
+    return buffer.rows[[row for row in rows if row not in heads], :2]
 
 
 VECTORS = [(kind, mode) for kind in (SyncVectorEnv, AsyncVectorEnv) for mode in AutoresetMode]
@@ -138,7 +138,7 @@ def test_a_replay_that_does_not_fit_in_memory_fails_before_training():
     assert agent.env_steps == 0 and env.total == 0
 
 
-class Rounds(keras.callbacks.Callback):
+class BatchRecorder(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
         self.ends = []
@@ -148,10 +148,10 @@ class Rounds(keras.callbacks.Callback):
 
 
 def test_a_batch_is_a_round():
-    rounds, env = Rounds(), Counter()
+    update_phases, env = BatchRecorder(), Counter()
     agent = agent_for(env, update_after=1000, update_every=10)
-    fit_briefly(agent, env, epochs=2, steps_per_epoch=25, callbacks=[rounds])
-    assert rounds.ends == [(9, 10), (19, 20), (24, 25), (4, 30), (14, 40), (24, 50)]
+    fit_briefly(agent, env, epochs=2, steps_per_epoch=25, callbacks=[update_phases])
+    assert update_phases.ends == [(9, 10), (19, 20), (24, 25), (4, 30), (14, 40), (24, 50)]
 
 
 def test_epochs_never_decrease():
@@ -213,7 +213,7 @@ def test_fit_arguments_out_of_range():
     assert agent.env_steps == 0
 
 
-def test_a_vector_environment_that_cannot_reset_a_lane_is_refused():
+def test_a_vector_environment_that_cannot_reset_a_sub_environment_is_refused():
     class Own(gym.vector.VectorEnv):
         num_envs = 2
         single_observation_space = Counter().observation_space

@@ -21,7 +21,7 @@ def edited(directory, edit):
     edit(description)
     del description["files"], description["sha256"]
     (directory / "agent.json").unlink()
-    files.seal(directory, "agent.json", description)
+    files.write_manifest(directory, "agent.json", description)
     return directory
 
 

@@ -17,16 +17,16 @@ from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tests.training.saving import digest
 from tfdpg import export
-from tfdpg.replay import Ring, segments
-from tfdpg.replay.ring import NONE
+from tfdpg.replay import ReplayBuffer, segments
+from tfdpg.replay.buffer import NONE
 from tfdpg.training.datasets import load_into
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Segments of ten rows."""
-    monkeypatch.setattr(segments, "ROWS", 10)
-    monkeypatch.setattr(segments, "BYTES", 0)
+    monkeypatch.setattr(segments, "MIN_ROWS", 10)
+    monkeypatch.setattr(segments, "MIN_BYTES", 0)
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def agent():
     """One with prioritised replay, which holds 60 steps and 12 final observations, and does not learn."""
     agent = tfdpg.TD3(Counter(), **SMALL | {"replay": "prioritized", "update_after": 1000})
     fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=60)
-    _, rows = agent.draw(0, 3)
-    agent.draw.refresh(rows, np.random.default_rng(0).normal(size=rows.shape))
+    _, rows = agent.minibatch_builder(0, 3)
+    agent.minibatch_builder.update_priorities(rows, np.random.default_rng(0).normal(size=rows.shape))
     return agent
 
 
@@ -123,12 +123,12 @@ def test_a_copy_writes_files_of_its_own(agent, tmp_path):
 def test_transitions_from_one_file_to_the_next_are_data(agent, tmp_path):
     agent.save(tmp_path / "agent")
     for data in (tmp_path / "agent", tmp_path / "agent/replay.npz"):
-        ring = Ring(agent.spec, 100)
-        load_into(ring, data)
-        assert np.count_nonzero(ring.successor[: ring.size] != NONE) == 60
-    ring = Ring(agent.spec, 100)
-    load_into(ring, tmp_path / "agent/rows-1.npz")
-    assert ring.size == 10 and ring.successor[:10].tolist() == [1, NONE, 3, 4, 5, 6, 7, NONE, 9, NONE]
+        buffer = ReplayBuffer(agent.spec, 100)
+        load_into(buffer, data)
+        assert np.count_nonzero(buffer.successor[: buffer.size] != NONE) == 60
+    buffer = ReplayBuffer(agent.spec, 100)
+    load_into(buffer, tmp_path / "agent/rows-1.npz")
+    assert buffer.size == 10 and buffer.successor[:10].tolist() == [1, NONE, 3, 4, 5, 6, 7, NONE, 9, NONE]
 
 
 KILLS = [pytest.param(3, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.hours)]
@@ -143,11 +143,13 @@ def test_whenever_it_is_killed_every_checkpoint_is_what_was_saved(agent, tmp_pat
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.training.saving", str(directory)], stdout=subprocess.PIPE, text=True
         )
-        told = list(itertools.islice(process.stdout, 2))
+        printed = list(itertools.islice(process.stdout, 2))
         time.sleep(random.expovariate(3))
         process.kill()
-        for word, steps, *sums in map(str.split, [*told, *process.communicate()[0].splitlines(keepends=True)]):
-            newest, expected[int(steps)] = (int(steps), expected[int(steps)]) if word == "saved" else (newest, *sums)
+        for word, steps, *checksums in map(str.split, [*printed, *process.communicate()[0].splitlines(keepends=True)]):
+            newest, expected[int(steps)] = (
+                (int(steps), expected[int(steps)]) if word == "saved" else (newest, *checksums)
+            )
         found = export.versions(directory)
         assert found and found[-1] >= newest and len(found) <= 3
         for steps in found:

@@ -66,14 +66,14 @@ def test_wrappers_that_fail_first_do_not_hide_it(fault):
 
 @pytest.mark.parametrize("fault", HARMLESS)
 def test_what_can_be_read_is_read(fault):
-    sound, read = evaluated(Misbehaving()), evaluated(Misbehaving(fault))
-    assert sound["lengths"] == [10, 10] and read["lengths"] == ([1, 1] if "ends" in fault else [10, 10])
+    undisturbed, read = evaluated(Misbehaving()), evaluated(Misbehaving(fault))
+    assert undisturbed["lengths"] == [10, 10] and read["lengths"] == ([1, 1] if "ends" in fault else [10, 10])
     assert read["return"] == read["episode_length"] * (2 if "reward" in fault else 1)
 
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 @pytest.mark.parametrize("fault", ["reward array", "ends arrays"])
-def test_what_can_be_read_of_all_lanes_is_read(kind, fault):
+def test_what_can_be_read_of_all_sub_environments_is_read(kind, fault):
     if kind is SyncVectorEnv and fault == "reward array":
         pytest.skip("SyncVectorEnv refuses it")
     with closed(kind, *[functools.partial(Misbehaving, fault)] * 2) as env:
@@ -96,7 +96,7 @@ CASES += [(AsyncVectorEnv, fault, {"shared_memory": False, "autoreset_mode": "Di
         for case in CASES
     ],
 )
-def test_the_lane_is_named(kind, fault, options):
+def test_the_sub_environment_is_named(kind, fault, options):
     faulty = functools.partial(Misbehaving, fault, 4)
     with closed(kind, Misbehaving, faulty, Misbehaving, **options) as env:
         with silently(), pytest.raises(ValueError, match="^Lane 1: .*Gymnasium's"):
@@ -104,14 +104,14 @@ def test_the_lane_is_named(kind, fault, options):
 
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_the_lane_of_a_bare_observation_is_named(kind):
+def test_the_sub_environment_of_a_bare_observation_is_named(kind):
     with closed(kind, Misbehaving, Misbehaving, functools.partial(Misbehaving, "bare")) as env:
         with silently(), pytest.raises(ValueError, match="^Lane 2: `reset` returns one ndarray"):
             evaluated(env)
 
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_what_a_lane_raises_itself_stays_and_has_a_note(kind):
+def test_what_a_sub_environment_raises_itself_stays_and_has_a_note(kind):
     with closed(kind, Misbehaving, functools.partial(Misbehaving, "raises", 3)) as env:
         with silently(), pytest.raises(np.linalg.LinAlgError) as raised:
             evaluated(env)

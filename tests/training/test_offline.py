@@ -12,9 +12,9 @@ from gymnasium import spaces
 import tfdpg
 from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
-from tfdpg.replay import Ring, draw_transitions
-from tfdpg.replay.ring import NONE
-from tfdpg.replay.segments import whole
+from tfdpg.replay import ReplayBuffer, gather_transitions
+from tfdpg.replay.buffer import NONE
+from tfdpg.replay.segments import as_one_segment
 from tfdpg.training.datasets import load_into
 
 SPEC = tfdpg.Spec.of(Counter())
@@ -28,16 +28,16 @@ def data(with_next=True):
     return arrays | ({"next_observations": observations + [0, 1]} if with_next else {})
 
 
-def transitions(ring, n_step=1):
-    slots = np.flatnonzero(ring.successor[: ring.size] != NONE)
-    return draw_transitions(ring, slots, n_step, 0.5)[0]
+def transitions(buffer, n_step=1):
+    slots = np.flatnonzero(buffer.successor[: buffer.size] != NONE)
+    return gather_transitions(buffer, slots, n_step, 0.5)[0]
 
 
 def test_rows_by_hand():
-    ring = Ring(SPEC, 50)
-    load_into(ring, data())
-    assert ring.size == 10 and (ring.successor[:10] != NONE).sum() == 7
-    packed = transitions(ring, n_step=2)
+    buffer = ReplayBuffer(SPEC, 50)
+    load_into(buffer, data())
+    assert buffer.size == 10 and (buffer.successor[:10] != NONE).sum() == 7
+    packed = transitions(buffer, n_step=2)
     expected_reward = [0 + 0.5, 1 + 1, 2, 3 + 2, 4, 5 + 3, 6]
     expected_discount = [0.25, 0, 0, 0.25, 0.5, 0.25, 0.5]
     np.testing.assert_allclose(packed[:, 3], expected_reward)
@@ -46,39 +46,42 @@ def test_rows_by_hand():
 
 
 def test_without_next_observations_cut_transitions_only_bootstrap():
-    ring = Ring(SPEC, 50)
-    load_into(ring, data(with_next=False))
-    packed = transitions(ring)
+    buffer = ReplayBuffer(SPEC, 50)
+    load_into(buffer, data(with_next=False))
+    packed = transitions(buffer)
     np.testing.assert_array_equal(packed[:, 3], [0, 1, 2, 3, 5])
     np.testing.assert_array_equal(packed[:, 4], [0.5, 0.5, 0, 0.5, 0.5])
 
 
 def test_appending_keeps_the_newest():
-    ring = Ring(SPEC, 12)
-    load_into(ring, data())
-    load_into(ring, data())
-    packed = transitions(ring)
-    assert ring.added == 20 and ring.size == 12
+    buffer = ReplayBuffer(SPEC, 12)
+    load_into(buffer, data())
+    load_into(buffer, data())
+    packed = transitions(buffer)
+    assert buffer.added == 20 and buffer.size == 12
     np.testing.assert_array_equal(packed[np.argsort(packed[:, 3], kind="stable"), 3], [0, 1, 2, 3, 4, 5, 6, 6])
 
 
 def test_states_that_data_does_not_have_are_those_of_an_episode_s_start():
-    ring, plain = Ring(SPEC, 50, step_width=SPEC.act_dim + 3, walks_back=True), Ring(SPEC, 50)
-    load_into(ring, data())
+    buffer, plain = ReplayBuffer(SPEC, 50, step_width=SPEC.act_dim + 3, has_predecessors=True), ReplayBuffer(SPEC, 50)
+    load_into(buffer, data())
     load_into(plain, data())
-    np.testing.assert_array_equal(ring.rows[:10, [0, 1, 2, -1]], plain.rows[:10])
-    assert (ring.rows[:10, 3:6] == 0).all()
-    ring.rows[:10, 3:6] = 7.0
-    again = Ring(SPEC, 50, step_width=SPEC.act_dim + 3, walks_back=True)
-    load_into(again, whole(ring))
-    np.testing.assert_array_equal(again.rows[:10], ring.rows[:10])
-    for other in (plain, Ring(SPEC, 50, step_width=SPEC.act_dim + 4, walks_back=True)):  # another memory's, or none's
-        load_into(other, whole(ring))
+    np.testing.assert_array_equal(buffer.rows[:10, [0, 1, 2, -1]], plain.rows[:10])
+    assert (buffer.rows[:10, 3:6] == 0).all()
+    buffer.rows[:10, 3:6] = 7.0
+    again = ReplayBuffer(SPEC, 50, step_width=SPEC.act_dim + 3, has_predecessors=True)
+    load_into(again, as_one_segment(buffer))
+    np.testing.assert_array_equal(again.rows[:10], buffer.rows[:10])
+    for other in (
+        plain,
+        ReplayBuffer(SPEC, 50, step_width=SPEC.act_dim + 4, has_predecessors=True),
+    ):  # another memory's, or none's
+        load_into(other, as_one_segment(buffer))
         rows = other.rows[other.size - 10 : other.size]
-        np.testing.assert_array_equal(rows[:, [0, 1, 2, -1]], ring.rows[:10, [0, 1, 2, -1]])
+        np.testing.assert_array_equal(rows[:, [0, 1, 2, -1]], buffer.rows[:10, [0, 1, 2, -1]])
         assert (rows[:, 3:-1] == 0).all() and rows.shape[1] == 4 + other.state_width
     with pytest.raises(ValueError, match="with the distribution that drew each action"):
-        load_into(Ring(SPEC, 50, step_width=SPEC.act_dim + 3, has_windows=True), data())
+        load_into(ReplayBuffer(SPEC, 50, step_width=SPEC.act_dim + 3, has_windows=True), data())
 
 
 def test_every_form_of_data_trains(tmp_path):
@@ -120,11 +123,11 @@ def test_a_dict_space(tmp_path):
     spec = tfdpg.Spec.of(env)
     agent = tfdpg.DDPG(env, **SMALL | {"update_after": 1000}, recorders=[tmp_path / "run"])
     fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
-    ring = Ring(spec, 100)
-    load_into(ring, tmp_path / "run")
+    buffer = ReplayBuffer(spec, 100)
+    load_into(buffer, tmp_path / "run")
     acted = agent.replay.successor[:24] >= 0
-    np.testing.assert_array_equal(ring.successor[:24], agent.replay.successor[:24])
-    np.testing.assert_array_equal(ring.rows[:24][acted], agent.replay.rows[:24][acted])
+    np.testing.assert_array_equal(buffer.successor[:24], agent.replay.successor[:24])
+    np.testing.assert_array_equal(buffer.rows[:24][acted], agent.replay.rows[:24][acted])
 
 
 @pytest.mark.parametrize(
@@ -137,7 +140,7 @@ def test_a_dict_space(tmp_path):
 )
 def test_data_of_other_shapes_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        load_into(Ring(SPEC, 50), data() | change)
+        load_into(ReplayBuffer(SPEC, 50), data() | change)
 
 
 BAD = [
@@ -155,15 +158,15 @@ BAD = [
 def test_numbers_that_are_not_finite_are_named_by_array_row_and_column(name, place, value, message, tmp_path):
     arrays = {key: np.array(values, np.float64) for key, values in data().items()}
     arrays[name][place] = value
-    ring = Ring(SPEC, 50)
+    buffer = ReplayBuffer(SPEC, 50)
     with pytest.raises(ValueError, match=f"The array {message}"):
-        load_into(ring, arrays)
+        load_into(buffer, arrays)
     np.savez(tmp_path / "0.npz", **arrays)
     with pytest.raises(ValueError, match=f"The array {message.replace('`data`', str(tmp_path / '0.npz'))}"):
-        load_into(ring, tmp_path)
+        load_into(buffer, tmp_path)
     with pytest.raises(ValueError, match=f"The array {message.replace('`data`', 'client 1 in `data`')}"):
-        load_into(ring, arrays | {"client_ids": [1] * 7})
-    assert ring.added == 0
+        load_into(buffer, arrays | {"client_ids": [1] * 7})
+    assert buffer.added == 0
 
 
 def test_the_array_of_a_dict_observation_is_named():
@@ -178,32 +181,32 @@ def test_the_array_of_a_dict_observation_is_named():
     }
     observations["phase"][2] = np.nan
     with pytest.raises(ValueError, match=r"`phase` of an observation must be whole numbers .* Received: nan in row 2$"):
-        load_into(Ring(spec, 50), arrays)
+        load_into(ReplayBuffer(spec, 50), arrays)
     observations["phase"][2] = 1
     with pytest.raises(ValueError, match=r"'observations' of `data` .* nan in row 1, column \d \(position\[1\]\)"):
-        load_into(Ring(spec, 50), arrays)
+        load_into(ReplayBuffer(spec, 50), arrays)
 
 
 @pytest.mark.parametrize(
     "column, name", [(1, r"the observation's x\[1\]"), (2, "the action's component 0"), (-1, "the reward")]
 )
 def test_stored_rows_that_are_not_finite_are_named(column, name):
-    ring = Ring(SPEC, 50)
-    load_into(ring, data())
-    ring.rows[5, column] = np.nan
-    other = Ring(SPEC, 50)
+    buffer = ReplayBuffer(SPEC, 50)
+    load_into(buffer, data())
+    buffer.rows[5, column] = np.nan
+    other = ReplayBuffer(SPEC, 50)
     with pytest.raises(ValueError, match=f"`data` must hold finite numbers. Received: nan as {name} in stored row 5"):
-        load_into(other, whole(ring))
+        load_into(other, as_one_segment(buffer))
     assert other.added == 0
 
 
 def test_integers_beyond_numpy_s_are_numbers_and_objects_are_not():
-    ring = Ring(SPEC, 50)
-    load_into(ring, data() | {"rewards": [2**70, 1, 2, 3, 4, 5, 6]})
-    assert ring.rows[0, -1] == np.float32(2.0**70)
+    buffer = ReplayBuffer(SPEC, 50)
+    load_into(buffer, data() | {"rewards": [2**70, 1, 2, 3, 4, 5, 6]})
+    assert buffer.rows[0, -1] == np.float32(2.0**70)
     for rewards in (["1"] * 7, [{}] * 7, [10**400] * 7):
         with pytest.raises(ValueError, match="The array 'rewards' of `data` must hold real numbers"):
-            load_into(ring, data() | {"rewards": rewards})
+            load_into(buffer, data() | {"rewards": rewards})
 
 
 def test_missing_and_unknown_data(tmp_path):

@@ -9,8 +9,8 @@ import tfdpg
 from tests.agents.roster import SMALL
 from tests.environments import Counter
 from tests.training.serving_logs import Client, log_of, write
-from tfdpg.replay import Ring, draw_transitions
-from tfdpg.replay.ring import NONE
+from tfdpg.replay import ReplayBuffer, gather_transitions
+from tfdpg.replay.buffer import NONE
 from tfdpg.training.datasets import load_into
 from tfdpg.training.prediction_logs import read_prediction_logs
 
@@ -47,10 +47,10 @@ def in_turns(clients, turns, part):
     return np.array([next(steps[turn])[part] for turn in turns])
 
 
-def rows(ring):
+def rows(buffer):
     """The transitions that a ring holds, each as (s, a, r, discount, s'), in no order."""
-    packed = draw_transitions(ring, np.flatnonzero(ring.successor[: ring.size] != NONE), 1, 0.5)[0]
-    weight = ring.obs_width + ring.spec.act_dim + 2
+    packed = gather_transitions(buffer, np.flatnonzero(buffer.successor[: buffer.size] != NONE), 1, 0.5)[0]
+    weight = buffer.obs_width + buffer.spec.act_dim + 2
     return sorted(map(tuple, np.round(np.delete(packed, weight, axis=1).astype(np.float64), 6).tolist()))
 
 
@@ -73,19 +73,22 @@ def without_ends(rows):
 def test_the_rows_are_those_of_what_happened(two):
     files, clients, turns = two
     rewards, terminations, truncations = (in_turns(clients, turns, part) for part in (2, 3, 4))
-    ring, data = Ring(SPEC, 100), {"rewards": rewards, "terminations": terminations, "truncations": truncations}
-    load_into(ring, {"prediction_logs": files, **data})
+    buffer, data = (
+        ReplayBuffer(SPEC, 100),
+        {"rewards": rewards, "terminations": terminations, "truncations": truncations},
+    )
+    load_into(buffer, {"prediction_logs": files, **data})
     expected = true_rows(clients)
     assert len(expected) == 11 and len(set(expected)) == 11 == len({row[2] for row in expected})
-    assert without_ends(rows(ring)) == without_ends(expected)
+    assert without_ends(rows(buffer)) == without_ends(expected)
     of_clients = {name: {c.name: [step[i] for step in c.took] for c in clients} for i, name in enumerate(data, start=2)}
     for form in ({"prediction_logs": files[0].parent, **of_clients}, read_prediction_logs(files, SPEC) | data):
-        again = Ring(SPEC, 100)
+        again = ReplayBuffer(SPEC, 100)
         load_into(again, form)
-        assert rows(again) == rows(ring)
-    one_after_another = Ring(SPEC, 100)
+        assert rows(again) == rows(buffer)
+    one_after_another = ReplayBuffer(SPEC, 100)
     load_into(one_after_another, {"prediction_logs": files, **data, "client_ids": [0] * len(turns)})
-    assert rows(one_after_another) != rows(ring)
+    assert rows(one_after_another) != rows(buffer)
 
 
 def test_it_trains(two):
@@ -107,9 +110,9 @@ def test_without_clients_the_order_is_that_of_the_records(served, tmp_path):
     client = Client(Counter(length=3))
     file = write(tmp_path / "log", [client.step(served) for _ in range(8)])
     ends = {"rewards": [step[2] for step in client.took], "terminations": [step[3] for step in client.took]}
-    ring = Ring(SPEC, 100)
-    load_into(ring, {"prediction_logs": str(file), **ends})
-    assert without_ends(rows(ring)) == without_ends(true_rows([client])) and len(rows(ring)) == 7
+    buffer = ReplayBuffer(SPEC, 100)
+    load_into(buffer, {"prediction_logs": str(file), **ends})
+    assert without_ends(rows(buffer)) == without_ends(true_rows([client])) and len(rows(buffer)) == 7
 
 
 def test_rows_of_a_request_are_environments_of_their_own(served, tmp_path):
@@ -119,9 +122,9 @@ def test_rows_of_a_request_are_environments_of_their_own(served, tmp_path):
     assert read["client_ids"] == ["fleet", "fleet/1"] * 3
     np.testing.assert_array_equal(read["observations"], steps.reshape(6, 2))
     np.testing.assert_allclose(read["actions"], served["pi"](x=steps.reshape(6, 2))["pi"], rtol=1e-5)
-    ring = Ring(SPEC, 100)
-    load_into(ring, read | {"rewards": np.arange(6), "terminations": np.zeros(6, bool)})
-    found = [(row[:2], row[3], row[5:]) for row in rows(ring)]
+    buffer = ReplayBuffer(SPEC, 100)
+    load_into(buffer, read | {"rewards": np.arange(6), "terminations": np.zeros(6, bool)})
+    found = [(row[:2], row[3], row[5:]) for row in rows(buffer)]
     assert found == [((0, 1), 0, (4, 5)), ((2, 3), 1, (6, 7)), ((4, 5), 2, (8, 9)), ((6, 7), 3, (10, 11))]
 
 
@@ -130,12 +133,12 @@ def test_a_dict_observation(tmp_path):
     served = tf.saved_model.load(str(agent.export(tmp_path / "model"))).signatures
     client = Client(Counter(as_dict=True), "a")
     file = write(tmp_path / "log", [client.step(served) for _ in range(5)])
-    ring, true = Ring(agent.spec, 100), Ring(agent.spec, 100)
+    buffer, true = ReplayBuffer(agent.spec, 100), ReplayBuffer(agent.spec, 100)
     ends = {"rewards": [step[2] for step in client.took], "terminations": [step[3] for step in client.took]}
-    load_into(ring, {"prediction_logs": file, **ends})
+    load_into(buffer, {"prediction_logs": file, **ends})
     seen = {f"observations/{key}": np.array([step[0][key] for step in client.took]) for key in ("position", "phase")}
     load_into(true, seen | ends | {"actions": [step[1] for step in client.took]})
-    assert rows(ring) == rows(true) and len(rows(ring)) == 5
+    assert rows(buffer) == rows(true) and len(rows(buffer)) == 5
 
 
 def changed(log, change):
@@ -210,24 +213,24 @@ def test_the_records_before_a_damaged_place_are_kept_and_the_loss_is_told(served
     np.testing.assert_array_equal(steps["observations"], [step[0] for step in client.took[:kept]])
     with pytest.warns(UserWarning, match=rf"{message}\. The 1 later files are not read"):
         assert len(read_prediction_logs([file, later], SPEC)["actions"]) == kept
-    ring, ends = Ring(SPEC, 50), {"rewards": np.ones(kept), "terminations": np.zeros(kept, bool)}
+    buffer, ends = ReplayBuffer(SPEC, 50), {"rewards": np.ones(kept), "terminations": np.zeros(kept, bool)}
     with pytest.warns(UserWarning, match=message):
-        load_into(ring, {"prediction_logs": file, **ends})
-    assert rows(ring)[0][:2] == tuple(client.took[0][0]) and len(rows(ring)) == kept - 1
+        load_into(buffer, {"prediction_logs": file, **ends})
+    assert rows(buffer)[0][:2] == tuple(client.took[0][0]) and len(rows(buffer)) == kept - 1
     assert len(read_prediction_logs(later, SPEC)["actions"]) == 3  # an intact file gives no warning
 
 
 def test_rewards_and_ends_that_do_not_fit_are_named_and_nothing_is_stored(two):
     files, clients, turns = two
-    ring, ends = Ring(SPEC, 100), {"prediction_logs": files, "terminations": np.zeros(len(turns), bool)}
+    buffer, ends = ReplayBuffer(SPEC, 100), {"prediction_logs": files, "terminations": np.zeros(len(turns), bool)}
     with pytest.raises(ValueError, match="`rewards` must have a row for each of 14 steps. Received: 13 rows"):
-        load_into(ring, {**ends, "rewards": np.zeros(13)})
+        load_into(buffer, {**ends, "rewards": np.zeros(13)})
     with pytest.raises(ValueError, match=r"`rewards` must have 7 numbers for client 'b'. Received: those of \['a'\]"):
-        load_into(ring, {**ends, "rewards": {"a": np.zeros(7)}})
+        load_into(buffer, {**ends, "rewards": {"a": np.zeros(7)}})
     with pytest.raises(ValueError, match="`rewards` must have 7 numbers for client 'b'. Received: 6 for it"):
-        load_into(ring, {**ends, "rewards": {"a": np.zeros(7), "b": np.zeros(6)}})
+        load_into(buffer, {**ends, "rewards": {"a": np.zeros(7), "b": np.zeros(6)}})
     with pytest.raises(ValueError, match="The array 'rewards' of client 'b' in `data` must hold .* nan in row 0;"):
-        load_into(ring, {**ends, "rewards": {"a": np.zeros(7), "b": np.full(7, np.nan)}})
+        load_into(buffer, {**ends, "rewards": {"a": np.zeros(7), "b": np.full(7, np.nan)}})
     with pytest.raises(ValueError, match="`rewards` must be an array where there are no `client_ids`"):
-        load_into(ring, {"rewards": {"a": [0.0]}, "terminations": [False]})
-    assert ring.added == 0
+        load_into(buffer, {"rewards": {"a": [0.0]}, "terminations": [False]})
+    assert buffer.added == 0

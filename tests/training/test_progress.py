@@ -15,7 +15,7 @@ import pytest
 import tfdpg
 from tests.agents.roster import EAGER, SMALL
 from tests.environments import Counter
-from tfdpg.training.progress import ProgressBar, duration, resolve, written
+from tfdpg.training.progress import ProgressBar, format_duration, format_number, resolve
 
 MEANS = ("return", "episode_length", "loss_q", "loss_pi", "q1")
 SHORT = {"epochs": 2, "steps_per_epoch": 20}
@@ -40,12 +40,12 @@ SHORT = {"epochs": 2, "steps_per_epoch": 20}
     ],
 )
 def test_numbers_as_people_write_them(value, text):
-    assert written(value) == text
+    assert format_number(value) == text
 
 
 @pytest.mark.parametrize("seconds, text", [(0.4, "0s"), (59.6, "1:00"), (125, "2:05"), (3725, "1:02:05")])
 def test_durations(seconds, text):
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_the_line_of_an_epoch_has_the_numbers_of_its_logs(capsys):
@@ -57,7 +57,7 @@ def test_the_line_of_an_epoch_has_the_numbers_of_its_logs(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     for epoch, line in enumerate(lines):
-        expected = [f"{name} {written(logs[name][epoch])}" for name in MEANS]
+        expected = [f"{name} {format_number(logs[name][epoch])}" for name in MEANS]
         assert line.split(" · ")[0] == f"Epoch {epoch + 1}/2" and re.fullmatch(r"\d+s", line.split(" · ")[1])
         assert line.split(" · ")[2:] == [f"env_steps {60 + 20 * epoch}", *expected]
     agent.fit_offline(None, **SHORT)
@@ -73,7 +73,7 @@ def test_the_bar(capsys, monkeypatch):
     assert lines[0] == "Epoch 1/2" and lines[2] == "Epoch 2/2" and lines[4:] == [""]
     drawn = lines[3].split("\r")[1:]
     assert len(drawn) == 5 and drawn[1].startswith("10/20 ━━━━━━━━━━────────── 0s left · env_steps 30 · return 15 · ")
-    last = [f"{name} {written(logs[name][1])}" for name in MEANS]
+    last = [f"{name} {format_number(logs[name][1])}" for name in MEANS]
     end = re.sub(r" \ds ", " 0s ", drawn[-1].rstrip(), count=1)  # or a second or more, on a machine that is busy
     assert end == " · ".join(["20/20 " + 20 * "━" + " 0s", "env_steps 40", *last])
     assert all(len(after) >= len(before.rstrip()) for before, after in zip(drawn, drawn[1:], strict=False))

@@ -11,12 +11,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tfdpg
 from tests.agents.roster import ACER, SMALL, fit_briefly
-from tests.environments import Counter, Walk
+from tests.environments import Counter, RandomWalk
 from tfdpg.replay import segments
 from tfdpg.training.checkpoint import _arrays, _replay
-from tfdpg.training.lanes import TRAINING, reset_seed
+from tfdpg.training.env_runner import TRAINING, reset_seed
 
-LANES = [lambda length=length: Walk(length) for length in (30, 41, 57)]
+ENV_FNS = [lambda length=length: RandomWalk(length) for length in (30, 41, 57)]
 SCHEDULE = {"epochs": 3, "steps_per_epoch": 90, "max_ep_len": 50, "verbose": 0}
 
 
@@ -46,23 +46,23 @@ class Logs(keras.callbacks.Callback):
 
 
 def vector(mode):
-    return SyncVectorEnv(LANES, autoreset_mode=mode)
+    return SyncVectorEnv(ENV_FNS, autoreset_mode=mode)
 
 
 RECIPE = {name: value for name, value in tfdpg.recipes.RECIPES["normalized"].items() if name not in SMALL}
-MEMORY = {"recurrent": "lstm", "recurrent_units": (4,), "sequence_length": 4, "burn_in": 2}
+RECURRENT_OPTIONS = {"recurrent": "lstm", "recurrent_units": (4,), "sequence_length": 4, "burn_in": 2}
 KINDS = {
-    "eager": (tfdpg.DDPG, SMALL | {"run_eagerly": True, "gradient_steps": 1, "update_every": 30}, Walk),
-    "td3": (tfdpg.TD3, SMALL, Walk),
-    "prioritised": (tfdpg.TD3, SMALL | {"replay": "prioritized"}, Walk),
-    "ou and normaliser": (tfdpg.DDPG, SMALL | {"noise": "ou", "normalize_observations": True}, Walk),
-    "passes": (tfdpg.TD3, SMALL | {"epochs_per_round": 1, "max_minibatches_per_round": 3}, Walk),
-    "d4pg": (tfdpg.D4PG, SMALL | {"v_min": -5000, "v_max": 0}, Walk),
-    "recipe": (tfdpg.TD3, SMALL | RECIPE, Walk),
+    "eager": (tfdpg.DDPG, SMALL | {"run_eagerly": True, "gradient_steps": 1, "update_every": 30}, RandomWalk),
+    "td3": (tfdpg.TD3, SMALL, RandomWalk),
+    "prioritised": (tfdpg.TD3, SMALL | {"replay": "prioritized"}, RandomWalk),
+    "ou and normaliser": (tfdpg.DDPG, SMALL | {"noise": "ou", "normalize_observations": True}, RandomWalk),
+    "passes": (tfdpg.TD3, SMALL | {"epochs_per_round": 1, "max_minibatches_per_round": 3}, RandomWalk),
+    "d4pg": (tfdpg.D4PG, SMALL | {"v_min": -5000, "v_max": 0}, RandomWalk),
+    "recipe": (tfdpg.TD3, SMALL | RECIPE, RandomWalk),
     "acer": (tfdpg.ACER, ACER, functools.partial(vector, AutoresetMode.NEXT_STEP)),
-    "lstm": (tfdpg.TD3, SMALL | MEMORY, functools.partial(vector, AutoresetMode.SAME_STEP)),
+    "lstm": (tfdpg.TD3, SMALL | RECURRENT_OPTIONS, functools.partial(vector, AutoresetMode.SAME_STEP)),
     "lanes": (tfdpg.TD3, SMALL, functools.partial(vector, AutoresetMode.DISABLED)),
-    "processes": (tfdpg.TD3, SMALL, lambda: gym.vector.AsyncVectorEnv(LANES)),
+    "processes": (tfdpg.TD3, SMALL, lambda: gym.vector.AsyncVectorEnv(ENV_FNS)),
     "mujoco": (tfdpg.TD3, SMALL, lambda: gym.make("HalfCheetah-v5")),
 }
 
@@ -76,7 +76,9 @@ def trained(agent, make_env, *callbacks, **options):
 def assert_equal(agent, other):
     """Weights, optimizers, counters, random states, the replay and what samplers know of it."""
     assert agent.state() == other.state()
-    arrays, others = ({**_arrays(each), **_replay(each), **segments.whole(each.replay)} for each in (agent, other))
+    arrays, others = (
+        {**_arrays(each), **_replay(each), **segments.as_one_segment(each.replay)} for each in (agent, other)
+    )
     for name, array in arrays.items():
         np.testing.assert_array_equal(array, others[name], name, strict=True)
 
@@ -88,7 +90,7 @@ def test_a_training_that_was_stopped_ends_as_one_that_was_not(tmp_path, kind):
     new, options, make_env = KINDS[kind]
     with contextlib.closing(make_env()) as env:
         whole, agent = (new(env, **options) for _ in range(2))
-    validated = {"validation_env": Walk(), "validation_episodes": 1} if kind == "eager" else {}
+    validated = {"validation_env": RandomWalk(), "validation_episodes": 1} if kind == "eager" else {}
     uncut, logs = Logs(), [Logs() for _ in range(3)]
     trained(whole, make_env, uncut, **validated)
     for steps, log in zip((47, 133, 10_000), logs, strict=True):  # within an epoch, later in another, and never
@@ -111,63 +113,63 @@ def opened(env, steps, tmp_path, **options):
 
 def test_an_environment_that_does_not_repeat_itself_is_named(tmp_path):
     def make_env():
-        return SyncVectorEnv([Walk, lambda: Counter(length=17)])  # which counts its episodes
+        return SyncVectorEnv([RandomWalk, lambda: Counter(length=17)])  # which counts its episodes
 
     agent = opened(make_env(), 72, tmp_path)
-    begun, added = agent.replay.opened, agent.replay.added
+    begun, added = agent.replay.episode_start, agent.replay.added
     with pytest.warns(UserWarning, match="lane 1 does not repeat itself: .* led to another observation after 0 steps"):
         trained(agent, make_env, StopAt(78))
-    assert agent.replay.opened.tolist() == [begun[0], added] and agent.collector.episodes.tolist() == [2, 4]
+    assert agent.replay.episode_start.tolist() == [begun[0], added] and agent.collector.episodes.tolist() == [2, 4]
     assert len(agent.replay.open_episode(0)) == 10 and len(agent.replay.open_episode(1)) == 4
 
 
 def test_an_episode_that_ends_before_it_did_is_named(tmp_path):
-    agent = opened(Walk(), 20, tmp_path)
+    agent = opened(RandomWalk(), 20, tmp_path)
     with pytest.warns(UserWarning, match="lane 0 does not repeat itself: .* led to an end"):
-        trained(agent, lambda: Walk(length=12), StopAt(25))
+        trained(agent, lambda: RandomWalk(length=12), StopAt(25))
     assert len(agent.replay.open_episode(0)) == 6
 
 
 @pytest.mark.parametrize("replay_size, is_held", [(26, True), (25, False)])
 def test_an_episode_goes_on_as_long_as_the_replay_holds_it_whole(tmp_path, replay_size, is_held):
-    agent = opened(Walk(), 25, tmp_path, replay_size=replay_size)
+    agent = opened(RandomWalk(), 25, tmp_path, replay_size=replay_size)
     expected = contextlib.nullcontext() if is_held else pytest.warns(UserWarning, match=r"open on lanes \[0\]")
     with expected:
-        trained(agent, Walk, StopAt(29))
+        trained(agent, RandomWalk, StopAt(29))
     assert agent.collector.episodes.tolist() == [1 if is_held else 2]
     assert agent.replay.added == (30 if is_held else 31)
 
 
 def test_an_episode_that_nobody_acted_in_yet_begins_as_it_would_have(tmp_path):
-    agent = opened(Walk(), 30, tmp_path)
+    agent = opened(RandomWalk(), 30, tmp_path)
     assert agent.replay.current.tolist() == [-1] and agent.collector.episodes.tolist() == [2]
-    trained(agent, Walk, StopAt(31))
+    trained(agent, RandomWalk, StopAt(31))
     assert agent.collector.episodes.tolist() == [2]
-    first = Walk().reset(seed=reset_seed(agent.seed, TRAINING, 0, 1))[0]
+    first = RandomWalk().reset(seed=reset_seed(agent.seed, TRAINING, 0, 1))[0]
     np.testing.assert_array_equal(agent.replay.observation(agent.replay.open_episode(0)[:1])[0][0], first)
 
 
 @pytest.mark.parametrize("meanwhile", ["fit", "fit_offline", "act", "lanes"])
 def test_otherwise_open_episodes_are_closed(tmp_path, meanwhile):
-    agent, make_env = opened(Walk(), 20, tmp_path), Walk
+    agent, make_env = opened(RandomWalk(), 20, tmp_path), RandomWalk
     if meanwhile == "fit":
-        trained(agent, Walk, StopAt(25))
+        trained(agent, RandomWalk, StopAt(25))
     elif meanwhile == "fit_offline":
         fit_offline = {"epochs": 1, "steps_per_epoch": 1, "verbose": 0}
         agent.fit_offline(None, **fit_offline)
     elif meanwhile == "act":
         agent.act(np.zeros(2, np.float32))
     else:
-        make_env = functools.partial(SyncVectorEnv, LANES[:2])
+        make_env = functools.partial(SyncVectorEnv, ENV_FNS[:2])
     steps = agent.env_steps
     trained(agent, make_env, StopAt(steps + 2))
-    assert (agent.replay.opened >= steps + 1).all()
+    assert (agent.replay.episode_start >= steps + 1).all()
     assert len(agent.replay.open_episode(0)) == (2 if meanwhile == "lanes" else 3)
 
 
 def test_recorders_take_up_an_open_episode_where_it_is(tmp_path):
-    opened(Walk(), 20, tmp_path)
+    opened(RandomWalk(), 20, tmp_path)
     agent = tfdpg.load_agent(tmp_path / "agent", recorders=tmp_path / "rows")
-    trained(agent, Walk, StopAt(35))
+    trained(agent, RandomWalk, StopAt(35))
     with np.load(tmp_path / "rows/000000.npz") as rows:
         assert len(rows["rewards"]) == 15 and np.flatnonzero(rows["truncations"]).tolist() == [9]

@@ -54,12 +54,12 @@ def test_a_run_has_one_x_axis_a_prefix_for_each_tag_and_nothing_twice(tmp_path):
     found = scalars(tmp_path)
     assert {tag.split("/")[0] for tag in found} == {"train", "validation", "time", "diagnosis"}
     assert all(len(set(steps(found, tag))) == len(found[tag]) for tag in found)
-    rounds = (
+    update_phases = (
         "train/return",
         "time/steps_per_second",
         *(f"diagnosis/{log}" for log in ("loss_q", "q1", "td_error", "noise_factor", "learning_rate_pi_adam")),
     )
-    for tag in rounds:
+    for tag in update_phases:
         assert steps(found, tag) == [20, 40, 60, 80, 100], tag
     epochs = "train/episode_length", "train/return_std", "diagnosis/q1_std", "validation/return"
     for tag in (*epochs, "validation/episode_length", "validation/best_return"):
@@ -139,10 +139,10 @@ def hparams_tab(log_dir):
     context = Context(TBContext(data_provider=provider, logdir=str(log_dir)))
     experiment = context.experiment_from_metadata(request, "", True, context.hparams_metadata(request, ""), [])
     columns = [api_pb2.ColParams(metric=metric.name) for metric in experiment.metric_infos]
-    asked = api_pb2.ListSessionGroupsRequest(
+    list_request = api_pb2.ListSessionGroupsRequest(
         slice_size=9, allowed_statuses=[0, 1, 2, 3], col_params=columns, include_metrics=True
     )
-    rows = list_session_groups.Handler(request, context, "", asked).run().session_groups
+    rows = list_session_groups.Handler(request, context, "", list_request).run().session_groups
     return experiment.hparam_infos, rows
 
 

@@ -17,9 +17,9 @@ SHORT = {"epochs": 1, "steps_per_epoch": 30, "verbose": 0}
 
 
 @pytest.mark.parametrize("at, steps", [(7, 18), (1, 0)])
-def test_the_lanes_that_hang_are_named_and_all_processes_end(at, steps, tmp_path):
-    hangs = functools.partial(Misbehaving, "hangs", at)
-    env = AsyncVectorEnv([Misbehaving, hangs, hangs])
+def test_the_sub_environments_that_hang_are_named_and_all_processes_end(at, steps, tmp_path):
+    make_hanging_env = functools.partial(Misbehaving, "hangs", at)
+    env = AsyncVectorEnv([Misbehaving, make_hanging_env, make_hanging_env])
     agent = tfdpg.DDPG(Misbehaving(), **NO_UPDATE)
     began, callbacks = time.monotonic(), [tfdpg.callbacks.Checkpoint(tmp_path)]
     with pytest.raises(TimeoutError, match=r"Lanes \[1, 2\] .* did not answer within 0.3 seconds \(`step_timeout`\)"):

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from tfdpg.components import FusedAdam, minimize, run_if, trainable_variables, update_copy
 from tfdpg.networks import stateless_normal
-from tfdpg.training.updates import wants_xla
+from tfdpg.training.updates import should_use_xla
 
-ROUNDS = """
+SCRIPT = """
 import gymnasium as gym, keras, sys, tfdpg
 env = gym.make("Pendulum-v1")
 agent = tfdpg.TD3(env, hidden_units=(8,), batch_size=8, start_steps=10, update_after=10, jit_compile=True, {memory})
@@ -31,7 +31,7 @@ print(agent.train_function.experimental_get_tracing_count())
 def test_rounds_of_any_length_trace_and_compile_once(memory, tmp_path):
     environment = os.environ | {"XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"}
     result = subprocess.run(
-        [sys.executable, "-c", ROUNDS.format(memory=memory)],
+        [sys.executable, "-c", SCRIPT.format(memory=memory)],
         env=environment,
         capture_output=True,
         text=True,
@@ -134,4 +134,4 @@ def test_polyak_moves_weights_and_copies_statistics():
 def test_xla_is_for_networks_without_convolutions(layer, wanted):
     inner = keras.Sequential([keras.Input((8, 8, 1)), layer])
     outer = keras.Sequential([keras.Input((8, 8, 1)), inner, keras.layers.Flatten(), keras.layers.Dense(1)])
-    assert wants_xla([outer]) is wanted
+    assert should_use_xla([outer]) is wanted

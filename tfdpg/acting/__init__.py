@@ -3,47 +3,47 @@
 A call of a compiled TensorFlow function costs more than the arithmetic of acting on one observation.
 """
 
-from tfdpg.acting.behaviour import Behaviour, Exploration
-from tfdpg.acting.cells import Cells
-from tfdpg.acting.critic import MLPCritic
+from tfdpg.acting.behaviour import BehaviourPolicy, Exploration
+from tfdpg.acting.cells import CellKinds
+from tfdpg.acting.critic import NumpyCritic
 from tfdpg.acting.encoder import encode, feature_columns
-from tfdpg.acting.mlp import ACTIVATIONS, MLPActor
-from tfdpg.acting.moments import Moments
-from tfdpg.acting.outputs import MIN_SIGMA, BoxAction, LocScale, Output, Probabilities
-from tfdpg.acting.policy import ActingPolicy
-from tfdpg.acting.recall import ForwardPass, LaneMemory, Memory, NoMemory, Recall
+from tfdpg.acting.mlp import ACTIVATIONS, NumpyPolicy
+from tfdpg.acting.outputs import MIN_SIGMA, BoxAction, GaussianOutput, OutputTransform, Probabilities
+from tfdpg.acting.policy import GreedyPolicy
+from tfdpg.acting.recurrent import ForwardPass, NoState, PolicyState, RecurrentSpec, RecurrentState
+from tfdpg.acting.running_statistics import RunningStatistics
 from tfdpg.acting.sampling import CategoricalSampling, GaussianSampling
-from tfdpg.acting.stored import load_actor, load_critics, save_actor
+from tfdpg.acting.stored import load_critics, load_numpy_policy, save_numpy_policy
 from tfdpg.acting.torsos import Hidden, Torso, make_torso, mlp
 
 __all__ = [
     "ACTIVATIONS",
-    "ActingPolicy",
+    "GreedyPolicy",
     "MIN_SIGMA",
-    "Behaviour",
+    "BehaviourPolicy",
     "BoxAction",
     "CategoricalSampling",
-    "Cells",
+    "CellKinds",
     "Exploration",
     "ForwardPass",
     "GaussianSampling",
     "Hidden",
-    "LaneMemory",
-    "LocScale",
-    "MLPActor",
-    "MLPCritic",
-    "Memory",
-    "Moments",
-    "NoMemory",
-    "Output",
+    "RecurrentState",
+    "GaussianOutput",
+    "NumpyPolicy",
+    "NumpyCritic",
+    "PolicyState",
+    "RunningStatistics",
+    "NoState",
+    "OutputTransform",
     "Probabilities",
-    "Recall",
+    "RecurrentSpec",
     "Torso",
     "encode",
     "feature_columns",
-    "load_actor",
+    "load_numpy_policy",
     "load_critics",
     "make_torso",
     "mlp",
-    "save_actor",
+    "save_numpy_policy",
 ]

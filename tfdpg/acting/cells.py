@@ -5,10 +5,10 @@ from typing import Protocol
 
 import numpy as np
 
-Cells = tuple[tuple[str, int], ...]
+CellKinds = tuple[tuple[str, int], ...]
 """The cells of a policy, each fed by the one before: "lstm", "gru" or "rnn", and its units."""
 
-Take = Callable[..., np.ndarray]
+ReadWeights = Callable[..., np.ndarray]
 """From a shape to the next weights, of that shape."""
 
 
@@ -24,16 +24,16 @@ class Cell(Protocol):
     state_width: int
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """The next state `[lanes, state_width]`, from inputs `[lanes, width]` and the state before."""
+        """The next state `[num_envs, state_width]`, from inputs `[num_envs, width]` and the state before."""
         ...
 
 
 class LSTM:
     """`keras.layers.LSTMCell`; the state is [h, c]."""
 
-    def __init__(self, width: int, units: int, take: Take):
+    def __init__(self, width: int, units: int, read: ReadWeights):
         self.units, self.state_width = units, 2 * units
-        self.kernel, self.bias = take(width + units, 4 * units), take(4 * units)  # of [x, h]: kernels lie in a row
+        self.kernel, self.bias = read(width + units, 4 * units), read(4 * units)  # of [x, h]: kernels lie in a row
         self._scale = np.repeat(np.array([0.5, 0.5, 1, 0.5], np.float32), units)
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
@@ -56,10 +56,10 @@ class LSTM:
 class GRU:
     """`keras.layers.GRUCell`, which resets after the product; the state is h."""
 
-    def __init__(self, width: int, units: int, take: Take):
+    def __init__(self, width: int, units: int, read: ReadWeights):
         self.units = self.state_width = units
-        self.kernel, self.recurrent_kernel = take(width, 3 * units), take(units, 3 * units)
-        self.bias, self.recurrent_bias = take(2, 3 * units)
+        self.kernel, self.recurrent_kernel = read(width, 3 * units), read(units, 3 * units)
+        self.bias, self.recurrent_bias = read(2, 3 * units)
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
         """The next state: h' = z h + (1 - z) tanh(x_h + r h_h)."""
@@ -80,9 +80,9 @@ class GRU:
 class SimpleRNN:
     """`keras.layers.SimpleRNNCell`; the state is h."""
 
-    def __init__(self, width: int, units: int, take: Take):
+    def __init__(self, width: int, units: int, read: ReadWeights):
         self.units = self.state_width = units
-        self.kernel, self.bias = take(width + units, units), take(units)  # of [x, h]
+        self.kernel, self.bias = read(width + units, units), read(units)  # of [x, h]
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
         """The next state: h' = tanh([x, h] W + b)."""
@@ -91,24 +91,24 @@ class SimpleRNN:
         return np.tanh(h, out=h)
 
 
-KINDS: dict[str, Callable[[int, int, Take], Cell]] = {"lstm": LSTM, "gru": GRU, "rnn": SimpleRNN}
+KINDS: dict[str, Callable[[int, int, ReadWeights], Cell]] = {"lstm": LSTM, "gru": GRU, "rnn": SimpleRNN}
 """The cells that can be computed here."""
 
 
-def make_cells(cells: Cells, width: int, take: Take) -> list[Cell]:
+def make_cells(cells: CellKinds, width: int, read: ReadWeights) -> list[Cell]:
     """Cells with their weights.
 
     Args:
         cells: their kinds and units.
         width: of the first one's inputs.
-        take: gives the weights in Keras' order.
+        read: gives the weights in Keras' order.
     """
     widths = (width, *(units for _, units in cells))
-    return [KINDS[kind](width, units, take) for width, (kind, units) in zip(widths[:-1], cells, strict=True)]
+    return [KINDS[kind](width, units, read) for width, (kind, units) in zip(widths[:-1], cells, strict=True)]
 
 
-def go_on(cells: Sequence[Cell], x: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The output `[lanes, units]` of the last cell, and the next state of all, `[lanes, n]`."""
+def step_cells(cells: Sequence[Cell], x: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The output `[num_envs, units]` of the last cell, and the next state of all, `[num_envs, n]`."""
     states, start = [], 0
     for cell in cells:
         states.append(cell(x, state[:, start : start + cell.state_width]))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tfdpg.acting.encoder import encode, feature_columns
-from tfdpg.acting.mlp import Reader, Step
+from tfdpg.acting.mlp import LayerFunction, WeightReader
 from tfdpg.acting.torsos import Torso
 from tfdpg.spec import Packed, Spec
 
@@ -28,7 +28,7 @@ MEANS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 """For each kind of head, from its output `[batch, size]` and the atoms of a categorical one to values `[batch]`."""
 
 
-class MLPCritic:
+class NumpyCritic:
     """The forward pass of `tfdpg.networks.mlp_critic`, from packed observations and actions to values.
 
     Args:
@@ -47,12 +47,12 @@ class MLPCritic:
         self.columns = feature_columns(spec)
         self.action_layer = max(torso.action_layer, int(torso.has_branches))
         self.mean = self.std = self.atoms = self.weights = np.zeros(0, np.float32)
-        self.first: list[Step] = []
-        self.layers: list[Step] = []
+        self.first: list[LayerFunction] = []
+        self.layers: list[LayerFunction] = []
 
     def load(self, weights: np.ndarray) -> None:
         """Takes all weights, flattened and concatenated in the order of the Keras critic's, float32 `[n]`."""
-        self.weights, reader, width = weights, Reader(weights), self.columns[-1].stop
+        self.weights, reader, width = weights, WeightReader(weights), self.columns[-1].stop
         self.mean, self.std = reader.statistics(width, self.normalizer)
         layers, self.layers = self.torso.q, []
         if self.torso.has_branches:
@@ -63,7 +63,7 @@ class MLPCritic:
             self.layers.append(step)
         width += self.spec.act_dim * (self.action_layer >= len(self.torso.q))
         self.layers.append(reader.linear(width, self.size))
-        self.atoms = reader.take(self.size if self.head == "categorical" else 0)
+        self.atoms = reader.read(self.size if self.head == "categorical" else 0)
         reader.finish()
 
     def __call__(self, packed: Packed, action: np.ndarray) -> np.ndarray:
@@ -79,7 +79,7 @@ class MLPCritic:
         if self.first:
             parts = zip(self.first, self.columns, strict=True)
             x = np.concatenate([layer(x[:, columns]) for layer, columns in parts], axis=1)
-        scaled = (action - self.spec.center) / self.spec.half_range
+        scaled = (action - self.spec.center) / self.spec.action_scale
         for depth, layer in enumerate(self.layers, int(self.torso.has_branches)):
             x = layer(np.concatenate([x, scaled], axis=1) if depth == min(self.action_layer, len(self.torso.q)) else x)
         return x

@@ -11,10 +11,10 @@ def encode(spec: Spec, packed: Packed) -> np.ndarray:
 
     Args:
         spec: the spaces.
-        packed: observations `[lanes, ...]` as `Spec.pack` gives them.
+        packed: observations `[num_envs, ...]` as `Spec.pack` gives them.
 
     Returns:
-        float32 `[lanes, features]`.
+        float32 `[num_envs, features]`.
     """
     if len(spec.leaves) == 1 and spec.leaves[0].dtype == "float32":
         return packed[0]

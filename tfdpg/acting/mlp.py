@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfdpg.acting.cells import Cell, Cells, go_on, make_cells
+from tfdpg.acting.cells import Cell, CellKinds, make_cells, step_cells
 from tfdpg.acting.encoder import encode, feature_columns, real_features
-from tfdpg.acting.outputs import BoxAction, Output
-from tfdpg.acting.recall import Recall
+from tfdpg.acting.outputs import BoxAction, OutputTransform
+from tfdpg.acting.recurrent import RecurrentSpec
 from tfdpg.acting.torsos import EXPANSION, Hidden, Layer, Norm, Residual, Torso
 from tfdpg.spec import Packed, Spec
 
@@ -41,13 +41,13 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 NORM_EPSILON = np.float32(1e-3)
 """Keras' default for layer normalisation, and that of batch renormalisation."""
 
-Step = Callable[[np.ndarray], np.ndarray]
+LayerFunction = Callable[[np.ndarray], np.ndarray]
 
 
-class MLPActor:
+class NumpyPolicy:
     """The forward pass of `tfdpg.networks.mlp_actor`, from packed observations to its output.
 
-    With cells it is that of a policy with a memory: what it recalls comes behind the observations (see `Recall`).
+    With cells, the policy is recurrent: the recurrent inputs come behind the observations (see `RecurrentSpec`).
 
     Args:
         spec: the spaces.
@@ -55,7 +55,7 @@ class MLPActor:
         normalizer: epsilon and clip of the features' normaliser, None where there is none.
         output: what is made of the last layer; None is actions.
         cells: the memory between features and torso.
-        recall: what it recalls; the torso has no branches then.
+        recurrent_spec: what it recalls; the torso has no branches then.
 
     Attributes:
         weights: what `load` took last.
@@ -66,27 +66,27 @@ class MLPActor:
         spec: Spec,
         torso: Torso,
         normalizer: tuple[float, float] | None = None,
-        output: Output | None = None,
-        cells: Cells = (),
-        recall: Recall | None = None,
+        output: OutputTransform | None = None,
+        cells: CellKinds = (),
+        recurrent_spec: RecurrentSpec | None = None,
     ):
         self.output = output or BoxAction(spec)
         self.spec, self.torso, self.normalizer = spec, torso, normalizer
         self._features = len(real_features(spec))
         self._branches = feature_columns(spec)
-        self.kinds, self.recall, self.cells = cells, recall, list[Cell]()
-        self._scaling = ((), ()) if recall is None else recall.scaling
+        self.cell_kinds, self.recurrent_spec, self.cells = cells, recurrent_spec, list[Cell]()
+        self._scaling = ((), ()) if recurrent_spec is None else recurrent_spec.scaling
         self.mean = self.std = np.zeros(self._features, np.float32)
-        self.first: list[Step] = []
-        self.layers: list[Step] = []
+        self.first: list[LayerFunction] = []
+        self.layers: list[LayerFunction] = []
         self.weights = np.zeros(0, np.float32)
 
     def load(self, weights: np.ndarray) -> None:
         """Takes all weights, flattened and concatenated in the order of the Keras actor's, float32 `[n]`."""
-        self.weights, reader, width = weights, Reader(weights), self._features
+        self.weights, reader, width = weights, WeightReader(weights), self._features
         self.mean, self.std = reader.statistics(width, self.normalizer)
-        if self.recall is not None:
-            self.cells = make_cells(self.kinds, width + self.recall.before_width, reader.take)
+        if self.recurrent_spec is not None:
+            self.cells = make_cells(self.cell_kinds, width + self.recurrent_spec.previous_width, reader.read)
             width = self.cells[-1].units
         layers = (*self.torso.pi, Hidden(self.output.units, "linear"))
         self.first, self.layers = [], []
@@ -98,7 +98,7 @@ class MLPActor:
             self.layers.append(step)
         reader.finish()
 
-    def without_weights(self) -> "MLPActor":
+    def without_weights(self) -> "NumpyPolicy":
         """A copy that has everything but weights, for others to `load`."""
         actor = copy.copy(self)
         actor.mean = actor.std = np.zeros(self._features, np.float32)
@@ -107,7 +107,7 @@ class MLPActor:
         return actor
 
     def __call__(self, packed: Packed) -> np.ndarray:
-        """Actions in the environment's units, float32 `[lanes, act_dim]`, or what `output` makes of the last layer.
+        """Actions in the environment's units, float32 `[num_envs, act_dim]`, or what `output` makes of the last layer.
 
         With a memory, the new state comes behind them.
         """
@@ -115,19 +115,19 @@ class MLPActor:
         if self.normalizer is not None:
             clip = np.float32(self.normalizer[1])
             x = np.clip((x - self.mean) / self.std, -clip, clip)
-        if self.recall is None:
+        if self.recurrent_spec is None:
             return self._decoded(x)
-        before, state = np.split(packed[-1], [self.recall.before_width], axis=1)
+        previous, state = np.split(packed[-1], [self.recurrent_spec.previous_width], axis=1)
         factor, offset = self._scaling
-        x, state = go_on(self.cells, np.concatenate([x, before * factor + offset], axis=1), state)
+        x, state = step_cells(self.cells, np.concatenate([x, previous * factor + offset], axis=1), state)
         return np.concatenate([self._decoded(x), state], axis=1)
 
     def greedy(self, packed: Packed) -> np.ndarray:
         """The actions of exports: `__call__`, with what is chosen in place of what it is chosen by."""
         outputs = self(packed)
-        if self.recall is None:
+        if self.recurrent_spec is None:
             return self.output.greedy(outputs)
-        chosen, state = np.split(outputs, [outputs.shape[1] - self.recall.state_width], axis=1)
+        chosen, state = np.split(outputs, [outputs.shape[1] - self.recurrent_spec.state_width], axis=1)
         return np.concatenate([self.output.greedy(chosen), state], axis=1)
 
     def _decoded(self, x: np.ndarray) -> np.ndarray:
@@ -145,11 +145,11 @@ class Dense(NamedTuple):
 
     kernel: np.ndarray
     bias: np.ndarray
-    norm: Step | None
-    activation: Step
+    norm: LayerFunction | None
+    activation: LayerFunction
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """From `[lanes, n]` to `[lanes, units]`."""
+        """From `[num_envs, n]` to `[num_envs, units]`."""
         x = x @ self.kernel + self.bias
         return self.activation(x if self.norm is None else self.norm(x))
 
@@ -161,7 +161,7 @@ class LayerNorm(NamedTuple):
     beta: np.ndarray
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Of `[lanes, n]`."""
+        """Of `[num_envs, n]`."""
         x = x - x.mean(axis=1, keepdims=True)
         scale = np.sqrt(np.square(x).mean(axis=1, keepdims=True) + NORM_EPSILON)
         return x / scale * self.gamma + self.beta
@@ -175,27 +175,27 @@ class BatchNorm(NamedTuple):
     beta: np.ndarray
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Of `[lanes, n]`."""
+        """Of `[num_envs, n]`."""
         return (x - self.mean) * self.scale + self.beta
 
 
 class Block(NamedTuple):
     """What layers say is added to what goes in."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[LayerFunction, ...]
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Of `[lanes, n]`."""
+        """Of `[num_envs, n]`."""
         return x + functools.reduce(lambda y, step: step(y), self.steps, x)
 
 
-class Reader:
+class WeightReader:
     """Takes weights off a flat array, one after the other."""
 
     def __init__(self, weights: np.ndarray):
         self._weights, self._start = weights, 0
 
-    def take(self, *shape: int) -> np.ndarray:
+    def read(self, *shape: int) -> np.ndarray:
         """The next weights, of a shape."""
         stop = self._start + math.prod(shape)
         part = self._weights[self._start : stop]
@@ -206,26 +206,26 @@ class Reader:
         """A normaliser's mean and standard deviation; nothing where there is none."""
         if normalizer is None:
             return np.zeros(0, np.float32), np.zeros(0, np.float32)
-        mean, variance = self.take(width), self.take(width)
+        mean, variance = self.read(width), self.read(width)
         return mean, np.sqrt(variance) + np.float32(normalizer[0])
 
-    def branches(self, columns: Sequence[slice], layer: Layer) -> tuple[list[Step], int]:
+    def branches(self, columns: Sequence[slice], layer: Layer) -> tuple[list[LayerFunction], int]:
         """A layer of its own for each part of an observation, and how many features they give together."""
         steps = [self.layer(part.stop - part.start, layer) for part in columns]
         return [step for step, _ in steps], sum(width for _, width in steps)
 
-    def linear(self, width: int, units: int) -> Step:
+    def linear(self, width: int, units: int) -> LayerFunction:
         """A linear layer for so many features."""
         return self.layer(width, Hidden(units, "linear"))[0]
 
-    def layer(self, width: int, layer: Layer) -> tuple[Step, int]:
+    def layer(self, width: int, layer: Layer) -> tuple[LayerFunction, int]:
         """A layer for so many features, and how many it gives."""
         match layer:
             case Norm("batch"):
-                gamma, beta, mean, variance, _ = (*(self.take(width) for _ in range(4)), self.take())
+                gamma, beta, mean, variance, _ = (*(self.read(width) for _ in range(4)), self.read())
                 return BatchNorm(mean, gamma / np.sqrt(variance + NORM_EPSILON), beta), width
             case Norm():
-                return LayerNorm(self.take(width), self.take(width)), width
+                return LayerNorm(self.read(width), self.read(width)), width
             case Residual(units, activation):
                 parts, steps = (Norm("layer"), Hidden(EXPANSION * units, activation), Hidden(units, "linear")), []
                 for part in parts:
@@ -233,8 +233,8 @@ class Reader:
                     steps.append(step)
                 return Block(tuple(steps)), width
             case Hidden(units, activation, layer_norm):
-                kernel, bias = self.take(width, units), self.take(units)
-                norm = LayerNorm(self.take(units), self.take(units)) if layer_norm else None
+                kernel, bias = self.read(width, units), self.read(units)
+                norm = LayerNorm(self.read(units), self.read(units)) if layer_norm else None
                 return Dense(kernel, bias, norm, ACTIVATIONS[activation]), units
 
     def finish(self) -> None:

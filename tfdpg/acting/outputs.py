@@ -15,7 +15,7 @@ def most_probable(probs: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(probs[:, 0]), -1, probs.argmax(axis=1))
 
 
-class Output(Protocol):
+class OutputTransform(Protocol):
     """From the numbers of the last linear layer to an actor's output; `tfdpg.networks.mlp_actor` has Keras' form.
 
     Attributes:
@@ -25,11 +25,11 @@ class Output(Protocol):
     units: int
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """From `[lanes, units]` to `[lanes, n]`."""
+        """From `[num_envs, units]` to `[num_envs, n]`."""
         ...
 
     def greedy(self, output: np.ndarray) -> np.ndarray:
-        """From that to the actions of exports, `[lanes, act_dim]`, or int64 `[lanes]` if Discrete."""
+        """From that to the actions of exports, `[num_envs, act_dim]`, or int64 `[num_envs]` if Discrete."""
         ...
 
 
@@ -37,12 +37,12 @@ class BoxAction:
     """tanh, stretched to the bounds: an action, or the mean of a Gaussian of fixed scale."""
 
     def __init__(self, spec: Spec):
-        self.units, self.half_range, self.center = spec.act_dim, spec.half_range, spec.center
+        self.units, self.action_scale, self.center = spec.act_dim, spec.action_scale, spec.center
         self._low, self._high = spec.low, spec.high
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Actions `[lanes, act_dim]`."""
-        return np.tanh(x) * self.half_range + self.center
+        """Actions `[num_envs, act_dim]`."""
+        return np.tanh(x) * self.action_scale + self.center
 
     def greedy(self, output: np.ndarray) -> np.ndarray:
         """The same, inside the box to the last bit."""
@@ -56,16 +56,16 @@ class Probabilities:
         self.units, self.first = spec.actions or 0, int(spec.low[0])
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Probabilities `[lanes, actions]`."""
+        """Probabilities `[num_envs, actions]`."""
         x = np.exp(x - x.max(axis=1, keepdims=True))
         return x / x.sum(axis=1, keepdims=True)
 
     def greedy(self, output: np.ndarray) -> np.ndarray:
-        """The most probable actions, int64 `[lanes]`."""
+        """The most probable actions, int64 `[num_envs]`."""
         return most_probable(output) + self.first
 
 
-class LocScale:
+class GaussianOutput:
     """The mean of a Gaussian, as `BoxAction` has it, and its scale, a softplus above `MIN_SIGMA`.
 
     Args:
@@ -78,11 +78,11 @@ class LocScale:
         self.offset = np.float32(np.log(np.expm1(sigma - MIN_SIGMA)))
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Means and scales in the environment's units, `[lanes, 2 act_dim]`."""
+        """Means and scales in the environment's units, `[num_envs, 2 act_dim]`."""
         loc, x = np.split(x, 2, axis=1)
         sigma = np.logaddexp(x + self.offset, np.float32(0)) + np.float32(MIN_SIGMA)
-        return np.concatenate([self.mean(loc), sigma * self.mean.half_range], axis=1)
+        return np.concatenate([self.mean(loc), sigma * self.mean.action_scale], axis=1)
 
     def greedy(self, output: np.ndarray) -> np.ndarray:
-        """The means, inside the box to the last bit, `[lanes, act_dim]`."""
+        """The means, inside the box to the last bit, `[num_envs, act_dim]`."""
         return self.mean.greedy(output[:, : self.units // 2])

@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from tfdpg.acting.recall import ForwardPass, LaneMemory, Memory, NoMemory, Recall
+from tfdpg.acting.recurrent import ForwardPass, NoState, PolicyState, RecurrentSpec, RecurrentState
 from tfdpg.arguments import reject
 from tfdpg.spec import Spec
 
 
-class ActingPolicy:
+class GreedyPolicy:
     """The greedy policy of an export.
 
     One with a memory (`recurrent`) carries it from call to call, for each row of a batch, and begins anew where their
@@ -17,17 +17,19 @@ class ActingPolicy:
 
     Args:
         spec: the spaces that it serves.
-        recall: what it recalls of an episode; None where it has no memory.
+        recurrent_spec: what it recalls of an episode; None where it has no memory.
         forward: from packed observations to actions, as exports give them.
 
     Attributes:
         spec: the spaces that it serves.
-        recall: what it recalls of an episode; None where it has no memory.
+        recurrent_spec: what it recalls of an episode; None where it has no memory.
     """
 
-    def __init__(self, spec: Spec, recall: Recall | None, forward: ForwardPass):
-        self.spec, self.recall, self._forward = spec, recall, forward
-        self._memory: Memory = NoMemory(spec.no_action) if recall is None else LaneMemory(recall)
+    def __init__(self, spec: Spec, recurrent_spec: RecurrentSpec | None, forward: ForwardPass):
+        self.spec, self.recurrent_spec, self._forward = spec, recurrent_spec, forward
+        self._policy_state: PolicyState = (
+            NoState(spec.no_action) if recurrent_spec is None else RecurrentState(recurrent_spec)
+        )
         self._acted = np.zeros(0, bool)
 
     def __call__(self, observation: Any, action_before: Any = None) -> np.ndarray:
@@ -47,7 +49,7 @@ class ActingPolicy:
             self._acted = np.zeros(len(packed[0]), bool)
         if action_before is not None:
             self._correct(self._actions("action_before", action_before, () if single else self._acted.shape))
-        actions = self.spec.shaped(self._memory.keep(self._memory.ask(self._forward, packed)))
+        actions = self.spec.shaped(self._policy_state.record_step(self._policy_state.forward(self._forward, packed)))
         self._acted[:] = True
         return actions[0] if single else actions
 
@@ -55,29 +57,29 @@ class ActingPolicy:
         """Tells a policy that remembers rewards what the last actions were rewarded with, a number or `[batch]`."""
         if np.shape(reward) not in ((), self._acted.shape):
             raise reject("reward", f"of shape {self._acted.shape}, as the last observations", reward)
-        self._memory.received(reward)
+        self._policy_state.received(reward)
 
     def end(self, ended: np.ndarray) -> None:
         """Begins anew in the lanes (rows of a batch) whose episode ended, bool `[batch]`."""
         self.reset(np.asarray(ended, bool))
 
-    def reset(self, lanes: Any = None) -> None:
+    def reset(self, env_indices: Any = None) -> None:
         """Begins anew in all lanes (rows of a batch), or in some, by their numbers or a mask."""
         ended = np.zeros(len(self._acted), bool)
         try:
-            ended[slice(None) if lanes is None else lanes] = True
+            ended[slice(None) if env_indices is None else env_indices] = True
         except IndexError as error:
-            raise reject("lanes", f"numbers below {len(ended)}, or a mask of so many", lanes) from error
+            raise reject("env_indices", f"numbers below {len(ended)}, or a mask of so many", env_indices) from error
         self._acted[ended] = False
-        self._memory.end(ended)
+        self._policy_state.end(ended)
 
     def _correct(self, executed: np.ndarray) -> None:
         """Remembers other actions than it gave, in the lanes where it gave some."""
-        if self.recall is None or not self.recall.action:
+        if self.recurrent_spec is None or not self.recurrent_spec.uses_action:
             raise ValueError(f"`action_before` is for policies that remember actions. Received one: {self!r}")
         if self._acted.any():
-            own = self._memory.state[:, : self.spec.act_dim]
-            self._memory.keep(np.where(self._acted[:, None] & np.isfinite(executed), executed, own))
+            own = self._policy_state.state[:, : self.spec.act_dim]
+            self._policy_state.record_step(np.where(self._acted[:, None] & np.isfinite(executed), executed, own))
 
     def _actions(self, name: str, action: Any, leading: tuple[int, ...]) -> np.ndarray:
         """An action for each observation, as signatures take them: a row, or an entry if Discrete."""

@@ -29,7 +29,7 @@ class CategoricalSampling:
         return 1.0
 
     def explore(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
-        """A drawn action for each row of probabilities, `[lanes, 1 + actions]`."""
+        """A drawn action for each row of probabilities, `[num_envs, 1 + actions]`."""
         cumulative = np.cumsum(output, axis=1)
         drawn = rng.random((len(output), 1), np.float32) * cumulative[:, -1:]
         index = np.minimum((cumulative <= drawn).sum(axis=1, keepdims=True), self._actions - 1)
@@ -37,7 +37,7 @@ class CategoricalSampling:
         return np.concatenate([index + np.float32(self._first), output], axis=1, dtype=np.float32)
 
     def greedy(self, output: np.ndarray) -> np.ndarray:
-        """The most probable actions, `[lanes, 1 + actions]`."""
+        """The most probable actions, `[num_envs, 1 + actions]`."""
         index = most_probable(output)
         certain = np.eye(self._actions, dtype=np.float32)[index]
         certain[index < 0] = np.nan
@@ -62,7 +62,7 @@ class GaussianSampling:
     """
 
     def __init__(self, spec: Spec, sigma: float):
-        self._spec, self._act_dim, self._scale = spec, spec.act_dim, np.float32(sigma) * spec.half_range
+        self._spec, self._act_dim, self._scale = spec, spec.act_dim, np.float32(sigma) * spec.action_scale
         self.step_width = 3 * spec.act_dim
         self.state = np.zeros((0, spec.act_dim), np.float32)
 
@@ -71,13 +71,13 @@ class GaussianSampling:
         return 1.0
 
     def explore(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
-        """A drawn action for each row of means, or of means and scales, `[lanes, 3 act_dim]`."""
+        """A drawn action for each row of means, or of means and scales, `[num_envs, 3 act_dim]`."""
         loc, scale = self._parameters(output)
         action = loc + scale * rng.standard_normal(loc.shape, np.float32)
         return np.concatenate([action, loc, scale], axis=1)
 
     def greedy(self, output: np.ndarray) -> np.ndarray:
-        """The means, inside the box, as actions, `[lanes, 3 act_dim]`."""
+        """The means, inside the box, as actions, `[num_envs, 3 act_dim]`."""
         loc, scale = self._parameters(output)
         return np.concatenate([np.clip(loc, self._spec.low, self._spec.high), loc, scale], axis=1)
 

@@ -9,18 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from tfdpg.acting.critic import MLPCritic
-from tfdpg.acting.mlp import MLPActor
-from tfdpg.acting.outputs import BoxAction, LocScale, Output, Probabilities
-from tfdpg.acting.recall import Recall
+from tfdpg.acting.critic import NumpyCritic
+from tfdpg.acting.mlp import NumpyPolicy
+from tfdpg.acting.outputs import BoxAction, GaussianOutput, OutputTransform, Probabilities
+from tfdpg.acting.recurrent import RecurrentSpec
 from tfdpg.acting.torsos import Hidden, Layer, Norm, Residual, Torso
 from tfdpg.spec import Spec
 
 LAYERS: dict[str, type[Layer]] = {"hidden": Hidden, "norm": Norm, "residual": Residual}
-OUTPUTS: dict[str, type[Output]] = {"action": BoxAction, "probabilities": Probabilities, "loc_scale": LocScale}
+OUTPUTS: dict[str, type[OutputTransform]] = {
+    "action": BoxAction,
+    "probabilities": Probabilities,
+    "loc_scale": GaussianOutput,
+}
 
 
-def save_actor(path: Path, actor: MLPActor, critics: Mapping[str, MLPCritic] = MappingProxyType({})) -> None:
+def save_numpy_policy(
+    path: Path, actor: NumpyPolicy, critics: Mapping[str, NumpyCritic] = MappingProxyType({})
+) -> None:
     """Writes an actor: `weights`, float32 `[n]` in Keras' order, and `description`, a text in JSON.
 
     The description has the `layers` before the last one, whether each part of an observation has a first layer of its
@@ -42,20 +48,21 @@ def save_actor(path: Path, actor: MLPActor, critics: Mapping[str, MLPCritic] = M
         },
         "has_branches": torso.has_branches,
         "normalizer": actor.normalizer,
-        "cells": actor.kinds,
-        "output": {"kind": _name(OUTPUTS, output)} | ({"sigma": output.sigma} if isinstance(output, LocScale) else {}),
+        "cells": actor.cell_kinds,
+        "output": {"kind": _name(OUTPUTS, output)}
+        | ({"sigma": output.sigma} if isinstance(output, GaussianOutput) else {}),
     }
     values: Any = {name: critic.weights for name, critic in critics.items()}
     np.savez(path, weights=actor.weights, description=np.array(json.dumps(description)), **values)
 
 
-def load_actor(path: Path, spec: Spec, recall: Recall | None) -> MLPActor:
-    """The actor that `save_actor` wrote.
+def load_numpy_policy(path: Path, spec: Spec, recurrent_spec: RecurrentSpec | None) -> NumpyPolicy:
+    """The actor that `save_numpy_policy` wrote.
 
     Args:
         path: the file.
         spec: the spaces.
-        recall: what it recalls; None where it has no memory.
+        recurrent_spec: what it recalls; None where it has no memory.
 
     Raises:
         OSError, ValueError, LookupError, TypeError: it is no such file.
@@ -66,19 +73,19 @@ def load_actor(path: Path, spec: Spec, recall: Recall | None) -> MLPActor:
     normalizer = description["normalizer"] and tuple(description["normalizer"])
     cells = tuple((kind, units) for kind, units in description["cells"])
     output = _made(OUTPUTS, "kind", {"spec": spec, **description["output"]})
-    actor = MLPActor(spec, torso, normalizer, output, cells, recall)
+    actor = NumpyPolicy(spec, torso, normalizer, output, cells, recurrent_spec)
     actor.load(arrays["weights"])
     return actor
 
 
-def load_critics(path: Path, spec: Spec) -> dict[str, MLPCritic]:
-    """The critics that `save_actor` wrote, by name; see `load_actor`."""
+def load_critics(path: Path, spec: Spec) -> dict[str, NumpyCritic]:
+    """The critics that `save_numpy_policy` wrote, by name; see `load_numpy_policy`."""
     arrays, description = _read(path)
     normalizer, critics = description["normalizer"] and tuple(description["normalizer"]), {}
     for name, said in description["critics"].items():
         layers = tuple(_made(LAYERS, "layer", values) for values in said["layers"])
         torso = Torso("stored", (), layers, said["action_layer"], description["has_branches"])
-        critics[name] = MLPCritic(spec, torso, normalizer, said["head"], said["size"])
+        critics[name] = NumpyCritic(spec, torso, normalizer, said["head"], said["size"])
         critics[name].load(arrays[name])
     return critics
 

@@ -44,7 +44,7 @@ def load_agent(directory: str | Path, env: Any = None, *, trusted: bool = False,
             something that could not be saved, or is not trusted, is not given again.
     """
     from tfdpg.agents.options import OPTIONS
-    from tfdpg.hints import question
+    from tfdpg.hints import did_you_mean
     from tfdpg.options import Structural, Unsaved, options_of
     from tfdpg.training import checkpoint
     from tfdpg.training.objects import why_missing
@@ -59,7 +59,7 @@ def load_agent(directory: str | Path, env: Any = None, *, trusted: bool = False,
         if name in known.names(Structural):
             raise ValueError(f"`{name}` cannot change: a saved agent keeps it. Received: {name}={changes[name]!r}")
         if name not in {option.name for option in options_of(known)}:
-            meant = question(name, (option.name for option in options_of(known)))
+            meant = did_you_mean(name, (option.name for option in options_of(known)))
             raise ValueError(f"`{name}` is no argument of {saved.agent}. Received: {name}={changes[name]!r}.{meant}")
     arguments = saved.arguments | changes
     for name, value in arguments.items():

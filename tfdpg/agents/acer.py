@@ -20,22 +20,22 @@ from tfdpg.components import Component, Copy, Declaration, Minibatches, PolicySp
 from tfdpg.losses import retrace, trust_region
 from tfdpg.networks import (
     ACERCritic,
-    ACERPolicy,
     ActionValues,
     CategoricalPolicy,
+    CriticEstimate,
     Dueling,
-    Estimate,
     GaussianPolicy,
-    Separate,
-    Sequences,
-    Taken,
+    PolicyDistribution,
+    SeparateCritic,
+    WindowActions,
+    WindowBatch,
     acer_network,
     acer_numpy_actor,
     check_given_to_acer,
-    unpack_sequences,
+    unpack_windows,
 )
-from tfdpg.options import takes
-from tfdpg.replay import Ring, windows
+from tfdpg.options import takes_options
+from tfdpg.replay import ReplayBuffer, window_minibatches
 from tfdpg.spec import Spec
 from tfdpg.training.batches import pack_windows
 from tfdpg.training.schedule import Schedule
@@ -45,10 +45,13 @@ METRICS = "loss_q", "loss_pi", "q1", "v", "entropy", "kl", "td_error"
 
 def declare(spec: Spec, options: ACEROptions) -> Declaration:
     """What ACER is made of: a stochastic policy, its critic, and their averages."""
-    policy, critic = acer_family(spec, options)
+    policy, critic = acer_policy_and_critic(spec, options)
     names = ("pi", *critic.names)
     given = given_networks(options, names)
-    steps, on_policy = by_actions(spec, options.n_steps, 20, 50), by_actions(spec, options.on_policy, True, False)
+    steps, on_policy = (
+        default_by_action_space(spec, options.n_steps, 20, 50),
+        default_by_action_space(spec, options.on_policy, True, False),
+    )
     size, ratio = options.replay_size, options.replay_ratio
     if ratio == 0 and not on_policy:
         raise reject("replay_ratio", "above 0 where `on_policy` is off: there are no updates", ratio)
@@ -57,7 +60,7 @@ def declare(spec: Spec, options: ACEROptions) -> Declaration:
     if options.replay_start > size and ratio > 0:
         raise reject("replay_start", f"at most replay_size={size}", options.replay_start)
     check_given_to_acer(spec, policy, given, options)
-    alpha = by_actions(spec, options.alpha, 0.99, 0.995)
+    alpha = default_by_action_space(spec, options.alpha, 0.99, 0.995)
     copies = [Copy("pi_target", "pi", polyak(alpha))]
     if options.critic_average is not None:
         copies += [Copy(f"{name}_target", name, polyak(options.critic_average)) for name in critic.names]
@@ -76,19 +79,21 @@ def declare(spec: Spec, options: ACEROptions) -> Declaration:
         exploration=policy.exploration,
         signatures=functools.partial(export.acer_signatures, spec, policy, critic, reward_scale=options.reward_scale),
         minibatches=Minibatches(
-            replay=Ring(spec, size, options.replay_dir, spec.act_dim + width, has_windows=True, gamma=options.gamma),
-            make_draw=functools.partial(windows, **sampling),
-            unpack=functools.partial(unpack_sequences, spec, record_width=width),
+            replay=ReplayBuffer(
+                spec, size, options.replay_dir, spec.act_dim + width, has_windows=True, gamma=options.gamma
+            ),
+            make_minibatch_builder=functools.partial(window_minibatches, **sampling),
+            unpack=functools.partial(unpack_windows, spec, record_width=width),
             pack=functools.partial(pack_windows, spec, options.batch_size, steps, width, options.gamma),
-            elements=options.batch_size,
+            batch_elements=options.batch_size,
         ),
-        schedule=Schedule(start_steps=0, update_after=0, update_every=steps, gradient_steps=None, each_lane=True),
+        schedule=Schedule(start_steps=0, update_after=0, update_every=steps, gradient_steps=None, per_env=True),
         metrics=METRICS,
-        usual_updates=1 + math.ceil(ratio),
+        updates_per_phase=1 + math.ceil(ratio),
     )
 
 
-def acer_family(spec: Spec, options: ACEROptions) -> tuple[ACERPolicy, ACERCritic]:
+def acer_policy_and_critic(spec: Spec, options: ACEROptions) -> tuple[PolicyDistribution, ACERCritic]:
     """The family of ACER's policy, and the kind of its critic, for the action space.
 
     Raises:
@@ -105,11 +110,11 @@ def acer_family(spec: Spec, options: ACEROptions) -> tuple[ACERPolicy, ACERCriti
         raise reject("sigma", f"above {MIN_SIGMA} where it is learnt", options.sigma)
     policy = GaussianPolicy(spec, options.sigma, options.learn_sigma)
     if not options.dueling:
-        return policy, Separate(policy)
+        return policy, SeparateCritic(policy)
     return policy, Dueling(policy, options.dueling_samples, options.drawn_seed)
 
 
-def by_actions(spec: Spec, given: Any, discrete: Any, box: Any) -> Any:
+def default_by_action_space(spec: Spec, given: Any, discrete: Any, box: Any) -> Any:
     """An option as it was given, or the default for the kind of actions."""
     if given is not None:
         return given
@@ -140,7 +145,7 @@ class ACER(Agent):
         ```
     """
 
-    @takes(ACEROptions)
+    @takes_options(ACEROptions)
     def __init__(self, env: Any, options: ACEROptions):
         """See the class.
 
@@ -150,17 +155,17 @@ class ACER(Agent):
         """
         super().__init__(env, options, declare)
         spec = self.spec
-        self.family, self.critic = acer_family(spec, options)
+        self.family, self.critic = acer_policy_and_critic(spec, options)
         self.pi = self.networks["pi"]
         self.q1 = self.networks["q1"]
         self.v = self.networks.get("v")
         self.reward_scale = options.reward_scale
         self.critic_average = options.critic_average
         self.retrace_lambda, self.retrace_clip = options.retrace_lambda, options.retrace_clip
-        self.c, self.delta = by_actions(spec, options.c, 10.0, 5.0), options.delta
+        self.c, self.delta = default_by_action_space(spec, options.c, 10.0, 5.0), options.delta
         self.ent_coef, self.q_coef = options.ent_coef, options.q_coef
 
-    def update(self, batch: Sequences, counter: Any) -> dict[str, tf.Tensor]:
+    def update(self, batch: WindowBatch, counter: Any) -> dict[str, tf.Tensor]:
         """The critic towards Q^ret, the policy along ACER's gradient within the trust region, then the averages."""
         key = tf.stack([tf.constant(self.seed, tf.int64), counter])
         average = self.family.statistics(batch.ask(self.targets["pi"]))
@@ -168,8 +173,8 @@ class ACER(Agent):
             statistics = self.family.statistics(batch.ask(self.pi, training=True))
             fixed = tf.stop_gradient(statistics)
             estimate = self.critic.estimate(self.networks, batch, fixed, key, training=True)
-            judge = self.judge(estimate, batch, fixed, key)
-            rho, target, direction = self.improve(batch, fixed[:, :-1], average[:, :-1], judge)
+            value_estimates = self.value_estimates(estimate, batch, fixed, key)
+            rho, target, direction = self.improve(batch, fixed[:, :-1], average[:, :-1], value_estimates)
             loss_pi = -tf.reduce_sum(direction * statistics[:, :-1], axis=-1)
             loss_q = self.critic.loss(estimate, target, rho)
             step(batch.mean(loss_pi + self.q_coef * loss_q))
@@ -180,7 +185,7 @@ class ACER(Agent):
         return {name: mean_of_windows(values, batch.acted) for name, values in measured.items()}
 
     def improve(
-        self, batch: Sequences, statistics: tf.Tensor, average: tf.Tensor, judge: Estimate
+        self, batch: WindowBatch, statistics: tf.Tensor, average: tf.Tensor, value_estimates: CriticEstimate
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The importance weights and Q^ret `[batch, T]`, and the direction in which the statistics are to move.
 
@@ -192,15 +197,18 @@ class ACER(Agent):
         traces = self.retrace_lambda * tf.minimum(self.retrace_clip, tf.pow(rho, 1 / self.family.dimensions))
         steps = self.reward_scale * batch.reward, batch.discount
         target, policy_target = (
-            retrace(judge.q, judge.v[:, 1:], *steps, following(c, batch)) for c in (traces, self.family.trace(traces))
+            retrace(value_estimates.q, value_estimates.v[:, 1:], *steps, next_step_traces(c, batch))
+            for c in (traces, self.family.trace(traces))
         )
-        taken = Taken(behaviour, batch.action, rho, policy_target, judge.v[:, :-1])
-        g = self.family.gradient(statistics, taken, judge, self.c)
+        window_actions = WindowActions(behaviour, batch.action, rho, policy_target, value_estimates.v[:, :-1])
+        g = self.family.gradient(statistics, window_actions, value_estimates, self.c)
         k = self.family.kl_gradient(average, statistics)
         z = trust_region(g, k, self.delta) + self.ent_coef * self.family.entropy_gradient(statistics)
         return rho, target, tf.where(tf.expand_dims(acted, -1), z, 0.0)
 
-    def judge(self, estimate: Estimate, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor) -> Estimate:
+    def value_estimates(
+        self, estimate: CriticEstimate, batch: WindowBatch, statistics: tf.Tensor, key: tf.Tensor
+    ) -> CriticEstimate:
         """The values from which returns and advantages are made: the critic's own, or the average critic's.
 
         Retrace takes V and Q from the same critic: V(s') − Q(s', a') is to be 0 in the mean.
@@ -216,7 +224,7 @@ class ACER(Agent):
         return {"entropy": now.entropy(), "kl": before.kl_divergence(now)}
 
 
-def following(c: tf.Tensor, batch: Sequences) -> tf.Tensor:
+def next_step_traces(c: tf.Tensor, batch: WindowBatch) -> tf.Tensor:
     """The traces of the next steps' actions, `[batch, T]`; 0 where there is none of the same episode."""
     c = c * batch.acted
     return tf.where(batch.discount > 0, tf.concat([c[:, 1:], tf.zeros_like(c[:, :1])], axis=1), 0.0)

@@ -9,24 +9,24 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.acting import Behaviour, LaneMemory, Moments
+from tfdpg.acting import BehaviourPolicy, RecurrentState, RunningStatistics
 from tfdpg.agents import description
 from tfdpg.agents.declarations import recorders
 from tfdpg.agents.exporting import export_agent
 from tfdpg.agents.options import AgentOptions, ExportOptions
 from tfdpg.arguments import natural
 from tfdpg.components import Declaration, Networks, Optimizers
-from tfdpg.hints import ATTRIBUTES, refuse, refuse_positional_updates, without
-from tfdpg.networks import Actor
-from tfdpg.options import Stock, Unsaved, takes
+from tfdpg.hints import ATTRIBUTES, missing_attribute, refuse_positional_updates, reject_unknown_arguments
+from tfdpg.networks import PolicyInference
+from tfdpg.options import BuiltIn, Unsaved, takes_options
 from tfdpg.spec import Spec
 from tfdpg.training import checkpoint, evaluation, loop, network_weights, offline
 from tfdpg.training.collector import Collector
-from tfdpg.training.lanes import environment_of
-from tfdpg.training.learning import Learning
+from tfdpg.training.env_runner import environment_of
+from tfdpg.training.epoch_metrics import EpochMetrics
+from tfdpg.training.learner import Learner
 from tfdpg.training.normalization import check_normalizers, find_normalizers
 from tfdpg.training.options import FitOptions, TrainingOptions
-from tfdpg.training.statistics import Statistics
 
 
 class _AgentType(abc.ABCMeta):
@@ -35,7 +35,9 @@ class _AgentType(abc.ABCMeta):
     if not TYPE_CHECKING:  # a type checker would accept any attribute
 
         def __getattr__(cls, name: str) -> Any:
-            raise AttributeError(without(f"type object {cls.__name__!r}", name, ATTRIBUTES), name=name, obj=cls)
+            raise AttributeError(
+                missing_attribute(f"type object {cls.__name__!r}", name, ATTRIBUTES), name=name, obj=cls
+            )
 
 
 class Agent(metaclass=_AgentType):
@@ -61,15 +63,15 @@ class Agent(metaclass=_AgentType):
         update_copies: updates the copies that are due; see `tfdpg.components.Networks.update_copies`.
         optimizer: all of them, as Keras' callbacks want them.
         replay: the ring of rows.
-        draw: draws minibatches of it; `make_draw` makes such a one for any ring.
+        minibatch_builder: draws minibatches of it; `make_minibatch_builder` makes such a one for any ring.
         schedule: the learning schedule and its counters.
         actor: the policy's copy for acting.
         behaviour: acts while collecting.
         collector: pairs actions with their outcomes.
-        learning: the learning rounds.
-        statistics: what updates measured in this epoch.
+        learner: the learning rounds.
+        epoch_metrics: what updates measured in this epoch.
         signatures: what the export has.
-        recall: what the policy recalls of an episode; None where it has no memory.
+        recurrent_spec: what the policy recalls of an episode; None where it has no memory.
         stop_training: set to True by a callback to stop `fit`.
     """
 
@@ -85,7 +87,7 @@ class Agent(metaclass=_AgentType):
         self.networks = self._networks.components
         self.copies = self._networks.copies
         self.targets = self._networks.targets
-        self.own_networks = declaration.given
+        self.custom_networks = declaration.given
         self.optimizers = self._networks.optimizers
         self.device_state = self._networks.state
         self.host_state = dict(declaration.host_state)
@@ -97,27 +99,27 @@ class Agent(metaclass=_AgentType):
             self.counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="updates")
         self.optimizer = Optimizers(list(self.optimizers.values()), self.counter)
         self.normalizers = find_normalizers(self._networks.all.values())
-        self.moments = Moments(self.spec) if self.normalizers else None
-        if self.moments is not None:
-            check_normalizers(self.normalizers, len(self.moments.mean))
+        self.observation_statistics = RunningStatistics(self.spec) if self.normalizers else None
+        if self.observation_statistics is not None:
+            check_normalizers(self.normalizers, len(self.observation_statistics.mean))
         self.replay = minibatches.replay
-        self.make_draw = minibatches.make_draw
+        self.make_minibatch_builder = minibatches.make_minibatch_builder
         self.unpack = minibatches.unpack
-        self.draw = minibatches.make_draw(minibatches.replay)
+        self.minibatch_builder = minibatches.make_minibatch_builder(minibatches.replay)
         self._pack = minibatches.pack
-        self.elements = minibatches.elements
+        self.batch_elements = minibatches.batch_elements
         self.metrics = tuple(declaration.metrics)
-        self.statistics = Statistics(self.metrics)
+        self.epoch_metrics = EpochMetrics(self.metrics)
         policy = declaration.policy
-        self.recall = recall = policy.recurrent
-        width = 0 if recall is None else recall.width
-        self.actor = Actor(self.spec, self._networks[policy.network], policy.numpy, options.device, width)
-        memory = None if recall is None else LaneMemory(recall)
-        self.behaviour = Behaviour(self.spec, self.actor, declaration.exploration, memory)
+        self.recurrent_spec = recurrent_spec = policy.recurrent
+        width = 0 if recurrent_spec is None else recurrent_spec.width
+        self.actor = PolicyInference(self.spec, self._networks[policy.network], policy.numpy, options.device, width)
+        policy_state = None if recurrent_spec is None else RecurrentState(recurrent_spec)
+        self.behaviour = BehaviourPolicy(self.spec, self.actor, declaration.exploration, policy_state)
         acting = self.replay, self.schedule, self.behaviour, self.seed, options.reward_shaper
         self.collector = Collector(self.spec, *acting, recorders(options.recorders, self.spec))
         self.signatures = dict(declaration.signatures(self.networks))
-        self.learning = Learning(self, declaration.usual_updates, declaration.before_phase, declaration.after_phase)
+        self.learner = Learner(self, declaration.updates_per_phase, declaration.before_phase, declaration.after_phase)
         self.history: keras.callbacks.History | None = None
         self._initial_epoch: int | None = None
         self.stop_training = False
@@ -176,10 +178,10 @@ class Agent(metaclass=_AgentType):
         """Stores the outcome of the last `act`.
 
         Args:
-            reward: a number, or `[lanes]`.
+            reward: a number, or `[num_envs]`.
             next_observation: what the environment returned, one observation or a batch.
-            terminated: whether the episode ended in a terminal state, a bool or `[lanes]`.
-            truncated: whether it was cut, a bool or `[lanes]`.
+            terminated: whether the episode ended in a terminal state, a bool or `[num_envs]`.
+            truncated: whether it was cut, a bool or `[num_envs]`.
             final_observation: for lanes that ended and were reset already, their last observation: a batch, or
                 `info.get("final_obs")` of gymnasium's SAME_STEP mode. Without it, `next_observation` is the last
                 one, and the next step of that lane of a *vector* environment is taken to be gymnasium's
@@ -191,9 +193,9 @@ class Agent(metaclass=_AgentType):
         """
         self.collector.observe(reward, next_observation, terminated, truncated, final_observation)
 
-    def next_reset_seed(self, lane: int) -> int:
+    def next_reset_seed(self, env_index: int) -> int:
         """The seed with which `fit` resets a lane's environment for its next training episode."""
-        return self.collector.next_reset_seed(lane)
+        return self.collector.next_reset_seed(env_index)
 
     def learn(self, *positional: Never, updates: int | None = None, **unknown: Never) -> dict[str, float]:
         """Make the updates that are due according to the schedule, or exactly `updates` of them.
@@ -210,9 +212,13 @@ class Agent(metaclass=_AgentType):
             FloatingPointError: weights became NaN or infinite; the message names the networks.
         """
         refuse_positional_updates(positional)
-        refuse(self.learn, unknown)
-        due = self.draw.sampler.updates_due(self.schedule.take_round()) if updates is None else updates
-        return self.learning.round(due) if natural("updates", due) else {}
+        reject_unknown_arguments(self.learn, unknown)
+        due = (
+            self.minibatch_builder.sampler.updates_due(self.schedule.begin_update_phase())
+            if updates is None
+            else updates
+        )
+        return self.learner.run_update_phase(due) if natural("updates", due) else {}
 
     def train_on_batch(self, batch: Mapping[str, Any]) -> dict[str, float]:
         """One update on a minibatch that the caller gives, by the same compiled code as any other.
@@ -228,9 +234,9 @@ class Agent(metaclass=_AgentType):
             ValueError: arrays are missing, not known, of other shapes, or not finite.
             FloatingPointError: see `learn`.
         """
-        return self.learning.on_batch(self._pack(batch))
+        return self.learner.update_on_batch(self._pack(batch))
 
-    @takes(FitOptions)
+    @takes_options(FitOptions)
     def fit(self, env: Any, options: FitOptions) -> keras.callbacks.History:
         """Trains the agent on an environment.
 
@@ -248,7 +254,7 @@ class Agent(metaclass=_AgentType):
         """
         return loop.fit(self, env, options)
 
-    @takes(TrainingOptions)
+    @takes_options(TrainingOptions)
     def fit_offline(self, data: Any, options: TrainingOptions) -> keras.callbacks.History:
         """Trains the agent on stored transitions, which go into its replay; `fit` can go on from there.
 
@@ -290,15 +296,15 @@ class Agent(metaclass=_AgentType):
         An observation with a non-finite number gets `spec.no_action`: NaN in each component, or for a Discrete space
         its first action minus 1; what is remembered stays as it was before that observation.
         """
-        refuse(self.predict, unknown)
+        reject_unknown_arguments(self.predict, unknown)
         return evaluation.predict(self, observations)
 
     __call__ = predict
 
-    def policy(self, seed: int | None = None) -> evaluation.Acts:
+    def policy(self, seed: int | None = None) -> evaluation.PolicyLike:
         """The greedy policy as `tfdpg.evaluate` takes it, or with a seed the one that explores."""
         factor = None if seed is None else self.behaviour.exploration.factor(self.env_steps)
-        return evaluation.BehaviourPolicy(self.behaviour.by(self.actor.snapshot()), factor, seed or 0)
+        return evaluation.EvaluationPolicy(self.behaviour.with_network(self.actor.snapshot()), factor, seed or 0)
 
     def get_weights(self) -> list[np.ndarray]:
         """The weights of all components and copies."""
@@ -307,8 +313,8 @@ class Agent(metaclass=_AgentType):
     def set_weights(self, weights: Sequence[np.ndarray]) -> None:
         """Sets what `get_weights` gave."""
         network_weights.set_weights(self._networks.all, weights)
-        if self.moments is not None and self.moments.count == 0:
-            self.moments.adopt(self.normalizers[0].mean.numpy(), self.normalizers[0].variance.numpy())
+        if self.observation_statistics is not None and self.observation_statistics.count == 0:
+            self.observation_statistics.adopt(self.normalizers[0].mean.numpy(), self.normalizers[0].variance.numpy())
         self.actor.refresh()
 
     def save_weights(self, filepath: str | Path, overwrite: bool = True) -> None:
@@ -326,7 +332,7 @@ class Agent(metaclass=_AgentType):
         """
         checkpoint.save(self, filepath, overwrite)
 
-    @takes(ExportOptions)
+    @takes_options(ExportOptions)
     def export(self, directory: str | Path, options: ExportOptions) -> Path:
         """Exports the policy and the critics: what is written computes what the agent does, or is not left behind.
 
@@ -342,14 +348,14 @@ class Agent(metaclass=_AgentType):
         return export_agent(self, directory, options)
 
     summary, get_config, __reduce_ex__ = description.summary, description.configuration, description.refuse_pickling
-    __repr__ = description.in_a_line  # pyright: ignore[reportAssignmentType]
+    __repr__ = description.one_line_summary  # pyright: ignore[reportAssignmentType]
 
     if not TYPE_CHECKING:  # a type checker would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
             if name in ATTRIBUTES:
                 owner = f"{type(self).__name__!r} object"
-                raise AttributeError(without(owner, name, ATTRIBUTES), name=name, obj=self)
+                raise AttributeError(missing_attribute(owner, name, ATTRIBUTES), name=name, obj=self)
             return object.__getattribute__(self, name)  # raises again what the usual look-up raised
 
     def __dir__(self) -> Sequence[str]:
@@ -357,7 +363,7 @@ class Agent(metaclass=_AgentType):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Agent":
         """What saving and loading would give."""
-        return checkpoint.copied(self)
+        return checkpoint.copy_agent(self)
 
     # What the loop, checkpoints and callbacks ask for.
     built = True
@@ -374,7 +380,7 @@ class Agent(metaclass=_AgentType):
     def state(self) -> dict[str, Any]:
         """The counters and random states, as plain JSON values."""
         own = {"updates": self.updates, "epoch": self.epoch, "environment": self.environment}
-        own |= {"host_state": dict(self.host_state), "statistics": self.statistics.state()}
+        own |= {"host_state": dict(self.host_state), "statistics": self.epoch_metrics.state()}
         return own | self.schedule.state() | {"collector": self.collector.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -384,7 +390,7 @@ class Agent(metaclass=_AgentType):
         self.schedule.restore(state)
         self.collector.restore(state["collector"])
         self.host_state |= {name: state["host_state"][name] for name in self.host_state}
-        self.statistics.restore(state["statistics"])
+        self.epoch_metrics.restore(state["statistics"])
         self.actor.refresh()
 
     @property
@@ -395,7 +401,7 @@ class Agent(metaclass=_AgentType):
     @property
     def train_function(self) -> Any:
         """The compiled updates, or None before the first (TensorBoard's graph)."""
-        return self.learning.function
+        return self.learner.function
 
     @property
     def saved_variables(self) -> dict[str, list[Any]]:
@@ -405,5 +411,5 @@ class Agent(metaclass=_AgentType):
     @property
     def saved_options(self) -> dict[str, Any]:
         """The options that a checkpoint has: without networks, and what only stock ones have."""
-        stock = self._options.names(Stock) if self.networks.keys() <= self.own_networks.keys() else []
-        return self._options.values(without=[*self._options.names(Unsaved), *stock])
+        built_in = self._options.names(BuiltIn) if self.networks.keys() <= self.custom_networks.keys() else []
+        return self._options.values(without=[*self._options.names(Unsaved), *built_in])

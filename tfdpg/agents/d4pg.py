@@ -13,19 +13,19 @@ import keras
 import tensorflow as tf
 
 from tfdpg import export
-from tfdpg.acting import Recall
+from tfdpg.acting import RecurrentSpec
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.declarations import deterministic
 from tfdpg.agents.options import D4PGOptions
 from tfdpg.components import Declaration, clipped_policy_loss, polyak
 from tfdpg.losses import td_target
 from tfdpg.networks import Batch, Categorical, Head, HeadOptions, Mixture, Value, head_of
-from tfdpg.options import takes
+from tfdpg.options import takes_options
 from tfdpg.spec import Spec
-from tfdpg.training.support import choose_support, follow_returns, warn_of_edges
+from tfdpg.training.support_range import choose_support, follow_returns, warn_of_edges
 
 METRICS = "loss_q", "loss_pi", "q1", "q2", "td_error"
-UNKNOWN_RANGE = -149.5, 150.5
+DEFAULT_SUPPORT = -149.5, 150.5
 """The support until returns have been seen; about the DeepMind Control Suite report's, but one that nobody gives."""
 
 
@@ -54,11 +54,13 @@ def declare(spec: Spec, options: D4PGOptions) -> Declaration:
     )
 
 
-def signatures(spec: Spec, recall: Recall | None, networks: Mapping[str, keras.Model]) -> dict[str, export.Signature]:
+def signatures(
+    spec: Spec, recurrent_spec: RecurrentSpec | None, networks: Mapping[str, keras.Model]
+) -> dict[str, export.Signature]:
     """Those of every agent, and `z`, the distribution of the return."""
     q1 = networks["q1"]
-    z = export.return_signature(spec, q1, cast(Head, head_of(q1)), recall)
-    return export.signatures(spec, networks, recall) | {"z": z}
+    z = export.return_signature(spec, q1, cast(Head, head_of(q1)), recurrent_spec)
+    return export.signatures(spec, networks, recurrent_spec) | {"z": z}
 
 
 def critic_head(options: D4PGOptions) -> HeadOptions:
@@ -68,7 +70,7 @@ def critic_head(options: D4PGOptions) -> HeadOptions:
             names = ("components", "target_samples", "min_stddev")
             return HeadOptions(Mixture, {name: getattr(options, name) for name in names})
         case "categorical":
-            v_min, v_max = UNKNOWN_RANGE if options.v_min is None else (options.v_min, options.v_max)
+            v_min, v_max = DEFAULT_SUPPORT if options.v_min is None else (options.v_min, options.v_max)
             return HeadOptions(Categorical, {"v_min": v_min, "v_max": v_max, "atoms": options.atoms})
     return HeadOptions(Value)
 
@@ -93,7 +95,7 @@ class D4PG(Agent):
         ```
     """
 
-    @takes(D4PGOptions)
+    @takes_options(D4PGOptions)
     def __init__(self, env: Any, options: D4PGOptions):
         """See the class.
 
@@ -106,17 +108,20 @@ class D4PG(Agent):
         self.pi = self.networks["pi"]
         self.q1 = self.networks["q1"]
         self.q2 = self.networks.get("q2")
-        self.twins = {name: self.networks[name] for name in self.critics}
-        self.bootstrap = self.networks | self.targets
+        self.critic_networks = {name: self.networks[name] for name in self.critics}
+        self.bootstrap_networks = self.networks | self.targets
         self.head = cast(Head, head_of(self.q1))
         self.clip_action_gradient = options.clip_action_gradient
 
     def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
         """The critic towards r + γᵐ (1 − d) Z_targ(s', π_targ(s')), the policy up its mean, the targets after them."""
-        action_t, key = batch.ask_next(self.bootstrap["pi"]), tf.stack([tf.constant(self.seed, tf.int64), counter])
+        action_t, key = (
+            batch.ask_next(self.bootstrap_networks["pi"]),
+            tf.stack([tf.constant(self.seed, tf.int64), counter]),
+        )
         with self.minimize(*self.critics) as step:
-            asked = ((q, self.bootstrap[name]) for name, q in self.twins.items())
-            outputs = [batch.ask_both(q, batch.action, q_targ, action_t) for q, q_targ in asked]
+            pairs = ((q, self.bootstrap_networks[name]) for name, q in self.critic_networks.items())
+            outputs = [batch.ask_both(q, batch.action, q_targ, action_t) for q, q_targ in pairs]
             output_t = functools.reduce(self.smaller, [output_t for _, output_t in outputs])
             target = self.head.target(batch.reward, batch.discount, output_t, key)
             losses = [self.head.td_loss(output, target) for output, _ in outputs]
@@ -147,4 +152,4 @@ class D4PG(Agent):
         def value(action: tf.Tensor) -> tf.Tensor:
             return self.head.mean(batch.ask(self.q1, action))
 
-        return clipped_policy_loss(value, action, self.clip_action_gradient, self.spec.half_range)
+        return clipped_policy_loss(value, action, self.clip_action_gradient, self.spec.action_scale)

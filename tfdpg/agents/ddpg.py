@@ -14,7 +14,7 @@ from tfdpg.agents.options import DDPGOptions
 from tfdpg.components import Declaration, policy_loss, polyak
 from tfdpg.losses import td_loss, td_target
 from tfdpg.networks import Batch, flat_values
-from tfdpg.options import takes
+from tfdpg.options import takes_options
 from tfdpg.spec import Spec
 
 METRICS = "loss_q", "loss_pi", "q1", "td_error"
@@ -45,7 +45,7 @@ class DDPG(Agent):
         ```
     """
 
-    @takes(DDPGOptions)
+    @takes_options(DDPGOptions)
     def __init__(self, env: Any, options: DDPGOptions):
         """See the class.
 

@@ -9,24 +9,24 @@ from typing import Any
 import keras
 
 from tfdpg import export
-from tfdpg.acting import BoxAction, Exploration, Output
+from tfdpg.acting import BoxAction, Exploration, OutputTransform
 from tfdpg.agents.options import AgentOptions, OffPolicyOptions
 from tfdpg.components import Component, Copy, Declaration, Minibatches, PolicySpec, UpdateRule, adam
 from tfdpg.exploration import noisy_actions
 from tfdpg.networks import (
-    Cells,
     HeadOptions,
     Normalizer,
+    RNNSpec,
     check_device,
     check_given,
     critic_network,
-    numpy_actor,
+    numpy_policy,
     policy_network,
-    unpack_histories,
+    unpack_sequences,
     unpack_transitions,
 )
-from tfdpg.options import Stock
-from tfdpg.replay import Recorder, Ring, sequences, transitions
+from tfdpg.options import BuiltIn
+from tfdpg.replay import Recorder, ReplayBuffer, sequence_minibatches, transition_minibatches
 from tfdpg.spec import Spec
 from tfdpg.training.batches import pack_sequences, pack_transitions
 from tfdpg.training.schedule import Schedule
@@ -40,7 +40,7 @@ def deterministic(
     metrics: Sequence[str],
     *,
     head: HeadOptions | None = None,
-    output: Output | None = None,
+    output: OutputTransform | None = None,
     exploration: Exploration | None = None,
     sampling: Mapping[str, Any] = MappingProxyType({}),
 ) -> Declaration:
@@ -55,7 +55,7 @@ def deterministic(
         head: makes the last layer of each critic; None is for values.
         output: what is made of the policy's last layer; None is actions.
         exploration: turns what the policy returns into steps; None adds noise to actions.
-        sampling: arguments of `tfdpg.replay.sampler` in place of the options.
+        sampling: arguments of `tfdpg.replay.make_sampler` in place of the options.
 
     Raises:
         ValueError: spaces or models that are not supported, or an option that others leave without effect.
@@ -66,7 +66,7 @@ def deterministic(
     output = output or BoxAction(spec)
     noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule
     cells = recurrent_cells(spec, options)
-    recall = None if cells is None else cells.recall
+    recurrent_spec = None if cells is None else cells.recurrent_spec
     make_normalizer = normalizer(options)
     names = ("pi", *critics)
     build = {name: critic_network(options, name, head, cells) for name in critics} | {
@@ -81,10 +81,10 @@ def deterministic(
         normalizer=make_normalizer,
         seeds_by_position=True,
         policy=PolicySpec(
-            "pi", numpy_actor(spec, options, output, make_normalizer and make_normalizer(), cells), recall
+            "pi", numpy_policy(spec, options, output, make_normalizer and make_normalizer(), cells), recurrent_spec
         ),
         exploration=noisy_actions(spec, *noise) if exploration is None else exploration,
-        signatures=functools.partial(export.signatures, spec, recall=recall),
+        signatures=functools.partial(export.signatures, spec, recurrent_spec=recurrent_spec),
         minibatches=minibatches(spec, options, cells, sampling),
         schedule=Schedule(
             start_steps=options.start_steps,
@@ -97,7 +97,7 @@ def deterministic(
 
 
 def minibatches(
-    spec: Spec, options: OffPolicyOptions, cells: Cells | None, sampling: Mapping[str, Any] = MappingProxyType({})
+    spec: Spec, options: OffPolicyOptions, cells: RNNSpec | None, sampling: Mapping[str, Any] = MappingProxyType({})
 ) -> Minibatches:
     """Minibatches of transitions, or of sequences for recurrent networks.
 
@@ -105,35 +105,37 @@ def minibatches(
         spec: the spaces.
         options: the agent's options.
         cells: of recurrent networks.
-        sampling: arguments of `tfdpg.replay.sampler` in place of the options.
+        sampling: arguments of `tfdpg.replay.make_sampler` in place of the options.
     """
     size, place, batch, gamma = options.replay_size, options.replay_dir, options.batch_size, options.gamma
     names = ("batch_size", "replay", "alpha", "beta", "beta_steps", "epochs_per_round", "max_minibatches_per_round")
     sampling = {name: getattr(options, name) for name in (*names, "seed", "n_step", "gamma")} | {**sampling}
     if cells is None:
         return Minibatches(
-            replay=Ring(spec, size, place, n_step=options.n_step, gamma=gamma),
-            make_draw=functools.partial(transitions, **sampling),
+            replay=ReplayBuffer(spec, size, place, n_step=options.n_step, gamma=gamma),
+            make_minibatch_builder=functools.partial(transition_minibatches, **sampling),
             unpack=functools.partial(unpack_transitions, spec),
             pack=functools.partial(pack_transitions, spec, batch, gamma),
-            elements=batch,
+            batch_elements=batch,
         )
-    recall, part = cells.recall, {"burn_in": options.burn_in, "length": options.sequence_length}
-    width = spec.act_dim + recall.stored_width
+    recurrent_spec, part = cells.recurrent_spec, {"burn_in": options.burn_in, "length": options.sequence_length}
+    width = spec.act_dim + recurrent_spec.stored_width
     return Minibatches(
-        replay=Ring(spec, size, place, width, walks_back=True, n_step=options.n_step, gamma=gamma),
-        make_draw=functools.partial(sequences, recall=recall, **part, **sampling),
-        unpack=functools.partial(unpack_histories, spec, recall=recall, **part),
-        pack=functools.partial(pack_sequences, spec, recall, batch, *part.values(), options.n_step, gamma),
-        elements=batch * options.sequence_length,
+        replay=ReplayBuffer(spec, size, place, width, has_predecessors=True, n_step=options.n_step, gamma=gamma),
+        make_minibatch_builder=functools.partial(
+            sequence_minibatches, recurrent_spec=recurrent_spec, **part, **sampling
+        ),
+        unpack=functools.partial(unpack_sequences, spec, recurrent_spec=recurrent_spec, **part),
+        pack=functools.partial(pack_sequences, spec, recurrent_spec, batch, *part.values(), options.n_step, gamma),
+        batch_elements=batch * options.sequence_length,
     )
 
 
-def recurrent_cells(spec: Spec, options: OffPolicyOptions) -> Cells | None:
+def recurrent_cells(spec: Spec, options: OffPolicyOptions) -> RNNSpec | None:
     """The cells of recurrent networks; None where they are not recurrent."""
     if options.recurrent is None:
         return None
-    return Cells.of(spec, options.recurrent, options.recurrent_units, options.remembers, options.stored_state)
+    return RNNSpec.of(spec, options.recurrent, options.recurrent_units, options.remembers, options.stored_state)
 
 
 def normalizer(options: AgentOptions) -> Callable[[], Normalizer] | None:
@@ -161,12 +163,12 @@ def given_networks(options: AgentOptions, names: Sequence[str]) -> dict[str, ker
     given = {name: getattr(options, name) for name in names}
     if None not in given.values():
         *others, last = (f"`{name}`" for name in names)
-        options.refuse(options.names(Stock), f"{', '.join(others)} and {last} are your own")
+        options.refuse(options.names(BuiltIn), f"{', '.join(others)} and {last} are your own")
     check_device(options.device, {name: network for name, network in given.items() if network is not None})
     return given
 
 
-def recorders(given: Any, spec: Spec) -> list[Ring | Recorder]:
+def recorders(given: Any, spec: Spec) -> list[ReplayBuffer | Recorder]:
     """Replay buffers as they are, and a `Recorder` for each directory; one directory may come by itself."""
     several = [given] if isinstance(given, str | Path) else given
-    return [one if isinstance(one, Ring | Recorder) else Recorder(one, spec) for one in several]
+    return [one if isinstance(one, ReplayBuffer | Recorder) else Recorder(one, spec) for one in several]

@@ -19,7 +19,7 @@ PUBLIC = (
 """What tab completion shows of an agent; its other attributes are for the rest of tfdpg."""
 
 
-def in_a_line(agent: "Agent") -> str:
+def one_line_summary(agent: "Agent") -> str:
     """The algorithm, the environment, the seed and the options that were changed, and how far it is."""
     where = " ".join(str((agent.environment or {}).get("id") or agent.spec).split())
     options = agent.options
@@ -54,7 +54,7 @@ def refuse_pickling(agent: "Agent", protocol: Any) -> Any:
     )
 
 
-def facts(agent: "Agent") -> dict[str, Any]:
+def export_metadata(agent: "Agent") -> dict[str, Any]:
     """What an export says of the agent."""
     critics = sum(name.startswith("q") for name in agent.networks)
     counters = {"env_steps": agent.env_steps, "updates": agent.updates}
@@ -69,7 +69,7 @@ def summary(agent: "Agent", line_length: int | None = None, print_fn: Callable[[
         line_length: the width of Keras' tables.
         print_fn: takes each line in place of `print`.
     """
-    print_fn(in_a_line(agent))
+    print_fn(one_line_summary(agent))
     for leaf in agent.spec.leaves:
         print_fn(f"observation {leaf.name}: {leaf.dtype} {leaf.shape}")
     print_fn(f"action: {agent.spec.action_space}")

@@ -15,7 +15,7 @@ from tfdpg.components import Declaration, policy_loss, polyak, run_if
 from tfdpg.exploration import per_dimension
 from tfdpg.losses import smooth_action, td_loss, td_target
 from tfdpg.networks import Batch, flat_values, smallest, stateless_normal
-from tfdpg.options import takes
+from tfdpg.options import takes_options
 from tfdpg.spec import Spec
 
 METRICS = "loss_q", "loss_pi", "q1", "q2", "td_error"
@@ -48,7 +48,7 @@ class TD3(Agent):
         ```
     """
 
-    @takes(TD3Options)
+    @takes_options(TD3Options)
     def __init__(self, env: Any, options: TD3Options):
         """See the class.
 
@@ -61,13 +61,13 @@ class TD3(Agent):
         self.pi = self.networks["pi"]
         self.q1 = self.networks["q1"]
         self.q2 = self.networks.get("q2")
-        self.twins = {name: self.networks[name] for name in self.critics}
-        self.bootstrap = self.networks | self.targets
+        self.critic_networks = {name: self.networks[name] for name in self.critics}
+        self.bootstrap_networks = self.networks | self.targets
         self.bc_weight = options.bc_weight
         self.policy_delay = options.policy_delay
-        self.climbed = self.critics if options.policy_gradient == "min" else self.critics[:1]
-        self.target_noise = per_dimension("target_noise", options.target_noise, self.spec) * self.spec.half_range
-        self.noise_clip = options.noise_clip * self.spec.half_range
+        self.policy_critics = self.critics if options.policy_gradient == "min" else self.critics[:1]
+        self.target_noise = per_dimension("target_noise", options.target_noise, self.spec) * self.spec.action_scale
+        self.noise_clip = options.noise_clip * self.spec.action_scale
         self.target_noise_decay = options.target_noise_decay
         self.target_noise_min = options.target_noise_min
 
@@ -75,13 +75,13 @@ class TD3(Agent):
         """The critics towards r + γ (1 − d) min_i Q_i,targ(s', a'); later the policy and the targets."""
         action_t = self.smoothed_action(batch, counter)
         with self.minimize(*self.critics) as step:
-            asked = ((q, self.bootstrap[name]) for name, q in self.twins.items())
-            outputs = [batch.ask_both(q, batch.action, q_targ, action_t) for q, q_targ in asked]
+            pairs = ((q, self.bootstrap_networks[name]) for name, q in self.critic_networks.items())
+            outputs = [batch.ask_both(q, batch.action, q_targ, action_t) for q, q_targ in pairs]
             values = [flat_values(output) for output, _ in outputs]
             target = td_target(batch.reward, batch.discount, smallest([output_t for _, output_t in outputs]))
             losses = [td_loss(value, target) for value in values]
             step(*[batch.mean(loss) for loss in losses])
-        loss_pi = run_if(counter % self.policy_delay == 0, lambda: self.update_policy(batch), self.elements)
+        loss_pi = run_if(counter % self.policy_delay == 0, lambda: self.update_policy(batch), self.batch_elements)
         self.update_copies(counter)
         return {
             "loss_q": tf.add_n(losses),
@@ -93,14 +93,14 @@ class TD3(Agent):
 
     def smoothed_action(self, batch: Batch, counter: Any) -> tf.Tensor:
         """The next action, a' = clip(π_targ(s') + clip(ε, −c, c), a_low, a_high), `[batch, act_dim]`."""
-        action_t, noise = batch.ask_next(self.bootstrap["pi"]), self.smoothing_noise(counter)
+        action_t, noise = batch.ask_next(self.bootstrap_networks["pi"]), self.smoothing_noise(counter)
         return smooth_action(action_t, noise, self.noise_clip, self.spec.low, self.spec.high)
 
     def update_policy(self, batch: Batch) -> tf.Tensor:
         """One step up mean Q(s, π(s)), or min_i Q_i; returns each element's loss."""
         with self.minimize("pi") as step:
             action = batch.ask(self.pi, training=True)
-            value = smallest([batch.ask(self.networks[name], action) for name in self.climbed])
+            value = smallest([batch.ask(self.networks[name], action) for name in self.policy_critics])
             loss_pi = policy_loss(self.spec, value, action, batch, self.bc_weight)
             step(batch.average(loss_pi))
         return loss_pi
@@ -108,8 +108,8 @@ class TD3(Agent):
     def smoothing_noise(self, counter: tf.Tensor) -> tf.Tensor:
         """ε ~ N(0, σ) `[batch, act_dim]`, a sample for each action and dimension; a function of (seed, counter)."""
         key = tf.stack([tf.constant(self.seed, tf.int64), counter])
-        noise = stateless_normal((self.elements, self.spec.act_dim), key)
+        noise = stateless_normal((self.batch_elements, self.spec.act_dim), key)
         if self.target_noise_decay > 0:
-            left = tf.pow(1.0 - self.target_noise_decay, tf.cast(counter - 1, tf.float32))
-            noise *= tf.maximum(left, self.target_noise_min)
+            decay = tf.pow(1.0 - self.target_noise_decay, tf.cast(counter - 1, tf.float32))
+            noise *= tf.maximum(decay, self.target_noise_min)
         return noise * self.target_noise

@@ -8,14 +8,14 @@ from typing import Any
 import gymnasium as gym
 
 from tfdpg.arguments import natural, positive_int
-from tfdpg.checking.conventions import conventions, form, seeds
-from tfdpg.checking.lane import FirstLane
-from tfdpg.checking.play import Play
+from tfdpg.checking.conventions import check_form, conventions, seeds
+from tfdpg.checking.first_env import FirstEnv
+from tfdpg.checking.random_steps import RandomSteps
 from tfdpg.checking.report import Fact, report
-from tfdpg.checking.spaces import refusals, served
+from tfdpg.checking.spaces import findings_from, space_facts
 from tfdpg.environments import make_unchecked
 from tfdpg.findings import Finding, normalizers
-from tfdpg.training.lanes import check_partial_reset
+from tfdpg.training.env_runner import check_partial_reset
 
 __all__ = ["Finding", "check"]
 
@@ -91,22 +91,22 @@ def _examine(env: Any, steps: int, seed: int) -> Iterator[Fact | Finding]:
     normalizing = list(normalizers(env))
     yield from normalizing
     if isinstance(env, gym.vector.VectorEnv):
-        if refused := list(refusals(lambda: check_partial_reset(env))):
+        if refused := list(findings_from(lambda: check_partial_reset(env))):
             yield from refused
             return
     elif missing := [name for name in ("observation_space", "action_space") if getattr(env, name, None) is None]:
         for name in missing:
             yield Finding(f"It has no `{name}`.", f"Set `self.{name} = ...` in `__init__`, then check again.")
         return
-    one = FirstLane(env) if isinstance(env, gym.vector.VectorEnv) else env
-    yield from served(one)
-    if malformed := form(env, one, seed):
+    single_env = FirstEnv(env) if isinstance(env, gym.vector.VectorEnv) else env
+    yield from space_facts(single_env)
+    if malformed := check_form(env, single_env, seed):
         yield malformed._replace(remedy=f"{malformed.remedy} Then check again: the rest was not looked at.")
         return
-    yield from conventions(one, seed)
-    yield from Play(env, one).steps(steps, seed)
+    yield from conventions(single_env, seed)
+    yield from RandomSteps(env, single_env).steps(steps, seed)
     if not normalizing:  # statistics outlive a reset
-        yield from seeds(one, seed)
+        yield from seeds(single_env, seed)
 
 
 def _raised(error: BaseException) -> Finding:

@@ -17,8 +17,13 @@ from tfdpg.findings import Finding, malformed, malformed_reset, malformed_step
 STEPS = 20
 """Steps in which episodes of two seeds are compared."""
 
-OWN = "is not within the observation space", "observation keys is not same", "is a NaN value", "is an inf value"
-"""What Gymnasium says of the first step, and `Play` of all."""
+COVERED_BY_RANDOM_STEPS = (
+    "is not within the observation space",
+    "observation keys is not same",
+    "is a NaN value",
+    "is an inf value",
+)
+"""What Gymnasium says of the first step, and `RandomSteps` of all."""
 AGAIN = "Casting input x to numpy array"
 """What it says after it has said that a NumPy array is expected."""
 
@@ -34,16 +39,18 @@ REMEDIES = {
 """Parts of what Gymnasium says, and what to change."""
 
 
-def form(env: Any, one: gym.Env, seed: int) -> Finding | None:
+def check_form(env: Any, single_env: gym.Env, seed: int) -> Finding | None:
     """What is wrong with the forms of reset and step; what fails for another reason raises.
 
     Args:
         env: the environment.
-        one: the same, or its first lane.
+        single_env: the same, or its first lane.
         seed: fixes the reset.
     """
     try:
-        return malformed_reset(one.reset(seed=seed)) or malformed_step(one.step(one.action_space.sample()), True)
+        return malformed_reset(single_env.reset(seed=seed)) or malformed_step(
+            single_env.step(single_env.action_space.sample()), True
+        )
     except Exception:
         if found := malformed(env):
             return found
@@ -59,7 +66,7 @@ def conventions(env: gym.Env, seed: int) -> Iterator[Finding]:
         lambda: passive_env_checker.env_step_passive_checker(env, env.action_space.sample()),
         lambda: env_checker.check_returned_data_not_reused(env, seed),
     ]
-    said: dict[str, None] = {}
+    messages: dict[str, None] = {}
     for check in checks:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -67,10 +74,10 @@ def conventions(env: gym.Env, seed: int) -> Iterator[Finding]:
                 try:
                     check()
                 except (AssertionError, TypeError) as error:
-                    said[str(error)] = None
-        said |= {str(warning.message): None for warning in caught if "WARN: " in str(warning.message)}
-    for message in dict.fromkeys(map(_first, said)):
-        if not any(part in message for part in (*OWN, AGAIN)):
+                    messages[str(error)] = None
+        messages |= {str(warning.message): None for warning in caught if "WARN: " in str(warning.message)}
+    for message in dict.fromkeys(map(_first_sentence, messages)):
+        if not any(part in message for part in (*COVERED_BY_RANDOM_STEPS, AGAIN)):
             remedy = next((REMEDIES[part] for part in REMEDIES if part in message), None)
             yield Finding(message, remedy or "See gymnasium.utils.env_checker.check_env, which says so.")
 
@@ -80,7 +87,7 @@ def plain(message: str) -> str:
     return " ".join(re.sub(r"\x1b\[\d+m|WARN: ", "", message).split())
 
 
-def _first(message: str) -> str:
+def _first_sentence(message: str) -> str:
     """The first sentence; of `reset` and `step` alike."""
     message = plain(message).replace("`reset()`", "`step()`")
     return re.split(r"\.\s|, therefore", message)[0].rstrip(".") + "."
@@ -88,8 +95,10 @@ def _first(message: str) -> str:
 
 def seeds(env: gym.Env, seed: int) -> Iterator[Fact | Finding]:
     """Whether a seed repeats its episode, and another gives another."""
-    first, again, other = (_episode(env, number, seed) for number in (seed, seed, seed + 1))
-    same, differs = _is_same(first, again), not _is_same(first, other)
+    first_episode, same_seed_episode, other_seed_episode = (
+        _episode(env, number, seed) for number in (seed, seed, seed + 1)
+    )
+    same, differs = _is_same(first_episode, same_seed_episode), not _is_same(first_episode, other_seed_episode)
     yield Fact(
         "seeds",
         f"one seed gives {'one episode' if same else 'several episodes'}, "

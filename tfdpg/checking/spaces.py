@@ -11,8 +11,8 @@ from tfdpg.acting.encoder import feature_columns
 from tfdpg.agents.options import OPTIONS
 from tfdpg.checking.report import Fact, bounds
 from tfdpg.findings import Finding
-from tfdpg.replay import Ring
-from tfdpg.replay.memory import check_room
+from tfdpg.replay import ReplayBuffer
+from tfdpg.replay.memory import check_capacity
 from tfdpg.spaces import check_action_space
 from tfdpg.spec import Leaf, Spec
 
@@ -20,11 +20,11 @@ SOME_ACTIONS = spaces.Box(-1.0, 1.0, (1,))
 FLATTEN = "gymnasium.wrappers.FlattenObservation makes one Box of many spaces."
 
 
-def served(env: gym.Env) -> Iterator[Fact | Finding]:
+def space_facts(env: gym.Env) -> Iterator[Fact | Finding]:
     """What agents will see of an environment, or why they refuse it."""
     refused = [
-        *refusals(lambda: Spec(env.observation_space, SOME_ACTIONS), FLATTEN),
-        *refusals(lambda: check_action_space(env.action_space)),
+        *findings_from(lambda: Spec(env.observation_space, SOME_ACTIONS), FLATTEN),
+        *findings_from(lambda: check_action_space(env.action_space)),
     ]
     yield from refused
     if refused:
@@ -33,13 +33,13 @@ def served(env: gym.Env) -> Iterator[Fact | Finding]:
         return
     spec = Spec(env.observation_space, env.action_space)
     for leaf, columns in zip(spec.leaves, feature_columns(spec), strict=True):
-        yield Fact("observations", _seen_as(leaf, columns.stop - columns.start))
+        yield Fact("observations", _describe_leaf(leaf, columns.stop - columns.start))
         yield from _misdeclared(leaf)
     yield _actions(spec)
     yield from _replay(spec)
 
 
-def refusals(check: Callable[[], Any], advice: str = "") -> Iterator[Finding]:
+def findings_from(check: Callable[[], Any], advice: str = "") -> Iterator[Finding]:
     """What a check raises as `ValueError`; its first sentence says what is wrong, the others what to change.
 
     Args:
@@ -53,14 +53,14 @@ def refusals(check: Callable[[], Any], advice: str = "") -> Iterator[Finding]:
         yield Finding(f"{what.rstrip('.')}.", f"{advice if 'not supported' in what else ''} {remedy}".strip())
 
 
-def _seen_as(leaf: Leaf, features: int) -> str:
+def _describe_leaf(leaf: Leaf, features: int) -> str:
     count = f"{features:,} feature{'s' if features > 1 else ''}"
     shape = f"{leaf.name}: {leaf.space.dtype} {leaf.shape}"
     if isinstance(leaf.space, spaces.Box):
         shape = f"{shape} in {bounds(leaf.space.low, leaf.space.high)}"
     match leaf.dtype:
         case "int32":
-            low, high = (np.asarray(end).tolist() for end in leaf.whole or ())
+            low, high = (np.asarray(end).tolist() for end in leaf.integer_bounds or ())
             return f"{shape} from {low} to {high}; {count}, one-hot"
         case "uint8":
             return f"{shape}; {count}, scaled to [0, 1], unless `encoder` says otherwise"
@@ -95,13 +95,17 @@ def _actions(spec: Spec) -> Fact:
 def _replay(spec: Spec) -> Iterator[Fact | Finding]:
     """The memory of a full replay, of the agents' default size."""
     if spec.actions is None:
-        of, ring = "DDPG, TD3 and D4PG", Ring(spec, _default_size("TD3"))
+        of, buffer = "DDPG, TD3 and D4PG", ReplayBuffer(spec, _default_size("TD3"))
     else:
-        of, ring = "ACER", Ring(spec, _default_size("ACER"), None, spec.act_dim + spec.actions, has_windows=True)
+        of, buffer = (
+            "ACER",
+            ReplayBuffer(spec, _default_size("ACER"), None, spec.act_dim + spec.actions, has_windows=True),
+        )
     yield Fact(
-        "replay", f"{ring.nbytes / 1e6:,.0f} MB when full, at the default `replay_size` of {of}, {ring.replay_size:,}"
+        "replay",
+        f"{buffer.nbytes / 1e6:,.0f} MB when full, at the default `replay_size` of {of}, {buffer.replay_size:,}",
     )
-    yield from refusals(lambda: check_room(ring.nbytes, None, f"replay_size={ring.replay_size}"))
+    yield from findings_from(lambda: check_capacity(buffer.nbytes, None, f"replay_size={buffer.replay_size}"))
 
 
 def _default_size(agent: str) -> int:

@@ -19,9 +19,9 @@ import tfdpg
 from tfdpg import run_paths as paths
 from tfdpg.arguments import positive_int
 from tfdpg.cli.exporting import convert, export
-from tfdpg.cli.parsing import MisuseError, called, parse
+from tfdpg.cli.parsing import UsageError, deferred_call, parse
 from tfdpg.compat.tensorflow import import_tensorflow
-from tfdpg.hints import question
+from tfdpg.hints import did_you_mean
 
 QUOTED = "'{}'"
 USAGE = """\
@@ -70,9 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status. Errors of use, and warnings, are one line on standard error."""
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _shown_by(warnings.showwarning)
+            warnings.showwarning = _one_line_warnings(warnings.showwarning)
             try:
-                return _answer(argv)
+                return _run_command_line(argv)
             finally:
                 sys.stdout.flush()
     except BrokenPipeError as error:
@@ -81,11 +81,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         except BrokenPipeError:  # whoever read has enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
-        print(_told(error, str(error)), file=sys.stderr)
+        print(_error_text(error, str(error)), file=sys.stderr)
         return 1
 
 
-def _shown_by(show: Callable[..., None]) -> Callable[..., None]:
+def _one_line_warnings(show: Callable[..., None]) -> Callable[..., None]:
     """What shows a user's warnings on one line, and others as `show` does."""
 
     def shown(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
@@ -97,18 +97,18 @@ def _shown_by(show: Callable[..., None]) -> Callable[..., None]:
     return shown
 
 
-def _answer(argv: Sequence[str] | None) -> int:
+def _run_command_line(argv: Sequence[str] | None) -> int:
     command, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     commands: dict[str, Callable[[list[str]], int | None]] = {
         "train": _train,
         "check": _check,
-        "evaluate": lambda args: parse(called(evaluate), args, "tfdpg evaluate")(),
-        "export": lambda args: parse(called(export), args, "tfdpg export")(),
-        "convert": lambda args: parse(called(convert), args, "tfdpg convert")(),
-        "inspect": lambda args: parse(called(inspect_export), args, "tfdpg inspect")(),
+        "evaluate": lambda args: parse(deferred_call(evaluate), args, "tfdpg evaluate")(),
+        "export": lambda args: parse(deferred_call(export), args, "tfdpg export")(),
+        "convert": lambda args: parse(deferred_call(convert), args, "tfdpg convert")(),
+        "inspect": lambda args: parse(deferred_call(inspect_export), args, "tfdpg inspect")(),
         "serve": _serve,
         "labels": _labels,
-        "plot": lambda args: parse(called(plot), args, "tfdpg plot")(),
+        "plot": lambda args: parse(deferred_call(plot), args, "tfdpg plot")(),
     }
     if command in ("-h", "--help"):
         print(_usage(), end="")
@@ -117,40 +117,40 @@ def _answer(argv: Sequence[str] | None) -> int:
         print(f"tfdpg {tfdpg.__version__}")
         return 0
     if command not in commands:
-        meant = question(command, commands, QUOTED)
+        meant = did_you_mean(command, commands, QUOTED)
         print(f"tfdpg: there is no command {command!r}.{meant}\n\n{_usage()}", end="", file=sys.stderr)
         return 2
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does: the user's modules are where the command is run
-    return _carried_out(commands[command], rest)
+    return _run_command(commands[command], rest)
 
 
-def _carried_out(command: Callable[[list[str]], int | None], words: list[str]) -> int:
+def _run_command(command: Callable[[list[str]], int | None], words: list[str]) -> int:
     """Runs a command, and tells what went wrong."""
     try:
         return command(words) or 0
-    except MisuseError as error:
+    except UsageError as error:
         print(f"tfdpg: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
-        print(f"\n{_told(error, str(error) or 'interrupted')}", file=sys.stderr)
+        print(f"\n{_error_text(error, str(error) or 'interrupted')}", file=sys.stderr)
         return 130
     except SystemExit as error:
         if error.code == 128 + signal.SIGTERM:
-            print(_told(error, "ended by SIGTERM."), file=sys.stderr)
+            print(_error_text(error, "ended by SIGTERM."), file=sys.stderr)
         raise
     except BrokenPipeError:
         raise
     except (ValueError, OSError, ImportError, RuntimeError, FloatingPointError) as error:
-        print(_told(error, str(error)), file=sys.stderr)
+        print(_error_text(error, str(error)), file=sys.stderr)
         return 1
     except Exception as error:  # of an environment's or a network's own code: where it was raised helps
-        print(_told(error, f"{type(error).__name__}: {error}"), file=sys.stderr)
+        print(_error_text(error, f"{type(error).__name__}: {error}"), file=sys.stderr)
         traceback.print_exc()
         return 1
 
 
-def _told(error: BaseException, message: str) -> str:
+def _error_text(error: BaseException, message: str) -> str:
     """What went wrong on one line, and a line for each note."""
     return "\n".join([f"tfdpg: {message}", *getattr(error, "__notes__", ())])
 
@@ -165,19 +165,19 @@ def _check(argv: list[str]) -> int:
     from tfdpg.checking.command import check
 
     plain = {"env": "the environment goes in plainly: tfdpg check ENV"}
-    return parse(called(check), argv, "tfdpg check", plain)()
+    return parse(deferred_call(check), argv, "tfdpg check", plain)()
 
 
 def _serve(argv: list[str]) -> None:
     from tfdpg.serve.command import serve
 
-    parse(called(serve), argv, "tfdpg serve")()
+    parse(deferred_call(serve), argv, "tfdpg serve")()
 
 
 def _labels(argv: list[str]) -> None:
     from tfdpg.serve.command import labels
 
-    parse(called(labels), argv, "tfdpg labels")()
+    parse(deferred_call(labels), argv, "tfdpg labels")()
 
 
 def _train(argv: list[str]) -> None:
@@ -188,10 +188,10 @@ def _train(argv: list[str]) -> None:
         print(_usage(TRAIN), end="")
         return
     if "--resume" in argv[1:]:
-        raise MisuseError("`--resume RUN` comes first: tfdpg train --resume RUN [--epochs N]")
+        raise UsageError("`--resume RUN` comes first: tfdpg train --resume RUN [--epochs N]")
     if argv[0].lower() not in (*known, "--resume"):
         agents = f"Agents: {', '.join(known)}; to go on with a run: --resume RUN"
-        raise MisuseError(f"there is no agent {argv[0]!r}.{question(argv[0].lower(), known, QUOTED)}\n{agents}")
+        raise UsageError(f"there is no agent {argv[0]!r}.{did_you_mean(argv[0].lower(), known, QUOTED)}\n{agents}")
     from tfdpg.cli.training import resume, train
 
     if argv[0] == "--resume":
@@ -228,20 +228,20 @@ def evaluate(
             model whatever its operations do.
         json: print one JSON object with the scores, and the return and length of each episode, instead of text.
     """
-    from tfdpg import filming
+    from tfdpg import video_recording
 
     paths.check_policy(path)
     if max_ep_len is not None:
         positive_int("max_ep_len", max_ep_len)
-    filming.check(render, video)
+    video_recording.check(render, video)
     import_tensorflow()
     from tfdpg import runs
     from tfdpg.training.evaluation import run_episodes, summarise
 
     policy, environment = runs.load_policy(path, checkpoint, trusted)
     file = path / "run.json" if paths.is_run(path) else path
-    way = {"render": render, "video": video, "trusted": trusted, "file": file}
-    with filming.evaluation_env(environment, env, **way) as environment:
+    rendering = {"render": render, "video": video, "trusted": trusted, "file": file}
+    with video_recording.evaluation_env(environment, env, **rendering) as environment:
         ended = []
         for episode in run_episodes(policy, environment, episodes, seed=seed, max_ep_len=max_ep_len):
             ended.append(episode)

@@ -10,7 +10,7 @@ import tyro
 from tfdpg.agents.options import OPTIONS, AgentOptions
 from tfdpg.distributed.options import Distribution
 from tfdpg.options import Option, Structural, options_of
-from tfdpg.ranges import in_text
+from tfdpg.ranges import command_line_type
 from tfdpg.run_options import Environment, ResumeFlags, Run, RunConfig, RunFlags
 from tfdpg.training.options import FitOptions
 
@@ -19,7 +19,7 @@ GROUPS = (
     *("optimisers", "observations", "replay", "machine", "rollout workers"),
 )
 """The groups of flags in the order of their help: first what is needed, and what is used most."""
-KEPT = {"networks", "initial_epoch", *(option.name for option in options_of(Environment))}
+FIXED_OPTIONS = {"networks", "initial_epoch", *(option.name for option in options_of(Environment))}
 """What a run keeps, beside what its agents do."""
 
 
@@ -42,11 +42,11 @@ def training_flags(agent: str, recipe: Mapping[str, Any] = MappingProxyType({}))
 def resume_flags(config: RunConfig | None) -> type:
     """Likewise of what may change in a run, which is the default; without a run, of what may change in all."""
     options = list(options_of(ResumeFlags))
-    now = {} if config is None else current(config)
+    current_values = {} if config is None else current(config)
     for kind in (Run, FitOptions, AgentOptions if config is None else OPTIONS[config.agent.upper()]):
         for option in options_of(kind):
-            if option.name not in KEPT and Structural not in option.marks:
-                options.append(option._replace(default=now.get(option.name, option.default)))
+            if option.name not in FIXED_OPTIONS and Structural not in option.marks:
+                options.append(option._replace(default=current_values.get(option.name, option.default)))
     doc = "Go on with a run from its latest checkpoint, or with all runs in a directory. What changes stays so."
     if config is None:
         doc += " These flags are for all runs; `tfdpg train --resume RUN --help` shows all that a run has."
@@ -70,7 +70,7 @@ def _dataclass(name: str, doc: str, options: Iterable[Option]) -> type:
     for option in options:
         if option.is_object or option.name == "seed":
             continue  # objects come from `--networks`, and seeds from `--seeds`
-        annotation = Annotated[in_text(option.kind), tyro.conf.arg(help=option.help)]
+        annotation = Annotated[command_line_type(option.kind), tyro.conf.arg(help=option.help)]
         default = {} if option.default is dataclasses.MISSING else {"default": option.default}
         groups[option.group].append((option.name, annotation, dataclasses.field(**default)))
     members = [

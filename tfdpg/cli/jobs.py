@@ -20,14 +20,14 @@ class Jobs:
     does not reach. No command begins after that.
 
     Args:
-        at_a_time: how many run at once.
+        max_parallel: how many run at once.
 
     Attributes:
         failed: the names of those that did not end well.
     """
 
-    def __init__(self, at_a_time: int):
-        self._at_a_time = at_a_time
+    def __init__(self, max_parallel: int):
+        self._max_parallel = max_parallel
         self._running: set[subprocess.Popen[Any]] = set()
         self._lock = threading.RLock()
         self._signal: int | None = None
@@ -43,7 +43,7 @@ class Jobs:
         """
         previous = {number: signal.signal(number, self._pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            with ThreadPoolExecutor(self._at_a_time) as threads:
+            with ThreadPoolExecutor(self._max_parallel) as threads:
                 statuses = list(threads.map(self._run_one, commands.keys(), commands.values()))
         finally:
             for number, handler in previous.items():
@@ -71,7 +71,7 @@ class Jobs:
         with self._lock:
             if self._signal is not None:
                 return None
-            process = subprocess.Popen([*PROGRAM, *words], env=environment(self._at_a_time), **pipes)
+            process = subprocess.Popen([*PROGRAM, *words], env=environment(self._max_parallel), **pipes)
             self._running.add(process)
         with process:
             pairs = (process.stdout, sys.stdout), (process.stderr, sys.stderr)
@@ -93,12 +93,12 @@ def _pump(name: str, source: IO[bytes], target: IO[str]) -> None:
             target.flush()
 
 
-def environment(at_a_time: int) -> dict[str, str]:
+def environment(max_parallel: int) -> dict[str, str]:
     """The variables of a process beside others: its part of the cores, and of a GPU only what it needs.
 
     What is set already stays.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = str(max(1, cores // at_a_time))
+    threads = str(max(1, cores // max_parallel))
     numbers = dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), threads)
     return {**numbers, "TF_FORCE_GPU_ALLOW_GROWTH": "true", "PYTHONUNBUFFERED": "1", **os.environ}

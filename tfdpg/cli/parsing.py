@@ -12,13 +12,13 @@ from typing import Annotated, Any
 
 import tyro
 
-from tfdpg.hints import question
-from tfdpg.ranges import Within, described
+from tfdpg.hints import did_you_mean
+from tfdpg.ranges import Within, describe_type
 
 QUOTED = r"'([^']*)'"
 
 
-class MisuseError(Exception):
+class UsageError(Exception):
     """A command line that is not understood; the first line says what of it."""
 
 
@@ -32,7 +32,7 @@ def parse(target: Any, words: Sequence[str], prog: str, refused: Mapping[str, st
         refused: flags that are none here, and why.
 
     Raises:
-        MisuseError: they are not understood.
+        UsageError: they are not understood.
         SystemExit: after the help.
     """
     if not {"-h", "--help"} & set(words):
@@ -46,10 +46,10 @@ def parse(target: Any, words: Sequence[str], prog: str, refused: Mapping[str, st
     except SystemExit as end:
         if end.code in (0, None):
             raise
-        raise MisuseError(f"{_plain(_message(shown.getvalue()), target)}\n{_more(prog)}") from None
+        raise UsageError(f"{_plain_message(_message(shown.getvalue()), target)}\n{_help_hint(prog)}") from None
 
 
-def called(function: Callable[..., Any]) -> Callable[..., functools.partial[Any]]:
+def deferred_call(function: Callable[..., Any]) -> Callable[..., functools.partial[Any]]:
     """A function with the parameters of another, which gives the call of that one."""
     return functools.wraps(function)(lambda *args, **kwargs: functools.partial(function, *args, **kwargs))
 
@@ -74,16 +74,16 @@ def _check_flag(word: str, known: Collection[str], refused: Mapping[str, str], p
     if flag.startswith("tyro-"):
         return  # tyro's own, which print completions for shells
     if flag in refused:
-        raise MisuseError(refused[flag])
-    meant = question(flag.replace("-", "_"), (each.replace("-", "_") for each in known), "--{}").replace("_", "-")
-    raise MisuseError(f"there is no flag --{flag}.{meant}\n{_more(prog)}")
+        raise UsageError(refused[flag])
+    meant = did_you_mean(flag.replace("-", "_"), (each.replace("-", "_") for each in known), "--{}").replace("_", "-")
+    raise UsageError(f"there is no flag --{flag}.{meant}\n{_help_hint(prog)}")
 
 
-def _more(prog: str) -> str:
+def _help_hint(prog: str) -> str:
     return f"`{prog} --help` shows the flags that there are."
 
 
-def _plain(message: str, target: Any) -> str:
+def _plain_message(message: str, target: Any) -> str:
     """What tyro says of a flag that is missing, or of another type, in plain words."""
     if missing := re.match(r"Missing from [^:]*: (--\S+ )?(\S+) (.*?)\.? \(required\)", message):
         flag, kind, meaning = missing.groups()
@@ -92,7 +92,7 @@ def _plain(message: str, target: Any) -> str:
         rf"invalid choice (?P<came>{QUOTED}) for argument '--(?P<flag>[^']+)'", message
     ):
         flag, came = wrong["flag"], " ".join(re.findall(QUOTED, wrong["came"]))
-        words = described(_without_help(flags_of(target)[flag])).removeprefix("a sequence of ")
+        words = describe_type(_without_help(flags_of(target)[flag])).removeprefix("a sequence of ")
         return f"--{flag} must be {words}. Received: {came}"
     return message
 

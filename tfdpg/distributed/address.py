@@ -16,10 +16,10 @@ from typing import Any
 import grpc
 from ray._private import services
 
-SECONDS = 5.0
+TIMEOUT = 5.0
 """Seconds that a cluster has for an answer."""
 METHOD = "/ray.rpc.NodeInfoGcsService/GetClusterId"
-OPEN = (
+NO_AUTHENTICATION = (
     "The Ray cluster at {} has no token authentication: anybody who reaches its port can run code on its machines. "
     "Start it with RAY_AUTH_MODE=token (see docs/cluster.md)."
 )
@@ -40,29 +40,29 @@ def check_address(address: str) -> str | None:
     """
     if address == "local":
         return None
-    found = _resolved(address)
+    found = _resolve_address(address)
     host, _, port = found.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise ConnectionError(
             f"`ray_address` must be host:port, or 'auto' (`--ray-address` on the command line). Received: {address!r}"
         )
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=TIMEOUT).close()
     except OSError as error:
-        raise _not_a_ray(address, found, error) from error
+        raise _no_ray_error(address, found, error) from error
     if found.startswith("ray://") or os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
         return None
-    answer = _answer(found)
+    answer = _call_control_store(found)
     if answer is None:
-        return None if _is_local(host) else OPEN.format(found)
+        return None if _is_local(host) else NO_AUTHENTICATION.format(found)
     if answer.code() in NO_ANSWER or "http2 header" in (answer.details() or ""):
-        raise _not_a_ray(address, found, answer.details())
+        raise _no_ray_error(address, found, answer.details())
     if answer.code() is grpc.StatusCode.UNAUTHENTICATED:
         _check_token(address, found)
     return None
 
 
-def _resolved(address: str) -> str:
+def _resolve_address(address: str) -> str:
     """The address, where it is "auto" that of the cluster that Ray would join."""
     if address != "auto":
         return address
@@ -76,7 +76,7 @@ def _resolved(address: str) -> str:
         ) from error
 
 
-def _not_a_ray(address: str, found: str, reason: Any) -> ConnectionError:
+def _no_ray_error(address: str, found: str, reason: Any) -> ConnectionError:
     where = repr(address) if found == address else f"{address!r}, which is {found}"
     return ConnectionError(f"`ray_address` must be that of a Ray. Received: {where} ({reason})")
 
@@ -90,12 +90,12 @@ def _is_local(host: str) -> bool:
     return False
 
 
-def _answer(address: str, token: str | None = None) -> Any:
+def _call_control_store(address: str, token: str | None = None) -> Any:
     """What the control store answers: None, or the error."""
     metadata = None if token is None else (("authorization", f"Bearer {token}"),)
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         try:
-            channel.unary_unary(METHOD)(b"", timeout=SECONDS, metadata=metadata)
+            channel.unary_unary(METHOD)(b"", timeout=TIMEOUT, metadata=metadata)
         except grpc.RpcError as error:
             return error
     return None
@@ -116,7 +116,7 @@ def _check_token(address: str, found: str) -> None:
     elif not has_token:
         received = "no token"
     else:
-        refused = _answer(found, loader.get_raw_token(ignore_auth_mode=True))
+        refused = _call_control_store(found, loader.get_raw_token(ignore_auth_mode=True))
         if refused is None or refused.code() is not grpc.StatusCode.UNAUTHENTICATED:
             return
         received = "another token"

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfdpg.replay import Rows
+from tfdpg.replay import TimeSteps
 
 
-class Order(NamedTuple):
+class RolloutRequest(NamedTuple):
     """What a worker is to do.
 
     Attributes:
@@ -27,8 +27,8 @@ class Summary(NamedTuple):
     """What happened in a chunk of steps.
 
     Attributes:
-        incarnation: the worker process that took them.
-        sequence: the chunks that this process collected before.
+        process_id: the worker process that took them.
+        chunk_index: the chunks that this process collected before.
         version: the version of the weights that acted.
         ended: for each step whether an episode ended with it, bool `[steps]`.
         returns: of the episodes that ended.
@@ -36,8 +36,8 @@ class Summary(NamedTuple):
         episodes: the episodes begun on the lane, by all its workers.
     """
 
-    incarnation: int
-    sequence: int
+    process_id: int
+    chunk_index: int
     version: int
     ended: np.ndarray
     returns: list[float]
@@ -49,24 +49,24 @@ class Chunk(NamedTuple):
     """What a worker collected: what happened, and the new rows, each with the step that led to it."""
 
     summary: Summary
-    rows: Rows
+    rows: TimeSteps
 
 
-class Links:
+class ChunkSequence:
     """Knows, for each lane, which chunk is to come next."""
 
     def __init__(self) -> None:
         self._next: dict[int, tuple[int, int]] = {}
 
-    def has(self, lane: int, chunk: Chunk) -> bool:
+    def is_latest(self, env_index: int, chunk: Chunk) -> bool:
         """Whether this very chunk was the last one of its lane to arrive."""
-        return self._next.get(lane) == (chunk.summary.incarnation, chunk.summary.sequence + 1)
+        return self._next.get(env_index) == (chunk.summary.process_id, chunk.summary.chunk_index + 1)
 
-    def follow(self, lane: int, chunk: Chunk) -> tuple[bool, np.ndarray]:
+    def advance(self, env_index: int, chunk: Chunk) -> tuple[bool, np.ndarray]:
         """Takes note of a chunk that arrived.
 
         Args:
-            lane: its lane.
+            env_index: its lane.
             chunk: what came.
 
         Returns:
@@ -74,7 +74,7 @@ class Links:
             kept: without its predecessor, a chunk's first step has no observation to start from.
         """
         summary = chunk.summary
-        goes_on = self._next.get(lane) == (summary.incarnation, summary.sequence)
-        self._next[lane] = summary.incarnation, summary.sequence + 1
-        is_whole = goes_on or bool(chunk.rows.first[0])
-        return goes_on, summary.ended if is_whole else summary.ended[1:]
+        is_next = self._next.get(env_index) == (summary.process_id, summary.chunk_index)
+        self._next[env_index] = summary.process_id, summary.chunk_index + 1
+        keeps_first_step = is_next or bool(chunk.rows.is_first[0])
+        return is_next, summary.ended if keeps_first_step else summary.ended[1:]

@@ -15,11 +15,11 @@ from typing import Any
 
 import ray
 
-PAUSE = 2.0
+POLL_INTERVAL = 2.0
 """Seconds between two looks, and that a connection may take."""
 
 
-def patience() -> float:
+def reconnect_timeout() -> float:
     """Seconds without a control store after which Ray ends the process."""
     with contextlib.suppress(ValueError):
         return float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", 60))
@@ -36,8 +36,8 @@ class ControlStore:
 
     def __init__(self, address: str, seconds: float):
         host, _, port = address.rpartition(":")
-        self._address, self._target, self._seconds = address, (host.strip("[]"), int(port)), seconds
-        self._answered, self._ends = time.monotonic(), threading.Event()
+        self._address, self._target, self._timeout = address, (host.strip("[]"), int(port)), seconds
+        self._last_answer, self._stop = time.monotonic(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="tfdpg-control-store", daemon=True)
 
     def __enter__(self) -> "ControlStore":
@@ -46,44 +46,43 @@ class ControlStore:
 
     def __exit__(self, *exception: object) -> None:
         """Ends the thread."""
-        self._ends.set()
+        self._stop.set()
         self._thread.join()
 
     def check(self) -> None:
         """Raises `ConnectionError` if it has not answered for half of the time, so that a checkpoint can be written."""
-        if self._missed > self._seconds / 2:
-            raise ConnectionError(f"{self._fault} Training ends here. Start the cluster again, and resume.")
+        if self._seconds_without_answer > self._timeout / 2:
+            raise ConnectionError(f"{self._error_text} Training ends here. Start the cluster again, and resume.")
 
     @property
     def is_answering(self) -> bool:
         """Whether it answered lately."""
-        return self._missed < 2 * PAUSE + 1
+        return self._seconds_without_answer < 2 * POLL_INTERVAL + 1
 
     @property
-    def _missed(self) -> float:
+    def _seconds_without_answer(self) -> float:
         """Seconds since it answered."""
-        return time.monotonic() - self._answered
+        return time.monotonic() - self._last_answer
 
     @property
-    def _fault(self) -> str:
-        return (
-            f"The control store of the Ray cluster at {self._address} has not answered for {self._missed:.0f} seconds."
-        )
+    def _error_text(self) -> str:
+        seconds = f"{self._seconds_without_answer:.0f} seconds"
+        return f"The control store of the Ray cluster at {self._address} has not answered for {seconds}."
 
     def _watch(self) -> None:
-        has_told = False
-        while not self._ends.wait(min(PAUSE, self._seconds / 10)):
+        has_warned = False
+        while not self._stop.wait(min(POLL_INTERVAL, self._timeout / 10)):
             try:
-                socket.create_connection(self._target, timeout=PAUSE).close()
-                self._answered, has_told = time.monotonic(), False
+                socket.create_connection(self._target, timeout=POLL_INTERVAL).close()
+                self._last_answer, has_warned = time.monotonic(), False
             except OSError:
-                if self._missed > 0.8 * self._seconds and not has_told:
-                    has_told = True
-                    print(f"tfdpg: {self._fault} Ray will end this process at once.", file=sys.stderr, flush=True)
+                if self._seconds_without_answer > 0.8 * self._timeout and not has_warned:
+                    has_warned = True
+                    print(f"tfdpg: {self._error_text} Ray will end this process at once.", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
-def watched_control_store() -> Iterator[ControlStore | None]:
+def monitored_control_store() -> Iterator[ControlStore | None]:
     """Watches the control store of the Ray that this process is connected to; None where its address is unknown."""
     context: Any = ray.get_runtime_context()
     address = None
@@ -92,5 +91,5 @@ def watched_control_store() -> Iterator[ControlStore | None]:
     if not address:
         yield None
         return
-    with ControlStore(address, patience()) as store:
+    with ControlStore(address, reconnect_timeout()) as store:
         yield store

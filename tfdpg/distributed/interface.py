@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tfdpg.distributed.options import DistributedFitOptions
 from tfdpg.distributed.plan import environment_maker, require_ray
-from tfdpg.options import takes
+from tfdpg.options import takes_options
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
 
 
-@takes(DistributedFitOptions)
+@takes_options(DistributedFitOptions)
 def fit(
     agent: "Agent", make_env: "Callable[[], gym.Env] | str", options: DistributedFitOptions
 ) -> "keras.callbacks.History":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import gymnasium as gym
 import numpy as np
 
-from tfdpg.acting import Behaviour, ForwardPass
+from tfdpg.acting import BehaviourPolicy, ForwardPass
 from tfdpg.arguments import reject
 from tfdpg.distributed.options import Distribution
 from tfdpg.environments import maker
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
 
 
-def behaviours(agent: "Agent", options: Distribution, actor: ForwardPass) -> list[Behaviour]:
+def worker_policies(agent: "Agent", options: Distribution, actor: ForwardPass) -> list[BehaviourPolicy]:
     """Who acts in each worker, with more or less noise.
 
     Args:
@@ -27,12 +27,15 @@ def behaviours(agent: "Agent", options: Distribution, actor: ForwardPass) -> lis
     Raises:
         ValueError: the agent does not explore with noise.
     """
-    scales: list[float | None] = list(options.noise_levels or np.linspace(1 / 32, 1, options.actors).tolist())
+    noise_scales: list[float | None] = list(options.noise_levels or np.linspace(1 / 32, 1, options.actors).tolist())
     if options.noise_levels is None and options.actors == 1:
-        scales = [None]
-    explores = agent.behaviour.by(actor)
+        noise_scales = [None]
+    behaviour_policy = agent.behaviour.with_network(actor)
     return [
-        Behaviour(agent.spec, actor, explores.exploration.at_scale(scale), explores.memory.anew()) for scale in scales
+        BehaviourPolicy(
+            agent.spec, actor, behaviour_policy.exploration.at_scale(scale), behaviour_policy.policy_state.fresh_copy()
+        )
+        for scale in noise_scales
     ]
 
 
@@ -55,7 +58,7 @@ def check(agent: "Agent", options: Distribution) -> None:
         raise reject("replay_size", wanted, chosen["replay_size"])
 
 
-OLDEST_RAY = (2, 59)
+MIN_RAY_VERSION = (2, 59)
 """Who connects to a Ray that an older one starts needs no token."""
 
 
@@ -66,7 +69,7 @@ def require_ray() -> None:
         ray: Any = importlib.import_module("ray")
     except ImportError as error:
         raise ImportError(f"tfdpg.distributed needs Ray. {install}") from error
-    if tuple(int(number) for number in ray.__version__.split(".")[:2]) < OLDEST_RAY:
+    if tuple(int(number) for number in ray.__version__.split(".")[:2]) < MIN_RAY_VERSION:
         raise ImportError(
             "tfdpg.distributed needs Ray 2.59 or later, since older ones start without authentication. "
             f"Received: Ray {ray.__version__}. {install}"

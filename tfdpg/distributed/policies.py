@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
 
 
-class KerasPolicy:
+class CompiledPolicy:
     """A Keras policy, which becomes a model with a compiled call where it first acts.
 
     Args:
         spec: the spaces.
         structure: what `keras.Model.to_json` gave. Weights are not in it.
-        recalled: the numbers that come with an observation (see `tfdpg.acting.Recall`).
+        recurrent_width: the numbers that come with an observation (see `tfdpg.acting.RecurrentSpec`).
         classes: what it is made of beside Keras' and tfdpg's own classes, by the names under which they are registered.
     """
 
-    def __init__(self, spec: Spec, structure: str, recalled: int, classes: Mapping[str, Any]):
-        self._spec, self._structure, self._recalled, self._classes = spec, structure, recalled, classes
+    def __init__(self, spec: Spec, structure: str, recurrent_width: int, classes: Mapping[str, Any]):
+        self._spec, self._structure, self._recurrent_width, self._classes = spec, structure, recurrent_width, classes
 
     @functools.cached_property
     def _network(self) -> "keras.Model":
@@ -42,7 +42,7 @@ class KerasPolicy:
     def _act(self) -> Callable[[Packed], np.ndarray]:
         from tfdpg.networks.actor import compiled_actor
 
-        return compiled_actor(self._spec, self._network, recalled=self._recalled)
+        return compiled_actor(self._spec, self._network, recurrent_width=self._recurrent_width)
 
     def load(self, weights: Sequence[np.ndarray]) -> None:
         """Takes the weights, as `keras.Model.get_weights` gives them."""
@@ -75,11 +75,11 @@ def policy_for_workers(agent: "Agent", backend: str) -> tuple[ForwardPass, Calla
 
         actor: Any = agent.actor.snapshot()
         return actor.without_weights(), lambda: flat_weights(pi).numpy()
-    structure, recalled = pi.to_json(), agent.behaviour.memory.anew().state.shape[1]
-    return KerasPolicy(agent.spec, structure, recalled, _own_classes(structure)), pi.get_weights
+    structure, recurrent_width = pi.to_json(), agent.behaviour.policy_state.fresh_copy().state.shape[1]
+    return CompiledPolicy(agent.spec, structure, recurrent_width, _custom_classes(structure)), pi.get_weights
 
 
-def _own_classes(structure: str) -> dict[str, Any]:
+def _custom_classes(structure: str) -> dict[str, Any]:
     """What was registered and is in a structure; a worker has tfdpg's, and might lack the user's."""
     import keras
 

@@ -8,7 +8,7 @@ from tfdpg.replay import Sampler
 from tfdpg.training.schedule import Schedule
 
 
-class RateLimit:
+class RateLimiter:
     """Keeps the updates that were made near those that the arrived steps have earned.
 
     The credit is earned minus made. The learner makes updates while that leaves the credit at -`ahead` at least;
@@ -69,10 +69,10 @@ def scheduled_updates(schedule: Schedule, sampler: Sampler, ended: np.ndarray) -
             ends = np.flatnonzero(ended[start:])
             count = int(ends[0]) + 1 if len(ends) else len(ended) - start
         else:
-            count = max(1, schedule.update_every - (schedule.env_steps - schedule.last_round))
+            count = max(1, schedule.update_every - (schedule.env_steps - schedule.last_update_phase))
         count = min(count, len(ended) - start)
         schedule.count(count, bool(ended[start : start + count].any()))
-        earned += sampler.updates_due(schedule.take_round())
+        earned += sampler.updates_due(schedule.begin_update_phase())
         start += count
     return earned
 
@@ -81,11 +81,11 @@ def proportional_updates(schedule: Schedule, updates_per_step: float, ended: np.
     """Counts arrived steps, and returns `updates_per_step` for each that is past `update_after`."""
     before = schedule.env_steps
     schedule.count(len(ended), bool(ended.any()))
-    schedule.take_round()
+    schedule.begin_update_phase()
     return updates_per_step * (schedule.env_steps - max(before, min(schedule.update_after, schedule.env_steps)))
 
 
-def usual_rate(schedule: Schedule) -> float:
+def scheduled_rate(schedule: Schedule) -> float:
     """The updates for a step by the agent's schedule; 0 where episodes decide."""
     if schedule.update_every == "episode":
         return 0.0

@@ -5,10 +5,10 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from tfdpg.agents.agent import Agent
-from tfdpg.distributed.chunks import Chunk, Links
-from tfdpg.distributed.processes import start_process
-from tfdpg.distributed.shards import Shards
-from tfdpg.distributed.waiting import Waiting
+from tfdpg.distributed.chunks import Chunk, ChunkSequence
+from tfdpg.distributed.liveness import LivenessMonitor
+from tfdpg.distributed.processes import start_ray_actor
+from tfdpg.distributed.sharded_replay import ShardedReplay
 from tfdpg.distributed.worker import Worker
 
 
@@ -23,11 +23,11 @@ class Storage(Protocol):
         """Ends it."""
         ...
 
-    def start_worker(self, lane: int, *arguments: Any) -> Any:
+    def start_worker(self, env_index: int, *arguments: Any) -> Any:
         """Starts the worker of a lane, as a Ray actor; `arguments` are the other ones of `Worker`."""
         ...
 
-    def take(self, lane: int, reply: Any) -> np.ndarray:
+    def receive(self, env_index: int, reply: Any) -> np.ndarray:
         """`ended` for each environment step that was stored and not counted yet, bool `[steps]`."""
         ...
 
@@ -36,11 +36,11 @@ class Storage(Protocol):
         ...
 
 
-class OwnReplay:
+class LocalReplay:
     """The agent's own replay."""
 
     def __init__(self, agent: Agent):
-        self._collector, self._links = agent.collector, Links()
+        self._collector, self._chunk_sequence = agent.collector, ChunkSequence()
 
     def __enter__(self) -> Self:
         return self
@@ -50,18 +50,18 @@ class OwnReplay:
         self._collector.close_episodes()
         self._collector.flush()
 
-    def start_worker(self, lane: int, *arguments: Any) -> Any:
+    def start_worker(self, env_index: int, *arguments: Any) -> Any:
         """See `Storage`."""
-        return start_process(Worker, lane, *arguments)
+        return start_ray_actor(Worker, env_index, *arguments)
 
-    def take(self, lane: int, reply: Chunk) -> np.ndarray:
+    def receive(self, env_index: int, reply: Chunk) -> np.ndarray:
         """Stores a chunk.
 
         Raises:
             ValueError: what came is not finite. Nothing is stored.
         """
-        goes_on, ended = self._links.follow(lane, reply)
-        self._collector.receive(lane, reply.rows, goes_on)
+        is_next, ended = self._chunk_sequence.advance(env_index, reply)
+        self._collector.receive(env_index, reply.rows, is_next)
         return ended
 
     def ready(self, due: int) -> int:
@@ -69,6 +69,6 @@ class OwnReplay:
         return due
 
 
-def storage(agent: Agent, shards: int, waiting: Waiting) -> Storage:
+def storage(agent: Agent, shards: int, liveness: LivenessMonitor) -> Storage:
     """Shards, so many, or the agent's own replay for 0."""
-    return Shards(agent, shards, waiting) if shards else OwnReplay(agent)
+    return ShardedReplay(agent, shards, liveness) if shards else LocalReplay(agent)

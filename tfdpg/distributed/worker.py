@@ -7,13 +7,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from tfdpg.acting import Behaviour
+from tfdpg.acting import BehaviourPolicy
 from tfdpg.arguments import reject
-from tfdpg.distributed.chunks import Chunk, Order, Summary
-from tfdpg.replay import Rows
+from tfdpg.distributed.chunks import Chunk, RolloutRequest, Summary
+from tfdpg.replay import TimeSteps
 from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, stream
-from tfdpg.training.lanes import TRAINING, Lanes, reset_seed
+from tfdpg.training.env_runner import TRAINING, EnvRunner, reset_seed
 
 
 class Worker:
@@ -23,7 +23,7 @@ class Worker:
     error of that order and reaches the learner.
 
     Args:
-        lane: the lane, which is the number of the worker.
+        env_index: the lane, which is the number of the worker.
         spec: the spaces that the environment must have.
         make_env: makes the environment.
         behaviour: acts; the weights of its actor come with each order.
@@ -33,46 +33,46 @@ class Worker:
 
     def __init__(
         self,
-        lane: int,
+        env_index: int,
         spec: Spec,
         make_env: Callable[[], gym.Env],
-        behaviour: Behaviour,
+        behaviour: BehaviourPolicy,
         seed: int,
         max_ep_len: int | None,
     ):
-        self._lane, self._spec, self._make_env, self._behaviour = lane, spec, make_env, behaviour
+        self._env_index, self._spec, self._make_env, self._behaviour = env_index, spec, make_env, behaviour
         self._seed, self._max_ep_len = seed, max_ep_len
-        self._incarnation, self._sequence, self._version = secrets.randbits(62), 0, -1
-        self._lanes: Lanes | None = None
+        self._process_id, self._chunk_count, self._version = secrets.randbits(62), 0, -1
+        self._runner: EnvRunner | None = None
         self._packed: Packed | None = None  # what the environment shows; None between two episodes
 
-    def rollout(self, weights: Any, version: int, order: Order) -> Chunk:
-        """Takes `order.steps` steps, and returns them.
+    def rollout(self, weights: Any, version: int, request: RolloutRequest) -> Chunk:
+        """Takes `request.steps` steps, and returns them.
 
         Args:
             weights: of the policy.
             version: the version of the weights; those that the worker has already are not looked at.
-            order: what to do.
+            request: what to do.
 
         Raises:
             ValueError: the environment has other spaces than the agent.
         """
-        lanes = self._lanes = self._lanes or self._first_lanes(order.episodes)
+        runner = self._runner = self._runner or self._make_runner(request.episodes)
         if version != self._version:
-            actor: Any = self._behaviour.actor
+            actor: Any = self._behaviour.network
             actor.load(weights)
             self._version = version
-        rows = _Rows(self._spec, self._behaviour.step_width, 2 * order.steps)
-        ended, finished = np.zeros(order.steps, bool), []
-        for step in range(order.steps):
+        rows = _StepBuffer(self._spec, self._behaviour.step_width, 2 * request.steps)
+        ended, finished = np.zeros(request.steps, bool), []
+        for step in range(request.steps):
             if self._packed is None:
-                self._packed = self._spec.pack(lanes.reset())
+                self._packed = self._spec.pack(runner.reset())
                 rows.begin(self._packed)
-            if step < order.random_steps:
-                action = self._behaviour.at_random(self._packed, self._rng)
+            if step < request.random_steps:
+                action = self._behaviour.act_uniformly(self._packed, self._rng)
             else:
-                action = self._behaviour.explore(self._packed, order.noise_factor, self._rng)
-            outcome, episodes = lanes.step(self._spec.to_env(action))
+                action = self._behaviour.explore(self._packed, request.noise_factor, self._rng)
+            outcome, episodes = runner.step(self._spec.to_env(action))
             self._packed = self._spec.pack(outcome.next_observation)
             self._behaviour.received(outcome.reward)
             rows.add(action, outcome.reward, outcome.terminated, self._packed)
@@ -80,41 +80,41 @@ class Worker:
                 finished += episodes
                 ended[step], self._packed = True, None
                 self._behaviour.end(np.ones(1, bool))
-        self._sequence += 1
+        self._chunk_count += 1
         returns, lengths = ([episode[i] for episode in finished] for i in (1, 2))
-        number = self._incarnation, self._sequence - 1
-        return Chunk(Summary(*number, self._version, ended, returns, lengths, self._episodes), rows.taken())
+        number = self._process_id, self._chunk_count - 1
+        return Chunk(Summary(*number, self._version, ended, returns, lengths, self._episodes), rows.filled())
 
-    def _first_lanes(self, episodes: int) -> Lanes:
+    def _make_runner(self, episodes: int) -> EnvRunner:
         env = self._make_env()
         if not isinstance(env, gym.Env):
             raise reject("make_env", "a function that makes one gymnasium.Env", env)
         self._spec.check(env, "make_env")
         self._episodes = episodes
-        self._rng = np.random.default_rng(stream(Purpose.WORKERS, self._seed, self._lane, episodes))
-        return Lanes(env, self._spec, self._next_reset_seed, self._max_ep_len)
+        self._rng = np.random.default_rng(stream(Purpose.WORKERS, self._seed, self._env_index, episodes))
+        return EnvRunner(env, self._spec, self._next_reset_seed, self._max_ep_len)
 
-    def _next_reset_seed(self, lane: int) -> int:
+    def _next_reset_seed(self, env_index: int) -> int:
         self._episodes += 1
-        return reset_seed(self._seed, TRAINING, self._lane, self._episodes - 1)
+        return reset_seed(self._seed, TRAINING, self._env_index, self._episodes - 1)
 
 
-class _Rows:
+class _StepBuffer:
     """Room for the rows of a chunk."""
 
-    def __init__(self, spec: Spec, step_width: int, most: int):
+    def __init__(self, spec: Spec, step_width: int, capacity: int):
         self._count = 0
-        self._rows = Rows(
-            tuple(np.empty((most, width), group) for group, width in zip(spec.groups, spec.widths, strict=True)),
-            np.zeros((most, step_width), np.float32),
-            np.zeros(most, np.float32),
-            np.zeros(most, bool),
-            np.zeros(most, bool),
+        self._rows = TimeSteps(
+            tuple(np.empty((capacity, width), group) for group, width in zip(spec.groups, spec.widths, strict=True)),
+            np.zeros((capacity, step_width), np.float32),
+            np.zeros(capacity, np.float32),
+            np.zeros(capacity, bool),
+            np.zeros(capacity, bool),
         )
 
     def begin(self, observation: Packed) -> None:
         """Adds the row that opens an episode."""
-        self._rows.first[self._count] = True
+        self._rows.is_first[self._count] = True
         self._append(observation)
 
     def add(self, action: np.ndarray, reward: np.ndarray, terminated: np.ndarray, next_observation: Packed) -> None:
@@ -128,6 +128,6 @@ class _Rows:
             part[self._count] = values[0]
         self._count += 1
 
-    def taken(self) -> Rows:
+    def filled(self) -> TimeSteps:
         """The rows."""
         return self._rows.part(slice(0, self._count))

@@ -3,7 +3,7 @@
 from tfdpg.export.acer import acer_signatures
 from tfdpg.export.convert import check_target, convert
 from tfdpg.export.describe import describe
-from tfdpg.export.examples import Observations, carried_observations, example_observations, measured_observations
+from tfdpg.export.examples import Observations, example_observations, measured_observations, observations_of_export
 from tfdpg.export.labels import keep_newest, read_labels, write_labels
 from tfdpg.export.signature import Signature
 from tfdpg.export.signatures import return_signature, signatures
@@ -15,7 +15,7 @@ __all__ = [
     "Observations",
     "Policy",
     "Signature",
-    "carried_observations",
+    "observations_of_export",
     "check_safe",
     "check_target",
     "convert",

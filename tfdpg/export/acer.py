@@ -6,14 +6,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdpg.export.signature import Outputs, Signature, action_input, judged
-from tfdpg.networks import ACERCritic, ACERPolicy
+from tfdpg.export.signature import Outputs, Signature, action_input, pi_and_q_signature
+from tfdpg.networks import ACERCritic, PolicyDistribution
 from tfdpg.spec import Spec
 
 
 def acer_signatures(
     spec: Spec,
-    policy: ACERPolicy,
+    policy: PolicyDistribution,
     critic: ACERCritic,
     networks: Mapping[str, keras.Model],
     reward_scale: float,
@@ -42,13 +42,13 @@ def acer_signatures(
 
         return Signature(compute, action_input(spec))
 
-    acts = {
+    functions = {
         "pi": Signature(lambda observation: {"pi": policy.mode(pi(observation))}, {}),
         "q1": action_value("q1"),
         "q2": action_value("q2"),
     }
-    return acts | {
-        "pi_and_q": judged(acts),
+    return functions | {
+        "pi_and_q": pi_and_q_signature(functions),
         "v": Signature(value, {}),
         "distribution": Signature(lambda observation: policy.describe(pi(observation)), {}),
     }

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from tfdpg.acting import load_actor, load_critics
+from tfdpg.acting import load_critics, load_numpy_policy
 from tfdpg.arguments import reject
 from tfdpg.export.c_header import c_header
 from tfdpg.export.source import Source
 from tfdpg.export.verify import Inputs, Run
-from tfdpg.exported import STOCK, ExportError, named
+from tfdpg.exported import NUMPY_POLICY, ExportError, named_recurrent_inputs
 
 HEADER = "policy.h"
 WEIGHTS = "policy.c"
@@ -90,13 +90,15 @@ def write(
     Raises:
         ExportError: the policy is no stock one, or there is no compiler to try it with.
     """
-    if not (source.version / STOCK).exists():
-        raise ExportError(f"The policy cannot be had in C: it is no stock network in float32, and has no {STOCK}")
+    if not (source.version / NUMPY_POLICY).exists():
+        raise ExportError(
+            f"The policy cannot be had in C: it is no stock network in float32, and has no {NUMPY_POLICY}"
+        )
     facts = source.metadata
     trained = facts.get("environment") or {}
     title = f"The policy of {facts['agent']}{' on ' + trained['id'] if trained else ''}, by tfdpg"
-    actor = load_actor(source.version / STOCK, source.spec, source.recall)
-    critics = load_critics(source.version / STOCK, source.spec)
+    actor = load_numpy_policy(source.version / NUMPY_POLICY, source.spec, source.recurrent_spec)
+    critics = load_critics(source.version / NUMPY_POLICY, source.spec)
     title, weights_file = f"{title} {facts['versions']['tfdpg']}.", WEIGHTS if weights_in_c_file else None
     header, weights = c_header(actor, title, critics, prefix, weights_file)
     (directory / HEADER).write_text(header)
@@ -129,30 +131,36 @@ def run(source: Source, directory: Path) -> Iterator[Run]:
         (Path(scratch) / "main.c").write_text(MAIN.replace("PREFIX", found).replace("prefix", found.lower()))
         weights = [str(path.absolute()) for path in [directory / WEIGHTS] if path.exists()]
         command = [compiler(), *FLAGS, f"-I{directory.absolute()}", "main.c", *weights, "-o", "main", "-lm"]
-        made = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
-        if made.returncode:
-            raise ExportError(f"The header does not compile: {made.stderr[:2000]}")
-        spec, recall, program = source.spec, source.recall, Path(scratch) / "main"
+        compiled = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
+        if compiled.returncode:
+            raise ExportError(f"The header does not compile: {compiled.stderr[:2000]}")
+        spec, recurrent_spec, program = source.spec, source.recurrent_spec, Path(scratch) / "main"
         leaves = [leaf.name for leaf in spec.leaves]
-        parts = {} if recall is None else named(recall, recall.start(1))
+        parts = (
+            {} if recurrent_spec is None else named_recurrent_inputs(recurrent_spec, recurrent_spec.initial_state(1))
+        )
 
-        def ask(*arguments: str, rows: bytes = b"") -> np.ndarray:
-            answer = subprocess.run([program, *arguments], input=rows, capture_output=True, check=True)
-            return np.frombuffer(answer.stdout, np.float32)
+        def run_program(*arguments: str, rows: bytes = b"") -> np.ndarray:
+            completed = subprocess.run([program, *arguments], input=rows, capture_output=True, check=True)
+            return np.frombuffer(completed.stdout, np.float32)
 
         def call(name: str, inputs: Inputs) -> dict[str, Any]:
-            if recall is not None and name == "initial_state":
-                return named(recall, np.tile(ask("start"), (int(inputs["batch"]), 1)))
+            if recurrent_spec is not None and name == "initial_state":
+                return named_recurrent_inputs(recurrent_spec, np.tile(run_program("start"), (int(inputs["batch"]), 1)))
             count = len(inputs[leaves[0]])
             if name != "pi":
                 given = [inputs[key].reshape(count, -1) for key in (*leaves, "a")]
-                return {name: ask(name, rows=np.concatenate(given, axis=1, dtype=np.float32).tobytes())}
+                return {name: run_program(name, rows=np.concatenate(given, axis=1, dtype=np.float32).tobytes())}
             given = [inputs[key].reshape(count, -1) for key in (*leaves, *parts)]
-            found = ask(rows=np.concatenate(given, axis=1, dtype=np.float32).tobytes()).reshape(count, -1)
+            found = run_program(rows=np.concatenate(given, axis=1, dtype=np.float32).tobytes()).reshape(count, -1)
             actions, state = np.split(found, [spec.act_dim], axis=1)
             outputs = {"pi": actions if spec.actions is None else actions[:, 0].astype(np.int64)}
-            if recall is not None:
-                outputs |= {key: values for key, values in named(recall, state).items() if key in dict(recall.parts)}
+            if recurrent_spec is not None:
+                outputs |= {
+                    key: values
+                    for key, values in named_recurrent_inputs(recurrent_spec, state).items()
+                    if key in dict(recurrent_spec.parts)
+                }
             return outputs
 
         yield call

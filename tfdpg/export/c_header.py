@@ -1,6 +1,6 @@
 """Stock policies as one C99 header: weights and forward pass, for machines without Python.
 
-The header is written down the forward pass in NumPy (`tfdpg.acting.MLPActor`), step by step, so that what there is in
+The header is written along the forward pass in NumPy (`tfdpg.acting.NumpyPolicy`), so that what there is in
 NumPy and what there is in C have one description.
 """
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from tfdpg.acting import ACTIVATIONS, MLPActor, MLPCritic, feature_columns
+from tfdpg.acting import ACTIVATIONS, NumpyCritic, NumpyPolicy, feature_columns
 from tfdpg.acting.cells import GRU, LSTM, SimpleRNN
 from tfdpg.acting.encoder import discrete_ranges
 from tfdpg.acting.mlp import NORM_EPSILON, BatchNorm, Block, Dense, LayerNorm
-from tfdpg.acting.outputs import BoxAction, LocScale
+from tfdpg.acting.outputs import BoxAction, GaussianOutput
 
 HEAD = """\
 /* {title}
@@ -74,9 +74,9 @@ ACTIVATE = {
 
 
 def c_header(
-    actor: MLPActor,
+    actor: NumpyPolicy,
     title: str,
-    critics: Mapping[str, MLPCritic] = MappingProxyType({}),
+    critics: Mapping[str, NumpyCritic] = MappingProxyType({}),
     prefix: str = "policy",
     weights_file: str | None = None,
 ) -> tuple[str, str]:
@@ -104,24 +104,24 @@ def c_header(
     ]
     code = _Code(actor, {}, prefix)
     body, state = code.forward(), code.state()
-    answer = "a is NaN" if spec.actions is None else f"a is {spec.no_action}, which is no action"
-    unchanged = "" if actor.recall is None else ", and the state stays as it was"
-    usage.append(f"{prefix}_pi returns 0; or 1 where an input is NaN or infinite: then {answer}{unchanged}.")
+    invalid_action = "a is NaN" if spec.actions is None else f"a is {spec.no_action}, which is no action"
+    unchanged = "" if actor.recurrent_spec is None else ", and the state stays as it was"
+    usage.append(f"{prefix}_pi returns 0; or 1 where an input is NaN or infinite: then {invalid_action}{unchanged}.")
     for name, critic in critics.items():
         body += ["", *_Code(critic, code.constants, prefix).value(name)]
         usage.append(
             f"{prefix}_{name}(x, a): what critic {name} says of the action a; NaN where an input is not finite."
         )
-    if actor.recall is not None:
+    if actor.recurrent_spec is not None:
         usage.append(f"{prefix}_start(&state) begins an episode. {prefix}_pi(x, a, &state) is a step.")
-        if actor.recall.action:
+        if actor.recurrent_spec.uses_action:
             usage.append("It puts a into state.a_before; put there what was done instead, if it was not a.")
-        if actor.recall.reward:
+        if actor.recurrent_spec.uses_reward:
             usage.append("Put the reward of each step into state.r_before.")
     count = sum(len(values) for values in code.constants.values())
     where = "" if weights_file is None else f", defined in {weights_file}"
     usage.append(f"Weights: {count} floats, {4 * count} bytes of constants{where}.")
-    width = 0 if actor.recall is None else actor.recall.width
+    width = 0 if actor.recurrent_spec is None else actor.recurrent_spec.width
     if width:
         usage.append(f"State of one episode ({prefix}_state): {width} floats, {4 * width} bytes.")
     text = "\n".join(f"   {line}" for line in usage)
@@ -150,14 +150,18 @@ class _Code:
 
     def forward(self) -> list[str]:
         """The function that acts."""
-        actor, recall = self._network, self._network.recall
+        actor, recurrent_spec = self._network, self._network.recurrent_spec
         inputs = [("x", self._width)] + [(f"state->{name}", size) for name, size in self._fields()]
         finite = " && ".join(self._finite(*each) for each in inputs)
-        answer = "NAN" if actor.spec.actions is None else f"{actor.spec.no_action}.0f"
+        invalid_action = "NAN" if actor.spec.actions is None else f"{actor.spec.no_action}.0f"
         self._lines.append(f"if (!({finite})) {{")
-        self._lines += [f"    for (int i = 0; i < {actor.spec.act_dim}; i++) a[i] = {answer};", "    return 1;", "}"]
+        self._lines += [
+            f"    for (int i = 0; i < {actor.spec.act_dim}; i++) a[i] = {invalid_action};",
+            "    return 1;",
+            "}",
+        ]
         x = self._normalized(self._encoded())
-        if recall is not None:
+        if recurrent_spec is not None:
             x = self._remembered(x)
         if actor.first:
             x = self._branches(x)
@@ -165,7 +169,7 @@ class _Code:
             x = self.step(step, x)
         self._act(x)
         self._lines.append("return 0;")
-        state = "" if recall is None else f", {self._prefix}_state *state"
+        state = "" if recurrent_spec is None else f", {self._prefix}_state *state"
         return [
             f"static inline int {self._prefix}_pi(const float *x, float *a{state}) {{",
             *(f"    {line}" for line in self._lines),
@@ -174,11 +178,14 @@ class _Code:
 
     def value(self, name: str) -> list[str]:
         """The function of a critic."""
-        critic: MLPCritic = self._network
+        critic: NumpyCritic = self._network
         finite = " && ".join(self._finite(*each) for each in (("x", self._width), ("a", critic.spec.act_dim)))
         self._lines.append(f"if (!({finite})) return NAN;")
         act_dim, x = critic.spec.act_dim, self._normalized(self._encoded())
-        center, half = self.constant("center", critic.spec.center), self.constant("half_range", critic.spec.half_range)
+        center, half = (
+            self.constant("center", critic.spec.center),
+            self.constant("action_scale", critic.spec.action_scale),
+        )
         action = self.array(act_dim, f"(a[i] - {center}[i]) / {half}[i]")
         if critic.first:
             x = self._branches(x)
@@ -195,7 +202,7 @@ class _Code:
             "}",
         ]
 
-    def _mean(self, critic: MLPCritic, x: str) -> str:
+    def _mean(self, critic: NumpyCritic, x: str) -> str:
         """The expected return, of what a head gives."""
         if critic.head == "value":
             return f"{x}[0]"
@@ -215,15 +222,15 @@ class _Code:
 
     def state(self) -> list[str]:
         """The struct of what a policy recalls, and the function that begins an episode; nothing without a memory."""
-        recall = self._network.recall
-        if recall is None:
+        recurrent_spec = self._network.recurrent_spec
+        if recurrent_spec is None:
             return []
         prefix = self._prefix
-        begin = ["state->r_before = 0.0f;"] if recall.reward else []
-        begin += [f"for (int i = 0; i < {size}; i++) state->{name}[i] = 0.0f;" for name, size in recall.parts]
-        if recall.action:
-            center = self.constant("center", recall.spec.center)
-            begin.append(f"for (int i = 0; i < {recall.spec.act_dim}; i++) state->a_before[i] = {center}[i];")
+        begin = ["state->r_before = 0.0f;"] if recurrent_spec.uses_reward else []
+        begin += [f"for (int i = 0; i < {size}; i++) state->{name}[i] = 0.0f;" for name, size in recurrent_spec.parts]
+        if recurrent_spec.uses_action:
+            center = self.constant("center", recurrent_spec.spec.center)
+            begin.append(f"for (int i = 0; i < {recurrent_spec.spec.act_dim}; i++) state->a_before[i] = {center}[i];")
         names = [name if name == "r_before" else f"{name}[{size}]" for name, size in self._fields()]
         return [
             f"#define {prefix.upper()}_STATE /* the policy is recurrent */",
@@ -237,11 +244,11 @@ class _Code:
 
     def _fields(self) -> list[tuple[str, int]]:
         """The fields of the state with their widths; none for a policy that is not recurrent."""
-        recall = self._network.recall
-        if recall is None:
+        recurrent_spec = self._network.recurrent_spec
+        if recurrent_spec is None:
             return []
-        before = [("a_before", recall.spec.act_dim)] if recall.action else []
-        return [*before, *([("r_before", 1)] if recall.reward else []), *recall.parts]
+        before = [("a_before", recurrent_spec.spec.act_dim)] if recurrent_spec.uses_action else []
+        return [*before, *([("r_before", 1)] if recurrent_spec.uses_reward else []), *recurrent_spec.parts]
 
     def _finite(self, name: str, width: int) -> str:
         """Whether all numbers of an array, or the single one of `r_before`, are finite."""
@@ -377,15 +384,18 @@ class _Code:
 
     def _remembered(self, x: tuple[str, int]) -> tuple[str, int]:
         """The features and the step before through the cells; the state goes on."""
-        recall: Any = self._network.recall
-        factor, offset = recall.scaling
-        before, act_dim = [x], recall.spec.act_dim if recall.action else 0
-        if recall.action:
+        recurrent_spec: Any = self._network.recurrent_spec
+        factor, offset = recurrent_spec.scaling
+        before, act_dim = [x], recurrent_spec.spec.act_dim if recurrent_spec.uses_action else 0
+        if recurrent_spec.uses_action:
             scaled = f"state->a_before[i] * {self.constant('factor', factor[:act_dim])}[i]"
             before.append(self.array(act_dim, f"{scaled} + {self.constant('offset', offset[:act_dim])}[i]"))
-        if recall.reward:
+        if recurrent_spec.uses_reward:
             before.append(("&state->r_before", 1))
-        x, parts = self._joined(before) if len(before) > 1 else x, [f"state->{name}" for name, _ in recall.parts]
+        x, parts = (
+            self._joined(before) if len(before) > 1 else x,
+            [f"state->{name}" for name, _ in recurrent_spec.parts],
+        )
         for cell in self._network.cells:
             own, parts = parts[: cell.state_width // cell.units], parts[cell.state_width // cell.units :]
             x = self.cell(cell, x, own)
@@ -394,10 +404,10 @@ class _Code:
     def _act(self, x: tuple[str, int]) -> None:
         """Writes the action into `a`."""
         actor, spec, output = self._network, self._network.spec, self._network.output
-        box = output.mean if isinstance(output, LocScale) else output
+        box = output.mean if isinstance(output, GaussianOutput) else output
         if isinstance(box, BoxAction):
-            names = ("half_range", "center", "low", "high")
-            values = box.half_range, box.center, spec.low, spec.high
+            names = ("action_scale", "center", "low", "high")
+            values = box.action_scale, box.center, spec.low, spec.high
             half, center, low, high = (self.constant(*pair) for pair in zip(names, values, strict=True))
             action = f"tanhf({x[0]}[i]) * {half}[i] + {center}[i]"
             self.each(spec.act_dim, f"a[i] = {self._prefix}_clip({action}, {low}[i], {high}[i]);")
@@ -405,7 +415,7 @@ class _Code:
             self._lines.append("int best = 0;")
             self.each(x[1], f"best = {x[0]}[i] > {x[0]}[best] ? i : best;")
             self._lines.append(f"a[0] = (float)(best + {int(spec.low[0])});")
-        if actor.recall is not None and actor.recall.action:
+        if actor.recurrent_spec is not None and actor.recurrent_spec.uses_action:
             self.each(spec.act_dim, "state->a_before[i] = a[i];")
 
     def _joined(self, arrays: list[tuple[str, int]]) -> tuple[str, int]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.acting import Recall
+from tfdpg.acting import RecurrentSpec
 from tfdpg.spaces import compact
 from tfdpg.spec import Leaf, Spec
 
@@ -23,29 +23,33 @@ UNITS = {
 """What the numbers of an input or output are, where it is neither a part of the observation nor of a state."""
 
 
-def in_order(names: Iterable[str], spec: Spec, recall: Recall | None) -> list[str]:
+def in_order(names: Iterable[str], spec: Spec, recurrent_spec: RecurrentSpec | None) -> list[str]:
     """Inputs or outputs: the observation first, then what is recalled in its order, then actions and the rest."""
-    parts = () if recall is None else dict(recall.parts)
+    parts = () if recurrent_spec is None else dict(recurrent_spec.parts)
     order = [leaf.name for leaf in spec.leaves] + ["pi", "q1", "q2", "a_before", "r_before", *parts]
     order += ["a", "r", "levels"]
     return sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))
 
 
-def signature_facts(inputs: Tensors, outputs: Tensors, spec: Spec, recall: Recall | None) -> dict[str, Any]:
+def signature_facts(
+    inputs: Tensors, outputs: Tensors, spec: Spec, recurrent_spec: RecurrentSpec | None
+) -> dict[str, Any]:
     """The `inputs` and `outputs` of a signature; see `tensor_facts`."""
     lengths = {leaf.name: len(leaf.shape) for leaf in spec.leaves}
     over_time = any(name in lengths and len(each.shape) == lengths[name] + 2 for name, each in inputs.items())
     tensors = {"inputs": inputs, "outputs": outputs}
-    return {key: tensor_facts(each, spec, recall, over_time) for key, each in tensors.items()}
+    return {key: tensor_facts(each, spec, recurrent_spec, over_time) for key, each in tensors.items()}
 
 
-def tensor_facts(tensors: Tensors, spec: Spec, recall: Recall | None, over_time: bool) -> list[dict[str, Any]]:
+def tensor_facts(
+    tensors: Tensors, spec: Spec, recurrent_spec: RecurrentSpec | None, over_time: bool
+) -> list[dict[str, Any]]:
     """The inputs or outputs of a signature, in their order.
 
     Args:
         tensors: by name.
         spec: the spaces.
-        recall: what the policy recalls; None where it has no memory.
+        recurrent_spec: what the policy recalls; None where it has no memory.
         over_time: whether they are sequences.
 
     Returns:
@@ -53,10 +57,10 @@ def tensor_facts(tensors: Tensors, spec: Spec, recall: Recall | None, over_time:
     """
     leaves = {leaf.name: leaf for leaf in spec.leaves}
     facts = []
-    for name in in_order(tensors, spec, recall):
+    for name in in_order(tensors, spec, recurrent_spec):
         dtype, shape = tensors[name].dtype.name, _shape(tensors[name].shape, over_time)
         about = {"name": name, "dtype": dtype, "shape": shape}
-        if recall is not None and name in dict(recall.parts):
+        if recurrent_spec is not None and name in dict(recurrent_spec.parts):
             about["unit"] = "state"
         elif name in leaves:
             about |= {"unit": "observation"} | _bounds(*_range(leaves[name]))
@@ -77,7 +81,7 @@ def _shape(shape: tf.TensorShape, over_time: bool) -> list[Any]:
 
 def _range(leaf: Leaf) -> Any:
     space: Any = leaf.space
-    return leaf.whole or (space.low, space.high)
+    return leaf.integer_bounds or (space.low, space.high)
 
 
 def _bounds(low: Any, high: Any) -> dict[str, Any]:

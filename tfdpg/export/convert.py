@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfdpg import files
-from tfdpg.acting import ActingPolicy
+from tfdpg.acting import GreedyPolicy
 from tfdpg.arguments import reject
 from tfdpg.export import c, litert, onnx
 from tfdpg.export.contract import signature_facts
-from tfdpg.export.examples import Observations, carried_observations
+from tfdpg.export.examples import Observations, observations_of_export
 from tfdpg.export.fidelity import ActionError, action_error, differences
 from tfdpg.export.source import Source
 from tfdpg.export.verify import Reference, Run, check_nonfinite, in_session
@@ -67,9 +67,9 @@ def check_target(directory: str | Path, format: str) -> None:
             raise ImportError(f'format="{format}" needs {module}: pip install "tfdpg[{format}]" ({error})') from error
     directory = Path(directory)
     check_directory(directory)
-    if held := sorted(path.name for path in directory.iterdir()) if directory.exists() else []:
+    if existing := sorted(path.name for path in directory.iterdir()) if directory.exists() else []:
         numbers = versions(directory)
-        what = f"the versions {numbers} of a SavedModel" if numbers else ", ".join(held[:5])
+        what = f"the versions {numbers} of a SavedModel" if numbers else ", ".join(existing[:5])
         raise FileExistsError(
             f"`directory` must be new or empty for format={format!r}, which is written into it itself. "
             f"Received: {directory}, which holds {what}"
@@ -121,7 +121,7 @@ def convert(
         quantize: "int8" for a quantized policy, if the format has it.
         max_error: the largest error of its actions, in units of the action scale.
         references: what signatures must compute; the default of each is what the SavedModel does in a session.
-        observations: on which a quantized policy is measured; by default, those of `carried_observations`.
+        observations: on which a quantized policy is measured; by default, those of `observations_of_export`.
         batch: the number of rows that signatures take, for LiteRT; None leaves it free.
         prefix: for C, what all names in the header begin with, a C identifier in lower case; the default is made of the
             name of `directory`.
@@ -143,7 +143,12 @@ def convert(
     try:
         parent = directory.absolute().parent
         writing = files.writing(directory)
-        with _told(format), writing, files.scratch_directory(parent) as scratch, in_session(version, trusted) as saved:
+        with (
+            _as_export_error(format),
+            writing,
+            files.scratch_directory(parent) as scratch,
+            in_session(version, trusted) as saved,
+        ):
             written, left_out = chosen.write(source, scratch, quantize, **own)
             if "pi" in left_out:
                 raise ExportError(f"The policy cannot be had as format={format!r}: {left_out['pi']}")
@@ -156,11 +161,11 @@ def convert(
                 if quantize is None:
                     found = differences(source, run, expected, list(written))
                 else:
-                    measured = observations or _carried(source, saved)
+                    measured = observations or _default_observations(source, saved)
                     error = action_error(source, run, expected, measured.values)
                     facts["quantized"], found = _accepted(source, quantize, error, max_error, measured.origin), {}
             signatures = {name: _described(source, chosen, name, file, found) for name, file in written.items()}
-            files.seal(scratch, METADATA, _facts(source, chosen) | facts | {"signatures": signatures})
+            files.write_manifest(scratch, METADATA, _facts(source, chosen) | facts | {"signatures": signatures})
             files.move(scratch, directory.absolute())
     except BaseException:
         with contextlib.suppress(OSError):  # someone else uses the directory by now
@@ -171,7 +176,7 @@ def convert(
 
 
 @contextlib.contextmanager
-def _told(format: str) -> Iterator[None]:
+def _as_export_error(format: str) -> Iterator[None]:
     """Makes what converters and runtimes raise an `ExportError`."""
     try:
         yield
@@ -182,10 +187,12 @@ def _told(format: str) -> Iterator[None]:
         raise ExportError(f"The policy cannot be had as format={format!r}: {reason}") from error
 
 
-def _carried(source: Source, run: Run) -> Observations:
+def _default_observations(source: Source, run: Run) -> Observations:
     """Observations for a quantized policy that comes without its agent."""
-    policy = ActingPolicy(source.spec, source.recall, functools.partial(step, source.spec, source.recall, run))
-    return carried_observations(source.spec, policy, source.metadata.get("environment"), source.observations)
+    policy = GreedyPolicy(
+        source.spec, source.recurrent_spec, functools.partial(step, source.spec, source.recurrent_spec, run)
+    )
+    return observations_of_export(source.spec, policy, source.metadata.get("environment"), source.observations)
 
 
 def _accepted(source: Source, quantize: str, error: ActionError, max_error: float, origin: str) -> dict[str, Any]:
@@ -195,7 +202,7 @@ def _accepted(source: Source, quantize: str, error: ActionError, max_error: floa
         about += f"{error.largest:.3g} at most"
     else:
         about = f"the action is another for {error.mean:.3g} of the observations"
-        about += "" if source.recall is None else f" on average, and for {error.largest:.3g} at one step"
+        about += "" if source.recurrent_spec is None else f" on average, and for {error.largest:.3g} at one step"
     about = f"{quantize}: {about}, measured on {error.observations} observations: {origin}"
     if not error.largest <= max_error:
         raise ExportError(f"{about}; it must be at most max_error={max_error:g}")
@@ -207,14 +214,16 @@ def _accepted(source: Source, quantize: str, error: ActionError, max_error: floa
 def _described(source: Source, chosen: Format, name: str, file: str, found: Mapping[str, float]) -> dict[str, Any]:
     """What `tfdpg.json` says of a signature."""
     inputs, outputs = source.inputs(name), source.signatures[name].structured_outputs
-    said = signature_facts(inputs, outputs, source.spec, source.recall)
-    for output in said["outputs"]:
+    facts = signature_facts(inputs, outputs, source.spec, source.recurrent_spec)
+    for output in facts["outputs"]:
         output["name"] = chosen.output_name(output["name"], inputs)
-    return {"file": file} | said | ({"difference": found[name]} if name in found else {})
+    return {"file": file} | facts | ({"difference": found[name]} if name in found else {})
 
 
 def _facts(source: Source, chosen: Format) -> dict[str, Any]:
     """What holds for the SavedModel too."""
-    kept = {name: value for name, value in source.metadata.items() if name not in ("files", "sha256", "signatures")}
+    inherited = {
+        name: value for name, value in source.metadata.items() if name not in ("files", "sha256", "signatures")
+    }
     libraries = {name: importlib.metadata.version(name) for name in chosen.libraries}
-    return kept | {"format": FORMAT, "versions": source.metadata["versions"] | libraries}
+    return inherited | {"format": FORMAT, "versions": source.metadata["versions"] | libraries}

@@ -26,7 +26,7 @@ def describe(directory: str | Path, trusted: bool = False) -> str:
     for name, signature in policy._model.signatures.items():
         _, inputs = signature.structured_input_signature
         inputs = {tensor.name: tensor for tensor in inputs.values()}  # arguments are called otherwise: no slashes
-        is_step = policy.recall is None or name in STEPS
+        is_step = policy.recurrent_spec is None or name in STEPS
         axes = ("batch",) if is_step else ("batch", "time")
         lines.append(
             f"  {name}({_tensors(policy, inputs, axes)}) -> {_tensors(policy, signature.structured_outputs, axes)}"
@@ -38,7 +38,7 @@ def describe(directory: str | Path, trusted: bool = False) -> str:
 
 def _tensors(policy: Policy, specs: dict[str, tf.TensorSpec], axes: tuple[str, ...]) -> str:
     """Inputs or outputs in their order."""
-    names = in_order(specs, policy.spec, policy.recall)
+    names = in_order(specs, policy.spec, policy.recurrent_spec)
     return ", ".join(f"{name}: {_described(specs[name], axes)}" for name in names)
 
 

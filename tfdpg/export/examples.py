@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfdpg.acting import ActingPolicy
-from tfdpg.environments import foreign, make
-from tfdpg.replay import Ring
+from tfdpg.acting import GreedyPolicy
+from tfdpg.environments import external_references, make
+from tfdpg.replay import ReplayBuffer
 from tfdpg.spec import Packed, Spec
 
 COUNT = 7
@@ -32,7 +32,7 @@ class Observations(NamedTuple):
     origin: str
 
 
-def example_observations(spec: Spec, replay: Ring, seed: int, count: int = COUNT) -> dict[str, np.ndarray]:
+def example_observations(spec: Spec, replay: ReplayBuffer, seed: int, count: int = COUNT) -> dict[str, np.ndarray]:
     """Raw observations, from the replay where it has some, else from the observation space.
 
     Args:
@@ -57,7 +57,7 @@ def sampled(spec: Spec, seed: int, count: int) -> dict[str, np.ndarray]:
     return _unpacked(spec, [spec.pack(space.sample()) for _ in range(count)])
 
 
-def measured_observations(spec: Spec, replay: Ring, seed: int) -> Observations:
+def measured_observations(spec: Spec, replay: ReplayBuffer, seed: int) -> Observations:
     """Observations of the replay buffer, to which samples of the observation space are added if it holds too few.
 
     Args:
@@ -65,17 +65,17 @@ def measured_observations(spec: Spec, replay: Ring, seed: int) -> Observations:
         replay: the replay buffer, which may be empty.
         seed: fixes the samples of the space.
     """
-    held = min(replay.size, MEASURED)
-    origins = [f"{held} from the replay buffer"] if held else []
-    values = example_observations(spec, replay, seed, held) if held else {}
-    if missing := MEASURED - held:
+    num_from_replay = min(replay.size, MEASURED)
+    origins = [f"{num_from_replay} from the replay buffer"] if num_from_replay else []
+    values = example_observations(spec, replay, seed, num_from_replay) if num_from_replay else {}
+    if missing := MEASURED - num_from_replay:
         values = _joined(values, sampled(spec, seed, missing))
         origins.append(f"{missing} drawn from the observation space")
     return Observations(values, " and ".join(origins))
 
 
-def carried_observations(
-    spec: Spec, policy: ActingPolicy, environment: Any, requests: Mapping[str, np.ndarray]
+def observations_of_export(
+    spec: Spec, policy: GreedyPolicy, environment: Any, requests: Mapping[str, np.ndarray]
 ) -> Observations:
     """Observations for an exported model that has no agent: of its environment, else near its warm-up requests.
 
@@ -99,12 +99,12 @@ def carried_observations(
     )
 
 
-def _visited(spec: Spec, policy: ActingPolicy, environment: Any) -> Observations:
+def _visited(spec: Spec, policy: GreedyPolicy, environment: Any) -> Observations:
     """Observations of episodes in which the policy acts; raises an exception, which says why, if there are none."""
     if not environment:
         raise ValueError("tfdpg.json does not name the environment")
     env_id, kwargs = environment["id"], {**environment["kwargs"], "render_mode": None}
-    if followed := foreign(env_id, kwargs):
+    if followed := external_references(env_id, kwargs):
         raise ValueError(f"the environment imports, or reads, {followed[0]!r}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -113,7 +113,7 @@ def _visited(spec: Spec, policy: ActingPolicy, environment: Any) -> Observations
             return Observations(_rolled_out(spec, policy, env), f"{MEASURED} that the policy met in {env_id}")
 
 
-def _rolled_out(spec: Spec, policy: ActingPolicy, env: Any) -> dict[str, np.ndarray]:
+def _rolled_out(spec: Spec, policy: GreedyPolicy, env: Any) -> dict[str, np.ndarray]:
     """As many observations as are measured, of one episode after another."""
     packed: list[Packed] = []
     episode = 0
@@ -134,7 +134,7 @@ def _near(spec: Spec, requests: Mapping[str, np.ndarray], count: int) -> dict[st
     """Samples of the observation space; where it is unbounded, normal ones with the requests' mean and deviation."""
     values, rng = sampled(spec, 0, count), np.random.default_rng(0)
     for leaf in spec.leaves:
-        if leaf.whole is None:
+        if leaf.integer_bounds is None:
             space: Any = leaf.space
             known = requests[leaf.name]
             drawn = rng.normal(known.mean(axis=0), known.std(axis=0), (count, *leaf.shape))

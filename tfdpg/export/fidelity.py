@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfdpg.export.contract import UNITS
-from tfdpg.export.memory import STEPS, follow
+from tfdpg.export.recurrent import STEPS, next_step_inputs
 from tfdpg.export.source import Source
 from tfdpg.export.verify import Inputs, Reference, Run, compare_signature, scale
 
@@ -27,14 +27,14 @@ def differences(
     """
     half = source.in_half_precision()
     returns = [name for name, unit in UNITS.items() if unit == "return"]
-    judged = [references[name](inputs) for name in source.signatures for inputs in source.cases[name]]
-    widest = max(scale(outputs[name]) for outputs in judged for name in returns if name in outputs)
+    expected_outputs = [references[name](inputs) for name in source.signatures for inputs in source.cases[name]]
+    widest = max(scale(outputs[name]) for outputs in expected_outputs for name in returns if name in outputs)
     summands = dict.fromkeys(returns, widest)  # a value near 0 may be the mean of large atoms
     largest = {
         name: compare_signature(name, run, references[name], source.cases[name], half, summands) for name in names
     }
-    if source.recall is not None:
-        wanted = iter(_actions(source, _asked(references), source.observations))
+    if source.recurrent_spec is not None:
+        wanted = iter(_actions(source, _as_run(references), source.observations))
         found = iter(_actions(source, run, source.observations))
         stepped = compare_signature("pi", lambda *_: next(found), lambda _: next(wanted), [{}] * STEPS, half)
         largest["pi"] = max(largest["pi"], stepped)
@@ -61,10 +61,10 @@ def action_error(source: Source, run: Run, references: Mapping[str, Reference], 
     spec = source.spec
     largest, means = [], []
     for rows in (observations, {name: values[:1] for name, values in observations.items()}):
-        wanted = _actions(source, _asked(references), rows)
+        wanted = _actions(source, _as_run(references), rows)
         for outputs, right in zip(_actions(source, run, rows), wanted, strict=True):
             off = np.abs(outputs["pi"] - right["pi"])
-            errors = off > 0 if spec.actions is not None else off / spec.half_range
+            errors = off > 0 if spec.actions is not None else off / spec.action_scale
             means.append(np.mean(errors))
             largest.append(means[-1] if spec.actions is not None else np.max(errors))
     steps = len(means) // 2  # those of all observations; then come those of the first one
@@ -73,18 +73,18 @@ def action_error(source: Source, run: Run, references: Mapping[str, Reference], 
 
 def _actions(source: Source, run: Run, observations: Inputs) -> list[dict[str, np.ndarray]]:
     """What `pi` gives; with a memory, at each step of episodes that see these observations in turn, without rewards."""
-    if source.recall is None:
+    if source.recurrent_spec is None:
         return [run("pi", observations)]
     count, steps = _count(observations), []
     given = run("initial_state", {"batch": np.array(count, np.int32)})
     for t in range(STEPS):
         rows = {name: np.roll(values, -t, axis=0) for name, values in observations.items()}
         steps.append(run("pi", rows | given))
-        given = follow(source.recall, steps[-1], np.zeros(count, np.float32))
+        given = next_step_inputs(source.recurrent_spec, steps[-1], np.zeros(count, np.float32))
     return steps
 
 
-def _asked(references: Mapping[str, Reference]) -> Run:
+def _as_run(references: Mapping[str, Reference]) -> Run:
     return lambda name, inputs: references[name](inputs)
 
 

@@ -32,16 +32,16 @@ def write_labels(directory: str | Path, labels: Mapping[str, int], base_path: st
         ValueError: a label is no plain word, there is no such version, or there are no labels.
     """
     directory = Path(directory)
-    there = versions(directory)
-    if not there:
+    existing = versions(directory)
+    if not existing:
         raise FileNotFoundError(f"No exported model in {directory}: expected {directory}/<integer version>")
     if not labels:
         raise reject("labels", "a version for each label, such as stable=1", labels)
     for label, version in labels.items():
         if not re.fullmatch(r"[\w.-]+", label, re.ASCII):
             raise reject("labels", "of letters, digits, `_`, `.` and `-`", label)
-        if natural(label, version) not in there:
-            raise reject(label, f"one of the versions {there}", version)
+        if natural(label, version) not in existing:
+            raise reject(label, f"one of the versions {existing}", version)
     for version in set(labels.values()):
         metadata(directory / str(version))
     served = "".join(f"        versions: {version}\n" for version in sorted(set(labels.values())))

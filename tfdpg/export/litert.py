@@ -70,7 +70,7 @@ def _converted(source: Source, names: Sequence[str], quantize: str | None) -> by
         graph = model.subgraphs[signature.subgraphIndex]
         graph.name = signature.signatureKey
         for tensors in (signature.inputs, signature.outputs):
-            order = in_order([each.name.decode() for each in tensors], source.spec, source.recall)
+            order = in_order([each.name.decode() for each in tensors], source.spec, source.recurrent_spec)
             tensors.sort(key=lambda each, order=order: order.index(each.name.decode()))
         _separate_outputs(signature.outputs, graph)
         graph.inputs = np.array([each.tensorIndex for each in signature.inputs], np.int32)

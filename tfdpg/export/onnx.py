@@ -52,7 +52,7 @@ def _converted(source: Source, name: str) -> Any:
 def _name_axes(graph: Any, source: Source, name: str) -> None:
     """Name the free axes of inputs and outputs `batch`, `time` and `levels`; tf2onnx gives each axis its own number."""
     inputs = source.inputs(name)
-    facts = signature_facts(inputs, source.signatures[name].structured_outputs, source.spec, source.recall)
+    facts = signature_facts(inputs, source.signatures[name].structured_outputs, source.spec, source.recurrent_spec)
     shapes = {one["name"]: one["shape"] for one in facts["inputs"]}
     shapes |= {output_name(one["name"], inputs): one["shape"] for one in facts["outputs"]}
     for tensor in (*graph.input, *graph.output):

@@ -128,7 +128,7 @@ def action_input(spec: Spec) -> dict[str, tf.TensorSpec]:
     return {"a": tf.TensorSpec([None, spec.act_dim], tf.float32, name="a")}
 
 
-def judged(signatures: Mapping[str, Signature]) -> Signature:
+def pi_and_q_signature(signatures: Mapping[str, Signature]) -> Signature:
     """`pi_and_q(x) → pi, q1, q2`: what a policy without a memory does, and what the critics say of it, in one call."""
 
     def compute(observation: Any) -> Outputs:

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.acting import Recall
+from tfdpg.acting import RecurrentSpec
 from tfdpg.export.contract import in_order
 from tfdpg.export.warmup import read_warmup
-from tfdpg.exported import LEVELS, loadable, metadata, recall_of
+from tfdpg.exported import LEVELS, loadable, metadata, recurrent_spec_of
 from tfdpg.spec import Spec
 
 HALF = (tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum)
@@ -23,7 +23,7 @@ class Source(NamedTuple):
         version: its directory.
         metadata: the content of its `tfdpg.json`.
         spec: the spaces.
-        recall: what its policy recalls of an episode; None where it has no memory.
+        recurrent_spec: what its policy recalls of an episode; None where it has no memory.
         model: keeps the variables of the signatures.
         signatures: functions of tensors by position, by name; every input has a rank.
         cases: for each signature inputs in batches of 1 and 7, on observations of the replay.
@@ -33,7 +33,7 @@ class Source(NamedTuple):
     version: Path
     metadata: dict[str, Any]
     spec: Spec
-    recall: Recall | None
+    recurrent_spec: RecurrentSpec | None
     model: Any
     signatures: Mapping[str, Any]
     cases: Mapping[str, Sequence[dict[str, np.ndarray]]]
@@ -53,12 +53,12 @@ class Source(NamedTuple):
         """
         facts = metadata(version)
         spec = Spec.from_json(facts)
-        recall = recall_of(spec, facts)
+        recurrent_spec = recurrent_spec_of(spec, facts)
         with loadable(version, trusted) as path:
             model = tf.saved_model.load(path)
         cases = {name: inputs for name, inputs in read_warmup(version).items() if name != "serving_default"}
-        signatures = {name: _by_position(model.signatures[name], spec, recall, batch) for name in cases}
-        return cls(version, facts, spec, recall, model, signatures, cases, batch)
+        signatures = {name: _by_position(model.signatures[name], spec, recurrent_spec, batch) for name in cases}
+        return cls(version, facts, spec, recurrent_spec, model, signatures, cases, batch)
 
     @property
     def observations(self) -> dict[str, np.ndarray]:
@@ -99,7 +99,7 @@ class Source(NamedTuple):
         tf.saved_model.save(module, directory, signatures={key: self.signatures[name] for key, name in names.items()})
 
 
-def _by_position(signature: Any, spec: Spec, recall: Recall | None, batch: int | None) -> Any:
+def _by_position(signature: Any, spec: Spec, recurrent_spec: RecurrentSpec | None, batch: int | None) -> Any:
     """A signature with its inputs in their order, each of them with a rank; `levels` has one for each observation.
 
     With a number `batch`, all shapes are fixed: inputs and outputs have that many rows, `levels` has as many columns as
@@ -107,7 +107,7 @@ def _by_position(signature: Any, spec: Spec, recall: Recall | None, batch: int |
     """
     _, given = signature.structured_input_signature
     arguments = {tensor.name: argument for argument, tensor in given.items()}  # a name may have a slash
-    names = [arguments[name] for name in in_order(arguments, spec, recall)]
+    names = [arguments[name] for name in in_order(arguments, spec, recurrent_spec)]
     ranked = []
     for tensor in (given[name] for name in names):
         shape: Any = (

@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow as tf
 from gymnasium import spaces
 
-from tfdpg.acting import Recall
+from tfdpg.acting import RecurrentSpec
 from tfdpg.arguments import reject
 from tfdpg.export.signature import Outputs, Signature
-from tfdpg.exported import named
+from tfdpg.exported import named_recurrent_inputs
 from tfdpg.networks import network_inputs
 from tfdpg.spec import Leaf, Spec
 
@@ -42,7 +42,7 @@ class PolicyStep(NamedTuple):
 
 
 def with_signatures_of(
-    library: str | None, spec: Spec, signatures: Mapping[str, Signature], recall: Recall | None = None
+    library: str | None, spec: Spec, signatures: Mapping[str, Signature], recurrent_spec: RecurrentSpec | None = None
 ) -> dict[str, Signature]:
     """The signatures of an export, and those that another library's clients ask for.
 
@@ -56,7 +56,7 @@ def with_signatures_of(
         library: "tf-agents", or None.
         spec: the spaces.
         signatures: what the export has anyway.
-        recall: what the policy recalls of an episode; None where it has no memory.
+        recurrent_spec: what the policy recalls of an episode; None where it has no memory.
 
     Raises:
         ValueError: another library.
@@ -65,9 +65,9 @@ def with_signatures_of(
         return dict(signatures)
     if library != "tf-agents":
         raise reject("signatures", 'None or "tf-agents"', library)
-    more = {"action": _action(spec, signatures["pi"], recall)}
-    if recall is not None:
-        more["get_initial_state"] = _initial_state(signatures["initial_state"], recall)
+    more = {"action": _action(spec, signatures["pi"], recurrent_spec)}
+    if recurrent_spec is not None:
+        more["get_initial_state"] = _initial_state(signatures["initial_state"], recurrent_spec)
     return {**signatures, **more}
 
 
@@ -94,10 +94,10 @@ def methods(spec: Spec, signatures: Mapping[str, Signature]) -> dict[str, Any]:
         outputs = signature.compute(None, **given)
         return PolicyStep(outputs["action"], [outputs[f"state/{i}"] for i in range(len(state))] or (), ())
 
-    def begin(batch_size: Any) -> Any:
+    def initial_state(batch_size: Any) -> Any:
         return list(signatures["get_initial_state"].compute(None, batch_size).values()) if state else ()
 
-    action, get_initial_state = tf.function(act, autograph=False), tf.function(begin, autograph=False)
+    action, get_initial_state = tf.function(act, autograph=False), tf.function(initial_state, autograph=False)
     action.get_concrete_function(time_step=time_step, policy_state=state or ())
     if not state:
         action.get_concrete_function(time_step=time_step)
@@ -105,23 +105,30 @@ def methods(spec: Spec, signatures: Mapping[str, Signature]) -> dict[str, Any]:
     return {"action": action, "get_initial_state": get_initial_state}
 
 
-def _action(spec: Spec, pi: Signature, recall: Recall | None) -> Signature:
-    names = [] if recall is None else _state(recall)
+def _action(spec: Spec, pi: Signature, recurrent_spec: RecurrentSpec | None) -> Signature:
+    names = [] if recurrent_spec is None else _state(recurrent_spec)
     inputs = {f"0/{name}": tf.TensorSpec([None], dtype, name=f"0/{name}") for name, dtype in STEP.items()}
     inputs |= {_place(spec, leaf): _tensor(spec, leaf) for leaf in spec.leaves}
     inputs |= {f"1/{i}": tf.TensorSpec(pi.inputs[name].shape, name=f"1/{i}") for i, name in enumerate(names)}
 
     def compute(_: None, **given: Any) -> Outputs:
         raw = {leaf.name: tf.cast(given[_place(spec, leaf)], leaf.dtype) for leaf in spec.leaves}
-        recalled = {name: given[f"1/{i}"] for i, name in enumerate(names)}
-        if recall is not None:
-            recalled |= {"r_before": given["0/reward"]} if recall.reward else {}
-            start, begins = named(recall, tf.constant(recall.start(1))), given["0/step_type"] == FIRST
-            recalled = {name: _where(begins, start[name], values) for name, values in recalled.items()}
-        outputs = pi.outputs(spec, network_inputs(spec, raw), **recalled)
+        recurrent_inputs = {name: given[f"1/{i}"] for i, name in enumerate(names)}
+        if recurrent_spec is not None:
+            recurrent_inputs |= {"r_before": given["0/reward"]} if recurrent_spec.uses_reward else {}
+            start, is_first = (
+                named_recurrent_inputs(recurrent_spec, tf.constant(recurrent_spec.initial_state(1))),
+                given["0/step_type"] == FIRST,
+            )
+            recurrent_inputs = {
+                name: _where(is_first, start[name], values) for name, values in recurrent_inputs.items()
+            }
+        outputs = pi.outputs(spec, network_inputs(spec, raw), **recurrent_inputs)
         state = dict(outputs)
-        if recall is not None and recall.action:  # the action before a non-finite observation stays the one before
-            state["a_before"] = tf.where(tf.math.is_nan(outputs["pi"]), recalled["a_before"], outputs["pi"])
+        if (
+            recurrent_spec is not None and recurrent_spec.uses_action
+        ):  # the action before a non-finite observation stays the one before
+            state["a_before"] = tf.where(tf.math.is_nan(outputs["pi"]), recurrent_inputs["a_before"], outputs["pi"])
         action = tf.reshape(outputs["pi"], [-1, *spec.act_shape])
         return {"action": action} | {f"state/{i}": state[name] for i, name in enumerate(names)}
 
@@ -133,24 +140,24 @@ def _action(spec: Spec, pi: Signature, recall: Recall | None) -> Signature:
         given |= {"0/reward": np.linspace(-1, 1, count, dtype=np.float32), "0/discount": np.ones(count, np.float32)}
         for leaf in spec.leaves:
             given[_place(spec, leaf)] = observations[leaf.name].astype(_tensor(spec, leaf).dtype.as_numpy_dtype)
-        past = pi.examples(observations)
-        return given | {f"1/{i}": past[name] for i, name in enumerate(names)}
+        example_state = pi.examples(observations)
+        return given | {f"1/{i}": example_state[name] for i, name in enumerate(names)}
 
     return Signature(compute, inputs, examples, axes=0)
 
 
-def _initial_state(begins: Signature, recall: Recall) -> Signature:
+def _initial_state(initial_state: Signature, recurrent_spec: RecurrentSpec) -> Signature:
     def compute(_: None, batch_size: Any) -> Outputs:
-        outputs = begins.compute(None, batch_size)
-        return {str(i): outputs[name] for i, name in enumerate(_state(recall))}
+        outputs = initial_state.compute(None, batch_size)
+        return {str(i): outputs[name] for i, name in enumerate(_state(recurrent_spec))}
 
     inputs = {"batch_size": tf.TensorSpec([], tf.int32, name="batch_size")}
-    return Signature(compute, inputs, lambda rows: {"batch_size": begins.examples(rows)["batch"]}, axes=0)
+    return Signature(compute, inputs, lambda rows: {"batch_size": initial_state.examples(rows)["batch"]}, axes=0)
 
 
-def _state(recall: Recall) -> list[str]:
+def _state(recurrent_spec: RecurrentSpec) -> list[str]:
     """What a client carries, in its order; the reward comes with the time step."""
-    return [name for name, _ in recall.parts] + ["a_before"] * recall.action
+    return [name for name, _ in recurrent_spec.parts] + ["a_before"] * recurrent_spec.uses_action
 
 
 def _place(spec: Spec, leaf: Leaf) -> str:
@@ -163,5 +170,5 @@ def _tensor(spec: Spec, leaf: Leaf) -> tf.TensorSpec:
     return tf.TensorSpec([None, *leaf.shape], dtype, name=_place(spec, leaf))
 
 
-def _where(begins: tf.Tensor, start: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    return tf.where(tf.reshape(begins, [-1, *[1] * (len(values.shape) - 1)]), start, values)
+def _where(is_first: tf.Tensor, start: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    return tf.where(tf.reshape(is_first, [-1, *[1] * (len(values.shape) - 1)]), start, values)

@@ -81,7 +81,7 @@ def compare_signature(
         found = run(name, inputs)
         if missing := sorted(set(outputs) - set(found)):
             raise ExportError(f"The signature {name!r} does not return {missing}; it returns {sorted(found)}")
-        rows = _alike(found, outputs) if in_half_precision else ...
+        rows = _equal_choices(found, outputs) if in_half_precision else ...
         for key, wanted in outputs.items():
             atol = scales[key] * (HALF_PRECISION if in_half_precision else ATOL)
             compare(name, found[key][rows], wanted[rows], atol)
@@ -111,9 +111,9 @@ def check_nonfinite(name: str, inputs: Inputs, observation: Collection[str], run
             continue
         finite = {**inputs, key: inputs[key].copy()}
         finite[key][0] = 0  # what a network sees in place of numbers that are not finite, also one that mixes rows
-        spoilt = {**inputs, key: inputs[key].copy()}
-        spoilt[key][0] = np.nan
-        clean, found = run(name, finite), run(name, spoilt)
+        nonfinite = {**inputs, key: inputs[key].copy()}
+        nonfinite[key][0] = np.nan
+        clean, found = run(name, finite), run(name, nonfinite)
         for output, values in found.items():
             if output in inputs:
                 holds = np.array_equal(values[0], inputs[output][0])
@@ -189,7 +189,7 @@ def scale(wanted: np.ndarray) -> float:
     return float(np.max(np.abs(wanted), initial=1, where=np.isfinite(wanted)))
 
 
-def _alike(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> Any:
+def _equal_choices(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> Any:
     """The rows in which the same whole numbers were chosen: in half precision two that nearly tie may change places."""
     chosen = [name for name, values in wanted.items() if np.issubdtype(values.dtype, np.integer)]
     return np.all([found[name] == wanted[name] for name in chosen], axis=0) if chosen else ...

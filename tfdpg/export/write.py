@@ -14,15 +14,15 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import files
-from tfdpg.acting import MLPActor, MLPCritic, Recall
+from tfdpg.acting import NumpyCritic, NumpyPolicy, RecurrentSpec
 from tfdpg.export.contract import signature_facts
-from tfdpg.export.memory import check_steps
+from tfdpg.export.numpy_policy import write_numpy_policy
+from tfdpg.export.recurrent import check_steps
 from tfdpg.export.signature import Signature
-from tfdpg.export.stock import write_stock
 from tfdpg.export.tf_agents import methods, with_signatures_of
 from tfdpg.export.verify import ATOL, BATCHES, HALF_PRECISION, check_nonfinite, verify
 from tfdpg.export.warmup import write_warmup
-from tfdpg.exported import FORMAT, METADATA, check_directory, described, move_to_next_version
+from tfdpg.exported import FORMAT, METADATA, check_directory, move_to_next_version, recurrent_metadata
 from tfdpg.networks import in_half_precision
 from tfdpg.spec import Spec
 
@@ -37,9 +37,9 @@ def write(
     signatures: Mapping[str, Signature],
     examples: Mapping[str, np.ndarray],
     metadata: Mapping[str, Any],
-    recall: Recall | None = None,
-    actor: MLPActor | None = None,
-    critics: Mapping[str, MLPCritic] = MappingProxyType({}),
+    recurrent_spec: RecurrentSpec | None = None,
+    actor: NumpyPolicy | None = None,
+    critics: Mapping[str, NumpyCritic] = MappingProxyType({}),
     library: str | None = None,
 ) -> Path:
     """Writes a new version of a model, verifies it, and only then moves it into place.
@@ -51,7 +51,7 @@ def write(
         signatures: the exported functions by name, `pi` among them, which becomes `serving_default` as well.
         examples: raw observations by input name, at least seven, to verify and to warm up with.
         metadata: what goes into `tfdpg.json` beside spaces and library versions.
-        recall: what the policy recalls of an episode; None where it has no memory.
+        recurrent_spec: what the policy recalls of an episode; None where it has no memory.
         actor: a stock policy's forward pass; None for others.
         critics: those of stock critics beside it, by the names of their signatures.
         library: whose signatures there are to be as well; see `with_signatures_of`.
@@ -65,15 +65,15 @@ def write(
         ExportError: the model that was written does not compute what the networks do.
         tfdpg.files.DiskFullError: the disk is full. Earlier versions stay as they are.
     """
-    directory, signatures = Path(directory), with_signatures_of(library, spec, signatures, recall)
+    directory, signatures = Path(directory), with_signatures_of(library, spec, signatures, recurrent_spec)
     check_directory(directory)
     made = files.make_directory(directory)
     try:
         functions = {name: signature.concrete(spec) for name, signature in signatures.items()}
-        stock = [] if actor is None else [actor, *critics.values()]
-        takes = functools.partial(_nbytes, networks, stock, [*functions.values()])
-        with files.writing(directory, takes), files.scratch_directory(directory) as scratch:
-            described_signatures = {name: _described(each, spec, recall) for name, each in functions.items()}
+        numpy_networks = [] if actor is None else [actor, *critics.values()]
+        required_bytes = functools.partial(_nbytes, networks, numpy_networks, [*functions.values()])
+        with files.writing(directory, required_bytes), files.scratch_directory(directory) as scratch:
+            described_signatures = {name: _described(each, spec, recurrent_spec) for name, each in functions.items()}
             functions |= {"serving_default": functions["pi"]}
             module = _RawVariables(networks.values())
             for name, method in (methods(spec, signatures) if library else {}).items():
@@ -82,18 +82,18 @@ def write(
             cases = _cases(spec, signatures, examples)
             half_precision = any(map(in_half_precision, networks.values()))
             references, checks = {name: s.reference(spec) for name, s in signatures.items()}, []
-            if recall is not None:
-                metadata = {**metadata, **described(recall)}
+            if recurrent_spec is not None:
+                metadata = {**metadata, **recurrent_metadata(recurrent_spec)}
                 tolerance = HALF_PRECISION if half_precision else ATOL
-                checks = [functools.partial(check_steps, networks["pi"], recall, examples, tolerance)]
+                checks = [functools.partial(check_steps, networks["pi"], recurrent_spec, examples, tolerance)]
             leaves = [leaf.name for leaf in spec.leaves]
             rows = [name for name, signature in signatures.items() if signature.axes == 1]
             checks += [functools.partial(check_nonfinite, name, cases[name][-1], leaves) for name in rows]
             verify(scratch, references, cases, half_precision, checks)
             if actor is not None:
-                write_stock(scratch, spec, actor, critics, recall, references, cases)
+                write_numpy_policy(scratch, spec, actor, critics, recurrent_spec, references, cases)
             write_warmup(scratch, directory.resolve().name, cases)
-            files.seal(scratch, METADATA, _describe(spec, metadata, described_signatures))
+            files.write_manifest(scratch, METADATA, _describe(spec, metadata, described_signatures))
             return move_to_next_version(scratch, directory)
     except BaseException:
         with contextlib.suppress(OSError):  # someone else uses the directory by now
@@ -103,12 +103,12 @@ def write(
 
 
 def _nbytes(
-    networks: Mapping[str, keras.Model], stock: Iterable[MLPActor | MLPCritic], functions: Iterable[Any]
+    networks: Mapping[str, keras.Model], numpy_networks: Iterable[NumpyPolicy | NumpyCritic], functions: Iterable[Any]
 ) -> int:
     """What a model takes, for the most part: its weights, those in `policy.npz`, and its graphs."""
     weights = sum(np.asarray(variable).nbytes for network in networks.values() for variable in network.variables)
     graphs = sum(function.graph.as_graph_def().ByteSize() for function in functions)
-    return weights + sum(each.weights.nbytes for each in stock) + graphs
+    return weights + sum(each.weights.nbytes for each in numpy_networks) + graphs
 
 
 def _cases(
@@ -137,10 +137,10 @@ class _RawVariables(tf.Module):
         self.raw = [variable.value for network in networks for variable in network.variables]
 
 
-def _described(function: Any, spec: Spec, recall: Recall | None) -> dict[str, Any]:
+def _described(function: Any, spec: Spec, recurrent_spec: RecurrentSpec | None) -> dict[str, Any]:
     """What `tfdpg.json` says of a signature."""
     inputs = {each.name: each for each in tf.nest.flatten(function.structured_input_signature)}
-    return {"file": "saved_model.pb"} | signature_facts(inputs, function.structured_outputs, spec, recall)
+    return {"file": "saved_model.pb"} | signature_facts(inputs, function.structured_outputs, spec, recurrent_spec)
 
 
 def _describe(spec: Spec, metadata: Mapping[str, Any], signatures: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Exported models, read: their directories, and policies that act. TensorFlow is loaded when a signature is asked."""
 
-from tfdpg.exported.policy import LEVELS, STOCK, Policy, load
-from tfdpg.exported.recalled import described, named, packed_inputs, recall_of, step
+from tfdpg.exported.policy import LEVELS, NUMPY_POLICY, Policy, load
+from tfdpg.exported.recurrent import named_recurrent_inputs, packed_inputs, recurrent_metadata, recurrent_spec_of, step
 from tfdpg.exported.safety import check_safe, loadable
 from tfdpg.exported.versions import (
     FORMAT,
@@ -19,21 +19,21 @@ __all__ = [
     "FORMAT",
     "LEVELS",
     "METADATA",
-    "STOCK",
+    "NUMPY_POLICY",
     "ExportError",
     "Policy",
     "check_directory",
     "check_safe",
     "copy",
-    "described",
+    "recurrent_metadata",
     "latest_version",
     "load",
     "loadable",
     "metadata",
     "move_to_next_version",
-    "named",
+    "named_recurrent_inputs",
     "packed_inputs",
-    "recall_of",
+    "recurrent_spec_of",
     "step",
     "versions",
 ]

@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from tfdpg.acting import ActingPolicy, load_actor
+from tfdpg.acting import GreedyPolicy, load_numpy_policy
 from tfdpg.arguments import real, reject
 from tfdpg.compat.tensorflow import import_tensorflow
-from tfdpg.exported.recalled import named, recall_of, step
+from tfdpg.exported.recurrent import named_recurrent_inputs, recurrent_spec_of, step
 from tfdpg.exported.safety import UnsafeModelError, loadable
 from tfdpg.exported.versions import ExportError, latest_version, metadata
 from tfdpg.spec import Packed, Spec
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Where the signature `z` is verified, and what `Policy.z` asks for by itself."""
-STOCK = "policy.npz"
-"""The file that stock policies have beside the SavedModel; see `tfdpg.acting.save_actor`."""
+NUMPY_POLICY = "policy.npz"
+"""The file that stock policies have beside the SavedModel; see `tfdpg.acting.save_numpy_policy`."""
 
 
-class Policy(ActingPolicy):
+class Policy(GreedyPolicy):
     """A policy and its critics from a SavedModel, which is loaded, with TensorFlow, when it is first asked.
 
     The critics of one with a memory judge whole sequences from an episode's start, `[time, ...]` or
@@ -36,7 +36,7 @@ class Policy(ActingPolicy):
         trusted: whether its SavedModel is loaded whatever it does.
         metadata: the content of `tfdpg.json`.
         spec: the spaces that it serves.
-        recall: what it recalls of an episode; None where it has no memory.
+        recurrent_spec: what it recalls of an episode; None where it has no memory.
 
     Example:
         ```python
@@ -52,10 +52,10 @@ class Policy(ActingPolicy):
         self.metadata: dict[str, Any] = metadata(directory)
         try:
             spec = Spec.from_json(self.metadata)
-            recall = recall_of(spec, self.metadata)
+            recurrent_spec = recurrent_spec_of(spec, self.metadata)
         except Exception as error:
             raise _unloadable(directory, error) from error
-        super().__init__(spec, recall, self._step)
+        super().__init__(spec, recurrent_spec, self._step)
 
     @functools.cached_property
     def _model(self) -> Any:
@@ -68,7 +68,7 @@ class Policy(ActingPolicy):
                 model = tf.saved_model.load(path)
             pi = model.signatures["pi"]
             found = _shapes(pi.structured_input_signature[1]), _shapes(pi.structured_outputs)
-            if found != (wanted := self._takes_and_gives()):
+            if found != (wanted := self._expected_tensors()):
                 raise ExportError(f"`pi` must take and give {wanted}, as tfdpg.json says. Received: {found}")
             return model
         except UnsafeModelError:
@@ -76,32 +76,32 @@ class Policy(ActingPolicy):
         except Exception as error:
             raise _unloadable(self.directory, error) from error
 
-    def _takes_and_gives(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _expected_tensors(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The types and shapes of the inputs and the outputs of `pi`, by name, without the batch."""
         discrete = self.spec.actions is not None
-        takes = {leaf.name: (leaf.dtype, leaf.shape) for leaf in self.spec.leaves}
-        gives: dict[str, Any] = {"pi": ("int64", ()) if discrete else ("float32", (self.spec.act_dim,))}
-        if self.recall is not None:
-            takes |= _shapes(named(self.recall, self.recall.start(1)))
-            gives |= {name: ("float32", (width,)) for name, width in self.recall.parts}
-        return takes, gives
+        inputs = {leaf.name: (leaf.dtype, leaf.shape) for leaf in self.spec.leaves}
+        outputs: dict[str, Any] = {"pi": ("int64", ()) if discrete else ("float32", (self.spec.act_dim,))}
+        if self.recurrent_spec is not None:
+            inputs |= _shapes(named_recurrent_inputs(self.recurrent_spec, self.recurrent_spec.initial_state(1)))
+            outputs |= {name: ("float32", (width,)) for name, width in self.recurrent_spec.parts}
+        return inputs, outputs
 
-    def numpy(self) -> ActingPolicy:
+    def numpy(self) -> GreedyPolicy:
         """The policy alone, computed in NumPy, for a process without TensorFlow; it begins anew.
 
         Raises:
             ValueError: its network is not a stock one.
             ExportError: `policy.npz` is damaged.
         """
-        if not (self.directory / STOCK).exists():
+        if not (self.directory / NUMPY_POLICY).exists():
             raise ValueError(
-                f"The model in {self.directory} has no {STOCK}: its policy is no stock network in float32."
+                f"The model in {self.directory} has no {NUMPY_POLICY}: its policy is no stock network in float32."
             )
         try:
-            actor = load_actor(self.directory / STOCK, self.spec, self.recall)
+            actor = load_numpy_policy(self.directory / NUMPY_POLICY, self.spec, self.recurrent_spec)
         except Exception as error:
             raise _unloadable(self.directory, error) from error
-        return ActingPolicy(self.spec, self.recall, actor.greedy)
+        return GreedyPolicy(self.spec, self.recurrent_spec, actor.greedy)
 
     def q1(self, observation: Any, action: Any, reward: Any = None) -> np.ndarray:
         """The first critic's values of actions in observations: one (a scalar) or a batch `[batch]`.
@@ -109,11 +109,11 @@ class Policy(ActingPolicy):
         Of one with a memory: of the steps of a sequence from an episode's start, `[time]`, or of a batch of them,
         `[batch, time]`; if rewards are remembered, `reward` are those of the steps.
         """
-        return self._judge("q1", observation, action, reward)["q1"]
+        return self._critic_outputs("q1", observation, action, reward)["q1"]
 
     def q2(self, observation: Any, action: Any, reward: Any = None) -> np.ndarray:
         """The second critic's values; the same as `q1`'s where there is only one."""
-        return self._judge("q2", observation, action, reward)["q2"]
+        return self._critic_outputs("q2", observation, action, reward)["q2"]
 
     def pi_and_q(self, observation: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The action as `policy(observation)` gives it, and `q1` and `q2` of it, in one call.
@@ -128,7 +128,11 @@ class Policy(ActingPolicy):
             ValueError: the policy has a memory, whose critics judge sequences, or the model is from before `pi_and_q`.
         """
         if "pi_and_q" not in self._model.signatures:
-            why = "it is older: export it again" if self.recall is None else "its critics judge sequences: see `q1`"
+            why = (
+                "it is older: export it again"
+                if self.recurrent_spec is None
+                else "its critics judge sequences: see `q1`"
+            )
             raise ValueError(f"The model in {self.directory} has no signature `pi_and_q`, since {why}.")
         outputs = self._run("pi_and_q", observation)
         return self.spec.shaped(outputs["pi"]), outputs["q1"], outputs["q2"]
@@ -154,7 +158,7 @@ class Policy(ActingPolicy):
         if "z" not in self._model.signatures:
             raise ValueError(f"The model in {self.directory} has no signature `z`: its critic gives values only.")
         wanted = np.array([real("levels", level, 0, 1) for level in np.atleast_1d(levels).tolist()], np.float32)
-        return self._judge("z", observation, action, reward, levels=wanted[None])
+        return self._critic_outputs("z", observation, action, reward, levels=wanted[None])
 
     def v(self, observation: Any) -> np.ndarray:
         """The value of one observation (a scalar) or of a batch `[batch]`, of an agent with a stochastic policy.
@@ -190,18 +194,20 @@ class Policy(ActingPolicy):
 
     def _step(self, packed: Packed) -> np.ndarray:
         """The policy's forward pass (see `tfdpg.acting.ForwardPass`)."""
-        return step(self.spec, self.recall, self._call, packed)
+        return step(self.spec, self.recurrent_spec, self._call, packed)
 
-    def _judge(self, name: str, observation: Any, action: Any, reward: Any, **others: Any) -> dict[str, np.ndarray]:
+    def _critic_outputs(
+        self, name: str, observation: Any, action: Any, reward: Any, **others: Any
+    ) -> dict[str, np.ndarray]:
         """What a critic says of actions in observations, or of sequences of them."""
-        if self.recall is None:
+        if self.recurrent_spec is None:
             packed = self.spec.pack(observation)
             given = () if self.spec.is_single(observation) else (len(packed[0]),)
         else:
             packed, given = self.spec.pack_steps(observation)
-        is_batch = len(given) == (1 if self.recall is None else 2)
+        is_batch = len(given) == (1 if self.recurrent_spec is None else 2)
         inputs = self.spec.unpack(packed) | {"a": self._actions("action", action, given)}
-        if self.recall is not None and self.recall.reward:
+        if self.recurrent_spec is not None and self.recurrent_spec.uses_reward:
             if np.shape(reward) != given:
                 raise reject("reward", f"numbers of shape {given}, those of the steps", reward)
             inputs["r"] = np.asarray(reward, np.float32).reshape(-1)

@@ -141,7 +141,7 @@ def _saver_functions(graph: Any, content: bytes) -> dict[str, frozenset[str]]:
     functions = {function.signature.name: function for function in graph.graph_def.library.function}
     filename = nodes.get(_node(saver.filename_tensor_name))
     used = {_node(tensor) for node in nodes.values() for tensor in node.input}
-    used |= {_node(text) for part in (graph.signature_def, graph.collection_def) for text in _texts(part.values())}
+    used |= {_node(text) for part in (graph.signature_def, graph.collection_def) for text in _strings(part.values())}
     found = {}
     for entry, operations in (
         (saver.save_tensor_name, SAVER - {"RestoreV2"}),
@@ -228,7 +228,7 @@ def _signatures_that_run(graph: Any, name: str) -> list[str]:
     return found
 
 
-def _texts(messages: Iterable[Any]) -> Iterator[str]:
+def _strings(messages: Iterable[Any]) -> Iterator[str]:
     """All texts in protocol buffers."""
     for message in messages:
         yield from re.findall(r'"((?:[^"\\]|\\.)*)"', str(message))

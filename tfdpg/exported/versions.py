@@ -62,12 +62,12 @@ def metadata(version: Path) -> dict[str, Any]:
     if not os.path.lexists(version / METADATA):
         raise FileNotFoundError(f"{version / METADATA} is missing: the SavedModel was not exported by tfdpg")
     try:
-        description = files.unseal(version, METADATA, FORMAT)
+        description = files.read_manifest(version, METADATA, FORMAT)
         paths = [path for path in version.rglob("*") if not path.is_dir()]
         if special := sorted(path for path in paths if not path.is_file()):
             raise files.DamagedError(f"{special[0]} is not a regular file")
-        held = {path.relative_to(version).as_posix() for path in paths}
-        if foreign := sorted(name for name in held - set(description["files"]) if name.startswith(LOADED)):
+        present = {path.relative_to(version).as_posix() for path in paths}
+        if foreign := sorted(name for name in present - set(description["files"]) if name.startswith(LOADED)):
             raise files.DamagedError(f"{version / foreign[0]} does not belong to it")
     except (OSError, ValueError, RecursionError) as error:
         raise ExportError(f"The exported model cannot be loaded: {error}") from error
@@ -107,8 +107,8 @@ def copy(version: Path, directory: str | Path, facts: Mapping[str, Any] = Mappin
         for name in description["files"]:
             (scratch / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(version / name, scratch / name)
-        kept = {key: value for key, value in description.items() if key not in ("files", "sha256")}
-        files.seal(scratch, METADATA, kept | dict(facts))
+        inherited = {key: value for key, value in description.items() if key not in ("files", "sha256")}
+        files.write_manifest(scratch, METADATA, inherited | dict(facts))
         return move_to_next_version(scratch, directory)
 
 

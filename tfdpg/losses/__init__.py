@@ -4,7 +4,7 @@ Every function takes any leading shape `[...]`, float32 or float64, and returns 
 """
 
 from tfdpg.losses.acer import (
-    SMALLEST,
+    MIN_PROBABILITY,
     acer_gradient_categorical,
     acer_gradient_gaussian,
     acer_v_target,
@@ -27,7 +27,7 @@ from tfdpg.losses.retrace import retrace
 from tfdpg.losses.td import bc_loss, clip_action_gradient, smooth_action, td_loss, td_target
 
 __all__ = [
-    "SMALLEST",
+    "MIN_PROBABILITY",
     "acer_gradient_categorical",
     "acer_gradient_gaussian",
     "acer_v_target",

@@ -9,7 +9,7 @@ from tensorflow.types.experimental import TensorLike
 
 from tfdpg.losses.td import same_shape
 
-SMALLEST = 1e-8
+MIN_PROBABILITY = 1e-8
 """Of a probability in a denominator or logarithm: softmax gives 0 where logits lie far apart."""
 
 
@@ -144,7 +144,7 @@ def trust_region(g: TensorLike, k: TensorLike, delta: float) -> tf.Tensor:
 def kl_gradient_categorical(average: TensorLike, probs: TensorLike) -> tf.Tensor:
     """∇_f KL[average ‖ f] = −average / f, on probabilities, `[..., A]`."""
     average, probs = same_shape(average=average, probs=probs)
-    return tf.stop_gradient(-average / tf.maximum(probs, SMALLEST))
+    return tf.stop_gradient(-average / tf.maximum(probs, MIN_PROBABILITY))
 
 
 def kl_gradient_gaussian(
@@ -164,7 +164,7 @@ def kl_gradient_gaussian(
 
 def entropy_gradient_categorical(probs: tf.Tensor) -> tf.Tensor:
     """∇ of the entropy −Σ f log f on probabilities, −(log f + 1), `[..., A]`."""
-    return tf.stop_gradient(-tf.math.log(tf.maximum(probs, SMALLEST)) - 1)
+    return tf.stop_gradient(-tf.math.log(tf.maximum(probs, MIN_PROBABILITY)) - 1)
 
 
 def entropy_gradient_gaussian(scale: tf.Tensor) -> tf.Tensor:

@@ -43,11 +43,11 @@ def project_categorical(atoms_from: TensorLike, probs: TensorLike, atoms_to: Ten
     position, probs = position + tf.zeros_like(probs), probs + tf.zeros_like(position)
     lower = tf.minimum(tf.floor(position), count - 2)
     upper_part = probs * (position - lower)
-    projected = _gather_up(lower, probs - upper_part, count) + _gather_up(lower + 1, upper_part, count)
+    projected = _scatter(lower, probs - upper_part, count) + _scatter(lower + 1, upper_part, count)
     return tf.reshape(projected, tf.concat([tf.shape(probs)[:-1], [count]], axis=0))
 
 
-def _gather_up(atom: tf.Tensor, probs: tf.Tensor, count: int) -> tf.Tensor:
+def _scatter(atom: tf.Tensor, probs: tf.Tensor, count: int) -> tf.Tensor:
     """Adds up probabilities `[..., m]` by the atoms that they go to: [n, count], n of all leading axes."""
     flat = tf.reshape(tf.cast(atom, tf.int32), [-1, atom.shape[-1]])
     rows = tf.broadcast_to(tf.range(tf.shape(flat)[0])[:, None], tf.shape(flat))

@@ -33,16 +33,16 @@ def retrace(q_tm1: TensorLike, v_t: TensorLike, r_t: TensorLike, discount_t: Ten
     q, v, r, discount, c = same_shape(q_tm1=q_tm1, v_t=v_t, r_t=r_t, discount_t=discount_t, c_t=c_t)
     steps = q.shape[-1] or 0
     decay = discount * c * tf.one_hot(steps - 1, steps, on_value=0, off_value=1, dtype=c.dtype)
-    targets = r + discount * v - decay * _later(q, 1)
+    targets = r + discount * v - decay * _shift(q, 1)
     # G_t = targets_t + decay_t G_{t+1}: each pass doubles the number of steps that a target has summed
     step = 1
     while step < steps:
-        targets += decay * _later(targets, step)
-        decay *= _later(decay, step)
+        targets += decay * _shift(targets, step)
+        decay *= _shift(decay, step)
         step *= 2
     return tf.stop_gradient(targets)
 
 
-def _later(x: Any, steps: int) -> tf.Tensor:
+def _shift(x: Any, steps: int) -> tf.Tensor:
     """x_{t + steps}, 0 beyond the end."""
     return tf.concat([x[..., steps:], tf.zeros_like(x[..., :steps])], axis=-1)

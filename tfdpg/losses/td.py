@@ -106,19 +106,19 @@ def smooth_action(
     return tf.clip_by_value(action + tf.clip_by_value(noise, -noise_clip, noise_clip), low, high)
 
 
-def clip_action_gradient(gradient: TensorLike, limit: float, half_range: TensorLike) -> tf.Tensor:
+def clip_action_gradient(gradient: TensorLike, limit: float, action_scale: TensorLike) -> tf.Tensor:
     """Shortens each gradient by an action to a norm of `limit`, measured with the action in half-ranges of its box.
 
     Args:
         gradient: ∇_a Q, [..., act_dim], in action units.
-        limit: the largest norm of half_range · ∇_a Q, above 0.
-        half_range: half the width of the action box, [act_dim].
+        limit: the largest norm of action_scale · ∇_a Q, above 0.
+        action_scale: half the width of the action box, [act_dim].
 
     Returns:
         The gradients, [..., act_dim], in action units.
     """
     gradient = tf.convert_to_tensor(gradient)
-    norm = tf.norm(gradient * tf.convert_to_tensor(half_range, gradient.dtype), axis=-1, keepdims=True)
+    norm = tf.norm(gradient * tf.convert_to_tensor(action_scale, gradient.dtype), axis=-1, keepdims=True)
     return gradient * (limit / tf.maximum(norm, limit))
 
 

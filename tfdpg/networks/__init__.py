@@ -4,27 +4,27 @@ Networks take raw observations and actions in the environment's units, and resca
 """
 
 from tfdpg.networks.acer_builders import acer_network, acer_numpy_actor, check_given_to_acer
-from tfdpg.networks.acer_critics import ACERCritic, ActionValues, Dueling, Separate
-from tfdpg.networks.acer_policies import ACERPolicy, CategoricalPolicy, GaussianPolicy
-from tfdpg.networks.actor import Actor, compiled_actor, flat_weights, stock_critic
-from tfdpg.networks.builders import check_given, critic_network, numpy_actor, policy_network
+from tfdpg.networks.acer_critics import ACERCritic, ActionValues, Dueling, SeparateCritic
+from tfdpg.networks.acer_policies import CategoricalPolicy, GaussianPolicy, PolicyDistribution
+from tfdpg.networks.actor import PolicyInference, compiled_actor, flat_weights, numpy_critic
+from tfdpg.networks.builders import check_given, critic_network, numpy_policy, policy_network
 from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width
 from tfdpg.networks.device import check_device
 from tfdpg.networks.distributions import Categorical, Mixture
 from tfdpg.networks.encoder import Normalizer, encoder, observation_inputs
+from tfdpg.networks.graph_cleanup import free_graphs
 from tfdpg.networks.heads import Head, HeadOptions, Value, head_of
-from tfdpg.networks.histories import Batch, Histories, unpack_histories
-from tfdpg.networks.lifetimes import graphs_are_freed
-from tfdpg.networks.memory import Memory
 from tfdpg.networks.mlp import mlp_actor, mlp_critic
 from tfdpg.networks.randomness import stateless_normal, stateless_uniform
-from tfdpg.networks.recurrent import Cells, Recurrent
+from tfdpg.networks.recurrent import Recurrent, RNNSpec
 from tfdpg.networks.renormalization import BatchRenormalization
+from tfdpg.networks.rnn import RNNStack
+from tfdpg.networks.sequences import Batch, SequenceBatch, unpack_sequences
 from tfdpg.networks.tensors import (
-    Estimate,
-    Sequences,
-    Taken,
-    Transitions,
+    CriticEstimate,
+    TransitionBatch,
+    WindowActions,
+    WindowBatch,
     bounded,
     flat_values,
     in_half_precision,
@@ -32,34 +32,34 @@ from tfdpg.networks.tensors import (
     over_steps,
     smallest,
     unpack_observation,
-    unpack_sequences,
     unpack_transitions,
+    unpack_windows,
 )
 
 __all__ = [
     "ActionValues",
-    "Actor",
+    "PolicyInference",
     "Batch",
     "BatchRenormalization",
     "Categorical",
-    "Cells",
+    "RNNSpec",
     "CategoricalPolicy",
     "Dueling",
-    "Estimate",
+    "CriticEstimate",
     "GaussianPolicy",
     "Head",
-    "Histories",
-    "Memory",
+    "SequenceBatch",
+    "RNNStack",
     "Recurrent",
     "HeadOptions",
     "Mixture",
     "Normalizer",
-    "Separate",
-    "Sequences",
+    "SeparateCritic",
+    "WindowBatch",
     "ACERCritic",
-    "ACERPolicy",
-    "Taken",
-    "Transitions",
+    "PolicyDistribution",
+    "WindowActions",
+    "TransitionBatch",
     "Value",
     "policy_network",
     "acer_network",
@@ -67,7 +67,7 @@ __all__ = [
     "check_given",
     "check_given_to_acer",
     "critic_network",
-    "numpy_actor",
+    "numpy_policy",
     "bounded",
     "check_critics",
     "check_device",
@@ -78,7 +78,7 @@ __all__ = [
     "encoder",
     "flat_values",
     "flat_weights",
-    "graphs_are_freed",
+    "free_graphs",
     "head_of",
     "in_half_precision",
     "mlp_actor",
@@ -89,11 +89,11 @@ __all__ = [
     "smallest",
     "stateless_normal",
     "stateless_uniform",
-    "unpack_histories",
-    "unpack_observation",
     "unpack_sequences",
+    "unpack_observation",
+    "unpack_windows",
     "unpack_transitions",
-    "stock_critic",
+    "numpy_critic",
 ]
 
 

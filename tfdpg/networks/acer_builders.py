@@ -5,8 +5,8 @@ from typing import Any
 
 import keras
 
-from tfdpg.acting import ACTIVATIONS, MLPActor, mlp
-from tfdpg.networks.acer_policies import ACERPolicy
+from tfdpg.acting import ACTIVATIONS, NumpyPolicy, mlp
+from tfdpg.networks.acer_policies import PolicyDistribution
 from tfdpg.networks.custom import check_loadable, check_separate, check_width, output_on_zeros
 from tfdpg.networks.encoder import Normalizer, observation_inputs
 from tfdpg.networks.heads import Value
@@ -17,7 +17,7 @@ OUTPUT_SCALE = 1e-4
 """Of the policy's last kernel, so that all actions are as likely at first, or means in the middle of the box."""
 
 
-def acer_network(options: Any, policy: ACERPolicy, name: str) -> Callable[[Any], keras.Model]:
+def acer_network(options: Any, policy: PolicyDistribution, name: str) -> Callable[[Any], keras.Model]:
     """What builds `pi`, `v` or `q1` from a component's context.
 
     With `shared_torso`, all networks of a context share features, and those which take no action hidden layers.
@@ -57,17 +57,21 @@ def acer_network(options: Any, policy: ACERPolicy, name: str) -> Callable[[Any],
     return build
 
 
-def acer_numpy_actor(spec: Spec, options: Any, policy: ACERPolicy, normalizer: Normalizer | None) -> MLPActor | None:
+def acer_numpy_actor(
+    spec: Spec, options: Any, policy: PolicyDistribution, normalizer: Normalizer | None
+) -> NumpyPolicy | None:
     """The forward pass of a built-in policy in NumPy; None where there is none."""
     if options.pi is not None or options.encoder is not None or options.activation not in ACTIVATIONS:
         return None
     if keras.config.dtype_policy().name != "float32":
         return None
     statistics = None if normalizer is None else (normalizer.epsilon, normalizer.clip)
-    return MLPActor(spec, mlp(options.hidden_units, options.activation), statistics, policy.output)
+    return NumpyPolicy(spec, mlp(options.hidden_units, options.activation), statistics, policy.output)
 
 
-def check_given_to_acer(spec: Spec, policy: ACERPolicy, given: Mapping[str, keras.Model | None], options: Any) -> None:
+def check_given_to_acer(
+    spec: Spec, policy: PolicyDistribution, given: Mapping[str, keras.Model | None], options: Any
+) -> None:
     """Check the user's own models, and the options beside them.
 
     Args:

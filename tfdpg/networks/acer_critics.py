@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdpg import losses
 from tfdpg.networks.acer_policies import CategoricalPolicy, GaussianPolicy
-from tfdpg.networks.tensors import Estimate, Sequences, flat_values, over_steps
+from tfdpg.networks.tensors import CriticEstimate, WindowBatch, flat_values, over_steps
 from tfdpg.streams import Purpose, stream
 
 Networks = Mapping[str, keras.Model]
@@ -25,8 +25,8 @@ class ACERCritic(abc.ABC):
 
     @abc.abstractmethod
     def estimate(
-        self, networks: Networks, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor, training: bool
-    ) -> Estimate:
+        self, networks: Networks, batch: WindowBatch, statistics: tf.Tensor, key: tf.Tensor, training: bool
+    ) -> CriticEstimate:
         """The values on windows.
 
         Args:
@@ -38,7 +38,7 @@ class ACERCritic(abc.ABC):
         """
 
     @abc.abstractmethod
-    def loss(self, estimate: Estimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
+    def loss(self, estimate: CriticEstimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
         """Half the squared errors of what it learns, summed, `[batch, T]`.
 
         Args:
@@ -65,14 +65,14 @@ class ActionValues(ACERCritic):
         self._policy = policy
 
     def estimate(
-        self, networks: Networks, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor, training: bool
-    ) -> Estimate:
+        self, networks: Networks, batch: WindowBatch, statistics: tf.Tensor, key: tf.Tensor, training: bool
+    ) -> CriticEstimate:
         """With the values of all actions, `[batch, T, actions]`, as those of other ones."""
         values = over_steps(networks["q1"], batch.observation, training=training)
-        q = self._taken(values[:, :-1], batch.action)
-        return Estimate(q, tf.reduce_sum(statistics * values, axis=-1), None, values[:, :-1])
+        q = self._select_actions(values[:, :-1], batch.action)
+        return CriticEstimate(q, tf.reduce_sum(statistics * values, axis=-1), None, values[:, :-1])
 
-    def loss(self, estimate: Estimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
+    def loss(self, estimate: CriticEstimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
         """½ (Q^ret − Q)²."""
         return 0.5 * losses.td_loss(estimate.q, target)
 
@@ -83,14 +83,14 @@ class ActionValues(ACERCritic):
     def q(self, networks: Networks, observation: Any, action: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
         """Q(s, a); NaN for what is no action."""
         values, taken = networks["q1"](observation), tf.expand_dims(action, -1)
-        return tf.where(self._policy.is_action(taken), self._taken(values, taken), math.nan)
+        return tf.where(self._policy.is_action(taken), self._select_actions(values, taken), math.nan)
 
-    def _taken(self, values: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
+    def _select_actions(self, values: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
         taken = tf.one_hot(self._policy.events(action), values.shape[-1])
         return tf.reduce_sum(taken * values, axis=-1)
 
 
-class Separate(ACERCritic):
+class SeparateCritic(ACERCritic):
     """`q1(s, a)` and `v(s)`, which share no network: V learns from Q."""
 
     names = ("q1", "v")
@@ -99,14 +99,14 @@ class Separate(ACERCritic):
         self._policy = policy
 
     def estimate(
-        self, networks: Networks, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor, training: bool
-    ) -> Estimate:
+        self, networks: Networks, batch: WindowBatch, statistics: tf.Tensor, key: tf.Tensor, training: bool
+    ) -> CriticEstimate:
         """With one other action, drawn from the policy."""
         other = self._policy.sample(statistics[:, :-1], 1, key)
-        q, q_other = self._values(networks, batch, tf.concat([batch.action[None], other], axis=0), training)
-        return Estimate(q, self._states(networks, batch, training), other[0], q_other)
+        q, q_other = self._action_values(networks, batch, tf.concat([batch.action[None], other], axis=0), training)
+        return CriticEstimate(q, self._state_values(networks, batch, training), other[0], q_other)
 
-    def loss(self, estimate: Estimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
+    def loss(self, estimate: CriticEstimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
         """½ (Q^ret − Q)² + ½ (V^target − V)², with min(1, ρ) (Q^ret − Q) + Q(s, a') for V^target, a' from the policy.
 
         Equation 14 has V in place of Q(s, a'), which holds V to Q where Q contains V, and leaves it alone here.
@@ -122,10 +122,12 @@ class Separate(ACERCritic):
         """Q(s, a)."""
         return flat_values(networks["q1"]([observation, action]))
 
-    def _states(self, networks: Networks, batch: Sequences, training: bool) -> tf.Tensor:
+    def _state_values(self, networks: Networks, batch: WindowBatch, training: bool) -> tf.Tensor:
         return over_steps(networks["v"], batch.observation, training=training, values=True)
 
-    def _values(self, networks: Networks, batch: Sequences, actions: tf.Tensor, training: bool) -> list[tf.Tensor]:
+    def _action_values(
+        self, networks: Networks, batch: WindowBatch, actions: tf.Tensor, training: bool
+    ) -> list[tf.Tensor]:
         """What `q1` says of actions `[n, batch, T, act_dim]`, `[batch, T]` for each of the n."""
         count = actions.shape[0]
         states = keras.tree.map_structure(lambda x: tf.repeat(x[None, :, :-1], count, axis=0), batch.observation)
@@ -134,7 +136,7 @@ class Separate(ACERCritic):
         return cast(list[tf.Tensor], tf.unstack(tf.reshape(values, actions.shape[:-1])))
 
 
-class Dueling(Separate):
+class Dueling(SeparateCritic):
     """A stochastic dueling network: Q̃(s, a) = V(s) + A(s, a) − mean_i A(s, u_i), with u_i drawn from the policy.
 
     Its A is the network `q1`. Wang et al. 2017, equation 13.
@@ -154,16 +156,18 @@ class Dueling(Separate):
         )
 
     def estimate(
-        self, networks: Networks, batch: Sequences, statistics: tf.Tensor, key: tf.Tensor, training: bool
-    ) -> Estimate:
+        self, networks: Networks, batch: WindowBatch, statistics: tf.Tensor, key: tf.Tensor, training: bool
+    ) -> CriticEstimate:
         """With one other action, drawn from the policy as the u_i are."""
         drawn = self._policy.sample(statistics[:, :-1], 1 + self._samples, key)
-        a, a_other, *others = self._values(networks, batch, tf.concat([batch.action[None], drawn], axis=0), training)
-        v = self._states(networks, batch, training)
+        a, a_other, *others = self._action_values(
+            networks, batch, tf.concat([batch.action[None], drawn], axis=0), training
+        )
+        v = self._state_values(networks, batch, training)
         base = v[:, :-1] - tf.add_n(others) / self._samples
-        return Estimate(base + a, v, drawn[0], base + a_other)
+        return CriticEstimate(base + a, v, drawn[0], base + a_other)
 
-    def loss(self, estimate: Estimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
+    def loss(self, estimate: CriticEstimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
         """½ (Q^ret − Q̃)² + ½ (V^target − V)²."""
         v = estimate.v[:, :-1]
         v_target = losses.acer_v_target(rho, target, estimate.q, v)

@@ -12,17 +12,25 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import losses
-from tfdpg.acting import BoxAction, CategoricalSampling, Exploration, GaussianSampling, LocScale, Output, Probabilities
+from tfdpg.acting import (
+    BoxAction,
+    CategoricalSampling,
+    Exploration,
+    GaussianOutput,
+    GaussianSampling,
+    OutputTransform,
+    Probabilities,
+)
 from tfdpg.arguments import reject
 from tfdpg.networks.randomness import stateless_normal
-from tfdpg.networks.tensors import Estimate, Taken, bounded
+from tfdpg.networks.tensors import CriticEstimate, WindowActions, bounded
 from tfdpg.spec import Spec
 
 LARGEST_LOG_RATIO = 30.0
 """Of two densities, so that an importance weight is a finite number."""
 
 
-class ACERPolicy(abc.ABC):
+class PolicyDistribution(abc.ABC):
     """A policy by the distribution that it draws actions from.
 
     Attributes:
@@ -32,7 +40,7 @@ class ACERPolicy(abc.ABC):
         record_width: the numbers in a record.
     """
 
-    output: Output
+    output: OutputTransform
     exploration: Exploration
     dimensions: int
     record_width: int
@@ -66,12 +74,14 @@ class ACERPolicy(abc.ABC):
         """The traces `[...]` of the returns in the policy's gradient, from those of Retrace."""
 
     @abc.abstractmethod
-    def gradient(self, statistics: tf.Tensor, taken: Taken, estimate: Estimate, c: float) -> tf.Tensor:
+    def gradient(
+        self, statistics: tf.Tensor, window_actions: WindowActions, estimate: CriticEstimate, c: float
+    ) -> tf.Tensor:
         """ACER's truncated policy gradient with bias correction, on the statistics.
 
         Args:
             statistics: of the policy.
-            taken: the actions taken, and what is known of them.
+            window_actions: the actions taken, and what is known of them.
             estimate: what the critic says of other actions.
             c: where importance weights are truncated.
         """
@@ -99,7 +109,7 @@ class ACERPolicy(abc.ABC):
         return tf.stop_gradient(tf.exp(tf.minimum(log_ratio, LARGEST_LOG_RATIO)))
 
 
-class CategoricalPolicy(ACERPolicy):
+class CategoricalPolicy(PolicyDistribution):
     """Probabilities of the actions of a Discrete space."""
 
     dimensions = 1
@@ -129,7 +139,7 @@ class CategoricalPolicy(ACERPolicy):
         """Of indices from 0."""
         from tensorflow_probability import distributions as tfd
 
-        return tfd.Categorical(probs=tf.maximum(parameters, losses.SMALLEST))
+        return tfd.Categorical(probs=tf.maximum(parameters, losses.MIN_PROBABILITY))
 
     def events(self, action: tf.Tensor) -> tf.Tensor:
         """Indices from 0, `[...]`; what is no action, where no step was taken, becomes one."""
@@ -147,10 +157,14 @@ class CategoricalPolicy(ACERPolicy):
         """Retrace's own."""
         return c
 
-    def gradient(self, statistics: tf.Tensor, taken: Taken, estimate: Estimate, c: float) -> tf.Tensor:
+    def gradient(
+        self, statistics: tf.Tensor, window_actions: WindowActions, estimate: CriticEstimate, c: float
+    ) -> tf.Tensor:
         """With all other actions."""
-        values = estimate.q_other, taken.target, taken.v
-        return losses.acer_gradient_categorical(statistics, taken.behaviour, self.events(taken.action), *values, c)
+        values = estimate.q_other, window_actions.target, window_actions.v
+        return losses.acer_gradient_categorical(
+            statistics, window_actions.behaviour, self.events(window_actions.action), *values, c
+        )
 
     def kl_gradient(self, average: tf.Tensor, statistics: tf.Tensor) -> tf.Tensor:
         """On the probabilities."""
@@ -169,7 +183,7 @@ class CategoricalPolicy(ACERPolicy):
         return {"probs": output}
 
 
-class GaussianPolicy(ACERPolicy):
+class GaussianPolicy(PolicyDistribution):
     """A Gaussian with independent dimensions, whose mean is in the action box.
 
     Args:
@@ -181,7 +195,7 @@ class GaussianPolicy(ACERPolicy):
     def __init__(self, spec: Spec, sigma: float, learns_scale: bool):
         self._spec, self._sigma, self._learns_scale = spec, sigma, learns_scale
         self.dimensions, self.record_width = spec.act_dim, 2 * spec.act_dim
-        self.output = LocScale(spec, sigma) if learns_scale else BoxAction(spec)
+        self.output = GaussianOutput(spec, sigma) if learns_scale else BoxAction(spec)
         self.exploration = GaussianSampling(spec, sigma)
 
     def check(self, output: np.ndarray) -> None:
@@ -204,7 +218,7 @@ class GaussianPolicy(ACERPolicy):
     def recorded(self, record: tf.Tensor) -> tf.Tensor:
         """Means and scales, which a record has in the environment's units."""
         loc, scale = tf.split(record, 2, axis=-1)
-        return tf.concat([self.events(loc), scale / self._spec.half_range], axis=-1)
+        return tf.concat([self.events(loc), scale / self._spec.action_scale], axis=-1)
 
     def distribution(self, parameters: tf.Tensor) -> Any:
         """Of actions in half-ranges from the middle of the box."""
@@ -214,7 +228,7 @@ class GaussianPolicy(ACERPolicy):
 
     def events(self, action: tf.Tensor) -> tf.Tensor:
         """In half-ranges from the middle of the box, `[..., act_dim]`."""
-        return (action - self._spec.center) / self._spec.half_range
+        return (action - self._spec.center) / self._spec.action_scale
 
     def sample(self, statistics: tf.Tensor, count: int, key: tf.Tensor) -> tf.Tensor:
         """Drawn actions in the environment's units, `[count, ..., act_dim]`, without gradient, a function of `key`."""
@@ -223,18 +237,20 @@ class GaussianPolicy(ACERPolicy):
     def transformed(self, statistics: tf.Tensor, noise: Any) -> tf.Tensor:
         """The actions that standard normal numbers `[..., act_dim]` stand for, in the environment's units."""
         loc, scale = tf.split(tf.stop_gradient(self.parameters(statistics)), 2, axis=-1)
-        return self._spec.center + self._spec.half_range * (loc + scale * noise)
+        return self._spec.center + self._spec.action_scale * (loc + scale * noise)
 
     def trace(self, c: tf.Tensor) -> tf.Tensor:
         """1: Q^opc corrects by no importance weights."""
         return tf.ones_like(c)
 
-    def gradient(self, statistics: tf.Tensor, taken: Taken, estimate: Estimate, c: float) -> tf.Tensor:
+    def gradient(
+        self, statistics: tf.Tensor, window_actions: WindowActions, estimate: CriticEstimate, c: float
+    ) -> tf.Tensor:
         """With one other action, drawn from the policy."""
         parameters, other = self.parameters(statistics), cast(tf.Tensor, estimate.other)
         loc, scale = tf.split(parameters, 2, axis=-1)
-        here = taken.rho, self.events(taken.action), taken.target, taken.v
-        there = self.ratio(parameters, taken.behaviour, other), self.events(other), estimate.q_other
+        here = window_actions.rho, self.events(window_actions.action), window_actions.target, window_actions.v
+        there = self.ratio(parameters, window_actions.behaviour, other), self.events(other), estimate.q_other
         return self._on_statistics(*losses.acer_gradient_gaussian(loc, scale, *here, *there, c))
 
     def kl_gradient(self, average: tf.Tensor, statistics: tf.Tensor) -> tf.Tensor:
@@ -254,7 +270,7 @@ class GaussianPolicy(ACERPolicy):
     def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
         """`loc` and `scale` `[batch, act_dim]`, in the environment's units."""
         _, scale = tf.split(self.parameters(self.statistics(output)), 2, axis=-1)
-        return {"loc": self._loc(output), "scale": scale * self._spec.half_range}
+        return {"loc": self._loc(output), "scale": scale * self._spec.action_scale}
 
     def _loc(self, output: tf.Tensor) -> tf.Tensor:
         return tf.split(output, 2, axis=-1)[0] if self._learns_scale else output

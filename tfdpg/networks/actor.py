@@ -9,37 +9,42 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.acting import MLPActor, MLPCritic
+from tfdpg.acting import NumpyCritic, NumpyPolicy
 from tfdpg.networks.distributions import Categorical, Mixture
 from tfdpg.networks.heads import Value, head_of
 from tfdpg.networks.tensors import unpack_observation
 from tfdpg.spec import Packed, Spec
 
 HEADS = {Value: "value", Categorical: "categorical", Mixture: "mixture"}
-"""The names of heads in `tfdpg.acting.MLPCritic`."""
+"""The names of heads in `tfdpg.acting.NumpyCritic`."""
 
 
-class Actor:
+class PolicyInference:
     """A policy's network for acting: in NumPy where there is a forward pass, else as a compiled call.
 
     Args:
         spec: the spaces.
         pi: the policy, observation → `[batch, n]`, actions or what they are chosen by.
-        numpy_actor: its forward pass in NumPy, which takes copies of the weights; None for a network that has none.
+        numpy_policy: its forward pass in NumPy, which takes copies of the weights; None for a network that has none.
         device: where the compiled call runs.
-        recalled: the numbers that come with an observation where the policy has a memory (see `tfdpg.acting.Recall`).
+        recurrent_width: the width of the recurrent inputs (see `tfdpg.acting.RecurrentSpec`); 0 without any.
     """
 
     def __init__(
-        self, spec: Spec, pi: keras.Model, numpy_actor: MLPActor | None, device: str | None = None, recalled: int = 0
+        self,
+        spec: Spec,
+        pi: keras.Model,
+        numpy_policy: NumpyPolicy | None,
+        device: str | None = None,
+        recurrent_width: int = 0,
     ):
-        self._pi, self._numpy_actor = pi, numpy_actor
-        self._compiled = compiled_actor(spec, pi, device, recalled)
+        self._pi, self._numpy_policy = pi, numpy_policy
+        self._compiled = compiled_actor(spec, pi, device, recurrent_width)
         self.refresh()
 
     def __call__(self, packed: Packed) -> np.ndarray:
-        """Outputs `[lanes, n]`, with the weights last given to `load` or taken by `refresh`."""
-        return self._compiled(packed) if self._numpy_actor is None else self._numpy_actor(packed)
+        """Outputs `[num_envs, n]`, with the weights last given to `load` or taken by `refresh`."""
+        return self._compiled(packed) if self._numpy_policy is None else self._numpy_policy(packed)
 
     def predict(self, packed: Packed) -> np.ndarray:
         """Outputs `[batch, n]`, with the weights that the policy has now."""
@@ -48,44 +53,47 @@ class Actor:
     @property
     def weights_from(self) -> keras.Model | None:
         """The network whose weights `load` wants; None if it wants none."""
-        return None if self._numpy_actor is None else self._pi
+        return None if self._numpy_policy is None else self._pi
 
     def load(self, weights: np.ndarray) -> None:
         """Takes the weights of `weights_from`, flat (see `flat_weights`)."""
-        if self._numpy_actor is not None:
-            self._numpy_actor.load(weights)
+        if self._numpy_policy is not None:
+            self._numpy_policy.load(weights)
 
     def refresh(self) -> None:
         """Takes the weights that the policy has now."""
-        if self._numpy_actor is not None:
+        if self._numpy_policy is not None:
             self.load(flat_weights(self._pi).numpy())
 
     def snapshot(self) -> Callable[[Packed], np.ndarray]:
         """An actor with the weights of now, which later `load`s leave alone."""
-        return self.stock() or self._compiled
+        return self.numpy_policy() or self._compiled
 
-    def stock(self) -> MLPActor | None:
+    def numpy_policy(self) -> NumpyPolicy | None:
         """The forward pass in NumPy with the weights of now; None where there is none."""
-        if self._numpy_actor is None:
+        if self._numpy_policy is None:
             return None
-        actor = copy.copy(self._numpy_actor)
+        actor = copy.copy(self._numpy_policy)
         actor.load(flat_weights(self._pi).numpy())
         return actor
 
 
 def compiled_actor(
-    spec: Spec, pi: keras.Model, device: str | None = None, recalled: int = 0
+    spec: Spec, pi: keras.Model, device: str | None = None, recurrent_width: int = 0
 ) -> Callable[[Packed], np.ndarray]:
     """From packed observations to a policy's outputs, one compiled call for any number of lanes, on `device`.
 
-    With a memory, what is recalled comes as a matrix of its own at the end, `[lanes, recalled]`.
+    With a memory, what is recalled comes as a matrix of its own at the end, `[num_envs, recurrent_width]`.
     """
-    matrices = [*zip(spec.groups, spec.widths, strict=True), *([("float32", recalled)] if recalled else [])]
+    matrices = [
+        *zip(spec.groups, spec.widths, strict=True),
+        *([("float32", recurrent_width)] if recurrent_width else []),
+    ]
     signature = tuple(tf.TensorSpec([None, width], group) for group, width in matrices)
 
     def act(packed: tuple[tf.Tensor, ...]) -> tf.Tensor:
         observation = unpack_observation(spec, packed)
-        return pi((observation, packed[-1]) if recalled else observation)
+        return pi((observation, packed[-1]) if recurrent_width else observation)
 
     @functools.cache
     def concrete() -> Any:
@@ -103,12 +111,12 @@ def flat_weights(network: keras.Model) -> tf.Tensor:
     return tf.concat([tf.reshape(weight.value, [-1]) for weight in network.weights], axis=0)
 
 
-def stock_critic(spec: Spec, actor: MLPActor, critic: keras.Model) -> MLPCritic | None:
+def numpy_critic(spec: Spec, actor: NumpyPolicy, critic: keras.Model) -> NumpyCritic | None:
     """The forward pass of a stock critic with the weights of now, beside that of its policy; None without a head."""
     head = head_of(critic)
     kind = next((name for kind, name in HEADS.items() if isinstance(head, kind)), None)
     if head is None or kind is None:
         return None
-    stock = MLPCritic(spec, actor.torso, actor.normalizer, kind, head.bias.shape[0])
-    stock.load(flat_weights(critic).numpy())
-    return stock
+    forward_pass = NumpyCritic(spec, actor.torso, actor.normalizer, kind, head.bias.shape[0])
+    forward_pass.load(flat_weights(critic).numpy())
+    return forward_pass

@@ -5,12 +5,12 @@ from typing import Any, cast
 
 import keras
 
-from tfdpg.acting import ACTIVATIONS, BoxAction, MLPActor, Output, make_torso
+from tfdpg.acting import ACTIVATIONS, BoxAction, NumpyPolicy, OutputTransform, make_torso
 from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width, warn_of_range
 from tfdpg.networks.encoder import Normalizer
 from tfdpg.networks.heads import HeadOptions, Value
 from tfdpg.networks.mlp import mlp_actor, mlp_critic
-from tfdpg.networks.recurrent import Cells, recurrent_actor, recurrent_critic
+from tfdpg.networks.recurrent import RNNSpec, recurrent_actor, recurrent_critic
 from tfdpg.spec import Spec
 
 
@@ -22,7 +22,7 @@ def hidden_layers_of(options: Any) -> dict[str, Any]:
 
 
 def policy_network(
-    options: Any, output: Output | None = None, cells: Cells | None = None
+    options: Any, output: OutputTransform | None = None, cells: RNNSpec | None = None
 ) -> Callable[[Any], keras.Model]:
     """What builds a policy (see `mlp_actor`) from a component's context.
 
@@ -42,7 +42,7 @@ def policy_network(
 
 
 def critic_network(
-    options: Any, name: str, head: HeadOptions | None = None, cells: Cells | None = None
+    options: Any, name: str, head: HeadOptions | None = None, cells: RNNSpec | None = None
 ) -> Callable[[Any], keras.Model]:
     """What builds a critic (see `mlp_critic`) from a component's context.
 
@@ -67,9 +67,13 @@ def _given(options: Any, context: Any) -> dict[str, Any]:
     return layers | {"encoder": context.encoder, "normalizer": context.normalizer}
 
 
-def numpy_actor(
-    spec: Spec, options: Any, output: Output | None, normalizer: Normalizer | None, cells: Cells | None = None
-) -> MLPActor | None:
+def numpy_policy(
+    spec: Spec,
+    options: Any,
+    output: OutputTransform | None,
+    normalizer: Normalizer | None,
+    cells: RNNSpec | None = None,
+) -> NumpyPolicy | None:
     """The forward pass of a built-in policy in NumPy; None where there is none.
 
     Args:
@@ -79,7 +83,7 @@ def numpy_actor(
         normalizer: a layer such as the policy has; None where observations are not normalised.
         cells: of a recurrent policy.
     """
-    kinds = () if cells is None else cells.kinds
+    kinds = () if cells is None else cells.cell_kinds
     known = options.activation in ACTIVATIONS and all(kind for kind, _ in kinds)
     if options.pi is not None or options.encoder is not None or not known:
         return None
@@ -87,7 +91,9 @@ def numpy_actor(
         return None
     statistics = None if normalizer is None else (normalizer.epsilon, normalizer.clip)
     torso = make_torso(**hidden_layers_of(options))
-    return MLPActor(spec, torso, statistics, output, cast(Any, kinds), None if cells is None else cells.recall)
+    return NumpyPolicy(
+        spec, torso, statistics, output, cast(Any, kinds), None if cells is None else cells.recurrent_spec
+    )
 
 
 def check_given(
@@ -96,7 +102,7 @@ def check_given(
     options: Any,
     *,
     head: HeadOptions | None = None,
-    output: Output | None = None,
+    output: OutputTransform | None = None,
 ) -> None:
     """Check the user's own models, and the options beside them.
 

@@ -22,11 +22,11 @@ def check_device(device: str | None, networks: Mapping[str, keras.Model]) -> str
     for name, network in networks.items():
         if not isinstance(network, keras.Model):
             continue  # the checks of networks say so
-        places = {_short(variable.value.device) for variable in network.variables}
-        if places - {_short(device)}:
+        devices = {_short(variable.value.device) for variable in network.variables}
+        if devices - {_short(device)}:
             raise ValueError(
                 f"`{name}` must be on `device`: build it inside `with tf.device({device!r})`. "
-                f"Received: device={device!r}, and weights on {sorted(places)}"
+                f"Received: device={device!r}, and weights on {sorted(devices)}"
             )
     return device
 

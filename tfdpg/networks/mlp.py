@@ -7,11 +7,11 @@ from typing import Any
 
 import keras
 
-from tfdpg.acting import BoxAction, LocScale, Output, Probabilities, Torso, feature_columns, make_torso
+from tfdpg.acting import BoxAction, GaussianOutput, OutputTransform, Probabilities, Torso, feature_columns, make_torso
 from tfdpg.acting.outputs import MIN_SIGMA
 from tfdpg.acting.torsos import EXPANSION, Hidden, Layer, Norm, Residual
 from tfdpg.networks.encoder import Normalizer, observation_inputs
-from tfdpg.networks.encoder import encoder as stock_encoder
+from tfdpg.networks.encoder import encoder as built_in_encoder
 from tfdpg.networks.heads import Head, Value
 from tfdpg.networks.renormalization import BatchRenormalization
 from tfdpg.spec import Spec
@@ -30,7 +30,7 @@ def mlp_actor(
     normalizer: Normalizer | None = None,
     l2: float = 0.0,
     seed: int = 0,
-    output: Output | None = None,
+    output: OutputTransform | None = None,
 ) -> keras.Model:
     """A policy: features, hidden layers, tanh, then each dimension stretched to its bounds.
 
@@ -60,7 +60,7 @@ def mlp_actor(
     return keras.Model(observation, actor_torso(spec, layers, x, seed=seed, l2=l2, output=output), name="pi")
 
 
-def actor_torso(spec: Spec, layers: Torso, x: Any, *, seed: int, l2: float, output: Output | None) -> Any:
+def actor_torso(spec: Spec, layers: Torso, x: Any, *, seed: int, l2: float, output: OutputTransform | None) -> Any:
     """From features `[batch, n]`, or what is remembered, to what `mlp_actor` gives; see there."""
     depths = list(enumerate(layers.pi))
     if layers.has_branches:
@@ -71,21 +71,21 @@ def actor_torso(spec: Spec, layers: Torso, x: Any, *, seed: int, l2: float, outp
     return actor_output(output or BoxAction(spec), x, kernel_initializer=kernel, kernel_regularizer=_regularizer(l2))
 
 
-def actor_output(output: Output, x: Any, **kernel: Any) -> Any:
+def actor_output(output: OutputTransform, x: Any, **kernel: Any) -> Any:
     """Keras' form of what is made of an actor's last layer, which has a `kernel`, for `[batch, features]`."""
     return keras_form(output, keras.layers.Dense(output.units, **kernel, dtype="float32")(x))
 
 
 @functools.singledispatch
-def keras_form(output: Output, x: Any) -> Any:
-    """Keras' form of an `Output`, for the numbers `[batch, units]` of the last layer; each kind registers its own."""
+def keras_form(output: OutputTransform, x: Any) -> Any:
+    """Keras' form of an `OutputTransform`, for the last layer's `[batch, units]`; each kind registers its own."""
     raise TypeError(f"There is no Keras form of {output}")
 
 
 @keras_form.register
 def _box_action(output: BoxAction, x: Any) -> Any:
-    stretched = keras.layers.Rescaling(output.half_range.tolist(), output.center.tolist(), dtype="float32")
-    return stretched(keras.layers.Activation("tanh", dtype="float32")(x))
+    rescaled = keras.layers.Rescaling(output.action_scale.tolist(), output.center.tolist(), dtype="float32")
+    return rescaled(keras.layers.Activation("tanh", dtype="float32")(x))
 
 
 @keras_form.register
@@ -94,10 +94,10 @@ def _probabilities(output: Probabilities, x: Any) -> Any:
 
 
 @keras_form.register
-def _loc_scale(output: LocScale, x: Any) -> Any:
+def _loc_scale(output: GaussianOutput, x: Any) -> Any:
     act_dim = output.units // 2
     above: Any = keras.ops.softplus(x[:, act_dim:] + output.offset)
-    scale = keras.layers.Rescaling(output.mean.half_range.tolist(), dtype="float32")(above + MIN_SIGMA)
+    scale = keras.layers.Rescaling(output.mean.action_scale.tolist(), dtype="float32")(above + MIN_SIGMA)
     return keras.layers.Concatenate(dtype="float32")([_box_action(output.mean, x[:, :act_dim]), scale])
 
 
@@ -169,12 +169,12 @@ def action_input(spec: Spec) -> Any:
 
 def features(spec: Spec, encoder: keras.Model | None, normalizer: Normalizer | None) -> keras.Model:
     """The stock encoder, or a copy of one's own."""
-    return stock_encoder(spec, normalizer) if encoder is None else copy.deepcopy(encoder)
+    return built_in_encoder(spec, normalizer) if encoder is None else copy.deepcopy(encoder)
 
 
 def scaled_action(spec: Spec, action: Any) -> Any:
     """Actions from the environment's units to [-1, 1]."""
-    return keras.layers.Rescaling((1 / spec.half_range).tolist(), (-spec.center / spec.half_range).tolist())(action)
+    return keras.layers.Rescaling((1 / spec.action_scale).tolist(), (-spec.center / spec.action_scale).tolist())(action)
 
 
 def hidden_layers(x: Any, layers: Sequence[Layer], seed: int) -> Any:

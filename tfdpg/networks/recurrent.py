@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfdpg.acting import Output, Recall, make_torso
+from tfdpg.acting import OutputTransform, RecurrentSpec, make_torso
 from tfdpg.networks.encoder import Normalizer, observation_inputs
 from tfdpg.networks.heads import Head
-from tfdpg.networks.memory import Memory, kind_of, make_cells, output_width, part_names
 from tfdpg.networks.mlp import action_input, actor_torso, critic_torso, features
+from tfdpg.networks.rnn import RNNStack, cell_name, make_cells, output_width, part_names
 from tfdpg.networks.tensors import over_steps
 from tfdpg.spec import Spec
 
@@ -21,56 +21,59 @@ class Recurrent(keras.Model):
 
     Args:
         encoder: from observations to features.
-        before: from what came before (see `Recall`) to numbers that are as large as features.
-        memory: from both to what is remembered; it has its weights already.
+        previous_scaling: from what came before (see `RecurrentSpec`) to numbers that are as large as features.
+        rnn: from both to what is remembered; it has its weights already.
         torso: from that, or from that and an action, to the output.
     """
 
     def __init__(
         self,
         encoder: keras.Model,
-        before: keras.layers.Layer,
-        memory: Memory,
+        previous_scaling: keras.layers.Layer,
+        rnn: RNNStack,
         torso: keras.Model,
         **kwargs: Any,
     ):
         super().__init__(**{"dtype": "float32"} | kwargs)
-        self.encoder, self.before, self.memory, self.torso = encoder, before, memory, torso
-        before.build((None, None, len(before.scale)))
+        self.encoder, self.previous_scaling, self.rnn, self.torso = encoder, previous_scaling, rnn, torso
+        previous_scaling.build((None, None, len(previous_scaling.scale)))
         self.built = True
 
-    def remember(self, observation: Any, before: Any, valid: Any, state: Any, training: bool = False) -> Any:
+    def unroll(self, observation: Any, previous: Any, valid: Any, state: Any, training: bool = False) -> Any:
         """What is remembered after each step `[batch, steps, units]`, and the state after the last one.
 
         Args:
             observation: `[batch, steps, ...]`.
-            before: the action and the reward before each, as far as they are seen, `[batch, steps, n]`.
+            previous: the action and the reward before each, as far as they are seen, `[batch, steps, n]`.
             valid: which steps there were, bool `[batch, steps]`.
             state: before the first step, `[batch, state_width]`.
             training: as for any Keras layer.
         """
-        seen = tf.cast(over_steps(self.encoder, observation, training=training), tf.float32)
-        return self.memory(tf.concat([seen, self.before(before)], axis=-1), state, valid, training=training)
+        encoded = tf.cast(over_steps(self.encoder, observation, training=training), tf.float32)
+        return self.rnn(tf.concat([encoded, self.previous_scaling(previous)], axis=-1), state, valid, training=training)
 
-    def answer(self, remembered: Any, action: Any = None, training: bool = False) -> Any:
+    def apply_torso(self, remembered: Any, action: Any = None, training: bool = False) -> Any:
         """The output `[n, ...]` for what is remembered, `[n, units]`, and an action."""
         return self.torso(remembered if action is None else [remembered, action], training=training)
 
     def call(self, inputs: tuple[Any, Any], training: bool = False) -> Any:
-        """One step: from an observation and what is recalled (see `Recall`) to the output and the new state."""
-        observation, recalled = inputs
+        """One step: from an observation and what is recalled (see `RecurrentSpec`) to the output and the new state."""
+        observation, recurrent_inputs = inputs
         rows = keras.tree.map_structure(lambda x: x[:, None], observation)
-        before, state = recalled[:, None, : len(self.before.scale)], recalled[:, len(self.before.scale) :]
-        remembered, state = self.remember(rows, before, tf.ones_like(recalled[:, :1], tf.bool), state, training)
-        return tf.concat([self.answer(remembered[:, 0], None, training), state], axis=-1)
+        previous, state = (
+            recurrent_inputs[:, None, : len(self.previous_scaling.scale)],
+            recurrent_inputs[:, len(self.previous_scaling.scale) :],
+        )
+        remembered, state = self.unroll(rows, previous, tf.ones_like(recurrent_inputs[:, :1], tf.bool), state, training)
+        return tf.concat([self.apply_torso(remembered[:, 0], None, training), state], axis=-1)
 
-    def start(self, like: Any) -> Any:
+    def initial_state(self, like: Any) -> Any:
         """The state before an episode's first step, `[batch, state_width]`, of as many as there are of `like`."""
-        return tf.zeros([tf.shape(like)[0] if like.shape[0] is None else like.shape[0], self.memory.state_width])
+        return tf.zeros([tf.shape(like)[0] if like.shape[0] is None else like.shape[0], self.rnn.state_width])
 
     def get_config(self) -> dict[str, Any]:
         """The parts."""
-        parts = {name: getattr(self, name) for name in ("encoder", "before", "memory", "torso")}
+        parts = {name: getattr(self, name) for name in ("encoder", "previous_scaling", "rnn", "torso")}
         return {"name": self.name} | {name: keras.saving.serialize_keras_object(part) for name, part in parts.items()}
 
     @classmethod
@@ -78,42 +81,42 @@ class Recurrent(keras.Model):
         """The inverse of `get_config`."""
         parts = {
             name: keras.saving.deserialize_keras_object(config.pop(name))
-            for name in ("encoder", "before", "memory", "torso")
+            for name in ("encoder", "previous_scaling", "rnn", "torso")
         }
         return cls(**parts, **config)
 
 
-class Cells(NamedTuple):
+class RNNSpec(NamedTuple):
     """What the memories of an agent's networks are made of, and what the policy's recalls.
 
     Attributes:
         recurrent: "lstm", "gru", "rnn", or a Keras RNN cell.
         units: of each layer of named cells, or of the only one.
-        recall: what comes with an observation.
+        recurrent_spec: what comes with an observation.
     """
 
     recurrent: Any
     units: int | Sequence[int]
-    recall: Recall
+    recurrent_spec: RecurrentSpec
 
     @classmethod
-    def of(cls, spec: Spec, recurrent: Any, units: Any, remembers: Sequence[str], stored: bool) -> "Cells":
+    def of(cls, spec: Spec, recurrent: Any, units: Any, remembers: Sequence[str], stored: bool) -> "RNNSpec":
         """By the agents' options.
 
         Raises:
             ValueError: `recurrent` is no cell.
         """
         parts = part_names(make_cells(recurrent, units, 0))
-        return cls(recurrent, units, Recall(spec, "action" in remembers, "reward" in remembers, parts, stored))
+        return cls(recurrent, units, RecurrentSpec(spec, "action" in remembers, "reward" in remembers, parts, stored))
 
     @property
-    def kinds(self) -> tuple[tuple[str | None, int], ...]:
+    def cell_kinds(self) -> tuple[tuple[str | None, int], ...]:
         """The name and the units of each cell; None where NumPy does not know it."""
-        return tuple((kind_of(cell), output_width(cell)) for cell in make_cells(self.recurrent, self.units, 0))
+        return tuple((cell_name(cell), output_width(cell)) for cell in make_cells(self.recurrent, self.units, 0))
 
 
 def recurrent_actor(
-    cells: Cells,
+    rnn_spec: RNNSpec,
     spec: Spec,
     *,
     torso: str,
@@ -125,19 +128,19 @@ def recurrent_actor(
     normalizer: Normalizer | None,
     l2: float,
     seed: int,
-    output: Output | None,
+    output: OutputTransform | None,
 ) -> Recurrent:
     """A policy with a memory; see `mlp_actor`."""
     layers, x = (
         make_torso(torso, hidden_units, activation, norm, blocks),
-        keras.Input((cells.kinds[-1][1],), name="remembered"),
+        keras.Input((rnn_spec.cell_kinds[-1][1],), name="remembered"),
     )
-    answers = keras.Model(x, actor_torso(spec, layers, x, seed=seed, l2=l2, output=output), name="torso")
-    return _with_memory(cells, spec, features(spec, encoder, normalizer), answers, seed, "pi")
+    torso_model = keras.Model(x, actor_torso(spec, layers, x, seed=seed, l2=l2, output=output), name="torso")
+    return _recurrent_network(rnn_spec, spec, features(spec, encoder, normalizer), torso_model, seed, "pi")
 
 
 def recurrent_critic(
-    cells: Cells,
+    rnn_spec: RNNSpec,
     spec: Spec,
     *,
     torso: str,
@@ -155,18 +158,20 @@ def recurrent_critic(
     """A critic with a memory; the action joins after it, so that no other action enters the history."""
     layers, x = (
         make_torso(torso, hidden_units, activation, norm, blocks),
-        keras.Input((cells.kinds[-1][1],), name="remembered"),
+        keras.Input((rnn_spec.cell_kinds[-1][1],), name="remembered"),
     )
     action = action_input(spec)
-    answer = critic_torso(spec, layers, x, action, seed=seed, l2=l2, head=head)
-    answers = keras.Model([x, action], answer, name="torso")
-    return _with_memory(cells, spec, features(spec, encoder, normalizer), answers, seed, name)
+    output = critic_torso(spec, layers, x, action, seed=seed, l2=l2, head=head)
+    torso_model = keras.Model([x, action], output, name="torso")
+    return _recurrent_network(rnn_spec, spec, features(spec, encoder, normalizer), torso_model, seed, name)
 
 
-def _with_memory(cells: Cells, spec: Spec, encoder: keras.Model, torso: keras.Model, seed: int, name: str) -> Recurrent:
-    scale, offset = cells.recall.scaling
-    before = keras.layers.Rescaling(scale.tolist(), offset.tolist(), dtype="float32", name="before")
-    seen: Any = encoder(observation_inputs(spec))
-    memory = Memory(make_cells(cells.recurrent, cells.units, seed), name="memory")
-    memory.build((None, None, seen.shape[-1] + len(scale)))
-    return Recurrent(encoder, before, memory, torso, name=name)
+def _recurrent_network(
+    rnn_spec: RNNSpec, spec: Spec, encoder: keras.Model, torso: keras.Model, seed: int, name: str
+) -> Recurrent:
+    scale, offset = rnn_spec.recurrent_spec.scaling
+    previous_scaling = keras.layers.Rescaling(scale.tolist(), offset.tolist(), dtype="float32", name="before")
+    encoded: Any = encoder(observation_inputs(spec))
+    rnn = RNNStack(make_cells(rnn_spec.recurrent, rnn_spec.units, seed), name="memory")
+    rnn.build((None, None, encoded.shape[-1] + len(scale)))
+    return Recurrent(encoder, previous_scaling, rnn, torso, name=name)

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfdpg.replay import Layout, WindowLayout
+from tfdpg.replay import TransitionLayout, WindowLayout
 from tfdpg.spec import Spec
 
 
-class Transitions(NamedTuple):
+class TransitionBatch(NamedTuple):
     """A minibatch. Observations are as networks take them: one tensor, or a dict of them.
 
     Attributes:
@@ -59,12 +59,12 @@ class Transitions(NamedTuple):
         """Their mean `[]`, each alike."""
         return tf.reduce_mean(values)
 
-    def measured(self, metrics: tf.Tensor) -> tf.Tensor:
+    def mask_metrics(self, metrics: tf.Tensor) -> tf.Tensor:
         """Metrics `[metrics, batch]` as they are: all elements count."""
         return metrics
 
 
-class Sequences(NamedTuple):
+class WindowBatch(NamedTuple):
     """Windows of T steps and the state after them. Observations are as networks take them.
 
     Attributes:
@@ -91,12 +91,12 @@ class Sequences(NamedTuple):
         """The mean `[]` over the steps that were taken, of `[batch, T]`."""
         return tf.reduce_sum(tf.where(self.acted > 0, losses, 0.0)) / tf.maximum(tf.reduce_sum(self.acted), 1)
 
-    def measured(self, metrics: tf.Tensor) -> tf.Tensor:
+    def mask_metrics(self, metrics: tf.Tensor) -> tf.Tensor:
         """Metrics `[metrics, batch]` as they are: all windows count."""
         return metrics
 
 
-class Estimate(NamedTuple):
+class CriticEstimate(NamedTuple):
     """What a critic says of windows.
 
     Attributes:
@@ -112,7 +112,7 @@ class Estimate(NamedTuple):
     q_other: tf.Tensor
 
 
-class Taken(NamedTuple):
+class WindowActions(NamedTuple):
     """The actions that windows took.
 
     Attributes:
@@ -144,15 +144,15 @@ def unpack_observation(spec: Spec, packed: tuple[tf.Tensor, ...]) -> Any:
     return network_inputs(spec, leaves)
 
 
-def unpack_transitions(spec: Spec, packed: tuple[tf.Tensor, ...]) -> Transitions:
-    """The minibatch of one row of a packed chunk (see `tfdpg.replay.Layout`)."""
-    layout, real = Layout.of(spec), packed[0]
+def unpack_transitions(spec: Spec, packed: tuple[tf.Tensor, ...]) -> TransitionBatch:
+    """The minibatch of one row of a packed chunk (see `tfdpg.replay.TransitionLayout`)."""
+    layout, real = TransitionLayout.of(spec), packed[0]
 
     def observation(columns: slice, image: slice) -> Any:
         parts = {"float32": real[:, columns], "uint8": packed[-1][:, image]}
         return unpack_observation(spec, tuple(parts[group] for group in spec.groups))
 
-    return Transitions(
+    return TransitionBatch(
         observation(layout.observation, slice(0, layout.image_width)),
         real[:, layout.action],
         real[:, layout.reward],
@@ -162,8 +162,8 @@ def unpack_transitions(spec: Spec, packed: tuple[tf.Tensor, ...]) -> Transitions
     )
 
 
-def unpack_sequences(spec: Spec, packed: tuple[tf.Tensor, ...], record_width: int) -> Sequences:
-    """The windows of one row of a packed chunk (see `tfdpg.replay.draw_windows`)."""
+def unpack_windows(spec: Spec, packed: tuple[tf.Tensor, ...], record_width: int) -> WindowBatch:
+    """The windows of one row of a packed chunk (see `tfdpg.replay.gather_windows`)."""
     real: Any
     layout, real = WindowLayout.of(spec, spec.act_dim + record_width), packed[0]
     flat = {"float32": real[..., layout.observation], "uint8": packed[-1]}
@@ -175,7 +175,7 @@ def unpack_sequences(spec: Spec, packed: tuple[tf.Tensor, ...], record_width: in
     observation = keras.tree.map_structure(by_window, unpack_observation(spec, parts))
     action, record = tf.split(real[:, :-1, layout.step], [spec.act_dim, record_width], axis=-1)
     numbers = (real[:, :-1, column] for column in (layout.reward, layout.discount, layout.acted))
-    return Sequences(observation, action, record, *numbers)
+    return WindowBatch(observation, action, record, *numbers)
 
 
 def over_steps(network: keras.Model, inputs: Any, training: bool = False, values: bool = False) -> tf.Tensor:

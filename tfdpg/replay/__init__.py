@@ -1,39 +1,45 @@
 """The replay: one ring of rows, and what can be drawn from it. NumPy only."""
 
-from tfdpg.replay.draw import Draw, MakeDraw, sequences, transitions, windows
+from tfdpg.replay.buffer import ReplayBuffer
 from tfdpg.replay.memory import available_memory
+from tfdpg.replay.minibatches import (
+    MakeMinibatchBuilder,
+    MinibatchBuilder,
+    sequence_minibatches,
+    transition_minibatches,
+    window_minibatches,
+)
 from tfdpg.replay.recorder import Recorder
 from tfdpg.replay.returns import return_range
-from tfdpg.replay.ring import Ring
-from tfdpg.replay.rows import Rows
-from tfdpg.replay.samplers import Sampler, sampler
-from tfdpg.replay.sequences import SequenceLayout, draw_sequences, pack_sequence
-from tfdpg.replay.transitions import Layout, draw_transitions
+from tfdpg.replay.samplers import Sampler, make_sampler
+from tfdpg.replay.sequences import SequenceLayout, gather_sequences, pack_sequence
+from tfdpg.replay.time_steps import TimeSteps
+from tfdpg.replay.transitions import TransitionLayout, gather_transitions
 from tfdpg.replay.uniform import uniform_rows
-from tfdpg.replay.windows import WindowLayout, Windows, draw_windows
+from tfdpg.replay.windows import WindowLayout, WindowSampler, gather_windows
 
 __all__ = [
-    "Draw",
-    "Layout",
-    "MakeDraw",
+    "MinibatchBuilder",
+    "TransitionLayout",
+    "MakeMinibatchBuilder",
     "Recorder",
-    "Ring",
-    "Rows",
+    "ReplayBuffer",
+    "TimeSteps",
     "Sampler",
     "SequenceLayout",
     "WindowLayout",
-    "Windows",
+    "WindowSampler",
     "available_memory",
-    "draw_sequences",
-    "draw_transitions",
-    "draw_windows",
+    "gather_sequences",
+    "gather_transitions",
+    "gather_windows",
     "pack_sequence",
     "return_range",
-    "sampler",
-    "sequences",
-    "transitions",
+    "make_sampler",
+    "sequence_minibatches",
+    "transition_minibatches",
     "uniform_rows",
-    "windows",
+    "window_minibatches",
 ]
 
 

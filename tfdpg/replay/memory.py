@@ -18,7 +18,7 @@ from tfdpg.files import writing
 UNLIMITED = 1 << 60  # version 1 control groups write a number near 2^63 for "no limit"
 
 
-def check_room(nbytes: int, directory: Path | None, argument: str) -> None:
+def check_capacity(nbytes: int, directory: Path | None, argument: str) -> None:
     """Raises `ValueError` if `nbytes` are more than this process may still take, or than the disk has free.
 
     Args:
@@ -27,19 +27,23 @@ def check_room(nbytes: int, directory: Path | None, argument: str) -> None:
         argument: what the caller asked for, for the message.
     """
     if directory is None:
-        room, place = available_memory(), "the memory that this process may still take"
+        available, place = available_memory(), "the memory that this process may still take"
         hint = " Give `replay_dir` to keep it in files."
     else:
         directory.mkdir(parents=True, exist_ok=True)
-        room, place, hint = shutil.disk_usage(directory).free, f"what the disk of `replay_dir`={directory} has free", ""
-    if room is not None and nbytes > room:
+        available, place, hint = (
+            shutil.disk_usage(directory).free,
+            f"what the disk of `replay_dir`={directory} has free",
+            "",
+        )
+    if available is not None and nbytes > available:
         raise ValueError(
-            f"`replay_size` must fit in {place}, {room / 1e9:.2f} GB. "
+            f"`replay_size` must fit in {place}, {available / 1e9:.2f} GB. "
             f"Received: {argument}, which takes {nbytes / 1e9:.2f} GB.{hint}"
         )
 
 
-def take(shape: tuple[int, ...], dtype: Any, directory: Path | None) -> np.ndarray:
+def allocate_array(shape: tuple[int, ...], dtype: Any, directory: Path | None) -> np.ndarray:
     """An array of zeros: in memory, or mapped to a file in `directory` that lives as long as the array.
 
     The system gives memory when it is first written to, so that zeros cost nothing; files have their room at once.

@@ -6,8 +6,8 @@ Source: Schaul, Quan, Antonoglou, Silver 2015, "Prioritized Experience Replay", 
 import numpy as np
 
 from tfdpg.arguments import positive_int, real
-from tfdpg.replay.ring import NONE, Ring
-from tfdpg.replay.uniform import NOTHING_TO_DRAW, random_words
+from tfdpg.replay.buffer import NONE, ReplayBuffer
+from tfdpg.replay.uniform import EMPTY_REPLAY, random_words
 
 BLOCK = 32
 """Small enough that a draw copies few priorities that it does not need."""
@@ -15,7 +15,7 @@ EPSILON = 1e-6
 """Added to an error, so that a row without one can be drawn again."""
 
 
-class Prioritized:
+class PrioritizedSampler:
     """Draws rows with probability P(i) = p_i / Σ p, where p_i = (|TD error| + ε)^α; new rows get the largest p so far.
 
     The weight of a row in the critic's loss is (R P(i))^−β, divided by the largest of its minibatch if so wanted; R
@@ -28,7 +28,7 @@ class Prioritized:
     The sums form a tree of two levels, wide enough for NumPy: the priorities in blocks, and the sum of each block.
 
     Args:
-        ring: where to draw from.
+        buffer: where to draw from.
         seed: the seed of the agent.
         batch_size: rows in a minibatch.
         alpha: how much priorities count, in [0, 1]; 0 draws uniformly.
@@ -37,11 +37,11 @@ class Prioritized:
         normalize_weights: whether to divide by the largest weight.
     """
 
-    wants_errors: bool = True
+    uses_td_errors: bool = True
 
     def __init__(
         self,
-        ring: Ring,
+        buffer: ReplayBuffer,
         seed: int,
         batch_size: int,
         *,
@@ -50,22 +50,22 @@ class Prioritized:
         beta_steps: int | None,
         normalize_weights: bool = True,
     ):
-        self.ring, self._seed, self._batch_size = ring, seed, batch_size
+        self.buffer, self._seed, self._batch_size = buffer, seed, batch_size
         self._alpha = real("alpha", alpha, 0, 1)
         self._beta = real("beta", beta, 0, 1)
         self._beta_steps = None if beta_steps is None else positive_int("beta_steps", beta_steps)
         self._normalize_weights = normalize_weights
-        blocks = -(-ring.replay_size // BLOCK)
+        blocks = -(-buffer.replay_size // BLOCK)
         self._priorities = np.zeros((blocks, BLOCK), np.float32)
         self._sums = np.zeros(blocks)
-        self._largest, self._seen, self._waiting = 1.0, 0, np.empty(0, np.int64)
-        self._drawable = 0
+        self._max_priority, self._seen, self._pending = 1.0, 0, np.empty(0, np.int64)
+        self._num_transitions = 0
 
     def updates_due(self, credit: int) -> int:
         """The updates of a learning round: what the schedule says."""
         return credit
 
-    def draw(self, update: int, minibatches: int) -> tuple[np.ndarray, np.ndarray]:
+    def sample(self, update: int, minibatches: int) -> tuple[np.ndarray, np.ndarray]:
         """Draws the minibatches of updates `update`, `update` + 1, ...
 
         Returns:
@@ -74,16 +74,16 @@ class Prioritized:
         Raises:
             ValueError: no row of the ring has a successor.
         """
-        self._take_in_new_rows()
+        self._add_new_rows()
         total = self._sums.sum()
         if total <= 0:
-            raise ValueError(NOTHING_TO_DRAW)
+            raise ValueError(EMPTY_REPLAY)
         shape = minibatches, self._batch_size
         uniform = (random_words((self._seed, 0), update, shape) >> np.uint64(11)) * 2.0**-53
         slots = self._locate(((np.arange(shape[1]) + uniform) * (total / shape[1])).ravel())
         probability = self._priorities.ravel()[slots].reshape(shape) / total
         beta = np.array([self.beta(update + i) for i in range(minibatches)])[:, None]
-        weights = (self._drawable * probability) ** -beta
+        weights = (self._num_transitions * probability) ** -beta
         if self._normalize_weights:
             weights /= weights.max(axis=1, keepdims=True)
         return slots.reshape(shape), weights.astype(np.float32)
@@ -93,52 +93,52 @@ class Prioritized:
         done = 0.0 if self._beta_steps is None else min(1.0, update / self._beta_steps)
         return self._beta + (1 - self._beta) * done
 
-    def refresh(self, slots: np.ndarray, errors: np.ndarray) -> None:
+    def update_priorities(self, slots: np.ndarray, errors: np.ndarray) -> None:
         """Takes the TD errors that updates measured for the rows that were drawn; of a row drawn twice the last."""
         priorities = (np.abs(errors.ravel()) + EPSILON) ** self._alpha
         self._set(slots.ravel(), priorities)
-        self._largest = max(self._largest, float(priorities.max()))
+        self._max_priority = max(self._max_priority, float(priorities.max()))
 
     def state(self) -> dict[str, np.ndarray]:
         """All that a later `restore` needs, as arrays."""
-        self._take_in_new_rows()
+        self._add_new_rows()
         return {
-            "priorities": self._priorities.ravel()[self._newest(self.ring.size)],
-            "largest_priority": np.array(self._largest),
+            "priorities": self._priorities.ravel()[self._newest(self.buffer.size)],
+            "largest_priority": np.array(self._max_priority),
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Takes what `state` gave, for a ring that was restored too; without priorities, all rows are new."""
-        self._seen, self._waiting = 0, np.empty(0, np.int64)
+        self._seen, self._pending = 0, np.empty(0, np.int64)
         self._priorities[:], self._sums[:] = 0, 0
         if "priorities" in state:
-            self._largest = float(state["largest_priority"])
-            slots = self._newest(self.ring.size)
+            self._max_priority = float(state["largest_priority"])
+            slots = self._newest(self.buffer.size)
             priorities = state["priorities"][len(state["priorities"]) - len(slots) :]
-            self._set(slots, np.where(self.ring.successor[slots] != NONE, priorities, 0.0))
-            self._seen, self._waiting = self.ring.added, self._current()
-            self._drawable = np.count_nonzero(self._priorities)
+            self._set(slots, np.where(self.buffer.successor[slots] != NONE, priorities, 0.0))
+            self._seen, self._pending = self.buffer.added, self._current()
+            self._num_transitions = np.count_nonzero(self._priorities)
 
-    def _take_in_new_rows(self) -> None:
+    def _add_new_rows(self) -> None:
         """Gives rows that were added, or got a successor, since the last time the largest priority."""
-        added, size = self.ring.added, self.ring.replay_size
+        added, size = self.buffer.added, self.buffer.replay_size
         if added == self._seen:
             return
         new = np.arange(max(self._seen, added - size), added) % size
-        slots = np.concatenate([self._waiting, new])
-        follows = self.ring.successor[slots] != NONE
-        self._set(slots, np.where(follows, self._largest, 0.0))
-        self._seen, self._waiting = added, self._current()
-        self._drawable = np.count_nonzero(self._priorities)
+        slots = np.concatenate([self._pending, new])
+        follows = self.buffer.successor[slots] != NONE
+        self._set(slots, np.where(follows, self._max_priority, 0.0))
+        self._seen, self._pending = added, self._current()
+        self._num_transitions = np.count_nonzero(self._priorities)
 
     def _newest(self, count: int) -> np.ndarray:
         """The slots of the newest rows, the oldest of them first."""
-        return np.arange(self.ring.added - count, self.ring.added) % self.ring.replay_size
+        return np.arange(self.buffer.added - count, self.buffer.added) % self.buffer.replay_size
 
     def _current(self) -> np.ndarray:
         """Rows that have no successor yet."""
-        rows = self.ring.current
-        return rows[rows >= max(0, self.ring.added - self.ring.replay_size)] % self.ring.replay_size
+        rows = self.buffer.current
+        return rows[rows >= max(0, self.buffer.added - self.buffer.replay_size)] % self.buffer.replay_size
 
     def _set(self, slots: np.ndarray, priorities: np.ndarray) -> None:
         self._priorities.ravel()[slots] = priorities

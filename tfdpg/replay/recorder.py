@@ -8,12 +8,12 @@ import numpy as np
 
 from tfdpg import files
 from tfdpg.arguments import positive_int
-from tfdpg.replay.rows import Rows
+from tfdpg.replay.time_steps import TimeSteps
 from tfdpg.spec import Packed, Spec
 
 
 class Recorder:
-    """Writes transitions to `directory/000000.npz`, `000001.npz`, ...; it takes what a `Ring` takes.
+    """Writes transitions to `directory/000000.npz`, `000001.npz`, ...; it takes what a `ReplayBuffer` takes.
 
     A file holds `observations`, `actions`, `rewards`, `terminations`, `truncations` and `next_observations`, a row
     for each transition; a Dict observation has `observations/<key>` for each key. Rewards are those that the replay
@@ -28,65 +28,69 @@ class Recorder:
     def __init__(self, directory: str | Path, spec: Spec, rows: int = 10_000):
         self.directory, self.spec, self._rows = Path(directory), spec, positive_int("rows", rows)
         self._observations: dict[int, Packed] = {}
-        self._waiting: dict[int, int] = {}
-        self._buffer: list[dict] = []
-        weakref.finalize(self, _write, self.directory, self.spec, self._buffer)
+        self._last_transition: dict[int, int] = {}
+        self._transitions: list[dict] = []
+        weakref.finalize(self, _write, self.directory, self.spec, self._transitions)
 
-    def begin(self, lanes: np.ndarray, observation: Packed) -> None:
-        """Opens an episode on each of `lanes`, as `Ring.begin`."""
-        for i, lane in enumerate(lanes):
-            self._observations[int(lane)] = tuple(part[i].copy() for part in observation)
+    def begin(self, env_indices: np.ndarray, observation: Packed) -> None:
+        """Opens an episode on each of `env_indices`, as `ReplayBuffer.begin`."""
+        for i, env_index in enumerate(env_indices):
+            self._observations[int(env_index)] = tuple(part[i].copy() for part in observation)
 
     def add(
         self,
-        lanes: np.ndarray,
+        env_indices: np.ndarray,
         action: np.ndarray,
         reward: np.ndarray,
         terminated: np.ndarray,
         next_observation: Packed,
     ) -> None:
-        """Takes a transition of each lane, as `Ring.add`."""
-        if len(self._buffer) >= self._rows:
+        """Takes a transition of each lane, as `ReplayBuffer.add`."""
+        if len(self._transitions) >= self._rows:
             self.flush()
         width = self.spec.act_dim  # what else is stored with a step stands behind the action
-        for i, lane in enumerate(map(int, lanes)):
+        for i, env_index in enumerate(map(int, env_indices)):
             following = tuple(part[i].copy() for part in next_observation)
-            row = {"observation": self._observations[lane], "action": action[i, :width].copy(), "reward": reward[i]}
-            row |= {"terminated": bool(terminated[i]), "truncated": False, "next": following, "lane": lane}
-            self._observations[lane], self._waiting[lane] = following, len(self._buffer)
-            self._buffer.append(row)
+            row = {
+                "observation": self._observations[env_index],
+                "action": action[i, :width].copy(),
+                "reward": reward[i],
+            }
+            row |= {"terminated": bool(terminated[i]), "truncated": False, "next": following, "env_index": env_index}
+            self._observations[env_index], self._last_transition[env_index] = following, len(self._transitions)
+            self._transitions.append(row)
 
-    def extend(self, lane: int, rows: Rows) -> None:
-        """Takes successive rows of a lane, as `Ring.extend`."""
-        lanes = np.array([lane])
-        for i, opens in enumerate(rows.first):
+    def extend(self, env_index: int, rows: TimeSteps) -> None:
+        """Takes successive rows of a lane, as `ReplayBuffer.extend`."""
+        env_indices = np.array([env_index])
+        for i, opens in enumerate(rows.is_first):
             row = rows.part(slice(i, i + 1))
             if opens:
-                self.end(lanes)
-            if opens or lane not in self._observations:
-                self.begin(lanes, row.observation)
+                self.end(env_indices)
+            if opens or env_index not in self._observations:
+                self.begin(env_indices, row.observation)
             else:
-                self.add(lanes, row.action, row.reward, row.terminated, row.observation)
+                self.add(env_indices, row.action, row.reward, row.terminated, row.observation)
 
-    def end(self, lanes: np.ndarray) -> None:
-        """Closes the episode on each of `lanes`, as `Ring.end`: what did not terminate was truncated."""
-        for lane in map(int, lanes):
-            last = self._waiting.pop(lane, None)
+    def end(self, env_indices: np.ndarray) -> None:
+        """Closes the episode on each of `env_indices`, as `ReplayBuffer.end`: what did not terminate was truncated."""
+        for env_index in map(int, env_indices):
+            last = self._last_transition.pop(env_index, None)
             if last is not None:
-                self._buffer[last]["truncated"] = not self._buffer[last]["terminated"]
-            self._observations.pop(lane, None)
+                self._transitions[last]["truncated"] = not self._transitions[last]["terminated"]
+            self._observations.pop(env_index, None)
 
     def flush(self) -> None:
         """Writes what was not written yet."""
-        _write(self.directory, self.spec, self._buffer)
-        self._buffer.clear()
-        self._waiting.clear()
+        _write(self.directory, self.spec, self._transitions)
+        self._transitions.clear()
+        self._last_transition.clear()
 
 
 def _write(directory: Path, spec: Spec, rows: list[dict]) -> None:
     if not rows:
         return
-    rows = sorted(rows, key=lambda row: row["lane"])  # so that an episode's steps follow each other
+    rows = sorted(rows, key=lambda row: row["env_index"])  # so that an episode's steps follow each other
 
     def observations(name: str, key: str) -> dict[str, np.ndarray]:
         packed = tuple(np.stack(parts) for parts in zip(*(row[key] for row in rows), strict=True))

@@ -4,32 +4,32 @@ from typing import Protocol
 
 import numpy as np
 
-from tfdpg.replay.passes import Passes
-from tfdpg.replay.prioritized import Prioritized
-from tfdpg.replay.ring import Ring
-from tfdpg.replay.uniform import Uniform
+from tfdpg.replay.buffer import ReplayBuffer
+from tfdpg.replay.epochs import EpochSampler
+from tfdpg.replay.prioritized import PrioritizedSampler
+from tfdpg.replay.uniform import UniformSampler
 
 
 class Sampler(Protocol):
     """Draws rows of a ring.
 
     Attributes:
-        ring: where it draws from.
-        wants_errors: whether it draws by TD errors.
+        buffer: where it draws from.
+        uses_td_errors: whether it draws by TD errors.
     """
 
-    ring: Ring
-    wants_errors: bool
+    buffer: ReplayBuffer
+    uses_td_errors: bool
 
     def updates_due(self, credit: int) -> int:
         """The updates of a learning round that steps earned `credit` updates for."""
         ...
 
-    def draw(self, update: int, minibatches: int) -> tuple[np.ndarray, np.ndarray | None]:
+    def sample(self, update: int, minibatches: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Slots `[minibatches, batch_size]` for the updates `update`, `update` + 1, ..., and weights; None is 1."""
         ...
 
-    def refresh(self, slots: np.ndarray, errors: np.ndarray) -> None:
+    def update_priorities(self, slots: np.ndarray, errors: np.ndarray) -> None:
         """Takes the TD errors of the rows that were drawn."""
         ...
 
@@ -42,8 +42,8 @@ class Sampler(Protocol):
         ...
 
 
-def sampler(
-    ring: Ring,
+def make_sampler(
+    buffer: ReplayBuffer,
     *,
     seed: int,
     batch_size: int,
@@ -55,11 +55,13 @@ def sampler(
     max_minibatches_per_round: int | None,
     normalize_weights: bool = True,
 ) -> Sampler:
-    """The sampler that the agents' options describe; `Passes`, `Uniform` and `Prioritized` explain them."""
+    """The sampler for the agents' options (see `EpochSampler`, `UniformSampler` and `PrioritizedSampler`)."""
     if epochs_per_round is not None:
-        return Passes(ring, seed, batch_size, epochs=epochs_per_round, max_minibatches=max_minibatches_per_round)
+        return EpochSampler(
+            buffer, seed, batch_size, epochs=epochs_per_round, max_minibatches=max_minibatches_per_round
+        )
     if replay == "uniform":
-        return Uniform(ring, seed, batch_size)
+        return UniformSampler(buffer, seed, batch_size)
     alpha, beta = 0.6 if alpha is None else alpha, 0.4 if beta is None else beta
     options = {"beta_steps": beta_steps, "normalize_weights": normalize_weights}
-    return Prioritized(ring, seed, batch_size, alpha=alpha, beta=beta, **options)
+    return PrioritizedSampler(buffer, seed, batch_size, alpha=alpha, beta=beta, **options)

@@ -5,29 +5,29 @@ from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
-from tfdpg.replay.ring import NONE, Ring
-from tfdpg.replay.rows import Rows
+from tfdpg.replay.buffer import NONE, ReplayBuffer
+from tfdpg.replay.time_steps import TimeSteps
 from tfdpg.spec import Packed, Spec
 
 ETA = 0.9
 """How much the largest TD error of a sequence counts, and not their mean."""
 
 
-class Recalls(Protocol):
-    """What a policy recalls, as `tfdpg.acting.Recall` says it."""
+class RecurrentInputs(Protocol):
+    """What a policy recalls, as `tfdpg.acting.RecurrentSpec` says it."""
 
     @property
-    def action(self) -> bool:
+    def uses_action(self) -> bool:
         """Whether it recalls the action before."""
         ...
 
     @property
-    def reward(self) -> bool:
+    def uses_reward(self) -> bool:
         """Whether it recalls the reward before."""
         ...
 
     @property
-    def before_width(self) -> int:
+    def previous_width(self) -> int:
         """The numbers of these."""
         ...
 
@@ -42,38 +42,38 @@ class SequenceLayout(NamedTuple):
 
     Attributes:
         observation: the real part of the observation.
-        before: the action before, in its box, and the reward before, as far as they are recalled; at an episode's start
+        previous: the previous action, in its box, and the previous reward, if they are used; at an episode's start
             the box's center, and 0.
         valid: 1 where the row holds an observation of the episode.
         action: the step's own; that and what follows is 0 in rows that only lead up to the first step.
         reward: the sum over n steps.
         discount: gamma^m (1 - terminated).
         weight: in the critic's loss; 0 where no step was taken.
-        ahead: which row of the sequence is the one m steps on.
+        bootstrap_index: which row of the sequence is the one m steps on.
         width: the numbers of a row.
     """
 
     observation: slice
-    before: slice
+    previous: slice
     valid: int
     action: slice
     reward: int
     discount: int
     weight: int
-    ahead: int
+    bootstrap_index: int
     width: int
 
     @classmethod
-    def of(cls, spec: Spec, before_width: int) -> "SequenceLayout":
+    def of(cls, spec: Spec, previous_width: int) -> "SequenceLayout":
         """The layout for the spaces of `spec`, and so many numbers that are recalled of the step before."""
         obs = dict(zip(spec.groups, spec.widths, strict=True)).get("float32", 0)
-        valid = obs + before_width
+        valid = obs + previous_width
         after = valid + 1 + spec.act_dim
         parts = slice(0, obs), slice(obs, valid), valid, slice(valid + 1, after)
         return cls(*parts, after, after + 1, after + 2, after + 3, after + 4)
 
 
-def walk(follow: Callable[[np.ndarray], np.ndarray], starts: np.ndarray, steps: int) -> np.ndarray:
+def follow_links(follow: Callable[[np.ndarray], np.ndarray], starts: np.ndarray, steps: int) -> np.ndarray:
     """Rows one after the other, `[..., steps + 1]`; where the way ends the last one is repeated.
 
     Args:
@@ -89,17 +89,17 @@ def walk(follow: Callable[[np.ndarray], np.ndarray], starts: np.ndarray, steps: 
     return rows
 
 
-def previous_rows(ring: Ring, rows: np.ndarray) -> np.ndarray:
+def previous_rows(buffer: ReplayBuffer, rows: np.ndarray) -> np.ndarray:
     """The rows before these in their episodes, -1 where none is held."""
-    predecessor = cast(np.ndarray, ring.predecessor)[rows]
-    return np.where(ring.successor[predecessor] == rows, predecessor, NONE)
+    predecessor = cast(np.ndarray, buffer.predecessor)[rows]
+    return np.where(buffer.successor[predecessor] == rows, predecessor, NONE)
 
 
-def draw_sequences(
-    ring: Ring,
+def gather_sequences(
+    buffer: ReplayBuffer,
     slots: np.ndarray,
     *,
-    recall: Recalls,
+    recurrent_spec: RecurrentInputs,
     burn_in: int,
     length: int,
     n_step: int,
@@ -110,12 +110,12 @@ def draw_sequences(
 
     A sequence has `burn_in` + `length` + `n_step` rows: those that lead up to that step, of its episode and held, in
     front of them as many that are not valid as are missing; the steps to learn from; and the rows to bootstrap from.
-    None goes over an episode's end. A step is the transition that `draw_transitions` gives.
+    None goes over an episode's end. A step is the transition that `gather_transitions` gives.
 
     Args:
-        ring: the replay; it walks back.
+        buffer: the replay; it walks back.
         slots: rows with a successor, `[...]`.
-        recall: what the policy recalls of the step before.
+        recurrent_spec: what the policy recalls of the step before.
         burn_in: rows that lead up to the first step, at most.
         length: steps to learn from, at most.
         n_step: n, at least 1.
@@ -126,34 +126,34 @@ def draw_sequences(
         What `pack_sequence` gives; between its arrays, if it is stored, the state of the policy in the first valid row,
         float32 `[..., stored_width]`.
     """
-    back = walk(lambda rows: previous_rows(ring, rows), slots, burn_in + 1)
-    forth = walk(lambda rows: ring.successor[rows], slots, length + n_step - 1)
+    back = follow_links(lambda rows: previous_rows(buffer, rows), slots, burn_in + 1)
+    forth = follow_links(lambda rows: buffer.successor[rows], slots, length + n_step - 1)
     rows = np.concatenate([back[..., :0:-1], forth], axis=-1)  # the first one is before the sequence
-    before, inside = rows[..., :-1], rows[..., 1:]
-    width, after = ring.obs_width, ring.obs_width + ring.spec.act_dim
-    seen = ring.rows[rows, :after]
+    previous, inside = rows[..., :-1], rows[..., 1:]
+    width, after = buffer.obs_width, buffer.obs_width + buffer.spec.act_dim
+    seen = buffer.rows[rows, :after]
     observation = (seen[..., 1:, :width],) if width else ()
-    if ring.images is not None:
-        observation += (ring.images.take(inside, axis=0),)
-    steps = seen[..., :-1, width:], ring.rows[before, -1], ring.terminated[before]
+    if buffer.images is not None:
+        observation += (buffer.images.take(inside, axis=0),)
+    steps = seen[..., :-1, width:], buffer.rows[previous, -1], buffer.terminated[previous]
     packed, *images = pack_sequence(
-        ring.spec,
-        Rows(observation, *steps, first=before == inside),
-        recall=recall,
+        buffer.spec,
+        TimeSteps(observation, *steps, is_first=previous == inside),
+        recurrent_spec=recurrent_spec,
         burn_in=burn_in,
         length=length,
         gamma=gamma,
         weights=weights,
     )
-    states = [ring.rows[inside[..., 0], after:-1]] if recall.stored_width else []
+    states = [buffer.rows[inside[..., 0], after:-1]] if recurrent_spec.stored_width else []
     return (packed, *states, *images)
 
 
 def pack_sequence(
     spec: Spec,
-    rows: Rows,
+    rows: TimeSteps,
     *,
-    recall: Recalls,
+    recurrent_spec: RecurrentInputs,
     burn_in: int,
     length: int,
     gamma: float | np.ndarray,
@@ -163,9 +163,9 @@ def pack_sequence(
 
     Args:
         spec: the spaces.
-        rows: each with the step that led to it, `[..., rows]`; `first` is where there was none, or none that counts,
+        rows: each with the step that led to it, `[..., rows]`; `is_first` is where there was none, or none that counts,
             and what stands there need not be numbers.
-        recall: what the policy recalls of the step before.
+        recurrent_spec: what the policy recalls of the step before.
         burn_in: rows that lead up to the first step.
         length: steps to learn from.
         gamma: the discount factor of one step; it may be one for each row, of the step that led to it, `[..., rows]`.
@@ -174,17 +174,17 @@ def pack_sequence(
     Returns:
         `[..., rows, width]` float32 (see `SequenceLayout`) and, if there are images, `[..., rows, image_width]` uint8.
     """
-    layout, led = SequenceLayout.of(spec, recall.before_width), ~rows.first
+    layout, led = SequenceLayout.of(spec, recurrent_spec.previous_width), ~rows.is_first
     packed = np.zeros((*led.shape, layout.width), np.float32)
     if "float32" in spec.groups:
         packed[..., layout.observation] = rows.observation[0]
-    if recall.action:
+    if recurrent_spec.uses_action:
         action = np.clip(np.where(led[..., None], rows.action, spec.center), spec.low, spec.high)
-        packed[..., layout.before.start : layout.before.start + spec.act_dim] = action
-    if recall.reward:
-        packed[..., layout.before.stop - 1] = np.where(led, rows.reward, 0)
+        packed[..., layout.previous.start : layout.previous.start + spec.act_dim] = action
+    if recurrent_spec.uses_reward:
+        packed[..., layout.previous.stop - 1] = np.where(led, rows.reward, 0)
     packed[..., layout.valid] = led
-    packed[..., :-1, layout.valid] += led[..., 1:] & rows.first[..., :-1]
+    packed[..., :-1, layout.valid] += led[..., 1:] & rows.is_first[..., :-1]
 
     def taken(values: np.ndarray, later: int = 0) -> np.ndarray:
         """Of the steps that were taken in the rows to learn from, or some rows later."""
@@ -194,19 +194,19 @@ def pack_sequence(
     acted, discount = taken(led), taken(gammas)
     reward = np.where(acted, taken(rows.reward), 0)
     ended = taken(rows.terminated) | ~acted
-    ahead = np.arange(burn_in, burn_in + length) + acted
+    bootstrap_index = np.arange(burn_in, burn_in + length) + acted
     for k in range(1, led.shape[-1] - burn_in - length):
-        goes_on = ~ended & taken(led, k)
-        reward = reward + discount * np.where(goes_on, taken(rows.reward, k), 0)
-        ended = np.where(goes_on, taken(rows.terminated, k), ended)
-        discount = np.where(goes_on, discount * taken(gammas, k), discount)
-        ahead = ahead + goes_on
+        has_next = ~ended & taken(led, k)
+        reward = reward + discount * np.where(has_next, taken(rows.reward, k), 0)
+        ended = np.where(has_next, taken(rows.terminated, k), ended)
+        discount = np.where(has_next, discount * taken(gammas, k), discount)
+        bootstrap_index = bootstrap_index + has_next
     learnt, action = packed[..., burn_in : burn_in + length, :], rows.action[..., burn_in + 1 :, :][..., :length, :]
     learnt[..., layout.action] = np.where(acted[..., None], action, spec.center)
     learnt[..., layout.reward] = reward
     learnt[..., layout.discount] = discount * ~ended
     learnt[..., layout.weight] = acted if weights is None else acted * weights[..., None]
-    learnt[..., layout.ahead] = ahead
+    learnt[..., layout.bootstrap_index] = bootstrap_index
     return (packed, rows.observation[-1]) if "uint8" in spec.groups else (packed,)
 
 

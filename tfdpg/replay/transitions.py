@@ -4,11 +4,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfdpg.replay.ring import NONE, Ring
+from tfdpg.replay.buffer import NONE, ReplayBuffer
 from tfdpg.spec import Packed, Spec
 
 
-class Layout(NamedTuple):
+class TransitionLayout(NamedTuple):
     """The columns of a packed chunk: observation, action, reward, discount, weight, next observation.
 
     All real numbers are in one float32 array `[..., width]`; images, where the observation has any, in one
@@ -25,7 +25,7 @@ class Layout(NamedTuple):
     image_width: int
 
     @classmethod
-    def of(cls, spec: Spec) -> "Layout":
+    def of(cls, spec: Spec) -> "TransitionLayout":
         """The layout for the observations and actions of `spec`."""
         widths = dict(zip(spec.groups, spec.widths, strict=True))
         obs, act = widths.get("float32", 0), spec.act_dim
@@ -42,8 +42,8 @@ class Layout(NamedTuple):
         )
 
 
-def draw_transitions(
-    ring: Ring, slots: np.ndarray, n_step: int, gamma: float, weights: np.ndarray | None = None
+def gather_transitions(
+    buffer: ReplayBuffer, slots: np.ndarray, n_step: int, gamma: float, weights: np.ndarray | None = None
 ) -> Packed:
     """The transitions over up to `n_step` steps that start at `slots`.
 
@@ -52,7 +52,7 @@ def draw_transitions(
     truncated end bootstraps from its final observation.
 
     Args:
-        ring: the replay.
+        buffer: the replay.
         slots: rows with a successor, `[...]`.
         n_step: n, at least 1.
         gamma: the discount factor of one step.
@@ -61,30 +61,30 @@ def draw_transitions(
     Returns:
         The packed chunk, `[..., width]` float32 and, if there are images, `[..., 2 * image_width]` uint8.
     """
-    layout = Layout.of(ring.spec)
+    layout = TransitionLayout.of(buffer.spec)
     first = slots.ravel()
-    rows = ring.rows.take(first, axis=0)
-    reward, discount, terminated, last = _summed(ring, first, rows[:, -1], n_step, gamma)
+    rows = buffer.rows.take(first, axis=0)
+    reward, discount, terminated, last = _n_step_returns(buffer, first, rows[:, -1], n_step, gamma)
     packed = np.empty((len(first), layout.width), np.float32)
     packed[:, : layout.reward] = rows[:, :-1]
     packed[:, layout.reward] = reward
     packed[:, layout.discount] = discount * ~terminated
     packed[:, layout.weight] = 1.0 if weights is None else weights.ravel()
-    packed[:, layout.next_observation] = ring.rows.take(last, axis=0)[:, : ring.obs_width]
+    packed[:, layout.next_observation] = buffer.rows.take(last, axis=0)[:, : buffer.obs_width]
     chunk = (packed.reshape(*slots.shape, -1),)
-    if ring.images is None:
+    if buffer.images is None:
         return chunk
-    images = np.concatenate([ring.images.take(first, axis=0), ring.images.take(last, axis=0)], axis=1)
+    images = np.concatenate([buffer.images.take(first, axis=0), buffer.images.take(last, axis=0)], axis=1)
     return (*chunk, images.reshape(*slots.shape, -1))
 
 
-def _summed(
-    ring: Ring, first: np.ndarray, reward: np.ndarray, n_step: int, gamma: float
+def _n_step_returns(
+    buffer: ReplayBuffer, first: np.ndarray, reward: np.ndarray, n_step: int, gamma: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Sum the rewards of the m <= n steps that begin at rows.
 
     Args:
-        ring: the replay buffer.
+        buffer: the replay buffer.
         first: rows with a successor, `[n]`.
         reward: their rewards, `[n]`.
         n_step: n, at least 1.
@@ -94,43 +94,43 @@ def _summed(
         The summed rewards, gamma^m, whether the last of the steps terminated the episode, and the row after it,
         `[n]` each.
     """
-    terminated, last = ring.terminated[first], ring.successor[first]
+    terminated, last = buffer.terminated[first], buffer.successor[first]
     discount = np.full(len(first), gamma, np.float32)
     for _ in range(n_step - 1):
-        follower = ring.successor[last]
-        goes_on = ~terminated & (follower != NONE)
-        reward = reward + discount * np.where(goes_on, ring.rows[last, -1], 0)  # a row that never acted has none
-        terminated = np.where(goes_on, ring.terminated[last], terminated)
-        discount = np.where(goes_on, discount * np.float32(gamma), discount)
-        last = np.where(goes_on, follower, last)
+        follower = buffer.successor[last]
+        has_next = ~terminated & (follower != NONE)
+        reward = reward + discount * np.where(has_next, buffer.rows[last, -1], 0)  # a row that never acted has none
+        terminated = np.where(has_next, buffer.terminated[last], terminated)
+        discount = np.where(has_next, discount * np.float32(gamma), discount)
+        last = np.where(has_next, follower, last)
     return reward, discount, terminated, last
 
 
-def named_transitions(ring: Ring, slots: np.ndarray, n_step: int, gamma: float) -> dict[str, Any]:
-    """The transitions that `draw_transitions` packs, as named arrays; `Ring.sample` describes them.
+def named_transitions(buffer: ReplayBuffer, slots: np.ndarray, n_step: int, gamma: float) -> dict[str, Any]:
+    """The transitions that `gather_transitions` packs, as named arrays; `ReplayBuffer.sample` describes them.
 
     Args:
-        ring: the replay buffer.
+        buffer: the replay buffer.
         slots: rows with a successor, `[n]`.
         n_step: the number of steps whose rewards are summed, at least 1.
         gamma: the discount factor of one step.
     """
-    spec = ring.spec
-    reward, discount, terminated, last = _summed(ring, slots, ring.rows[slots, -1], n_step, gamma)
-    steps = ring.rows[slots, ring.obs_width : -1]
-    current = ring.current[ring.current >= max(0, ring.added - ring.replay_size)] % ring.replay_size
-    has_ended = (ring.successor[last] == NONE) & ~np.isin(last, current)
+    spec = buffer.spec
+    reward, discount, terminated, last = _n_step_returns(buffer, slots, buffer.rows[slots, -1], n_step, gamma)
+    steps = buffer.rows[slots, buffer.obs_width : -1]
+    current = buffer.current[buffer.current >= max(0, buffer.added - buffer.replay_size)] % buffer.replay_size
+    has_ended = (buffer.successor[last] == NONE) & ~np.isin(last, current)
     arrays: dict[str, Any] = {
-        "observation": _observations(spec, ring.observation(slots)),
-        "action": spec.served(steps),
+        "observation": _observations(spec, buffer.observation(slots)),
+        "action": spec.to_user(steps),
         "reward": reward,
         "discount": discount * ~terminated,
-        "next_observation": _observations(spec, ring.observation(last)),
+        "next_observation": _observations(spec, buffer.observation(last)),
         "terminated": terminated,
         "truncated": has_ended & ~terminated,
     }
-    if ring.step_width > spec.act_dim:
-        arrays["recurrent_state" if ring.walks_back else "behaviour"] = steps[:, spec.act_dim :]
+    if buffer.step_width > spec.act_dim:
+        arrays["recurrent_state" if buffer.has_predecessors else "behaviour"] = steps[:, spec.act_dim :]
     return arrays
 
 

@@ -2,38 +2,38 @@
 
 import numpy as np
 
-from tfdpg.replay.ring import NONE, Ring
+from tfdpg.replay.buffer import NONE, ReplayBuffer
 
-NOTHING_TO_DRAW = "The replay holds no transition yet, to learn from; agent.fit(env) collects and learns."
+EMPTY_REPLAY = "The replay holds no transition yet, to learn from; agent.fit(env) collects and learns."
 
 
-class Uniform:
+class UniformSampler:
     """Draws rows uniformly and with replacement (see `uniform_rows`).
 
     Args:
-        ring: where to draw from.
+        buffer: where to draw from.
         seed: the seed of the agent.
         batch_size: rows in a minibatch.
     """
 
-    wants_errors: bool = False
+    uses_td_errors: bool = False
 
-    def __init__(self, ring: Ring, seed: int, batch_size: int):
-        self.ring, self._seed, self._batch_size = ring, seed, batch_size
+    def __init__(self, buffer: ReplayBuffer, seed: int, batch_size: int):
+        self.buffer, self._seed, self._batch_size = buffer, seed, batch_size
 
     def updates_due(self, credit: int) -> int:
         """The updates of a learning round: what the schedule says."""
         return credit
 
-    def draw(self, update: int, minibatches: int) -> tuple[np.ndarray, None]:
+    def sample(self, update: int, minibatches: int) -> tuple[np.ndarray, None]:
         """Draws the minibatches of updates `update`, `update` + 1, ...; the weights are all 1, which None says.
 
         Raises:
             ValueError: no row of the ring has a successor.
         """
-        return uniform_rows(self.ring, self._seed, update, minibatches, self._batch_size), None
+        return uniform_rows(self.buffer, self._seed, update, minibatches, self._batch_size), None
 
-    def refresh(self, slots: np.ndarray, errors: np.ndarray) -> None:
+    def update_priorities(self, slots: np.ndarray, errors: np.ndarray) -> None:
         """Takes TD errors, which change nothing."""
 
     def state(self) -> dict[str, np.ndarray]:
@@ -44,7 +44,7 @@ class Uniform:
         """Takes what `state` gave."""
 
 
-def uniform_rows(ring: Ring, seed: int, update: int, minibatches: int, batch_size: int) -> np.ndarray:
+def uniform_rows(buffer: ReplayBuffer, seed: int, update: int, minibatches: int, batch_size: int) -> np.ndarray:
     """Draws rows that have a successor, uniformly and with replacement.
 
     Minibatch `i` depends on (`seed`, `update + i`) and on what the ring holds, not on how many are drawn
@@ -52,7 +52,7 @@ def uniform_rows(ring: Ring, seed: int, update: int, minibatches: int, batch_siz
     stream of the next attempt.
 
     Args:
-        ring: where to draw from.
+        buffer: where to draw from.
         seed: the seed of the agent.
         update: the counter of the first update.
         minibatches: how many to draw.
@@ -68,19 +68,19 @@ def uniform_rows(ring: Ring, seed: int, update: int, minibatches: int, batch_siz
     wanted = np.ones(slots.shape, bool)
     attempt = 0
     while wanted.any():
-        if ring.size < 2 or (attempt == 2 and not drawable(ring)):
-            raise ValueError(NOTHING_TO_DRAW)
+        if buffer.size < 2 or (attempt == 2 and not count_transitions(buffer)):
+            raise ValueError(EMPTY_REPLAY)
         words = random_words((seed, attempt), update, slots.shape)
-        drawn = ((words >> np.uint64(32)) * np.uint64(ring.size) >> np.uint64(32)).astype(np.int64)
-        slots[wanted] = drawn[wanted]
-        wanted = ring.successor[slots] == NONE
+        sampled = ((words >> np.uint64(32)) * np.uint64(buffer.size) >> np.uint64(32)).astype(np.int64)
+        slots[wanted] = sampled[wanted]
+        wanted = buffer.successor[slots] == NONE
         attempt += 1
     return slots
 
 
-def drawable(ring: Ring) -> int:
+def count_transitions(buffer: ReplayBuffer) -> int:
     """The number of rows that have a successor."""
-    return int(np.count_nonzero(ring.successor[: ring.size] != NONE)) if ring.size else 0
+    return int(np.count_nonzero(buffer.successor[: buffer.size] != NONE)) if buffer.size else 0
 
 
 def random_words(key: tuple[int, int], update: int, shape: tuple[int, int]) -> np.ndarray:

@@ -4,21 +4,21 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from tfdpg.replay.ring import NONE, Ring
-from tfdpg.replay.sequences import walk
+from tfdpg.replay.buffer import NONE, ReplayBuffer
+from tfdpg.replay.sequences import follow_links
 from tfdpg.replay.uniform import uniform_rows
 from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, stream
 
 
-class Windows:
+class WindowSampler:
     """A round of windows: those of the newest steps, then ones that begin anywhere; a `Sampler`.
 
     A window is `steps` + 1 rows of a lane as they came, those of the next episode after an episode's end. The last
     observation of an episode that was cut is among them; that of one which terminated is not, having no value.
 
     Args:
-        ring: where to draw from; it has windows.
+        buffer: where to draw from; it has windows.
         seed: the seed of the agent.
         batch_size: windows in a minibatch.
         steps: steps in a window.
@@ -28,40 +28,42 @@ class Windows:
         start: the rows held before there are any of these.
     """
 
-    wants_errors: bool = False
+    uses_td_errors: bool = False
 
-    def __init__(self, ring: Ring, seed: int, batch_size: int, *, steps: int, newest: bool, ratio: float, start: int):
-        self.ring, self._seed, self._batch_size = ring, seed, batch_size
+    def __init__(
+        self, buffer: ReplayBuffer, seed: int, batch_size: int, *, steps: int, newest: bool, ratio: float, start: int
+    ):
+        self.buffer, self._seed, self._batch_size = buffer, seed, batch_size
         self._steps, self._newest, self._ratio, self._start = steps, newest, ratio, start
-        self._waiting = np.empty((0, batch_size), np.int64)
+        self._pending = np.empty((0, batch_size), np.int64)
         self._seen = 0  # the rows that were ever added when the last round began
 
     def updates_due(self, credit: int) -> int:
         """The updates of the round that `credit` steps have filled."""
         if credit == 0:
             return 0
-        starts = newest_starts(self.ring, self._steps, self._seen) if self._newest else np.empty(0, np.int64)
-        self._seen = self.ring.added
+        starts = newest_starts(self.buffer, self._steps, self._seen) if self._newest else np.empty(0, np.int64)
+        self._seen = self.buffer.added
         minibatches = -(-len(starts) // self._batch_size)
-        self._waiting = np.full((minibatches, self._batch_size), NONE)
-        self._waiting.flat[: len(starts)] = starts
-        if self.ring.size < self._start:
+        self._pending = np.full((minibatches, self._batch_size), NONE)
+        self._pending.flat[: len(starts)] = starts
+        if self.buffer.size < self._start:
             return minibatches
-        random = np.random.default_rng(stream(Purpose.ROUNDS, self._seed, self.ring.added))
+        random = np.random.default_rng(stream(Purpose.UPDATE_PHASES, self._seed, self.buffer.added))
         return minibatches + int(random.poisson(self._ratio))
 
-    def draw(self, update: int, minibatches: int) -> tuple[np.ndarray, None]:
+    def sample(self, update: int, minibatches: int) -> tuple[np.ndarray, None]:
         """Rows `[minibatches, batch_size, steps + 1]`, -1 in windows without a step; the weights are all 1.
 
         Raises:
             ValueError: no row of the ring has a successor.
         """
-        newest, self._waiting = self._waiting[:minibatches], self._waiting[minibatches:]
+        newest, self._pending = self._pending[:minibatches], self._pending[minibatches:]
         others = minibatches - len(newest)
-        drawn = uniform_rows(self.ring, self._seed, update + len(newest), others, self._batch_size)
-        return window_rows(self.ring, np.concatenate([newest, drawn]), self._steps), None
+        sampled = uniform_rows(self.buffer, self._seed, update + len(newest), others, self._batch_size)
+        return window_rows(self.buffer, np.concatenate([newest, sampled]), self._steps), None
 
-    def refresh(self, slots: np.ndarray, errors: np.ndarray) -> None:
+    def update_priorities(self, slots: np.ndarray, errors: np.ndarray) -> None:
         """Takes TD errors, which change nothing."""
 
     def state(self) -> dict[str, np.ndarray]:
@@ -70,55 +72,55 @@ class Windows:
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Takes what `state` gave, beside the ring's own."""
-        self._seen = self.ring.added - int(state["added"] - state["windows_seen"])
+        self._seen = self.buffer.added - int(state["added"] - state["windows_seen"])
 
 
-def window_rows(ring: Ring, starts: np.ndarray, steps: int) -> np.ndarray:
+def window_rows(buffer: ReplayBuffer, starts: np.ndarray, steps: int) -> np.ndarray:
     """The rows of windows, `[..., steps + 1]`; a lane's newest row is repeated up to the end.
 
     Args:
-        ring: the replay.
+        buffer: the replay.
         starts: their first rows, `[...]`; -1 is a window without any.
         steps: steps in a window.
     """
-    return walk(lambda rows: next_rows(ring, rows), starts, steps)
+    return follow_links(lambda rows: next_rows(buffer, rows), starts, steps)
 
 
-def next_rows(ring: Ring, rows: np.ndarray) -> np.ndarray:
+def next_rows(buffer: ReplayBuffer, rows: np.ndarray) -> np.ndarray:
     """The rows that lanes had after these, -1 where none did yet."""
-    successor, onward = ring.successor[rows], cast(np.ndarray, ring.onward)
-    follower = np.where(successor == NONE, onward[rows], successor)
-    after_end = onward[successor]
-    skips = ring.terminated[rows] & (successor != NONE) & (after_end != NONE)
+    successor, next_episode = buffer.successor[rows], cast(np.ndarray, buffer.next_episode)
+    follower = np.where(successor == NONE, next_episode[rows], successor)
+    after_end = next_episode[successor]
+    skips = buffer.terminated[rows] & (successor != NONE) & (after_end != NONE)
     return np.where(skips, after_end, follower)
 
 
-def newest_starts(ring: Ring, steps: int, seen: int) -> np.ndarray:
+def newest_starts(buffer: ReplayBuffer, steps: int, seen: int) -> np.ndarray:
     """Where windows begin that together have every step which followed the first `seen` rows ever, each once.
 
     A lane has one, and another where the last observations of cut episodes take places in it.
 
     Args:
-        ring: the replay.
+        buffer: the replay.
         steps: steps in a window.
         seen: the rows that were there before; the steps that led to later ones are new.
 
     Returns:
         Slots, `[n]`, lane by lane.
     """
-    lanes = ring.newest[ring.newest >= 0]
-    recent = np.arange(max(0, seen - 4 * len(lanes), ring.added - ring.replay_size), ring.added)
-    slots = recent % ring.replay_size
-    successor, follower = ring.successor[slots], next_rows(ring, slots)
-    led_to = recent[-1:] - (recent[-1:] - successor) % ring.replay_size  # the number of the successor
+    newest_rows = buffer.newest[buffer.newest >= 0]
+    recent = np.arange(max(0, seen - 4 * len(newest_rows), buffer.added - buffer.replay_size), buffer.added)
+    slots = recent % buffer.replay_size
+    successor, follower = buffer.successor[slots], next_rows(buffer, slots)
+    led_to = recent[-1:] - (recent[-1:] - successor) % buffer.replay_size  # the number of the successor
     is_new, is_old = ((successor != NONE) & known for known in (led_to >= seen, led_to < seen))
-    place = (follower - recent[:1]) % ring.replay_size  # of a slot among the recent ones
+    place = (follower - recent[:1]) % buffer.replay_size  # of a slot among the recent ones
     previous = np.arange(len(recent))
     for acted in (False, True):  # a step that terminated goes before the observation that it led to
         known = (follower != NONE) & ((successor != NONE) == acted)
         previous[place[known]] = np.flatnonzero(known)
     starts: list[int] = []
-    for newest in lanes[lanes >= recent[:1]] - recent[:1]:
+    for newest in newest_rows[newest_rows >= recent[:1]] - recent[:1]:
         rows = [int(newest)]
         while previous[rows[-1]] != rows[-1] and not is_old[previous[rows[-1]]]:
             rows.append(int(previous[rows[-1]]))
@@ -146,11 +148,11 @@ class WindowLayout(NamedTuple):
         return cls(slice(0, obs), slice(obs, after), after, after + 1, after + 2, after + 3)
 
 
-def draw_windows(ring: Ring, rows: np.ndarray, gamma: float, weights: np.ndarray | None = None) -> Packed:
+def gather_windows(buffer: ReplayBuffer, rows: np.ndarray, gamma: float, weights: np.ndarray | None = None) -> Packed:
     """Packed windows.
 
     Args:
-        ring: the replay.
+        buffer: the replay.
         rows: their rows, `[..., steps + 1]`, -1 in windows without a step.
         gamma: the discount factor.
         weights: None: all count alike.
@@ -159,14 +161,14 @@ def draw_windows(ring: Ring, rows: np.ndarray, gamma: float, weights: np.ndarray
         `[..., steps + 1, width]` float32 (see `WindowLayout`; where a row did not act, its step is all ones and its
         reward 0) and, if there are images, `[..., steps + 1, image_width]` uint8.
     """
-    layout = WindowLayout.of(ring.spec, ring.step_width)
-    acted = (ring.successor[rows] != NONE) & (rows != NONE)
-    rows = np.where(rows == NONE, (ring.added - 1) % ring.replay_size, rows)  # a row that holds an observation
+    layout = WindowLayout.of(buffer.spec, buffer.step_width)
+    acted = (buffer.successor[rows] != NONE) & (rows != NONE)
+    rows = np.where(rows == NONE, (buffer.added - 1) % buffer.replay_size, rows)  # a row that holds an observation
     acted[..., -1] = False  # nothing follows it here
     packed = np.empty((*rows.shape, layout.width), np.float32)
-    packed[..., : layout.discount] = ring.rows.take(rows, axis=0)
+    packed[..., : layout.discount] = buffer.rows.take(rows, axis=0)
     packed[..., layout.step][~acted] = 1.0  # what is stored there is of no meaning, and need not be a number
     packed[..., layout.reward][~acted] = 0.0
-    packed[..., layout.discount] = np.where(ring.terminated[rows], 0.0, gamma)
+    packed[..., layout.discount] = np.where(buffer.terminated[rows], 0.0, gamma)
     packed[..., layout.acted] = acted
-    return (packed,) if ring.images is None else (packed, ring.images.take(rows, axis=0))
+    return (packed,) if buffer.images is None else (packed, buffer.images.take(rows, axis=0))

@@ -57,40 +57,40 @@ def serve(
     if (path / "saved_model.pb").exists():
         raise ValueError(f"{path} is a version's directory; serve the model's, {path.resolve().parent}")
     import_tensorflow()
-    from tfdpg.serve.server import GRACE, Ports, address, running
-    from tfdpg.serve.shelf import Shelf
+    from tfdpg.serve.model_store import ModelStore
+    from tfdpg.serve.server import SHUTDOWN_SECONDS, Ports, address, running_server
 
-    shelf = Shelf(path, trusted)
+    model_store = ModelStore(path, trusted)
     # a thread cannot be stopped: one that still computes or reads files must not keep the process
-    last_resort = threading.Timer(GRACE, os._exit, [1])
-    last_resort.daemon = True
+    exit_timer = threading.Timer(SHUTDOWN_SECONDS, os._exit, [1])
+    exit_timer.daemon = True
 
-    def tell(line: str) -> None:
-        print(f"{shelf.name}: {line}", flush=True)
+    def report(line: str) -> None:
+        print(f"{model_store.name}: {line}", flush=True)
 
-    async def until_ended() -> None:
+    async def serve_until_signal() -> None:
         ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, ended.set)
-        async with running(shelf, host, Ports(port, grpc_port), limits, tell) as ports:
-            for version, why in shelf.failed.items():
-                tell(f"version {version} is not served: {why}")
-            for version in shelf.served.models:
-                tell(f"version {version} is served")
+        async with running_server(model_store, host, Ports(port, grpc_port), limits, report) as ports:
+            for version, reason in model_store.failed.items():
+                report(f"version {version} is not served: {reason}")
+            for version in model_store.served.models:
+                report(f"version {version} is served")
             rest, grpc = address(host, ports.rest), address(host, ports.grpc)
             if limits.connections < max_connections:
-                tell(f"{limits.connections} connections of each protocol, not {max_connections}: see `ulimit -n`")
-            tell(f"REST at http://{rest}/v1/models/{shelf.name}, gRPC at {grpc}")
+                report(f"{limits.connections} connections of each protocol, not {max_connections}: see `ulimit -n`")
+            report(f"REST at http://{rest}/v1/models/{model_store.name}, gRPC at {grpc}")
             await ended.wait()
-            tell("ends, once the requests under way are answered")
-            last_resort.start()
+            report("ends, once the requests under way are answered")
+            exit_timer.start()
 
     # otherwise Python ends by looking through all objects of TensorFlow, for up to four seconds on a busy machine
     atexit.register(gc.freeze)
     try:
-        asyncio.run(until_ended())
+        asyncio.run(serve_until_signal())
     finally:
-        last_resort.cancel()
+        exit_timer.cancel()
 
 
 def _check_extra() -> None:

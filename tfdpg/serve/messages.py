@@ -8,7 +8,7 @@ from typing import Any
 from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2
 
 from tfdpg.serve.model import RequestError
-from tfdpg.serve.shelf import Shelf
+from tfdpg.serve.model_store import ModelStore
 
 AVAILABLE = get_model_status_pb2.ModelVersionStatus.AVAILABLE
 END = get_model_status_pb2.ModelVersionStatus.END
@@ -16,18 +16,18 @@ DATA_LOSS = 15
 """The code of a model that is damaged."""
 
 
-def status_response(shelf: Shelf, name: str, version: int | None = None, label: str = "") -> Any:
+def status_response(model_store: ModelStore, name: str, version: int | None = None, label: str = "") -> Any:
     """The state of one version, or of all that are served or should be.
 
     Raises:
         RequestError: there is no such model or version.
     """
-    if name != shelf.name:
+    if name != model_store.name:
         raise RequestError(f"Could not find any versions of model {name}", "NOT_FOUND")
     if label:
-        version = shelf.find(name, label=label).version
+        version = model_store.find(name, label=label).version
     response = get_model_status_pb2.GetModelStatusResponse()
-    served, failed = shelf.served.models, shelf.failed
+    served, failed = model_store.served.models, model_store.failed
     for number in sorted({*served, *failed}, reverse=True):
         if version in (None, number):
             state = AVAILABLE if number in served else END
@@ -41,7 +41,7 @@ def status_response(shelf: Shelf, name: str, version: int | None = None, label: 
 
 
 def metadata_response(
-    shelf: Shelf, name: str, version: int | None = None, label: str = "", fields: Sequence[str] = ()
+    model_store: ModelStore, name: str, version: int | None = None, label: str = "", fields: Sequence[str] = ()
 ) -> Any:
     """The signatures of a model.
 
@@ -52,7 +52,7 @@ def metadata_response(
         raise RequestError("GetModelMetadataRequest must specify at least one metadata_field")
     if unknown := [field for field in fields if field != "signature_def"]:
         raise RequestError(f"Metadata field {unknown[0]} is not supported")
-    model = shelf.find(name, version, label)
+    model = model_store.find(name, version, label)
     response = get_model_metadata_pb2.GetModelMetadataResponse()
     response.model_spec.name, response.model_spec.version.value = name, model.version
     signatures = get_model_metadata_pb2.SignatureDefMap()

@@ -61,13 +61,15 @@ class Signature:
     Args:
         name: its name.
         definition: its `SignatureDef`.
-        facts: what `tfdpg.json` says about it.
+        description: what `tfdpg.json` says about it.
         session: a session with the model.
     """
 
-    def __init__(self, name: str, definition: Any, facts: Mapping[str, Any], session: tf.compat.v1.Session):
+    def __init__(self, name: str, definition: Any, description: Mapping[str, Any], session: tf.compat.v1.Session):
         self.name = name
-        self._shapes = {key: {each["name"]: each["shape"] for each in facts[key]} for key in ("inputs", "outputs")}
+        self._shapes = {
+            key: {each["name"]: each["shape"] for each in description[key]} for key in ("inputs", "outputs")
+        }
         self.inputs = {key: _input(tensor) for key, tensor in definition.inputs.items()}
         self.outputs = {key: _input(tensor).dtype for key, tensor in definition.outputs.items()}
         self._call = session.make_callable(
@@ -182,15 +184,15 @@ class Model:
     """
 
     def __init__(self, directory: Path, trusted: bool = False):
-        facts = export.metadata(directory)["signatures"]
-        facts = {DEFAULT: facts["pi"], **facts}
+        description = export.metadata(directory)["signatures"]
+        description = {DEFAULT: description["pi"], **description}
         # a request's own thread computes: to wake others for a small network takes longer than the network
         config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=-1)
         session, self.definitions = open_session(directory, config, trusted)
         try:
             self.version = int(directory.name)
             self.signatures = {
-                name: Signature(name, definition, facts[name], session)
+                name: Signature(name, definition, description[name], session)
                 for name, definition in self.definitions.items()
                 if not name.startswith("__")
             }

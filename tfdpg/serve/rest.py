@@ -15,12 +15,12 @@ from tfdpg.serve import tensors
 from tfdpg.serve.limits import Limits
 from tfdpg.serve.messages import metadata_response, status_response
 from tfdpg.serve.model import RequestError
-from tfdpg.serve.shelf import Shelf
+from tfdpg.serve.model_store import ModelStore
 
-WHERE = r"(?i:/v1/models/)(?P<name>[^/:]+)(/(?i:versions)/(?P<version>[0-9]+)|/(?i:labels)/(?P<label>[^/:]+))?"
-PREDICT, METADATA, STATUS = (re.compile(WHERE + end) for end in ("(?i::predict)", "(?i:/metadata)", "/?"))
+MODEL_PATH = r"(?i:/v1/models/)(?P<name>[^/:]+)(/(?i:versions)/(?P<version>[0-9]+)|/(?i:labels)/(?P<label>[^/:]+))?"
+PREDICT, METADATA, STATUS = (re.compile(MODEL_PATH + end) for end in ("(?i::predict)", "(?i:/metadata)", "/?"))
 STATUSES = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "RESOURCE_EXHAUSTED": 413, "INTERNAL": 500}
-NEXT_REQUEST = 1.0
+NEXT_REQUEST_SECONDS = 1.0
 """Seconds in which a server that ends answers the next request of an open connection, before it closes it."""
 BYTES_PER_VALUE = 22
 """About the length of a number in JSON: float32 values are written with all digits of a float64."""
@@ -30,12 +30,12 @@ class RestServer(web.Server):
     """Answers HTTP/1.1 requests, each in a thread of its own; a protocol factory for `loop.create_server`.
 
     Args:
-        shelf: the model.
+        model_store: the model.
         limits: what is accepted. Above the limit of connections, the one that has been idle longest is closed.
         log: receives a line for each error that is no answer to a valid HTTP request.
     """
 
-    def __init__(self, shelf: Shelf, limits: Limits, log: Callable[[str], None]):
+    def __init__(self, model_store: ModelStore, limits: Limits, log: Callable[[str], None]):
         super().__init__(
             self._answer,
             request_factory=self._request,
@@ -44,7 +44,7 @@ class RestServer(web.Server):
             lingering_time=min(limits.timeout, 1.0),
             auto_decompress=False,
         )
-        self._shelf, self._limits, self.log = shelf, limits, log
+        self._model_store, self._limits, self.log = model_store, limits, log
         self._open: dict[web.RequestHandler, asyncio.Transport] = {}
         self._idle: dict[web.RequestHandler, None] = {}
         self._receiving: dict[web.RequestHandler, None] = {}
@@ -78,7 +78,7 @@ class RestServer(web.Server):
         """
         self._is_ending = True
         time = self._loop.time
-        idle_until = min(deadline, time() + NEXT_REQUEST)
+        idle_until = min(deadline, time() + NEXT_REQUEST_SECONDS)
         while self._open and time() < deadline:
             if time() >= idle_until:
                 for handler in [each for each in self._idle if not _has_unread_bytes(self._open[each])]:
@@ -119,31 +119,35 @@ class RestServer(web.Server):
         try:
             content = await self._content(request)
         except RequestError as error:
-            return refusal(STATUSES[error.code], str(error))
+            return error_response(STATUSES[error.code], str(error))
         except web.HTTPRequestEntityTooLarge:
-            return refusal(413, f"The body of the request has more than {self._limits.request_bytes} bytes")
+            return error_response(413, f"The body of the request has more than {self._limits.request_bytes} bytes")
         except web.RequestPayloadError as error:
-            return _closing(refusal(400, f"The body of the request is malformed: {error.__cause__ or error}"))
+            return _force_close(
+                error_response(400, f"The body of the request is malformed: {error.__cause__ or error}")
+            )
         except TimeoutError:
             message = f"The body of the request did not arrive within {self._limits.timeout:g} seconds"
-            return _closing(refusal(408, message))
+            return _force_close(error_response(408, message))
         except Exception as error:
             if request.protocol not in self._open:
-                return _closing(refusal(400, "The connection was closed before the body of the request arrived"))
+                return _force_close(
+                    error_response(400, "The connection was closed before the body of the request arrived")
+                )
             self.log(f"REST: a request failed: {type(error).__name__}: {error}")
-            return refusal(500, f"Internal error: {type(error).__name__}: {error}")
+            return error_response(500, f"Internal error: {type(error).__name__}: {error}")
         return web.Response(body=content, content_type="application/json")
 
     async def _content(self, request: web.BaseRequest) -> bytes:
         if request.method == "POST" and (found := PREDICT.fullmatch(request.path)):
-            where = _where(found)
+            requested = _requested_model(found)
             body = await self._body(request)
-            return await asyncio.to_thread(self._predict, body, request.headers.get("Content-Encoding", ""), where)
+            return await asyncio.to_thread(self._predict, body, request.headers.get("Content-Encoding", ""), requested)
         if request.method == "GET" and (found := METADATA.fullmatch(request.path)):
-            return _text(metadata_response(self._shelf, **_where(found), fields=["signature_def"]))
+            return _to_json(metadata_response(self._model_store, **_requested_model(found), fields=["signature_def"]))
         if request.method == "GET" and (found := STATUS.fullmatch(request.path)):
-            return _text(status_response(self._shelf, **_where(found)))
-        raise RequestError(f"Malformed request: {request.method} {tensors.shortened(request.path)}")
+            return _to_json(status_response(self._model_store, **_requested_model(found)))
+        raise RequestError(f"Malformed request: {request.method} {tensors.abbreviate(request.path)}")
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         if request.headers.get("Expect", "").lower() == "100-continue":
@@ -156,8 +160,8 @@ class RestServer(web.Server):
         finally:
             self._receiving.pop(request.protocol, None)
 
-    def _predict(self, body: bytes, encoding: str, where: dict[str, Any]) -> bytes:
-        model = self._shelf.find(**where)
+    def _predict(self, body: bytes, encoding: str, requested: dict[str, Any]) -> bytes:
+        model = self._model_store.find(**requested)
         try:
             request = tensors.parse(_decompressed(body, encoding, self._limits.request_bytes))
             signature = model.signature(request.signature)
@@ -176,7 +180,7 @@ class _Connection(web.RequestHandler):
         if isinstance(self._manager, RestServer):  # the connection is still open
             self._manager.log(f"REST: refused a request that is not valid HTTP/1.1 ({type(exc).__name__})")
         text = (message or f"Internal error: {type(exc).__name__}").partition("\n")[0].rstrip(":")
-        return _closing(refusal(status, f"The request is not valid HTTP/1.1: {tensors.shortened(text)}"))
+        return _force_close(error_response(status, f"The request is not valid HTTP/1.1: {tensors.abbreviate(text)}"))
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """Log one line in place of a traceback."""
@@ -184,12 +188,12 @@ class _Connection(web.RequestHandler):
             self._manager.log(f"REST: a connection failed ({type(kw.get('exc_info')).__name__})")
 
 
-def refusal(status: int, message: str) -> web.Response:
+def error_response(status: int, message: str) -> web.Response:
     """An error as TensorFlow Serving answers it."""
     return web.Response(status=status, body=json.dumps({"error": message}), content_type="application/json")
 
 
-def _closing(response: web.Response) -> web.Response:
+def _force_close(response: web.Response) -> web.Response:
     response.force_close()
     return response
 
@@ -209,7 +213,7 @@ def _decompressed(body: bytes, encoding: str, limit: int) -> bytes:
         return body
     if encoding not in ("gzip", "deflate"):
         raise RequestError(
-            f"Content-Encoding must be gzip, deflate or identity. Received: {tensors.shortened(encoding)}"
+            f"Content-Encoding must be gzip, deflate or identity. Received: {tensors.abbreviate(encoding)}"
         )
     decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # takes the headers of gzip and of zlib
     try:
@@ -224,15 +228,15 @@ def _decompressed(body: bytes, encoding: str, limit: int) -> bytes:
     return content
 
 
-def _where(found: re.Match[str]) -> dict[str, Any]:
+def _requested_model(found: re.Match[str]) -> dict[str, Any]:
     """The model that a path names."""
     version = found["version"]
     if version and (len(version) > 19 or int(version) >= 2**63):
-        raise RequestError(f"Failed to convert version: {tensors.shortened(version)} to numeric.")
+        raise RequestError(f"Failed to convert version: {tensors.abbreviate(version)} to numeric.")
     return {"name": found["name"], "version": int(version) if version else None, "label": found["label"] or ""}
 
 
-def _text(message: Any) -> bytes:
+def _to_json(message: Any) -> bytes:
     return json_format.MessageToJson(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     ).encode()

@@ -17,13 +17,13 @@ from tfdpg.serve import tensors
 from tfdpg.serve.limits import Limits
 from tfdpg.serve.messages import metadata_response, status_response
 from tfdpg.serve.model import RequestError
-from tfdpg.serve.shelf import Shelf
+from tfdpg.serve.model_store import ModelStore
 
-AGE = 10
+MAX_AGE_TIMEOUTS = 10
 """The age, in timeouts, at which a connection is closed."""
-QUIET = 0.1
+QUIET_SECONDS = 0.1
 """Seconds without a new call after which a server that ends stops taking calls."""
-LAST_CALLS = 2.0
+MAX_DRAIN_SECONDS = 2.0
 """Seconds after which it stops in any case."""
 
 
@@ -31,12 +31,12 @@ class GrpcServer:
     """Answers requests, each in a thread of its own.
 
     Args:
-        shelf: the model.
+        model_store: the model.
         limits: what is accepted. Connections above their limit are closed.
         log: receives a line for each error that no request explains.
     """
 
-    def __init__(self, shelf: Shelf, limits: Limits, log: Callable[[str], None]):
+    def __init__(self, model_store: ModelStore, limits: Limits, log: Callable[[str], None]):
         self._log = log
         self._calls = 0
         self._may_respond = asyncio.Event()
@@ -51,13 +51,13 @@ class GrpcServer:
                 ("grpc.server_handshake_timeout_ms", timeout),
                 ("grpc.max_connection_idle_ms", timeout),
                 # gRPC has no timeout for a message that is half sent; clients connect again without an error
-                ("grpc.max_connection_age_ms", AGE * timeout),
+                ("grpc.max_connection_age_ms", MAX_AGE_TIMEOUTS * timeout),
                 ("grpc.max_connection_age_grace_ms", timeout),
             ]
         )
-        prediction = _Prediction(shelf, limits, self)
+        prediction = _Prediction(model_store, limits, self)
         prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(prediction, self._server)
-        model_service_pb2_grpc.add_ModelServiceServicer_to_server(_Model(shelf, self), self._server)
+        model_service_pb2_grpc.add_ModelServiceServicer_to_server(_Model(model_store, self), self._server)
 
     async def start(self, where: str) -> int:
         """Listen, and return the port.
@@ -83,12 +83,12 @@ class GrpcServer:
         """
         time = asyncio.get_running_loop().time
         self._may_respond.clear()
-        until, calls = min(deadline, time() + LAST_CALLS), -1
+        until, calls = min(deadline, time() + MAX_DRAIN_SECONDS), -1
         while calls != self._calls and time() < until:
             calls = self._calls
-            await asyncio.sleep(QUIET)
+            await asyncio.sleep(QUIET_SECONDS)
         stopping = asyncio.create_task(self._server.stop(max(deadline - time(), 0)))
-        await asyncio.sleep(QUIET)
+        await asyncio.sleep(QUIET_SECONDS)
         self._may_respond.set()
         await stopping
 
@@ -110,8 +110,8 @@ class GrpcServer:
 
 
 class _Prediction(prediction_service_pb2_grpc.PredictionServiceServicer):
-    def __init__(self, shelf: Shelf, limits: Limits, server: GrpcServer):
-        self._shelf, self._limits, self._server = shelf, limits, server
+    def __init__(self, model_store: ModelStore, limits: Limits, server: GrpcServer):
+        self._model_store, self._limits, self._server = model_store, limits, server
 
     async def Predict(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
         return await self._server.answer(context, self._predict, request)
@@ -120,7 +120,7 @@ class _Prediction(prediction_service_pb2_grpc.PredictionServiceServicer):
         return await self._server.answer(context, self._metadata, request)
 
     def _predict(self, request: Any) -> Any:
-        model = self._shelf.find(**_where(request))
+        model = self._model_store.find(**_requested_model(request))
         signature = model.signature(request.model_spec.signature_name)
         wanted = list(request.output_filter) or signature.outputs
         if unknown := [name for name in wanted if name not in signature.outputs]:
@@ -143,20 +143,20 @@ class _Prediction(prediction_service_pb2_grpc.PredictionServiceServicer):
         return response
 
     def _metadata(self, request: Any) -> Any:
-        return metadata_response(self._shelf, **_where(request), fields=request.metadata_field)
+        return metadata_response(self._model_store, **_requested_model(request), fields=request.metadata_field)
 
 
 class _Model(model_service_pb2_grpc.ModelServiceServicer):
-    def __init__(self, shelf: Shelf, server: GrpcServer):
-        self._shelf, self._server = shelf, server
+    def __init__(self, model_store: ModelStore, server: GrpcServer):
+        self._model_store, self._server = model_store, server
 
     async def GetModelStatus(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
         return await self._server.answer(
-            context, lambda request: status_response(self._shelf, **_where(request)), request
+            context, lambda request: status_response(self._model_store, **_requested_model(request)), request
         )
 
 
-def _where(request: Any) -> dict[str, Any]:
+def _requested_model(request: Any) -> dict[str, Any]:
     """The model that a request names."""
     if not request.HasField("model_spec"):
         raise RequestError("Missing ModelSpec")

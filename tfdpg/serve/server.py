@@ -9,17 +9,17 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from tfdpg.serve.limits import BACKLOG, Limits
+from tfdpg.serve.model_store import ModelStore
 from tfdpg.serve.rest import RestServer
 from tfdpg.serve.rpc import GrpcServer
-from tfdpg.serve.shelf import Shelf
 
-POLL = 1.0
+POLL_INTERVAL = 1.0
 """Seconds between two looks at the directory, as TensorFlow Serving's."""
-GRACE = 10.0
+SHUTDOWN_SECONDS = 10.0
 """Seconds within which the process ends."""
-REQUESTS = 6.0
+REQUEST_SECONDS = 6.0
 """Seconds of them that requests under way have; then connections are closed, and Python and TensorFlow end."""
-REPETITION = 60.0
+REPETITION_INTERVAL = 60.0
 """Seconds in which the same line is printed once."""
 
 
@@ -36,40 +36,40 @@ def address(host: str, port: int) -> str:
 
 
 @contextlib.asynccontextmanager
-async def running(
-    shelf: Shelf, host: str, ports: Ports, limits: Limits, tell: Callable[[str], None]
+async def running_server(
+    model_store: ModelStore, host: str, ports: Ports, limits: Limits, report: Callable[[str], None]
 ) -> AsyncIterator[Ports]:
     """Serves a model, and polls for versions, until it is left; requests under way are answered then.
 
     Args:
-        shelf: the model.
+        model_store: the model.
         host: the address to listen on.
         ports: of REST and gRPC; 0 takes a free one.
         limits: what is accepted of clients.
-        tell: receives a line for each change and for each error, but a repeated error only once a minute.
+        report: receives a line for each change and for each error, but a repeated error only once a minute.
 
     Raises:
         OSError: a port is taken.
     """
-    loop, log = asyncio.get_running_loop(), _without_repetition(tell)
-    loop.set_exception_handler(lambda _, context: log(_described(context)))
-    rest_server, grpc_server = RestServer(shelf, limits, log), GrpcServer(shelf, limits, log)
+    loop, log = asyncio.get_running_loop(), _without_repetition(report)
+    loop.set_exception_handler(lambda _, context: log(_error_text(context)))
+    rest_server, grpc_server = RestServer(model_store, limits, log), GrpcServer(model_store, limits, log)
     listening = await loop.create_server(rest_server, host, ports.rest, backlog=BACKLOG)
     try:
         grpc_port = await grpc_server.start(address(host, ports.grpc))
-        polling = asyncio.create_task(_poll(shelf, tell, log))
+        polling = asyncio.create_task(_poll(model_store, report, log))
         try:
             yield Ports(listening.sockets[0].getsockname()[1], grpc_port)
         finally:
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
-            deadline = loop.time() + REQUESTS
-            await asyncio.gather(grpc_server.end(deadline), _end(listening, rest_server, deadline))
+            deadline = loop.time() + REQUEST_SECONDS
+            await asyncio.gather(grpc_server.end(deadline), _stop_listening(listening, rest_server, deadline))
     finally:
         listening.close()
 
 
-async def _end(listening: asyncio.Server, rest_server: RestServer, deadline: float) -> None:
+async def _stop_listening(listening: asyncio.Server, rest_server: RestServer, deadline: float) -> None:
     """Stop listening once every connection that clients have made is accepted, and end the server."""
     loop, poll = asyncio.get_running_loop(), select.poll()
     for each in listening.sockets:
@@ -81,34 +81,34 @@ async def _end(listening: asyncio.Server, rest_server: RestServer, deadline: flo
     await rest_server.end(deadline)
 
 
-def _described(context: dict[str, Any]) -> str:
+def _error_text(context: dict[str, Any]) -> str:
     error = context.get("exception")
     return f"{context['message']}: {error}" if error else context["message"]
 
 
-def _without_repetition(tell: Callable[[str], None]) -> Callable[[str], None]:
+def _without_repetition(report: Callable[[str], None]) -> Callable[[str], None]:
     """A function that passes on a line unless it passed it on within the last minute."""
-    told: dict[str, float] = {}
+    last_reported: dict[str, float] = {}
 
-    def tell_once(line: str) -> None:
+    def report_once(line: str) -> None:
         now = time.monotonic()
-        if now - told.get(line, -math.inf) < REPETITION:
+        if now - last_reported.get(line, -math.inf) < REPETITION_INTERVAL:
             return
-        if len(told) >= 1000:
-            told.clear()
-        told[line] = now
-        tell(line)
+        if len(last_reported) >= 1000:
+            last_reported.clear()
+        last_reported[line] = now
+        report(line)
 
-    return tell_once
+    return report_once
 
 
-async def _poll(shelf: Shelf, tell: Callable[[str], None], log: Callable[[str], None]) -> None:
+async def _poll(model_store: ModelStore, report: Callable[[str], None], log: Callable[[str], None]) -> None:
     while True:
-        await asyncio.sleep(POLL)
+        await asyncio.sleep(POLL_INTERVAL)
         try:
-            news = await asyncio.to_thread(shelf.poll)
+            changes = await asyncio.to_thread(model_store.poll)
         except Exception as error:  # what is served goes on, whatever is wrong with the directory
             log(f"the directory cannot be read: {error}")
-            news = []
-        for line in news:
-            tell(line)
+            changes = []
+        for line in changes:
+            report(line)

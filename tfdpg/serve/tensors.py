@@ -17,7 +17,7 @@ from tfdpg.serve.model import Input, RequestError, Signature
 VALUES = {"float32": "float_val", "float64": "double_val", "int32": "int_val", "int64": "int64_val"}
 """The fields that clients read a tensor's values from."""
 FORMS = {"instances", "inputs"}
-WORDS = (b"true", b"false")
+BOOLEANS = (b"true", b"false")
 """What NumPy would take as a number."""
 
 
@@ -28,13 +28,13 @@ class Request(NamedTuple):
         signature: the name of the signature, or nothing.
         values: the inputs.
         in_rows: whether they are rows.
-        has_words: whether there may be truth values among them.
+        may_have_booleans: whether there may be truth values among them.
     """
 
     signature: str
     values: Any
     in_rows: bool
-    has_words: bool
+    may_have_booleans: bool
 
 
 def parse(body: bytes) -> Request:
@@ -50,19 +50,20 @@ def parse(body: bytes) -> Request:
     except (ValueError, RecursionError) as error:
         raise RequestError(f"JSON Parse error: {error}") from error
     if not isinstance(content, dict):
-        raise RequestError(f"JSON Value: {_shown(content)} Is not object")
+        raise RequestError(f"JSON Value: {_abbreviate_json(content)} Is not object")
     signature = content.get("signature_name", "")
     if not isinstance(signature, str):
         raise RequestError(
-            f"JSON Value: {_shown(content)} not formatted correctly. 'signature_name' key must be a string value."
+            f"JSON Value: {_abbreviate_json(content)} not formatted correctly. "
+            "'signature_name' key must be a string value."
         )
     if content.keys() >= FORMS:
         raise RequestError(
-            f"JSON Value: {_shown(content)} Not formatted correctly expecting only one of 'inputs' or 'instances' keys"
-            " to exist"
+            f"JSON Value: {_abbreviate_json(content)} Not formatted correctly expecting only one of "
+            "'inputs' or 'instances' keys to exist"
         )
     for form in FORMS & content.keys():
-        return Request(signature, content[form], form == "instances", any(word in body for word in WORDS))
+        return Request(signature, content[form], form == "instances", any(boolean in body for boolean in BOOLEANS))
     raise RequestError("Missing 'inputs' or 'instances' key")
 
 
@@ -82,7 +83,8 @@ def inputs_of(request: Request, signature: Signature) -> dict[str, np.ndarray]:
         columns = dict.fromkeys(signature.inputs, columns)
     signature.check(columns)
     return {
-        name: _array(columns[name], name, expected, request.has_words) for name, expected in signature.inputs.items()
+        name: _array(columns[name], name, expected, request.may_have_booleans)
+        for name, expected in signature.inputs.items()
     }
 
 
@@ -138,7 +140,7 @@ def to_proto(values: np.ndarray) -> Any:
 def _columns(rows: Any, signature: Signature) -> dict[str, list[Any]]:
     """Rows as columns."""
     if not isinstance(rows, list):
-        raise RequestError(f"JSON Value: {_shown(rows)} Excepting 'instances' to be an list/array")
+        raise RequestError(f"JSON Value: {_abbreviate_json(rows)} Excepting 'instances' to be an list/array")
     if not rows:
         raise RequestError("No values in 'instances' array")
     if not isinstance(rows[0], dict):
@@ -155,15 +157,15 @@ def _columns(rows: Any, signature: Signature) -> dict[str, list[Any]]:
             raise RequestError(f"Expecting object but got list at item {number} of input list")
         if row.keys() != signature.inputs.keys():
             raise RequestError(
-                f"Failed to process element: {number} of 'instances' list. JSON object: {_shown(row)} keys must be "
-                f"equal to: {','.join(sorted(signature.inputs))}"
+                f"Failed to process element: {number} of 'instances' list. "
+                f"JSON object: {_abbreviate_json(row)} keys must be equal to: {','.join(sorted(signature.inputs))}"
             )
     return {name: [row[name] for row in rows] for name in signature.inputs}
 
 
-def _array(value: Any, name: str, expected: Input, has_words: bool) -> np.ndarray:
+def _array(value: Any, name: str, expected: Input, may_have_booleans: bool) -> np.ndarray:
     kinds = "iuf" if expected.dtype.kind == "f" else "iu"
-    if (has_words or isinstance(value, str | dict)) and (wrong := _leaf_of(value, (bool, str, dict))):
+    if (may_have_booleans or isinstance(value, str | dict)) and (wrong := _leaf_of(value, (bool, str, dict))):
         raise _type_error(wrong[0], name, expected)
     try:
         array = np.asarray(value)
@@ -198,18 +200,19 @@ def _type_error(value: Any, name: str, expected: Input) -> RequestError:
     kinds = {bool: str(value), str: "String", dict: "Object", list: "Array", type(None): "Null"}
     kind = kinds.get(type(value), "Number")
     return RequestError(
-        f"input tensor {name}: JSON Value: {_shown(value)} Type: {kind} is not of expected type: {expected.dtype}"
+        f"input tensor {name}: JSON Value: {_abbreviate_json(value)} Type: {kind} "
+        f"is not of expected type: {expected.dtype}"
     )
 
 
-def _shown(value: Any) -> str:
+def _abbreviate_json(value: Any) -> str:
     """A value in a message, not longer than a line."""
-    return shortened(json.dumps(value))
+    return abbreviate(json.dumps(value))
 
 
-def shortened(text: str) -> str:
+def abbreviate(string: str) -> str:
     """A text in a message, not longer than a line."""
-    return text if len(text) <= 120 else f"{text[:117]}..."
+    return string if len(string) <= 120 else f"{string[:117]}..."
 
 
 def _refuse_constant(name: str) -> Any:

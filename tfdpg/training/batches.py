@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from tfdpg.acting import Recall
-from tfdpg.replay import Layout, Rows, WindowLayout, pack_sequence
+from tfdpg.acting import RecurrentSpec
+from tfdpg.replay import TimeSteps, TransitionLayout, WindowLayout, pack_sequence
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.finite import check_finite
 
 
 def pack_transitions(spec: Spec, batch_size: int, gamma: float, batch: Mapping[str, Any]) -> Packed:
-    """Transitions, packed `[1, batch, ...]` (see `tfdpg.replay.Layout`).
+    """Transitions, packed `[1, batch, ...]` (see `tfdpg.replay.TransitionLayout`).
 
     Args:
         spec: the spaces.
@@ -26,7 +26,7 @@ def pack_transitions(spec: Spec, batch_size: int, gamma: float, batch: Mapping[s
         ValueError: arrays are missing, of other shapes, or not finite.
     """
     arrays = _Arrays(batch, (batch_size,), ("discounts", "weights", "truncations"))
-    layout, first, last = Layout.of(spec), *(arrays.observations(spec, name) for name in OBSERVATIONS)
+    layout, first, last = TransitionLayout.of(spec), *(arrays.observations(spec, name) for name in OBSERVATIONS)
     packed = np.empty((1, batch_size, layout.width), np.float32)
     packed[0, :, layout.action] = arrays.actions(spec)
     packed[0, :, layout.reward] = arrays.take("rewards")
@@ -65,8 +65,8 @@ def pack_windows(
     """
     arrays = _Arrays(batch, (batch_size, steps), ("discounts", "truncations"))
     layout = WindowLayout.of(spec, spec.act_dim + record_width)
-    cut = arrays.take("truncations", default=0.0) * (1 - arrays.take("terminations")) > 0
-    acted = np.concatenate([np.ones((batch_size, 1), bool), ~cut[:, :-1]], axis=1)
+    truncated = arrays.take("truncations", default=0.0) * (1 - arrays.take("terminations")) > 0
+    acted = np.concatenate([np.ones((batch_size, 1), bool), ~truncated[:, :-1]], axis=1)
     packed = np.empty((1, batch_size, steps + 1, layout.width), np.float32)
     observation = _Arrays(batch, (batch_size, steps + 1)).observations(spec, "observations")
     packed[0, ..., layout.observation] = observation.get("float32", packed[0, ..., :0])
@@ -83,7 +83,7 @@ def pack_windows(
 
 def pack_sequences(
     spec: Spec,
-    recall: Recall,
+    recurrent_spec: RecurrentSpec,
     batch_size: int,
     burn_in: int,
     length: int,
@@ -95,7 +95,7 @@ def pack_sequences(
 
     Args:
         spec: the spaces.
-        recall: what the policy recalls of the step before; nothing is before the first step.
+        recurrent_spec: what the policy recalls of the step before; nothing is before the first step.
         batch_size: how many sequences there must be.
         burn_in: the steps of each that only lead up to those to learn from.
         length: the steps to learn from, which come after them.
@@ -125,14 +125,14 @@ def pack_sequences(
     discounts, *led = (np.insert(part, 0, 0, axis=1) for part in steps)  # what led to each observation; to the first 0
     packed, *images = pack_sequence(
         spec,
-        Rows(tuple(observation.values()), *led, first=np.insert(~masks, 0, True, axis=1)),
-        recall=recall,
+        TimeSteps(tuple(observation.values()), *led, is_first=np.insert(~masks, 0, True, axis=1)),
+        recurrent_spec=recurrent_spec,
         burn_in=burn_in,
         length=length,
         gamma=discounts,
         weights=sequences.take("weights", default=1.0),
     )
-    states = [sequences.take("states", recall.stored_width, default=0.0)] if recall.stored_width else []
+    states = [sequences.take("states", recurrent_spec.stored_width, default=0.0)] if recurrent_spec.stored_width else []
     arrays.finish("observations", *sequences.taken)
     return tuple(part[None] for part in (packed, *states, *images))
 

@@ -118,8 +118,8 @@ class ExportBest(_AgentCallback):
         score = _monitored(self, logs)
         if score > self.best:
             self.best = score
-            kept = {key: value for key, value in (logs or {}).items() if key.startswith("val_")}
-            scores = {key: float(value) for key, value in {**kept, self.monitor: score}.items()}
+            validation_logs = {key: value for key, value in (logs or {}).items() if key.startswith("val_")}
+            scores = {key: float(value) for key, value in {**validation_logs, self.monitor: score}.items()}
             self.agent.export(self.directory, scores=scores)
         if self.keep is not None:
             export.keep_newest(self.directory, self.keep)
@@ -174,33 +174,33 @@ class ProgressLogger(keras.callbacks.CSVLogger):
     has not completed are taken out: they will be written again.
     """
 
-    _others: dict[str, float] | None = None
+    _other_columns: dict[str, float] | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Opens the file."""
-        files.detach(Path(self.filename))
-        _cut(Path(self.filename), self.model)
+        files.break_hard_links(Path(self.filename))
+        _drop_later_lines(Path(self.filename), self.model)
         super().on_train_begin(logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Writes a line; before the first one, the columns that the file does not have yet."""
-        if self._others is None:
-            self._others = self._widened(logs or {})
+        if self._other_columns is None:
+            self._other_columns = self._add_columns(logs or {})
         with files.writing(self.filename):
-            super().on_epoch_end(epoch, {**self._others, **(logs or {})})
+            super().on_epoch_end(epoch, {**self._other_columns, **(logs or {})})
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Closes the file."""
         with files.writing(self.filename):
             super().on_train_end(logs)
 
-    def _widened(self, logs: dict[str, Any]) -> dict[str, float]:
+    def _add_columns(self, logs: dict[str, Any]) -> dict[str, float]:
         """Adds columns to the file; returns those that it has beside the logs."""
         with open(self.filename, newline="") as file:
             rows = csv.DictReader(file)
             old, lines = list(rows.fieldnames or ["epoch"]), list(rows)
-        others = dict.fromkeys(set(old) - {"epoch", *logs}, np.nan)
-        columns = ["epoch", *sorted({*logs, *others})]
+        other_columns = dict.fromkeys(set(old) - {"epoch", *logs}, np.nan)
+        columns = ["epoch", *sorted({*logs, *other_columns})]
         if lines and old != columns:
             self.csv_file.close()
             text = io.StringIO(newline="")
@@ -209,10 +209,10 @@ class ProgressLogger(keras.callbacks.CSVLogger):
             writer.writerows(lines)
             files.write_text(Path(self.filename), text.getvalue())
             self.csv_file = open(self.filename, "a", newline="")
-        return others
+        return other_columns
 
 
-def _cut(file: Path, agent: Any) -> None:
+def _drop_later_lines(file: Path, agent: Any) -> None:
     """Takes lines out of a table, whose first column counts epochs: those that a loaded agent has not completed.
 
     They were written by a training that was killed before it saved the agent again. A torn line goes as well.
@@ -223,9 +223,9 @@ def _cut(file: Path, agent: Any) -> None:
     first = int(head.startswith("Epoch"))
     numbers = [re.match(r"\d+", line) for line in lines]
     later = [number is not None and int(number[0]) >= agent.epoch + first for number in numbers]
-    kept = [line for line, is_later in zip(lines, later, strict=True) if line.endswith("\n") and not is_later]
-    if kept != lines:
-        files.write_text(file, "".join([head, *kept]))
+    kept_lines = [line for line, is_later in zip(lines, later, strict=True) if line.endswith("\n") and not is_later]
+    if kept_lines != lines:
+        files.write_text(file, "".join([head, *kept_lines]))
 
 
 class EpochLogger(_AgentCallback):
@@ -273,10 +273,10 @@ class EpochLogger(_AgentCallback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Writes the header, unless it goes on with a file."""
         self._began = time.time()
-        files.detach(self.filename)
+        files.break_hard_links(self.filename)
         if not (self.append and self.filename.exists()):
             self._write(self.COLUMNS, "w")
-        _cut(self.filename, self.agent)
+        _drop_later_lines(self.filename, self.agent)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Writes a line; NaN where nothing was measured."""

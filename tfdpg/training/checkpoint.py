@@ -23,8 +23,8 @@ from tfdpg import files
 from tfdpg.replay import segments
 from tfdpg.spec import Spec
 from tfdpg.training.network_weights import check_finite
-from tfdpg.training.objects import from_json, to_json, withheld
-from tfdpg.training.protocols import Saves
+from tfdpg.training.objects import from_json, to_json, untrusted
+from tfdpg.training.protocols import SavableAgent
 
 FORMAT = 4
 DESCRIPTION = "agent.json"
@@ -45,10 +45,10 @@ class Saved(NamedTuple):
     variables: dict[str, np.ndarray]
     replay: dict[str, Any]
     rows: Iterable[Mapping[str, Any]]
-    filed: segments.Filed | None
+    saved_segments: segments.SavedSegments | None
 
 
-def save(agent: Saves, directory: str | Path, overwrite: bool = True) -> None:
+def save(agent: SavableAgent, directory: str | Path, overwrite: bool = True) -> None:
     """Writes an agent beside `directory`, and renames it into place once it is on the disk.
 
     Raises:
@@ -63,17 +63,17 @@ def save(agent: Saves, directory: str | Path, overwrite: bool = True) -> None:
         if not is_saved(directory):
             raise FileExistsError(f"{directory} exists and is not a saved agent, so it is not replaced.")
     check_finite(agent.networks | agent.copies)
-    if agent.learning.has_diverged:
+    if agent.learner.has_diverged:
         raise FloatingPointError("The last losses are not finite, so the agent is not saved.")
     with files.writing(directory, lambda: _nbytes(agent)):
         files.make_directory(directory.parent)
         with files.scratch_directory(directory.parent) as scratch:
-            sums, linked = _write(agent, scratch)
+            checksums, linked = _write(agent, scratch)
             files.replace(scratch, directory, linked)
-    if agent.learning.elsewhere is None:
-        agent.replay.filed = segments.filed(directory, segments.state(agent.replay), sums)
+    if agent.learner.remote_replay is None:
+        agent.replay.saved_segments = segments.saved_segments(directory, segments.state(agent.replay), checksums)
     else:
-        agent.learning.elsewhere.saved(directory)
+        agent.learner.remote_replay.on_saved(directory)
 
 
 def read(directory: str | Path, device: str | None = None, trusted: bool = False) -> Saved:
@@ -88,60 +88,68 @@ def read(directory: str | Path, device: str | None = None, trusted: bool = False
         FileNotFoundError: there is none.
         CheckpointError: a file is damaged, missing, changed, or of another checkpoint; the message names it.
     """
-    directory, description = _described(directory, trusted)
+    directory, description = _read_description(directory, trusted)
     try:
         paths = {name: directory / name for name in description["files"]}
         arguments = {name: from_json(value, trusted) for name, value in description["arguments"].items()}
         if arguments.get("replay_dir") is not None and not trusted:
-            arguments["replay_dir"] = withheld(arguments["replay_dir"])
+            arguments["replay_dir"] = untrusted(arguments["replay_dir"])
         with tf.device(device or arguments["device"]):
             own = {name: paths[f"{name}.keras"] for name in description["own_networks"]}
             networks = {name: keras.saving.load_model(file, compile=False) for name, file in own.items()}
         variables, replay = _read_arrays(paths["variables.npz"]), _read_arrays(paths["replay.npz"])
-        spec, rows = Spec.from_json(description), read_rows(_with_rows(paths))
+        spec, rows = Spec.from_json(description), read_rows(_row_files(paths))
         has_segments = "segment_length" in replay
-        filed = segments.filed(directory, replay, description["files"]) if has_segments else None
+        saved_segments = segments.saved_segments(directory, replay, description["files"]) if has_segments else None
         return Saved(
-            description["agent"], spec, arguments, networks, description["state"], variables, replay, rows, filed
+            description["agent"],
+            spec,
+            arguments,
+            networks,
+            description["state"],
+            variables,
+            replay,
+            rows,
+            saved_segments,
         )
     except Exception as error:
         raise CheckpointError(f"The saved agent in {directory} cannot be loaded: {error!r}") from error
 
 
-def copied(agent: Any) -> Any:
+def copy_agent(agent: Any) -> Any:
     """Another agent, as saving and loading would give it.
 
     Raises:
         ValueError: the rows are in `replay_dir`, or in other processes.
     """
-    if agent.options.replay_dir is not None or agent.learning.elsewhere is not None:
+    if agent.options.replay_dir is not None or agent.learner.remote_replay is not None:
         raise ValueError(
             "An agent with `replay_dir`, or whose rows are in other processes, is copied by save and load."
         )
-    arguments, networks, state = copy.deepcopy((agent.saved_options, agent.own_networks, agent.state()))
+    arguments, networks, state = copy.deepcopy((agent.saved_options, agent.custom_networks, agent.state()))
     other = type(agent)(agent.spec, **arguments, **networks)
     facts = type(agent).__name__, agent.spec, arguments, networks, state
-    saved = Saved(*facts, _arrays(agent), _replay(agent), segments.of(agent.replay), None)
+    saved = Saved(*facts, _arrays(agent), _replay(agent), segments.iter_segments(agent.replay), None)
     restore(other, saved, {})
     return other
 
 
 def is_saved(directory: Path) -> bool:
     """Whether a directory is a saved agent, sound or not."""
-    return (files.present(directory) / DESCRIPTION).exists()
+    return (files.current_path(directory) / DESCRIPTION).exists()
 
 
-def _described(directory: str | Path, trusted: bool = False) -> tuple[Path, dict[str, Any]]:
+def _read_description(directory: str | Path, trusted: bool = False) -> tuple[Path, dict[str, Any]]:
     """Where a saved agent is, and what its `agent.json` says, once links and all sums have been checked."""
-    asked = Path(directory)
-    directory = files.present(asked)
+    requested = Path(directory)
+    directory = files.current_path(requested)
     if not is_saved(directory):
         raise FileNotFoundError(f"No saved agent in {directory}: there is no {DESCRIPTION}{_hint(directory)}")
-    if directory != asked:
-        warnings.warn(f"Saving to {asked} was cut short; the agent that was there before is loaded.", stacklevel=4)
+    if directory != requested:
+        warnings.warn(f"Saving to {requested} was cut short; the agent that was there before is loaded.", stacklevel=4)
     try:
         files.check_tree(directory, trusted)
-        return directory, files.unseal(directory, DESCRIPTION, FORMAT)
+        return directory, files.read_manifest(directory, DESCRIPTION, FORMAT)
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"The saved agent cannot be loaded: {error}") from error
 
@@ -156,7 +164,7 @@ def _hint(directory: Path) -> str:
     return f". It holds saved agents: {', '.join(sorted(held))}" if held else ""
 
 
-def restore(agent: Saves, saved: Saved, changes: Mapping[str, Any]) -> None:
+def restore(agent: SavableAgent, saved: Saved, changes: Mapping[str, Any]) -> None:
     """Gives an agent that was built from `saved` its variables, replay, counters and random states.
 
     Args:
@@ -169,20 +177,20 @@ def restore(agent: Saves, saved: Saved, changes: Mapping[str, Any]) -> None:
     agent.restore(saved.state)
 
 
-def _restore_replay(agent: Saves, saved: Saved) -> None:
+def _restore_replay(agent: SavableAgent, saved: Saved) -> None:
     own = "added" in saved.replay
     if own:
         agent.replay.restore(saved.replay, saved.rows)
         if agent.replay.added == saved.replay["added"]:
-            agent.replay.filed = saved.filed
+            agent.replay.saved_segments = saved.saved_segments
     else:
         for segment in saved.rows:
             agent.replay.append(segment)
-    agent.draw.sampler.restore(saved.replay)
-    if agent.moments is not None:
-        agent.moments.restore(saved.replay)
+    agent.minibatch_builder.sampler.restore(saved.replay)
+    if agent.observation_statistics is not None:
+        agent.observation_statistics.restore(saved.replay)
         rows = agent.replay.added
-        agent.moments.looked_at(min(agent.moments.rows_seen, rows) if own else rows)
+        agent.observation_statistics.set_rows_seen(min(agent.observation_statistics.rows_seen, rows) if own else rows)
 
 
 def replay_files(directory: str | Path) -> list[Path]:
@@ -192,14 +200,14 @@ def replay_files(directory: str | Path) -> list[Path]:
         FileNotFoundError: there is no saved agent.
         CheckpointError: it is damaged.
     """
-    directory, description = _described(directory)
-    return _with_rows({name: directory / name for name in description["files"]})
+    directory, description = _read_description(directory)
+    return _row_files({name: directory / name for name in description["files"]})
 
 
-def _with_rows(paths: Mapping[str, Path]) -> list[Path]:
+def _row_files(paths: Mapping[str, Path]) -> list[Path]:
     """The files with rows, in the order of their numbers."""
     for prefix in ("replay-", segments.PREFIX):
-        if found := segments.numbered(paths, prefix):
+        if found := segments.segment_files(paths, prefix):
             return [paths[name] for name in found.values()]
     return []
 
@@ -212,36 +220,36 @@ def read_rows(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
             yield arrays
 
 
-def _write(agent: Saves, directory: Path) -> tuple[dict[str, str], dict[str, str]]:
+def _write(agent: SavableAgent, directory: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Writes a saved agent; returns the sums of its files, and of those that are links to files of another."""
     np.savez(directory / "variables.npz", **_arrays(agent))
     np.savez(directory / "replay.npz", **_replay(agent))
     linked = {}
-    if agent.learning.elsewhere is None:
+    if agent.learner.remote_replay is None:
         linked = segments.write(agent.replay, directory)
     else:
-        agent.learning.elsewhere.save(directory)
-    for name, network in agent.own_networks.items():
+        agent.learner.remote_replay.save(directory)
+    for name, network in agent.custom_networks.items():
         network.save(directory / f"{name}.keras")
     description = {
         "format": FORMAT,
         "agent": type(agent).__name__,
         "arguments": {name: to_json(value) for name, value in agent.saved_options.items()},
         **agent.spec.to_json(),
-        "own_networks": sorted(agent.own_networks),
+        "own_networks": sorted(agent.custom_networks),
         "state": agent.state(),
     }
-    return files.seal(directory, DESCRIPTION, description, linked), linked
+    return files.write_manifest(directory, DESCRIPTION, description, linked), linked
 
 
-def _nbytes(agent: Saves) -> int:
+def _nbytes(agent: SavableAgent) -> int:
     """What `_write` writes of an agent, but for rows that are elsewhere."""
     arrays = [*_arrays(agent).values(), *_replay(agent).values()]
-    rows = 0 if agent.learning.elsewhere is not None else segments.unwritten_bytes(agent.replay)
+    rows = 0 if agent.learner.remote_replay is not None else segments.unwritten_bytes(agent.replay)
     return rows + sum(np.asarray(array).nbytes for array in arrays)
 
 
-def _arrays(agent: Saves) -> dict[str, Any]:
+def _arrays(agent: SavableAgent) -> dict[str, Any]:
     """The weights and the optimizers' states."""
     return {
         f"{name}/{i}": np.asarray(variable)
@@ -250,11 +258,11 @@ def _arrays(agent: Saves) -> dict[str, Any]:
     }
 
 
-def _replay(agent: Saves) -> dict[str, Any]:
+def _replay(agent: SavableAgent) -> dict[str, Any]:
     """What drawing and normalising needs of the rows that the agent holds itself, beside them."""
-    elsewhere = agent.learning.elsewhere is not None
-    rows = {} if elsewhere else segments.state(agent.replay) | agent.draw.sampler.state()
-    return rows | (agent.moments.state() if agent.moments is not None else {})
+    remote_replay = agent.learner.remote_replay is not None
+    rows = {} if remote_replay else segments.state(agent.replay) | agent.minibatch_builder.sampler.state()
+    return rows | (agent.observation_statistics.state() if agent.observation_statistics is not None else {})
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:

@@ -5,17 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from tfdpg.acting import Behaviour
+from tfdpg.acting import BehaviourPolicy
 from tfdpg.arguments import reject
-from tfdpg.replay import Recorder, Ring, Rows
+from tfdpg.replay import Recorder, ReplayBuffer, TimeSteps
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, stream
+from tfdpg.training.env_runner import TRAINING, OpenEpisode, reset_seed
 from tfdpg.training.finite import NO_REWARD, check_finite, float32_rewards
-from tfdpg.training.lanes import TRAINING, OpenEpisode, reset_seed
 from tfdpg.training.schedule import Schedule
 
 RewardShaper = Callable[[np.ndarray, int, int | None], Any]
-"""From rewards `[lanes]`, the environment step and the number of steps in all (None if unknown) to what is stored."""
+"""From rewards `[num_envs]`, the environment step and the number of all steps (None if unknown) to what is stored."""
 
 
 class Collector:
@@ -32,7 +32,7 @@ class Collector:
 
     Attributes:
         rng: draws everything random in acting.
-        lanes: the lanes that acted last, `[lanes]`.
+        env_indices: the lanes that acted last, `[num_envs]`.
         episodes: the episodes begun on each lane with a seed from `next_reset_seed`.
         restored_at: the environment step at which its agent was loaded; None if it was not.
     """
@@ -40,12 +40,12 @@ class Collector:
     def __init__(
         self,
         spec: Spec,
-        replay: Ring,
+        replay: ReplayBuffer,
         schedule: Schedule,
-        behaviour: Behaviour,
+        behaviour: BehaviourPolicy,
         seed: int,
         reward_shaper: RewardShaper | None,
-        recorders: Sequence[Ring | Recorder] = (),
+        recorders: Sequence[ReplayBuffer | Recorder] = (),
     ):
         self._spec, self._replay, self._schedule = spec, replay, schedule
         self._recorders, self._stores = recorders, (replay, *recorders)
@@ -55,7 +55,7 @@ class Collector:
         self._shaper = reward_shaper
         self.rng = np.random.Generator(np.random.PCG64(stream(Purpose.ACTING, seed)))
         self.episodes = np.zeros(0, np.int64)
-        self.lanes = np.zeros(0, np.int64)
+        self.env_indices = np.zeros(0, np.int64)
         self._resetting: np.ndarray | None = None  # lanes whose next step is a reset; None where there is none
         self._pending: np.ndarray | None = None
         self.restored_at: int | None = None
@@ -64,21 +64,21 @@ class Collector:
     def act(self, observation: Any, explore: bool) -> np.ndarray:
         """See `Agent.act`."""
         packed = self._spec.pack(observation)
-        if len(packed[0]) != len(self.lanes):
+        if len(packed[0]) != len(self.env_indices):
             self.close_episodes()
-            self.lanes = np.arange(len(packed[0]))
-            self._schedule.act_on(len(self.lanes))
-        goes_on = self._replay.continues(self.lanes, packed)
+            self.env_indices = np.arange(len(packed[0]))
+            self._schedule.set_num_envs(len(self.env_indices))
+        continues = self._replay.continues(self.env_indices, packed)
         if self._resetting is not None:
-            goes_on |= self._resetting
-        if not goes_on.all():
-            opened = ~goes_on
+            continues |= self._resetting
+        if not continues.all():
+            starts = ~continues
             check_finite(self._spec, packed, NO_REWARD, self._this_step)
-            self._behaviour.end(opened)
+            self._behaviour.end(starts)
             for store in self._stores:
-                store.begin(self.lanes[opened], tuple(part[opened] for part in packed))
+                store.begin(self.env_indices[starts], tuple(part[starts] for part in packed))
         if explore and self._schedule.acts_at_random:
-            self._pending = self._behaviour.at_random(packed, self.rng)
+            self._pending = self._behaviour.act_uniformly(packed, self.rng)
         elif explore:
             factor = self._behaviour.exploration.factor(self._schedule.env_steps)
             self._pending = self._behaviour.explore(packed, factor, self.rng)
@@ -93,8 +93,10 @@ class Collector:
         """See `Agent.observe`."""
         if self._pending is None:
             raise RuntimeError("observe() must follow act(), once each.")
-        reward = float32_rewards(reward).reshape(self.lanes.shape)
-        terminated, truncated = (np.asarray(end, bool).reshape(self.lanes.shape) for end in (terminated, truncated))
+        reward = float32_rewards(reward).reshape(self.env_indices.shape)
+        terminated, truncated = (
+            np.asarray(end, bool).reshape(self.env_indices.shape) for end in (terminated, truncated)
+        )
         ended = terminated | truncated
         any_ended = bool(ended.any())
         packed = self._spec.pack(next_observation)
@@ -105,50 +107,52 @@ class Collector:
         if self._shaper is not None:
             reward = self._shaped(self._shaper, reward)
 
-        stored, lanes = self._pending, self.lanes
+        steps_to_store, env_indices = self._pending, self.env_indices
         if self._resetting is not None:
-            live = ~self._resetting
-            ended = ended & live
+            is_live = ~self._resetting
+            ended = ended & is_live
             any_ended = bool(ended.any())
-            lanes, stored, reward, terminated = (values[live] for values in (lanes, stored, reward, terminated))
-            packed = tuple(part[live] for part in packed)
-        self._replay.add(lanes, stored, reward, terminated, packed)
+            env_indices, steps_to_store, reward, terminated = (
+                values[is_live] for values in (env_indices, steps_to_store, reward, terminated)
+            )
+            packed = tuple(part[is_live] for part in packed)
+        self._replay.add(env_indices, steps_to_store, reward, terminated, packed)
         for recorder in self._recorders:
-            action = np.clip(stored[:, : self._spec.act_dim], self._spec.low, self._spec.high)
-            recorder.add(lanes, action, reward, terminated, packed)
-        self._schedule.count(len(lanes), any_ended)
+            action = np.clip(steps_to_store[:, : self._spec.act_dim], self._spec.low, self._spec.high)
+            recorder.add(env_indices, action, reward, terminated, packed)
+        self._schedule.count(len(env_indices), any_ended)
         self._pending, self._resetting = None, None
         if any_ended:
-            self._end(self.lanes[ended])
+            self._end(self.env_indices[ended])
             if final_observation is None and not self._spec.is_single(next_observation):
                 self._resetting = ended
 
-    def receive(self, lane: int, rows: Rows, goes_on: bool) -> None:
+    def receive(self, env_index: int, rows: TimeSteps, continues: bool) -> None:
         """Stores rows that another process collected on a lane, all of them or none.
 
         Steps are not counted here. The reward shaper sees the rewards of all steps at once, as of so many lanes.
 
         Args:
-            lane: the lane.
+            env_index: the lane.
             rows: its next rows.
-            goes_on: whether they follow the last ones that came; otherwise the lane's episode is closed.
+            continues: whether they follow the last ones that came; otherwise the lane's episode is closed.
 
         Raises:
             ValueError: what came is not finite. Nothing is stored.
         """
         first = self._schedule.env_steps + 1
-        steps = ~rows.first
-        last, of = first + max(0, int(steps.sum()) - 1), f"of lane {lane} (worker {lane})"
+        steps = ~rows.is_first
+        last, of = first + max(0, int(steps.sum()) - 1), f"of lane {env_index} (worker {env_index})"
         where = f"environment steps {first} to {last}, {of}; none of these was stored"
-        check_finite(self._spec, rows.observation, rows.reward, where, rows.steps_action, "row")
+        check_finite(self._spec, rows.observation, rows.reward, where, rows.masked_action, "row")
         if self._shaper is not None and steps.any():
             reward = rows.reward.copy()
             reward[steps] = self._shaped(self._shaper, reward[steps])
             rows = rows._replace(reward=reward)
-        if not goes_on:
-            self._end(np.array([lane]))
+        if not continues:
+            self._end(np.array([env_index]))
         for store in self._stores:
-            store.extend(lane, rows)
+            store.extend(env_index, rows)
 
     def _shaped(self, shaper: RewardShaper, reward: np.ndarray) -> np.ndarray:
         shaped = np.asarray(shaper(reward.copy(), self._schedule.env_steps, self._schedule.total_steps), np.float32)
@@ -159,9 +163,9 @@ class Collector:
             )
         return shaped
 
-    def close_episodes(self, lanes: np.ndarray | None = None) -> None:
+    def close_episodes(self, env_indices: np.ndarray | None = None) -> None:
         """Closes open episodes, of all lanes or some, as truncated; the next `act` begins new ones."""
-        self._end(np.arange(len(self._replay.current)) if lanes is None else lanes)
+        self._end(np.arange(len(self._replay.current)) if env_indices is None else env_indices)
         self._pending, self._resetting, self._restored_rows = None, None, None
 
     @property
@@ -171,19 +175,19 @@ class Collector:
 
     def open_episodes(self) -> list[OpenEpisode | None]:
         """Those of all lanes; None where one cannot be taken again from the replay."""
-        return [self._open_episode(lane) for lane in self.lanes.tolist()]
+        return [self._open_episode(env_index) for env_index in self.env_indices.tolist()]
 
-    def _open_episode(self, lane: int) -> OpenEpisode | None:
-        slots = self._replay.open_episode(lane)
-        if slots is None or not self.episodes[lane : lane + 1].any():
+    def _open_episode(self, env_index: int) -> OpenEpisode | None:
+        slots = self._replay.open_episode(env_index)
+        if slots is None or not self.episodes[env_index : env_index + 1].any():
             return None
         observations = self._replay.observation(slots) if len(slots) else ()
-        seed = reset_seed(self._seed, TRAINING, lane, int(self.episodes[lane]) - 1)
+        seed = reset_seed(self._seed, TRAINING, env_index, int(self.episodes[env_index]) - 1)
         return OpenEpisode(seed, observations, self._replay.action(slots[:-1]))
 
-    def _end(self, lanes: np.ndarray) -> None:
+    def _end(self, env_indices: np.ndarray) -> None:
         for store in self._stores:
-            store.end(lanes)
+            store.end(env_indices)
 
     def flush(self) -> None:
         """Writes what recorders have not written yet."""
@@ -191,21 +195,21 @@ class Collector:
             if isinstance(store, Recorder):
                 store.flush()
 
-    def next_reset_seed(self, lane: int) -> int:
+    def next_reset_seed(self, env_index: int) -> int:
         """See `Agent.next_reset_seed`."""
-        self.make_room(lane)
-        self.episodes[lane] += 1
-        return reset_seed(self._seed, TRAINING, lane, int(self.episodes[lane]) - 1)
+        self.ensure_env_index(env_index)
+        self.episodes[env_index] += 1
+        return reset_seed(self._seed, TRAINING, env_index, int(self.episodes[env_index]) - 1)
 
-    def begun(self, lane: int, episodes: int) -> None:
+    def set_episodes_begun(self, env_index: int, episodes: int) -> None:
         """Takes note of how many episodes have begun on a lane that another process steps."""
-        self.make_room(lane)
-        self.episodes[lane] = episodes
+        self.ensure_env_index(env_index)
+        self.episodes[env_index] = episodes
 
-    def make_room(self, lane: int) -> None:
+    def ensure_env_index(self, env_index: int) -> None:
         """Makes `episodes` long enough for a lane."""
-        if lane >= len(self.episodes):
-            self.episodes = np.append(self.episodes, np.zeros(lane + 1 - len(self.episodes), np.int64))
+        if env_index >= len(self.episodes):
+            self.episodes = np.append(self.episodes, np.zeros(env_index + 1 - len(self.episodes), np.int64))
 
     def state(self) -> dict[str, Any]:
         """The random state and the episodes begun, as plain JSON values."""
@@ -213,7 +217,7 @@ class Collector:
             "random_state": self.rng.bit_generator.state,
             "episodes": self.episodes.tolist(),
             **self._behaviour.state(),
-            "lanes": len(self.lanes),
+            "lanes": len(self.env_indices),
             "resetting": None if self._resetting is None else self._resetting.tolist(),
         }
 
@@ -222,13 +226,15 @@ class Collector:
         self.rng.bit_generator.state = state["random_state"]
         self.episodes = np.array(state["episodes"], np.int64)
         self._behaviour.restore(state)
-        self.lanes = np.arange(state["lanes"])
-        self._schedule.act_on(max(1, len(self.lanes)))
+        self.env_indices = np.arange(state["lanes"])
+        self._schedule.set_num_envs(max(1, len(self.env_indices)))
         self._resetting = None if state["resetting"] is None else np.array(state["resetting"])
         self.restored_at, self._restored_rows = self._schedule.env_steps, self._replay.added
-        lanes = np.flatnonzero(self._replay.current >= 0)
+        env_indices = np.flatnonzero(self._replay.current >= 0)
         for recorder in self._recorders:  # which did not see the open episodes begin
-            recorder.begin(lanes, self._replay.observation(self._replay.current[lanes] % self._replay.replay_size))
+            recorder.begin(
+                env_indices, self._replay.observation(self._replay.current[env_indices] % self._replay.replay_size)
+            )
 
     @property
     def _this_step(self) -> str:

@@ -8,24 +8,24 @@ from typing import Any
 import numpy as np
 
 from tfdpg.arguments import reject
-from tfdpg.replay import Ring, segments
-from tfdpg.replay.segments import alone
+from tfdpg.replay import ReplayBuffer, segments
+from tfdpg.replay.segments import drop_outgoing_links
 from tfdpg.spec import Spec
 from tfdpg.training.checkpoint import is_saved, read_rows, replay_files
 from tfdpg.training.finite import entry_name
 from tfdpg.training.prediction_logs import by_client, read_prediction_logs
 
-OTHER_NAMES = {
+ARRAY_ALIASES = {
     "terminations": ("terminations", "terminated", "terminals"),
     "truncations": ("truncations", "truncated", "timeouts"),
 }
 
 
-def load_into(ring: Ring, data: Any) -> None:
+def load_into(buffer: ReplayBuffer, data: Any) -> None:
     """Appends stored transitions to a ring.
 
     Args:
-        ring: the replay.
+        buffer: the replay.
         data: a dict of arrays or an `.npz` with `observations`, `actions`, `rewards`, `terminations` and, where there
             are, `truncations` and `next_observations`, a row for each transition in the order of time (a Dict
             observation has `observations/<key>`, or is a dict); a directory of such files; a saved agent, or its
@@ -37,23 +37,23 @@ def load_into(ring: Ring, data: Any) -> None:
         ValueError: arrays are missing, of other shapes or not finite, or there is no transition.
         FileNotFoundError: there is no such file.
     """
-    before = ring.added
-    for segment in _segments(ring.spec, data):
+    before = buffer.added
+    for segment in _segments(buffer.spec, data):
         rows, stored = segment["rows"], int(segment.get("state_width", 0))
-        width, received = ring.obs_width + ring.step_width - ring.state_width + 1, rows.shape[1] - stored
+        width, received = buffer.obs_width + buffer.step_width - buffer.state_width + 1, rows.shape[1] - stored
         if received != width:
-            what = "with" if ring.step_width - ring.state_width > ring.spec.act_dim else "without"
+            what = "with" if buffer.step_width - buffer.state_width > buffer.spec.act_dim else "without"
             raise ValueError(
                 f"`data` must be for these spaces, and {what} the distribution that drew each action, which only a "
-                f"saved ACER has: {width} numbers a row. Received: {_named(data)}, with {received}"
+                f"saved ACER has: {width} numbers a row. Received: {_describe_data(data)}, with {received}"
             )
-        if stored != ring.state_width:  # another memory's: each step is as one at an episode's start
-            at = ring.obs_width + ring.spec.act_dim
+        if stored != buffer.state_width:  # another memory's: each step is as one at an episode's start
+            at = buffer.obs_width + buffer.spec.act_dim
             rows = np.delete(rows, slice(at, at + stored), axis=1)
-            segment["rows"] = np.insert(rows, np.full(ring.state_width, at), 0, axis=1)
-        _check_stored(ring.spec, segment["rows"], segment["successor_after"] > 0)
-        ring.append(segment)
-    if ring.added == before:
+            segment["rows"] = np.insert(rows, np.full(buffer.state_width, at), 0, axis=1)
+        _check_stored(buffer.spec, segment["rows"], segment["successor_after"] > 0)
+        buffer.append(segment)
+    if buffer.added == before:
         raise ValueError(f"`data` must hold at least one transition. Received: data={data!r}")
 
 
@@ -73,7 +73,7 @@ def _check_stored(spec: Spec, rows: np.ndarray, has_acted: np.ndarray) -> None:
         )
 
 
-def _named(data: Any) -> str:
+def _describe_data(data: Any) -> str:
     return f"data={str(data)!r}" if isinstance(data, str | Path) else f"a {type(data).__name__}"
 
 
@@ -82,7 +82,7 @@ def _segments(spec: Spec, data: Any, source: str = "`data`") -> Iterator[dict[st
     if isinstance(data, str | Path):
         yield from _from_path(spec, Path(data))
     elif isinstance(data, Mapping) and "successor_after" in data:
-        yield alone(data)
+        yield drop_outgoing_links(data)
     elif isinstance(data, Mapping):
         if "prediction_logs" in data:
             given = {name: values for name, values in data.items() if name != "prediction_logs"}
@@ -106,7 +106,7 @@ def _from_path(spec: Spec, path: Path) -> Iterator[dict[str, Any]]:
     if is_saved(agent):
         yield from read_rows(replay_files(agent))
     elif segments.is_saved(path):
-        yield from read_rows(segments.saved(path)[1])
+        yield from read_rows(segments.verify_saved(path)[1])
     else:
         files = sorted(path.glob("[0-9]*.npz")) if path.is_dir() else [path]
         if not files:
@@ -154,12 +154,12 @@ def _rows(spec: Spec, data: Mapping[str, Any], source: str) -> dict[str, Any]:
     for name, packed in (("observations", observation), ("next_observations", following)):
         _check_finite(name, packed[0], source, spec)
     terminated, truncated = arrays["terminations"].astype(bool), truncated.astype(bool)
-    apart = np.zeros(count, bool)
-    apart[:-1] = np.any([(a[:-1] != b[1:]).any(axis=1) for a, b in zip(following, observation, strict=True)], axis=0)
-    ends = terminated | truncated | apart
+    is_break = np.zeros(count, bool)
+    is_break[:-1] = np.any([(a[:-1] != b[1:]).any(axis=1) for a, b in zip(following, observation, strict=True)], axis=0)
+    ends = terminated | truncated | is_break
     if count:
         ends[-1] = True
-    return _interleave(spec, observation, following, arrays, terminated, ends, drop_cuts=not has_next)
+    return _interleave(spec, observation, following, arrays, terminated, ends, drop_truncated=not has_next)
 
 
 def _check_finite(name: str, values: np.ndarray, source: str, spec: Spec | None = None) -> None:
@@ -188,9 +188,15 @@ def _check_finite(name: str, values: np.ndarray, source: str, spec: Spec | None 
 
 
 def _interleave(
-    spec: Spec, observation: Any, following: Any, arrays: Any, terminated: np.ndarray, ends: np.ndarray, drop_cuts: bool
+    spec: Spec,
+    observation: Any,
+    following: Any,
+    arrays: Any,
+    terminated: np.ndarray,
+    ends: np.ndarray,
+    drop_truncated: bool,
 ) -> dict[str, Any]:
-    """Puts a final observation after each end; with `drop_cuts`, a cut transition becomes the final observation."""
+    """Puts a final observation after each end; with `drop_truncated`, a truncated one becomes the final one."""
     count = len(ends)
     place = np.arange(count) + np.concatenate([[0], np.cumsum(ends)[:-1]]).astype(np.int64) if count else np.arange(0)
     final = place[ends] + 1
@@ -199,7 +205,7 @@ def _interleave(
     width = sum(part.shape[1] for name, part in groups[0].items() if name == "float32")
     rows = np.zeros((total, width + spec.act_dim + 1), np.float32)
     successor_after = np.zeros(total, np.int32)
-    successor_after[place] = 1 if not drop_cuts else ~ends | terminated
+    successor_after[place] = 1 if not drop_truncated else ~ends | terminated
     ended = np.zeros(total, bool)
     ended[place] = terminated
     rows[place, width:-1], rows[place, -1] = arrays["actions"], arrays["rewards"]
@@ -213,7 +219,7 @@ def _interleave(
 
 
 def _array(data: Mapping[str, Any], name: str, default: np.ndarray | None = None) -> np.ndarray:
-    for known in OTHER_NAMES.get(name, (name,)):
+    for known in ARRAY_ALIASES.get(name, (name,)):
         if known in data:
             return _numbers(name, data[known])
     if default is None:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdpg.training.statistics import DELAYED
-from tfdpg.training.updates import Learnt
+from tfdpg.training.epoch_metrics import DELAYED_METRICS
+from tfdpg.training.updates import UpdateResult
 
 REMEDIES = (
     "Lower the learning rates, clip gradients (`clip_norm`), scale rewards to about 1 (`reward_shaper`), or look for "
@@ -14,19 +14,19 @@ REMEDIES = (
 )
 
 
-def divergence(learnt: Learnt, metrics: Sequence[str], made: int, env_steps: int) -> FloatingPointError | None:
+def divergence(result: UpdateResult, metrics: Sequence[str], made: int, env_steps: int) -> FloatingPointError | None:
     """The error of updates whose losses or weights are not finite; None if they are.
 
     Args:
-        learnt: what the updates gave.
+        result: what the updates gave.
         metrics: the names of what they measured.
         made: the updates before them.
         env_steps: the environment steps until then.
     """
-    losses, last = _first_losses(learnt, metrics, made), made + len(learnt.measured)
-    if learnt.broken:
-        names = " and ".join(f"`{name}`" for name in learnt.broken)
-        what = f"The weights of {names} became NaN or infinite in updates {made + learnt.sound + 1} to {last}"
+    losses, last = _first_losses(result, metrics, made), made + len(result.measured)
+    if result.nonfinite:
+        names = " and ".join(f"`{name}`" for name in result.nonfinite)
+        what = f"The weights of {names} became NaN or infinite in updates {made + result.finite_updates + 1} to {last}"
         began = f" The first losses that are not finite: {losses}." if losses else ""
     elif losses:
         what, began = f"Losses became NaN or infinite in updates {made + 1} to {last}", f" The first: {losses}."
@@ -35,21 +35,21 @@ def divergence(learnt: Learnt, metrics: Sequence[str], made: int, env_steps: int
     return FloatingPointError(f"{what}, at environment step {env_steps}.{began} {REMEDIES}")
 
 
-def _first_losses(learnt: Learnt, metrics: Sequence[str], made: int) -> str:
+def _first_losses(result: UpdateResult, metrics: Sequence[str], made: int) -> str:
     """The losses that are not finite in the first update that has such, and its number; empty where there is none."""
-    missing = np.isnan(learnt.measured)
+    missing = np.isnan(result.measured)
     no_step = missing.all(axis=1, keepdims=True)
-    if learnt.broken:  # then an update without any number is one that went wrong
+    if result.nonfinite:  # then an update without any number is one that went wrong
         no_step &= ~np.all(no_step, axis=2, keepdims=True)
-    bad = ~np.isfinite(learnt.measured) & ~no_step
+    bad = ~np.isfinite(result.measured) & ~no_step
     for i, name in enumerate(metrics):
-        if name in DELAYED:
+        if name in DELAYED_METRICS:
             bad[:, i] &= ~missing[:, i].all(axis=1, keepdims=True)
         elif not name.startswith("loss_"):
             bad[:, i] = False
     updates = np.flatnonzero(bad.any(axis=(1, 2))).tolist()
     if not updates:
         return ""
-    values, where = learnt.measured[updates[0]], bad[updates[0]]
+    values, where = result.measured[updates[0]], bad[updates[0]]
     each = [f"`{metrics[i]}` = {values[i, where[i]][0]}" for i in np.flatnonzero(where.any(axis=1)).tolist()]
     return f"{' and '.join(each)} in update {made + updates[0] + 1}"

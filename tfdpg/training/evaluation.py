@@ -6,17 +6,17 @@ from typing import Any, Protocol, runtime_checkable
 import gymnasium as gym
 import numpy as np
 
-from tfdpg.acting import Behaviour, NoMemory
+from tfdpg.acting import BehaviourPolicy, NoState
 from tfdpg.arguments import positive_int, reject
 from tfdpg.environments import opened
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, stream
+from tfdpg.training.env_runner import EVALUATION, EnvRunner, Episode, reset_seed
 from tfdpg.training.finite import NO_REWARD, check_finite
-from tfdpg.training.lanes import EVALUATION, Episode, Lanes, reset_seed
 
 
 @runtime_checkable
-class Acts(Protocol):
+class PolicyLike(Protocol):
     """Anything with a `spec` that maps a batch of observations to actions: a `Policy`, an agent."""
 
     @property
@@ -30,29 +30,29 @@ class Acts(Protocol):
 
 
 @runtime_checkable
-class GivesPolicy(Acts, Protocol):
+class HasPolicy(PolicyLike, Protocol):
     """An agent, whose policy acts apart from what the agent itself goes on with."""
 
-    def policy(self) -> Acts:
+    def policy(self) -> PolicyLike:
         """The greedy policy."""
         ...
 
 
 @runtime_checkable
-class Remembers(Protocol):
+class StatefulPolicy(Protocol):
     """A policy that carries something from step to step."""
 
     def received(self, reward: np.ndarray) -> None:
-        """Takes note of what the last actions were rewarded with, `[lanes]`."""
+        """Takes note of what the last actions were rewarded with, `[num_envs]`."""
         ...
 
     def end(self, ended: np.ndarray) -> None:
-        """Forgets the past of the lanes whose episode ended, bool `[lanes]`."""
+        """Forgets the past of the lanes whose episode ended, bool `[num_envs]`."""
         ...
 
 
 @runtime_checkable
-class Resets(Protocol):
+class ResettablePolicy(Protocol):
     """A policy that can begin anew."""
 
     def reset(self) -> None:
@@ -60,11 +60,11 @@ class Resets(Protocol):
         ...
 
 
-Acting = Acts | Callable[[Any], Any]
+AnyPolicy = PolicyLike | Callable[[Any], Any]
 """What can be evaluated: a policy or an agent, or what takes an observation of an environment and gives an action."""
 
 
-class _Baseline:
+class _CallablePolicy:
     """A callable as a policy: it sees what the environment gives, and gives what the environment takes.
 
     Args:
@@ -80,17 +80,17 @@ class _Baseline:
         """The actions for a batch of observations."""
         if self._num_envs is None:
             observation = {k: v[0] for k, v in observation.items()} if self.spec.is_dict else observation[0]
-        given, lanes = self._act(observation), () if self._num_envs is None else (self._num_envs,)
+        given, batch_shape = self._act(observation), () if self._num_envs is None else (self._num_envs,)
         if isinstance(given, tuple):
             raise ValueError(f"`policy` must give actions alone, and no tuple with something else. Received: {given!r}")
         action = np.asarray(given)
-        expected = (*lanes, *self.spec.act_shape)
+        expected = (*batch_shape, *self.spec.act_shape)
         if action.shape != expected or action.dtype.kind not in "biuf":
             raise ValueError(f"`policy` must give actions of shape {expected}, as `env` takes. Received: {action!r}")
-        return action if lanes else action[None]
+        return action if batch_shape else action[None]
 
 
-class BehaviourPolicy:
+class EvaluationPolicy:
     """An agent's policy as `evaluate` takes it.
 
     Args:
@@ -99,8 +99,8 @@ class BehaviourPolicy:
         seed: fixes what it draws.
     """
 
-    def __init__(self, behaviour: Behaviour, factor: float | None, seed: int):
-        self._behaviour, self._factor, self._lanes = behaviour, factor, 0
+    def __init__(self, behaviour: BehaviourPolicy, factor: float | None, seed: int):
+        self._behaviour, self._factor, self._batch_size = behaviour, factor, 0
         self._rng = np.random.default_rng(stream(Purpose.EVALUATION, seed))
 
     @property
@@ -111,30 +111,30 @@ class BehaviourPolicy:
     def __call__(self, observation: Any) -> np.ndarray:
         """The actions for a batch of observations, or the one for one, in the environment's shape."""
         packed = self.spec.pack(observation)
-        self._lanes = len(packed[0])
+        self._batch_size = len(packed[0])
         if self._factor is None:
             actions = self._behaviour.greedy(packed)
         else:
             actions = self._behaviour.explore(packed, self._factor, self._rng)
-        return self.spec.served(actions)[0 if self.spec.is_single(observation) else slice(None)]
+        return self.spec.to_user(actions)[0 if self.spec.is_single(observation) else slice(None)]
 
     def end(self, ended: np.ndarray) -> None:
-        """Forgets the past of the lanes whose episode ended, bool `[lanes]`."""
+        """Forgets the past of the lanes whose episode ended, bool `[num_envs]`."""
         self._behaviour.end(ended)
 
     def received(self, reward: np.ndarray) -> None:
-        """Takes note of what the last actions were rewarded with, `[lanes]`."""
+        """Takes note of what the last actions were rewarded with, `[num_envs]`."""
         self._behaviour.received(reward)
 
-    def reset(self, lanes: Any = None) -> None:
+    def reset(self, env_indices: Any = None) -> None:
         """Forgets the past of some lanes, by their numbers or a mask; None is all of them."""
-        ended = np.zeros(self._lanes, bool)
-        ended[slice(None) if lanes is None else lanes] = True
+        ended = np.zeros(self._batch_size, bool)
+        ended[slice(None) if env_indices is None else env_indices] = True
         self._behaviour.end(ended)
 
 
 def evaluate(
-    policy: Acting,
+    policy: AnyPolicy,
     env: Any,
     episodes: int = 10,
     *,
@@ -147,7 +147,7 @@ def evaluate(
     Args:
         policy: an exported policy, an agent, or any callable from an observation, as `env` gives it, to an action, as
             `env` takes it: `lambda observation: env.action_space.sample()`. One that carries state has `end(ended)`
-            and `received(reward)`, both `[lanes]`, which are called after each step; it begins anew by `reset()`.
+            and `received(reward)`, both `[num_envs]`, which are called after each step; it begins anew by `reset()`.
         env: an environment or a vector environment with the policy's spaces, or the id of one.
         episodes: how many; a vector environment's lanes share them evenly, and step together.
         seed: fixes the episodes' initial states, lane for lane; the same seed and number of lanes give the same ones.
@@ -170,52 +170,52 @@ def evaluate(
 
 
 def run_episodes(
-    policy: Acting, env: Any, episodes: int, *, seed: int = 0, max_ep_len: int | None = None
+    policy: AnyPolicy, env: Any, episodes: int, *, seed: int = 0, max_ep_len: int | None = None
 ) -> Iterator[Episode]:
     """Runs episodes as `evaluate` does, and yields each as it ends."""
     positive_int("episodes", episodes)
-    policy, memory = _anew(policy, env)
+    policy, memory = _prepare_policy(policy, env)
     spec = policy.spec
     spec.check(env)
-    run, steps = {}, 0
+    episodes_begun, steps = {}, 0
 
-    def next_seed(lane: int) -> int:
-        run[lane] = run.get(lane, -1) + 1
-        return reset_seed(seed, EVALUATION, lane, run[lane])
+    def next_seed(env_index: int) -> int:
+        episodes_begun[env_index] = episodes_begun.get(env_index, -1) + 1
+        return reset_seed(seed, EVALUATION, env_index, episodes_begun[env_index])
 
-    def begun(observation: Any) -> Any:
+    def checked_reset(observation: Any) -> Any:
         check_finite(spec, spec.pack(observation), NO_REWARD, f"a reset after step {steps} of an evaluation")
         return observation
 
-    lanes = Lanes(env, spec, next_seed, max_ep_len)
-    shares = [len(range(lane, episodes, lanes.num_lanes)) for lane in range(lanes.num_lanes)]
-    observation = begun(lanes.reset())
-    while any(shares):
+    runner = EnvRunner(env, spec, next_seed, max_ep_len)
+    remaining = [len(range(env_index, episodes, runner.num_envs)) for env_index in range(runner.num_envs)]
+    observation = checked_reset(runner.reset())
+    while any(remaining):
         action = spec.to_env(policy(observation))
-        step, ended = lanes.step(action)
+        step, ended = runner.step(action)
         steps += 1
         check_finite(spec, spec.pack(step.next_observation), step.reward, f"step {steps} of an evaluation", action)
         if memory is not None:
             memory.received(step.reward)
             memory.end(step.terminated | step.truncated)
         for episode in ended:
-            if shares[episode.lane]:
-                shares[episode.lane] -= 1
+            if remaining[episode.env_index]:
+                remaining[episode.env_index] -= 1
                 yield episode
-        if any(shares):
-            observation = begun(lanes.restart(step)) if ended else step.next_observation
+        if any(remaining):
+            observation = checked_reset(runner.reset_ended(step)) if ended else step.next_observation
 
 
-def _anew(given: Any, env: Any) -> tuple[Acts, Remembers | None]:
+def _prepare_policy(given: Any, env: Any) -> tuple[PolicyLike, StatefulPolicy | None]:
     """A policy without a past for an environment, and whoever wants to know how its steps end."""
     if not callable(given):
         raise reject("policy", "a policy, an agent, or a callable from observations to actions", given)
-    if isinstance(given, GivesPolicy):
+    if isinstance(given, HasPolicy):
         given = given.policy()
     num_envs = env.num_envs if isinstance(env, gym.vector.VectorEnv) else None
-    policy = given if isinstance(given, Acts) else _Baseline(Spec.of(env), given, num_envs)
-    memory = given if isinstance(given, Remembers) else None
-    if memory is not None and isinstance(memory, Resets):
+    policy = given if isinstance(given, PolicyLike) else _CallablePolicy(Spec.of(env), given, num_envs)
+    memory = given if isinstance(given, StatefulPolicy) else None
+    if memory is not None and isinstance(memory, ResettablePolicy):
         memory.reset()
     return policy, memory
 
@@ -223,11 +223,11 @@ def _anew(given: Any, env: Any) -> tuple[Acts, Remembers | None]:
 def predict(agent: Any, observations: Any) -> np.ndarray:
     """The greedy actions of an agent for observations, or, with a memory, for sequences; see `Agent.predict`."""
     spec, behaviour = agent.spec, agent.behaviour
-    if agent.recall is None:
-        outputs = NoMemory().ask(agent.actor.predict, spec.pack(observations))
-        actions = spec.served(behaviour.exploration.greedy(outputs))
+    if agent.recurrent_spec is None:
+        outputs = NoState().forward(agent.actor.predict, spec.pack(observations))
+        actions = spec.to_user(behaviour.exploration.greedy(outputs))
         return actions[0] if spec.is_single(observations) else actions
-    if agent.recall.reward:
+    if agent.recurrent_spec.uses_reward:
         raise ValueError(
             "A policy that remembers rewards cannot predict from observations alone. Take `agent.policy()`, and tell "
             "it what its actions were rewarded with: policy.received(reward)."
@@ -238,7 +238,10 @@ def predict(agent: Any, observations: Any) -> np.ndarray:
             "`agent.policy()`, which remembers those before, and call its reset() where an episode ends."
         )
     packed, leading = spec.pack_steps(observations)
-    rows, acts = [part.reshape(-1, leading[-1], part.shape[1]) for part in packed], behaviour.by(agent.actor.predict)
+    rows, acts = (
+        [part.reshape(-1, leading[-1], part.shape[1]) for part in packed],
+        behaviour.with_network(agent.actor.predict),
+    )
     steps = [acts.greedy(tuple(part[:, t] for part in rows))[:, : spec.act_dim] for t in range(leading[-1])]
     return spec.shaped(np.stack(steps, axis=1).reshape(*leading, spec.act_dim))
 

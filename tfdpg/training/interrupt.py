@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-TOGETHER = 0.5
+SAME_SIGNAL_SECONDS = 0.5
 """Seconds within which signals are one."""
 
 
@@ -16,28 +16,28 @@ class Interrupt:
     """Whether a signal asked to end: Ctrl-C (SIGINT), or SIGTERM, as schedulers and `kill` send it.
 
     Attributes:
-        at_once: whether a second signal came, which is not deferred.
+        is_repeated: whether a second signal came, which is not deferred.
     """
 
     def __init__(self) -> None:
         self._signal: int | None = None
         self._since = -math.inf
-        self.at_once = False
+        self.is_repeated = False
 
     def is_set(self) -> bool:
         """Whether one came."""
         return self._signal is not None
 
-    def take(self, signum: int, frame: Any) -> None:
+    def handle(self, signum: int, frame: Any) -> None:
         """Handles a signal: the first is remembered, the second ends at once.
 
         What comes with the first, since a scheduler sends it to all processes and a parent passes it on, is the first.
         """
         now = time.monotonic()
-        if self.is_set() and now - self._since < TOGETHER:
+        if self.is_set() and now - self._since < SAME_SIGNAL_SECONDS:
             return
-        self.at_once, self._signal, self._since = self.is_set(), signum, now
-        if self.at_once and (error := self.error()):
+        self.is_repeated, self._signal, self._since = self.is_set(), signum, now
+        if self.is_repeated and (error := self.error()):
             raise error
 
     def error(self) -> BaseException | None:
@@ -57,7 +57,7 @@ def deferred_signals() -> Iterator[Interrupt]:
     if threading.current_thread() is not threading.main_thread():
         yield interrupted
         return
-    previous = {number: signal.signal(number, interrupted.take) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, interrupted.handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield interrupted
     finally:

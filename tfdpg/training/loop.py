@@ -12,34 +12,34 @@ import numpy as np
 
 from tfdpg.environments import opened
 from tfdpg.findings import warn_of_normalizers, warn_of_observations
-from tfdpg.training.doubts import Doubts, actions_at_bounds
+from tfdpg.training.env_runner import EnvRunner, Episode
+from tfdpg.training.env_timeout import check_processes, env_timeout
 from tfdpg.training.evaluation import summarise
 from tfdpg.training.interrupt import Interrupt, deferred_signals
-from tfdpg.training.lanes import Episode, Lanes
-from tfdpg.training.monitors import listed, prepare
+from tfdpg.training.monitors import as_callback_list, prepare
 from tfdpg.training.options import FitOptions, TrainingOptions
 from tfdpg.training.progress import ProgressBar, resolve
-from tfdpg.training.protocols import Trains
-from tfdpg.training.waiting import check_processes, limited
+from tfdpg.training.protocols import TrainableAgent
+from tfdpg.training.training_warnings import TrainingWarnings, actions_at_bounds
 
 Trained = TypeVar("Trained", bound=TrainingOptions)
-STEPPED = (*summarise([]), "env_steps", "steps_per_second")
+STEP_LOGS = (*summarise([]), "env_steps", "steps_per_second")
 """The logs of an epoch in an environment, beside what updates measure."""
 
 
-def fit(agent: Trains, env: Any, options: FitOptions) -> keras.callbacks.History:
+def fit(agent: TrainableAgent, env: Any, options: FitOptions) -> keras.callbacks.History:
     """See `Agent.fit`.
 
     Ctrl-C ends training between two steps: callbacks see the end of training, so that a checkpoint is
     written, and `KeyboardInterrupt` is raised. SIGTERM does the same, and raises `SystemExit(143)`.
     """
-    with opened(env) as env, with_environment(options) as options, limited(env, options.step_timeout):
+    with opened(env) as env, with_environment(options) as options, env_timeout(env, options.step_timeout):
         check_environments(agent, options.validation_env, env)
-        lanes = Lanes(env, agent.spec, agent.collector.next_reset_seed, options.max_ep_len)
-        training = Training(agent, options, options.epochs, STEPPED)
-        training.doubts.plan(options, lanes)
+        runner = EnvRunner(env, agent.spec, agent.collector.next_reset_seed, options.max_ep_len)
+        training = TrainingRun(agent, options, options.epochs, STEP_LOGS)
+        training.training_warnings.plan(options, runner)
         with deferred_signals() as interrupted:
-            run = _Run(agent, lanes, training.hooks, interrupted, options)
+            run = _StepLoop(agent, runner, training.callbacks, interrupted, options)
             try:
                 training.run(interrupted, options.initial_epoch, run.epoch)
             finally:
@@ -59,7 +59,7 @@ def with_environment(options: Trained) -> Iterator[Trained]:
         )
 
 
-def check_environments(agent: Trains, validation_env: Any, env: Any = None) -> None:
+def check_environments(agent: TrainableAgent, validation_env: Any, env: Any = None) -> None:
     """Raises `ValueError` for environments that are not the agent's, or that are one; warns of what normalises."""
     for each in (env, validation_env):
         if each is not None:
@@ -74,7 +74,7 @@ def check_environments(agent: Trains, validation_env: Any, env: Any = None) -> N
             raise ValueError("`validation_env` must be another environment than `env`: evaluating would reset it.")
 
 
-class Training:
+class TrainingRun:
     """The epochs of a training, with Keras' callbacks around them.
 
     Args:
@@ -84,19 +84,19 @@ class Training:
         logs: the names of an epoch's logs, beside what updates measure.
 
     Attributes:
-        doubts: what is to be said about it.
-        hooks: the callbacks, with a progress bar and `history`.
+        training_warnings: what is to be said about it.
+        callbacks: the callbacks, with a progress bar and `history`.
         history: what the epochs logged.
     """
 
-    def __init__(self, agent: Trains, options: TrainingOptions, stop: int, logs: Sequence[str]):
+    def __init__(self, agent: TrainableAgent, options: TrainingOptions, stop: int, logs: Sequence[str]):
         self._agent, self._options, self._stop = agent, options, stop
-        self.hooks, self.history = _callback_list(agent, options, stop, logs)
-        self.doubts = Doubts(agent)
+        self.callbacks, self.history = _callback_list(agent, options, stop, logs)
+        self.training_warnings = TrainingWarnings(agent)
         agent.begin_training()
         if not agent.collector.is_restored:  # what is open, episodes and an epoch, goes on only where it was saved
             agent.collector.close_episodes()
-            agent.statistics.reset()
+            agent.epoch_metrics.reset()
 
     def run(self, interrupted: Interrupt, first: int, train_epoch: Callable[[int], dict[str, float]]) -> None:
         """Trains and validates, epoch for epoch.
@@ -112,49 +112,49 @@ class Training:
             Exception: what the environment, an update or a callback raised; the callbacks see the end of training
                 first, so that `Checkpoint` saves the steps before it.
         """
-        agent, hooks = self._agent, self.hooks
-        hooks.on_train_begin()
+        agent, callbacks = self._agent, self.callbacks
+        callbacks.on_train_begin()
         try:
             for epoch in range(agent._initial_epoch or first, self._stop):
-                hooks.on_epoch_begin(epoch)
+                callbacks.on_epoch_begin(epoch)
                 logs = train_epoch(epoch)
                 if interrupted.is_set():
                     break
-                logs |= actions_at_bounds(agent) | self._validated()
+                logs |= actions_at_bounds(agent) | self._validate()
                 agent.complete(epoch)
-                agent.statistics.reset()
-                hooks.on_epoch_end(epoch, logs)
-                self.doubts.epoch(logs)
+                agent.epoch_metrics.reset()
+                callbacks.on_epoch_end(epoch, logs)
+                self.training_warnings.epoch(logs)
                 if agent.stop_training or interrupted.is_set():
                     break
             if error := interrupted.error():
                 raise error
         except (Exception, KeyboardInterrupt, SystemExit) as error:
-            if interrupted.at_once:
+            if interrupted.is_repeated:
                 raise
             signalled = interrupted.error()  # sent to all processes, it ends those of the environments: their error
-            _end_early(signalled or error, hooks)
+            _end_early(signalled or error, callbacks)
             if signalled:
                 raise signalled from None
             raise
-        hooks.on_train_end()
-        self.doubts.end()
+        callbacks.on_train_end()
+        self.training_warnings.end()
 
-    def _validated(self) -> dict[str, float]:
+    def _validate(self) -> dict[str, float]:
         """The logs of an evaluation; none without an environment for it."""
         options = self._options
         if options.validation_env is None:
             return {}
-        self.hooks.on_test_begin()
+        self.callbacks.on_test_begin()
         env, episodes = options.validation_env, options.validation_episodes
         scores = self._agent.evaluate(env, episodes, max_ep_len=options.max_ep_len)
-        self.hooks.on_test_end(scores)
+        self.callbacks.on_test_end(scores)
         return {f"val_{name}": value for name, value in scores.items()}
 
 
-def _end_early(error: BaseException, hooks: keras.callbacks.CallbackList) -> None:
+def _end_early(error: BaseException, callbacks: keras.callbacks.CallbackList) -> None:
     """Tells every callback that training ended; what they raise in turn becomes a note of the error."""
-    for callback in hooks.callbacks:
+    for callback in callbacks.callbacks:
         if isinstance(callback, keras.callbacks.BackupAndRestore):
             continue  # which takes the end as success, and removes its backup
         try:
@@ -163,28 +163,28 @@ def _end_early(error: BaseException, hooks: keras.callbacks.CallbackList) -> Non
             error.add_note(f"{type(callback).__name__}: {second}")
 
 
-class _Run:
+class _StepLoop:
     """The steps of one `fit`, which go on from epoch to epoch."""
 
     def __init__(
         self,
-        agent: Trains,
-        lanes: Lanes,
+        agent: TrainableAgent,
+        runner: EnvRunner,
         callbacks: keras.callbacks.CallbackList,
         interrupted: Interrupt,
         options: FitOptions,
     ):
-        self._agent, self._lanes, self._callbacks, self._interrupted = agent, lanes, callbacks, interrupted
+        self._agent, self._runner, self._callbacks, self._interrupted = agent, runner, callbacks, interrupted
         self._epochs, self._steps = options.epochs, options.steps_per_epoch
         self._observation: Any = None
-        self._has_looked = False
+        self._has_checked_observations = False
 
     def epoch(self, epoch: int) -> dict[str, float]:
         """Takes an epoch's environment steps, with the learning that falls due; returns its logs."""
         agent, schedule, steps = self._agent, self._agent.schedule, self._steps
-        statistics = agent.statistics
-        statistics.begin(epoch, schedule.env_steps)
-        first, began, taken_before = statistics.first_step, time.perf_counter(), schedule.env_steps
+        epoch_metrics = agent.epoch_metrics
+        epoch_metrics.begin(epoch, schedule.env_steps)
+        first, began, taken_before = epoch_metrics.first_step, time.perf_counter(), schedule.env_steps
         schedule.plan(first + (self._epochs - epoch) * steps - schedule.env_steps)
         if self._observation is None:
             self._observation = self._begin()
@@ -192,61 +192,61 @@ class _Run:
             begin = schedule.env_steps - first
             self._callbacks.on_train_batch_begin(begin)
             ended = self._collect(first + steps)
-            if not self._has_looked:
-                self._look()
+            if not self._has_checked_observations:
+                self._check_observations()
             logs = agent.learn()
-            statistics.episodes += ended
+            epoch_metrics.episodes += ended
             logs |= {"env_steps": schedule.env_steps}
             if ended:
                 logs |= {"return": float(np.mean([episode.episode_return for episode in ended]))}
             self._callbacks.on_train_batch_end(schedule.env_steps - first - 1, logs)
         taken, seconds = schedule.env_steps - taken_before, time.perf_counter() - began
         return (
-            summarise(statistics.episodes)
-            | statistics.summary()
+            summarise(epoch_metrics.episodes)
+            | epoch_metrics.summary()
             | {"env_steps": schedule.env_steps, "steps_per_second": taken / seconds}
         )
 
     def _begin(self) -> Any:
         """What the lanes see first: their open episodes go on, if the agent was loaded with them."""
-        agent, lanes = self._agent, self._lanes
+        agent, runner = self._agent, self._runner
         episodes = agent.collector.open_episodes() if agent.collector.is_restored else []
-        if len(episodes) != lanes.num_lanes:
+        if len(episodes) != runner.num_envs:
             agent.collector.close_episodes()
-            return lanes.reset()
-        observation, others = lanes.repeat(episodes)
-        for lane, other in others.items():
+            return runner.reset()
+        observation, mismatches = runner.replay_episodes(episodes)
+        for env_index, mismatch in mismatches.items():
             warnings.warn(
-                f"The environment of lane {lane} does not repeat itself: the steps of the episode that was open when "
-                f"the agent was saved led to {other}. That episode ends there, and a new one begins.",
+                f"The environment of lane {env_index} does not repeat itself: the steps of the episode open when "
+                f"the agent was saved led to {mismatch}. That episode ends there, and a new one begins.",
                 stacklevel=2,
             )
-        lost = [lane for lane, episode in enumerate(episodes) if episode is None]
+        lost = [env_index for env_index, episode in enumerate(episodes) if episode is None]
         if lost:
             warnings.warn(
                 f"The replay does not hold the episodes whole that were open on lanes {lost} when the agent was saved. "
                 "They end there, and new ones begin.",
                 stacklevel=2,
             )
-        agent.collector.close_episodes(np.array([*others, *lost], np.int64))
+        agent.collector.close_episodes(np.array([*mismatches, *lost], np.int64))
         return observation
 
-    def _look(self) -> None:
+    def _check_observations(self) -> None:
         """Warns if the newest observations are far outside their space."""
-        self._has_looked, ring = True, self._agent.replay
-        newest = np.arange(max(0, ring.added - 100), ring.added) % ring.replay_size
-        warn_of_observations(self._agent.spec, ring.observation(newest))
+        self._has_checked_observations, buffer = True, self._agent.replay
+        newest = np.arange(max(0, buffer.added - 100), buffer.added) % buffer.replay_size
+        warn_of_observations(self._agent.spec, buffer.observation(newest))
 
     def _collect(self, until: int) -> list[Episode]:
         """Steps the lanes until learning is due, the epoch ends or Ctrl-C; returns the episodes that ended."""
-        agent, lanes, schedule, interrupted = self._agent, self._lanes, self._agent.schedule, self._interrupted
+        agent, runner, schedule, interrupted = self._agent, self._runner, self._agent.schedule, self._interrupted
         ended: list[Episode] = []
         while True:
-            step, finished = lanes.step(agent.act(self._observation))
+            step, finished = runner.step(agent.act(self._observation))
             agent.observe(*step)
             if finished:
                 ended += finished
-                self._observation = lanes.restart(step)
+                self._observation = runner.reset_ended(step)
             else:
                 self._observation = step.next_observation
             if schedule.is_due or schedule.env_steps >= until or interrupted.is_set():
@@ -257,11 +257,11 @@ def _callback_list(
     agent: Any, options: TrainingOptions, stop: int, logs: Sequence[str]
 ) -> tuple[keras.callbacks.CallbackList, keras.callbacks.History]:
     """Keras' list of a training's callbacks, with a progress bar and a `History`, which is also given by itself."""
-    callbacks, verbose = listed(options.callbacks), resolve(options.verbose)
+    callbacks, verbose = as_callback_list(options.callbacks), resolve(options.verbose)
     validated = () if options.validation_env is None else [f"val_{name}" for name in summarise([])]
     prepare(
         callbacks,
-        [*logs, *agent.statistics.summary(), *actions_at_bounds(agent), *validated],
+        [*logs, *agent.epoch_metrics.summary(), *actions_at_bounds(agent), *validated],
         agent.optimizers.values(),
     )
     histories = [callback for callback in callbacks if isinstance(callback, keras.callbacks.History)]

@@ -8,7 +8,7 @@ import keras
 from tfdpg.arguments import reject
 from tfdpg.training.callbacks import ExportBest, StopAtReturn, not_logged
 
-REFUSED = {
+UNSUPPORTED = {
     "OrbaxCheckpoint": (
         "it saves one Keras model, and an agent is several with a replay. Use tfdpg.callbacks.Checkpoint, which "
         "saves everything needed to go on"
@@ -16,7 +16,7 @@ REFUSED = {
 }
 """Keras callbacks that cannot work with an agent: why, and what to use."""
 
-DIRECTED = (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint, keras.callbacks.ReduceLROnPlateau)
+MODE_CALLBACKS = (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint, keras.callbacks.ReduceLROnPlateau)
 """Keras callbacks that monitor a log, with a `mode`."""
 
 
@@ -44,12 +44,12 @@ def prepare(callbacks: Sequence[Any], logs: Collection[str], optimizers: Iterabl
             callback.save_weights_only = True
         if _monitors(callback) and callback.monitor not in logs and not extended:
             raise not_logged(callback, logs)
-        if isinstance(callback, DIRECTED) and callback.mode == "auto":
+        if isinstance(callback, MODE_CALLBACKS) and callback.mode == "auto":
             callback.mode = _direction(callback)
         extended |= _may_log(callback)
 
 
-def listed(given: Any) -> list[keras.callbacks.Callback]:
+def as_callback_list(given: Any) -> list[keras.callbacks.Callback]:
     """What `fit` was given as `callbacks`: None, one or several.
 
     Raises:
@@ -68,15 +68,15 @@ def _refuse_unusable(callback: keras.callbacks.Callback, averaging: Collection[A
             "own, with use_ema=True."
         )
     for base in type(callback).__mro__:
-        if base.__name__ in REFUSED and base.__module__.startswith("keras."):
-            raise ValueError(f"keras.callbacks.{base.__name__} cannot be used: {REFUSED[base.__name__]}.")
+        if base.__name__ in UNSUPPORTED and base.__module__.startswith("keras."):
+            raise ValueError(f"keras.callbacks.{base.__name__} cannot be used: {UNSUPPORTED[base.__name__]}.")
 
 
 def _monitors(callback: Any) -> bool:
     """Whether it looks at what it monitors."""
     if isinstance(callback, keras.callbacks.ModelCheckpoint):
         return callback.save_best_only
-    return isinstance(callback, (*DIRECTED, ExportBest, StopAtReturn))
+    return isinstance(callback, (*MODE_CALLBACKS, ExportBest, StopAtReturn))
 
 
 def _direction(callback: Any) -> str:

@@ -5,26 +5,28 @@ from collections.abc import Iterable, Sequence
 import keras
 import numpy as np
 
-from tfdpg.acting import Moments
+from tfdpg.acting import RunningStatistics
 from tfdpg.networks import Normalizer
-from tfdpg.replay import Ring
+from tfdpg.replay import ReplayBuffer
 
 
-def take_in(ring: Ring, moments: Moments, normalizers: Sequence[Normalizer]) -> None:
+def update_statistics(
+    buffer: ReplayBuffer, observation_statistics: RunningStatistics, normalizers: Sequence[Normalizer]
+) -> None:
     """Adds the observations of the rows that are new since the last time, and writes mean and variance."""
-    first = max(moments.rows_seen, ring.added - ring.replay_size)
-    if first == ring.added:
+    first = max(observation_statistics.rows_seen, buffer.added - buffer.replay_size)
+    if first == buffer.added:
         return
-    moments.update(ring.observation(np.arange(first, ring.added) % ring.replay_size))
-    moments.looked_at(ring.added)
-    write_statistics(moments, normalizers)
+    observation_statistics.update(buffer.observation(np.arange(first, buffer.added) % buffer.replay_size))
+    observation_statistics.set_rows_seen(buffer.added)
+    write_statistics(observation_statistics, normalizers)
 
 
-def write_statistics(moments: Moments, normalizers: Sequence[Normalizer]) -> None:
+def write_statistics(observation_statistics: RunningStatistics, normalizers: Sequence[Normalizer]) -> None:
     """Writes mean and variance into the networks."""
     for normalizer in normalizers:
-        normalizer.mean.assign(moments.mean)
-        normalizer.variance.assign(moments.variance)
+        normalizer.mean.assign(observation_statistics.mean)
+        normalizer.variance.assign(observation_statistics.variance)
 
 
 def find_normalizers(networks: Iterable[keras.Model]) -> list[Normalizer]:

@@ -40,7 +40,7 @@ def from_json(value: Any, trusted: bool) -> Any:
     Args:
         value: what it gave, or what somebody else wrote.
         trusted: whether to import what the value names. Otherwise there are tfdpg's own schedules and what Keras
-            deserialises safely; the rest is `withheld`.
+            deserialises safely; the rest is `untrusted`.
     """
     match value:
         case {"optimizer": config}:
@@ -52,15 +52,15 @@ def from_json(value: Any, trusted: bool) -> Any:
         case {"callable": str(path)} if trusted:
             return _import(path, lambda function: function)
         case {"object": path} | {"callable": path}:
-            return withheld(path)
+            return untrusted(path)
         case list():
             return tuple(from_json(part, trusted) for part in value)
     return value
 
 
-def withheld(value: Any) -> dict[str, Any]:
+def untrusted(value: Any) -> dict[str, Any]:
     """Stands for an argument that is not taken from a file without being trusted."""
-    return {"withheld": value}
+    return {"untrusted": value}
 
 
 def why_missing(value: Any) -> str | None:
@@ -68,7 +68,7 @@ def why_missing(value: Any) -> str | None:
     match value:
         case {"lost": thing}:
             return f"could not be saved or found again ({thing}), having no import path"
-        case {"withheld": thing}:
+        case {"untrusted": thing}:
             return f"is {thing!r} in the file, which is followed only with trusted=True (--trusted)"
     return None
 

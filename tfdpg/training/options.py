@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import keras
 
 
-class Watching(Options, group="objects", objects=True):
+class MonitoringOptions(Options, group="objects", objects=True):
     """Who looks on."""
 
     callbacks: "Sequence[keras.callbacks.Callback] | None" = None
@@ -20,7 +20,7 @@ class Watching(Options, group="objects", objects=True):
     """a second environment, or the id of one, evaluated on at the end of each epoch."""
 
 
-class TrainingOptions(Watching, group="training"):
+class TrainingOptions(MonitoringOptions, group="training"):
     """How long to train, and what is shown of it."""
 
     epochs: Count = 100

@@ -14,7 +14,7 @@ from tfdpg.arguments import reject, warn
 from tfdpg.export.protobuf import fields
 from tfdpg.spec import Spec
 
-POLICY = {b"", b"serving_default", b"pi", b"pi_and_q"}
+POLICY_SIGNATURES = {b"", b"serving_default", b"pi", b"pi_and_q"}
 """The signatures whose requests are steps; requests to others are passed over."""
 
 FRAME = 16
@@ -100,7 +100,7 @@ def _step(record: bytes, spec: Spec) -> tuple[str, dict[str, np.ndarray], np.nda
         return None
     call = fields(call)
     request = fields(call.get(1, [b""])[-1])
-    if fields(request.get(1, [b""])[-1]).get(3, [b""])[-1] not in POLICY:
+    if fields(request.get(1, [b""])[-1]).get(3, [b""])[-1] not in POLICY_SIGNATURES:
         return None
     outputs = _tensors(fields(call.get(2, [b""])[-1]).get(1, []), {"pi"})
     if "pi" not in outputs:
@@ -163,14 +163,14 @@ def by_client(data: Mapping[str, Any]) -> dict[Any, dict[str, Any]]:
         rows.setdefault(client, []).append(row)
     rest, count = {name: values for name, values in data.items() if name != "client_ids"}, len(data["client_ids"])
     return {
-        client: {name: _of_client(name, values, client, of_client, count) for name, values in rest.items()}
-        for client, of_client in rows.items()
+        client: {name: _select_client(name, values, client, client_rows, count) for name, values in rest.items()}
+        for client, client_rows in rows.items()
     }
 
 
-def _of_client(name: str, values: Any, client: Any, rows: list[int], count: int) -> Any:
+def _select_client(name: str, values: Any, client: Any, rows: list[int], count: int) -> Any:
     if isinstance(values, Mapping) and name in OBSERVATIONS:
-        return {key: _of_client(f"{name}/{key}", part, client, rows, count) for key, part in values.items()}
+        return {key: _select_client(f"{name}/{key}", part, client, rows, count) for key, part in values.items()}
     if isinstance(values, Mapping):
         if client not in values or len(values[client]) != len(rows):
             received = f"{len(values[client])} for it" if client in values else f"those of {list(values)}"

@@ -39,37 +39,37 @@ class ProgressBar(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Lets XLA have its say before there is a bar."""
-        self._draws, self._width = self._verbose == 1 and keras.config.is_interactive_logging_enabled(), 0
-        if self._draws:
-            let_xla_speak()
+        self._draws_bar, self._width = self._verbose == 1 and keras.config.is_interactive_logging_enabled(), 0
+        if self._draws_bar:
+            trigger_xla_messages()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Names the epoch."""
         self._epoch = f"Epoch {epoch + 1}/{self._epochs}"
-        self._began, self._drawn, self._done = time.perf_counter(), -np.inf, 0
-        self._rounds: dict[str, tuple[float, int]] = {}
-        if self._draws:
+        self._began, self._last_drawn, self._done = time.perf_counter(), -np.inf, 0
+        self._sums: dict[str, tuple[float, int]] = {}
+        if self._draws_bar:
             _print(self._epoch)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Draws the numbers so far, unless it has just done so."""
         self._done, now = batch + 1, time.perf_counter()
-        if not self._draws:
+        if not self._draws_bar:
             return
         for name, value in (logs or {}).items():
-            total, rounds = self._rounds.get(name, (0.0, 0)) if name not in COUNTS else (0.0, 0)
-            self._rounds[name] = total + value, rounds + 1
-        if now - self._drawn < INTERVAL:
+            total, count = self._sums.get(name, (0.0, 0)) if name not in COUNTS else (0.0, 0)
+            self._sums[name] = total + value, count + 1
+        if now - self._last_drawn < INTERVAL:
             return
-        self._drawn, seconds = now, now - self._began
-        so_far = {name: total / rounds for name, (total, rounds) in self._rounds.items()}
+        self._last_drawn, seconds = now, now - self._began
+        so_far = {name: total / count for name, (total, count) in self._sums.items()}
         left = seconds / self._done * (self._steps - self._done)
-        self._draw([self._bar(f"{duration(left)} left"), *shown(so_far)], _columns())
+        self._draw([self._bar(f"{format_duration(left)} left"), *format_logs(so_far)], _columns())
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Draws or prints the numbers of the epoch."""
-        seconds, numbers = duration(time.perf_counter() - self._began), shown(logs or {})
-        if self._draws:
+        seconds, numbers = format_duration(time.perf_counter() - self._began), format_logs(logs or {})
+        if self._draws_bar:
             self._draw([self._bar(seconds), *numbers], None)
             self.on_train_end()
         else:
@@ -105,13 +105,13 @@ def resolve(verbose: Any) -> int:
     return 1 if drawable and keras.config.is_interactive_logging_enabled() else 2
 
 
-def shown(logs: Mapping[str, float]) -> list[str]:
+def format_logs(logs: Mapping[str, float]) -> list[str]:
     """The logs of `PROGRESS` that were measured, each as its name and number."""
     measured = {name: logs[name] for name in PROGRESS if name in logs and not np.isnan(logs[name])}
-    return [f"{name} {written(int(value) if name in COUNTS else value)}" for name, value in measured.items()]
+    return [f"{name} {format_number(int(value) if name in COUNTS else value)}" for name, value in measured.items()]
 
 
-def written(value: float) -> str:
+def format_number(value: float) -> str:
     """A number as people write it: 1,000, −1,324.8, 11.91, 0.0123, 1.2e-05."""
     size = abs(value)
     if isinstance(value, int):
@@ -123,7 +123,7 @@ def written(value: float) -> str:
     return f"−{text}" if value < 0 else text
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """13s, 2:05 or 1:02:05."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -133,7 +133,7 @@ def duration(seconds: float) -> str:
 
 
 @functools.cache
-def let_xla_speak() -> None:
+def trigger_xla_messages() -> None:
     """Compiles a trifle: what XLA writes to standard error once in a process comes now, and not in the midst of a bar.
 
     `TF_CPP_MIN_LOG_LEVEL` would be too late where TensorFlow or Keras were imported before tfdpg.

@@ -5,27 +5,27 @@ from typing import Any, Protocol
 
 import keras
 
-from tfdpg.acting import Behaviour, Moments
-from tfdpg.networks import Actor
-from tfdpg.replay import Draw, Ring
+from tfdpg.acting import BehaviourPolicy, RunningStatistics
+from tfdpg.networks import PolicyInference
+from tfdpg.replay import MinibatchBuilder, ReplayBuffer
 from tfdpg.spec import Spec
 from tfdpg.training.collector import Collector
-from tfdpg.training.learning import Learning
+from tfdpg.training.epoch_metrics import EpochMetrics
+from tfdpg.training.learner import Learner
 from tfdpg.training.schedule import Schedule
-from tfdpg.training.statistics import Statistics
 
 
-class Trains(Protocol):
+class TrainableAgent(Protocol):
     """What the loop asks of an agent; see `Agent` for the meaning."""
 
     spec: Spec
-    replay: Ring
+    replay: ReplayBuffer
     schedule: Schedule
     collector: Collector
-    statistics: Statistics
-    actor: Actor
-    behaviour: Behaviour
-    moments: Moments | None
+    epoch_metrics: EpochMetrics
+    actor: PolicyInference
+    behaviour: BehaviourPolicy
+    observation_statistics: RunningStatistics | None
     stop_training: bool
     _initial_epoch: int | None
 
@@ -45,18 +45,18 @@ class Trains(Protocol):
     def evaluate(self, env: Any, episodes: int, *, max_ep_len: int | None) -> dict[str, float]: ...
 
 
-class Saves(Protocol):
+class SavableAgent(Protocol):
     """What an agent shows of itself to be saved and restored; see `Agent` for the meaning."""
 
     spec: Spec
     networks: dict[str, keras.Model]
     copies: dict[str, keras.Model]
-    own_networks: dict[str, keras.Model]
-    replay: Ring
-    draw: Draw
-    learning: Learning
-    moments: Moments | None
-    actor: Actor
+    custom_networks: dict[str, keras.Model]
+    replay: ReplayBuffer
+    minibatch_builder: MinibatchBuilder
+    learner: Learner
+    observation_statistics: RunningStatistics | None
+    actor: PolicyInference
 
     @property
     def saved_variables(self) -> dict[str, list[Any]]: ...

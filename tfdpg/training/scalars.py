@@ -59,7 +59,7 @@ class ScalarWriter(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Takes note of where training begins; the first logs say what they are counted in, and open the file."""
         self._writer: Any = None
-        self._begun = {"env_steps": self.agent.env_steps, "updates": self.agent.updates}
+        self._initial_counts = {"env_steps": self.agent.env_steps, "updates": self.agent.updates}
         self._since = self._ended = time.perf_counter()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -73,11 +73,14 @@ class ScalarWriter(keras.callbacks.Callback):
         self._take(logs or {})
         self._ended = time.perf_counter()
         if steps // self.write_interval != self._written // self.write_interval:
-            self._write_rounds(steps)
+            self._write_update_phases(steps)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Writes the evaluation, if there was one, and what rounds do not log."""
-        steps, rest = self._steps(logs or {}), {k: v for k, v in (logs or {}).items() if k not in self._of_rounds}
+        steps, rest = (
+            self._steps(logs or {}),
+            {k: v for k, v in (logs or {}).items() if k not in self._update_phase_logs},
+        )
         values = {_tag(name): value for name, value in rest.items()}
         if "val_return" in rest:
             self._best = max(self._best, rest["val_return"])
@@ -89,33 +92,33 @@ class ScalarWriter(keras.callbacks.Callback):
         if self._writer is None:
             return
         if (steps := self._steps({})) > self._written:
-            self._write_rounds(steps)
+            self._write_update_phases(steps)
         self._writer.close()
 
     def _steps(self, logs: dict[str, Any]) -> int:
         """Where on the x axis training is."""
         if self._writer is None:
             self._axis = "env_steps" if "env_steps" in logs else "updates"
-            self._open(self._begun[self._axis])
+            self._open(self._initial_counts[self._axis])
         return getattr(self.agent, self._axis)
 
     def _open(self, steps: int) -> None:
-        self._best, is_described = _go_on(self.log_dir, steps)
+        self._best, is_described = _drop_later_events(self.log_dir, steps)
         self._writer = tf.summary.create_file_writer(self.log_dir, filename_suffix=SUFFIX)
         self._written, self._sums = steps, {}
         self._rate = f"{self._axis.removeprefix('env_')}_per_second"
-        self._of_rounds = {"env_steps", self._rate, *self._settings()}
+        self._update_phase_logs = {"env_steps", self._rate, *self._settings()}
         if not is_described:
-            self._put(0, *_description(self.agent))
+            self._write_event(0, *_description(self.agent))
 
     def _take(self, logs: dict[str, Any]) -> None:
         for name, value in logs.items():
             if not math.isnan(value):
                 total, count = self._sums.get(name, (0.0, 0))
                 self._sums[name] = total + value, count + 1
-        self._of_rounds.update(logs)
+        self._update_phase_logs.update(logs)
 
-    def _write_rounds(self, steps: int) -> None:
+    def _write_update_phases(self, steps: int) -> None:
         """Writes the means of what rounds logged since they were last written."""
         values = {name: total / count for name, (total, count) in self._sums.items() if name != "env_steps"}
         values |= {self._rate: (steps - self._written) / (self._ended - self._since), **self._settings()}
@@ -129,9 +132,9 @@ class ScalarWriter(keras.callbacks.Callback):
         return rates | {"noise_factor": agent.behaviour.exploration.factor(agent.env_steps)}
 
     def _write(self, steps: int, values: dict[str, float]) -> None:
-        self._put(steps, *(scalar_pb(tag, value) for tag, value in values.items() if not math.isnan(value)))
+        self._write_event(steps, *(scalar_pb(tag, value) for tag, value in values.items() if not math.isnan(value)))
 
-    def _put(self, steps: int, *summaries: Any) -> None:
+    def _write_event(self, steps: int, *summaries: Any) -> None:
         """Writes an event; summaries one after the other are one with the values of all."""
         with files.writing(self.log_dir), self._writer.as_default(step=steps):
             tf.summary.experimental.write_raw_pb(b"".join(each.SerializeToString() for each in summaries))
@@ -153,9 +156,9 @@ def _description(agent: Any) -> tuple[Any, Any]:
     """
     options, environment = agent.options, agent.environment or {}
     plain = [option.name for option in options_of(type(options)) if not option.is_object]
-    values = {name: _plain(getattr(options, name)) for name in plain}
+    values = {name: _as_hparam(getattr(options, name)) for name in plain}
     values |= {"agent": type(agent).__name__, "environment": environment.get("id")}
-    values |= {name: _plain(value) for name, value in environment.get("kwargs", {}).items() if name not in values}
+    values |= {name: _as_hparam(value) for name, value in environment.get("kwargs", {}).items() if name not in values}
     first = {"agent", "environment", "seed", *filter(options.is_changed, plain)}
     infos = [
         api.HParamInfo(name=name, type=KINDS.get(type(value)), differs=name in first) for name, value in values.items()
@@ -165,13 +168,13 @@ def _description(agent: Any) -> tuple[Any, Any]:
     return hparams.experiment_pb(infos, metrics), hparams.session_start_pb(known)
 
 
-def _plain(value: Any) -> bool | float | str | None:
+def _as_hparam(value: Any) -> bool | float | str | None:
     """An option as TensorBoard takes it: its JSON has no infinity."""
     is_finite = isinstance(value, (bool, int, float)) and math.isfinite(value)
     return value if value is None or is_finite else str(value)
 
 
-def _go_on(log_dir: str, steps: int) -> tuple[float, bool]:
+def _drop_later_events(log_dir: str, steps: int) -> tuple[float, bool]:
     """Takes events after `steps` out of the directory's files, since a training that goes on writes them again.
 
     One that begins leaves what is there, as TensorBoard's writers do.
@@ -183,17 +186,17 @@ def _go_on(log_dir: str, steps: int) -> tuple[float, bool]:
     names = sorted(tf.io.gfile.listdir(log_dir)) if steps and tf.io.gfile.isdir(log_dir) else ()
     for file in (f"{log_dir}/{name}" for name in names if "tfevents" in name and name.endswith(SUFFIX)):
         events = [tf.compat.v1.Event.FromString(record) for record in RawEventFileLoader(file).Load()]
-        kept = [event for event in events if event.step <= steps]
-        for value in (value for event in kept for value in event.summary.value):
+        kept_events = [event for event in events if event.step <= steps]
+        for value in (value for event in kept_events for value in event.summary.value):
             is_described |= value.metadata.plugin_data.plugin_name == "hparams"
             if value.tag == BEST:
                 best = max(best, value.tensor.float_val[0])
-        if len(kept) < len(events):
+        if len(kept_events) < len(events):
             scratch = f"{log_dir}/.cut"
             with contextlib.suppress(tf.errors.NotFoundError):
                 tf.io.gfile.remove(scratch)  # of a process that was killed; it might be a link to another file
             with tf.io.TFRecordWriter(scratch) as writer:
-                for event in kept:
+                for event in kept_events:
                     writer.write(event.SerializeToString())
             tf.io.gfile.rename(scratch, file, overwrite=True)
     return best, is_described

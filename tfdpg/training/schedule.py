@@ -14,13 +14,13 @@ class Schedule:
         update_after: steps before this one earn no updates; nothing is caught up.
         update_every: a learning round every this many steps, or "episode": after each episode.
         gradient_steps: updates in a round; None is one for each step taken since the last round.
-        each_lane: whether `update_every` counts the steps of each lane; otherwise those of all lanes together.
+        per_env: whether `update_every` counts the steps of each lane; otherwise those of all lanes together.
 
     Attributes:
-        lanes: the lanes that acted last.
+        num_envs: the lanes that acted last.
         env_steps: the steps taken.
         total_steps: the steps at which `fit` will be done; None outside of it.
-        last_round: the step of the last round.
+        last_update_phase: the step of the last round.
         episode_ended: whether an episode ended since the last round.
     """
 
@@ -31,7 +31,7 @@ class Schedule:
         update_after: int,
         update_every: int | Literal["episode"],
         gradient_steps: int | None,
-        each_lane: bool = False,
+        per_env: bool = False,
     ):
         self.start_steps = natural("start_steps", start_steps)
         self.update_after = natural("update_after", update_after)
@@ -41,10 +41,10 @@ class Schedule:
             "episode" if update_every == "episode" else positive_int("update_every", update_every)
         )
         self.gradient_steps = None if gradient_steps is None else positive_int("gradient_steps", gradient_steps)
-        self.each_lane, self.lanes = each_lane, 1
+        self.per_env, self.num_envs = per_env, 1
         self.env_steps = 0
         self.total_steps: int | None = None
-        self.last_round = 0
+        self.last_update_phase = 0
         self.episode_ended = False
 
     @property
@@ -53,15 +53,15 @@ class Schedule:
         return self.env_steps < self.start_steps
 
     @property
-    def usual_updates(self) -> int | None:
+    def updates_per_phase(self) -> int | None:
         """The number of updates in a round of one lane; None where episodes decide."""
         if self.gradient_steps is None and self.update_every != "episode":
             return self.update_every
         return self.gradient_steps
 
-    def act_on(self, lanes: int) -> None:
+    def set_num_envs(self, num_envs: int) -> None:
         """Takes note of how many lanes act."""
-        self.lanes = lanes
+        self.num_envs = num_envs
 
     def plan(self, steps: int | None) -> None:
         """Takes note of how many steps are still to come; None is unknown."""
@@ -69,7 +69,7 @@ class Schedule:
 
     def state(self) -> dict[str, Any]:
         """The counters, as plain JSON values."""
-        return {"env_steps": self.env_steps, "last_round": self.last_round, "episode_ended": self.episode_ended}
+        return {"env_steps": self.env_steps, "last_round": self.last_update_phase, "episode_ended": self.episode_ended}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes what `state` gave.
@@ -77,7 +77,7 @@ class Schedule:
         Raises:
             ValueError: it is something else.
         """
-        self.env_steps, self.last_round = (natural(name, state[name]) for name in ("env_steps", "last_round"))
+        self.env_steps, self.last_update_phase = (natural(name, state[name]) for name in ("env_steps", "last_round"))
         self.episode_ended = flag("episode_ended", state["episode_ended"])
 
     def count(self, steps: int, episode_ended: bool) -> None:
@@ -90,12 +90,12 @@ class Schedule:
         """Whether a learning round is due now; before `update_after` it will have no updates."""
         if self.update_every == "episode":
             return self.episode_ended
-        return self.env_steps - self.last_round >= self.update_every * (self.lanes if self.each_lane else 1)
+        return self.env_steps - self.last_update_phase >= self.update_every * (self.num_envs if self.per_env else 1)
 
-    def take_round(self) -> int:
+    def begin_update_phase(self) -> int:
         """The number of updates due now, 0 if none; a round that is taken is not due again."""
         if not self.is_due:
             return 0
-        credit = self.env_steps - max(self.last_round, self.update_after)
-        self.last_round, self.episode_ended = self.env_steps, False
+        credit = self.env_steps - max(self.last_update_phase, self.update_after)
+        self.last_update_phase, self.episode_ended = self.env_steps, False
         return max(0, credit) if self.gradient_steps is None else self.gradient_steps * (credit > 0)

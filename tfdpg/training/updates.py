@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.networks import flat_weights, graphs_are_freed
+from tfdpg.networks import flat_weights, free_graphs
 from tfdpg.spec import Packed
 
 LARGEST_CHUNK = 50
@@ -19,20 +19,20 @@ Update = Callable[[Any, Any], dict[str, tf.Tensor]]
 """From a minibatch and the update's number (from 1, int64) to its metrics, each `[batch]`."""
 
 
-class Learnt(NamedTuple):
+class UpdateResult(NamedTuple):
     """What a round of updates gives back.
 
     Attributes:
         measured: the values of the metrics, `[updates, metrics, batch]`; NaN where an update did not measure one.
         weights: the weights of the acting network after the last update, flat.
-        broken: the names of the networks with weights that are NaN or infinite then; no update is made after that.
-        sound: how many of the updates are known to have left all weights finite.
+        nonfinite: the names of the networks with weights that are NaN or infinite then; no update is made after that.
+        finite_updates: how many of the updates are known to have left all weights finite.
     """
 
     measured: np.ndarray
     weights: np.ndarray
-    broken: list[str]
-    sound: int
+    nonfinite: list[str]
+    finite_updates: int
 
 
 class CompiledUpdates:
@@ -47,7 +47,7 @@ class CompiledUpdates:
         counter: the number of updates ever made, which the call advances.
         metrics: the names of the metrics.
         chunk: the number of minibatches in a chunk.
-        elements: the number of elements in a minibatch that metrics are of.
+        batch_elements: the number of elements in a minibatch that metrics are of.
         networks: what learns, by name.
         acting: the network whose weights go back to the acting side; None sends none.
         jit_compile: whether XLA compiles it.
@@ -63,7 +63,7 @@ class CompiledUpdates:
         *,
         metrics: Sequence[str],
         chunk: int,
-        elements: int,
+        batch_elements: int,
         networks: Mapping[str, keras.Model],
         acting: keras.Model | None,
         jit_compile: bool,
@@ -77,9 +77,9 @@ class CompiledUpdates:
             def step(i: tf.Tensor, measured: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
                 batch = unpack(tuple(part[i] for part in packed))
                 values = update(batch, counter.assign_add(1))
-                return i + 1, measured.write(i, batch.measured(tf.stack([values[name] for name in self._metrics])))
+                return i + 1, measured.write(i, batch.mask_metrics(tf.stack([values[name] for name in self._metrics])))
 
-            measured = tf.TensorArray(tf.float32, chunk, element_shape=[len(self._metrics), elements])
+            measured = tf.TensorArray(tf.float32, chunk, element_shape=[len(self._metrics), batch_elements])
             _, measured = tf.while_loop(lambda i, _: i < n, step, [0, measured], parallel_iterations=1)
             weights = tf.zeros(0) if acting is None else flat_weights(acting)
             return measured.stack(), weights, tf.stack([is_finite(network) for network in networks.values()])
@@ -94,38 +94,38 @@ class CompiledUpdates:
     def __call__(
         self,
         updates: int,
-        draw: Callable[[int, int], Packed],
-        refresh: Callable[[np.ndarray], None] = lambda measured: None,
-    ) -> Learnt:
+        sample: Callable[[int, int], Packed],
+        update_priorities: Callable[[np.ndarray], None] = lambda measured: None,
+    ) -> UpdateResult:
         """Makes `updates` updates, at least one.
 
         Args:
             updates: how many.
-            draw: gives, after so many of them, the next k minibatches, packed, each array `[k, batch, width]`.
-            refresh: takes what was measured on them, `[k, metrics, batch]`, before the next are drawn.
+            sample: gives, after so many of them, the next k minibatches, packed, each array `[k, batch, width]`.
+            update_priorities: takes what was measured on them, `[k, metrics, batch]`, before the next are drawn.
         """
         measured, done = [], 0
         while True:
             n = min(updates - done, self._chunk)
-            packed = tuple(self._padded(part) for part in draw(done, n))
+            packed = tuple(self._padded(part) for part in sample(done, n))
             if self._thread is None:
                 values, weights, finite = self._call(packed, n)
             else:
                 values, weights, finite = self._thread.submit(self._call, packed, n).result()
             measured.append(values[:n])
-            broken = [name for name, sound in zip(self._names, finite, strict=True) if not sound]
-            if broken:
-                return Learnt(np.concatenate(measured), weights, broken, done)
-            refresh(values[:n])
+            nonfinite = [name for name, all_finite in zip(self._names, finite, strict=True) if not all_finite]
+            if nonfinite:
+                return UpdateResult(np.concatenate(measured), weights, nonfinite, done)
+            update_priorities(values[:n])
             done += n
             if done == updates:
-                return Learnt(np.concatenate(measured), weights, [], done)
+                return UpdateResult(np.concatenate(measured), weights, [], done)
 
     def _call(self, packed: tuple[np.ndarray, ...], n: int) -> list[np.ndarray]:
         with tf.device(self._device):
             arguments = tuple(map(tf.constant, packed)), self._counts(n)
             if self._runs is None:
-                with graphs_are_freed():
+                with free_graphs():
                     self._runs = self.function.get_concrete_function(*arguments)
             return [result.numpy() for result in self._runs(*arguments)]
 
@@ -143,7 +143,7 @@ def is_finite(network: keras.Model) -> tf.Tensor:
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(weight)) for weight in floats])
 
 
-def wants_xla(networks: Sequence[keras.Model]) -> bool:
+def should_use_xla(networks: Sequence[keras.Model]) -> bool:
     """Whether XLA makes updates of these networks faster: on unless there are convolutions."""
     layers = [layer for network in networks for layer in network._flatten_layers()]
     return not any(isinstance(layer, CONVOLUTIONS) for layer in layers)

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from tfdpg.agents.options.groups import TargetPeriod, TwinOptions
-from tfdpg.options import Only, Stock, Structural
+from tfdpg.options import BuiltIn, Only, Structural
 from tfdpg.ranges import Count, Positive, Within
 
 
@@ -31,7 +31,7 @@ class D4PGOptions(TargetPeriod, TwinOptions, group="algorithm"):
     clip_action_gradient: Positive | None = None
     """largest norm of the critic's gradient by the action, in half-ranges of the action, for each sample; None does not
     clip."""
-    torso: Annotated[Literal["mlp", "control", "layer_norm", "two_branch"], Structural, Stock] = "mlp"
+    torso: Annotated[Literal["mlp", "control", "layer_norm", "two_branch"], Structural, BuiltIn] = "mlp"
     """hidden layers of the stock networks: "mlp" with `hidden_units`; "control" as in the DeepMind Control Suite report
     (300-200 and 400-300); "layer_norm" as in Acme (256-256-256 and 512-512-256); "two_branch", where each part of a
     Dict observation has a first layer of its own."""

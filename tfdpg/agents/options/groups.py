@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from tfdpg.agents.options.networks import HiddenLayers, Normalisation, Recurrence, Weights
 from tfdpg.arguments import reject
-from tfdpg.options import Only, Options, Stock, Structural, Unsaved
+from tfdpg.options import BuiltIn, Only, Options, Structural, Unsaved
 from tfdpg.ranges import Count, Fraction, FractionBelowOne, Natural, NonNegative, Positive, Within
-from tfdpg.replay import Ring
+from tfdpg.replay import ReplayBuffer
 
 if TYPE_CHECKING:
     import keras
@@ -134,7 +134,7 @@ class Observations(Options, group="observations"):
     """largest absolute value of a normalised feature."""
 
 
-class Memory(Options, group="replay"):
+class ReplayStorage(Options, group="replay"):
     """How large the replay is, and where."""
 
     replay_size: Annotated[int, Within(2)] = 1_000_000
@@ -143,7 +143,7 @@ class Memory(Options, group="replay"):
     """a directory for the replay, as memory-mapped files that live as long as the agent; None keeps it in memory."""
 
 
-class Replay(Memory, group="replay"):
+class Replay(ReplayStorage, group="replay"):
     """How rows are drawn from the replay."""
 
     replay: Literal["uniform", "prioritized"] = "uniform"
@@ -182,7 +182,7 @@ class Machine(Options, group="machine"):
         return cast(int, self.seed)
 
 
-class GivenNetworks(Options, group="objects", objects=True, marks=(Structural, Unsaved)):
+class CustomNetworks(Options, group="objects", objects=True, marks=(Structural, Unsaved)):
     """Networks of one's own."""
 
     pi: "keras.Model | None" = None
@@ -190,7 +190,7 @@ class GivenNetworks(Options, group="objects", objects=True, marks=(Structural, U
     used as it is, with its weights."""
     q1: "keras.Model | None" = None
     """your own critic, a Keras model from `[observation, action]` to `[batch]` or `[batch, 1]`."""
-    encoder: Annotated["keras.Model | None", Stock] = None
+    encoder: Annotated["keras.Model | None", BuiltIn] = None
     """a Keras model from raw observations to features `[batch, features]`, for the stock networks; each gets a copy."""
 
 
@@ -207,8 +207,8 @@ class Callables(Options, group="objects", objects=True):
     reward_shaper: "RewardShaper | None" = None
     """a callable of (rewards, environment step, steps in all or None) that changes the rewards which are stored; logged
     returns stay as they were."""
-    recorders: Annotated["Sequence[Ring | str | Path]", Unsaved] = ()
-    """further `tfdpg.replay.Ring`s, or directories for files that `fit_offline` reads, which receive every
+    recorders: Annotated["Sequence[ReplayBuffer | str | Path]", Unsaved] = ()
+    """further `tfdpg.replay.ReplayBuffer`s, or directories for files that `fit_offline` reads, which receive every
     transition."""
 
 
@@ -231,7 +231,7 @@ class Optimisers(Clipping, group="optimisers"):
     """Adam's decay of the mean of gradients, in [0, 1); CrossQ's is 0.5."""
 
 
-class GivenOptimisers(Optimisers, group="objects", objects=True):
+class CustomOptimisers(Optimisers, group="objects", objects=True):
     """Optimizers of one's own."""
 
     pi_optimizer: "keras.optimizers.Optimizer | None" = None
@@ -248,11 +248,13 @@ class GivenOptimisers(Optimisers, group="objects", objects=True):
             self.refuse(["clip_norm", "clip_value", "beta_1"], "both optimizers are your own; clip in these")
 
 
-class AgentOptions(Returns, Minibatch, HiddenLayers, Clipping, Observations, Memory, Machine, GivenNetworks, Callables):
+class AgentOptions(
+    Returns, Minibatch, HiddenLayers, Clipping, Observations, ReplayStorage, Machine, CustomNetworks, Callables
+):
     """What all agents have."""
 
 
-class OffPolicyOptions(Targets, Schedule, Weights, Normalisation, Recurrence, GivenOptimisers, Replay, AgentOptions):
+class OffPolicyOptions(Targets, Schedule, Weights, Normalisation, Recurrence, CustomOptimisers, Replay, AgentOptions):
     """What all actor-critics have that learn from transitions."""
 
     def check(self) -> None:

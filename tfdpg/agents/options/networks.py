@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from tfdpg.arguments import reject
-from tfdpg.options import Options, Stock, Structural
+from tfdpg.options import BuiltIn, Options, Structural
 from tfdpg.ranges import Count, KerasCell, Natural, NonNegative
 
 
-class HiddenLayers(Options, group="networks", marks=(Structural, Stock)):
+class HiddenLayers(Options, group="networks", marks=(Structural, BuiltIn)):
     """Hidden layers of the stock networks."""
 
     hidden_units: Sequence[Count] = (256, 256)
@@ -17,7 +17,7 @@ class HiddenLayers(Options, group="networks", marks=(Structural, Stock)):
     """Keras activation of their hidden layers."""
 
 
-class Normalisation(HiddenLayers, group="networks", marks=(Structural, Stock)):
+class Normalisation(HiddenLayers, group="networks", marks=(Structural, BuiltIn)):
     """Normalised hidden layers."""
 
     norm: Literal["layer", "batch"] | None = None
@@ -37,7 +37,7 @@ class Normalisation(HiddenLayers, group="networks", marks=(Structural, Stock)):
             self.refuse(["norm"], "there are no hidden layers")
 
 
-class Recurrence(Options, group="memory", marks=(Stock,)):
+class Recurrence(Options, group="memory", marks=(BuiltIn,)):
     """A memory of the stock networks, between encoder and hidden layers."""
 
     recurrent: Annotated[Literal["lstm", "gru", "rnn"] | KerasCell | None, Structural] = None
@@ -68,7 +68,7 @@ class Recurrence(Options, group="memory", marks=(Stock,)):
             raise reject("remembers", 'different names with "observation" among them', self.remembers)
 
 
-class Weights(Options, group="networks", marks=(Stock,)):
+class Weights(Options, group="networks", marks=(BuiltIn,)):
     """Regularisation of the stock networks."""
 
     l2: NonNegative = 0.0

@@ -1,0 +1,209 @@
+"""Training with a replay in shards, on a Ray of this machine."""
+
+import functools
+import os
+import re
+import signal
+import time
+
+import keras
+import numpy as np
+import pytest
+import ray
+
+import tfdpg
+from tests.agents.roster import AGENTS, SMALL
+from tests.distributed.environments import ReportingCounter, counter, read_reports
+from tests.environments import Counter, Identity
+from tfdpg import distributed
+from tfdpg.replay.buffer import NONE
+from tfdpg.training.callbacks import Checkpoint
+
+SHORT = {"epochs": 2, "steps_per_epoch": 60, "actors": 2, "chunk": 10, "verbose": 0, "replay_shards": 2}
+
+
+def transitions(agent):
+    return int((agent.replay.successor[: agent.replay.size] != NONE).sum())
+
+
+@pytest.mark.parametrize("replay", ["prioritized", "uniform"])
+@pytest.mark.slow
+def test_rows_come_and_go(local_ray, replay, tmp_path):
+    agent = AGENTS["DDPG"](Counter(), replay=replay, normalize_observations=True)
+    agent.fit(counter(), epochs=1, steps_per_epoch=50, verbose=0)
+    before = set(np.unique(agent.replay.rows[:50, 2]))
+    history = distributed.fit(agent, counter, **SHORT, callbacks=[Checkpoint(tmp_path)]).history
+    assert history["return"] == [15, 15] and np.isfinite(history["loss"]).all() and history["env_steps"][-1] >= 170
+    stored = transitions(agent)
+    assert agent.env_steps - 1 <= stored <= agent.env_steps
+    assert before <= set(np.unique(agent.replay.rows[: agent.replay.size, 2]))
+    assert agent.observation_statistics.count <= agent.replay.added and agent.observation_statistics.mean[
+        1
+    ] == pytest.approx(2.5, abs=0.3)
+    assert agent.learner.remote_replay is None and agent.observation_statistics.rows_seen == agent.replay.added
+    saved = tmp_path / str(agent.env_steps)
+    assert len(list(saved.glob("replay-*.npz"))) == 2
+    for shard_count in (0, 2):
+        loaded = tfdpg.load_agent(saved)
+        assert loaded.env_steps == agent.env_steps and transitions(loaded) == stored
+        distributed.fit(loaded, counter, **SHORT | {"epochs": 1, "replay_shards": shard_count})
+        assert transitions(loaded) > stored
+    offline = AGENTS["DDPG"](Counter())
+    offline.fit_offline(saved, epochs=1, steps_per_epoch=5, verbose=0)
+    assert offline.replay.added > 150
+
+
+@pytest.mark.slow
+def test_shards_know_the_range_of_returns_and_the_seed_s_weights(local_ray):
+    agent = tfdpg.D4PG(Counter(), **SMALL)
+    history = distributed.fit(agent, counter, **SHORT).history
+    assert agent.minibatch_builder.sampler._beta == 1 and not agent.minibatch_builder.sampler._normalize_weights
+    v_min, v_max = agent.head.atoms.numpy()[[0, -1]]
+    assert 0 < v_max - 500 < 100 and history["v_max"][-1] == pytest.approx(v_max)  # rewards up to 5, and a margin
+    assert np.isfinite(history["loss"]).all()
+
+
+@pytest.mark.slow
+def test_it_learns(local_ray):
+    options = {"hidden_units": (32, 32), "batch_size": 64, "start_steps": 300, "update_after": 300, "gamma": 0.0}
+    agent = tfdpg.TD3(Identity(), pi_lr=3e-3, q_lr=3e-3, **options)
+    options = {"actors": 2, "chunk": 25, "noise_levels": (0.1, 0.2), "variable_update_period": 25, "verbose": 0}
+    options |= {"replay_shards": 1, "validation_env": Identity()}
+    history = distributed.fit(agent, Identity, epochs=2, steps_per_epoch=700, **options)
+    assert history.history["val_return"][-1] > -0.02
+
+
+class Killer(keras.callbacks.Callback):
+    """Kills the process of shard 1 once it holds something and there is a checkpoint; stops once it is back."""
+
+    def __init__(self):
+        super().__init__()
+        self.killed, self.alive = None, 0
+
+    def on_epoch_end(self, epoch, logs=None):
+        shard = self.model.learner.remote_replay._shards[1]
+        if self.killed is None and epoch >= 2 and shard.rows > 100:
+            self.killed = shard.process_id
+            ray.kill(shard.actor, no_restart=False)  # ends the process at once
+        self.alive += self.killed is not None and shard.process_id != self.killed
+        self.model.stop_training = self.alive == 3
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("with_checkpoint", [True, False])
+def test_a_killed_shard_comes_back(local_ray, tmp_path, with_checkpoint):
+    agent = AGENTS["DDPG"](Counter(), replay_size=200_000)
+    callbacks = [Checkpoint(tmp_path / "checkpoints"), Killer()] if with_checkpoint else [Killer()]
+    expected = r"Replay shard 1 died with \d\d+ rows; \d\d+ are back" if with_checkpoint else "; 0 are back"
+    options = SHORT | {"epochs": 10**6, "steps_per_epoch": 200}
+    with pytest.warns(UserWarning, match=expected):
+        history = distributed.fit(
+            agent, functools.partial(ReportingCounter, tmp_path), **options, callbacks=callbacks
+        ).history
+    assert all(not {"tensorflow", "keras"} & set(facts["modules"]) for facts in read_reports(tmp_path))
+    assert history["env_steps"][-1] == agent.env_steps and agent.updates > agent.env_steps - 100
+    missing = agent.env_steps - transitions(agent)
+    assert missing < 200 if with_checkpoint else missing > 50
+
+
+class StopsShard(keras.callbacks.Callback):
+    """Stops the process of shard 1, which then answers nobody, for two epochs that end with checkpoints; then kills it.
+
+    Training ends once the shard has come back.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.pid = self.stopped = self.process_id = None
+        self.seconds, self.updates = [], []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.began, self.before = time.monotonic(), self.model.updates
+
+    def on_epoch_end(self, epoch, logs=None):
+        shard = self.model.learner.remote_replay._shards[1]
+        if self.pid is None:
+            if epoch and shard.rows > 100:
+                self.pid = ray.get(shard.actor.__ray_call__.remote(lambda _: os.getpid()))
+                self.stopped, self.process_id = epoch, shard.process_id
+                os.kill(self.pid, signal.SIGSTOP)
+            return
+        if epoch <= self.stopped + 2:
+            self.seconds.append(time.monotonic() - self.began)
+            self.updates.append(self.model.updates - self.before)
+        if epoch == self.stopped + 2:
+            os.kill(self.pid, signal.SIGKILL)
+        self.model.stop_training = shard.process_id != self.process_id
+
+
+@pytest.mark.slow
+def test_a_shard_that_does_not_answer_blocks_nobody_and_loses_nothing_that_was_saved(local_ray, tmp_path):
+    agent = AGENTS["DDPG"](Counter(), replay_size=200_000)
+    checkpoint, stops = Checkpoint(tmp_path / "checkpoints", keep=1), StopsShard()
+    options = SHORT | {"epochs": 10**6, "steps_per_epoch": 200, "callbacks": [checkpoint, stops]}
+    with pytest.warns(UserWarning) as caught:
+        distributed.fit(agent, functools.partial(ReportingCounter, tmp_path), **options)
+    warned = [str(warning.message) for warning in caught]
+    assert sum("Replay shard 1 could not be asked for its rows; the checkpoint has those of" in w for w in warned) == 2
+    (back,) = [re.search(r"Replay shard 1 died with \d+ rows; (\d+) are back", w) for w in warned if " died " in w]
+    assert int(back[1]) > 100
+    assert len(stops.seconds) == 2 and max(stops.seconds) < 10 and min(stops.updates) > 20
+    (saved,) = (tmp_path / "checkpoints").iterdir()
+    assert transitions(tfdpg.load_agent(saved)) == transitions(agent) <= agent.env_steps
+
+
+@pytest.mark.slow
+def test_checkpoints_that_lack_a_shard_hold_its_earlier_rows(local_ray, tmp_path):
+    agent = AGENTS["DDPG"](Counter(), replay_size=200_000)
+
+    class StopsShardProcess(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                shard = agent.learner.remote_replay._shards[1]
+                self.pid = ray.get(shard.actor.__ray_call__.remote(lambda _: os.getpid()))
+                self.rows = np.load(max((tmp_path).iterdir(), key=lambda path: int(path.name)) / "replay-1.npz")["rows"]
+                os.kill(self.pid, signal.SIGSTOP)
+
+    stops = StopsShardProcess()
+    options = SHORT | {"epochs": 3, "steps_per_epoch": 100, "callbacks": [Checkpoint(tmp_path, keep=1), stops]}
+    with pytest.warns(UserWarning, match="Replay shard 1 could not be asked for its rows|rows came back from a"):
+        distributed.fit(agent, counter, **options)
+    os.kill(stops.pid, signal.SIGKILL)
+    (saved,) = tmp_path.iterdir()
+    np.testing.assert_array_equal(np.load(saved / "replay-1.npz")["rows"], stops.rows)
+    assert int(saved.name) == agent.env_steps and len(stops.rows) > 50
+    for resumed in (agent, tfdpg.load_agent(saved)):
+        newest = resumed.replay.rows[: resumed.replay.size]
+        np.testing.assert_array_equal(newest[-len(stops.rows) :, :2], stops.rows[:, :2])
+
+
+@pytest.mark.slow
+def test_a_checkpoint_holds_the_transitions_that_are_counted(local_ray, tmp_path):
+    agent = AGENTS["DDPG"](Counter())
+
+    def wait_for_uncounted(epoch, logs):
+        time.sleep(0.5)  # workers store what they were ordered to, and nobody counts it
+
+    callbacks = [keras.callbacks.LambdaCallback(on_epoch_end=wait_for_uncounted), Checkpoint(tmp_path, keep=None)]
+    distributed.fit(agent, counter, **SHORT, callbacks=callbacks)
+    saved = sorted(tmp_path.iterdir(), key=lambda path: int(path.name))
+    assert len(saved) == 2
+    for each in saved:
+        loaded = tfdpg.load_agent(each)
+        assert transitions(loaded) == loaded.env_steps == int(each.name)
+        rows = np.flatnonzero(loaded.replay.successor[: loaded.replay.size] != NONE)
+        followers = loaded.replay.successor[rows]
+        np.testing.assert_array_equal(loaded.replay.rows[followers, 1], loaded.replay.rows[rows, 1] + 1)
+
+
+@pytest.mark.slow
+def test_what_shards_cannot_serve(local_ray):
+    for name, value in (("reward_shaper", abs), ("recorders", ["somewhere"]), ("epochs_per_round", 1)):
+        with pytest.raises(ValueError, match=f"`replay_shards` must be 0 with `{name}`"):
+            distributed.fit(tfdpg.TD3(Counter(), **SMALL | {name: value}), counter, **SHORT)
+    with pytest.raises(ValueError, match="`replay_size` must be at least two rows for each of 2 shards"):
+        distributed.fit(AGENTS["DDPG"](Counter(), replay_size=3), counter, **SHORT)
+    agent = AGENTS["DDPG"](Counter())
+    with pytest.raises(ValueError, match="The environment's reward is not finite at 10 steps of lane"):
+        distributed.fit(agent, lambda: Counter(bad="reward", bad_at=23), **SHORT)

@@ -1,0 +1,133 @@
+"""A file imports from lower layers or from its own package (DESIGN: packages and layers)."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tfdpg
+
+PACKAGE = Path(tfdpg.__file__).parent
+LAYERS = {
+    **dict.fromkeys("arguments compat environments files findings hints options ranges spaces spec streams".split(), 0),
+    **dict.fromkeys(("losses", "exploration", "replay", "acting"), 1),
+    **dict.fromkeys(("exported", "networks"), 2),
+    "components": 2,
+    "export": 3,
+    "training": 4,
+    "agents": 5,
+    "serve": 6,
+    **dict.fromkeys("checking distributed recipes cli curves video_recording plotting scores __main__".split(), 6),
+    **dict.fromkeys("run_lock run_options run_paths runs".split(), 6),
+}
+COMMANDS = {
+    "cli",
+    "curves",
+    "video_recording",
+    "plotting",
+    "run_lock",
+    "run_options",
+    "run_paths",
+    "runs",
+    "scores",
+    "serve",
+}
+COMMANDS |= {"__main__"}
+NUMPY_ONLY = [*(part for part in LAYERS if LAYERS[part] == 0), "exploration", "replay", "acting"]
+
+
+def parts():
+    return sorted(
+        {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in PACKAGE.rglob("*.py")} - {"__init__"}
+    )
+
+
+def imports(file):
+    """The parts of tfdpg that a file imports, wherever in it; `if TYPE_CHECKING` counts too."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file} has a relative import"
+            if node.module == "tfdpg":
+                names = [f"tfdpg.{alias.name}" for alias in node.names]
+            else:
+                names = [node.module]
+        yield from (name for name in names)
+
+
+def files(part):
+    return [PACKAGE / f"{part}.py"] if (PACKAGE / f"{part}.py").exists() else sorted((PACKAGE / part).rglob("*.py"))
+
+
+def test_every_part_has_a_layer():
+    assert set(parts()) == set(LAYERS)
+
+
+@pytest.mark.parametrize("part", LAYERS)
+def test_imports_go_down(part):
+    for file in files(part):
+        for name in imports(file):
+            if name.startswith("tfdpg."):
+                other = name.split(".")[1]
+                allowed = (
+                    other == part
+                    or LAYERS[other] < LAYERS[part]
+                    or {part, other} <= COMMANDS
+                    or (part in COMMANDS and other in ("distributed", "checking", "recipes"))
+                )
+                allowed = allowed or LAYERS[other] == LAYERS[part] == 0 or (part, other) == ("components", "networks")
+                assert allowed, f"{file.relative_to(PACKAGE)} imports {name}"
+
+
+@pytest.mark.parametrize("part", NUMPY_ONLY)
+def test_numpy_layers_know_no_tensorflow(part):
+    for file in files(part):
+        for name in imports(file):
+            assert name.split(".")[0] not in ("tensorflow", "keras"), f"{file.relative_to(PACKAGE)} imports {name}"
+
+
+@pytest.mark.parametrize("part", LAYERS)
+def test_only_distributed_knows_ray(part):
+    for file in files(part) if part != "distributed" else []:
+        assert "ray" not in {name.split(".")[0] for name in imports(file)}, f"{file.relative_to(PACKAGE)} imports ray"
+
+
+def test_importing_distributed_imports_neither_ray_nor_tensorflow():
+    code = (
+        "import sys, tfdpg.distributed, tfdpg.distributed.worker;"
+        "import tfdpg.distributed.replay_shard, tfdpg.distributed.policies;"
+        "heavy = {'tensorflow', 'keras', 'ray'} & set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_importing_tfdpg_imports_nothing_heavy():
+    code = (
+        "import sys, tfdpg; heavy = {'tensorflow', 'keras', 'gymnasium', 'numpy', 'ray', 'tyro'} & set(sys.modules);"
+        "assert not heavy, heavy; assert 'TD3' in dir(tfdpg)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+def test_ddpg_and_td3_know_no_tf_probability(tmp_path):
+    code = (
+        "import sys; sys.modules['tensorflow_probability'] = sys.modules['tf_keras'] = None;"  # importing them fails
+        "import gymnasium as gym, tfdpg; env = gym.make('Pendulum-v1', max_episode_steps=20);"
+        "small = dict(hidden_units=(4,), start_steps=5, update_after=5, update_every=5, jit_compile=False);"
+        "agents = [make(env, **small) for make in (tfdpg.DDPG, tfdpg.TD3)];"
+        "[agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0) for agent in agents];"
+        "assert all(agent.updates == 15 for agent in agents), [agent.updates for agent in agents];"
+        "tfdpg.load(agents[1].export(sys.argv[1]))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+def test_public_names():
+    for name in tfdpg.__all__:
+        assert tfdpg.__getattr__(name) is not None  # whatever others have imported
+    assert "export" in tfdpg.__all__
+    with pytest.raises(AttributeError, match="no attribute 'PPO'"):
+        tfdpg.PPO  # noqa: B018

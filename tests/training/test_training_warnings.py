@@ -1,0 +1,161 @@
+"""What `fit` says where nothing comes of it."""
+
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import tfdpg
+from tests.agents.roster import ACER, EAGER, SMALL
+from tests.environments import Counter, Distances
+from tfdpg.training import training_warnings
+
+
+class Stop(Exception):
+    pass
+
+
+class Unstepped(Counter):
+    def step(self, action):
+        raise Stop
+
+
+def test_a_training_without_updates_is_told_before_its_first_step():
+    agent = tfdpg.DDPG(Counter(), **SMALL | {"start_steps": 0, "update_after": 40})
+    message = r"ends at environment step 40: it makes no update \(update_after=40, update_every=5\)\. Raise `epochs`"
+    with pytest.warns(UserWarning, match=message), pytest.raises(Stop):
+        agent.fit(Unstepped(), epochs=2, steps_per_epoch=20, verbose=0)
+
+
+def test_a_training_at_random_is_told():
+    env = Counter()
+    agent = tfdpg.DDPG(env, **SMALL | EAGER | {"start_steps": 40})
+    with pytest.warns(UserWarning, match=r"step 40: all of its actions are random \(start_steps=40\)\. ") as caught:
+        agent.fit(env, epochs=2, steps_per_epoch=20, verbose=0)
+    assert [warning.filename for warning in caught] == [__file__]
+    agent.fit(env, epochs=1, steps_per_epoch=5, verbose=0)  # 45: not any more
+
+
+def test_a_round_that_never_comes_is_told():
+    env = Counter()
+    agent = tfdpg.DDPG(env, **SMALL | EAGER | {"update_every": 50})
+    with pytest.warns(UserWarning, match=r"makes no update \(update_after=10, update_every=50\)"):
+        agent.fit(env, epochs=1, steps_per_epoch=49, verbose=0)
+    agent.fit(env, epochs=1, steps_per_epoch=5, verbose=0)
+    assert agent.updates > 0
+
+
+def test_acer_s_own_schedule():
+    env = Counter()
+    agent = tfdpg.ACER(env, **ACER | {"n_steps": None})
+    with pytest.warns(UserWarning, match=r"step 49: it makes no update \(n_steps=50, replay_start=10\)"):
+        agent.fit(env, epochs=1, steps_per_epoch=49, verbose=0)
+    agent = tfdpg.ACER(env, **ACER | {"on_policy": False, "replay_start": 400})
+    with pytest.warns(UserWarning, match=r"step 50: it makes no update \(n_steps=5, replay_start=400\)"):
+        agent.fit(env, epochs=1, steps_per_epoch=50, verbose=0)  # known at its end only
+
+
+def test_rounds_by_episodes_that_do_not_end_are_told_at_the_end():
+    env = Counter(length=100)
+    agent = tfdpg.DDPG(env, **SMALL | {"update_every": "episode"})
+    with pytest.warns(UserWarning) as caught:
+        agent.fit(env, epochs=2, steps_per_epoch=20, verbose=0)
+    assert ["no update" in str(warning.message) for warning in caught] == [True, False]
+    assert str(caught[1].message) == (
+        "No episode ended in the 40 environment steps of this training, so it has no `return`; the longest open one "
+        "has 40 steps. Raise `epochs` or `steps_per_epoch`, or cut episodes with `max_ep_len`."
+    )
+
+
+def test_sub_environments_round_an_epoch_up():
+    envs = gym.vector.SyncVectorEnv([Counter] * 4)
+    agent = tfdpg.DDPG(envs, **SMALL | EAGER | {"start_steps": 0, "update_after": 20, "update_every": 4})
+    agent.fit(envs, epochs=3, steps_per_epoch=5, verbose=0)  # of 8 steps each
+    assert agent.env_steps == 24 and agent.updates > 0
+
+
+def shares(agent):
+    return agent.fit_offline(None, epochs=2, steps_per_epoch=1, verbose=0).history["actions_at_bounds"]
+
+
+@pytest.mark.slow
+def test_actions_at_their_bounds():
+    class Two(Counter):
+        action_space = gym.spaces.Box(np.float32([-1, -4]), np.float32([1, 0]))
+
+    env = Two()
+    agent = tfdpg.DDPG(env, **SMALL, pi_lr=1e-9)
+    assert agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0).history["actions_at_bounds"] == [0.0]
+    *_, kernel, bias = agent.networks["pi"].trainable_weights
+    for logits, share in (([2.6, -2.6], 0.0), ([0, 2.7], 0.5)):  # tanh(2.6) = 0.989, tanh(2.7) = 0.991
+        kernel.assign(0 * kernel)
+        bias.assign(logits)
+        assert shares(agent) == [share, share]
+    bias.assign([-2.7, 2.7])
+    with pytest.warns(UserWarning, match=r"100% of the components of .*\(`actions_at_bounds`\)") as caught:
+        assert shares(agent) == [1.0, 1.0]
+    assert len(caught) == 1
+
+
+@pytest.mark.slow
+def test_discrete_actions_have_no_bounds():
+    env = gym.make("CartPole-v1")
+    agent = tfdpg.ACER(env, **ACER)
+    assert "actions_at_bounds" not in agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0).history
+
+
+def test_a_default_limit_that_ends_episodes_is_told_once():
+    env = Counter(length=10_000)
+    agent = tfdpg.DDPG(env, **SMALL | EAGER | {"update_every": 1500, "update_after": 1500, "start_steps": 100})
+    with pytest.warns(UserWarning) as caught:
+        agent.fit(env, epochs=4, steps_per_epoch=1000, verbose=0)
+    text = "An episode was truncated after 1,000 steps, the default of `max_ep_len`"
+    assert [str(warning.message).startswith(text) for warning in caught].count(True) == 1
+
+
+def test_limits_of_the_user_and_of_the_environment_are_not_told():
+    for env, limit in ((Counter(length=10_000), 30), (gym.wrappers.TimeLimit(Counter(length=10_000), 30), 1000)):
+        agent = tfdpg.DDPG(env, **SMALL | EAGER)
+        agent.fit(env, epochs=1, steps_per_epoch=60, max_ep_len=limit, verbose=0)
+
+
+class Logs:
+    """A training run as `TrainingWarnings` sees it: only the logs of its epochs matter."""
+
+    def __init__(self, agent):
+        self.training_warnings = training_warnings.TrainingWarnings(agent)
+        agent.counter.assign_add(1)
+
+    def caught(self, *epochs):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            for value, best in epochs:
+                self.training_warnings.epoch({"actions_at_bounds": 0.95, "return": value, "return_max": best})
+        return [str(warning.message) for warning in caught]
+
+
+def test_a_task_that_is_solved_with_actions_at_the_bounds_is_no_failure():
+    agent = tfdpg.DDPG(Counter(), **SMALL)
+    assert len(Logs(agent).caught((-1240.0, -850.0), (-1210.0, -900.0), (-1190.0, -870.0))) == 1
+    first, *later = (-1240.0, -850.0), (-600.0, -130.0), (-156.0, -1.0), (-160.0, -2.0)
+    logs = Logs(agent)
+    logs.training_warnings.epoch({"actions_at_bounds": 0.1, "return": first[0], "return_max": first[1]})
+    assert logs.caught(*later) == []
+
+
+def test_each_agent_is_told_and_the_feature_that_is_badly_scaled_is_named():
+    for _ in range(2):
+        agent = tfdpg.DDPG(Distances(), **SMALL)
+        data = Distances()
+        observation, _ = data.reset(seed=0)
+        for _ in range(20):
+            agent.act(observation)
+            observation, reward, terminated, truncated, _ = data.step(np.zeros(1, np.float32))
+            agent.observe(reward, observation, terminated, truncated)
+            if terminated or truncated:
+                observation, _ = data.reset(seed=0)
+        (text,) = Logs(agent).caught((0.0, 0.0))
+        assert (
+            "first pass `normalize_observations=True`, since the observation feature `distance[0]` has the mean" in text
+        )
