@@ -113,8 +113,8 @@ MUTATIONS = (
     (
         "replay: ends bootstrap",
         "replay/transitions.py",
-        "discount * ~terminated",
-        "discount * (terminated | True)",
+        "layout.discount] = discount * ~terminated",
+        "layout.discount] = discount * (terminated | True)",
         ("replay/test_storage.py",),
     ),
     (

@@ -139,9 +139,8 @@ class WorkerPool:
             raise TimeoutError(
                 f"Workers {late}, which are the lanes of these numbers, delivered nothing within "
                 f"{max(allowed[env_index] for env_index in late):g} seconds (`step_timeout={self._timeout:g}` for each "
-                f"step of a chunk, and {STARTUP_SECONDS:g} for a process to start). {reason}Find out what they wait for, "
-                "or raise "
-                "`step_timeout`."
+                f"step of a chunk, and {STARTUP_SECONDS:g} for a process to start). {reason}"
+                "Find out what they wait for, or raise `step_timeout`."
             )
 
     def _warn(self, liveness: LivenessMonitor, waited: dict[int, float]) -> None:
