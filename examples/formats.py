@@ -41,7 +41,8 @@ class Parts(gym.ObservationWrapper):
 
     def __init__(self, env: gym.Env):
         super().__init__(env)
-        low, high = env.observation_space.low, env.observation_space.high
+        low = env.observation_space.low
+        high = env.observation_space.high
         parts = {"angle": gym.spaces.Box(low[:2], high[:2]), "velocity": gym.spaces.Box(low[2:], high[2:])}
         self.observation_space = gym.spaces.Dict(parts)
 
@@ -110,7 +111,8 @@ def exported(agent: tfdpg.Agent, directory: Path, format: Any) -> tuple[Path, di
 def converted(version: Path, directory: Path, format: str) -> tuple[Path, dict[str, float]]:
     """Convert an exported model, and measure the differences of its signatures on observations of its environment."""
     export.convert(version, directory, format)
-    source, policy = Source.open(version), tfdpg.load(version)
+    source = Source.open(version)
+    policy = tfdpg.load(version)
     environment = source.metadata["environment"]
     observations = export.observations_of_export(source.spec, policy, environment, source.observations).values
     with in_session(version) as saved, RUNTIMES[format].run(source, directory) as run:

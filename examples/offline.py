@@ -14,7 +14,8 @@ import tfdpg
 
 def compare(env_id: str, recording: Path, steps: int, updates: int, seed: int = 0, **options) -> dict[str, float]:
     """The returns of an agent that collects `steps` steps, and of one that learns from its recording alone."""
-    env, test_env = gym.make(env_id), gym.make(env_id)
+    env = gym.make(env_id)
+    test_env = gym.make(env_id)
     online = tfdpg.TD3(env, seed=seed, recorders=[recording], **options)
     online.fit(env, epochs=1, steps_per_epoch=steps)
     offline = tfdpg.TD3(tfdpg.Spec.of(env), seed=seed, bc_weight=0.4, normalize_observations=True, **options)

@@ -31,7 +31,8 @@ class Hidden(gym.ObservationWrapper):
     def __init__(self, env: gym.Env, shown: slice):
         super().__init__(env)
         self._shown = shown
-        low, high = env.observation_space.low[shown], env.observation_space.high[shown]
+        low = env.observation_space.low[shown]
+        high = env.observation_space.high[shown]
         self.observation_space = gym.spaces.Box(low, high, dtype=env.observation_space.dtype)
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
@@ -56,7 +57,8 @@ class DelayedRecall(gym.Env):
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
         """Shows the cue."""
         super().reset(seed=seed)
-        self._cue, self._step = float(self.np_random.choice([-1.0, 1.0])), 0
+        self._cue = float(self.np_random.choice([-1.0, 1.0]))
+        self._step = 0
         return np.array([self._cue, 0.0], np.float32), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:

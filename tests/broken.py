@@ -194,11 +194,17 @@ class Exiting(ValidEnv):
 
 
 class NoActions(gym.Env):
-    observation_space, reset, step, observation = UNIT, ValidEnv.reset, ValidEnv.step, ValidEnv.observation
+    observation_space = UNIT
+    reset = ValidEnv.reset
+    step = ValidEnv.step
+    observation = ValidEnv.observation
 
 
 class NoObservations(gym.Env):
-    action_space, reset, step, observation = ValidEnv.action_space, ValidEnv.reset, ValidEnv.step, ValidEnv.observation
+    action_space = ValidEnv.action_space
+    reset = ValidEnv.reset
+    step = ValidEnv.step
+    observation = ValidEnv.observation
 
 
 class ArrayReward(ValidEnv):
@@ -274,7 +280,8 @@ class Mixed(ValidEnv):
     )
 
     def observation(self):
-        phase, modes = self.np_random.integers(1, 4), self.np_random.integers(0, [2, 3])
+        phase = self.np_random.integers(1, 4)
+        modes = self.np_random.integers(0, [2, 3])
         return {"camera": Image.observation(self), "joints": super().observation(), "phase": phase, "modes": modes}
 
 

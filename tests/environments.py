@@ -14,10 +14,16 @@ class Counter(gym.Env):
     action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
 
     def __init__(self, length=5, ends="terminated", bad=None, bad_at=None, as_dict=False):
-        self.length, self.ends, self.bad, self.bad_at, self.as_dict = length, ends, bad, bad_at, as_dict
+        self.length = length
+        self.ends = ends
+        self.bad = bad
+        self.bad_at = bad_at
+        self.as_dict = as_dict
         box = spaces.Box(-np.inf, np.inf, (2,), np.float32)
         self.observation_space = spaces.Dict(position=box, phase=spaces.Discrete(3, start=1)) if as_dict else box
-        self.episode, self.total, self.seeds = -1, 0, []
+        self.episode = -1
+        self.total = 0
+        self.seeds = []
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -80,7 +86,8 @@ class RandomWalk(gym.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.t, self.position = 0, self.np_random.normal(size=2).astype(np.float32)
+        self.t = 0
+        self.position = self.np_random.normal(size=2).astype(np.float32)
         return self.position, {}
 
     def step(self, action):

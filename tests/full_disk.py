@@ -17,7 +17,8 @@ TRAIN += " --jit-compile False --write-interval 10"
 
 
 def trained(disk: Path) -> dict:
-    run, said = disk / "run", io.StringIO()
+    run = disk / "run"
+    said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
         status = main([*TRAIN.split(), "--run-dir", str(run)])
     run /= "seed-0"

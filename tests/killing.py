@@ -34,7 +34,8 @@ def train_killed(words, run, steps, kills, seed):
     Returns:
         The environment steps at which it was killed.
     """
-    rng, at = random.Random(seed), []
+    rng = random.Random(seed)
+    at = []
     for wanted in sorted(rng.randrange(steps) for _ in range(kills)):
         process = started(["train", "--resume", run, "--trusted"] if run.exists() else ["train", *words])
         while process.poll() is None and not (at_least(run, wanted) and time.sleep(rng.random() / 4) is None):

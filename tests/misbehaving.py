@@ -50,7 +50,10 @@ class Misbehaving(gym.Env):
     action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
 
     def __init__(self, fault=None, at=None, length=10):
-        self.fault, self.at, self.length, self.total = fault, at, length, 0
+        self.fault = fault
+        self.at = at
+        self.length = length
+        self.total = 0
 
     def reset(self, *, seed=None, options=None):
         self.t = 0

@@ -94,7 +94,8 @@ def main() -> int:
     if options.learn:
         learn(options.learn[0], options.xla, options.learn[1])
         return 0
-    tolerance, status = (1e-6 if options.xla else 0.0), 0
+    tolerance = 1e-6 if options.xla else 0.0
+    status = 0
     for case in options.cases:
         before, after = (weights(tree.resolve(), case, options.xla) for tree in options.trees)
         shapes = [[array.shape for array in arrays] for arrays in (before, after)]

@@ -37,7 +37,9 @@ def called(time_to_score, monkeypatch):
     def run(script, cores, *words):
         arguments = time_to_score.parser().parse_args(words)
         assert arguments.child and cores == [1]
-        contestant, task, seed = arguments.contestant[0], arguments.task[0], arguments.seeds[0]
+        contestant = arguments.contestant[0]
+        task = arguments.task[0]
+        seed = arguments.seeds[0]
         started.append((contestant, task, seed))
         return json.loads(json.dumps(time_to_score.Run(contestant, task, seed, seed == 0, 2.0, 30_000, 2600.0)))
 

@@ -36,7 +36,9 @@ def error(capsys):
 
 
 def test_a_path_that_is_something_else_is_called_what_it_is(tmp_path, error):
-    run, model, parent = make_run(tmp_path / "p/seed-10"), make_model(tmp_path / "model"), tmp_path / "p"
+    run = make_run(tmp_path / "p/seed-10")
+    model = make_model(tmp_path / "model")
+    parent = tmp_path / "p"
     make_run(tmp_path / "p/seed-2")
     (tmp_path / "file").touch()
     assert error("inspect", run) == f"No exported model in {run}: it is a run; its exported models are not written yet"

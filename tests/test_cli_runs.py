@@ -111,7 +111,8 @@ def test_target_return_stops_early(tmp_path):
     assert tfdpg.load_agent(tmp_path / "r/seed-0/checkpoints/30").epoch == 1
 
 
-INTERRUPTED, ENDED = (signal.SIGINT, 130), (signal.SIGTERM, 143)
+INTERRUPTED = (signal.SIGINT, 130)
+ENDED = (signal.SIGTERM, 143)
 
 
 ASYNC = ["--num-envs", "2", "--vectorization", "async"]

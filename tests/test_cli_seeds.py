@@ -127,7 +127,8 @@ def test_resume_changes_what_can_change_and_goes_on_with_all_seeds(tmp_path, mon
 def test_a_checkpoint_has_the_options_of_its_run(tmp_path, monkeypatch, agent):
     sizes = ["--hidden-units", "8", "--jit-compile", "False", *SHORT, "--run-dir", str(tmp_path)]
     assert cli.main(["train", agent, "--env", "Pendulum-v1", *sizes]) == 0
-    given, load = [], runs.load_agent
+    given = []
+    load = runs.load_agent
     monkeypatch.setattr(runs, "load_agent", lambda *args, **changes: given.append(changes) or load(*args, **changes))
     assert cli.main(["train", "--resume", str(tmp_path)]) == 0
     assert given == [{"trusted": False}]

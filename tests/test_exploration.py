@@ -33,8 +33,10 @@ def test_uniform_actions_fill_the_box(rng):
 
 def test_ornstein_uhlenbeck_by_hand_forgets_at_the_end_of_an_episode():
     noise = exploration.OrnsteinUhlenbeck(SPEC, (0.3, 0.1), theta=0.25)
-    rng, again = np.random.default_rng(1), np.random.default_rng(1)
-    std, x = np.array([0.3 * 2, 0.1 * 0.5], np.float32), np.zeros((2, 2), np.float32)
+    rng = np.random.default_rng(1)
+    again = np.random.default_rng(1)
+    std = np.array([0.3 * 2, 0.1 * 0.5], np.float32)
+    x = np.zeros((2, 2), np.float32)
     for ended in ([False, False], [False, True], [False, False]):
         x = 0.75 * x + std * again.standard_normal((2, 2), np.float32)
         np.testing.assert_allclose(noise.sample(2, rng), x, rtol=1e-6)
@@ -44,7 +46,8 @@ def test_ornstein_uhlenbeck_by_hand_forgets_at_the_end_of_an_episode():
 
 
 def test_ornstein_uhlenbeck_is_correlated_in_time():
-    noise, rng = exploration.OrnsteinUhlenbeck(SPEC, 0.2, theta=0.1), np.random.default_rng(0)
+    noise = exploration.OrnsteinUhlenbeck(SPEC, 0.2, theta=0.1)
+    rng = np.random.default_rng(0)
     x = np.array([noise.sample(1, rng)[0, 0] for _ in range(20_000)])
     assert np.corrcoef(x[:-1], x[1:])[0, 1] == pytest.approx(0.9, abs=0.01)
     assert x.std() == pytest.approx(0.4 / np.sqrt(1 - 0.9**2), rel=0.05)
@@ -61,7 +64,8 @@ def test_schedules_by_hand():
 
 def test_the_schedule_scales_the_noise_and_is_checked():
     noisy = exploration.NoisyActions(SPEC, exploration.Gaussian(SPEC, 0.1), lambda step: 1.0 if step < 10 else 0.0)
-    greedy, rng = np.tile(SPEC.center, (1000, 1)), np.random.default_rng(0)
+    greedy = np.tile(SPEC.center, (1000, 1))
+    rng = np.random.default_rng(0)
     np.testing.assert_allclose(noisy.explore(greedy, noisy.factor(9), rng).std(axis=0), [0.2, 0.05], rtol=0.1)
     np.testing.assert_array_equal(noisy.explore(greedy, noisy.factor(10), rng), greedy)
     beyond = noisy.explore(greedy + 5 * SPEC.action_scale, 1.0, rng)

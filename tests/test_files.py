@@ -51,7 +51,8 @@ def test_every_flipped_bit_is_seen(tmp_path_factory, position, bit, name):
 
 
 def test_files_of_another_directory_longer_shorter_and_missing_ones_are_named(tmp_path):
-    a, b = sealed(tmp_path / "a", weights="1 2 3"), sealed(tmp_path / "b", weights="4 5 6")
+    a = sealed(tmp_path / "a", weights="1 2 3")
+    b = sealed(tmp_path / "b", weights="4 5 6")
     for content in (b"4 5 6", b"1 2 3 ", b"1 2", b""):
         (a / "weights").write_bytes(content)
         with pytest.raises(files.DamagedError, match=f"{a}/weights is damaged, or belongs to another"):
@@ -104,7 +105,8 @@ def test_a_description_cannot_point_out_of_its_directory(tmp_path):
 
 
 def test_what_killed_saves_left_is_removed_and_what_is_under_way_stays(tmp_path):
-    left, foreign = tmp_path / f"{files.SCRATCH}left", tmp_path / ".precious"
+    left = tmp_path / f"{files.SCRATCH}left"
+    foreign = tmp_path / ".precious"
     for directory in (left, foreign):
         directory.mkdir()
         (directory / "file").write_text("content")
@@ -184,8 +186,13 @@ class Disk:
     """What a power cut leaves at worst: every name as it is at that moment, and of files only what was flushed."""
 
     def __init__(self, root, monkeypatch):
-        self.root, self.flushed, self.unflushed_names, self.check = root, {}, set(), lambda: None
-        fsync, rename, rmtree = os.fsync, Path.rename, shutil.rmtree
+        self.root = root
+        self.flushed = {}
+        self.unflushed_names = set()
+        self.check = lambda: None
+        fsync = os.fsync
+        rename = Path.rename
+        rmtree = shutil.rmtree
 
         def flush(descriptor):
             fsync(descriptor)

@@ -294,7 +294,8 @@ def test_no_command_imports_or_follows_what_a_run_names(foreign, tmp_path, capsy
 
 
 def test_export_plays_episodes_in_an_environment_of_a_module_only_if_trusted(foreign, tmp_path, capsys):
-    run, target = foreign(NAMED["environment"]), tmp_path / "model"
+    run = foreign(NAMED["environment"])
+    target = tmp_path / "model"
     for checkpoint in ("best", "latest"):
         command = ["export", str(run), str(target), "--checkpoint", checkpoint, "--episodes", "1"]
         assert cli.main(command) == 1

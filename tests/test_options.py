@@ -69,7 +69,8 @@ class Hall:
             place: where.
             options: keyword arguments.
         """
-        self.place, self.options = place, options
+        self.place = place
+        self.options = options
 
 
 @pytest.mark.parametrize(

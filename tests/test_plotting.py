@@ -24,7 +24,8 @@ def write_run(directory, seed=0, returns=(0.0, 1.0, 2.0), steps=100_000, **confi
 @pytest.fixture
 def figures(monkeypatch):
     """What `tfdpg plot` draws."""
-    drawn, save = [], matplotlib.figure.Figure.savefig
+    drawn = []
+    save = matplotlib.figure.Figure.savefig
 
     def keep(figure, *args, **kwargs):
         drawn.append(figure)
@@ -133,7 +134,8 @@ def test_nothing_of_long_labels_is_cut(tmp_path):
         {f"{number}, " + "name=value, " * 30 + "of_letters" * 20: [run] for number in range(6)}, "x", "y"
     )
     figure.savefig(tmp_path / "curves.png")
-    box, size = figure.legends[0].get_window_extent(), figure.bbox
+    box = figure.legends[0].get_window_extent()
+    size = figure.bbox
     assert size.x0 <= box.x0 and box.x1 <= size.x1 and size.y0 <= box.y0 and box.y1 <= size.y1
     assert figure.axes[0].get_window_extent().height > 200
 

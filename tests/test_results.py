@@ -88,7 +88,8 @@ def test_an_aggregate_says_which_tasks_it_is_of(empty_directory):
 
 
 def test_ablations_say_how_long_they_took_if_their_files_do(empty_directory):
-    env, changed = "dm_control/cheetah-run-v0", empty_directory / "ablation"
+    env = "dm_control/cheetah-run-v0"
+    changed = empty_directory / "ablation"
     write(changed, "delay-1", env, 0, [200, 300], seconds=4000)
     write(changed, "delay-2", env, 0, [200, 400], seconds=1999)  # fewer than 200,000 steps at 100 a second take
     ((_, *found),) = [rows(table.written([], table.load(changed)), "## Ablations")[1:]]

@@ -32,7 +32,8 @@ def test_the_interval_of_a_mean_covers_it_as_often_as_it_says(seeds, rng):
 
 @pytest.mark.parametrize("seeds", [3, 10])
 def test_the_bootstrap_interval_covers_the_pooled_mean_with_few_seeds_too(seeds, rng):
-    centres, spreads = np.linspace(0.6, 1.6, 5), np.linspace(0.3, 0.1, 5)
+    centres = np.linspace(0.6, 1.6, 5)
+    spreads = np.linspace(0.3, 0.1, 5)
     drawn = [rng.normal(centre, spread, (20_000, 1)) for centre, spread in zip(centres, spreads, strict=True)]
     true = scores.interquartile_mean(np.concatenate(drawn))
     values = np.concatenate([rng.normal(*pair, (seeds, 1500)) for pair in zip(centres, spreads, strict=True)])

@@ -241,7 +241,8 @@ def join_paths(paths: Iterable[Path]) -> str:
 
 def interpolate(runs: Sequence[LearningCurve]) -> tuple[np.ndarray, np.ndarray]:
     """The runs at common places, as far as all of them go: x `[points]`, and values `[runs, points]`."""
-    first, last = max(run.x[0] for run in runs), min(run.x[-1] for run in runs)
+    first = max(run.x[0] for run in runs)
+    last = min(run.x[-1] for run in runs)
     if first > last:
         raise ValueError(f"The runs {join_paths(run.path for run in runs)} have no part of the x axis in common.")
     places = np.unique(np.concatenate([run.x for run in runs]))

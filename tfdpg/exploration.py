@@ -92,7 +92,8 @@ class Gaussian:
     """
 
     def __init__(self, spec: Spec, scale: float | Sequence[float]):
-        self._spec, self._std = spec, per_dimension("scale", scale, spec) * spec.action_scale
+        self._spec = spec
+        self._std = per_dimension("scale", scale, spec) * spec.action_scale
         self.state: np.ndarray = np.zeros((0, spec.act_dim), np.float32)
 
     def at_scale(self, scale: float) -> "Gaussian":
@@ -117,7 +118,8 @@ class OrnsteinUhlenbeck:
     """
 
     def __init__(self, spec: Spec, scale: float | Sequence[float], theta: float = 0.15):
-        self._spec, self._std = spec, per_dimension("scale", scale, spec) * spec.action_scale
+        self._spec = spec
+        self._std = per_dimension("scale", scale, spec) * spec.action_scale
         self._theta = np.float32(real("theta", theta, 0, 1))
         self.state: np.ndarray = np.zeros((0, spec.act_dim), np.float32)
 
@@ -149,7 +151,9 @@ class NoisyActions:
     """
 
     def __init__(self, spec: Spec, noise: Noise, schedule: Schedule | None = None):
-        self._spec, self.noise, self._schedule = spec, noise, schedule
+        self._spec = spec
+        self.noise = noise
+        self._schedule = schedule
         self.step_width = spec.act_dim
 
     def factor(self, step: int) -> float:

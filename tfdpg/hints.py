@@ -97,10 +97,13 @@ def did_you_mean(word: str, known: Iterable[str], form: str = "`{}`") -> str:
         known: what is known.
         form: how words are shown.
     """
-    known, candidates, note = list(known), OTHER_LIBRARIES.get(word, ()), NOTES.get(word, "")
+    known = list(known)
+    candidates = OTHER_LIBRARIES.get(word, ())
+    note = NOTES.get(word, "")
     names = [name for name in candidates if name in known] or difflib.get_close_matches(word, known, 1)
     if not names and word in OTHER_PLACES:
-        names, note = candidates, OTHER_PLACES[word]
+        names = candidates
+        note = OTHER_PLACES[word]
     return f" Did you mean {' and '.join(form.format(name) for name in names)}{note}?" if names else ""
 
 

@@ -114,7 +114,9 @@ class Options:
     redefaulted: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, *, group: str | None = None, objects: bool = False, marks: tuple[Mark, ...] = ()):
-        cls.title, cls.holds_objects, cls.marks = group or cls.title, objects, marks
+        cls.title = group or cls.title
+        cls.holds_objects = objects
+        cls.marks = marks
         known = {field.name: field for base in reversed(cls.__mro__[1:]) for field in _own_fields(base)}
         annotations = dict(vars(cls).get("__annotations__", {}))
         changed = {name: known[name].type for name in vars(cls) if name in known and name not in annotations}
@@ -142,7 +144,8 @@ class Options:
     def is_changed(self, name: str) -> bool:
         """Whether an option is not at its default."""
         option = next(option for option in options_of(type(self)) if option.name == name)
-        value, plain = getattr(self, name), (bool, int, float, str, tuple)
+        value = getattr(self, name)
+        plain = (bool, int, float, str, tuple)
         equal = isinstance(value, plain) and isinstance(option.default, plain) and value == option.default
         return value is not option.default and not equal
 
@@ -184,7 +187,8 @@ def _option(kind: type[Options], group: type[Options], field: dataclasses.Field[
         _help_texts(each.__module__, each.__qualname__).get(field.name) for each in kind.__mro__ if each is not object
     )
     help_text = next(filter(None, help_texts), "")
-    annotated, marks = cast(Any, field.type), group.marks
+    annotated = cast(Any, field.type)
+    marks = group.marks
     if typing.get_origin(annotated) is Annotated:
         marks += tuple(mark for mark in annotated.__metadata__ if not isinstance(mark, Within))
         ranges = [mark for mark in annotated.__metadata__ if isinstance(mark, Within)]

@@ -79,7 +79,8 @@ def plot(
             f"None of the {len(found)} runs in {join_paths(paths)} matches. Received: select={list(select)}, "
             f"exclude={list(exclude)}"
         )
-    measured, ranges = [read(run, x, y, smooth) for run in runs], {}
+    measured = [read(run, x, y, smooth) for run in runs]
+    ranges = {}
     if aggregate:
         ranges = ranges_of([run.settings["env"] for run in measured], parse_ranges(normalize))
         measured = [normalise(run, ranges) for run in measured]
@@ -219,7 +220,8 @@ def _seeds(runs: Sequence[LearningCurve]) -> int:
 
 def _count_text(runs: Sequence[LearningCurve], aggregate: bool) -> str:
     """How many runs a curve is of."""
-    seeds, tasks = _seeds(runs), len({run.settings.get("env") for run in runs})
+    seeds = _seeds(runs)
+    tasks = len({run.settings.get("env") for run in runs})
     kind = "seed" if len({run.settings.get("seed") for run in runs}) == seeds else "run"
     count = f"{seeds} {kind}{'s' * (seeds > 1)}"
     return f" ({tasks} environments, {count} each)" if aggregate else f" ({count})"

@@ -84,8 +84,10 @@ def convert_value(kind: Any, value: Any) -> Any:
     """A value as a type has it; `INVALID` if it is none of its values."""
     range_ = Within()
     if typing.get_origin(kind) is Annotated:
-        range_, kind = kind.__metadata__[0], kind.__origin__
-    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+        range_ = kind.__metadata__[0]
+        kind = kind.__origin__
+    origin = typing.get_origin(kind)
+    parts = typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return next((converted for part in parts if (converted := convert_value(part, value)) is not INVALID), INVALID)
     if origin is Literal:
@@ -114,8 +116,10 @@ def describe_type(kind: Any) -> str:
     """A type in words."""
     range_ = Within()
     if typing.get_origin(kind) is Annotated:
-        range_, kind = kind.__metadata__[0], kind.__origin__
-    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+        range_ = kind.__metadata__[0]
+        kind = kind.__origin__
+    origin = typing.get_origin(kind)
+    parts = typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         *others, last = [describe_type(part) for part in parts]
         return f"{', '.join(others)} or {last}"

@@ -29,7 +29,8 @@ def held(run: Path) -> Iterator[None]:
     Raises:
         RunLockedError: another process holds it.
     """
-    path, now = run / LOCK, datetime.datetime.now().astimezone()
+    path = run / LOCK
+    now = datetime.datetime.now().astimezone()
     descriptor = _acquire(path)
     _held_descriptors.add(descriptor)
     try:

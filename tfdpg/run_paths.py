@@ -114,7 +114,8 @@ def check_free(directory: Path, overwrite: bool = False) -> None:
 def next_free(parent: Path) -> Iterator[Path]:
     """Makes `parent`, `parent-2`, ..., whichever is the first that there is not; it goes again if it stays empty."""
     parent.parent.mkdir(parents=True, exist_ok=True)
-    number, directory = 1, parent
+    number = 1
+    directory = parent
     while True:
         try:
             directory.mkdir()

@@ -285,7 +285,8 @@ def _load_latest(
     Raises:
         CheckpointError: none is sound; it names what is wrong with the newest.
     """
-    saved, damaged = export.versions(run / "checkpoints"), []
+    saved = export.versions(run / "checkpoints")
+    damaged = []
     for steps in reversed(saved):
         directory = run / "checkpoints" / str(steps)
         try:

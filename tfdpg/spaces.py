@@ -61,9 +61,11 @@ def integer_bounds_of(space: spaces.Space) -> tuple[Any, Any] | None:
     """
     match space:
         case spaces.Discrete():
-            low, high = int(space.start), int(space.start + space.n - 1)
+            low = int(space.start)
+            high = int(space.start + space.n - 1)
         case spaces.MultiDiscrete():
-            low, high = space.start, space.start + space.nvec - 1
+            low = space.start
+            high = space.start + space.nvec - 1
         case spaces.Box() if space.dtype == np.uint8:
             low, high = 0, 255
         case _:
@@ -120,7 +122,8 @@ def space_from_json(values: Mapping[str, Any]) -> spaces.Space:
             dtype = np.dtype(values["dtype"]).type
             return spaces.MultiDiscrete(values["nvec"], start=values["start"], dtype=dtype)
         case "Box":
-            shape, dtype = tuple(values["shape"]), np.dtype(values["dtype"])
+            shape = tuple(values["shape"])
+            dtype = np.dtype(values["dtype"])
             exact = dtype if dtype.kind in "iub" else np.dtype(np.float64)
             low, high = (np.array(values[name], exact).astype(dtype) for name in ("low", "high"))
             low, high = (np.full(shape, bound) if bound.ndim == 0 else bound.reshape(shape) for bound in (low, high))

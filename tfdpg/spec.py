@@ -87,8 +87,10 @@ class Spec:
             max(leaf.columns.stop for leaf in self.leaves if leaf.group == group) for group in self.groups
         )
         low, high, self.actions = action_bounds(self.action_space)
-        self.low, self.high = low.astype(np.float32), high.astype(np.float32)
-        self.act_shape, self.act_dim = tuple(action_space.shape or ()), len(self.low)
+        self.low = low.astype(np.float32)
+        self.high = high.astype(np.float32)
+        self.act_shape = tuple(action_space.shape or ())
+        self.act_dim = len(self.low)
         self.center = (self.high + self.low) / 2
         self.action_scale = _inner_action_scale(self.low, self.high, self.center)
         self.no_action = float("nan") if self.actions is None else int(self.low[0]) - 1
@@ -236,7 +238,8 @@ class Spec:
 
     def flat_actions(self, actions: Any) -> np.ndarray:
         """The inverse of `shaped`; flat actions, and arrays of other shapes, are left as they are."""
-        actions, shape = np.asarray(actions), self.act_shape
+        actions = np.asarray(actions)
+        shape = self.act_shape
         if len(shape) < 2 or actions.shape[-len(shape) :] != shape:
             return actions
         return actions.reshape(*actions.shape[: -len(shape)], self.act_dim)

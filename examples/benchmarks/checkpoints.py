@@ -40,7 +40,8 @@ class Measured(tfdpg.callbacks.Checkpoint):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves."""
-        fsync, flushing = os.fsync, 0.0
+        fsync = os.fsync
+        flushing = 0.0
 
         def timed(descriptor: int) -> None:
             nonlocal flushing
@@ -48,9 +49,11 @@ class Measured(tfdpg.callbacks.Checkpoint):
             fsync(descriptor)
             flushing += time.perf_counter() - began
 
-        os.fsync, began = timed, time.perf_counter()
+        os.fsync = timed
+        began = time.perf_counter()
         super().on_epoch_end(epoch, logs)
-        os.fsync, seconds = fsync, time.perf_counter() - began
+        os.fsync = fsync
+        seconds = time.perf_counter() - began
         files = {status.st_ino: status.st_size for status in map(os.stat, self._newest().iterdir())}
         self.costs.append(Cost(seconds, flushing, sum(files[inode] for inode in files.keys() - self._known)))
         self._known = set(files)
@@ -62,7 +65,8 @@ class Measured(tfdpg.callbacks.Checkpoint):
 def filled(replay: str, rows: int) -> tfdpg.TD3:
     """An agent whose replay is full: of episodes of 1,000 steps, as HalfCheetah has."""
     agent = tfdpg.TD3("HalfCheetah-v5", replay=replay, replay_size=rows, start_steps=0, update_after=0)
-    rng, env_indices = np.random.default_rng(0), np.arange(min(1000, rows // 2))
+    rng = np.random.default_rng(0)
+    env_indices = np.arange(min(1000, rows // 2))
 
     def observation() -> tuple[np.ndarray, ...]:
         return (rng.normal(size=(len(env_indices), 17)).astype(np.float32),)
@@ -76,7 +80,8 @@ def filled(replay: str, rows: int) -> tfdpg.TD3:
 
 def measure(replay: str, rows: int, checkpoints: int, directory: Path) -> None:
     """Trains, and prints what each checkpoint cost."""
-    agent, env = filled(replay, rows), gym.make("HalfCheetah-v5")
+    agent = filled(replay, rows)
+    env = gym.make("HalfCheetah-v5")
     agent.fit(env, epochs=1, steps_per_epoch=200, verbose=0)  # compiles
     saves = Measured(directory)
     logs = agent.fit(env, epochs=checkpoints, steps_per_epoch=STEPS, callbacks=[saves], verbose=0).history

@@ -84,7 +84,8 @@ def skrl(env_id: str, hidden: int, batch: int, update_every: int) -> Train:
         def __init__(self, inputs: int, outputs: int, last: list):
             Model.__init__(self, observation_space=env.observation_space, action_space=env.action_space, device="cpu")
             DeterministicMixin.__init__(self)
-            relu, linear = torch.nn.ReLU, torch.nn.Linear
+            relu = torch.nn.ReLU
+            linear = torch.nn.Linear
             self.net = torch.nn.Sequential(
                 linear(inputs, hidden), relu(), linear(hidden, hidden), relu(), linear(hidden, outputs), *last
             )
@@ -94,7 +95,8 @@ def skrl(env_id: str, hidden: int, batch: int, update_every: int) -> Train:
             return self.net(x if "policy" in role else torch.cat([x, inputs["taken_actions"]], dim=1)), {}
 
     env = wrap_env(gym.make(env_id), verbose=False)
-    obs, act = env.observation_space.shape[0], env.action_space.shape[0]
+    obs = env.observation_space.shape[0]
+    act = env.action_space.shape[0]
     models = {name: Network(obs, act, [torch.nn.Tanh()]) for name in ("policy", "target_policy")}
     models |= {f"{kind}critic_{i}": Network(obs + act, 1, []) for kind in ("", "target_") for i in (1, 2)}
     options = TD3_CFG(

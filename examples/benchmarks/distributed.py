@@ -38,7 +38,8 @@ class Weighed(gym.Wrapper):
 
     def __init__(self, env: gym.Env, directory: str):
         super().__init__(env)
-        self._file, self._steps = Path(directory) / f"{os.getpid()}.txt", 0
+        self._file = Path(directory) / f"{os.getpid()}.txt"
+        self._steps = 0
 
     def step(self, action: Any) -> Any:
         """Takes a step."""
@@ -60,7 +61,8 @@ class Clock(keras.callbacks.Callback):
 
     def __init__(self, seconds: float):
         super().__init__()
-        self._seconds, self._first = seconds, None
+        self._seconds = seconds
+        self._first = None
         self.rates: dict[str, float] = {}
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -99,7 +101,8 @@ def learner_alone(env_id: str, seconds: float) -> float:
         agent, env_id, actors=1, epochs=1, steps_per_epoch=5000, samples_per_insert=0, max_ep_len=1000, verbose=0
     )
     agent.learn(updates=100)
-    began, first = time.perf_counter(), agent.updates
+    began = time.perf_counter()
+    first = agent.updates
     while time.perf_counter() - began < seconds:
         agent.learn(updates=50)
     return (agent.updates - first) / (time.perf_counter() - began)
@@ -139,7 +142,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="seconds of each measurement of learning")
     parser.add_argument("--json", type=Path, help="also write the numbers here")
     arguments = parser.parse_args()
-    env, task, steps, seconds = arguments.env, arguments.task, arguments.steps, arguments.seconds
+    env = arguments.env
+    task = arguments.task
+    steps = arguments.steps
+    seconds = arguments.seconds
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) > 1:
         pin(set(cores[1:]))  # what Ray starts inherits this
@@ -169,7 +175,8 @@ def show(found: dict[str, Any], env: str, task: str) -> None:
         print(f"| {chunk:,} | {rate:,.0f} | {rate / chunk:,.0f} |")
     for workers, rate in found["workers"].items():
         print(f"{task}, {workers} worker(s), chunks of 100: {rate:,.0f} transitions/s")
-    learner, size = found["learner"], found["bytes"]
+    learner = found["learner"]
+    size = found["bytes"]
     print(f"learner on {task}: {learner['alone']:,.0f} updates/s alone, {learner['updates_per_second']:,.0f} updates/s")
     print(f"    while 2 workers send {learner['steps_per_second']:,.0f} transitions/s")
     print(f"memory of a worker: {found['worker_megabytes']:,.0f} MB without shared memory")

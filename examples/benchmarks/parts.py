@@ -72,7 +72,8 @@ def replay() -> dict[str, float]:
     numbers = {}
     for kind in ("uniform", "prioritized"):
         agent = tfdpg.TD3(gym.make("HalfCheetah-v5"), batch_size=256, replay=kind)
-        rng, env_indices = np.random.default_rng(0), np.arange(1000)
+        rng = np.random.default_rng(0)
+        env_indices = np.arange(1000)
         agent.replay.begin(env_indices, (rng.normal(size=(1000, 17)),))
         for _ in range(999):
             zeros = np.zeros(1000)

@@ -19,7 +19,11 @@ import gymnasium as gym
 import numpy as np
 import pinned
 
-UNITS, BATCH, STEPS, BURN_IN, FILLED = 64, 64, 20, 10, 2500
+UNITS = 64
+BATCH = 64
+STEPS = 20
+BURN_IN = 10
+FILLED = 2500
 
 
 def tfdpg(cell: str) -> Callable[[int], Any]:
@@ -44,8 +48,10 @@ def skrl(cell: str) -> Callable[[int], Any]:
     from torch import nn
 
     torch.set_num_threads(1)
-    env, length = gym.make("Pendulum-v1"), STEPS + BURN_IN
-    observations, actions = env.observation_space, env.action_space
+    env = gym.make("Pendulum-v1")
+    length = STEPS + BURN_IN
+    observations = env.observation_space
+    actions = env.action_space
     states = 2 if cell == "lstm" else 1
 
     class Network(DeterministicMixin, Model):
@@ -53,7 +59,8 @@ def skrl(cell: str) -> Callable[[int], Any]:
             Model.__init__(self, observation_space=observations, action_space=actions, device="cpu")
             DeterministicMixin.__init__(self)
             kind = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}[cell]
-            self.is_critic, self.memory = is_critic, kind(observations.shape[0], UNITS, batch_first=True)
+            self.is_critic = is_critic
+            self.memory = kind(observations.shape[0], UNITS, batch_first=True)
             layers = [nn.Linear(UNITS + is_critic, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)]
             self.torso = nn.Sequential(*layers)
 
@@ -61,9 +68,12 @@ def skrl(cell: str) -> Callable[[int], Any]:
             return {"rnn": {"sequence_length": length, "sizes": [(1, 1, UNITS)] * states}}
 
         def compute(self, inputs: dict, role: str) -> tuple:
-            x, before, steps = inputs["observations"], inputs["rnn"], 1
+            x = inputs["observations"]
+            before = inputs["rnn"]
+            steps = 1
             if len(x) > 1:
-                steps, before = length, [part.view(1, -1, length, UNITS)[:, :, 0].contiguous() for part in before]
+                steps = length
+                before = [part.view(1, -1, length, UNITS)[:, :, 0].contiguous() for part in before]
             x, after = self.memory(x.view(-1, steps, x.shape[-1]), tuple(before) if states == 2 else before[0])
             x = x.reshape(-1, UNITS)
             value = self.torso(torch.cat([x, inputs["taken_actions"]], 1)) if self.is_critic else 0
@@ -71,7 +81,9 @@ def skrl(cell: str) -> Callable[[int], Any]:
             return output, {"rnn": list(after) if states == 2 else [after]}
 
     options = TD3_CFG()
-    options.batch_size, options.smooth_regularization_clip, options.learning_starts = BATCH, 0.5, 0
+    options.batch_size = BATCH
+    options.smooth_regularization_clip = 0.5
+    options.learning_starts = 0
     options.exploration_noise = options.smooth_regularization_noise = GaussianNoise
     options.exploration_noise_kwargs = {"mean": 0, "std": 0.1, "device": "cpu"}
     options.smooth_regularization_noise_kwargs = {"mean": 0, "std": 0.2, "device": "cpu"}
@@ -117,7 +129,8 @@ LIBRARIES = {"tfdpg": tfdpg, "skrl": skrl}
 
 def measure(library: str, cell: str) -> float:
     """Updates per second of this process, after 50 that do not count: the best of three hundreds."""
-    learn, speeds = LIBRARIES[library](cell), []
+    learn = LIBRARIES[library](cell)
+    speeds = []
     learn(50)
     for _ in range(3):
         began = time.perf_counter()

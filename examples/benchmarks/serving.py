@@ -96,7 +96,8 @@ def forms(units: list[int], directory: Path) -> tuple[dict[str, Callable[[int], 
 
     agent = tfdpg.TD3("HalfCheetah-v5", hidden_units=units, seed=0)
     version = agent.export(directory / "policy")
-    signature, policy = tf.saved_model.load(str(version)).signatures["pi"], tfdpg.load(version)
+    signature = tf.saved_model.load(str(version)).signatures["pi"]
+    policy = tfdpg.load(version)
     by_numpy = policy.numpy()
     calls: dict[str, Callable[[int], float]] = {
         "signature, `tf.saved_model.load`": timed(lambda x: signature(x=tf.constant(x))["pi"].numpy()),

@@ -61,7 +61,8 @@ class Server:
     """`tfdpg serve`, in a process of its own."""
 
     def __init__(self, directory):
-        self.directory, self.served = directory, 0
+        self.directory = directory
+        self.served = 0
         command = [sys.executable, "-m", "tfdpg", "serve", str(directory), "--port", "0", "--grpc-port", "0"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
         lines = iter(self.process.stdout.readline, "")
@@ -92,7 +93,8 @@ class Models:
         self.policies = [tfdpg.load(first)]
         agent = tfdpg.TD3(self.policies[0].spec, seed=1)
         self.policies.append(tfdpg.load(agent.export(directory / "other")))
-        self.directory, self.spec = directory / "model", agent.spec
+        self.directory = directory / "model"
+        self.spec = agent.spec
         self.swap()
 
     def swap(self):
@@ -112,7 +114,8 @@ class Rest:
     name = "REST"
 
     def __init__(self, server, x):
-        self.url, self.body = f"{server.url}:predict", json.dumps({"inputs": x.tolist()}).encode()
+        self.url = f"{server.url}:predict"
+        self.body = json.dumps({"inputs": x.tolist()}).encode()
 
     @contextlib.asynccontextmanager
     async def connected(self):
@@ -138,7 +141,8 @@ class Grpc:
     name = "gRPC"
 
     def __init__(self, server, x):
-        self.address, self.request = server.address, predict_pb2.PredictRequest()
+        self.address = server.address
+        self.request = predict_pb2.PredictRequest()
         self.request.model_spec.name = server.directory.name
         self.request.inputs["x"].CopyFrom(tf.make_tensor_proto(x))
 
@@ -151,13 +155,17 @@ class Grpc:
 
     def is_right(self, answer, expected):
         """Whether an answer is the one of its version."""
-        found, wanted = tf.make_ndarray(answer.outputs["pi"]), expected[1 - answer.model_spec.version.value % 2]
+        found = tf.make_ndarray(answer.outputs["pi"])
+        wanted = expected[1 - answer.model_spec.version.value % 2]
         return found.shape == wanted.shape and np.allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 async def _load(client, clients, seconds, swap, every):
     """Latencies, answers and errors of so many clients that ask one after the other, each its own questions."""
-    times, answers, errors, over = [], [], [], asyncio.Event()
+    times = []
+    answers = []
+    errors = []
+    over = asyncio.Event()
 
     async def run_client(send):
         while not over.is_set():
@@ -188,7 +196,9 @@ async def _load(client, clients, seconds, swap, every):
 def measure(server, models, kind, batch, clients, seconds, every):
     """A row of the table."""
     x = np.random.default_rng(0).standard_normal((batch, *models.spec.observation_space.shape)).astype(np.float32)
-    client, expected, before = kind(server, x), models.answers(x), server.served
+    client = kind(server, x)
+    expected = models.answers(x)
+    before = server.served
     times, answers, errors, took = asyncio.run(_load(client, clients, seconds, models.swap, every))
     for error in errors[:3]:
         print(f"lost: {error!r}", file=sys.stderr)
@@ -225,7 +235,8 @@ def parser():
 
 def main():
     """Prints the table; the exit status is 1 if a request was lost, or an answer was none of a version."""
-    arguments, failed = parser().parse_args(), 0
+    arguments = parser().parse_args()
+    failed = 0
     print(HEAD)
     for result in results(*(getattr(arguments, name) for name in ("model", "batches", "clients", "seconds", "every"))):
         print(result.row(), flush=True)

@@ -66,7 +66,8 @@ def measure_limit(env_id: str) -> dict[str, float]:
 
     import tfdpg
 
-    hidden, batch = TASKS[env_id]["hidden"], TASKS[env_id]["batch"]
+    hidden = TASKS[env_id]["hidden"]
+    batch = TASKS[env_id]["batch"]
     agent = tfdpg.TD3(gym.make(env_id), hidden_units=(hidden, hidden), batch_size=batch, update_after=0)
     agent.fit(gym.make(env_id), epochs=1, steps_per_epoch=1000, verbose=0)
     draw = _best(lambda: agent.minibatch_builder(agent.updates, 50), 10)
@@ -110,7 +111,8 @@ def update_flops(obs: int, act: int, hidden: int, batch: int) -> float:
     large; nobody needs the last one for a first layer, but for the action's part of it in the policy's update.
     """
     inner = hidden * hidden
-    pi, q = obs * hidden + inner + hidden * act, (obs + act) * hidden + inner + hidden
+    pi = obs * hidden + inner + hidden * act
+    q = (obs + act) * hidden + inner + hidden
     critics = pi + 2 * q + 2 * (3 * q - (obs + act) * hidden)
     policy = pi + q + (q - obs * hidden) + 2 * pi - obs * hidden
     return 2 * batch * (critics + policy / 2)
@@ -166,7 +168,9 @@ def main() -> None:
 
 def report(env_id: str, result: dict) -> None:
     """Prints the table of a task."""
-    rounds, limit, task = result["rounds"], result["limit"], TASKS[env_id]
+    rounds = result["rounds"]
+    limit = result["limit"]
+    task = TASKS[env_id]
     print(f"\n{env_id}, {task['hidden']}x{task['hidden']}, batch {task['batch']}, {len(rounds)} rounds")
     print(
         f"{'':20}{'cores':>6}{'steps/s, median (range)':>26}{'times as first':>16}"

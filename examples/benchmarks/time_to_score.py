@@ -114,7 +114,8 @@ def _train_baseline(contestant: str, env: Any, seed: int, should_stop: ShouldSto
     from stable_baselines3.common.noise import NormalActionNoise
 
     pinned.use_these_cores_in_torch()
-    (library, options), name = BASELINES[contestant], contestant.split()[1].rstrip(",")
+    library, options = BASELINES[contestant]
+    name = contestant.split()[1].rstrip(",")
     if name == "TD3":
         size = env.action_space.shape[0]
         options = options | {"action_noise": NormalActionNoise(np.zeros(size), 0.1 * np.ones(size))}
@@ -142,8 +143,10 @@ def measure(contestant: str, task: str, seed: int, minutes: float, steps: int) -
     """Trains a contestant, in this process."""
     import gymnasium as gym
 
-    env, returns = gym.make(task), []
-    trained, began = 0.0, time.perf_counter()
+    env = gym.make(task)
+    returns = []
+    trained = 0.0
+    began = time.perf_counter()
     run = Run(contestant, task, seed, False, 0.0, 0, float("-inf"))
 
     def should_stop(act: Act) -> bool:
@@ -151,7 +154,8 @@ def measure(contestant: str, task: str, seed: int, minutes: float, steps: int) -
         trained += time.perf_counter() - began
         returns.append(evaluate(env, act))
         last = statistics.mean(returns[-2:]) if len(returns) > 1 else float("-inf")
-        score, taken = max(run.score, last), EVERY * len(returns)
+        score = max(run.score, last)
+        taken = EVERY * len(returns)
         run = run._replace(reached=last >= SCORES[task], minutes=trained / 60, steps=taken, score=score)
         print(f"{contestant}, {task}, seed {seed}: {taken} steps, {returns[-1]:.0f}", file=sys.stderr, flush=True)
         began = time.perf_counter()
@@ -204,7 +208,8 @@ def report(runs: list[Run]) -> None:
             marks = [("" if run.reached else ">", run) for run in of[name]]
             minutes = ", ".join(f"{mark}{run.minutes:.1f}" for mark, run in marks)
             steps = ", ".join(f"{mark}{run.steps / 1000:.0f}" for mark, run in marks)
-            mean, ratio = _mean_minutes(of[name]), ""
+            mean = _mean_minutes(of[name])
+            ratio = ""
             if _is_ours(name) and mean and others:
                 ratio = f"{min(others) / mean:.2f}x"
             print(f"{name:22}{minutes:>24}{steps:>24}{max(run.score for run in of[name]):12.0f}  {ratio}")

@@ -58,12 +58,11 @@ def train(arguments: str, run_dir: Path) -> tuple[Path, float]:
     """
     agent, *words = shlex.split(arguments)
     (config,) = parse_training_flags(agent, words)[1]
-    run, begin = run_dir / f"seed-{config.seed}", ["train", agent, *words, "--run-dir", str(run_dir), "--verbose", "2"]
+    run = run_dir / f"seed-{config.seed}"
+    begin = ["train", agent, *words, "--run-dir", str(run_dir), "--verbose", "2"]
     if (run / "run.json").exists():
-        previous, wanted = (
-            json.loads((run / "run.json").read_text()),
-            json.loads(json.dumps(dataclasses.asdict(config))),
-        )
+        previous = json.loads((run / "run.json").read_text())
+        wanted = json.loads(json.dumps(dataclasses.asdict(config)))
         del previous["options"]["verbose"], wanted["options"]["verbose"]
         if previous != wanted:
             raise ValueError(f"{run} is of another command. Choose another --run-dir, or remove it.")
@@ -95,7 +94,8 @@ def write(run: Path, out: Path, arguments: str, seconds: float) -> None:
 
 def compare(new: Path, old: Path) -> str:
     """The scores of two files of results, side by side, and how far their evaluations are the same."""
-    (x, y), (old_x, old_y) = points(new, "env_steps", "val_return"), points(old, "env_steps", "val_return")
+    x, y = points(new, "env_steps", "val_return")
+    old_x, old_y = points(old, "env_steps", "val_return")
     lines = [f"{'':>26}{'new':>12}{'committed':>12}{'difference':>12}"]
     places = {f"at {steps:,} steps": (score(x, y, steps), score(old_x, old_y, steps)) for steps in STEPS}
     places["at the end"] = score(x, y, x[-1]), score(old_x, old_y, old_x[-1])
@@ -123,7 +123,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Trains what was asked for, and compares it."""
-    args, known = parser().parse_args(argv), names()
+    args = parser().parse_args(argv)
+    known = names()
     if args.list or args.name is None:
         for name, arguments in known.items():
             print(f"{name}{'' if (RESULTS / f'{name}.csv').exists() else ' (to be made)'}: {arguments}")

@@ -19,7 +19,8 @@ from tfdpg.scores import RANDOM_AND_TD3, score, task
 
 RESULTS = Path(__file__).parent
 PAGE = RESULTS.parents[1] / "docs/results.md"
-BEGIN, END = "<!-- written by examples/results/table.py -->", "<!-- by hand again -->"
+BEGIN = "<!-- written by examples/results/table.py -->"
+END = "<!-- by hand again -->"
 STEPS = {100_000: "100k", 300_000: "300k", 1_000_000: "1M"}
 """Where scores are taken, beside the end."""
 
@@ -253,7 +254,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Writes the page and the pictures, or looks whether they are right."""
     check = parser().parse_args(argv).check
-    results, changed = load(RESULTS), load(RESULTS / "ablation")
+    results = load(RESULTS)
+    changed = load(RESULTS / "ablation")
     before, rest = PAGE.read_text().split(BEGIN)
     page = before + written(results, changed) + rest.split(END)[1]
     old = stale(page, results)

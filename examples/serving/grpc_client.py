@@ -14,7 +14,8 @@ from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2, predict
 def request(model, signature, version=None, label=None, **inputs):
     """A `PredictRequest` for a signature of a model, of its newest version if nothing else is said."""
     message = predict_pb2.PredictRequest()
-    message.model_spec.name, message.model_spec.signature_name = model, signature
+    message.model_spec.name = model
+    message.model_spec.signature_name = signature
     if version is not None:
         message.model_spec.version.value = version
     if label is not None:

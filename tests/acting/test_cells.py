@@ -26,8 +26,10 @@ def lstm(x, state, kernel, recurrent, bias):
 
 
 def gru(x, h, kernel, recurrent, bias):
-    (x_z, x_r, x_h), (h_z, h_r, h_h) = np.split(x @ kernel + bias[0], 3), np.split(h @ recurrent + bias[1], 3)
-    z, r = sigmoid(x_z + h_z), sigmoid(x_r + h_r)
+    x_z, x_r, x_h = np.split(x @ kernel + bias[0], 3)
+    h_z, h_r, h_h = np.split(h @ recurrent + bias[1], 3)
+    z = sigmoid(x_z + h_z)
+    r = sigmoid(x_r + h_r)
     return z * h + (1 - z) * np.tanh(x_h + r * h_h)
 
 
@@ -37,7 +39,8 @@ def rnn(x, h, kernel, recurrent, bias):
 
 def taking(arrays):
     """Takes weights off a flat array, as `NumpyPolicy.load` does."""
-    flat, start = np.concatenate([array.ravel() for array in arrays]).astype(np.float32), 0
+    flat = np.concatenate([array.ravel() for array in arrays]).astype(np.float32)
+    start = 0
 
     def take(*shape):
         nonlocal start
@@ -52,7 +55,8 @@ def test_a_step_gate_by_gate(kind, gates, step, rng):
     width, units = 3, 5
     bias = (2, gates * units) if kind == "gru" else (gates * units,)
     weights = [rng.normal(size=shape) for shape in ((width, gates * units), (units, gates * units), bias)]
-    x, state = rng.normal(size=(4, width)), rng.normal(size=(4, STATES[kind] * units))
+    x = rng.normal(size=(4, width))
+    state = rng.normal(size=(4, STATES[kind] * units))
     (cell,) = make_cells(((kind, units),), width, taking(weights))
     found = cell(x.astype(np.float32), state.astype(np.float32))
     assert found.dtype == np.float32
@@ -75,7 +79,8 @@ def test_sequences_equal_keras(kinds, num_envs, rng):
     state = np.zeros((num_envs, sum(cell.state_width for cell in cells)), np.float32)
     for t in range(9):
         before = state.copy()
-        kept, (output, state) = state, step_cells(cells, x[:, t], state)
+        kept = state
+        output, state = step_cells(cells, x[:, t], state)
         np.testing.assert_array_equal(kept, before)  # what was recalled is stored with the step
         np.testing.assert_allclose(output, y[:, t], atol=1e-5)
     flat = [part for state in states for part in (state if isinstance(state, (list, tuple)) else [state])]
@@ -87,8 +92,11 @@ def test_sequences_equal_keras(kinds, num_envs, rng):
 def test_an_actor_with_a_memory_equals_keras(action, reward, rng):
     spec = Spec(spaces.Box(-5, 5, (3,)), BOX)
     recurrent_spec = RecurrentSpec(spec, action, reward, (("h", 4), ("c", 4)), stored=True)
-    cell, first, last = keras.layers.LSTMCell(4), keras.layers.Dense(6, "relu"), keras.layers.Dense(2, "tanh")
-    mean, variance = rng.normal(size=3), rng.uniform(1, 2, 3)
+    cell = keras.layers.LSTMCell(4)
+    first = keras.layers.Dense(6, "relu")
+    last = keras.layers.Dense(2, "tanh")
+    mean = rng.normal(size=3)
+    variance = rng.uniform(1, 2, 3)
 
     def act(observation, before, reward_before, h, c):
         x = [np.clip((observation - mean) / (np.sqrt(variance) + 1e-3), -2, 2)]
@@ -97,7 +105,8 @@ def test_an_actor_with_a_memory_equals_keras(action, reward, rng):
         y, (h, c) = cell(x, [h, c])
         return np.concatenate([last(first(y)) * [2, 0.5] + [1, 0.5], h, c], axis=1)
 
-    observation, before = rng.normal(size=(5, 3)).astype(np.float32), rng.uniform([-1, 0], [3, 1], (5, 2))
+    observation = rng.normal(size=(5, 3)).astype(np.float32)
+    before = rng.uniform([-1, 0], [3, 1], (5, 2))
     reward_before, h, c = (rng.normal(size=(5, n)).astype(np.float32) for n in (1, 4, 4))
     act(observation, before, reward_before, h, c)
     for weight in (*cell.weights, *first.weights, *last.weights):

@@ -62,7 +62,8 @@ def test_what_is_remembered_was_executed(rng):
 def test_random_steps_go_on_with_the_memory(stored):
     behaviour = counting_policy(SPEC, stored=stored)
     plain = BehaviourPolicy(SPEC, behaviour.network, behaviour.exploration)
-    rng, again = np.random.default_rng(1), np.random.default_rng(1)
+    rng = np.random.default_rng(1)
+    again = np.random.default_rng(1)
     for t in range(3):
         step = behaviour.act_uniformly(seen(), rng)
         assert step.shape == (2, behaviour.step_width) == (2, 1 + stored)
@@ -87,7 +88,8 @@ def test_it_begins_anew_with_another_number_of_lanes():
 
 
 def test_another_forward_pass_has_no_past_and_leaves_this_one_alone():
-    behaviour, other = counting_policy(SPEC), Counts()
+    behaviour = counting_policy(SPEC)
+    other = Counts()
     behaviour.greedy(seen())
     before = behaviour.policy_state.state.copy()
     other = behaviour.with_network(Counts())

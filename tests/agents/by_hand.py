@@ -12,8 +12,12 @@ from tfdpg.replay import TransitionLayout
 ACTION = spaces.Box(np.array([-1.0], np.float32), np.array([3.0], np.float32))
 SPEC = tfdpg.Spec(spaces.Box(-9, 9, (1,)), ACTION)
 LAYOUT = TransitionLayout.of(SPEC)
-PI, Q1, Q2 = 0.4, (0.5, -0.3), (0.2, 0.7)
-PI_T, Q1_T, Q2_T = -0.3, (0.6, 0.4), (0.1, 0.8)  # of the targets
+PI = 0.4
+Q1 = (0.5, -0.3)
+Q2 = (0.2, 0.7)
+PI_T = -0.3  # of the targets
+Q1_T = (0.6, 0.4)
+Q2_T = (0.1, 0.8)
 
 
 def linear(inputs, weights):
@@ -49,23 +53,24 @@ def minibatch(observation, action, reward, discount, next_observation):
     columns = (LAYOUT.observation, LAYOUT.action, LAYOUT.next_observation)
     for column, values in zip(columns, (observation, action, next_observation), strict=True):
         packed[:, column] = np.reshape(values, (-1, 1))
-    packed[:, LAYOUT.reward], packed[:, LAYOUT.discount], packed[:, LAYOUT.weight] = reward, discount, 1
+    packed[:, LAYOUT.reward] = reward
+    packed[:, LAYOUT.discount] = discount
+    packed[:, LAYOUT.weight] = 1
     return unpack_transitions(SPEC, (tf.constant(packed),))
 
 
-S, A, R, D, S2 = (
-    np.array([1.0, 2.0]),
-    np.array([0.5, -0.5]),
-    np.array([1.0, -1.0]),
-    np.array([0.99, 0.0]),
-    np.array([2.0, -1.0]),
-)
+S = np.array([1.0, 2.0])
+A = np.array([0.5, -0.5])
+R = np.array([1.0, -1.0])
+D = np.array([0.99, 0.0])
+S2 = np.array([2.0, -1.0])
 BATCH = minibatch(S, A, R, D, S2)
 
 
 def adam_first_step(gradient, rate):
     """Adam's first step: m̂ = g and v̂ = g², up to Keras' epsilon."""
-    m, v = 0.1 * gradient, 0.001 * gradient**2
+    m = 0.1 * gradient
+    v = 0.001 * gradient**2
     return rate * np.sqrt(0.001) / 0.1 * m / (np.sqrt(v) + 1e-7)
 
 

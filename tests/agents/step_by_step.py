@@ -7,9 +7,16 @@ from gymnasium import spaces
 
 import tfdpg
 
-LOW, HIGH = np.array([-1.0, 0.0]), np.array([3.0, 1.0])
-CENTER, ACTION_SCALE = (LOW + HIGH) / 2, (HIGH - LOW) / 2
-LENGTH, BURN_IN, GAMMA, POLYAK, RATE, ETA = 4, 3, 0.9, 0.8, 0.1, 0.9
+LOW = np.array([-1.0, 0.0])
+HIGH = np.array([3.0, 1.0])
+CENTER = (LOW + HIGH) / 2
+ACTION_SCALE = (HIGH - LOW) / 2
+LENGTH = 4
+BURN_IN = 3
+GAMMA = 0.9
+POLYAK = 0.8
+RATE = 0.1
+ETA = 0.9
 SPEC = tfdpg.Spec(spaces.Box(-9, 9, (2,)), spaces.Box(LOW.astype(np.float32), HIGH.astype(np.float32)))
 LENGTHS = ((1, True), (2, False), (9, False), (3, True), (14, True), (2, True), (6, None))
 """The steps of each episode, and whether it was terminated or truncated; the last one goes on."""
@@ -33,7 +40,10 @@ class Episode:
     """What happened: one more observation than actions, rewards and states in which they were taken."""
 
     def __init__(self, first, terminated):
-        self.observations, self.actions, self.rewards, self.states = [first], [], [], []
+        self.observations = [first]
+        self.actions = []
+        self.rewards = []
+        self.states = []
         self.terminated = terminated
 
 
@@ -44,12 +54,15 @@ def rounded(numbers):
 
 def collect(agent):
     """Fills the agent's replay with episodes, and returns them, and which episode and step each row is."""
-    rng, episodes, rows = np.random.default_rng(2), [], []
+    rng = np.random.default_rng(2)
+    episodes = []
+    rows = []
     for number, (length, terminated) in enumerate(LENGTHS):
         episode = Episode(rounded(rng.normal(size=2)), terminated)
         rows += [(number, t) for t in range(length + 1)]
         for t in range(length):
-            action, (reward, *observation) = agent.act(episode.observations[-1]), rounded(rng.normal(size=3))
+            action = agent.act(episode.observations[-1])
+            reward, *observation = rounded(rng.normal(size=3))
             is_last = t == length - 1 and terminated is not None
             agent.observe(reward, np.array(observation), is_last and terminated, is_last and not terminated)
             episode.actions.append(action.astype(float))
@@ -64,7 +77,8 @@ class Net:
 
     def __init__(self, weights, kinds):
         self.weights = [tf.cast(weight, tf.float64) for weight in weights]
-        self.cells, rest = [], list(self.weights)
+        self.cells = []
+        rest = list(self.weights)
         for kind, units in kinds:
             self.cells.append((kind, units, rest[:3]))
             rest = rest[3:]
@@ -76,7 +90,8 @@ class Net:
         states = []
         for kind, units, weights in self.cells:
             width = 2 * units if kind == "lstm" else units
-            own, state = state[:width], state[width:]
+            own = state[:width]
+            state = state[width:]
             own = {"lstm": lstm, "gru": gru, "rnn": rnn}[kind](x, own, *weights)
             x = own[:units]
             states.append(own)
@@ -129,7 +144,8 @@ class Distributions:
     """Critics whose outputs are the logits of atoms."""
 
     def __init__(self, atoms):
-        self.atoms, self.step = atoms, atoms[1] - atoms[0]
+        self.atoms = atoms
+        self.step = atoms[1] - atoms[0]
 
     def mean(self, output):
         return tf.reduce_sum(tf.nn.softmax(output) * self.atoms)
@@ -158,7 +174,11 @@ class StepByStep:
     """
 
     def __init__(self, agent, episodes, rows, head):
-        self.agent, self.episodes, self.rows, self.options, self.head = agent, episodes, rows, agent.options, head
+        self.agent = agent
+        self.episodes = episodes
+        self.rows = rows
+        self.options = agent.options
+        self.head = head
         units = agent.options.recurrent_units
         self.kinds = [(agent.options.recurrent, n) for n in ([units] if isinstance(units, int) else units)]
         self.critics = [name for name in agent.networks if name != "pi"]
@@ -175,9 +195,11 @@ class StepByStep:
 
     def seen(self, episode, t):
         """What a memory sees at a step."""
-        x, normalizers = episode.observations[t], self.agent.normalizers
+        x = episode.observations[t]
+        normalizers = self.agent.normalizers
         if normalizers:
-            mean, variance = normalizers[0].mean.numpy().astype(float), normalizers[0].variance.numpy().astype(float)
+            mean = normalizers[0].mean.numpy().astype(float)
+            variance = normalizers[0].variance.numpy().astype(float)
             x = np.clip((x - mean) / (np.sqrt(variance) + 1e-8), -5, 5)
         if "action" in self.options.remembers:
             before = CENTER if t == 0 else np.clip(episode.actions[t - 1], LOW, HIGH)
@@ -189,7 +211,8 @@ class StepByStep:
     def rnn_output(self, net, episode, first, learn_from, stop, is_policy=False):
         """What is remembered at the steps from `learn_from`, by their numbers; the way there has no gradient."""
         stored = is_policy and self.options.stored_state
-        state, outputs_by_step = episode.states[first] if stored else tf.zeros(net.state_width, tf.float64), {}
+        state = episode.states[first] if stored else tf.zeros(net.state_width, tf.float64)
+        outputs_by_step = {}
         for t in range(first, stop):
             if t == learn_from:
                 state = tf.stop_gradient(state)
@@ -203,7 +226,8 @@ class StepByStep:
 
         Target networks have seen all from `first` to s'.
         """
-        taken, n = len(episode.actions), self.options.n_step
+        taken = len(episode.actions)
+        n = self.options.n_step
         stop = min(steps[-1] + n, taken) + 1
         rnn_outputs = {
             name: self.rnn_output(net, episode, first, first, stop, name == "pi") for name, net in self.target.items()
@@ -235,13 +259,17 @@ class StepByStep:
         sequences = []
         for slot, samples in zip(slots, noise, strict=True):
             number, t = self.rows[slot]
-            episode, first = self.episodes[number], max(0, t - BURN_IN)
+            episode = self.episodes[number]
+            first = max(0, t - BURN_IN)
             steps = range(t, min(t + LENGTH, len(episode.actions)))
             sequences.append((episode, first, steps, self.targets(episode, first, steps, samples)))
-        count, loss_q, loss_pi = sum(len(steps) for _, _, steps, _ in sequences), 0.0, None
+        count = sum(len(steps) for _, _, steps, _ in sequences)
+        loss_q = 0.0
+        loss_pi = None
         errors = [[0.0] * len(steps) for _, _, steps, _ in sequences]
         for name in self.critics:
-            net, loss = self.online[name], 0.0
+            net = self.online[name]
+            loss = 0.0
             with tf.GradientTape() as tape:
                 tape.watch(net.weights)
                 for i, ((episode, first, steps, targets), weight) in enumerate(zip(sequences, weights, strict=True)):
@@ -261,7 +289,10 @@ class StepByStep:
         return [ETA * max(each) + (1 - ETA) * np.mean(each) for each in errors], loss_q, loss_pi
 
     def update_policy(self, sequences, count):
-        pi, critic, values, distances = self.online["pi"], self.online["q1"], [], []
+        pi = self.online["pi"]
+        critic = self.online["q1"]
+        values = []
+        distances = []
         with tf.GradientTape() as tape:
             tape.watch(pi.weights)
             for episode, first, steps, _ in sequences:
@@ -271,7 +302,8 @@ class StepByStep:
                     action = pi.act(policy[s])
                     values.append(self.head.mean(critic.apply_torso(outputs_by_step[s], action)))
                     distances.append(tf.reduce_mean(((action - episode.actions[s]) / ACTION_SCALE) ** 2))
-            loss, cloning = -sum(values) / count, getattr(self.options, "bc_weight", 0)
+            loss = -sum(values) / count
+            cloning = getattr(self.options, "bc_weight", 0)
             if cloning:
                 size = np.mean([abs(float(value)) for value in values])
                 loss = loss / size + cloning * sum(distances) / count

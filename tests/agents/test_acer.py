@@ -26,10 +26,13 @@ def test_many_updates_at_once_equal_one_by_one_and_xla_computes_the_same(options
         agent.minibatch_builder.sampler._steps = 5
         return agent
 
-    one, many, compiled = fitted(False), fitted(False), fitted(True)
+    one = fitted(False)
+    many = fitted(False)
+    compiled = fitted(True)
     for _ in range(7):
         one.learn(updates=1)
-    many.learn(updates=7), compiled.learn(updates=7)
+    many.learn(updates=7)
+    compiled.learn(updates=7)
     for x, y, z in zip(one.get_weights(), many.get_weights(), compiled.get_weights(), strict=True):
         np.testing.assert_array_equal(x, y)
         np.testing.assert_allclose(x, z, rtol=1e-3, atol=1e-4)
@@ -63,7 +66,8 @@ def test_discrete_actions_begin_where_the_space_says_and_follow_the_probabilitie
 def test_a_round_is_one_update_on_the_newest_windows_and_then_some_on_others():
     env = SyncVectorEnv([lambda: Counter(length=7)] * 3)
     agent = tfdpg.ACER(env, **SMALL | {"replay_ratio": 0, "on_policy": True, "n_steps": 10})
-    drawn, pack = [], agent.minibatch_builder.pack
+    drawn = []
+    pack = agent.minibatch_builder.pack
     agent.minibatch_builder.pack = lambda rows, weights: drawn.append(pack(rows, weights)[0]) or (drawn[-1],)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=90)
     assert agent.updates == len(drawn) == 3
@@ -91,7 +95,8 @@ def test_identity_is_learnt(kind):
 class Choice(gym.Env):
     """Episodes of one step; the reward is 0 for naming which of three numbers the observation is, −1 otherwise."""
 
-    observation_space, action_space = spaces.Discrete(3), spaces.Discrete(3, start=5)
+    observation_space = spaces.Discrete(3)
+    action_space = spaces.Discrete(3, start=5)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)

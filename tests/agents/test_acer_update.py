@@ -23,7 +23,8 @@ ENDS = np.array([[0, 0, 1, 0, 0], [0, 2, 0, 0, 0], [0, 0, 0, 0, 1]])  # 1 termin
 
 def windows(agent):
     """Three windows: an end in the middle, a cut in the middle (whose last observation did not act), one at the end."""
-    spec, width = agent.spec, agent.spec.act_dim + agent.family.record_width
+    spec = agent.spec
+    width = agent.spec.act_dim + agent.family.record_width
     layout = WindowLayout.of(spec, width)
     packed = np.ones((3, STEPS + 1, layout.width), np.float32)
     packed[..., layout.observation] = RNG.normal(size=(3, STEPS + 1, 2))
@@ -45,7 +46,9 @@ def windows(agent):
 
 def slow_update(agent, packed, layout, counter):
     """The directions on the statistics and the critics' targets, by the paper's order of one window, i = k-1 ... 0."""
-    spec, family, d = agent.spec, agent.family, agent.spec.act_dim
+    spec = agent.spec
+    family = agent.family
+    d = agent.spec.act_dim
     inputs = tf.constant(packed[..., layout.observation])
     key = tf.stack([tf.constant(agent.seed, tf.int64), tf.constant(counter, tf.int64)])
     value_networks = agent.networks if agent.critic_average is None else agent.targets
@@ -57,16 +60,20 @@ def slow_update(agent, packed, layout, counter):
     if not spec.actions:
         count = 1 + agent.options.dueling_samples * agent.options.dueling
         drawn = family.sample(tf.constant(statistics[:, :-1], tf.float32), count, key).numpy()
-    direction, target_q, target_v = np.zeros((3, STEPS, statistics.shape[-1])), np.zeros((3, STEPS)), {}
+    direction = np.zeros((3, STEPS, statistics.shape[-1]))
+    target_q = np.zeros((3, STEPS))
+    target_v = {}
     for b in range(3):
         v = [value(agent, value_networks, inputs[b, t : t + 1], statistics[b, t]) for t in range(STEPS + 1)]
         ret = opc = v[STEPS]
         for t in reversed(range(STEPS)):
-            s, discount = inputs[b, t : t + 1], packed[b, t, layout.discount]
+            s = inputs[b, t : t + 1]
+            discount = packed[b, t, layout.discount]
             if not packed[b, t, layout.acted]:
                 ret = opc = v[t]  # the observation at which the episode before was cut
                 continue
-            action, record = packed[b, t, layout.step][:d], packed[b, t, layout.step][d:]
+            action = packed[b, t, layout.step][:d]
+            record = packed[b, t, layout.step][d:]
             ret, opc = (agent.reward_scale * packed[b, t, layout.reward] + discount * x for x in (ret, opc))
             of_step = s, statistics[b, t], action, record, drawn, (b, t)
             g, rho, q = policy_gradient(agent, value_networks, ret, opc, v[t], *of_step)
@@ -77,9 +84,11 @@ def slow_update(agent, packed, layout, counter):
             own_v = value(agent, agent.networks, s, statistics[b, t])
             if not agent.options.dueling:
                 own_v = action_value(agent, agent.networks, s, drawn[0][b, t], ())
-            target_q[b, t], target_v[b, t] = ret, min(1, rho) * (ret - own_q) + own_v
+            target_q[b, t] = ret
+            target_v[b, t] = min(1, rho) * (ret - own_q) + own_v
             trace = agent.retrace_lambda * min(agent.retrace_clip, rho ** (1 if spec.actions else 1 / d))
-            ret, opc = trace * (ret - q) + v[t], opc - q + v[t]
+            ret = trace * (ret - q) + v[t]
+            opc = opc - q + v[t]
             if spec.actions:
                 opc = ret
     return direction, target_q, target_v
@@ -111,11 +120,15 @@ def action_value(agent, networks, s, action, us):
 
 def policy_gradient(agent, networks, ret, opc, v, s, statistics, action, record, drawn, place):
     if agent.spec.actions:
-        rho, q, a = statistics / record, networks["q1"](s).numpy()[0], int(action[0]) - 1
+        rho = statistics / record
+        q = networks["q1"](s).numpy()[0]
+        a = int(action[0]) - 1
         g = np.where(np.arange(3) == a, min(agent.c, rho[a]) * (ret - v) / statistics, 0)
         return g + np.maximum(0, 1 - agent.c / rho) * (q - v), rho[a], q[a]
-    center, action_scale = agent.spec.center, agent.spec.action_scale
-    loc, scale = statistics[:2], statistics[2:] if len(statistics) > 2 else np.full(2, 0.3)
+    center = agent.spec.center
+    action_scale = agent.spec.action_scale
+    loc = statistics[:2]
+    scale = statistics[2:] if len(statistics) > 2 else np.full(2, 0.3)
     behaviour = ((record[:2] - center) / action_scale).astype(float), (record[2:] / action_scale).astype(float)
 
     def ratio(x):
@@ -127,8 +140,11 @@ def policy_gradient(agent, networks, ret, opc, v, s, statistics, action, record,
         on_scale = (away**2 - 1) / scale
         return np.concatenate([away / scale, on_scale]) if len(statistics) > 2 else away / scale
 
-    other, us = drawn[0][place], [u[place] for u in drawn[1:]]
-    rho, rho_prime, q = ratio(action), ratio(other), action_value(agent, networks, s, action, us)
+    other = drawn[0][place]
+    us = [u[place] for u in drawn[1:]]
+    rho = ratio(action)
+    rho_prime = ratio(other)
+    q = action_value(agent, networks, s, action, us)
     correction = max(0, 1 - agent.c / rho_prime) * (action_value(agent, networks, s, other, us) - v)
     return min(agent.c, rho) * (opc - v) * score(action) + correction * score(other), rho, q
 
@@ -136,8 +152,10 @@ def policy_gradient(agent, networks, ret, opc, v, s, statistics, action, record,
 def kl_gradient(agent, average, statistics):
     if agent.spec.actions:
         return -average / statistics
-    loc, scale = statistics[:2], statistics[2:] if len(statistics) > 2 else np.full(2, 0.3)
-    apart, average_scale = loc - average[:2], average[2:] if len(statistics) > 2 else scale
+    loc = statistics[:2]
+    scale = statistics[2:] if len(statistics) > 2 else np.full(2, 0.3)
+    apart = loc - average[:2]
+    average_scale = average[2:] if len(statistics) > 2 else scale
     on_scale = 1 / scale - (average_scale**2 + apart**2) / scale**3
     return np.concatenate([apart / scale**2, on_scale]) if len(statistics) > 2 else apart / scale**2
 
@@ -161,7 +179,8 @@ def gradients(agent, packed, layout, direction, target_q, target_v, counter):
             taken = packed[:, :-1, layout.step][..., 0].ravel().astype(int) - 1
             q = tf.gather(agent.q1(observation), taken, batch_dims=1)
         else:
-            v, action = agent.v(observation), packed[:, :-1, layout.step][..., :2].reshape(-1, 2)
+            v = agent.v(observation)
+            action = packed[:, :-1, layout.step][..., :2].reshape(-1, 2)
             q = agent.q1([observation, tf.constant(action)])
             if agent.options.dueling:
                 now = tf.reshape(tf.stop_gradient(statistics), [3, STEPS, -1])
@@ -211,7 +230,8 @@ def test_an_update_is_the_paper_s(kind, options):
 def test_nothing_flows_over_an_end_inside_a_window(kind):
     """What an update makes of the steps before an end is the same whatever comes after it, terminated or cut."""
     agent = tfdpg.ACER(SPECS[kind], optimizer=keras.optimizers.SGD(1.0), **SMALL)
-    (packed, layout), weights = windows(agent), agent.get_weights()
+    packed, layout = windows(agent)
+    weights = agent.get_weights()
     for b, last in ((0, 3), (1, 3)):  # the first row of the next episode
         only = packed.copy()
         only[..., layout.acted] = 0

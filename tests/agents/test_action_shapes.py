@@ -32,7 +32,8 @@ class Matrix(Counter):
 def test_everything_that_people_see_has_the_shape_of_the_environment(make, tmp_path):
     agent = make(Matrix(length=10), **EAGER)
     agent.fit(Matrix(length=10), epochs=1, steps_per_epoch=60, verbose=0)
-    one, batch = np.zeros(2, np.float32), np.zeros((5, 2), np.float32)
+    one = np.zeros(2, np.float32)
+    batch = np.zeros((5, 2), np.float32)
     for act in (agent.act, agent.predict, agent):
         assert act(one).shape == (2, 3) and act(batch).shape == (5, 2, 3)
     policy = tfdpg.load(agent.export(tmp_path / "model"))
@@ -88,7 +89,8 @@ def test_it_learns_which_entry_is_which():
 
 def test_one_number_needs_no_axis_of_its_own(tmp_path):
     agent = tfdpg.DDPG(Counter(), **SMALL)
-    policy, observation = tfdpg.load(agent.export(tmp_path / "model")), np.zeros(2, np.float32)
+    policy = tfdpg.load(agent.export(tmp_path / "model"))
+    observation = np.zeros(2, np.float32)
     assert policy.q1(observation, 0.5) == policy.q1(observation, [0.5])
     np.testing.assert_array_equal(policy.q1([observation] * 2, [0.5, 1]), policy.q1([observation] * 2, [[0.5], [1]]))
     with pytest.raises(ValueError, match="`action` must be numbers of shape"):

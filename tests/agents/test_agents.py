@@ -76,7 +76,8 @@ def test_same_seed_gives_the_same_weights_to_the_bit_and_save_and_load_go_on_ide
 
 @parametrize_agents("ACER", "DDPG")
 def test_weights_files_and_lists_round_trip(make, one, tmp_path):
-    agent, other = one(make), make(pendulum(), seed=5)
+    agent = one(make)
+    other = make(pendulum(), seed=5)
     agent.save_weights(tmp_path / "a.weights.h5")
     other.load_weights(tmp_path / "a.weights.h5")
     assert_same_weights(agent, other)

@@ -48,7 +48,8 @@ def test_a_copy_goes_on_as_the_saved_agent_does(make, tmp_path):
 def test_a_copy_is_independent(make):
     needs(make, "replay")
     agent = fitted(make, replay="prioritized", q_optimizer=keras.optimizers.SGD(0.01, momentum=0.9))
-    other, third = copy.deepcopy(agent), copy.deepcopy(agent)
+    other = copy.deepcopy(agent)
+    third = copy.deepcopy(agent)
     agent.fit(RandomWalk(length=7), epochs=3, initial_epoch=1, steps_per_epoch=40, verbose=0)
     assert (other.env_steps, agent.env_steps) == (60, 140)
     for each in (other, third):

@@ -61,7 +61,8 @@ def target_probs():
 def test_a_critic_update_is_the_paper_s():
     agent = categorical_agent()
     measured = agent.update(BATCH, tf.constant(1, tf.int64))
-    target, probs = target_probs(), softmax(logits(S, A))
+    target = target_probs()
+    probs = softmax(logits(S, A))
     np.testing.assert_allclose(measured["loss_q"], -(target * np.log(probs)).sum(axis=1), rtol=1e-5)
     np.testing.assert_allclose(measured["q1"], probs @ ATOMS, rtol=1e-5)
     mean_t = R + D * (softmax(logits(S2, PI_T * S2, KERNEL_T)) @ ATOMS)
@@ -75,12 +76,15 @@ def test_a_critic_update_is_the_paper_s():
 def test_weights_count_in_the_critic_s_loss_only():
     weighty = BATCH._replace(weight=tf.constant([3.0, 0.0]))
     sgd = {"pi_optimizer": keras.optimizers.SGD(0.1)}
-    plain, weighted = categorical_agent(q_lr=1e-12, **sgd), categorical_agent(q_lr=1e-12, **sgd)
-    plain.update(BATCH, tf.constant(1, tf.int64)), weighted.update(weighty, tf.constant(1, tf.int64))
+    plain = categorical_agent(q_lr=1e-12, **sgd)
+    weighted = categorical_agent(q_lr=1e-12, **sgd)
+    plain.update(BATCH, tf.constant(1, tf.int64))
+    weighted.update(weighty, tf.constant(1, tf.int64))
     np.testing.assert_array_equal(plain.pi.get_weights()[0], weighted.pi.get_weights()[0])
     weighted = categorical_agent()
     weighted.update(weighty, tf.constant(1, tf.int64))
-    target, probs = target_probs(), softmax(logits(S, A))
+    target = target_probs()
+    probs = softmax(logits(S, A))
     gradient = np.stack([S, A], axis=1)[:1].T * 3 @ (probs - target)[:1] / 2
     np.testing.assert_allclose(weighted.head.kernel, KERNEL - adam_first_step(gradient, 0.1), atol=2e-6)
 
@@ -162,7 +166,8 @@ def test_mixture_targets_bootstrap_and_differ_from_update_to_update():
     head = Mixture(2, target_samples=4000)
     head.build((None, 3))
     output = tf.constant([[0.0, 0.0, -10.0, 30.0, -5.0, -5.0]] * 2)
-    reward, discount = tf.constant([1.0, 1.0]), tf.constant([0.5, 0.0])
+    reward = tf.constant([1.0, 1.0])
+    discount = tf.constant([0.5, 0.0])
     first, second = (head.target(reward, discount, output, tf.constant([0, i], tf.int64)).numpy() for i in (1, 2))
     np.testing.assert_allclose(np.unique(np.round(first[:, 0], 0)), [-4, 16])
     np.testing.assert_allclose(first.mean(axis=0), [1 + 0.5 * 10, 1], atol=0.5)
@@ -209,7 +214,8 @@ def assert_many_equal_one_by_one(one, many):
 def test_heads_share_one_interface(kind):
     agent = tfdpg.D4PG(Identity(), critic=kind, **SMALL)
     output = agent.q1([tf.zeros((4, 1)), tf.ones((4, 1))])
-    head, described = agent.head, agent.head.describe(output)
+    head = agent.head
+    described = agent.head.describe(output)
     assert head.mean(output).shape == (4,) and head.cvar(output, tf.constant([0.1, 0.9])).shape == (4, 2)
     weight, value = ("weights", "means") if kind == "mixture" else ("probs", "atoms")
     np.testing.assert_allclose(
@@ -293,7 +299,8 @@ def test_what_a_critic_does_not_know_yet_is_no_sign_of_too_small_a_support():
 
 @pytest.mark.slow
 def test_a_support_that_is_wide_or_widens_by_itself_says_nothing():
-    env, options = Counter(length=30), SMALL | {"hidden_units": (8, 8)}
+    env = Counter(length=30)
+    options = SMALL | {"hidden_units": (8, 8)}
     agent = tfdpg.D4PG(env, v_min=-100, v_max=2000, **options)
     assert agent.fit(env, epochs=1, steps_per_epoch=250, verbose=0).history["edge_mass"][0] < 0.05
     agent = tfdpg.D4PG(env, v_range="running", **options)

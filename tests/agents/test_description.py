@@ -37,7 +37,8 @@ def test_a_policy_says_where_it_is_from(on_pendulum):
 
 @parametrize_agents("TD3", "ACER")
 def test_the_summary_names_every_network_and_counts_its_parameters(make):
-    agent, lines = make(Counter()), []
+    agent = make(Counter())
+    lines = []
     agent.summary(print_fn=lines.append)
     text = "\n".join(lines)
     assert lines[0] == repr(agent) and "observation x: float32 (2,)" in lines and repr(agent.replay) in text

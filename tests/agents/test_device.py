@@ -95,7 +95,8 @@ def test_mixed_precision_learns_acts_and_exports(name, policy, jit, tmp_path):
         assert sum(moved) > len(moved) / 2
         agent.save(tmp_path / "agent")
         again = tfdpg.load_agent(tmp_path / "agent")
-        agent.learn(updates=3), again.learn(updates=3)
+        agent.learn(updates=3)
+        again.learn(updates=3)
         for x, y in zip(agent.get_weights(), again.get_weights(), strict=True):
             np.testing.assert_array_equal(x, y)
         seen = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)

@@ -72,8 +72,10 @@ def random_batch(seed, size=8):
 
 
 def test_one_pass_over_both_has_the_statistics_of_both_and_moves_them_once():
-    agent, batch = tfdpg.TD3("Pendulum-v1", **SMALL | CROSSQ), random_batch(0)
-    q, next_action = agent.q1, tf.constant(np.random.default_rng(1).uniform(-2, 2, (8, 1)), tf.float32)
+    agent = tfdpg.TD3("Pendulum-v1", **SMALL | CROSSQ)
+    batch = random_batch(0)
+    q = agent.q1
+    next_action = tf.constant(np.random.default_rng(1).uniform(-2, 2, (8, 1)), tf.float32)
     parts = [batch.observation, batch.next_observation], [batch.action, next_action]
     whole = q([tf.concat(part, axis=0) for part in parts], training=True)
     before = [np.array(layer.mean) for layer in q.layers if hasattr(layer, "warm_up")]
@@ -86,7 +88,8 @@ def test_one_pass_over_both_has_the_statistics_of_both_and_moves_them_once():
 
 
 def test_one_update_of_crossq_is_the_gradient_written_out():
-    agent, batch = tfdpg.TD3("Pendulum-v1", **SMALL | CROSSQ | {"q_optimizer": SGD, "beta_1": 0.9}), random_batch(0)
+    agent = tfdpg.TD3("Pendulum-v1", **SMALL | CROSSQ | {"q_optimizer": SGD, "beta_1": 0.9})
+    batch = random_batch(0)
     action_t = agent.smoothed_action(batch, tf.constant(1, tf.int64))
     critics = [agent.q1, agent.q2]
     start = [q.get_weights() for q in critics]

@@ -39,10 +39,8 @@ def first_step(make, **changes):
 @parametrize_agents("DDPG")
 def test_own_optimizers_are_copied_for_each_network(make):
     needs(make, "pi_optimizer")
-    pi, q = (
-        keras.optimizers.RMSprop(0.01),
-        keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5)),
-    )
+    pi = keras.optimizers.RMSprop(0.01)
+    q = keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5))
     agent = fitted(make, pi_optimizer=pi, q_optimizer=q, **EAGER)
     assert isinstance(agent.optimizers["pi"], keras.optimizers.RMSprop) and agent.optimizers["pi"] is not pi
     assert isinstance(agent.optimizers["q1"], keras.optimizers.SGD)
@@ -102,7 +100,8 @@ def test_ornstein_uhlenbeck_noise_explores_and_resumes(make, tmp_path):
 @parametrize_agents("DDPG")
 def test_the_noise_schedule_counts_environment_steps(make):
     needs(make, "act_noise_schedule")
-    env, schedule = Counter(length=50), tfdpg.exploration.Linear(steps=20)
+    env = Counter(length=50)
+    schedule = tfdpg.exploration.Linear(steps=20)
     agent = make(env, start_steps=0, update_after=1000, act_noise_schedule=schedule)
     agent.set_weights([0 * weight for weight in agent.get_weights()])  # away from the bounds
     observation, _ = env.reset()
@@ -117,7 +116,8 @@ def test_the_noise_schedule_counts_environment_steps(make):
 
 @parametrize_agents("ACER", "DDPG")
 def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
-    env, seen = Counter(), []
+    env = Counter()
+    seen = []
 
     def shaper(reward, step, steps):
         seen.append((step, steps))
@@ -168,7 +168,8 @@ def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_pat
     normal = (seen - held.mean(axis=0)) / (held.std(axis=0) + 1e-8)
     raw = make(env, normalize_observations=True)
     raw.set_weights(agent.get_weights())
-    raw.normalizers[0].mean.assign(np.zeros(2)), raw.normalizers[0].variance.assign(np.ones(2))
+    raw.normalizers[0].mean.assign(np.zeros(2))
+    raw.normalizers[0].variance.assign(np.ones(2))
     np.testing.assert_allclose(raw.predict(np.clip(normal, -5, 5).astype(np.float32)), shifted, rtol=1e-4, atol=1e-5)
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")
@@ -183,7 +184,8 @@ def test_dict_observations_are_normalised_but_for_one_hot_features(make):
     env = Counter(length=9, as_dict=True)
     agent = fitted(make, env, steps=60, normalize_observations=True, **EAGER)
     held = agent.replay.rows[: agent.observation_statistics.rows_seen, :3]
-    mean, variance = agent.normalizers[0].mean.numpy(), agent.normalizers[0].variance.numpy()
+    mean = agent.normalizers[0].mean.numpy()
+    variance = agent.normalizers[0].variance.numpy()
     np.testing.assert_allclose(mean, [*held[:, :2].mean(axis=0), 0, 0, 0], rtol=1e-5)
     np.testing.assert_allclose(variance, [*held[:, :2].var(axis=0), 1, 1, 1], rtol=1e-4)
 
@@ -201,7 +203,8 @@ def test_priorities_follow_the_td_errors(make, tmp_path):
         again.minibatch_builder.sampler.sample(agent.updates, 3)[0],
         agent.minibatch_builder.sampler.sample(agent.updates, 3)[0],
     )
-    agent.learn(updates=3), again.learn(updates=3)
+    agent.learn(updates=3)
+    again.learn(updates=3)
     for x, y in zip(agent.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(x, y)
     changed = tfdpg.load_agent(tmp_path / "agent", replay="uniform", alpha=None, beta=None, beta_steps=None)
@@ -216,7 +219,8 @@ def test_a_round_of_passes_takes_each_row_once(make):
     needs(make, "epochs_per_round")
     passes = {"update_every": 40, "update_after": 0, "epochs_per_round": 2, "run_eagerly": True}
     agent = make(Counter(), batch_size=8, **passes)
-    drawn, draw = [], agent.minibatch_builder.sampler.sample
+    drawn = []
+    draw = agent.minibatch_builder.sampler.sample
     agent.minibatch_builder.sampler.sample = lambda *args: drawn.append(draw(*args)) or drawn[-1]
     agent.fit(Counter(), epochs=1, steps_per_epoch=40, verbose=0)
     rows = np.concatenate([slots for slots, _ in drawn])

@@ -62,8 +62,10 @@ def one():
 
 def test_what_is_masked_or_not_learnt_from_changes_no_weight(one):
     agent, packed, learn = one
-    layout, real = layout_of(agent), packed[0][0]
-    before, valid = learn(packed), real[..., layout.valid] > 0
+    layout = layout_of(agent)
+    real = packed[0][0]
+    before = learn(packed)
+    valid = real[..., layout.valid] > 0
     rows = np.arange(real.shape[1])
     in_front = ~valid & (rows < BURN_IN)
     behind = ~valid & (rows > BURN_IN)
@@ -88,7 +90,8 @@ def test_what_is_masked_or_not_learnt_from_changes_no_weight(one):
 )
 def test_what_counts_changes_weights(one, columns, where):
     agent, packed, learn = one
-    layout, real = layout_of(agent), packed[0][0]
+    layout = layout_of(agent)
+    real = packed[0][0]
     rows = np.arange(real.shape[1])
     here = {"burn-in": rows == BURN_IN - 1, "learnt": rows == BURN_IN, "last": rows == BURN_IN + LENGTH + 1}[where]
     columns = getattr(layout, columns)
@@ -139,19 +142,20 @@ def test_an_update_on_a_batch_of_one_s_own_equals_one_on_what_is_drawn(n_step, s
     drawn, given = (make(tfdpg.TD3, **options) for _ in range(2))
     collect(drawn)
     episodes, rows = collect(given)
-    given.learn(updates=1), drawn.learn(updates=1)
-    slots, steps = given.minibatch_builder(given.updates, 1)[1][0], BURN_IN + LENGTH + n_step - 1
+    given.learn(updates=1)
+    drawn.learn(updates=1)
+    slots = given.minibatch_builder(given.updates, 1)[1][0]
+    steps = BURN_IN + LENGTH + n_step - 1
     batch = {name: np.zeros((len(slots), steps)) for name in ("masks", "terminations", "rewards")}
     batch |= {"observations": np.zeros((len(slots), steps + 1, 2)), "actions": np.zeros((len(slots), steps, 2))}
     for i, (number, t) in enumerate(map(rows.__getitem__, slots)):
-        episode, taken = episodes[number], len(episodes[number].actions)
+        episode = episodes[number]
+        taken = len(episodes[number].actions)
         for k, s in enumerate(range(t - BURN_IN, t - BURN_IN + steps)):
             if 0 <= s < taken:
-                batch["masks"][i, k], batch["actions"][i, k], batch["rewards"][i, k] = (
-                    1,
-                    episode.actions[s],
-                    episode.rewards[s],
-                )
+                batch["masks"][i, k] = 1
+                batch["actions"][i, k] = episode.actions[s]
+                batch["rewards"][i, k] = episode.rewards[s]
                 batch["terminations"][i, k] = bool(episode.terminated) and s == taken - 1
                 batch["observations"][i, k : k + 2] = episode.observations[s : s + 2]
     if stored:
@@ -172,7 +176,8 @@ def test_eager_updates_are_the_compiled_ones():
     weights = {}
     for run_eagerly in (False, True):
         agent = filled(run_eagerly=run_eagerly, **CLONING)
-        seen, real = [], agent.update
+        seen = []
+        real = agent.update
         agent.update = functools.partial(noted, seen, real)
         agent.learn(updates=3)
         weights[run_eagerly] = agent.get_weights()
@@ -193,7 +198,8 @@ def test_xla_computes_the_same_updates(recurrent):
 
 @pytest.mark.slow
 def test_many_updates_at_once_equal_one_by_one():
-    one, many = filled(), filled()
+    one = filled()
+    many = filled()
     for _ in range(7):
         one.learn(updates=1)
     many.learn(updates=7)

@@ -150,7 +150,8 @@ def test_an_encoder_may_be_a_sequential_model(tmp_path):
 
 def test_a_policy_takes_one_observation_at_a_time_and_predict_a_sequence():
     agent = recurrent_agent(Counter())
-    policy, sequence = agent.policy(), np.arange(6, dtype=np.float32).reshape(3, 2)
+    policy = agent.policy()
+    sequence = np.arange(6, dtype=np.float32).reshape(3, 2)
     for _ in range(2):
         actions = [policy(observation) for observation in sequence]
         np.testing.assert_allclose(actions, agent.predict(sequence), rtol=1e-5, atol=1e-6)
@@ -170,7 +171,8 @@ def test_shaped_rewards_are_not_remembered():
 
 
 def test_it_says_what_its_memory_is_and_what_states_take():
-    agent, lines = recurrent_agent(Counter(), recurrent=hard(), replay_size=1_000_000), []
+    agent = recurrent_agent(Counter(), recurrent=hard(), replay_size=1_000_000)
+    lines = []
     assert "recurrent=<LSTMCell>, " in repr(agent)
     agent.summary(print_fn=lines.append)
     table = "\n".join(lines)

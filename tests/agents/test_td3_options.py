@@ -62,7 +62,8 @@ def test_critics_may_differ_in_structure():
 
 def test_a_critic_on_own_basis_functions_is_fitted():
     """Q(s, a) = W · B(s, a) with B = [s², s a, a²], fitted to targets that such a W gives exactly."""
-    s, a = keras.Input((1,)), keras.Input((1,))
+    s = keras.Input((1,))
+    a = keras.Input((1,))
     basis = keras.layers.Concatenate()([s * s, s * a, a * a])
     weights = keras.layers.Dense(1, use_bias=False)
     q1 = keras.Model([s, a], weights(basis))
@@ -95,7 +96,8 @@ def test_targets_move_smoothly_periodically_or_both(every, polyak):
     for counter in range(1, 7):
         old = agent.targets["q1"].get_weights()[0]
         agent.update(BATCH, tf.constant(counter, tf.int64))
-        online, new = agent.networks["q1"].get_weights()[0], agent.targets["q1"].get_weights()[0]
+        online = agent.networks["q1"].get_weights()[0]
+        new = agent.targets["q1"].get_weights()[0]
         expected = polyak * old + (1 - polyak) * online if counter % every == 0 else old
         np.testing.assert_allclose(new, expected, rtol=1e-5)
 

@@ -22,7 +22,8 @@ def trained(make, ends, steps=40):
 
 def transitions(agent, packed):
     """The arrays of a drawn minibatch, by their names."""
-    layout, rows = TransitionLayout.of(agent.spec), packed[0][0]
+    layout = TransitionLayout.of(agent.spec)
+    rows = packed[0][0]
     columns = {"actions": layout.action, "rewards": layout.reward, "weights": layout.weight}
     columns |= {"observations": layout.observation, "next_observations": layout.next_observation}
     discount = rows[:, layout.discount]
@@ -31,8 +32,10 @@ def transitions(agent, packed):
 
 
 def windows(agent, packed):
-    layout, rows = WindowLayout.of(agent.spec, agent.replay.step_width), packed[0][0]
-    inner, act_dim = rows[:, :-1], agent.spec.act_dim
+    layout = WindowLayout.of(agent.spec, agent.replay.step_width)
+    rows = packed[0][0]
+    inner = rows[:, :-1]
+    act_dim = agent.spec.act_dim
     ended = inner[..., layout.acted] == 0
     assert ended.any(), "a cut is among them"
     return {
@@ -54,7 +57,8 @@ def test_it_equals_an_update_on_what_is_drawn(make):
     for part, repacked in zip(packed, given._pack(batch), strict=True):
         np.testing.assert_array_equal(part, repacked)
     before = given.updates
-    logs, expected = given.train_on_batch(batch), drawn.learn(updates=1)
+    logs = given.train_on_batch(batch)
+    expected = drawn.learn(updates=1)
     assert logs.keys() == expected.keys() and "loss" in logs and given.updates == before + 1
     np.testing.assert_allclose(list(logs.values()), list(expected.values()), rtol=1e-6)
     for mine, theirs in zip(given.get_weights(), drawn.get_weights(), strict=True):
@@ -80,7 +84,8 @@ def batch(td3):
 
 
 def test_what_is_left_out_is_gamma_and_1(td3, batch):
-    layout, (packed,) = TransitionLayout.of(td3.spec), td3._pack(batch)
+    layout = TransitionLayout.of(td3.spec)
+    (packed,) = td3._pack(batch)
     assert (packed[0, :, layout.discount] == np.float32(0.99)).all() and (packed[0, :, layout.weight] == 1).all()
     flat = {f"observations/{key}": value for key, value in batch.pop("observations").items()}
     np.testing.assert_array_equal(packed, td3._pack(batch | flat | {"truncations": np.ones(8, bool)})[0])
@@ -125,7 +130,8 @@ def test_without_compilation_the_same_is_learnt_and_python_runs_in_each_update(m
     numbers = {}
     for run_eagerly in (False, True):
         agent = make(env, run_eagerly=run_eagerly)
-        seen, real = [], agent.update
+        seen = []
+        real = agent.update
         agent.update = functools.partial(noted, seen, real)
         fit_briefly(agent, env, epochs=1, steps_per_epoch=30)
         numbers[run_eagerly] = agent.get_weights()

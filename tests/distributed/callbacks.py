@@ -12,7 +12,8 @@ class StopAfterReports(keras.callbacks.Callback):
 
     def __init__(self, directory, processes):
         super().__init__()
-        self.directory, self.processes = directory, processes
+        self.directory = directory
+        self.processes = processes
 
     def on_epoch_end(self, epoch, logs=None):
         self.model.stop_training = len(read_reports(self.directory)) >= self.processes

@@ -20,7 +20,10 @@ class ReportingCounter(Counter):
 
     def __init__(self, directory, raises_at=None, raises_in=None, sleep=0.0, length=5):
         super().__init__(length=length, ends="truncated")
-        self.directory, self.raises_at, self.raises_in, self.sleep = Path(directory), raises_at, raises_in, sleep
+        self.directory = Path(directory)
+        self.raises_at = raises_at
+        self.raises_in = raises_in
+        self.sleep = sleep
 
     def reset(self, *, seed=None, options=None):
         with open(self.directory / "seeds.txt", "a") as file:

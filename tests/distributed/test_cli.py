@@ -28,7 +28,8 @@ def train(*arguments):
 
 def test_an_unreachable_ray_leaves_nothing_behind(tmp_path, capsys):
     """The first test: where this process is connected to a Ray, that is the one that is used."""
-    run, options = tmp_path / "new", ["--actors", "2", "--ray-address", "127.0.0.1:1"]
+    run = tmp_path / "new"
+    options = ["--actors", "2", "--ray-address", "127.0.0.1:1"]
     assert train("--run-dir", run, *options) == 1
     assert "tfdpg: `ray_address` must be that of a Ray. Received: '127.0.0.1:1'" in capsys.readouterr().err
     assert not run.exists()

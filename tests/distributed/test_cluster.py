@@ -55,9 +55,12 @@ class FailureSequence(keras.callbacks.Callback):
 
     def __init__(self, cluster, directory):
         super().__init__()
-        self.cluster, self.directory = cluster, directory
+        self.cluster = cluster
+        self.directory = directory
         self.acts = iter((self.kill_a_worker, self.lose_a_node, self.bring_a_node, self.stop))
-        self.act, self.enough, self.steps = next(self.acts), 2, []
+        self.act = next(self.acts)
+        self.enough = 2
+        self.steps = []
 
     def on_epoch_end(self, epoch, logs=None):
         if len(read_reports(self.directory)) >= self.enough:

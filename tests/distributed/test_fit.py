@@ -188,7 +188,8 @@ class Killer(keras.callbacks.Callback):
 
     def __init__(self, directory):
         super().__init__()
-        self.directory, self.killed = directory, None
+        self.directory = directory
+        self.killed = None
 
     def on_epoch_end(self, epoch, logs=None):
         found = read_reports(self.directory)

@@ -11,7 +11,8 @@ from tfdpg.distributed.policies import policy_for_workers
 @pytest.mark.parametrize("backend", ["numpy", "tensorflow"])
 @pytest.mark.parametrize("options", [{"norm": "batch"}, {"blocks": 1, "hidden_units": (8,)}], ids=["batch", "blocks"])
 def test_workers_have_the_statistics_and_the_blocks(backend, options):
-    agent, rng = tfdpg.TD3("Pendulum-v1", **SMALL | options), np.random.default_rng(0)
+    agent = tfdpg.TD3("Pendulum-v1", **SMALL | options)
+    rng = np.random.default_rng(0)
     agent.pi.set_weights([w + rng.uniform(0.1, 0.5, w.shape) for w in agent.pi.get_weights()])
     agent.actor.refresh()
     policy, weights = policy_for_workers(agent, backend)

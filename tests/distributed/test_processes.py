@@ -57,7 +57,8 @@ def test_a_ray_that_is_started_here_listens_on_this_machine_only(local_ray):
     actor = processes.start_ray_actor(Go)
     with pytest.raises(ValueError, match="wrong"):
         ray.get(actor.wrong.remote())
-    sockets, names = listeners(), descendants()
+    sockets = listeners()
+    names = descendants()
     listening = [(names[pid], sockets[inode]) for pid in names for inode in inodes(pid) & sockets.keys()]
     assert [pair for pair in listening if not pair[1].is_loopback] == []
     found = {name for name, _ in listening}
@@ -70,7 +71,9 @@ def listeners():
     found = {}
     for file in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         for fields in map(str.split, file.read_text().splitlines()[1:]):
-            digits, state, inode = fields[1].partition(":")[0], fields[3], fields[9]
+            digits = fields[1].partition(":")[0]
+            state = fields[3]
+            inode = fields[9]
             if state == "0A":
                 words = [bytes.fromhex(digits[start : start + 8])[::-1] for start in range(0, len(digits), 8)]
                 address = ipaddress.ip_address(b"".join(words))
@@ -80,11 +83,13 @@ def listeners():
 
 def descendants():
     """The names of this process and of all that come from it, each by its ID."""
-    names, parents = {}, {}
+    names = {}
+    parents = {}
     for file in Path("/proc").glob("[0-9]*/status"):
         with contextlib.suppress(OSError):
             status = dict(re.findall(r"^(Name|Pid|PPid):\s*(.*)$", file.read_text(), re.MULTILINE))
-            names[int(status["Pid"])], parents[int(status["Pid"])] = status["Name"], int(status["PPid"])
+            names[int(status["Pid"])] = status["Name"]
+            parents[int(status["Pid"])] = int(status["PPid"])
     found = new = {os.getpid()}
     while new:
         new = {pid for pid, parent in parents.items() if parent in new}

@@ -30,7 +30,8 @@ class Credit:
 )
 def test_neither_side_runs_away_and_nothing_stops(chunk, actors, rate, tolerance, learner_is_faster):
     in_flight = 2 * actors * chunk
-    ahead, behind = tolerance * 100 * rate, rate * max(tolerance * 100, in_flight)
+    ahead = tolerance * 100 * rate
+    behind = rate * max(tolerance * 100, in_flight)
     limit = RateLimiter(ahead, behind)
     steps = updates = requested = 0
     for turn in range(2000):
@@ -39,11 +40,14 @@ def test_neither_side_runs_away_and_nothing_stops(chunk, actors, rate, tolerance
             moved += in_flight - requested
             requested = in_flight
         if requested and not (learner_is_faster and turn % 7 and limit.due):
-            steps, requested, moved = steps + chunk, requested - chunk, moved + 1
+            steps = steps + chunk
+            requested = requested - chunk
+            moved = moved + 1
             limit.earn(rate * chunk)
         if limit.due and (learner_is_faster or turn % 7 == 0):
             made = min(limit.due, 50)
-            updates, moved = updates + made, moved + 1
+            updates = updates + made
+            moved = moved + 1
             limit.spend(made)
         assert moved or limit.due, "deadlock"
         assert -ahead - 1e-6 <= rate * steps - updates <= behind + rate * in_flight + 1 + 1e-6
@@ -64,7 +68,8 @@ def test_nothing_is_due_before_it_is_earned():
 @pytest.mark.parametrize("changes", [{}, {"update_every": 1}, {"gradient_steps": 3}, {"update_every": "episode"}])
 def test_a_chunk_earns_what_its_steps_earn_one_by_one(changes, rng):
     ended = rng.random(300) < 0.1
-    whole, single = schedule(**changes), schedule(**changes)
+    whole = schedule(**changes)
+    single = schedule(**changes)
     earned = sum(scheduled_updates(whole, Credit(), part) for part in np.split(ended, [7, 8, 100, 199]))
     one_by_one = 0
     for end in ended:

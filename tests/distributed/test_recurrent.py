@@ -22,8 +22,11 @@ SHORT = {"epochs": 1, "steps_per_epoch": 60, "actors": 2, "chunk": 7, "verbose":
 
 def assert_states_are_the_policy_s(agent):
     """The states of each stored episode are those that the policy, as it is now, comes to on the same way."""
-    buffer, acts = agent.replay, agent.behaviour
-    width, after, followed = buffer.obs_width, buffer.obs_width + agent.spec.act_dim, 0
+    buffer = agent.replay
+    acts = agent.behaviour
+    width = buffer.obs_width
+    after = buffer.obs_width + agent.spec.act_dim
+    followed = 0
     for row in np.flatnonzero((buffer.successor[: buffer.size] != NONE) & (buffer.rows[: buffer.size, 1] == 0)):
         policy_state = acts.policy_state.fresh_copy()
         while buffer.successor[row] != NONE:
@@ -31,7 +34,8 @@ def assert_states_are_the_policy_s(agent):
             kept = policy_state.record_step(buffer.rows[row : row + 1, width:after])
             np.testing.assert_allclose(kept[0], buffer.rows[row, width:-1], atol=1e-5)
             policy_state.received(buffer.rows[row : row + 1, -1])
-            row, followed = buffer.successor[row], followed + 1
+            row = buffer.successor[row]
+            followed = followed + 1
     assert followed > 40
 
 

@@ -45,7 +45,9 @@ def transitions(segment):
 
 
 def test_it_stores_links_and_counts():
-    one, first, second = shard(), worker(0), worker(1)
+    one = shard()
+    first = worker(0)
+    second = worker(1)
     assert one.sample(0, 2) is None
     for request in (RolloutRequest(3, 0, 1, 0), RolloutRequest(2, 0, 1, 0), RolloutRequest(6, 0, 1, 0)):
         ack = one.store(0, first.rollout(None, 0, request))
@@ -56,7 +58,8 @@ def test_it_stores_links_and_counts():
 
 
 def test_a_chunk_that_comes_again_is_stored_once_and_a_gap_is_not_bridged():
-    one, first = shard(), worker()
+    one = shard()
+    first = worker()
     chunks = [first.rollout(None, 0, RolloutRequest(3, 0, 1, 0)) for _ in range(3)]
     once = one.store(0, chunks[0])
     assert one.store(0, chunks[0]) == once
@@ -65,7 +68,8 @@ def test_a_chunk_that_comes_again_is_stored_once_and_a_gap_is_not_bridged():
 
 
 def test_rows_whose_steps_are_not_counted_are_left_out():
-    one, workers = shard(), [worker(0), worker(1)]
+    one = shard()
+    workers = [worker(0), worker(1)]
     for steps in (3, 5, 4):
         for env_index in (0, 1):
             ack = one.store(env_index, workers[env_index].rollout(None, 0, RolloutRequest(steps, 0, 1, 0)))
@@ -79,7 +83,8 @@ def test_rows_whose_steps_are_not_counted_are_left_out():
 
 
 def test_rows_that_were_overwritten_need_not_be_left_out():
-    one, first = shard(size=20), worker()
+    one = shard(size=20)
+    first = worker()
     for _ in range(5):
         ack = one.store(0, first.rollout(None, 0, RolloutRequest(4, 0, 1, 0)))
     assert transitions(one.rows(ack.process_id, {0: 12})[0]) == 8
@@ -87,7 +92,9 @@ def test_rows_that_were_overwritten_need_not_be_left_out():
 
 @pytest.mark.parametrize("replay", ["uniform", "prioritized"])
 def test_it_draws_what_a_ring_would_and_learns_priorities(replay):
-    one, first, layout = shard(replay=replay), worker(), TransitionLayout.of(SPEC)
+    one = shard(replay=replay)
+    first = worker()
+    layout = TransitionLayout.of(SPEC)
     one.store(0, first.rollout(None, 0, RolloutRequest(20, 0, 1, 0)))
     sampled = one.sample(5, 4)
     (packed,) = sampled.packed
@@ -102,7 +109,8 @@ def test_it_draws_what_a_ring_would_and_learns_priorities(replay):
 
 
 def test_errors_of_overwritten_rows_are_ignored():
-    one, first = shard(size=20, replay="prioritized"), worker()
+    one = shard(size=20, replay="prioritized")
+    first = worker()
     one.store(0, first.rollout(None, 0, RolloutRequest(12, 0, 1, 0)))
     sampled = one.sample(0, 1)
     one.store(0, first.rollout(None, 0, RolloutRequest(16, 0, 1, 0)))
@@ -117,7 +125,8 @@ def test_sequences_are_drawn_from_shards_and_errors_of_their_steps_come_back():
     make_minibatch_builder = functools.partial(
         sequence_minibatches, **how, **OPTIONS | {"replay": "prioritized", "alpha": 1.0}
     )
-    one, first = ReplayShard(SPEC, (20, None, SPEC.act_dim, False, True), make_minibatch_builder, False), worker()
+    one = ReplayShard(SPEC, (20, None, SPEC.act_dim, False, True), make_minibatch_builder, False)
+    first = worker()
     one.store(0, first.rollout(None, 0, RolloutRequest(12, 0, 1, 0)))
     sampled = one.sample(0, 4)
     (packed,) = sampled.packed
@@ -166,7 +175,8 @@ def test_images_are_split_too():
 
 def test_merged_moments_are_those_of_everything(rng):
     parts = [rng.normal(size=(n, 2)).astype(np.float32) * 3 + n for n in (5, 1, 40)]
-    merged, whole = RunningStatistics(SPEC), RunningStatistics(SPEC)
+    merged = RunningStatistics(SPEC)
+    whole = RunningStatistics(SPEC)
     for part in parts:
         one = RunningStatistics(SPEC)
         one.update((part,))

@@ -78,7 +78,8 @@ class Killer(keras.callbacks.Callback):
 
     def __init__(self):
         super().__init__()
-        self.killed, self.alive = None, 0
+        self.killed = None
+        self.alive = 0
 
     def on_epoch_end(self, epoch, logs=None):
         shard = self.model.learner.remote_replay._shards[1]
@@ -116,17 +117,20 @@ class StopsShard(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
         self.pid = self.stopped = self.process_id = None
-        self.seconds, self.updates = [], []
+        self.seconds = []
+        self.updates = []
 
     def on_epoch_begin(self, epoch, logs=None):
-        self.began, self.before = time.monotonic(), self.model.updates
+        self.began = time.monotonic()
+        self.before = self.model.updates
 
     def on_epoch_end(self, epoch, logs=None):
         shard = self.model.learner.remote_replay._shards[1]
         if self.pid is None:
             if epoch and shard.rows > 100:
                 self.pid = ray.get(shard.actor.__ray_call__.remote(lambda _: os.getpid()))
-                self.stopped, self.process_id = epoch, shard.process_id
+                self.stopped = epoch
+                self.process_id = shard.process_id
                 os.kill(self.pid, signal.SIGSTOP)
             return
         if epoch <= self.stopped + 2:
@@ -140,7 +144,8 @@ class StopsShard(keras.callbacks.Callback):
 @pytest.mark.slow
 def test_a_shard_that_does_not_answer_blocks_nobody_and_loses_nothing_that_was_saved(local_ray, tmp_path):
     agent = AGENTS["DDPG"](Counter(), replay_size=200_000)
-    checkpoint, stops = Checkpoint(tmp_path / "checkpoints", keep=1), StopsShard()
+    checkpoint = Checkpoint(tmp_path / "checkpoints", keep=1)
+    stops = StopsShard()
     options = SHORT | {"epochs": 10**6, "steps_per_epoch": 200, "callbacks": [checkpoint, stops]}
     with pytest.warns(UserWarning) as caught:
         distributed.fit(agent, functools.partial(ReportingCounter, tmp_path), **options)

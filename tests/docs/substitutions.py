@@ -71,16 +71,19 @@ def prepare(page, directory):
         shutil.copytree(ROOT / files, directory / files)
     names = {"__name__": "__main__", "SMALL": SMALL, "ACER": ACER}
     if page == "docs/serving.md":
-        env, cartpole = gym.make("HalfCheetah-v5"), gym.make("CartPole-v1")
+        env = gym.make("HalfCheetah-v5")
+        cartpole = gym.make("CartPole-v1")
         tfdpg.ACER(cartpole, **ACER).export(directory / "exported_models/acer-cartpole")
         tfdpg.TD3("Pendulum-v1", recurrent="lstm", **SMALL).export(directory / "exported_models/td3-lstm-pendulum")
-        observation, action = env.reset(seed=0)[0], env.action_space.sample()
+        observation = env.reset(seed=0)[0]
+        action = env.action_space.sample()
         names |= {"directory": str(directory / "exported_models/td3-halfcheetah/1")}
         names |= {"observations": np.stack([observation, observation])}
         names |= {"observation": observation, "action": action, "cartpole_observation": cartpole.reset(seed=0)[0]}
         names |= {"pendulum_observation": gym.make("Pendulum-v1").reset(seed=0)[0]}
     if page == "docs/offline.md":
-        env, agent = gym.make("Pendulum-v1"), tfdpg.TD3("Pendulum-v1", **SMALL)
+        env = gym.make("Pendulum-v1")
+        agent = tfdpg.TD3("Pendulum-v1", **SMALL)
         signatures = tf.saved_model.load(str(agent.export(directory / "served"))).signatures
         clients = [Client(env, "robot-1"), Client(gym.make("Pendulum-v1"), "robot-2")]
         write(directory / "serving_logs", [client.step(signatures) for _ in range(4) for client in clients])

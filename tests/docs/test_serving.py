@@ -23,7 +23,8 @@ from tfdpg import export
 
 PAGE = "docs/serving.md"
 MODEL = "exported_models/td3-halfcheetah"
-X, A = np.zeros((1, 17), np.float32), np.array([[0.5, 0, 0, 0, 0, -0.5]], np.float32)
+X = np.zeros((1, 17), np.float32)
+A = np.array([[0.5, 0, 0, 0, 0, -0.5]], np.float32)
 BATCHING = {"max_batch_size", "batch_timeout_micros", "max_enqueued_batches", "num_batch_threads"}
 
 
@@ -69,7 +70,8 @@ def test_what_curl_asks_is_answered(policy, tmp_path):
     with serving(ROOT / MODEL) as client:
         code = "; echo; ".join(lines[2:])
         printed = shell("\n".join([*lines[:2], code]), tmp_path, client.ports)
-    decoder, answers = json.JSONDecoder(), []
+    decoder = json.JSONDecoder()
+    answers = []
     while printed := printed.lstrip():
         answer, end = decoder.raw_decode(printed)
         printed = printed[end:]
@@ -117,7 +119,8 @@ def test_the_programs_say_what_the_policy_says(policy, tmp_path):
     for line, expected in zip(lines, 2 * [policy(X)[0], policy.q1(X, A)], strict=True):
         close([float(number) for number in line.split()], expected)
     rng = np.random.default_rng(0)
-    x, a = rng.standard_normal((50, 17)).astype(np.float32), rng.uniform(-1, 1, (50, 6)).astype(np.float32)
+    x = rng.standard_normal((50, 17)).astype(np.float32)
+    a = rng.uniform(-1, 1, (50, 6)).astype(np.float32)
     np.savetxt(tmp_path / "rows", np.concatenate([x, a], axis=1), fmt="%.9g")
     for program in ("./session", "./load_saved_model"):
         close(shell(f"{program} {MODEL}/1 q2 q2 x=17 a=6 < rows", tmp_path).split(), policy.q2(x, a))

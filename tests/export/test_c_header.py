@@ -93,8 +93,10 @@ def run(directory, actor, observations, compiler=("cc", "-std=c99")):
 def test_c_acts_as_numpy_does(tmp_path, kind):
     agent = KINDS[kind]()
     for normalizer in agent.normalizers:
-        normalizer.mean.assign([0.3, -0.2, 1.0]), normalizer.variance.assign([2.0, 0.5, 4.0])
-    space, actor = agent.spec.observation_space, agent.actor.numpy_policy()
+        normalizer.mean.assign([0.3, -0.2, 1.0])
+        normalizer.variance.assign([2.0, 0.5, 4.0])
+    space = agent.spec.observation_space
+    actor = agent.actor.numpy_policy()
     space.seed(0)
     observations = [space.sample() for _ in range(6)]
     recurrent_spec = agent.recurrent_spec and agent.recurrent_spec._replace(stored=False)
@@ -139,7 +141,8 @@ static inline int model_pi(const float *x, float *a) {
 @pytest.mark.parametrize("change", ["weight", "inputs"])
 def test_what_was_changed_is_noticed(plain, monkeypatch, tmp_path, change):
     def changed(*given):
-        actor, (text, weights) = given[0], c_header(*given)
+        actor = given[0]
+        text, weights = c_header(*given)
         if change == "weight":
             weight = actor.layers[-1].kernel[1, 0]
             assert text.count(f"{weight:.9g}f") == 1
@@ -208,7 +211,9 @@ def answers(directory, compiler, weights, observations):
 @pytest.fixture
 def nonfinite_observations():
     observations = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
-    observations[2, 1], observations[3, 0], observations[4] = np.nan, np.inf, -np.inf
+    observations[2, 1] = np.nan
+    observations[3, 0] = np.inf
+    observations[4] = -np.inf
     return observations
 
 
@@ -238,7 +243,9 @@ def test_two_headers_in_one_program_compute_what_their_saved_models_do(plain, no
     convert(version, tmp_path / "one", "c", prefix="car")
     two = convert(plain, tmp_path / "two", "c", prefix="plain", weights_in_c_file=True)
     assert json.loads((two / "tfdpg.json").read_text())["files"].keys() == {"policy.h", "policy.c"}
-    car, policy, expected = tfdpg.load(version), tfdpg.load(plain), []
+    car = tfdpg.load(version)
+    policy = tfdpg.load(plain)
+    expected = []
     for row in nonfinite_observations:
         action = policy(row)
         expected.append([*car(row), *action, policy.q1(row, action)])

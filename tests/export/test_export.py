@@ -119,7 +119,8 @@ def assert_computes(agent, found, observations, actions):
 
 @pytest.mark.slow
 def test_saved_model_cli_runs_every_signature(td3, exported, tmp_path):
-    x, a = np.ones((2, 3), np.float32), np.ones((2, 1), np.float32)
+    x = np.ones((2, 3), np.float32)
+    a = np.ones((2, 1), np.float32)
     outputs = {"pi": "pi", "serving_default": "pi", "q1": "q1", "q2": "q2"}
     commands = []
     for signature, output in outputs.items():
@@ -169,7 +170,8 @@ def test_every_observation_space_is_served_raw(space, tmp_path):
 
 
 def test_versions_count_up_and_the_newest_is_loaded(tmp_path):
-    agent, observation = tfdpg.DDPG(gym.make("Pendulum-v1"), **SMALL), np.array([-1.0, 1.0, 3.0])
+    agent = tfdpg.DDPG(gym.make("Pendulum-v1"), **SMALL)
+    observation = np.array([-1.0, 1.0, 3.0])
     (tmp_path / "model/7").mkdir(parents=True)
     assert agent.export(tmp_path / "model").name == "8"
     agent.set_weights([weight * 0 for weight in agent.get_weights()])
@@ -183,7 +185,8 @@ def test_versions_count_up_and_the_newest_is_loaded(tmp_path):
 @pytest.mark.parametrize("name", ["[a]*?", "a\\*b"])
 def test_a_path_may_hold_characters_of_patterns(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    agent, observation = tfdpg.DDPG("Pendulum-v1", **SMALL), np.array([-1.0, 1.0, 3.0], np.float32)
+    agent = tfdpg.DDPG("Pendulum-v1", **SMALL)
+    observation = np.array([-1.0, 1.0, 3.0], np.float32)
     version = agent.export(f"{name}/model")
     np.testing.assert_allclose(tfdpg.load(version)(observation), agent(observation), rtol=1e-4)
     with verification.in_session(version) as run:
@@ -246,7 +249,8 @@ def test_verification_sees_the_export_trap(tmp_path):
 
 
 def test_verification_compares_every_signature(td3, exported):
-    observation, action = np.ones((7, 3), np.float32), np.ones((7, 1), np.float32)
+    observation = np.ones((7, 3), np.float32)
+    action = np.ones((7, 1), np.float32)
     cases: dict = {"pi": [{"x": observation}]} | {name: [{"x": observation, "a": action}] for name in ("q1", "q2")}
 
     def reference(name, offset=0.0):

@@ -36,7 +36,8 @@ class TwoStepObservation(gym.ObservationWrapper):
         self._former = np.zeros(3, np.float32)
 
     def observation(self, observation):
-        former, self._former = self._former, observation
+        former = self._former
+        self._former = observation
         return {"former": 10 * former + 30, "latter": observation}
 
 
@@ -100,7 +101,8 @@ def references(agent):
 
 @whole_formats
 def test_a_process_without_tensorflow_computes_what_the_agent_does(agent, exported, format, tmp_path):
-    rng, directory = np.random.default_rng(0), exported(format)
+    rng = np.random.default_rng(0)
+    directory = exported(format)
     for count in (1, 5):
         observations = {name: rng.normal(size=(count, 3)).astype(np.float32) for name in ("former", "latter")}
         actions = rng.uniform(-2, 2, (count, 1)).astype(np.float32)
@@ -137,7 +139,8 @@ def test_a_mutated_weight_is_noticed(agent, source, format, files):
     (kernel,) = (each.numpy() for each in agent.networks["pi"].trainable_variables if each.shape == (16, 16))
     weight = kernel.flat[np.argmax(np.abs(kernel))]
     file = directory / written["pi"]
-    before, after = struct.pack("<f", weight), struct.pack("<f", weight + 0.1)
+    before = struct.pack("<f", weight)
+    after = struct.pack("<f", weight + 0.1)
     assert file.read_bytes().count(before) >= 1
     file.write_bytes(file.read_bytes().replace(before, after))
     with pytest.raises(export.ExportError, match="The signature 'pi' differs from the agent by up to"):

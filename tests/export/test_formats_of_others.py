@@ -47,12 +47,14 @@ def test_an_episode_with_a_memory(format, tmp_path):
     assert names == {"inputs": ["x", "a_before", "r_before", "h", "c"], "outputs": ["pi", f"h{after}", f"c{after}"]}
     left_out = {} if format == "onnx" else dict.fromkeys(("q1", "q2"), "LiteRT has no TensorListReserve")
     assert description["left_out"] == left_out
-    saved, rng = agent.export(tmp_path / "saved"), np.random.default_rng(0)
+    saved = agent.export(tmp_path / "saved")
+    rng = np.random.default_rng(0)
     policy = tfdpg.load(saved)
     with FORMATS[format].run(Source.open(saved), directory) as run:
         given = run("initial_state", {"batch": np.array(2, np.int32)})
         for _ in range(4):
-            observation, reward = rng.normal(size=(2, 3)).astype(np.float32), rng.normal(size=2).astype(np.float32)
+            observation = rng.normal(size=(2, 3)).astype(np.float32)
+            reward = rng.normal(size=2).astype(np.float32)
             step = run("pi", {"x": observation, **given})
             np.testing.assert_allclose(step["pi"], policy(observation), rtol=1e-4, atol=1e-5)
             policy.received(reward)

@@ -31,7 +31,9 @@ def incomplete_versions(directory):
 
 
 def test_who_polls_never_sees_half_a_model(tmp_path):
-    over, seen, polls = threading.Event(), [], 0
+    over = threading.Event()
+    seen = []
+    polls = 0
 
     def write():
         try:

@@ -43,9 +43,11 @@ def interpreter(kind, file):
 @pytest.mark.parametrize("name", ["acer-pendulum", pytest.param("td3-lstm-pendulum", marks=pytest.mark.slow)])
 def test_the_policy_runs_where_no_signature_is_named(converted, name, kind):
     policy = tfdpg.load(MODELS / name)
-    runtime, observation = interpreter(kind, converted(name)), np.array([[0.6, 0.8, -0.5]], np.float32)
+    runtime = interpreter(kind, converted(name))
+    observation = np.array([[0.6, 0.8, -0.5]], np.float32)
     runtime.allocate_tensors()
-    inputs, outputs = runtime.get_input_details(), runtime.get_output_details()
+    inputs = runtime.get_input_details()
+    outputs = runtime.get_output_details()
     state = [] if policy.recurrent_spec is None else ["a_before", "h", "c"]
     assert [one["name"] for one in inputs] == ["x", *state]
     assert [one["name"] for one in outputs] == ["pi", *(f"{part}_next" for part in state[1:])]
@@ -61,8 +63,10 @@ def test_the_policy_runs_where_no_signature_is_named(converted, name, kind):
 @pytest.mark.parametrize("name", ["d4pg-scalar-pendulum", pytest.param("acer-pendulum", marks=pytest.mark.slow)])
 def test_each_output_is_a_tensor_of_its_own(converted, name, kind):
     """Although `q1` and `q2` of an agent with one critic are equal, and so are the outputs of `z` of a scalar one."""
-    runtime, policy = interpreter(kind, converted(name)), tfdpg.load(MODELS / name)
-    x, a = np.array([[0.6, 0.8, -0.5], [1, 0, 0]], np.float32), np.array([[0.5], [-2]], np.float32)
+    runtime = interpreter(kind, converted(name))
+    policy = tfdpg.load(MODELS / name)
+    x = np.array([[0.6, 0.8, -0.5], [1, 0, 0]], np.float32)
+    a = np.array([[0.5], [-2]], np.float32)
     inputs = {"x": x, "a": a, "levels": np.full((2, 3), 0.5, np.float32)}
     for signature, names in runtime.get_signature_list().items():
         runner = runtime.get_signature_runner(signature)
@@ -92,7 +96,8 @@ def test_a_fixed_batch_runs_in_the_compiled_model(converted):
     from ai_edge_litert.compiled_model import CompiledModel
 
     file = converted("d4pg-scalar-pendulum", 7)
-    model, x = CompiledModel.from_file(str(file)), np.linspace(-1, 1, 21, dtype=np.float32).reshape(7, 3)
+    model = CompiledModel.from_file(str(file))
+    x = np.linspace(-1, 1, 21, dtype=np.float32).reshape(7, 3)
     buffers = {"x": model.create_input_buffer_by_name("pi_and_q", "x")}
     answers = {key: model.create_output_buffer_by_name("pi_and_q", key) for key in ("pi", "q1", "q2")}
     buffers["x"].write(x)

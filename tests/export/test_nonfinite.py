@@ -85,7 +85,8 @@ def test_rows_that_are_not_finite_are_answered_as_such_by_every_policy(made, kin
     if kind != "custom":
         policies["numpy"] = policy.numpy()
     for name, act in policies.items():
-        expected, found = act(finite), act(nonfinite)
+        expected = act(finite)
+        found = act(nonfinite)
         assert found.dtype == expected.dtype and found.shape == expected.shape, name
         np.testing.assert_array_equal(found[[0, 4, 5]], expected[[0, 4, 5]], err_msg=name)
         if kind == "discrete":
@@ -130,9 +131,12 @@ def test_a_recurrent_policy_goes_on_as_if_the_observation_had_not_come(made, whi
         "policy": agent.policy,
     }[which]
     rows = np.random.default_rng(0).normal(size=(4, 3, 3)).astype(np.float32)
-    nonfinite, policy, other = rows[1].copy(), make(), make()
+    nonfinite = rows[1].copy()
+    policy = make()
+    other = make()
     nonfinite[1, 2] = bad
-    expected, found = [], []
+    expected = []
+    found = []
     for observation in (rows[0], rows[1], nonfinite, rows[2], rows[3]):
         action = policy(observation)
         if observation is nonfinite:
@@ -154,21 +158,22 @@ def test_what_was_done_instead_is_remembered_and_nan_is_not(made):
     for policy in policies:
         policy(rows[0])
     assert np.isnan(policies[0](np.full(3, np.nan))).all() and np.isnan(policies[1](np.full(3, np.nan))).all()
-    default_action, corrected_action = (
-        policies[0](rows[1], action_before=[np.nan]),
-        policies[1](rows[1], action_before=[2.0]),
-    )
+    default_action = policies[0](rows[1], action_before=[np.nan])
+    corrected_action = policies[1](rows[1], action_before=[2.0])
     np.testing.assert_array_equal(default_action, policies[2](rows[1]))
     assert not np.allclose(corrected_action, default_action)
 
 
 def test_a_sequence_goes_on_as_if_the_step_had_not_come(made):
     agent, version = made("lstm")
-    policy, rng = tfdpg.load(version), np.random.default_rng(2)
+    policy = tfdpg.load(version)
+    rng = np.random.default_rng(2)
     x, a, r = (rng.normal(size=size).astype(np.float32) for size in ((6, 3), (6, 1), (6,)))
     a = np.clip(a, -2, 2)
     for bad in BAD:
-        with_step, acts, rewards = np.insert(x, 3, x[3], axis=0), np.insert(a, 3, bad, axis=0), np.insert(r, 3, r[2])
+        with_step = np.insert(x, 3, x[3], axis=0)
+        acts = np.insert(a, 3, bad, axis=0)
+        rewards = np.insert(r, 3, r[2])
         with_step[3, 1] = bad
         found = policy.q1(with_step, acts, rewards)
         assert np.isnan(found[3])
@@ -218,12 +223,15 @@ def test_other_formats_do_as_the_saved_model_does(made, tmp_path, format, kind):
     if missing:
         pytest.skip(f"{missing} are not installed")
     agent, version = made(kind)
-    directory, source = convert(version, tmp_path / "model", format), Source.open(version)
+    directory = convert(version, tmp_path / "model", format)
+    source = Source.open(version)
     inputs = {name: values.copy() for name, values in source.cases["pi"][-1].items()}
     leaf = next(leaf.name for leaf in agent.spec.leaves if leaf.dtype == "float32")
-    inputs[leaf][1], inputs[leaf][4, 0] = np.nan, np.inf
+    inputs[leaf][1] = np.nan
+    inputs[leaf][4, 0] = np.inf
     with FORMATS[format].run(source, directory) as run, in_session(version) as in_tensorflow:
-        expected, found = in_tensorflow("pi", inputs), run("pi", inputs)
+        expected = in_tensorflow("pi", inputs)
+        found = run("pi", inputs)
         for name, values in expected.items():
             np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=1e-5, equal_nan=True)
         assert (expected["pi"][[1, 4]] == -1).all() or np.isnan(expected["pi"][[1, 4]]).all()

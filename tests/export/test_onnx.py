@@ -50,7 +50,8 @@ SLOW = [
 @pytest.mark.parametrize("runtime", [onnx_runtime, open_vino])
 @pytest.mark.parametrize("name", ["ddpg-pendulum", *SLOW])
 def test_a_runtime_computes_what_the_policy_does(converted, name, runtime):
-    policy, rng = tfdpg.load(MODELS / name), np.random.default_rng(0)
+    policy = tfdpg.load(MODELS / name)
+    rng = np.random.default_rng(0)
     directory = converted(name)
     for rows in (1, 7):
         x = rng.normal(size=(rows, *policy.spec.shapes["x"])).astype(np.float32)
@@ -68,9 +69,11 @@ def test_a_runtime_computes_what_the_policy_does(converted, name, runtime):
 @pytest.mark.slow
 @pytest.mark.parametrize("runtime", [onnx_runtime, open_vino])
 def test_a_runtime_steps_a_recurrent_policy(converted, runtime):
-    policy, directory = tfdpg.load(MODELS / "td3-lstm-pendulum"), converted("td3-lstm-pendulum")
+    policy = tfdpg.load(MODELS / "td3-lstm-pendulum")
+    directory = converted("td3-lstm-pendulum")
     given = runtime(directory / "initial_state.onnx")({"batch": np.array(2, np.int32)})
-    pi, rng = runtime(directory / "pi.onnx"), np.random.default_rng(0)
+    pi = runtime(directory / "pi.onnx")
+    rng = np.random.default_rng(0)
     for _ in range(4):
         x = rng.normal(size=(2, 3)).astype(np.float32)
         found = pi({"x": x, **given})

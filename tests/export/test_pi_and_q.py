@@ -25,7 +25,8 @@ def exported(tmp_path_factory):
 
     @functools.cache
     def of(name):
-        agent, rng = AGENTS[name](gym.make("Pendulum-v1")), np.random.default_rng(1)
+        agent = AGENTS[name](gym.make("Pendulum-v1"))
+        rng = np.random.default_rng(1)
         agent.set_weights([weight + rng.normal(0, 0.1, weight.shape) for weight in agent.get_weights()])
         return agent, agent.export(tmp_path_factory.mktemp(name) / "model")
 

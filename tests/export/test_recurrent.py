@@ -95,11 +95,13 @@ def episodes(policy, rewards):
 def test_a_client_carries_the_state(kind, exported):
     agent, directory = exported(kind)
     run, names = in_session(directory)
-    states, before = set(STATES[kind]), {"a_before": kind != "stacked", "r_before": kind == "lstm"}
+    states = set(STATES[kind])
+    before = {"a_before": kind != "stacked", "r_before": kind == "lstm"}
     recurrent_inputs = states | {name for name, is_used in before.items() if is_used}
     assert names["pi"] == names["serving_default"] == ({"x"} | recurrent_inputs, {"pi"} | states)
     assert names["initial_state"] == ({"batch"}, recurrent_inputs)
-    given, actions = run("initial_state", batch=NUM_ENVS), []
+    given = run("initial_state", batch=NUM_ENVS)
+    actions = []
     for name, start in (("a_before", np.ones((NUM_ENVS, 1))), ("r_before", np.zeros(NUM_ENVS))):
         if before[name]:
             np.testing.assert_array_equal(given[name], start)
@@ -126,7 +128,9 @@ def test_critics_judge_episodes(kind, exported):
     rewards = {"r": R} if kind == "lstm" else {}
     for name in ("q1", "q2"):
         critic = agent.networks.get(name, agent.networks["q1"])
-        state, expected, before = np.zeros((NUM_ENVS, critic.rnn.state_width), np.float32), [], []
+        state = np.zeros((NUM_ENVS, critic.rnn.state_width), np.float32)
+        expected = []
+        before = []
         for t in range(TIME):
             previous_inputs = (
                 [np.clip(A[:, t - 1], -1, 3) if t else np.ones((NUM_ENVS, 1))] if kind != "stacked" else []
@@ -139,8 +143,10 @@ def test_critics_judge_episodes(kind, exported):
         assert names[name] == ({"x", "a", *rewards}, {name})
         found = run(name, x=X, a=A, **rewards)[name]
         np.testing.assert_allclose(found, np.stack(expected, axis=1), rtol=1e-4, atol=1e-5)
-    policy, more = tfdpg.load(directory), {"reward": R} if rewards else {}
-    in_box, one = np.clip(A, -1, 3), {"reward": R[1]} if rewards else {}
+    policy = tfdpg.load(directory)
+    more = {"reward": R} if rewards else {}
+    in_box = np.clip(A, -1, 3)
+    one = {"reward": R[1]} if rewards else {}
     values = run("q1", x=X, a=in_box, **rewards)["q1"]
     np.testing.assert_allclose(policy.q1(X, in_box, **more), values, rtol=1e-5)
     np.testing.assert_allclose(policy.q1(X[1], in_box[1], **one), values[1], rtol=1e-4, atol=1e-5)
@@ -150,7 +156,8 @@ def test_critics_judge_episodes(kind, exported):
 @pytest.mark.slow
 def test_the_distribution_of_the_return_is_one_for_each_step(exported):
     agent, directory = exported("stacked")
-    policy, run = tfdpg.load(directory), in_session(directory)[0]
+    policy = tfdpg.load(directory)
+    run = in_session(directory)[0]
     z = policy.z(X, A, [0.1, 1.0])
     np.testing.assert_allclose((z["probs"] * z["atoms"]).sum(axis=2), policy.q1(X, A), rtol=1e-4, atol=1e-3)
     assert z["cvar"].shape == z["quantiles"].shape == (NUM_ENVS, TIME, 2)
@@ -166,7 +173,8 @@ def test_the_distribution_of_the_return_is_one_for_each_step(exported):
 def test_what_steps_wrongly_is_not_exported(wrong, tmp_path):
     """Each signature does what it says, and yet they do not go together."""
     agent = tfdpg.DDPG(Lopsided(), recurrent="lstm", **SMALL)
-    pi, begin = agent.signatures["pi"], agent.signatures["initial_state"]
+    pi = agent.signatures["pi"]
+    begin = agent.signatures["initial_state"]
     if wrong == "start":
         agent.signatures["initial_state"] = begin._replace(
             compute=lambda _, batch: begin.compute(_, batch) | {"a_before": tf.zeros([batch, 1])}
@@ -200,7 +208,8 @@ def test_warm_up_requests_and_metadata(exported):
     _, directory = exported("lstm")
     records = tf.data.TFRecordDataset(str(directory / "assets.extra/tf_serving_warmup_requests"))
     requests = [prediction_log_pb2.PredictionLog.FromString(record.numpy()).predict_log.request for record in records]
-    signatures, requested = tf.saved_model.load(str(directory)).signatures, set()
+    signatures = tf.saved_model.load(str(directory)).signatures
+    requested = set()
     for request in requests:
         inputs = {key: tf.constant(tf.make_ndarray(value)) for key, value in request.inputs.items()}
         signatures[request.model_spec.signature_name](**inputs)
@@ -232,7 +241,8 @@ def test_an_evaluation_carries_the_state(kind, exported):
 @pytest.mark.slow
 def test_each_sub_environment_begins_anew_by_itself(exported):
     policy = tfdpg.load(exported("gru")[1])
-    first, second = policy(X[:, 0]), policy(X[:, 0])
+    first = policy(X[:, 0])
+    second = policy(X[:, 0])
     assert (np.abs(first - second) > 1e-6).all()
 
     def which_are_reset(reset):
@@ -265,7 +275,8 @@ def test_what_was_done_counts_and_not_what_was_said(exported):
         return policy(X[:, 1], action_before)
 
     policy.reset()
-    said, own = policy(X[:, 0]), second(None)
+    said = policy(X[:, 0])
+    own = second(None)
     np.testing.assert_array_equal(second(said), own)
     executed = second(np.full((NUM_ENVS, 1), 2.5))
     assert (np.abs(executed - own) > 1e-6).all()

@@ -16,7 +16,8 @@ OUTPUTS = {"categorical": {"atoms", "probs"}, "mixture": {"weights", "means", "s
 kinds = pytest.mark.parametrize(
     "kind", [kind if kind == "categorical" else pytest.param(kind, marks=pytest.mark.slow) for kind in OUTPUTS]
 )
-X, A = np.array([[1, 0, 0.5], [0, 1, -3.0]], np.float32), np.array([[1.5], [-0.5]], np.float32)
+X = np.array([[1, 0, 0.5], [0, 1, -3.0]], np.float32)
+A = np.array([[1.5], [-0.5]], np.float32)
 
 
 @pytest.fixture(scope="module")

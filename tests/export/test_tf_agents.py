@@ -19,7 +19,8 @@ from tfdpg.export import verify as verification
 from tfdpg.export.tf_agents import with_signatures_of
 
 X = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
-REWARD, DISCOUNT = np.array([0.5, -1, 2], np.float32), np.ones(3, np.float32)
+REWARD = np.array([0.5, -1, 2], np.float32)
+DISCOUNT = np.ones(3, np.float32)
 STEP = {"0/step_type": ("int32", [None]), "0/reward": ("float32", [None]), "0/discount": ("float32", [None])}
 RECURRENT = SMALL | {"recurrent": "lstm", "recurrent_units": 4, "sequence_length": 4, "burn_in": 2}
 
@@ -138,8 +139,12 @@ def test_a_policy_with_a_memory(remembers, carried, tmp_path):
     assert inputs == STEP | {"0/observation": ("float32", [None, 3])} | state and begun == parts
     assert outputs == {"action": ("float32", [None, 1])} | {f"state/{name}": tensor for name, tensor in parts.items()}
     module: Any = tf.saved_model.load(str(directory))
-    policy, held = agent.policy(), [tf.ones((3, width)) for width in carried]  # of another episode
-    expected, stepped, called, given = [], [], [], begin({"batch_size": 3})
+    policy = agent.policy()  # of another episode
+    held = [tf.ones((3, width)) for width in carried]
+    expected = []
+    stepped = []
+    called = []
+    given = begin({"batch_size": 3})
     given = {f"1/{name}": values + 1 for name, values in given.items()}
     for t in range(4):
         observation = np.roll(X, t, axis=0)
@@ -159,7 +164,8 @@ def test_a_policy_with_a_memory(remembers, carried, tmp_path):
 def test_verification_compares_it(exported):
     agent, directory = exported
     signature = with_signatures_of("tf-agents", agent.spec, agent.signatures)["action"]
-    inputs, right = time_steps(1, observation=X), signature.reference(agent.spec)
+    inputs = time_steps(1, observation=X)
+    right = signature.reference(agent.spec)
     references = {"pi": right, "action": right}
     verification.verify(directory, references, {"action": [inputs]})
     references["action"] = lambda inputs: {"action": right(inputs)["action"] + 0.01}

@@ -11,7 +11,8 @@ from tfdpg.exported import ExportError
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A model whose signature gives what it takes."""
-    module, path = tf.Module(), tmp_path_factory.mktemp("models") / "model"
+    module = tf.Module()
+    path = tmp_path_factory.mktemp("models") / "model"
     module.pi = tf.function(lambda x: {"a": x}, input_signature=[tf.TensorSpec([None], tf.float32, "x")])
     tf.saved_model.save(module, str(path), signatures={"pi": module.pi})
     return path

@@ -47,14 +47,17 @@ def exported(tmp_path_factory):
     "kind", [kind if kind == "layer" else pytest.param(kind, marks=pytest.mark.slow) for kind in OPTIONS]
 )
 def test_numpy_acts_as_the_signature_does(exported, kind):
-    policy, rng = tfdpg.load(exported(kind)), np.random.default_rng(0)
+    policy = tfdpg.load(exported(kind))
+    rng = np.random.default_rng(0)
     by_numpy = policy.numpy()
     for _ in range(STEPS):
         observations = rng.normal(size=(3, 3)).astype(np.float32)
         np.testing.assert_allclose(by_numpy(observations), policy(observations), rtol=1e-5, atol=1e-6)
         rewards = rng.normal(size=3)
-        policy.received(rewards), by_numpy.received(rewards)
-    policy.reset([1]), by_numpy.reset([1])
+        policy.received(rewards)
+        by_numpy.received(rewards)
+    policy.reset([1])
+    by_numpy.reset([1])
     np.testing.assert_allclose(by_numpy(observations), policy(observations), rtol=1e-5, atol=1e-6)
 
 
@@ -71,7 +74,8 @@ def test_numpy_acts_as_the_signature_does(exported, kind):
 def test_other_agents_act_by_numpy(tmp_path, make):
     policy = tfdpg.load(make().export(tmp_path))
     observations = np.random.default_rng(0).normal(size=(5, policy.spec.leaves[0].shape[0])).astype(np.float32)
-    found, wanted = policy.numpy()(observations), policy(observations)
+    found = policy.numpy()(observations)
+    wanted = policy(observations)
     assert found.dtype == wanted.dtype
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 

@@ -100,7 +100,8 @@ def test_every_command_refuses_what_is_not_safe_and_not_trusted(tmp_path, capsys
     monkeypatch.chdir(tmp_path)
     assert train(*QUIET, "--run-dir", "runs", "--max-ep-len", "10", env="Pendulum-v1") == 0
     shutil.rmtree("runs/seed-0/best")
-    harm, best = tmp_path / "harm", tmp_path / "runs/seed-0/best"
+    harm = tmp_path / "harm"
+    best = tmp_path / "runs/seed-0/best"
     save(best, Module(effects(harm)["WriteFile"]))
     commands = [
         ["evaluate", "runs/seed-0", "--checkpoint", "best", "--episodes", "1"],

@@ -45,7 +45,8 @@ def by_session(policy, run):
 )
 def test_a_shipped_model_is_as_good_as_its_card_says(name):
     policy = tfdpg.load(FOLDER / name)
-    card, environment = policy.metadata, policy.metadata["environment"]
+    card = policy.metadata
+    environment = policy.metadata["environment"]
     assert card["command"].startswith(f"tfdpg train {name.split('-')[0]} --env {environment['id']} ")
     assert card["command"].endswith(f"--seeds {card['seed']}")
     scores = card["scores"]

@@ -17,7 +17,8 @@ BATCH, SECONDS = 500, 300
 
 def run(stream, number):
     """Runs a case; gives its outcome, or raises with a note that says how to repeat it."""
-    case, done = importlib.import_module(f"tests.fuzz.{stream}").case, []
+    case = importlib.import_module(f"tests.fuzz.{stream}").case
+    done = []
     faulthandler.dump_traceback_later(SECONDS, exit=True, file=sys.__stderr__)
     try:
         with tempfile.TemporaryDirectory() as place, warnings.catch_warnings():
@@ -32,7 +33,10 @@ def run(stream, number):
 
 def run_many(stream, first, stop):
     """Runs cases in processes, and tells how often each outcome was; gives the numbers of those that failed."""
-    counts, failed, pool, how = collections.Counter(), [], None, multiprocessing.get_context("spawn")
+    counts = collections.Counter()
+    failed = []
+    pool = None
+    how = multiprocessing.get_context("spawn")
     for number in range(first, stop):
         pool = pool or concurrent.futures.ProcessPoolExecutor(1, how, max_tasks_per_child=BATCH)
         try:

@@ -73,7 +73,8 @@ def _values(rng, name, kind, is_wild):
         return [picked(rng, known if is_wild else known[: 6 if name == "env" else 1])]
     if is_wild and rng.random() < 0.4:
         return [picked(rng, [*WORDS, *PATHS]) for _ in range(rng.integers(3))]
-    text, literals = str(kind), _literals(kind)
+    text = str(kind)
+    literals = _literals(kind)
     if kind is bool or (literals and rng.random() < 0.8):
         return [str(picked(rng, literals))] if literals else []
     good = PATHS if "Path" in text else WORDS
@@ -83,12 +84,14 @@ def _values(rng, name, kind, is_wild):
 
 
 def _literals(kind):
-    parts, is_literal = typing.get_args(kind), typing.get_origin(kind) is typing.Literal
+    parts = typing.get_args(kind)
+    is_literal = typing.get_origin(kind) is typing.Literal
     return [value for part in parts for value in ([part] if is_literal else _literals(part))]
 
 
 def _path(rng, command, is_wild):
-    runs, models = ["run", "run", "runs/seed-0", "damaged", "runs"], ["model", "model/1", "lstm", "run/best"]
+    runs = ["run", "run", "runs/seed-0", "damaged", "runs"]
+    models = ["model", "model/1", "lstm", "run/best"]
     if command == "check":
         return picked(rng, ENVS if is_wild else ENVS[:6])
     right = {"resume": runs, "export": runs, "plot": runs, "evaluate": runs + models}.get(command, models)
@@ -105,15 +108,20 @@ def _positional(rng, command, is_wild):
 
 def random_arguments(rng):
     """A command line: half of them are such as people type, with another value here and there."""
-    command, agent, is_wild = picked(rng, USED), picked(rng, ["ddpg", "td3", "d4pg", "acer"]), bool(rng.random() < 0.5)
+    command = picked(rng, USED)
+    agent = picked(rng, ["ddpg", "td3", "d4pg", "acer"])
+    is_wild = bool(rng.random() < 0.5)
     chosen = []
     if command == "train":
-        flags, chosen = flags_of(training_flags(agent)), [] if is_wild and rng.random() < 0.1 else ["env"]
+        flags = flags_of(training_flags(agent))
+        chosen = [] if is_wild and rng.random() < 0.1 else ["env"]
         words = ["train", picked(rng, [agent, agent, agent, "TD3", "sac", "", "--env"]) if is_wild else agent]
     elif command == "resume":
-        flags, words = flags_of(resume_flags(None)), ["train", "--resume", _path(rng, command, is_wild)]
+        flags = flags_of(resume_flags(None))
+        words = ["train", "--resume", _path(rng, command, is_wild)]
     else:
-        flags, words = flags_of(COMMANDS[command][0]), [command, *_positional(rng, command, is_wild)]
+        flags = flags_of(COMMANDS[command][0])
+        words = [command, *_positional(rng, command, is_wild)]
     others = [name for name in flags if name not in chosen and (is_wild or name != "actors")]
     for name in [*chosen, *rng.permutation(others)[: rng.integers(5 if is_wild else 4)]]:
         given = _values(rng, name, flags[name], is_wild)
@@ -136,7 +144,8 @@ def _misspell(rng, words):
         case 1:
             words.insert(place, picked(rng, [word, *WORDS]))
         case 2:
-            words[place], words[other] = words[other], word
+            words[place] = words[other]
+            words[other] = word
         case _ if not word.lstrip("-").isdigit():
             words[place] = word[:cut] + word[cut + 1 :]
 
@@ -144,7 +153,9 @@ def _misspell(rng, words):
 def case(number, place, done):
     """Runs a case in an empty directory; says in `done` what it does; gives its outcome."""
     shutil.copytree(sandbox(), place / "work")
-    words, out, err = random_arguments(np.random.default_rng([3, number])), io.StringIO(), io.StringIO()
+    words = random_arguments(np.random.default_rng([3, number]))
+    out = io.StringIO()
+    err = io.StringIO()
     done.append(str(words)[:500])
     with contextlib.chdir(place / "work"), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:

@@ -49,7 +49,8 @@ INSTEAD = {
 
 def check_ours(error, path=""):
     """Fails unless an error was raised by a `raise` of tfdpg, with a message that names the path."""
-    where, message = traceback.extract_tb(error.__traceback__)[-1], str(error)
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    message = str(error)
     found = f"{type(error).__name__} of {where.filename}:{where.lineno}: {message[:500]}"
     assert where.filename.startswith(PACKAGE) and where.line.startswith("raise "), found
     assert (str(path) in message or "Give it again" in message) and 0 < len(message) < 3_000, found
@@ -65,8 +66,11 @@ def files_of(directory):
 
 def edit(rng, description):
     """Edits a JSON value in place; says how."""
-    (container, key), (source, name), how = _place(rng, description), _place(rng, description), rng.random()
-    old, copy = container[key], json.loads(json.dumps(source[name]))
+    container, key = _place(rng, description)
+    source, name = _place(rng, description)
+    how = rng.random()
+    old = container[key]
+    copy = json.loads(json.dumps(source[name]))
     new = picked(rng, [*VALUES, *VALUES, copy, copy, copy, str(old), [old], {"x": old}])
     if how < 0.3 and isinstance(old, int | float):
         new = picked(rng, [old + 1, -old, old * 2, old / 2, old * 10**6])
@@ -99,7 +103,9 @@ def edit_arrays(rng, path):
     """Edits an `.npz` that holds no objects; says how."""
     with contextlib.suppress(*UNFIT), np.load(path) as file:
         arrays = dict(file)
-        name, other, how = picked(rng, list(arrays)), picked(rng, list(arrays)), rng.random()
+        name = picked(rng, list(arrays))
+        other = picked(rng, list(arrays))
+        how = rng.random()
         array = arrays[name]
         if how < 0.1:
             del arrays[name]
@@ -153,11 +159,13 @@ def _apply(rng, way, path, other):
 
 def forge(rng, directory, relatives, name):
     """Changes the description and the arrays of a sealed directory, and the sums accordingly; says how, in a list."""
-    done, path = [], directory / name
+    done = []
+    path = directory / name
     description = json.loads(path.read_bytes())
     del description["files"], description["sha256"]
     for _ in range(rng.integers(1, 4)):
-        paths, how = sorted(directory.glob("*.npz")), rng.random()
+        paths = sorted(directory.glob("*.npz"))
+        how = rng.random()
         if how < 0.5 or not paths:
             done.append(edit(rng, description))
         elif how < 0.8:

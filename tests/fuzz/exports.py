@@ -35,7 +35,8 @@ def original(model):
 
 def case(number, place, done):
     """Runs a case in an empty directory; says in `done` what it does; gives its outcome."""
-    rng, model = np.random.default_rng([2, number]), MODELS[number // 10 % len(MODELS)]
+    rng = np.random.default_rng([2, number])
+    model = MODELS[number // 10 % len(MODELS)]
     directory = shutil.copytree(version(model), place / "model" / "1")
     relatives = [functools.partial(version, other) for other in MODELS if other != model]
     is_forged = rng.random() < 0.5

@@ -34,8 +34,10 @@ HELD = tempfile.TemporaryDirectory()  # until the process ends
 @functools.cache
 def saved(kind, relative):
     """A saved agent; the older one is the same agent as the saved one, some steps before."""
-    directory, (name, options) = Path(HELD.name) / kind / relative, KINDS[kind]
-    agent, env = AGENTS[name](Counter(), **options() | RELATIVES.get(relative, {})), Counter()
+    directory = Path(HELD.name) / kind / relative
+    name, options = KINDS[kind]
+    agent = AGENTS[name](Counter(), **options() | RELATIVES.get(relative, {}))
+    env = Counter()
     with mock.patch.object(segments, "MIN_ROWS", 16), mock.patch.object(segments, "MIN_BYTES", 0):
         play(agent, env, 30)
         agent.save(directory.with_name("older") if relative == "saved" else directory)
@@ -60,7 +62,8 @@ def play(agent, env, steps):
 
 def contents(agent):
     """All that a saved agent holds, as bytes and texts."""
-    buffer, optimizers = agent.replay, agent.optimizers.items()
+    buffer = agent.replay
+    optimizers = agent.optimizers.items()
     arrays = (
         dict(enumerate(agent.get_weights()))
         | segments.as_one_segment(buffer)
@@ -80,7 +83,9 @@ def original(kind):
 
 def case(number, place, done):
     """Runs a case in an empty directory; says in `done` what it does; gives its outcome."""
-    rng, kind, directory = np.random.default_rng([1, number]), list(KINDS)[number // 10 % len(KINDS)], place / "agent"
+    rng = np.random.default_rng([1, number])
+    kind = list(KINDS)[number // 10 % len(KINDS)]
+    directory = place / "agent"
     shutil.copytree(saved(kind, "saved"), directory)
     relatives = [functools.partial(saved, kind, relative) for relative in RELATIVES]
     is_forged = rng.random() < 0.5

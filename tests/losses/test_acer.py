@@ -15,7 +15,9 @@ def probabilities(*shape):
 
 
 def test_categorical_numbers_by_hand():
-    probs, behaviour, q = [0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [1.0, 2.0, -1.0]
+    probs = [0.5, 0.3, 0.2]
+    behaviour = [0.1, 0.6, 0.3]
+    q = [1.0, 2.0, -1.0]
     # rho = 5, 0.5, 2/3; action 0 is truncated at 2, and corrected by 1 - 2/5
     found = losses.acer_gradient_categorical(probs, behaviour, 0, q, 4.0, 0.5, 2.0)
     np.testing.assert_allclose(found, [2 / 0.5 * 3.5 + 0.6 * 0.5, 0, 0], rtol=1e-6)
@@ -27,8 +29,11 @@ def test_categorical_numbers_by_hand():
 
 @pytest.mark.parametrize("c", [0.5, 2.0, 10.0, math.inf])
 def test_the_categorical_gradient_is_that_of_log_probabilities(c):
-    probs, behaviour = probabilities(4, 5, 3), probabilities(4, 5, 3)
-    q, target, v = RNG.normal(size=(4, 5, 3)), RNG.normal(size=(4, 5)), RNG.normal(size=(4, 5))
+    probs = probabilities(4, 5, 3)
+    behaviour = probabilities(4, 5, 3)
+    q = RNG.normal(size=(4, 5, 3))
+    target = RNG.normal(size=(4, 5))
+    v = RNG.normal(size=(4, 5))
     action = RNG.integers(0, 3, (4, 5))
     rho = probs / behaviour
     with tf.GradientTape() as tape:
@@ -44,7 +49,8 @@ def test_the_categorical_gradient_is_that_of_log_probabilities(c):
 
 
 def test_the_categorical_gradient_is_finite_where_probabilities_vanish():
-    probs, behaviour = np.array([[0.0, 1.0]], np.float32), np.array([[0.5, 0.5]], np.float32)
+    probs = np.array([[0.0, 1.0]], np.float32)
+    behaviour = np.array([[0.5, 0.5]], np.float32)
     for c in (1.0, math.inf):
         for action in (0, 1):
             g = losses.acer_gradient_categorical(
@@ -69,9 +75,11 @@ def test_gaussian_numbers_by_hand():
 
 @pytest.mark.parametrize("c", [0.5, 5.0, math.inf])
 def test_the_gaussian_gradient_is_that_of_log_densities(c):
-    shape, dims = (4, 5), (4, 5, 3)
+    shape = (4, 5)
+    dims = (4, 5, 3)
     loc, action, action_prime = RNG.normal(size=(3, *dims))
-    scale, (target, v, q) = RNG.uniform(0.5, 2, dims), RNG.normal(size=(3, *shape))
+    scale = RNG.uniform(0.5, 2, dims)
+    target, v, q = RNG.normal(size=(3, *shape))
     rho, rho_prime = np.exp(RNG.normal(size=(2, *shape)))
     with tf.GradientTape() as tape:
         f = [tf.constant(loc), tf.constant(scale)]
@@ -91,7 +99,8 @@ def test_value_targets_by_hand():
 
 
 def test_the_trust_region_by_hand():
-    g, k = [[3.0, 4.0], [3.0, 4.0], [-3.0, -4.0], [3.0, 4.0]], [[1.0, 1.0], [0.1, 0.1], [1.0, 1.0], [0.0, 0.0]]
+    g = [[3.0, 4.0], [3.0, 4.0], [-3.0, -4.0], [3.0, 4.0]]
+    k = [[1.0, 1.0], [0.1, 0.1], [1.0, 1.0], [0.0, 0.0]]
     found = losses.trust_region(g, k, 1.0)
     np.testing.assert_allclose(found, [[3 - 3, 4 - 3], [3, 4], [-3, -4], [3, 4]], atol=1e-6)
     np.testing.assert_array_equal(losses.trust_region(g, k, math.inf), g)
@@ -109,7 +118,8 @@ def test_the_trust_region_is_the_closest_direction_that_is_allowed(delta):
 
 
 def test_divergences_and_entropies_have_these_gradients():
-    average, probs = probabilities(6, 4), probabilities(6, 4)
+    average = probabilities(6, 4)
+    probs = probabilities(6, 4)
     with tf.GradientTape(persistent=True) as tape:
         f = tf.constant(probs)
         tape.watch(f)
@@ -133,8 +143,10 @@ def test_divergences_and_entropies_have_these_gradients():
 
 def test_truncation_with_correction_has_less_bias_than_none_and_less_variance_than_plain_weights():
     """What makes ACER: on one state with a behaviour far from the policy, and critics that are off by a little."""
-    probs, behaviour = np.array([0.7, 0.2, 0.1]), np.array([0.02, 0.38, 0.6])
-    returns, samples = np.array([3.0, 1.0, -1.0]), 200_000
+    probs = np.array([0.7, 0.2, 0.1])
+    behaviour = np.array([0.02, 0.38, 0.6])
+    returns = np.array([3.0, 1.0, -1.0])
+    samples = 200_000
     q = returns + np.array([0.1, -0.1, 0.05])
     v = probs @ q
     action = RNG.choice(3, samples, p=behaviour)
@@ -147,7 +159,9 @@ def test_truncation_with_correction_has_less_bias_than_none_and_less_variance_th
 
     exact = returns - v
     exact -= exact.mean()
-    acer, plain, naive = directions(10.0, behaviour), directions(math.inf, behaviour), directions(math.inf, probs)
+    acer = directions(10.0, behaviour)
+    plain = directions(math.inf, behaviour)
+    naive = directions(math.inf, probs)
     bias = {name: np.linalg.norm(g.mean(axis=0) - exact) for name, g in (("acer", acer), ("naive", naive))}
     spread = {name: g.var(axis=0).sum() for name, g in (("acer", acer), ("plain", plain))}
     assert bias["acer"] < 0.2 * bias["naive"]
@@ -175,7 +189,8 @@ def test_types_are_kept_and_no_gradient_flows(dtype):
 
 
 def test_shapes_that_differ_are_refused():
-    f, x = np.ones((2, 3)), np.ones(2)
+    f = np.ones((2, 3))
+    x = np.ones(2)
     for call in (
         lambda: losses.acer_gradient_categorical(f, f, [0, 1], f, x[:, None], x, 1.0),
         lambda: losses.acer_gradient_categorical(f, f[:, :2], [0, 1], f, x, x, 1.0),

@@ -13,7 +13,8 @@ ATOMS = np.array([-1.0, 0.0, 1.0, 2.0])
 
 def slow_projection(z, p, atoms):
     """The formula of appendix B, a point at a time."""
-    delta, projected = atoms[1] - atoms[0], np.zeros(len(atoms))
+    delta = atoms[1] - atoms[0]
+    projected = np.zeros(len(atoms))
     for z_j, p_j in zip(z, p, strict=True):
         clipped = min(max(z_j, atoms[0]), atoms[-1])
         for i, z_i in enumerate(atoms):
@@ -30,7 +31,8 @@ def test_projection_by_hand():
 def test_projection_equals_the_formula_keeps_mass_and_inside_the_support_the_mean(dtype):
     rng = np.random.default_rng(0)
     atoms = np.linspace(-5, 3, 9)
-    z, p = rng.normal(0, 4, (2, 6, 7)), rng.dirichlet(np.ones(7), (2, 6))
+    z = rng.normal(0, 4, (2, 6, 7))
+    p = rng.dirichlet(np.ones(7), (2, 6))
     projected = losses.project_categorical(z.astype(dtype), p.astype(dtype), atoms.astype(dtype)).numpy()
     assert projected.dtype == dtype and projected.shape == (2, 6, 9)
     for index in np.ndindex(2, 6):
@@ -58,7 +60,8 @@ def test_categorical_loss_by_hand():
 
 
 def test_categorical_gradient_is_probabilities_minus_target_and_the_target_has_none():
-    logits, logits_t = tf.Variable([[0.3, -0.2, 0.1, 0.5]]), tf.Variable([[1.0, 0.0, -1.0, 0.5]])
+    logits = tf.Variable([[0.3, -0.2, 0.1, 0.5]])
+    logits_t = tf.Variable([[1.0, 0.0, -1.0, 0.5]])
     atoms = tf.constant(ATOMS, tf.float32)
     with tf.GradientTape() as tape:
         loss = losses.categorical_td_loss(logits, tf.constant([0.2]), tf.constant([0.9]), logits_t, atoms)
@@ -99,7 +102,9 @@ def test_mixture_loss_by_hand_and_without_gradient_through_samples():
 
 def test_mixture_samples_have_the_mixture_s_distribution():
     rng = np.random.default_rng(1)
-    weights, means, stddevs = [0.2, 0.5, 0.3], [-4.0, 0.0, 3.0], [0.5, 1.0, 0.1]
+    weights = [0.2, 0.5, 0.3]
+    means = [-4.0, 0.0, 3.0]
+    stddevs = [0.5, 1.0, 0.1]
     arrays = (np.array([values]) for values in (weights, means, stddevs))
     samples = losses.mixture_sample(*arrays, rng.random((20_000, 1)), rng.normal(size=(20_000, 1))).numpy()[:, 0]
     cdf = lambda z: sum(w * stats.norm.cdf(z, m, s) for w, m, s in zip(weights, means, stddevs, strict=True))  # noqa: E731
@@ -114,6 +119,7 @@ def test_each_sample_is_of_one_component_on_every_boundary():
     edges = np.cumsum(weights, axis=1, dtype=np.float32)[:, :-1]
     beside = [edges, np.nextafter(edges, np.float32(0)), np.nextafter(edges, np.float32(1))]
     uniform = np.concatenate(beside, axis=1).T  # [J, 500]
-    means, zeros = np.full((500, 5), -1000, np.float32), np.zeros((500, 5), np.float32)
+    means = np.full((500, 5), -1000, np.float32)
+    zeros = np.zeros((500, 5), np.float32)
     samples = losses.mixture_sample(weights, means, zeros, uniform, np.zeros_like(uniform))
     np.testing.assert_array_equal(samples, np.full(uniform.shape, -1000, np.float32))

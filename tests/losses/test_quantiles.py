@@ -5,7 +5,8 @@ import pytest
 
 from tfdpg import losses
 
-ATOMS, PROBS = np.array([-2.0, 0.0, 1.0, 5.0]), np.array([[0.1, 0.2, 0.3, 0.4]])
+ATOMS = np.array([-2.0, 0.0, 1.0, 5.0])
+PROBS = np.array([[0.1, 0.2, 0.3, 0.4]])
 
 
 def test_categorical_by_hand():
@@ -22,7 +23,8 @@ def test_categorical_by_hand():
 @pytest.mark.parametrize("stddevs", [[0.5, 2.0, 0.01], [1e-3, 1e-3, 1e-3]])
 def test_mixtures_equal_large_samples(stddevs):
     rng = np.random.default_rng(0)
-    weights, means = np.array([0.2, 0.5, 0.3]), np.array([-10.0, 0.0, 4.0])
+    weights = np.array([0.2, 0.5, 0.3])
+    means = np.array([-10.0, 0.0, 4.0])
     chosen = rng.choice(3, 400_000, p=weights)
     samples = np.sort(rng.normal(means[chosen], np.array(stddevs)[chosen]))
     levels = np.array([0.05, 0.1, 0.35, 0.5, 0.9])

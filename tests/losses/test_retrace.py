@@ -12,7 +12,8 @@ def slow(q, v, r, discount, c):
     steps = len(q)
     targets = np.empty(steps)
     for t in range(steps):
-        targets[t], weight = q[t], 1.0
+        targets[t] = q[t]
+        weight = 1.0
         for s in range(t, steps):
             targets[t] += weight * (r[s] + discount[s] * v[s] - q[s])
             weight *= discount[s] * c[s]
@@ -20,8 +21,11 @@ def slow(q, v, r, discount, c):
 
 
 def test_numbers_by_hand():
-    q, v, r = [1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [0.5, -1.0, 2.0]
-    discount, c = [0.9, 0.5, 0.8], [0.5, 1.0, 7.0]  # the last trace is of no step
+    q = [1.0, 2.0, 3.0]
+    v = [4.0, 5.0, 6.0]
+    r = [0.5, -1.0, 2.0]
+    discount = [0.9, 0.5, 0.8]  # the last trace is of no step
+    c = [0.5, 1.0, 7.0]
     third = 2 + 0.8 * 6  # 6.8
     second = -1 + 0.5 * (5 + third - 3)  # 3.4
     first = 0.5 + 0.9 * (4 + 0.5 * (second - 2))  # 4.73
@@ -44,8 +48,10 @@ def test_the_sum_of_corrected_errors(shape, dtype):
 
 def test_nothing_flows_over_an_end():
     """Step 1 ends an episode, terminated in one window and cut in the other; what comes after is of no matter."""
-    q, r = np.ones((2, 4)), np.arange(8.0).reshape(2, 4)
-    v, discount = np.full((2, 4), 3.0), np.array([[0.9, 0.0, 0.9, 0.9], [0.9, 0.9, 0.9, 0.9]])
+    q = np.ones((2, 4))
+    r = np.arange(8.0).reshape(2, 4)
+    v = np.full((2, 4), 3.0)
+    discount = np.array([[0.9, 0.0, 0.9, 0.9], [0.9, 0.9, 0.9, 0.9]])
     c = np.array([[1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0]])
     first = retrace(q, v, r, discount, c).numpy()
     for changed in (q, v, r):

@@ -57,15 +57,18 @@ def test_against_numpy_on_any_leading_shape(rng, dtype):
     assert target.dtype == dtype
     np.testing.assert_allclose(target, r + d * v, rtol=1e-6)
     np.testing.assert_allclose(losses.td_loss(q, target), (r + d * v - q) ** 2, rtol=1e-5)
-    a, e = rng.normal(size=(*shape, 2)).astype(dtype), rng.normal(size=(*shape, 2)).astype(dtype)
-    low, high = np.array([-1, -0.5], dtype), np.array([0.5, 1], dtype)
+    a = rng.normal(size=(*shape, 2)).astype(dtype)
+    e = rng.normal(size=(*shape, 2)).astype(dtype)
+    low = np.array([-1, -0.5], dtype)
+    high = np.array([0.5, 1], dtype)
     smoothed = losses.smooth_action(a, e, 0.3, low, high)
     assert smoothed.dtype == dtype
     np.testing.assert_allclose(smoothed, np.minimum(np.maximum(a + np.clip(e, -0.3, 0.3), low), high), rtol=1e-6)
 
 
 def test_shapes_that_would_broadcast_are_refused():
-    column, row = tf.zeros((4, 1)), tf.zeros(4)
+    column = tf.zeros((4, 1))
+    row = tf.zeros(4)
     with pytest.raises(ValueError, match=r"q_tm1: \(4, 1\), target: \(4,\)"):
         losses.td_loss(column, row)
     with pytest.raises(ValueError, match="discount_t"):
@@ -76,7 +79,8 @@ def test_shapes_that_would_broadcast_are_refused():
 
 def test_bc_loss_by_hand_and_without_gradient_through_its_scale():
     q = tf.Variable([1.0, -3.0])
-    action, data = tf.constant([[0.5, 0.0], [1.0, 1.0]]), tf.constant([[0.0, 0.0], [1.0, -1.0]])
+    action = tf.constant([[0.5, 0.0], [1.0, 1.0]])
+    data = tf.constant([[0.0, 0.0], [1.0, -1.0]])
     with tf.GradientTape() as tape:
         loss = losses.bc_loss(q, action, data, 0.4)
     np.testing.assert_allclose(loss, [0.4 * 0.125 - 1 / 2, 0.4 * 2 + 3 / 2], rtol=1e-6)

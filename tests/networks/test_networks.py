@@ -90,7 +90,8 @@ def test_equal_or_shared_critics_are_refused():
 
 def test_the_value_layer_is_a_dense_layer_of_one_unit(rng, tmp_path):
     features = tf.constant(rng.normal(size=(7, 5)), tf.float32)
-    dense, value = keras.layers.Dense(1), Value()
+    dense = keras.layers.Dense(1)
+    value = Value()
     results = []
     for layer in (dense, value):
         layer.build((None, 5))
@@ -111,14 +112,16 @@ def test_the_value_layer_is_a_dense_layer_of_one_unit(rng, tmp_path):
 def test_the_normaliser_by_hand():
     layer = networks.Normalizer(epsilon=0.5, clip=2.0)
     layer.build((None, 2))
-    layer.mean.assign([1.0, -1.0]), layer.variance.assign([4.0, 0.25])
+    layer.mean.assign([1.0, -1.0])
+    layer.variance.assign([4.0, 0.25])
     np.testing.assert_allclose(layer(np.array([[3.5, -1.5], [100.0, -100.0]])), [[1.0, -0.5], [2.0, -2.0]])
 
 
 def test_the_numpy_actor_normalises_as_keras_does():
     normalizer = networks.Normalizer(epsilon=0.1, clip=1.5)
     pi = networks.mlp_actor(SPEC, hidden_units=(8,), normalizer=normalizer, seed=2)
-    normalizer.mean.assign([0.2, -0.3, 0.5]), normalizer.variance.assign([0.04, 0.5, 2.0])
+    normalizer.mean.assign([0.2, -0.3, 0.5])
+    normalizer.variance.assign([0.04, 0.5, 2.0])
     actor = NumpyPolicy(SPEC, mlp((8,), "relu"), (0.1, 1.5))
     actor.load(networks.flat_weights(pi).numpy())
     seen = np.array([[0.1, 0.9, -0.7], [-1.0, 1.0, 0.3]], np.float32)
@@ -130,7 +133,8 @@ def ends_in(*layers):
 
 
 WIDE = Spec(spaces.Box(-1, 1, (3,), np.float32), spaces.Box(np.float32([-50, -1]), np.float32([1500, 1])))
-TANH, SIGMOID = keras.layers.Activation("tanh"), keras.layers.Activation("sigmoid")
+TANH = keras.layers.Activation("tanh")
+SIGMOID = keras.layers.Activation("sigmoid")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ from tfdpg import Spec, networks
 from tfdpg.networks.renormalization import BatchRenormalization
 
 X = np.array([[1.0, -4.0], [2.0, 0.0], [6.0, 1.0]], np.float32)
-GAMMA, BETA = np.array([2.0, 0.5], np.float32), np.array([-1.0, 3.0], np.float32)
-MEAN, VARIANCE = np.array([0.5, 90.0], np.float32), np.array([0.01, 4.0], np.float32)
+GAMMA = np.array([2.0, 0.5], np.float32)
+BETA = np.array([-1.0, 3.0], np.float32)
+MEAN = np.array([0.5, 90.0], np.float32)
+VARIANCE = np.array([0.01, 4.0], np.float32)
 
 
 def layer_with(updates, **options):
@@ -31,10 +33,14 @@ def test_the_running_statistics_serve_outside_of_training():
 @pytest.mark.parametrize("updates", [9, 10])
 def test_training_renormalises_once_warm(updates):
     layer = layer_with(updates, epsilon=0.25, momentum=0.8, r_max=3.0, d_max=5.0, warm_up=10)
-    mean, std, running = X.mean(axis=0), np.sqrt(X.var(axis=0) + 0.25), np.sqrt(VARIANCE + 0.25)
-    r, d = np.ones(2), np.zeros(2)
+    mean = X.mean(axis=0)
+    std = np.sqrt(X.var(axis=0) + 0.25)
+    running = np.sqrt(VARIANCE + 0.25)
+    r = np.ones(2)
+    d = np.zeros(2)
     if updates >= 10:
-        r, d = np.clip(std / running, 1 / 3, 3), np.clip((mean - MEAN) / running, -5, 5)
+        r = np.clip(std / running, 1 / 3, 3)
+        d = np.clip((mean - MEAN) / running, -5, 5)
         assert r[0] == 3 and 1 / 3 < r[1] < 3 and d[1] == -5 and abs(d[0]) < 5
     expected = ((X - mean) / std * r + d) * GAMMA + BETA
     np.testing.assert_allclose(layer(X, training=True), expected, rtol=1e-5)
@@ -45,15 +51,18 @@ def test_training_renormalises_once_warm(updates):
 
 def test_statistics_that_run_where_the_batch_is_change_nothing():
     layer = layer_with(10, warm_up=10)
-    layer.mean.assign(X.mean(axis=0) + 0.3), layer.variance.assign(X.var(axis=0) * 1.5)
+    layer.mean.assign(X.mean(axis=0) + 0.3)
+    layer.variance.assign(X.var(axis=0) * 1.5)
     np.testing.assert_allclose(layer(X, training=False), layer(X, training=True), rtol=1e-4)
 
 
 def test_while_it_warms_up_it_is_keras_batch_normalisation_with_its_gradients():
-    results, pull = [], np.random.default_rng(0).normal(size=X.shape).astype(np.float32)
+    results = []
+    pull = np.random.default_rng(0).normal(size=X.shape).astype(np.float32)
     for layer in (BatchRenormalization(), keras.layers.BatchNormalization()):
         layer.build((None, 2))
-        layer.gamma.assign(GAMMA), layer.beta.assign(BETA)
+        layer.gamma.assign(GAMMA)
+        layer.beta.assign(BETA)
         x = tf.constant(X)
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -67,11 +76,14 @@ def test_while_it_warms_up_it_is_keras_batch_normalisation_with_its_gradients():
 
 def test_r_and_d_have_no_gradient():
     layer = layer_with(10, warm_up=10, epsilon=0.25)
-    x, pull = tf.constant(X), np.random.default_rng(0).normal(size=X.shape)
+    x = tf.constant(X)
+    pull = np.random.default_rng(0).normal(size=X.shape)
     with tf.GradientTape() as tape:
         tape.watch(x)
         loss = tf.reduce_sum(layer(x, training=True) * pull)
-    mean, std, running = X.mean(axis=0), np.sqrt(X.var(axis=0) + 0.25), np.sqrt(VARIANCE + 0.25)
+    mean = X.mean(axis=0)
+    std = np.sqrt(X.var(axis=0) + 0.25)
+    running = np.sqrt(VARIANCE + 0.25)
     upstream = pull * GAMMA * np.clip(std / running, 1 / 3, 3)
     normalized = (X - mean) / std
     by_hand = (upstream - upstream.mean(axis=0) - normalized * (upstream * normalized).mean(axis=0)) / std
@@ -132,7 +144,8 @@ def test_a_block_by_hand():
     q.set_weights([rng.normal(size=w.shape) for w in q.get_weights()])
     w, b, gamma, beta, w1, b1, w2, b2, gamma_out, beta_out, kernel, bias = q.get_weights()
     assert w1.shape == (3, 12) and w2.shape == (12, 3)
-    x, a = rng.normal(size=(4, len(w) - 2)), rng.uniform(-1, 1, (4, 2))
+    x = rng.normal(size=(4, len(w) - 2))
+    a = rng.uniform(-1, 1, (4, 2))
     observation = x.reshape(4, *spec.observation_space.shape)
 
     def norm(x, gamma, beta):

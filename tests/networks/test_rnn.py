@@ -15,7 +15,9 @@ from tfdpg.networks.heads import Value
 from tfdpg.networks.recurrent import recurrent_actor, recurrent_critic
 from tfdpg.networks.rnn import make_cells, part_names
 
-BATCH, STEPS, WIDTH = 4, 6, 3
+BATCH = 4
+STEPS = 6
+WIDTH = 3
 MASKS = np.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0, 1, 1, 1, 1, 0]], bool)
 
 
@@ -25,8 +27,10 @@ class Decay(keras.layers.Layer):
 
     def __init__(self, units, keeps=0.5, **kwargs):
         super().__init__(**kwargs)
-        self.units, self.keeps = units, keeps
-        self.state_size, self.output_size = units, 2 * units
+        self.units = units
+        self.keeps = keeps
+        self.state_size = units
+        self.output_size = 2 * units
 
     def build(self, shape):
         self.kernel = self.add_weight(shape=(shape[-1], self.units), initializer="ones")
@@ -74,10 +78,12 @@ def inputs(rnn, rng):
 
 def by_hand(rnn, x, state, valid):
     """Cell by cell, and each sequence alone, by its steps that there were."""
-    outputs, last = np.zeros((BATCH, STEPS, rnn(x, state, valid)[0].shape[-1])), np.array(state)
+    outputs = np.zeros((BATCH, STEPS, rnn(x, state, valid)[0].shape[-1]))
+    last = np.array(state)
     for i in range(BATCH):
         for t in np.flatnonzero(valid[i]):
-            features, start = x[i : i + 1, t], 0
+            features = x[i : i + 1, t]
+            start = 0
             for cell, widths in zip(rnn.cells, rnn.widths, strict=True):
                 stop = start + sum(widths)
                 parts = tf.split(tf.constant(last[i : i + 1, start:stop]), widths, axis=-1)
@@ -112,9 +118,11 @@ def test_its_gradients_are_those_of_keras_layers(make, jit, rng):
     variables = [weight.value for weight in rnn.trainable_variables]
 
     def in_keras(x, state):
-        states, last = tf.split(state, [width for widths in rnn.widths for width in widths], axis=-1), []
+        states = tf.split(state, [width for widths in rnn.widths for width in widths], axis=-1)
+        last = []
         for layer, widths in zip(layers, rnn.widths, strict=True):
-            own, states = states[: len(widths)], states[len(widths) :]
+            own = states[: len(widths)]
+            states = states[len(widths) :]
             x, *after = layer(x, initial_state=own, mask=tf.constant(MASKS))
             last += after
         return x, tf.concat(last, axis=-1)
@@ -139,7 +147,8 @@ def test_its_gradients_are_those_of_keras_layers(make, jit, rng):
 def test_it_is_copied_and_made_again_from_its_configuration(make, rng):
     rnn = rnn_of(make(), rng)
     x, state = inputs(rnn, rng)
-    copied, again = copy.deepcopy(rnn), RNNStack.from_config(rnn.get_config())
+    copied = copy.deepcopy(rnn)
+    again = RNNStack.from_config(rnn.get_config())
     again.build((None, None, WIDTH))
     assert len(again.get_weights()) == len(rnn.get_weights()) == len({id(w) for w in rnn.weights})
     again.set_weights(rnn.get_weights())
@@ -219,13 +228,15 @@ QUICK = [("lstm", REMEMBERS[3]), ("gru", REMEMBERS[1]), ("rnn", REMEMBERS[2]), (
 
 def networks_of(recurrent, remembers, units=4):
     """A policy, a critic, and the policy in NumPy, all with weights of their own and statistics of observations."""
-    rnn_spec, normalizer = RNNSpec.of(SPEC, recurrent, units, remembers, True), Normalizer(1e-3, 2.0, dtype="float32")
+    rnn_spec = RNNSpec.of(SPEC, recurrent, units, remembers, True)
+    normalizer = Normalizer(1e-3, 2.0, dtype="float32")
     pi = recurrent_actor(rnn_spec, SPEC, **TORSO, normalizer=normalizer, seed=1, output=None)
     critic = recurrent_critic(rnn_spec, SPEC, **TORSO, normalizer=normalizer, seed=2, name="q1", head=Value)
     rng = np.random.default_rng(5)
     for weight in pi.trainable_variables + critic.trainable_variables:
         weight.assign(rng.normal(0, 0.7, weight.shape))
-    normalizer.mean.assign(rng.normal(size=3)), normalizer.variance.assign(rng.uniform(1, 2, 3))
+    normalizer.mean.assign(rng.normal(size=3))
+    normalizer.variance.assign(rng.uniform(1, 2, 3))
     actor = None
     if all(kind for kind, _ in rnn_spec.cell_kinds):
         actor = NumpyPolicy(
@@ -297,7 +308,8 @@ def test_networks_with_a_memory_are_saved_and_copied(recurrent, tmp_path, rng):
     pi, critic, _, recurrent_spec = networks_of(recurrent, ("observation", "action"))
     x = (rng.normal(size=(2, 3)).astype(np.float32), rng.normal(size=(2, recurrent_spec.width)).astype(np.float32))
     pi.save(tmp_path / "pi.keras")
-    loaded, copied = keras.saving.load_model(tmp_path / "pi.keras"), copy.deepcopy(pi)
+    loaded = keras.saving.load_model(tmp_path / "pi.keras")
+    copied = copy.deepcopy(pi)
     expected = pi(x).numpy()
     for mine, theirs in zip(loaded.get_weights(), pi.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, theirs)

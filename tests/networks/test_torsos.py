@@ -48,7 +48,8 @@ def test_control_is_the_report_s():
 def test_layer_norm_is_acme_s():
     spec = Spec(OBSERVATIONS["box"], ACTION)
     obs = len(packed_samples(spec, 1)[0][0])
-    pi, q = networks.mlp_actor(spec, torso="layer_norm"), networks.mlp_critic(spec, torso="layer_norm")
+    pi = networks.mlp_actor(spec, torso="layer_norm")
+    q = networks.mlp_critic(spec, torso="layer_norm")
     assert kernels(pi) == [(obs, 256), (256, 256), (256, 256), (256, 2)]
     assert kernels(q) == [(obs + 2, 512), (512, 512), (512, 256), (256, 1)]
     for network in (pi, q):
@@ -81,6 +82,7 @@ def test_agents_with_each_torso_learn_save_and_load(torso, tmp_path):
         agent.observe(-1.0, observation(), True, False)
     assert np.isfinite(agent.learn(updates=3)["loss"])
     agent.save(tmp_path / "agent")
-    again, example = tfdpg.load_agent(tmp_path / "agent"), observation()
+    again = tfdpg.load_agent(tmp_path / "agent")
+    example = observation()
     np.testing.assert_array_equal(agent.act(example, explore=False), again.act(example, explore=False))
     np.testing.assert_allclose(agent(example), agent.act(example, explore=False), rtol=1e-4, atol=1e-5)

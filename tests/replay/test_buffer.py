@@ -33,11 +33,15 @@ class Seen(gym.Env):
         box = spaces.Box(-np.inf, np.inf, (2,), np.float32)
         image = spaces.Box(0, 255, (2, 3), np.uint8)
         parts = {"box": box, "image": image, "dict": spaces.Dict(camera=image, phase=spaces.Discrete(3), place=box)}
-        self.observation_space, self.kind = parts[kind], kind
-        self.number, self.episode, self.steps = start, -1, {}
+        self.observation_space = parts[kind]
+        self.kind = kind
+        self.number = start
+        self.episode = -1
+        self.steps = {}
 
     def reset(self, *, seed=None, options=None):
-        self.episode, self.t = self.episode + 1, 0
+        self.episode = self.episode + 1
+        self.t = 0
         self.number += 1
         return self.observation(self.number), {}
 
@@ -49,8 +53,10 @@ class Seen(gym.Env):
 
     def step(self, action):
         self.t += 1
-        reward, ends = float(self.number % 7), self.t == 4
-        terminated, truncated = ends and self.episode % 2 == 1, ends and self.episode % 2 == 0
+        reward = float(self.number % 7)
+        ends = self.t == 4
+        terminated = ends and self.episode % 2 == 1
+        truncated = ends and self.episode % 2 == 0
         self.steps[self.number] = (np.array(action), reward, self.number + 1, terminated, truncated)
         self.number += 1
         return self.observation(self.number), reward, terminated, truncated, {}
@@ -67,10 +73,14 @@ def number_of(observation):
 
 def expected(env, number, n_step):
     """A transition over n steps by hand: action, reward, discount, next number, terminated, truncated."""
-    action, total, discount, now = env.steps[number][0], 0.0, 1.0, number
+    action = env.steps[number][0]
+    total = 0.0
+    discount = 1.0
+    now = number
     for _ in range(n_step):
         _, reward, now, terminated, truncated = env.steps[now]
-        total, discount = total + discount * reward, discount * GAMMA
+        total = total + discount * reward
+        discount = discount * GAMMA
         if terminated or truncated or now not in env.steps:
             break
     return action, total, discount * (not terminated), now, terminated, truncated
@@ -213,7 +223,8 @@ def test_it_is_saved_and_loaded_alone(kind, options, short, tmp_path):
         np.testing.assert_array_equal(one, same)
     small = tfdpg.TD3(Seen(kind=kind), **NO_UPDATE | options | {"replay_size": 22})
     small.replay.load(tmp_path / "runs/replay")
-    kept, known = transitions(small.replay), transitions(agent.replay)
+    kept = transitions(small.replay)
+    known = transitions(agent.replay)
     assert (
         kept == {number: known[number] for number in list(known)[-len(kept) :]} and len(kept) == len(small.replay) > 9
     )
@@ -318,7 +329,8 @@ def test_damage_is_named_and_nothing_is_loaded(damage, short, tmp_path):
 @pytest.mark.parametrize("forged", ["link", "backward", "shape", "rows"])
 def test_a_file_that_was_made_up_is_refused_and_nothing_is_loaded(forged, short, tmp_path):
     once().replay.save(tmp_path / "replay")
-    path, description = tmp_path / "replay/rows-2.npz", json.loads((tmp_path / "replay/replay.json").read_bytes())
+    path = tmp_path / "replay/rows-2.npz"
+    description = json.loads((tmp_path / "replay/replay.json").read_bytes())
     arrays = dict(np.load(path))
     if forged in ("link", "backward"):
         arrays["successor_after"][3] = 10_000 if forged == "link" else -2

@@ -48,8 +48,10 @@ chunks = st.lists(st.tuples(st.integers(0, 2), st.lists(st.booleans(), min_size=
 @settings(max_examples=300, deadline=None)
 @given(chunks, st.integers(6, 40), st.sampled_from(list(SPECS)), st.integers(0, 5))
 def test_a_chunk_is_its_rows_one_by_one(history, size, kind, closing):
-    spec, rng = SPECS[kind], np.random.default_rng(size)
-    buffer, reference = ReplayBuffer(spec, size, has_predecessors=True), ReplayBuffer(spec, size, has_predecessors=True)
+    spec = SPECS[kind]
+    rng = np.random.default_rng(size)
+    buffer = ReplayBuffer(spec, size, has_predecessors=True)
+    reference = ReplayBuffer(spec, size, has_predecessors=True)
     for i, (env_index, first) in enumerate(history):
         rows = rows_of(spec, first, rng)
         buffer.extend(env_index, rows)
@@ -73,7 +75,8 @@ def test_a_chunk_is_its_rows_one_by_one(history, size, kind, closing):
 
 
 def test_a_step_whose_predecessor_never_came_is_not_kept(rng):
-    buffer, spec = ReplayBuffer(SPECS["real"], 50), SPECS["real"]
+    buffer = ReplayBuffer(SPECS["real"], 50)
+    spec = SPECS["real"]
     buffer.extend(0, rows_of(spec, [True, False, False], rng))
     buffer.end(np.array([0]))
     buffer.extend(0, rows_of(spec, [False, False], rng))
@@ -83,11 +86,9 @@ def test_a_step_whose_predecessor_never_came_is_not_kept(rng):
 @pytest.mark.parametrize("size", [10, 100])
 def test_a_chunk_may_be_longer_than_the_ring(size, rng):
     spec = SPECS["real"]
-    buffer, reference, rows = (
-        ReplayBuffer(spec, size),
-        ReplayBuffer(spec, size),
-        rows_of(spec, [True] + [False] * 36, rng),
-    )
+    buffer = ReplayBuffer(spec, size)
+    reference = ReplayBuffer(spec, size)
+    rows = rows_of(spec, [True] + [False] * 36, rng)
     buffer.extend(0, rows)
     one_by_one(reference, 0, rows)
     np.testing.assert_array_equal(buffer.successor[: buffer.size], reference.successor[: buffer.size])
@@ -112,7 +113,8 @@ def test_a_recorder_takes_the_same_transitions(tmp_path, rng):
 
 def test_a_recorder_takes_the_action_alone_of_what_is_stored_with_a_step(tmp_path, rng):
     spec = SPECS["real"]
-    recorder, rows = Recorder(tmp_path, spec), rows_of(spec, [True, False, False], rng)
+    recorder = Recorder(tmp_path, spec)
+    rows = rows_of(spec, [True, False, False], rng)
     stored = rows._replace(action=np.concatenate([rows.action, rng.normal(size=(3, 4))], axis=1))
     recorder.extend(0, stored.part(slice(0, 2)))
     last = stored.part(slice(2, 3))

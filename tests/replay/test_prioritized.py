@@ -13,7 +13,8 @@ SPEC = Spec(spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-1, 1, (1,)))
 
 
 def filled(size, steps, length=7, num_envs=2):
-    buffer, env_indices = ReplayBuffer(SPEC, size), np.arange(num_envs)
+    buffer = ReplayBuffer(SPEC, size)
+    env_indices = np.arange(num_envs)
     for step in range(steps):
         if step % length == 0:
             buffer.begin(env_indices, (np.zeros((num_envs, 1)),))

@@ -69,9 +69,11 @@ moves = st.one_of(st.sampled_from(["save", "load", "end", "append"]), st.integer
 def test_whatever_happens_between_saves_each_one_is_what_the_ring_was(
     tmp_path_factory, history, size, num_envs, n, kind
 ):
-    place, saves = tmp_path_factory.mktemp("saves"), []
+    place = tmp_path_factory.mktemp("saves")
+    saves = []
     spec, options = KINDS[kind]
-    buffer, rng = ReplayBuffer(spec, size, **options), np.random.default_rng(0)
+    buffer = ReplayBuffer(spec, size, **options)
+    rng = np.random.default_rng(0)
     for move in [*history, "save"]:
         if isinstance(move, int):
             fill(buffer, move, 1 + move % num_envs, n, rng)  # some of the lanes
@@ -94,7 +96,8 @@ def test_whatever_happens_between_saves_each_one_is_what_the_ring_was(
 
 
 def test_only_segments_with_rows_that_are_new_or_were_left_are_written(tmp_path):
-    buffer, env_index = fill(ReplayBuffer(SPEC, 100), 40, length=1000), np.array([0])
+    buffer = fill(ReplayBuffer(SPEC, 100), 40, length=1000)
+    env_index = np.array([0])
     assert save(buffer, tmp_path / "first") == [f"rows-{i}.npz" for i in range(5)]  # of 41 rows
     assert save(buffer, tmp_path / "same") == []
     fill(buffer, 5, length=1000)
@@ -114,7 +117,8 @@ def test_only_segments_with_rows_that_are_new_or_were_left_are_written(tmp_path)
 
 
 def test_where_a_lane_went_on_is_written_too(tmp_path):
-    buffer, env_index = ReplayBuffer(SPEC, 100, has_windows=True), np.array([0])
+    buffer = ReplayBuffer(SPEC, 100, has_windows=True)
+    env_index = np.array([0])
     fill(buffer, 9, length=9)
     save(buffer, tmp_path / "ended")
     buffer.begin(env_index, (np.zeros((1, 1), np.float32),))
@@ -132,7 +136,8 @@ def test_a_lane_that_is_gone_costs_nothing(tmp_path):
 def test_a_file_that_is_another_by_now_is_not_linked(tmp_path):
     buffer = fill(ReplayBuffer(SPEC, 100), 40)
     save(buffer, tmp_path / "first")
-    before, other = contents(buffer), fill(ReplayBuffer(SPEC, 100), 40, rng=np.random.default_rng(1))
+    before = contents(buffer)
+    other = fill(ReplayBuffer(SPEC, 100), 40, rng=np.random.default_rng(1))
     shutil.rmtree(tmp_path / "first")
     save(other, tmp_path / "first")  # by another agent, under the same name
     (tmp_path / "first/rows-1.npz").unlink()
@@ -144,7 +149,8 @@ def test_rows_are_written_where_they_cannot_be_linked(tmp_path):
     memory = Path("/dev/shm")
     if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is no second file system")
-    buffer, other_directory = fill(ReplayBuffer(SPEC, 100), 40), memory / f"tfdpg-test-{os.getpid()}"
+    buffer = fill(ReplayBuffer(SPEC, 100), 40)
+    other_directory = memory / f"tfdpg-test-{os.getpid()}"
     try:
         save(buffer, other_directory)
         assert len(save(buffer, tmp_path / "here")) == 5
@@ -169,7 +175,8 @@ def test_a_ring_that_became_another_has_nothing_in_files(tmp_path, monkeypatch):
 @pytest.mark.parametrize("size", [20, 64, 300])
 def test_a_ring_of_another_size_takes_the_newest_rows(tmp_path, size):
     buffer = fill(ReplayBuffer(SPEC, 64), 100, num_envs=2, length=7)
-    directory, state = tmp_path / "first", segments.state(buffer)
+    directory = tmp_path / "first"
+    state = segments.state(buffer)
     save(buffer, directory)
     again = load(state, directory, ReplayBuffer(SPEC, size))
     kept = min(64, size)

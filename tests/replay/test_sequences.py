@@ -77,10 +77,12 @@ def soiled_ring(size):
 
 def play_with_saves(steps, size, saves):
     """Takes the steps of a history, and goes on with a ring that was restored from segments after some of them."""
-    buffer, reference = soiled_ring(size), Reference(size)
+    buffer = soiled_ring(size)
+    reference = Reference(size)
     for first, stop in itertools.pairwise([0, *sorted(saves), len(steps)]):
         if first:
-            saved, buffer = buffer, soiled_ring(size)
+            saved = buffer
+            buffer = soiled_ring(size)
             buffer.restore(saved.state(), segments.iter_segments(saved))
         play(buffer, reference, steps[first:stop], step_of)
     return buffer, reference
@@ -111,7 +113,8 @@ def test_sequences_are_the_reference_s(history, burn_in, length, saves):
             else:
                 np.testing.assert_allclose(row, wanted, rtol=1e-5)
     if len(slots):
-        (transitions,), first = draw_transitions_of_actions(buffer, slots, n), drawn[0, :, burn_in]
+        (transitions,) = draw_transitions_of_actions(buffer, slots, n)
+        first = drawn[0, :, burn_in]
         for name in ("observation", "action", "reward", "discount"):
             np.testing.assert_array_equal(
                 first[:, getattr(LAYOUT, name)], transitions[:, getattr(TransitionLayout.of(SPEC), name)], err_msg=name
@@ -137,9 +140,11 @@ def known_predecessors(buffer):
 @given(histories(), st.integers(6, 40))
 def test_a_row_knows_the_one_before_however_it_came(history, other_size):
     _, steps, size, _ = history
-    buffer, reference = buffer_of(size), Reference(size)
+    buffer = buffer_of(size)
+    reference = Reference(size)
     play(buffer, reference, steps, step_of)
-    restored, appended = buffer_of(other_size), buffer_of(other_size)
+    restored = buffer_of(other_size)
+    appended = buffer_of(other_size)
     restored.restore(buffer.state(), [as_one_segment(buffer)])
     for _ in range(3):
         appended.append(as_one_segment(buffer))

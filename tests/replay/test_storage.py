@@ -22,7 +22,8 @@ class Reference:
     """Every lane's episodes as plain lists; the newest `size` observations are the ones held."""
 
     def __init__(self, size):
-        self.size, self.added = size, 0
+        self.size = size
+        self.added = 0
         self.episodes = []  # of dicts: number of each observation, observation, rewards, terminated
         self.open = {}
 
@@ -105,7 +106,8 @@ def play(buffer, reference, steps, step_of=lambda observation: [0.0]):
 @given(histories())
 def test_transitions_are_the_reference_s(history):
     num_envs, steps, size, n = history
-    buffer, reference = ReplayBuffer(SPEC, size), Reference(size)
+    buffer = ReplayBuffer(SPEC, size)
+    reference = Reference(size)
     play(buffer, reference, steps)
     expected = reference.transitions(n)
     slots = np.flatnonzero(buffer.successor[: buffer.size] != NONE) if buffer.added else np.empty(0, int)
@@ -191,8 +193,10 @@ def test_drawing_from_nothing_says_so():
 
 
 def test_an_observation_that_is_not_the_head_does_not_continue_its_episode():
-    buffer, env_indices = ReplayBuffer(SPEC, 20), np.arange(2)
-    first, second = (np.array([[1.0], [2.0]], np.float32),), (np.array([[3.0], [4.0]], np.float32),)
+    buffer = ReplayBuffer(SPEC, 20)
+    env_indices = np.arange(2)
+    first = (np.array([[1.0], [2.0]], np.float32),)
+    second = (np.array([[3.0], [4.0]], np.float32),)
     assert buffer.continues(env_indices, first).tolist() == [False, False]
     buffer.begin(env_indices, first)
     assert buffer.continues(env_indices, first).tolist() == [True, True]

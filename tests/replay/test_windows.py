@@ -31,7 +31,8 @@ class SteppedEnvs:
     """Steps lanes of a ring in lockstep, and keeps for each a list of [number, step or None, terminated]."""
 
     def __init__(self, buffer, num_envs):
-        self.buffer, self.seen = buffer, [[] for _ in range(num_envs)]
+        self.buffer = buffer
+        self.seen = [[] for _ in range(num_envs)]
         self.number = 0
 
     def add(self, env_index, step=None):
@@ -60,7 +61,8 @@ class SteppedEnvs:
 
     def window(self, env_index, place, steps):
         """The row numbers of a window that begins with the lane's row at `place`."""
-        rows, seen = [], self.seen[env_index]
+        rows = []
+        seen = self.seen[env_index]
         while len(rows) < steps + 1 and place < len(seen):
             rows.append(seen[place][0])
             skips = seen[place][2] and place + 2 < len(seen)  # the last observation of an episode that terminated
@@ -107,11 +109,14 @@ def test_windows_are_the_reference_s(ends):
     st.integers(1, 6),
 )
 def test_the_newest_windows_have_each_step_since_the_last_round_once(size, ends, steps):
-    envs, seen, known = SteppedEnvs(buffer_of(size), len(ends[0])), 0, [0] * len(ends[0])
+    envs = SteppedEnvs(buffer_of(size), len(ends[0]))
+    seen = 0
+    known = [0] * len(ends[0])
     for count in (len(ends), 1, 5, 2):
         envs.run(ends[:count])
         starts = newest_starts(envs.buffer, steps, seen)
-        rows, seen = window_rows(envs.buffer, starts, steps), envs.buffer.added
+        rows = window_rows(envs.buffer, starts, steps)
+        seen = envs.buffer.added
         acted = gather_windows(envs.buffer, rows, 0.9)[0][..., LAYOUT.acted] > 0
         taken = [[number for number, step, _ in env_index if step is not None] for env_index in envs.seen]
         new = [numbers[before:] for numbers, before in zip(taken, known, strict=True)]

@@ -28,7 +28,9 @@ class Client:
     """Speaks to a server, without tfdpg."""
 
     def __init__(self, name, ports, reported):
-        self.name, self.ports, self.reported = name, ports, reported
+        self.name = name
+        self.ports = ports
+        self.reported = reported
         self.url = f"http://127.0.0.1:{ports.rest}/v1/models/{name}"
         self.channel = grpc.insecure_channel(f"127.0.0.1:{ports.grpc}")
         self.predict = prediction_service_pb2_grpc.PredictionServiceStub(self.channel).Predict
@@ -53,8 +55,12 @@ class Client:
 @contextlib.contextmanager
 def serving(directory, limits=LIMITS):
     """Serves a model directory; gives a client."""
-    model_store, reported, started, ended = ModelStore(directory), [], threading.Event(), asyncio.Event()
-    found, loops = [], []
+    model_store = ModelStore(directory)
+    reported = []
+    started = threading.Event()
+    ended = asyncio.Event()
+    found = []
+    loops = []
 
     async def serve():
         loops.append(asyncio.get_running_loop())

@@ -67,7 +67,8 @@ def test_a_response_is_limited_before_it_is_computed(narrow):
 
 
 def test_a_recurrent_model_has_the_same_limits():
-    x, a = np.zeros((3, 7, 3), np.float32), np.zeros((3, 7, 1), np.float32)
+    x = np.zeros((3, 7, 3), np.float32)
+    a = np.zeros((3, 7, 1), np.float32)
     with serving(LSTM, Limits(rows=20, response_bytes=20_000)) as client:
         for batch, expected in ((1_000_000_000, 413), (21, 413), (20, 413), (10, 200), (-1, 400)):
             assert client.post({"signature_name": "initial_state", "inputs": {"batch": batch}})[0] == expected

@@ -23,9 +23,12 @@ def test_what_is_wrong_would_be_seen(tmp_path):
     mixed = np.concatenate([first[:2], second[2:]])
 
     class Where:
-        url, address, directory = "", "", models.directory
+        url = ""
+        address = ""
+        directory = models.directory
 
-    rest, by_grpc = serving_load.Rest(Where, x), serving_load.Grpc(Where, x)
+    rest = serving_load.Rest(Where, x)
+    by_grpc = serving_load.Grpc(Where, x)
     for answer, is_right in ((first, True), (second, True), (mixed, False), (first[:3], False)):
         body = serving_load.json.dumps({"outputs": answer.tolist()})
         assert rest.is_right(body, [first, second]) == is_right

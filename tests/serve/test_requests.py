@@ -31,7 +31,8 @@ LEVELS = np.array([0.05, 0.5], np.float32)
 def request(client, signature="", version=None, label="", **inputs):
     """A PredictRequest."""
     message = predict_pb2.PredictRequest()
-    message.model_spec.name, message.model_spec.signature_name = client.name, signature
+    message.model_spec.name = client.name
+    message.model_spec.signature_name = signature
     if version is not None:
         message.model_spec.version.value = version
     if label:
@@ -117,7 +118,8 @@ def test_images_and_dicts(tmp_path):
     image = gym.spaces.Box(0, 255, (2, 2, 1), "uint8")
     space = gym.spaces.Dict({"image": image, "speed": gym.spaces.Box(-1, 1, (1,))})
     agent = tfdpg.TD3(tfdpg.Spec(space, gym.spaces.Box(-1, 1, (2,))), **SMALL)
-    image, policy = np.arange(8).reshape(2, 2, 2, 1), tfdpg.load(agent.export(tmp_path / "image"))
+    image = np.arange(8).reshape(2, 2, 2, 1)
+    policy = tfdpg.load(agent.export(tmp_path / "image"))
     with serving(tmp_path / "image") as client:
         rows = [{"image": row, "speed": [0.5]} for row in image.tolist()]
         expected = policy({"image": image.astype(np.uint8), "speed": np.full((2, 1), 0.5, np.float32)})
@@ -143,7 +145,8 @@ def test_recurrent_states_are_inputs_and_outputs(tmp_path):
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_not_finite_are_refused(d4pg, number):
-    x, a = X.copy(), A.copy()
+    x = X.copy()
+    a = A.copy()
     x[1, 2] = a[2, 0] = number
     for name, signature, inputs in (("x", "pi", {"x": x}), ("x", "pi_and_q", {"x": x}), ("a", "q1", {"x": X, "a": a})):
         expected = f"input tensor {name}: expects finite numbers but {number} is provided"

@@ -62,7 +62,8 @@ def test_requests_under_way_end_on_the_model_that_they_began_with(made, director
     export.keep_newest(directory, 1)
     np.testing.assert_allclose(answer(before), tfdpg.load(made[0])(X), rtol=1e-5)
     np.testing.assert_allclose(answer(model_store.find("td3")), tfdpg.load(made[1])(X), rtol=1e-5)
-    session, before = weakref.ref(before), None
+    session = weakref.ref(before)
+    before = None
     gc.collect()
     assert session() is None and model_store.poll() == []
 
@@ -87,7 +88,8 @@ def test_a_damaged_version_is_not_served(made, directory):
 
 
 def test_a_version_with_file_operations_is_not_served_unless_trusted(made, directory, tmp_path):
-    model_store, written_file = ModelStore(directory), tmp_path / "harm"
+    model_store = ModelStore(directory)
+    written_file = tmp_path / "harm"
     foreign = save(tmp_path / "foreign", Module(lambda: tf.io.write_file(str(written_file), "text")))
     shutil.copytree(foreign, directory / "2")
     (change,) = model_store.poll()
@@ -222,7 +224,9 @@ def test_labels_are_served_and_move_once_their_version_is_loaded(made, directory
 def test_the_server_swaps_while_it_answers(made, directory):
     expected = {1: tfdpg.load(made[0])(X), 2: tfdpg.load(made[1])(X)}
     with serving(directory) as client:
-        seen, over, wrong = [], threading.Event(), []
+        seen = []
+        over = threading.Event()
+        wrong = []
 
         def send_requests():
             try:

@@ -18,7 +18,8 @@ from tfdpg.replay import segments
 
 def digest(agent):
     """A sum of all that a checkpoint holds."""
-    buffer, sampler = agent.replay, agent.minibatch_builder.sampler
+    buffer = agent.replay
+    sampler = agent.minibatch_builder.sampler
     arrays = [
         *agent.get_weights(),
         buffer.rows[: buffer.size],
@@ -34,8 +35,10 @@ def digest(agent):
 
 def resume(directory):
     """Saves, and saves again."""
-    segments.MIN_ROWS, segments.MIN_BYTES = 16, 0
-    env, rng = Counter(), np.random.default_rng()
+    segments.MIN_ROWS = 16
+    segments.MIN_BYTES = 0
+    env = Counter()
+    rng = np.random.default_rng()
     agent = tfdpg.load_agent(directory / str(export.versions(directory)[-1]))
     agent.begin_training()
     checkpoint = tfdpg.callbacks.Checkpoint(directory)

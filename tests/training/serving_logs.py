@@ -8,10 +8,14 @@ from tensorflow_serving.apis import prediction_log_pb2
 def log_of(signatures, name, inputs, client="", as_numbers=False):
     """A request with its response, as `PredictionLog`, and the response's arrays; what a server computes and logs."""
     log = prediction_log_pb2.PredictionLog()
-    log.log_metadata.model_spec.name, log.log_metadata.timestamp_secs = "model", 1_800_000_000
+    log.log_metadata.model_spec.name = "model"
+    log.log_metadata.timestamp_secs = 1_800_000_000
     log.log_metadata.sampling_config.sampling_rate = 1.0
-    request, response = log.predict_log.request, log.predict_log.response
-    request.model_spec.name, request.model_spec.signature_name, request.model_spec.version.value = "model", name, 3
+    request = log.predict_log.request
+    response = log.predict_log.response
+    request.model_spec.name = "model"
+    request.model_spec.signature_name = name
+    request.model_spec.version.value = 3
     request.client_id = client.encode()
     for key, values in inputs.items():
         request.inputs[key].CopyFrom(tf.make_tensor_proto(values))
@@ -28,7 +32,9 @@ class Client:
     """Steps an environment with what a server says; `took` are its transitions, of which the log has a part."""
 
     def __init__(self, env, name=""):
-        self.env, self.name, self.took = env, name, []
+        self.env = env
+        self.name = name
+        self.took = []
         self.observation, _ = env.reset(seed=0)
 
     def step(self, signatures, **options):

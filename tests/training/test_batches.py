@@ -10,7 +10,8 @@ from tfdpg.acting import RecurrentSpec
 from tfdpg.replay import SequenceLayout, gather_sequences
 from tfdpg.training.batches import pack_sequences
 
-IMAGE, REAL = spaces.Box(0, 255, (2, 3), np.uint8), spaces.Box(-9, 9, (2,))
+IMAGE = spaces.Box(0, 255, (2, 3), np.uint8)
+REAL = spaces.Box(-9, 9, (2,))
 ACTION = spaces.Box(-1, 3, (2,))
 SPECS = {
     "real": Spec(REAL, ACTION),
@@ -27,7 +28,9 @@ def recurrent_spec_of(spec, stored=True):
 
 def episodes(spec, rng):
     """A ring with one that is cut, one that ends and one that is long; where each begins, and its length."""
-    buffer, env_index, starts = buffer_of(50, spec, states=4), np.array([0]), []
+    buffer = buffer_of(50, spec, states=4)
+    env_index = np.array([0])
+    starts = []
 
     def sample():
         parts = zip(spec.groups, spec.widths, strict=True)
@@ -96,11 +99,13 @@ def batch(rng):
 
 
 def test_what_is_left_out_is_1_gamma_and_zeros(batch):
-    spec, layout = SPECS["real"], SequenceLayout.of(SPECS["real"], 3)
+    spec = SPECS["real"]
+    layout = SequenceLayout.of(SPECS["real"], 3)
     bare = {name: batch[name] for name in ("observations", "actions", "rewards")}
     packed, states = pack(spec, bare | {"terminations": np.zeros((3, STEPS))})
     assert (states == 0).all() and (packed[..., layout.valid] == 1).all()
-    learnt, rest = packed[0, :, BURN_IN:-1], packed[0][:, [0, 1, -1]]
+    learnt = packed[0, :, BURN_IN:-1]
+    rest = packed[0][:, [0, 1, -1]]
     assert (learnt[..., layout.weight] == 1).all() and (learnt[..., layout.discount] == np.float32(0.9)).all()
     assert (rest[..., layout.action.start :] == 0).all()
     np.testing.assert_array_equal(packed[0, :, 0, layout.previous], [[1, 1, 0]] * 3)
@@ -110,14 +115,16 @@ def test_what_is_left_out_is_1_gamma_and_zeros(batch):
     (packed, _) = pack(spec, bare | {"terminations": np.zeros((3, STEPS)), "discounts": discounts})
     np.testing.assert_allclose(packed[0, :, BURN_IN:-1, layout.discount], discounts[:, BURN_IN:])
     (packed, _) = pack(spec, bare | {"terminations": np.zeros((3, STEPS)), "discounts": discounts}, n_step=2)
-    first, then = discounts[:, BURN_IN:-1], discounts[:, BURN_IN + 1 :]
+    first = discounts[:, BURN_IN:-1]
+    then = discounts[:, BURN_IN + 1 :]
     np.testing.assert_allclose(packed[0, :, BURN_IN:-2, layout.discount], first * then)
     returns = bare["rewards"][:, BURN_IN:-1] + first * bare["rewards"][:, BURN_IN + 1 :]
     np.testing.assert_allclose(packed[0, :, BURN_IN:-2, layout.reward], returns, rtol=1e-6)
 
 
 def test_a_sequence_may_begin_late(batch):
-    spec, layout = SPECS["real"], SequenceLayout.of(SPECS["real"], 3)
+    spec = SPECS["real"]
+    layout = SequenceLayout.of(SPECS["real"], 3)
     batch |= {"terminations": [[1, 0, 0, 0, 0], [0] * 5, [0] * 5]}  # of the episode before
     batch |= {"masks": [[0, 1, 1, 1, 1], [0, 0, 1, 1, 0], [0, 0, 0, 0, 0]]}
     packed, _ = pack(spec, batch)

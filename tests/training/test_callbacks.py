@@ -68,7 +68,8 @@ def test_tensorboard(tmp_path):
     for_each_epoch = scalars(tmp_path / "epoch/train")
     assert not [tag for _, tag in for_each_epoch if tag.startswith("batch_")]
     assert len(for_each_epoch["scalars", "epoch_loss_q"]) == 3
-    train, validation = scalars(tmp_path / "train"), scalars(tmp_path / "validation")
+    train = scalars(tmp_path / "train")
+    validation = scalars(tmp_path / "validation")
     assert {step: float(value) for step, value in train["scalars", "epoch_return"].items()} == {0: 15, 1: 15, 2: 15}
     np.testing.assert_allclose(float(train["scalars", "epoch_loss_q"][2]), history.history["loss_q"][2], rtol=1e-6)
     assert float(validation["scalars", "epoch_return"][1]) == 15
@@ -336,7 +337,8 @@ def test_tables_lose_lines_of_epochs_that_were_not_saved(tmp_path):
         with open(tmp_path / name, "a") as file:
             file.write("3")  # which a kill tore off
         fit([logger(tmp_path / name)], agent=tfdpg.load_agent(tmp_path / name[-3:] / "40"), initial_epoch=2)
-        lines, others = before[name].splitlines(), (tmp_path / name).read_text().splitlines()
+        lines = before[name].splitlines()
+        others = (tmp_path / name).read_text().splitlines()
         assert lines[:3] == others[:3] and len(lines) == len(others) == 4
         fit([logger(tmp_path / name)], epochs=1)  # of a new agent, which has another past
         assert (tmp_path / name).read_text().splitlines()[:4] == others

@@ -160,7 +160,8 @@ def test_weights_files_of_other_networks(agent, tmp_path):
 
 
 def test_a_power_cut_at_any_moment_leaves_a_checkpoint_and_a_policy(tmp_path, monkeypatch):
-    disk, states = Disk(tmp_path / "disk", monkeypatch), []
+    disk = Disk(tmp_path / "disk", monkeypatch)
+    states = []
     monkeypatch.setattr(segments, "MIN_ROWS", 4)
     monkeypatch.setattr(segments, "MIN_BYTES", 0)
 

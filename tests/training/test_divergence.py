@@ -65,7 +65,8 @@ def test_the_key_of_a_dict_is_named_at_a_reset_too(where):
 @pytest.mark.parametrize("column, name", [(0, r"joints\[0\]"), (1, r"joints\[1\]"), (2, "phase"), (4, r"modes\[1\]")])
 def test_the_entry_is_named_by_its_key_and_its_place_there(column, name):
     env = Mixed()
-    spec, (observation, _) = tfdpg.Spec.of(env), env.reset(seed=0)
+    spec = tfdpg.Spec.of(env)
+    observation, _ = env.reset(seed=0)
     packed = spec.pack(observation)
     packed[0][0, column] = np.inf
     with pytest.raises(ValueError, match=f"not finite at a row: {name} = inf$"):
@@ -89,7 +90,8 @@ class Rewards(Counter):
 
 
 def test_infinite_losses_end_training_and_the_last_checkpoint_stays_the_newest(tmp_path):
-    env, ends = Rewards(), []
+    env = Rewards()
+    ends = []
     options = SMALL | {"batch_size": 64, "gradient_steps": 1, "run_eagerly": True}
     agent = tfdpg.DDPG(env, **options)
     exports = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: ends.append(logs["env_steps"]))

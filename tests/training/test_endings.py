@@ -18,7 +18,8 @@ from tfdpg.training import interrupt
 class SignalAt(keras.callbacks.Callback):
     def __init__(self, steps, number):
         super().__init__()
-        self.steps, self.number = steps, number
+        self.steps = steps
+        self.number = number
 
     def on_train_batch_end(self, batch, logs=None):
         if logs["env_steps"] == self.steps:
@@ -90,7 +91,8 @@ class Broken(Counter):
 
 
 def test_after_an_exception_of_the_environment_the_steps_before_it_are_saved(tmp_path):
-    env, ends = Broken(), Ends()
+    env = Broken()
+    ends = Ends()
     agent = agent_for(env, update_after=1000)
 
     class Fails(keras.callbacks.Callback):
@@ -119,7 +121,8 @@ def test_weights_that_become_nan_are_named_and_never_saved(tmp_path, name, value
                 bias.assign(np.full(bias.shape, value))
                 self.model.optimizers[name].learning_rate = 0.0
 
-    env, ends = Counter(), Ends()
+    env = Counter()
+    ends = Ends()
     agent = agent_for(env, tfdpg.TD3, policy_delay=9)
     callbacks = [tfdpg.callbacks.Checkpoint(tmp_path), Diverge(), ends]
     with pytest.raises(FloatingPointError, match=f"`{name}`.* became NaN or infinite in updates 26 to 30, at env") as e:

@@ -124,7 +124,8 @@ def test_a_callable_sees_all_sub_environments_of_a_vector_environment():
 
 
 def test_a_callable_sees_dicts_and_must_give_actions():
-    env, seen = Counter(as_dict=True), []
+    env = Counter(as_dict=True)
+    seen = []
     tfdpg.evaluate(lambda observation: seen.append(observation) or [0.5], env, 1)
     assert seen[1]["position"].tolist() == [0, 1] and seen[1]["phase"] == 2
     with pytest.raises(ValueError, match=r"actions of shape \(1,\), as `env` takes. Received: array\(0.5\)"):

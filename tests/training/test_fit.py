@@ -70,7 +70,8 @@ def check_ends(kind, mode, ends, as_dict):
 
 
 def test_single_and_vector_environments_see_the_same_episodes():
-    single, vector = Counter(length=4), SyncVectorEnv([lambda: Counter(length=4)])
+    single = Counter(length=4)
+    vector = SyncVectorEnv([lambda: Counter(length=4)])
     logs = []
     for env in (single, vector):
         agent = agent_for(env, update_after=1000)
@@ -148,14 +149,16 @@ class BatchRecorder(keras.callbacks.Callback):
 
 
 def test_a_batch_is_a_round():
-    update_phases, env = BatchRecorder(), Counter()
+    update_phases = BatchRecorder()
+    env = Counter()
     agent = agent_for(env, update_after=1000, update_every=10)
     fit_briefly(agent, env, epochs=2, steps_per_epoch=25, callbacks=[update_phases])
     assert update_phases.ends == [(9, 10), (19, 20), (24, 25), (4, 30), (14, 40), (24, 50)]
 
 
 def test_epochs_never_decrease():
-    env, seen = Counter(), []
+    env = Counter()
+    seen = []
     agent = agent_for(env, update_after=1000)
     for options in ({"epochs": 3}, {"epochs": 1}, {"epochs": 5, "initial_epoch": 4}, {"epochs": 2}):
         fit_briefly(agent, env, steps_per_epoch=4, **options)
@@ -228,7 +231,8 @@ def test_a_vector_environment_that_cannot_reset_a_sub_environment_is_refused():
 
 
 def test_fit_in_another_thread():
-    env, results = Counter(), []
+    env = Counter()
+    results = []
     agent = agent_for(env)
     thread = threading.Thread(target=lambda: results.append(agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0)))
     thread.start()

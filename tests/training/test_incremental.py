@@ -49,7 +49,8 @@ def shared(one, other):
 
 
 def test_checkpoints_share_what_did_not_change_and_outlive_each_other(agent, tmp_path):
-    kept, held = tmp_path / "kept", {}
+    kept = tmp_path / "kept"
+    held = {}
 
     class Digest(tfdpg.callbacks.Checkpoint):
         def on_epoch_end(self, epoch, logs=None):
@@ -136,9 +137,11 @@ KILLS = [pytest.param(3, marks=pytest.mark.slow), pytest.param(100, marks=pytest
 
 @pytest.mark.parametrize("kills", KILLS)
 def test_whenever_it_is_killed_every_checkpoint_is_what_was_saved(agent, tmp_path, kills):
-    directory, expected = tmp_path / "checkpoints", {}
+    directory = tmp_path / "checkpoints"
+    expected = {}
     agent.save(directory / str(agent.env_steps))
-    expected[agent.env_steps], newest = digest(agent), 60
+    expected[agent.env_steps] = digest(agent)
+    newest = 60
     for _ in range(kills):
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.training.saving", str(directory)], stdout=subprocess.PIPE, text=True

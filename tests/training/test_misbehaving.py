@@ -66,7 +66,8 @@ def test_wrappers_that_fail_first_do_not_hide_it(fault):
 
 @pytest.mark.parametrize("fault", HARMLESS)
 def test_what_can_be_read_is_read(fault):
-    undisturbed, read = evaluated(Misbehaving()), evaluated(Misbehaving(fault))
+    undisturbed = evaluated(Misbehaving())
+    read = evaluated(Misbehaving(fault))
     assert undisturbed["lengths"] == [10, 10] and read["lengths"] == ([1, 1] if "ends" in fault else [10, 10])
     assert read["return"] == read["episode_length"] * (2 if "reward" in fault else 1)
 
@@ -152,7 +153,8 @@ def test_a_dict_of_other_keys_is_refused():
 
 
 def test_an_integer_reward_beyond_numpy_s_is_a_number():
-    huge, beyond = {"reward": 2**70}, {"reward": 10**400}
+    huge = {"reward": 2**70}
+    beyond = {"reward": 10**400}
     assert evaluated(Misbehaving(huge))["return"] == 10 * 2.0**70
     agent = tfdpg.DDPG(Misbehaving(), **SMALL | EAGER | {"update_after": 1000})
     fit_briefly(agent, Misbehaving(huge), epochs=1, steps_per_epoch=5)

@@ -63,7 +63,8 @@ def test_appending_keeps_the_newest():
 
 
 def test_states_that_data_does_not_have_are_those_of_an_episode_s_start():
-    buffer, plain = ReplayBuffer(SPEC, 50, step_width=SPEC.act_dim + 3, has_predecessors=True), ReplayBuffer(SPEC, 50)
+    buffer = ReplayBuffer(SPEC, 50, step_width=SPEC.act_dim + 3, has_predecessors=True)
+    plain = ReplayBuffer(SPEC, 50)
     load_into(buffer, data())
     load_into(plain, data())
     np.testing.assert_array_equal(buffer.rows[:10, [0, 1, 2, -1]], plain.rows[:10])
@@ -220,7 +221,9 @@ def test_missing_and_unknown_data(tmp_path):
     with pytest.raises(ValueError, match="no transition"):
         agent.fit_offline(None, verbose=0)
     np.savez(tmp_path / "0.npz", **data())
-    whole, single, objects = (tmp_path / "0.npz").read_bytes(), tmp_path / "0.npy", np.array([{}, None])
+    whole = (tmp_path / "0.npz").read_bytes()
+    single = tmp_path / "0.npy"
+    objects = np.array([{}, None])
     np.save(single, np.zeros(3))
     np.savez(tmp_path / "objects.npz", **data() | {"rewards": objects})
     for content in (b"", whole[:-100], b"text", single.read_bytes()):
@@ -279,7 +282,8 @@ def test_a_minari_data_set(tmp_path, monkeypatch):
     env.action_space.seed(0)
     buffers = []
     for seed in range(3):
-        observations, steps = [env.reset(seed=seed)[0]], []
+        observations = [env.reset(seed=seed)[0]]
+        steps = []
         for _ in range(10):
             action = env.action_space.sample()
             observation, reward, terminated, truncated, _ = env.step(action)

@@ -34,7 +34,8 @@ def two(served, tmp_path):
     clients = Client(Counter(length=3), "a"), Client(second, "b")
     turns = [0, 1, 1, 0, 0, 1, 0, 1, 1, 1, 0, 0, 1, 0]
     logs = [clients[turn].step(served, as_numbers=place % 2 == 0) for place, turn in enumerate(turns)]
-    x, a = np.zeros((1, 2), np.float32), np.zeros((1, 1), np.float32)
+    x = np.zeros((1, 2), np.float32)
+    a = np.zeros((1, 1), np.float32)
     logs.insert(5, log_of(served, "q1", {"x": x, "a": a}, "a")[0])
     logs.insert(9, prediction_log_pb2.PredictionLog(session_run_log=prediction_log_pb2.SessionRunLog()))
     files = write(tmp_path / "1.tfrecord", logs[:6]), write(tmp_path / "2.tfrecord", logs[6:])
@@ -73,10 +74,8 @@ def without_ends(rows):
 def test_the_rows_are_those_of_what_happened(two):
     files, clients, turns = two
     rewards, terminations, truncations = (in_turns(clients, turns, part) for part in (2, 3, 4))
-    buffer, data = (
-        ReplayBuffer(SPEC, 100),
-        {"rewards": rewards, "terminations": terminations, "truncations": truncations},
-    )
+    buffer = ReplayBuffer(SPEC, 100)
+    data = {"rewards": rewards, "terminations": terminations, "truncations": truncations}
     load_into(buffer, {"prediction_logs": files, **data})
     expected = true_rows(clients)
     assert len(expected) == 11 and len(set(expected)) == 11 == len({row[2] for row in expected})
@@ -133,7 +132,8 @@ def test_a_dict_observation(tmp_path):
     served = tf.saved_model.load(str(agent.export(tmp_path / "model"))).signatures
     client = Client(Counter(as_dict=True), "a")
     file = write(tmp_path / "log", [client.step(served) for _ in range(5)])
-    buffer, true = ReplayBuffer(agent.spec, 100), ReplayBuffer(agent.spec, 100)
+    buffer = ReplayBuffer(agent.spec, 100)
+    true = ReplayBuffer(agent.spec, 100)
     ends = {"rewards": [step[2] for step in client.took], "terminations": [step[3] for step in client.took]}
     load_into(buffer, {"prediction_logs": file, **ends})
     seen = {f"observations/{key}": np.array([step[0][key] for step in client.took]) for key in ("position", "phase")}
@@ -187,7 +187,8 @@ def test_files_that_are_none(served, tmp_path):
             read_prediction_logs(tmp_path / "other", SPEC)
     with pytest.raises(FileNotFoundError, match="There is no prediction log"):
         read_prediction_logs([tmp_path / "nowhere"], SPEC)
-    x, a = np.zeros((1, 2), np.float32), np.zeros((1, 1), np.float32)
+    x = np.zeros((1, 2), np.float32)
+    a = np.zeros((1, 1), np.float32)
     write(tmp_path / "critics", [log_of(served, "q1", {"x": x, "a": a})[0]])
     with pytest.raises(ValueError, match="hold no request for `pi`. Received: prediction_logs='.*critics'"):
         read_prediction_logs(tmp_path / "critics", SPEC)
@@ -204,7 +205,8 @@ def test_the_records_before_a_damaged_place_are_kept_and_the_loss_is_told(served
         kept, lost = 4, 30
         del whole[starts[4] + 30 :]
     else:
-        kept, lost = 3, len(whole) - starts[3]
+        kept = 3
+        lost = len(whole) - starts[3]
         whole[starts[3] + 30] ^= 1
     file.write_bytes(whole)
     message = f"{file} is .*: its first {kept} records are intact and are used, and its other {lost} bytes are lost"
@@ -213,7 +215,8 @@ def test_the_records_before_a_damaged_place_are_kept_and_the_loss_is_told(served
     np.testing.assert_array_equal(steps["observations"], [step[0] for step in client.took[:kept]])
     with pytest.warns(UserWarning, match=rf"{message}\. The 1 later files are not read"):
         assert len(read_prediction_logs([file, later], SPEC)["actions"]) == kept
-    buffer, ends = ReplayBuffer(SPEC, 50), {"rewards": np.ones(kept), "terminations": np.zeros(kept, bool)}
+    buffer = ReplayBuffer(SPEC, 50)
+    ends = {"rewards": np.ones(kept), "terminations": np.zeros(kept, bool)}
     with pytest.warns(UserWarning, match=message):
         load_into(buffer, {"prediction_logs": file, **ends})
     assert rows(buffer)[0][:2] == tuple(client.took[0][0]) and len(rows(buffer)) == kept - 1
@@ -222,7 +225,8 @@ def test_the_records_before_a_damaged_place_are_kept_and_the_loss_is_told(served
 
 def test_rewards_and_ends_that_do_not_fit_are_named_and_nothing_is_stored(two):
     files, clients, turns = two
-    buffer, ends = ReplayBuffer(SPEC, 100), {"prediction_logs": files, "terminations": np.zeros(len(turns), bool)}
+    buffer = ReplayBuffer(SPEC, 100)
+    ends = {"prediction_logs": files, "terminations": np.zeros(len(turns), bool)}
     with pytest.raises(ValueError, match="`rewards` must have a row for each of 14 steps. Received: 13 rows"):
         load_into(buffer, {**ends, "rewards": np.zeros(13)})
     with pytest.raises(ValueError, match=r"`rewards` must have 7 numbers for client 'b'. Received: those of \['a'\]"):

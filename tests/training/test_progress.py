@@ -93,7 +93,8 @@ def test_a_bar_that_is_cut_short_ends_its_line(capsys):
 class Output(io.StringIO):
     def __init__(self, encoding, is_terminal):
         super().__init__()
-        self.own, self.is_terminal = encoding, is_terminal
+        self.own = encoding
+        self.is_terminal = is_terminal
 
     encoding = property(lambda self: self.own)
 

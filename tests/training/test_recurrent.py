@@ -127,7 +127,9 @@ def test_a_policy_begins_anew_in_all_sub_environments_or_some():
 def test_anything_that_wants_to_know_is_told_of_rewards_and_ends():
     class RecordingPolicy:
         def __init__(self):
-            self.rewards, self.ends, self.resets = [], [], 0
+            self.rewards = []
+            self.ends = []
+            self.resets = 0
 
         def reset(self):
             self.resets += 1
@@ -169,7 +171,8 @@ def test_training_warnings_leave_the_memory_alone():
     actor = lambda packed: np.concatenate([packed[-1][:, -1:], packed[-1][:, -1:] + 2], axis=1)  # noqa: E731
     observation, _ = env.reset(seed=0)
     agent.act(observation)
-    agent.behaviour, agent.actor = counting_policy(agent.spec, actor=actor), actor
+    agent.behaviour = counting_policy(agent.spec, actor=actor)
+    agent.actor = actor
     agent.behaviour.greedy((np.zeros((1, 3), np.float32),))
     assert actions_at_bounds(agent) == {"actions_at_bounds": 0.0}  # the lane's next action lies at its bound
     assert agent.behaviour.policy_state.state.tolist() == [[0, 0, 2]]

@@ -91,7 +91,8 @@ def test_a_training_that_was_stopped_ends_as_one_that_was_not(tmp_path, kind):
     with contextlib.closing(make_env()) as env:
         whole, agent = (new(env, **options) for _ in range(2))
     validated = {"validation_env": RandomWalk(), "validation_episodes": 1} if kind == "eager" else {}
-    uncut, logs = Logs(), [Logs() for _ in range(3)]
+    uncut = Logs()
+    logs = [Logs() for _ in range(3)]
     trained(whole, make_env, uncut, **validated)
     for steps, log in zip((47, 133, 10_000), logs, strict=True):  # within an epoch, later in another, and never
         trained(agent, make_env, log, StopAt(steps), initial_epoch=agent.epoch, **validated)
@@ -116,7 +117,8 @@ def test_an_environment_that_does_not_repeat_itself_is_named(tmp_path):
         return SyncVectorEnv([RandomWalk, lambda: Counter(length=17)])  # which counts its episodes
 
     agent = opened(make_env(), 72, tmp_path)
-    begun, added = agent.replay.episode_start, agent.replay.added
+    begun = agent.replay.episode_start
+    added = agent.replay.added
     with pytest.warns(UserWarning, match="lane 1 does not repeat itself: .* led to another observation after 0 steps"):
         trained(agent, make_env, StopAt(78))
     assert agent.replay.episode_start.tolist() == [begun[0], added] and agent.collector.episodes.tolist() == [2, 4]
@@ -151,7 +153,8 @@ def test_an_episode_that_nobody_acted_in_yet_begins_as_it_would_have(tmp_path):
 
 @pytest.mark.parametrize("meanwhile", ["fit", "fit_offline", "act", "lanes"])
 def test_otherwise_open_episodes_are_closed(tmp_path, meanwhile):
-    agent, make_env = opened(RandomWalk(), 20, tmp_path), RandomWalk
+    agent = opened(RandomWalk(), 20, tmp_path)
+    make_env = RandomWalk
     if meanwhile == "fit":
         trained(agent, RandomWalk, StopAt(25))
     elif meanwhile == "fit_offline":

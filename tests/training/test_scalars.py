@@ -79,7 +79,8 @@ def test_what_rounds_log_is_averaged_over_the_interval(tmp_path):
             seen.append(logs)
 
     fit(tfdpg.DDPG(Counter(), **SMALL, **EAGER), tmp_path, epochs=1, callbacks=[Watch()])
-    found, losses = scalars(tmp_path), [logs.get("loss_q", np.nan) for logs in seen]
+    found = scalars(tmp_path)
+    losses = [logs.get("loss_q", np.nan) for logs in seen]
     assert [logs["env_steps"] for logs in seen[4:8]] == [25, 30, 35, 40] and np.isfinite(losses[4:8]).all()
     assert dict(found["diagnosis/loss_q"])[40] == pytest.approx(np.mean(losses[4:8]), rel=1e-6)
     assert dict(found["diagnosis/loss_q"])[50] == pytest.approx(np.mean(losses[8:10]), rel=1e-6)  # the end of training
@@ -119,7 +120,8 @@ def test_a_training_that_goes_on_replaces_what_was_written_of_later_steps(tmp_pa
         tf.summary.scalar("of_others", 1.0)
     others.close()
     fit(tfdpg.load_agent(tmp_path / "saved"), tmp_path / "cut")
-    found, lost = untimed(tmp_path / "cut"), untimed(tmp_path / "whole")
+    found = untimed(tmp_path / "cut")
+    lost = untimed(tmp_path / "whole")
     assert found.pop("of_others") == [(10_000, 1.0)]
     assert found == lost and steps(lost, "validation/return") == [50, 100, 150, 200]
 
@@ -135,7 +137,8 @@ def hparams_tab(log_dir):
     runs = EventMultiplexer()
     runs.AddRunsFromDirectory(str(log_dir))
     runs.Reload()
-    provider, request = MultiplexerDataProvider(runs, str(log_dir)), RequestContext()
+    provider = MultiplexerDataProvider(runs, str(log_dir))
+    request = RequestContext()
     context = Context(TBContext(data_provider=provider, logdir=str(log_dir)))
     experiment = context.experiment_from_metadata(request, "", True, context.hparams_metadata(request, ""), [])
     columns = [api_pb2.ColParams(metric=metric.name) for metric in experiment.metric_infos]

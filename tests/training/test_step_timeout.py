@@ -21,7 +21,8 @@ def test_the_sub_environments_that_hang_are_named_and_all_processes_end(at, step
     make_hanging_env = functools.partial(Misbehaving, "hangs", at)
     env = AsyncVectorEnv([Misbehaving, make_hanging_env, make_hanging_env])
     agent = tfdpg.DDPG(Misbehaving(), **NO_UPDATE)
-    began, callbacks = time.monotonic(), [tfdpg.callbacks.Checkpoint(tmp_path)]
+    began = time.monotonic()
+    callbacks = [tfdpg.callbacks.Checkpoint(tmp_path)]
     with pytest.raises(TimeoutError, match=r"Lanes \[1, 2\] .* did not answer within 0.3 seconds \(`step_timeout`\)"):
         agent.fit(vector.RecordEpisodeStatistics(env), step_timeout=0.3, callbacks=callbacks, **SHORT)
     env.close()

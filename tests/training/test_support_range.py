@@ -35,7 +35,8 @@ def agent_with(head):
 
 
 def test_a_support_that_follows_returns_widens_once_in_a_period_and_never_shrinks():
-    head, returns = Categorical(-149.5, 150.5, 5), Returns()
+    head = Categorical(-149.5, 150.5, 5)
+    returns = Returns()
     agent = agent_with(head)
 
     def largest_after(updates, prepare=follow_returns):
@@ -60,9 +61,13 @@ def test_a_support_that_follows_returns_widens_once_in_a_period_and_never_shrink
 
 
 def test_a_support_that_follows_returns_is_the_same_as_scaled_rewards():
-    head, returns, rng = Categorical(-149.5, 150.5, 11), Returns(), np.random.default_rng(0)
-    agent, logits = agent_with(head), rng.normal(size=(6, 11))
-    reward, discount = rng.normal(size=6), np.array([0.9, 0.0, 0.9, 0.0, 0.9, 0.9])
+    head = Categorical(-149.5, 150.5, 11)
+    returns = Returns()
+    rng = np.random.default_rng(0)
+    agent = agent_with(head)
+    logits = rng.normal(size=(6, 11))
+    reward = rng.normal(size=6)
+    discount = np.array([0.9, 0.0, 0.9, 0.0, 0.9, 0.9])
     for period, wide in enumerate((2.0, 14.0)):
         returns.range = -1.0, wide
         agent.updates = period * PERIOD
@@ -78,7 +83,8 @@ def test_an_agent_s_running_support_starts_from_its_returns():
     agent = tfdpg.D4PG(env, v_range="running", **SMALL, **EAGER)
     agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
     low, high = return_range(agent.replay, agent.minibatch_builder.gamma)
-    saved, now = json.loads(json.dumps(agent.state())), agent.head.atoms.numpy()
+    saved = json.loads(json.dumps(agent.state()))
+    now = agent.head.atoms.numpy()
     assert -now[0] == now[-1] and abs(now[-1] - 150.5) > 1
     np.testing.assert_allclose(now[-1], max(-low, high), rtol=1e-3)
     np.testing.assert_array_equal(head_of(agent.targets["q1"]).atoms, now)

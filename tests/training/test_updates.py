@@ -88,10 +88,12 @@ def test_own_losses_of_a_network_count():
 @pytest.mark.parametrize("clipping", [{}, {"global_clipnorm": 0.1}, {"clipvalue": 0.05}], ids=str)
 def test_adam_in_one_operation_is_keras_s_over_many_steps(clipping):
     rng = np.random.default_rng(0)
-    start, gradients = rng.normal(size=(3, 2)), rng.normal(size=(50, 3, 2)) * [1.0, 1e-4]
+    start = rng.normal(size=(3, 2))
+    gradients = rng.normal(size=(50, 3, 2)) * [1.0, 1e-4]
     ends = []
     for kind in (keras.optimizers.Adam, FusedAdam):
-        variable, optimizer = keras.Variable(start, dtype="float32"), kind(0.01, **clipping)
+        variable = keras.Variable(start, dtype="float32")
+        optimizer = kind(0.01, **clipping)
         optimizer.build([variable])
         for gradient in gradients.astype(np.float32):
             optimizer.apply([tf.constant(gradient)], [variable])
@@ -103,7 +105,8 @@ def test_adam_in_one_operation_is_keras_s_over_many_steps(clipping):
         m = v = np.zeros(start.shape)
         w = start.copy()
         for t, g in enumerate(gradients, 1):
-            m, v = m + 0.1 * (g - m), v + 0.001 * (g**2 - v)
+            m = m + 0.1 * (g - m)
+            v = v + 0.001 * (g**2 - v)
             w -= 0.01 * m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-7 / np.sqrt(1 - 0.999**t))
         np.testing.assert_allclose(ends[1][0], w, rtol=0, atol=1e-6)
 

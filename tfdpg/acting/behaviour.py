@@ -67,7 +67,9 @@ class BehaviourPolicy:
     def __init__(
         self, spec: Spec, network: ForwardPass, exploration: Exploration, policy_state: PolicyState | None = None
     ):
-        self.spec, self.network, self.exploration = spec, network, exploration
+        self.spec = spec
+        self.network = network
+        self.exploration = exploration
         self.policy_state: PolicyState = NoState() if policy_state is None else policy_state
 
     @property
@@ -88,7 +90,8 @@ class BehaviourPolicy:
     def act_uniformly(self, packed: Packed, rng: np.random.Generator) -> np.ndarray:
         """Steps whose actions are drawn uniformly from the action box; what is remembered goes on."""
         self.policy_state.advance(self.network, packed)
-        low, high = self.spec.low, self.spec.high
+        low = self.spec.low
+        high = self.spec.high
         return self.policy_state.record_step(
             low + rng.random((len(packed[0]), self.spec.act_dim), np.float32) * (high - low)
         )

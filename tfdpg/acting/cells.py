@@ -32,13 +32,16 @@ class LSTM:
     """`keras.layers.LSTMCell`; the state is [h, c]."""
 
     def __init__(self, width: int, units: int, read: ReadWeights):
-        self.units, self.state_width = units, 2 * units
-        self.kernel, self.bias = read(width + units, 4 * units), read(4 * units)  # of [x, h]: kernels lie in a row
+        self.units = units
+        self.state_width = 2 * units
+        self.kernel = read(width + units, 4 * units)  # of [x, h]: kernels lie in a row
+        self.bias = read(4 * units)
         self._scale = np.repeat(np.array([0.5, 0.5, 1, 0.5], np.float32), units)
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
         """The next state: c' = f c + i g, h' = o tanh c'."""
-        units, new = self.units, np.empty_like(state)
+        units = self.units
+        new = np.empty_like(state)
         gates = np.concatenate([x, state[:, :units]], axis=1) @ self.kernel
         gates += self.bias
         gates *= self._scale  # one tanh for all gates: sigmoid z = 1/2 tanh(z/2) + 1/2
@@ -46,7 +49,8 @@ class LSTM:
         gates *= self._scale
         gates += 1 - self._scale
         i, f, g, o = (gates[:, k * units : (k + 1) * units] for k in range(4))
-        h, c = new[:, :units], new[:, units:]
+        h = new[:, :units]
+        c = new[:, units:]
         np.multiply(f, state[:, units:], out=c)
         c += np.multiply(i, g, out=i)
         np.multiply(np.tanh(c, out=h), o, out=h)
@@ -58,12 +62,14 @@ class GRU:
 
     def __init__(self, width: int, units: int, read: ReadWeights):
         self.units = self.state_width = units
-        self.kernel, self.recurrent_kernel = read(width, 3 * units), read(units, 3 * units)
+        self.kernel = read(width, 3 * units)
+        self.recurrent_kernel = read(units, 3 * units)
         self.bias, self.recurrent_bias = read(2, 3 * units)
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
         """The next state: h' = z h + (1 - z) tanh(x_h + r h_h)."""
-        units, past = self.units, state @ self.recurrent_kernel
+        units = self.units
+        past = state @ self.recurrent_kernel
         past += self.recurrent_bias
         new = x @ self.kernel
         new += self.bias
@@ -72,7 +78,8 @@ class GRU:
         np.tanh(gates, out=gates)
         gates *= np.float32(0.5)
         gates += np.float32(0.5)
-        z, r = gates[:, :units], gates[:, units:]
+        z = gates[:, :units]
+        r = gates[:, units:]
         candidate = np.tanh(new[:, 2 * units :] + r * past[:, 2 * units :])
         return candidate + z * (state - candidate)
 
@@ -82,7 +89,8 @@ class SimpleRNN:
 
     def __init__(self, width: int, units: int, read: ReadWeights):
         self.units = self.state_width = units
-        self.kernel, self.bias = read(width + units, units), read(units)  # of [x, h]
+        self.kernel = read(width + units, units)  # of [x, h]
+        self.bias = read(units)
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
         """The next state: h' = tanh([x, h] W + b)."""
@@ -109,8 +117,10 @@ def make_cells(cells: CellKinds, width: int, read: ReadWeights) -> list[Cell]:
 
 def step_cells(cells: Sequence[Cell], x: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The output `[num_envs, units]` of the last cell, and the next state of all, `[num_envs, n]`."""
-    states, start = [], 0
+    states = []
+    start = 0
     for cell in cells:
         states.append(cell(x, state[:, start : start + cell.state_width]))
-        x, start = states[-1][:, : cell.units], start + cell.state_width
+        x = states[-1][:, : cell.units]
+        start = start + cell.state_width
     return x, np.concatenate(states, axis=1)

@@ -43,7 +43,11 @@ class NumpyCritic:
     """
 
     def __init__(self, spec: Spec, torso: Torso, normalizer: tuple[float, float] | None, head: str, size: int):
-        self.spec, self.torso, self.normalizer, self.head, self.size = spec, torso, normalizer, head, size
+        self.spec = spec
+        self.torso = torso
+        self.normalizer = normalizer
+        self.head = head
+        self.size = size
         self.columns = feature_columns(spec)
         self.action_layer = max(torso.action_layer, int(torso.has_branches))
         self.mean = self.std = self.atoms = self.weights = np.zeros(0, np.float32)
@@ -52,9 +56,12 @@ class NumpyCritic:
 
     def load(self, weights: np.ndarray) -> None:
         """Takes all weights, flattened and concatenated in the order of the Keras critic's, float32 `[n]`."""
-        self.weights, reader, width = weights, WeightReader(weights), self.columns[-1].stop
+        reader = WeightReader(weights)
+        self.weights = weights
+        width = self.columns[-1].stop
         self.mean, self.std = reader.statistics(width, self.normalizer)
-        layers, self.layers = self.torso.q, []
+        layers = self.torso.q
+        self.layers = []
         if self.torso.has_branches:
             self.first, width = reader.branches(self.columns, layers[0])
             layers = layers[1:]

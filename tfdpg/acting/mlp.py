@@ -71,10 +71,14 @@ class NumpyPolicy:
         recurrent_spec: RecurrentSpec | None = None,
     ):
         self.output = output or BoxAction(spec)
-        self.spec, self.torso, self.normalizer = spec, torso, normalizer
+        self.spec = spec
+        self.torso = torso
+        self.normalizer = normalizer
         self._features = len(real_features(spec))
         self._branches = feature_columns(spec)
-        self.cell_kinds, self.recurrent_spec, self.cells = cells, recurrent_spec, list[Cell]()
+        self.cell_kinds = cells
+        self.recurrent_spec = recurrent_spec
+        self.cells = list[Cell]()
         self._scaling = ((), ()) if recurrent_spec is None else recurrent_spec.scaling
         self.mean = self.std = np.zeros(self._features, np.float32)
         self.first: list[LayerFunction] = []
@@ -83,13 +87,16 @@ class NumpyPolicy:
 
     def load(self, weights: np.ndarray) -> None:
         """Takes all weights, flattened and concatenated in the order of the Keras actor's, float32 `[n]`."""
-        self.weights, reader, width = weights, WeightReader(weights), self._features
+        reader = WeightReader(weights)
+        self.weights = weights
+        width = self._features
         self.mean, self.std = reader.statistics(width, self.normalizer)
         if self.recurrent_spec is not None:
             self.cells = make_cells(self.cell_kinds, width + self.recurrent_spec.previous_width, reader.read)
             width = self.cells[-1].units
         layers = (*self.torso.pi, Hidden(self.output.units, "linear"))
-        self.first, self.layers = [], []
+        self.first = []
+        self.layers = []
         if self.torso.has_branches:
             self.first, width = reader.branches(self._branches, layers[0])
             layers = layers[1:]
@@ -103,7 +110,9 @@ class NumpyPolicy:
         actor = copy.copy(self)
         actor.mean = actor.std = np.zeros(self._features, np.float32)
         actor.weights = np.zeros(0, np.float32)
-        actor.first, actor.layers, actor.cells = [], [], []
+        actor.first = []
+        actor.layers = []
+        actor.cells = []
         return actor
 
     def __call__(self, packed: Packed) -> np.ndarray:
@@ -193,7 +202,8 @@ class WeightReader:
     """Takes weights off a flat array, one after the other."""
 
     def __init__(self, weights: np.ndarray):
-        self._weights, self._start = weights, 0
+        self._weights = weights
+        self._start = 0
 
     def read(self, *shape: int) -> np.ndarray:
         """The next weights, of a shape."""
@@ -206,7 +216,8 @@ class WeightReader:
         """A normaliser's mean and standard deviation; nothing where there is none."""
         if normalizer is None:
             return np.zeros(0, np.float32), np.zeros(0, np.float32)
-        mean, variance = self.read(width), self.read(width)
+        mean = self.read(width)
+        variance = self.read(width)
         return mean, np.sqrt(variance) + np.float32(normalizer[0])
 
     def branches(self, columns: Sequence[slice], layer: Layer) -> tuple[list[LayerFunction], int]:
@@ -227,13 +238,15 @@ class WeightReader:
             case Norm():
                 return LayerNorm(self.read(width), self.read(width)), width
             case Residual(units, activation):
-                parts, steps = (Norm("layer"), Hidden(EXPANSION * units, activation), Hidden(units, "linear")), []
+                parts = (Norm("layer"), Hidden(EXPANSION * units, activation), Hidden(units, "linear"))
+                steps = []
                 for part in parts:
                     step, width = self.layer(width, part)
                     steps.append(step)
                 return Block(tuple(steps)), width
             case Hidden(units, activation, layer_norm):
-                kernel, bias = self.read(width, units), self.read(units)
+                kernel = self.read(width, units)
+                bias = self.read(units)
                 norm = LayerNorm(self.read(units), self.read(units)) if layer_norm else None
                 return Dense(kernel, bias, norm, ACTIVATIONS[activation]), units
 

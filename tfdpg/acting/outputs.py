@@ -37,8 +37,11 @@ class BoxAction:
     """tanh, stretched to the bounds: an action, or the mean of a Gaussian of fixed scale."""
 
     def __init__(self, spec: Spec):
-        self.units, self.action_scale, self.center = spec.act_dim, spec.action_scale, spec.center
-        self._low, self._high = spec.low, spec.high
+        self.units = spec.act_dim
+        self.action_scale = spec.action_scale
+        self.center = spec.center
+        self._low = spec.low
+        self._high = spec.high
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Actions `[num_envs, act_dim]`."""
@@ -53,7 +56,8 @@ class Probabilities:
     """Softmax: the probabilities of the actions of a Discrete space."""
 
     def __init__(self, spec: Spec):
-        self.units, self.first = spec.actions or 0, int(spec.low[0])
+        self.units = spec.actions or 0
+        self.first = int(spec.low[0])
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Probabilities `[num_envs, actions]`."""
@@ -74,7 +78,9 @@ class GaussianOutput:
     """
 
     def __init__(self, spec: Spec, sigma: float):
-        self.mean, self.units, self.sigma = BoxAction(spec), 2 * spec.act_dim, sigma
+        self.mean = BoxAction(spec)
+        self.units = 2 * spec.act_dim
+        self.sigma = sigma
         self.offset = np.float32(np.log(np.expm1(sigma - MIN_SIGMA)))
 
     def __call__(self, x: np.ndarray) -> np.ndarray:

@@ -26,7 +26,9 @@ class GreedyPolicy:
     """
 
     def __init__(self, spec: Spec, recurrent_spec: RecurrentSpec | None, forward: ForwardPass):
-        self.spec, self.recurrent_spec, self._forward = spec, recurrent_spec, forward
+        self.spec = spec
+        self.recurrent_spec = recurrent_spec
+        self._forward = forward
         self._policy_state: PolicyState = (
             NoState(spec.no_action) if recurrent_spec is None else RecurrentState(recurrent_spec)
         )
@@ -44,7 +46,8 @@ class GreedyPolicy:
             action_before: what was done after the last call, where that was not what it gave, for a policy that
                 remembers actions; where an episode begins it is left aside.
         """
-        packed, single = self.spec.pack(observation), self.spec.is_single(observation)
+        packed = self.spec.pack(observation)
+        single = self.spec.is_single(observation)
         if len(self._acted) != len(packed[0]):
             self._acted = np.zeros(len(packed[0]), bool)
         if action_before is not None:
@@ -83,7 +86,8 @@ class GreedyPolicy:
 
     def _actions(self, name: str, action: Any, leading: tuple[int, ...]) -> np.ndarray:
         """An action for each observation, as signatures take them: a row, or an entry if Discrete."""
-        spec, given = self.spec, np.asarray(action)
+        spec = self.spec
+        given = np.asarray(action)
         shapes = [(*leading, *spec.act_shape), (*leading, spec.act_dim), *([leading] if spec.act_dim == 1 else [])]
         if given.shape not in shapes or given.dtype.kind not in "biuf":
             raise reject(name, f"numbers of shape {(*leading, *spec.act_shape)}, as the observations want", action)

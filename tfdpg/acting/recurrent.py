@@ -89,7 +89,8 @@ class RecurrentSpec(NamedTuple):
     @property
     def scaling(self) -> tuple[np.ndarray, np.ndarray]:
         """Factor and offset with which the step before enters a network: an action in half-ranges from the center."""
-        action_scale, one = self.spec.action_scale, np.ones(int(self.uses_reward), np.float32)
+        action_scale = self.spec.action_scale
+        one = np.ones(int(self.uses_reward), np.float32)
         if not self.uses_action:
             return one, 0 * one
         return np.append(1 / action_scale, one), np.append(-self.spec.center / action_scale, 0 * one)
@@ -145,7 +146,8 @@ class NoState:
     width = 0
 
     def __init__(self, no_output: float = np.nan):
-        self.state, self._no_output = np.zeros((0, 0), np.float32), no_output
+        self.state = np.zeros((0, 0), np.float32)
+        self._no_output = no_output
 
     def forward(self, network: ForwardPass, packed: Packed) -> np.ndarray:
         """The outputs of a policy, `[num_envs, n]`; those of a row with a non-finite observation are `no_output`."""
@@ -182,8 +184,10 @@ class RecurrentState:
     """
 
     def __init__(self, recurrent_spec: RecurrentSpec):
-        self.recurrent_spec, self.width = recurrent_spec, recurrent_spec.stored_width
-        self._initial_state, self._previous_width = recurrent_spec.initial_state(1), recurrent_spec.previous_width
+        self.recurrent_spec = recurrent_spec
+        self.width = recurrent_spec.stored_width
+        self._initial_state = recurrent_spec.initial_state(1)
+        self._previous_width = recurrent_spec.previous_width
         self.state = self._recurrent_inputs = recurrent_spec.initial_state(0)
         self._nonfinite: np.ndarray | None = None
 
@@ -191,7 +195,8 @@ class RecurrentState:
         """The outputs of a policy, `[num_envs, n]`, which goes on to its next state; see `PolicyState.forward`."""
         if len(self.state) != len(packed[0]):
             self.state = self.recurrent_spec.initial_state(len(packed[0]))
-        self._recurrent_inputs, self.state = self.state, self.state.copy()
+        self._recurrent_inputs = self.state
+        self.state = self.state.copy()
         inputs = (*packed, self._recurrent_inputs)
         self._nonfinite = nonfinite = nonfinite_rows(inputs)
         outputs = network(inputs if nonfinite is None else with_zeros(inputs))

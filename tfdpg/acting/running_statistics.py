@@ -19,7 +19,8 @@ class RunningStatistics:
     """
 
     def __init__(self, spec: Spec):
-        self._spec, self._real = spec, real_features(spec)
+        self._spec = spec
+        self._real = real_features(spec)
         self.count = self.rows_seen = 0
         self.mean = np.zeros(len(self._real))
         self._squares = np.zeros(len(self._real))
@@ -32,7 +33,8 @@ class RunningStatistics:
     def update(self, packed: Packed) -> None:
         """Takes in packed observations `[n, ...]` (Chan, Golub, LeVeque 1979)."""
         features = encode(self._spec, packed).astype(np.float64)
-        count, mean = len(features), np.where(self._real, features.mean(axis=0), 0.0)
+        count = len(features)
+        mean = np.where(self._real, features.mean(axis=0), 0.0)
         self._merge(count, mean, np.where(self._real, np.square(features - mean).sum(axis=0), 0.0))
 
     def set_rows_seen(self, rows: int) -> None:
@@ -45,14 +47,16 @@ class RunningStatistics:
             self._merge(int(state["moments_count"]), state["moments_mean"], state["moments_squares"])
 
     def _merge(self, count: int, mean: np.ndarray, squares: np.ndarray) -> None:
-        total, apart = self.count + count, mean - self.mean
+        total = self.count + count
+        apart = mean - self.mean
         self._squares = self._squares + squares + np.square(apart) * self.count * count / total
         self.mean = self.mean + apart * count / total
         self.count = total
 
     def adopt(self, mean: np.ndarray, variance: np.ndarray, count: int = 1000) -> None:
         """Starts from known statistics `[features]`, as if they were of `count` observations."""
-        self.count, self.mean = count, np.where(self._real, mean, 0.0)
+        self.count = count
+        self.mean = np.where(self._real, mean, 0.0)
         self._squares = np.where(self._real, variance * count, 0.0)
 
     def state(self) -> dict[str, np.ndarray]:
@@ -73,5 +77,7 @@ class RunningStatistics:
         shapes = {state[name].shape for name in ("moments_mean", "moments_squares")}
         if shapes != {self.mean.shape}:
             raise ValueError(f"The stored moments must be of {len(self.mean)} features. Received shapes: {shapes}")
-        self.count, self.rows_seen = int(state["moments_count"]), int(state["moments_rows"])
-        self.mean, self._squares = state["moments_mean"], state["moments_squares"]
+        self.count = int(state["moments_count"])
+        self.rows_seen = int(state["moments_rows"])
+        self.mean = state["moments_mean"]
+        self._squares = state["moments_squares"]

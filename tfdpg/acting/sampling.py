@@ -20,7 +20,8 @@ class CategoricalSampling:
     """
 
     def __init__(self, spec: Spec):
-        self._first, self._actions = float(spec.low[0]), spec.actions or 0
+        self._first = float(spec.low[0])
+        self._actions = spec.actions or 0
         self.step_width = 1 + self._actions
         self.state = np.zeros((0, 1), np.float32)
 
@@ -62,7 +63,9 @@ class GaussianSampling:
     """
 
     def __init__(self, spec: Spec, sigma: float):
-        self._spec, self._act_dim, self._scale = spec, spec.act_dim, np.float32(sigma) * spec.action_scale
+        self._spec = spec
+        self._act_dim = spec.act_dim
+        self._scale = np.float32(sigma) * spec.action_scale
         self.step_width = 3 * spec.act_dim
         self.state = np.zeros((0, spec.act_dim), np.float32)
 
@@ -89,5 +92,6 @@ class GaussianSampling:
         raise ValueError(WITHOUT_NOISE)
 
     def _parameters(self, output: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        loc, given = output[:, : self._act_dim], output[:, self._act_dim :]
+        loc = output[:, : self._act_dim]
+        given = output[:, self._act_dim :]
         return loc, given if given.shape[1] else np.broadcast_to(self._scale, loc.shape)

@@ -34,7 +34,8 @@ def save_numpy_policy(
     the layers, and the `output`. The weights of critics have their names; under `critics` it says of each the `layers`,
     the one that takes the action, the `head`, and the numbers that this gives.
     """
-    torso, output = actor.torso, actor.output
+    torso = actor.torso
+    output = actor.output
     description = {
         "layers": [{"layer": _name(LAYERS, layer), **layer._asdict()} for layer in torso.pi],
         "critics": {
@@ -81,7 +82,8 @@ def load_numpy_policy(path: Path, spec: Spec, recurrent_spec: RecurrentSpec | No
 def load_critics(path: Path, spec: Spec) -> dict[str, NumpyCritic]:
     """The critics that `save_numpy_policy` wrote, by name; see `load_numpy_policy`."""
     arrays, description = _read(path)
-    normalizer, critics = description["normalizer"] and tuple(description["normalizer"]), {}
+    normalizer = description["normalizer"] and tuple(description["normalizer"])
+    critics = {}
     for name, said in description["critics"].items():
         layers = tuple(_made(LAYERS, "layer", values) for values in said["layers"])
         torso = Torso("stored", (), layers, said["action_layer"], description["has_branches"])

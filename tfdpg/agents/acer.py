@@ -48,11 +48,10 @@ def declare(spec: Spec, options: ACEROptions) -> Declaration:
     policy, critic = acer_policy_and_critic(spec, options)
     names = ("pi", *critic.names)
     given = given_networks(options, names)
-    steps, on_policy = (
-        default_by_action_space(spec, options.n_steps, 20, 50),
-        default_by_action_space(spec, options.on_policy, True, False),
-    )
-    size, ratio = options.replay_size, options.replay_ratio
+    steps = default_by_action_space(spec, options.n_steps, 20, 50)
+    on_policy = default_by_action_space(spec, options.on_policy, True, False)
+    size = options.replay_size
+    ratio = options.replay_ratio
     if ratio == 0 and not on_policy:
         raise reject("replay_ratio", "above 0 where `on_policy` is off: there are no updates", ratio)
     if steps >= size:
@@ -161,9 +160,12 @@ class ACER(Agent):
         self.v = self.networks.get("v")
         self.reward_scale = options.reward_scale
         self.critic_average = options.critic_average
-        self.retrace_lambda, self.retrace_clip = options.retrace_lambda, options.retrace_clip
-        self.c, self.delta = default_by_action_space(spec, options.c, 10.0, 5.0), options.delta
-        self.ent_coef, self.q_coef = options.ent_coef, options.q_coef
+        self.retrace_lambda = options.retrace_lambda
+        self.retrace_clip = options.retrace_clip
+        self.c = default_by_action_space(spec, options.c, 10.0, 5.0)
+        self.delta = options.delta
+        self.ent_coef = options.ent_coef
+        self.q_coef = options.q_coef
 
     def update(self, batch: WindowBatch, counter: Any) -> dict[str, tf.Tensor]:
         """The critic towards Q^ret, the policy along ACER's gradient within the trust region, then the averages."""
@@ -232,6 +234,7 @@ def next_step_traces(c: tf.Tensor, batch: WindowBatch) -> tf.Tensor:
 
 def mean_of_windows(values: tf.Tensor, acted: tf.Tensor) -> tf.Tensor:
     """The mean over each window's steps `[batch]`; that over all steps for a window without any."""
-    values, steps = tf.where(acted > 0, values, 0.0), tf.reduce_sum(acted, axis=1)
+    values = tf.where(acted > 0, values, 0.0)
+    steps = tf.reduce_sum(acted, axis=1)
     overall = tf.reduce_sum(values) / tf.maximum(tf.reduce_sum(steps), 1)
     return tf.where(steps > 0, tf.reduce_sum(values, axis=1) / tf.maximum(steps, 1), overall)

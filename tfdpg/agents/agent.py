@@ -286,7 +286,8 @@ class Agent(metaclass=_AgentType):
         `stochastic` acts as while collecting: actions are drawn from the policy, or have exploration noise.
         """
         seed = self.seed if seed is None else seed
-        policy, more = self.policy(seed if stochastic else None), {"max_ep_len": max_ep_len, "per_episode": per_episode}
+        policy = self.policy(seed if stochastic else None)
+        more = {"max_ep_len": max_ep_len, "per_episode": per_episode}
         return evaluation.evaluate(policy, env, episodes, seed=seed, **more)
 
     def predict(self, observations: Any, **unknown: Never) -> np.ndarray:
@@ -347,7 +348,9 @@ class Agent(metaclass=_AgentType):
         """
         return export_agent(self, directory, options)
 
-    summary, get_config, __reduce_ex__ = description.summary, description.configuration, description.refuse_pickling
+    summary = description.summary
+    get_config = description.configuration
+    __reduce_ex__ = description.refuse_pickling
     __repr__ = description.one_line_summary  # pyright: ignore[reportAssignmentType]
 
     if not TYPE_CHECKING:  # a type checker would accept any attribute
@@ -370,7 +373,8 @@ class Agent(metaclass=_AgentType):
 
     def begin_training(self) -> None:
         """Takes back what an earlier training's callbacks said."""
-        self.stop_training, self._initial_epoch = False, None
+        self.stop_training = False
+        self._initial_epoch = None
         self.actor.refresh()
 
     def complete(self, epoch: int) -> None:
@@ -386,7 +390,8 @@ class Agent(metaclass=_AgentType):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes what `state` gave; networks, optimizers and the replay have been restored."""
         self.counter.assign(natural("updates", state["updates"]))
-        self._epoch, self.environment = natural("epoch", state["epoch"]), state["environment"]
+        self._epoch = natural("epoch", state["epoch"])
+        self.environment = state["environment"]
         self.schedule.restore(state)
         self.collector.restore(state["collector"])
         self.host_state |= {name: state["host_state"][name] for name in self.host_state}

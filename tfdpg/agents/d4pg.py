@@ -115,10 +115,8 @@ class D4PG(Agent):
 
     def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
         """The critic towards r + γᵐ (1 − d) Z_targ(s', π_targ(s')), the policy up its mean, the targets after them."""
-        action_t, key = (
-            batch.ask_next(self.bootstrap_networks["pi"]),
-            tf.stack([tf.constant(self.seed, tf.int64), counter]),
-        )
+        action_t = batch.ask_next(self.bootstrap_networks["pi"])
+        key = tf.stack([tf.constant(self.seed, tf.int64), counter])
         with self.minimize(*self.critics) as step:
             pairs = ((q, self.bootstrap_networks[name]) for name, q in self.critic_networks.items())
             outputs = [batch.ask_both(q, batch.action, q_targ, action_t) for q, q_targ in pairs]

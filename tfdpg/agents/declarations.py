@@ -107,7 +107,10 @@ def minibatches(
         cells: of recurrent networks.
         sampling: arguments of `tfdpg.replay.make_sampler` in place of the options.
     """
-    size, place, batch, gamma = options.replay_size, options.replay_dir, options.batch_size, options.gamma
+    size = options.replay_size
+    place = options.replay_dir
+    batch = options.batch_size
+    gamma = options.gamma
     names = ("batch_size", "replay", "alpha", "beta", "beta_steps", "epochs_per_round", "max_minibatches_per_round")
     sampling = {name: getattr(options, name) for name in (*names, "seed", "n_step", "gamma")} | {**sampling}
     if cells is None:
@@ -118,7 +121,8 @@ def minibatches(
             pack=functools.partial(pack_transitions, spec, batch, gamma),
             batch_elements=batch,
         )
-    recurrent_spec, part = cells.recurrent_spec, {"burn_in": options.burn_in, "length": options.sequence_length}
+    recurrent_spec = cells.recurrent_spec
+    part = {"burn_in": options.burn_in, "length": options.sequence_length}
     width = spec.act_dim + recurrent_spec.stored_width
     return Minibatches(
         replay=ReplayBuffer(spec, size, place, width, has_predecessors=True, n_step=options.n_step, gamma=gamma),

@@ -93,7 +93,8 @@ class TD3(Agent):
 
     def smoothed_action(self, batch: Batch, counter: Any) -> tf.Tensor:
         """The next action, a' = clip(π_targ(s') + clip(ε, −c, c), a_low, a_high), `[batch, act_dim]`."""
-        action_t, noise = batch.ask_next(self.bootstrap_networks["pi"]), self.smoothing_noise(counter)
+        action_t = batch.ask_next(self.bootstrap_networks["pi"])
+        noise = self.smoothing_noise(counter)
         return smooth_action(action_t, noise, self.noise_clip, self.spec.low, self.spec.high)
 
     def update_policy(self, batch: Batch) -> tf.Tensor:

@@ -98,7 +98,8 @@ def seeds(env: gym.Env, seed: int) -> Iterator[Fact | Finding]:
     first_episode, same_seed_episode, other_seed_episode = (
         _episode(env, number, seed) for number in (seed, seed, seed + 1)
     )
-    same, differs = _is_same(first_episode, same_seed_episode), not _is_same(first_episode, other_seed_episode)
+    same = _is_same(first_episode, same_seed_episode)
+    differs = not _is_same(first_episode, other_seed_episode)
     yield Fact(
         "seeds",
         f"one seed gives {'one episode' if same else 'several episodes'}, "

@@ -15,7 +15,8 @@ class FirstEnv(gym.Env):
 
     def __init__(self, env: Any):
         self._env = env
-        self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
+        self.observation_space = env.single_observation_space
+        self.action_space = env.single_action_space
         self.spec = env.spec
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:

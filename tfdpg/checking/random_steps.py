@@ -64,7 +64,8 @@ class RandomSteps:
     """
 
     def __init__(self, env: Any, single_env: gym.Env):
-        self._env, self._single_env = env, single_env
+        self._env = env
+        self._single_env = single_env
         self._found: dict[str, Finding] = {}
         self._ranges: dict[str, tuple[float, float]] = {}
         self._scales: dict[str, _Scale] = {}
@@ -75,12 +76,15 @@ class RandomSteps:
 
     def steps(self, steps: int, seed: int) -> Iterator[Fact | Finding]:
         """Takes so many steps, or as many as there is time for; then says what they showed."""
-        single_env, actions, episode_start = self._single_env, copy.deepcopy(self._single_env.action_space), 0
+        single_env = self._single_env
+        actions = copy.deepcopy(self._single_env.action_space)
+        episode_start = 0
         actions.seed(seed)
         self._check_observation(single_env.reset(seed=seed)[0], "after a reset")
         until = time.perf_counter() + SECONDS
         while len(self._rewards) < steps and time.perf_counter() < until:
-            action, started = actions.sample(), time.perf_counter()
+            action = actions.sample()
+            started = time.perf_counter()
             observation, reward, terminated, truncated, info = single_env.step(action)
             self._seconds.append(time.perf_counter() - started)
             self._rewards.append(float(np.asarray(reward).item()))
@@ -152,11 +156,14 @@ class RandomSteps:
 
     def _scale_findings(self) -> Iterator[Finding]:
         """The features that are far from 1, the furthest first."""
-        sizes, texts = [], []
+        sizes = []
+        texts = []
         for name, scale in self._scales.items():
             if f"{name} outside" in self._found:
                 continue  # its finding says the same
-            size, offset, deviation = scale.size(), scale.offset(), scale.deviation()
+            size = scale.size()
+            offset = scale.offset()
+            deviation = scale.deviation()
             for index in np.argwhere(size > LARGE_FEATURE).tolist():
                 at = tuple(index)
                 title = f"{name}[{', '.join(map(str, index))}]" if index else name
@@ -194,7 +201,9 @@ class RandomSteps:
             yield Finding(f"Rewards are large: {number(average)} on average, the sign left out.", SCALE)
 
     def _episode_findings(self, steps: int) -> Iterator[Fact | Finding]:
-        lengths, taken, ends = self._lengths, len(self._rewards), self._ends
+        lengths = self._lengths
+        taken = len(self._rewards)
+        ends = self._ends
         if not lengths:
             is_few = taken < steps or self._is_limited
             more = f": too few to see one end{'; take more (--steps)' if taken == steps else ''}"
@@ -218,7 +227,8 @@ class RandomSteps:
             )
 
     def _speed_findings(self, steps: int) -> Iterator[Fact | Finding]:
-        taken, num_envs = len(self._seconds), 1 if self._single_env is self._env else self._env.num_envs
+        taken = len(self._seconds)
+        num_envs = 1 if self._single_env is self._env else self._env.num_envs
         usual = self._seconds[1:] or self._seconds  # the first may compile, or load
         speed = len(usual) / max(sum(usual), 1e-9)
         of = f" of each of {num_envs} lanes" if self._single_env is not self._env else ""

@@ -17,7 +17,8 @@ class Fact(NamedTuple):
 
 def report(name: str, facts: Sequence[Fact], findings: Sequence[Finding]) -> str:
     """The lines of a report; a title that repeats stands once."""
-    lines, last = [name, ""], ""
+    lines = [name, ""]
+    last = ""
     for title, text in facts:
         lines.append(f"{'' if title == last else title:14}{text}")
         last = title
@@ -35,7 +36,8 @@ def number(value: Any) -> str:
 
 def bounds(low: Any, high: Any) -> str:
     """The bounds of an array of numbers, once where all have the same."""
-    low, high = np.ravel(low), np.ravel(high)
+    low = np.ravel(low)
+    high = np.ravel(high)
     if (low == low[:1]).all() and (high == high[:1]).all():
         low, high = low[:1], high[:1]
     if len(low) > 4:

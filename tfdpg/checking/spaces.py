@@ -95,12 +95,11 @@ def _actions(spec: Spec) -> Fact:
 def _replay(spec: Spec) -> Iterator[Fact | Finding]:
     """The memory of a full replay, of the agents' default size."""
     if spec.actions is None:
-        of, buffer = "DDPG, TD3 and D4PG", ReplayBuffer(spec, _default_size("TD3"))
+        of = "DDPG, TD3 and D4PG"
+        buffer = ReplayBuffer(spec, _default_size("TD3"))
     else:
-        of, buffer = (
-            "ACER",
-            ReplayBuffer(spec, _default_size("ACER"), None, spec.act_dim + spec.actions, has_windows=True),
-        )
+        of = "ACER"
+        buffer = ReplayBuffer(spec, _default_size("ACER"), None, spec.act_dim + spec.actions, has_windows=True)
     yield Fact(
         "replay",
         f"{buffer.nbytes / 1e6:,.0f} MB when full, at the default `replay_size` of {of}, {buffer.replay_size:,}",

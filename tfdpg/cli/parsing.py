@@ -91,7 +91,8 @@ def _plain_message(message: str, target: Any) -> str:
     if wrong := re.match(r"Error parsing --(?P<flag>\S+): (?P<came>.*)", message) or re.match(
         rf"invalid choice (?P<came>{QUOTED}) for argument '--(?P<flag>[^']+)'", message
     ):
-        flag, came = wrong["flag"], " ".join(re.findall(QUOTED, wrong["came"]))
+        flag = wrong["flag"]
+        came = " ".join(re.findall(QUOTED, wrong["came"]))
         words = describe_type(_without_help(flags_of(target)[flag])).removeprefix("a sequence of ")
         return f"--{flag} must be {words}. Received: {came}"
     return message

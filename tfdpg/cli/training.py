@@ -95,7 +95,8 @@ def resume(words: Sequence[str]) -> None:
         if {"-h", "--help"} & set(words):
             parse(resume_flags(None), words, "tfdpg train --resume RUN")
         raise UsageError("`--resume` takes a run, or a directory of runs: tfdpg train --resume RUN [--epochs N]")
-    path, flags = Path(words[0]), words[1:]
+    path = Path(words[0])
+    flags = words[1:]
     training_jobs = [_resumed_job(path, directory, flags) for directory in paths.runs_at(path)]
     _train_all([job for job, _ in training_jobs], path, max(jobs for _, jobs in training_jobs))
 
@@ -109,7 +110,8 @@ def _resumed_job(path: Path, directory: Path, words: Sequence[str]) -> tuple[Tra
     refused = {flag: f"--{flag} cannot change: a run keeps what it was started with." for flag in fixed_flags}
     refused["overwrite"] = "--overwrite is for new runs: one that goes on is not replaced."
     values = values_of(parse(options, words, f"tfdpg train --resume {path}", refused))
-    current_values, run_options = current(saved), {option.name for option in options_of(Run)}
+    current_values = current(saved)
+    run_options = {option.name for option in options_of(Run)}
     changes = {name: values[name] for name in values if name in current_values and values[name] != current_values[name]}
     run_changes = {name: changes.pop(name) for name in run_options & set(changes)}
     config = dataclasses.replace(saved, options=saved.options | changes, **run_changes)
@@ -128,7 +130,8 @@ def _train_all(training_jobs: Sequence[TrainingJob], parent: Path, jobs: int) ->
     """Trains runs, and tells how they went."""
     is_quiet = all(job.config.options.get("verbose") == 0 for job in training_jobs)
     side_by_side: Jobs | None = None
-    jobs, is_several = min(jobs, len(training_jobs)), len(training_jobs) > 1
+    jobs = min(jobs, len(training_jobs))
+    is_several = len(training_jobs) > 1
     failed: RuntimeError | None = None
     if jobs > 1:
         try:

@@ -36,8 +36,11 @@ class ControlStore:
 
     def __init__(self, address: str, seconds: float):
         host, _, port = address.rpartition(":")
-        self._address, self._target, self._timeout = address, (host.strip("[]"), int(port)), seconds
-        self._last_answer, self._stop = time.monotonic(), threading.Event()
+        self._address = address
+        self._target = (host.strip("[]"), int(port))
+        self._timeout = seconds
+        self._last_answer = time.monotonic()
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="tfdpg-control-store", daemon=True)
 
     def __enter__(self) -> "ControlStore":
@@ -74,7 +77,8 @@ class ControlStore:
         while not self._stop.wait(min(POLL_INTERVAL, self._timeout / 10)):
             try:
                 socket.create_connection(self._target, timeout=POLL_INTERVAL).close()
-                self._last_answer, has_warned = time.monotonic(), False
+                self._last_answer = time.monotonic()
+                has_warned = False
             except OSError:
                 if self._seconds_without_answer > 0.8 * self._timeout and not has_warned:
                     has_warned = True

@@ -83,8 +83,13 @@ class _EpochRunner:
         callbacks: keras.callbacks.CallbackList,
         interrupted: Interrupt,
     ):
-        self._agent, self._options, self._store, self._worker_pool = agent, options, store, worker_pool
-        self._weights, self._callbacks, self._interrupted = weights, callbacks, interrupted
+        self._agent = agent
+        self._options = options
+        self._store = store
+        self._worker_pool = worker_pool
+        self._weights = weights
+        self._callbacks = callbacks
+        self._interrupted = interrupted
         samples = options.samples_per_insert
         self._rate = None if samples is None else samples / agent.batch_size  # None leaves it to the agent's schedule
         updates_per_step = scheduled_rate(agent.schedule) if self._rate is None else self._rate
@@ -93,14 +98,20 @@ class _EpochRunner:
         self._rate_limiter = RateLimiter(
             ahead, updates_per_step * max(slack, options.actors * REQUESTS_PER_WORKER * options.chunk)
         )
-        self._version, self._sent_at_update, self._reference = 0, agent.updates, ray.put(weights())
+        self._version = 0
+        self._sent_at_update = agent.updates
+        self._reference = ray.put(weights())
 
     def epoch(self, epoch: int) -> dict[str, float]:
         """Trains until an epoch's environment steps have arrived; returns its logs."""
-        agent, schedule, steps = self._agent, self._agent.schedule, self._options.steps_per_epoch
+        agent = self._agent
+        schedule = self._agent.schedule
+        steps = self._options.steps_per_epoch
         schedule.plan((self._options.epochs - epoch) * steps)
         agent.epoch_metrics.reset()
-        first, updates, began = schedule.env_steps, agent.updates, time.perf_counter()
+        first = schedule.env_steps
+        updates = agent.updates
+        began = time.perf_counter()
         episodes: list[Episode] = []
         while schedule.env_steps - first < steps and not self._should_stop:
             self._callbacks.on_train_batch_begin(min(schedule.env_steps - first, steps - 1))
@@ -145,7 +156,8 @@ class _EpochRunner:
 
     def _count_steps(self, env_index: int, reply: Any) -> list[Episode]:
         """Counts what a worker reports; returns the episodes that ended."""
-        agent, summary = self._agent, reply.summary
+        agent = self._agent
+        summary = reply.summary
         ended = self._store.receive(env_index, reply)
         agent.collector.set_episodes_begun(env_index, summary.episodes)
         if self._rate is None:
@@ -170,7 +182,8 @@ class _EpochRunner:
         return self._reference, self._version
 
     def _next_request(self, env_index: int) -> RolloutRequest:
-        agent, steps = self._agent, self._options.chunk
+        agent = self._agent
+        steps = self._options.chunk
         issued = agent.schedule.env_steps + self._worker_pool.in_flight
         random_steps = min(max(agent.schedule.start_steps - issued, 0), steps)
         agent.collector.ensure_env_index(env_index)

@@ -30,7 +30,9 @@ class LivenessMonitor:
         control_store: ControlStore | None = None,
     ):
         self.step_timeout = step_timeout
-        self._cpus, self._interrupted, self._control_store = cpus, interrupted or Interrupt(), control_store
+        self._cpus = cpus
+        self._interrupted = interrupted or Interrupt()
+        self._control_store = control_store
         self._next_warning = 0.0
 
     def check_cluster(self) -> None:
@@ -74,7 +76,8 @@ class LivenessMonitor:
         """What is required of the cluster, and what it has."""
         if not self._knows_nodes:
             return "The control store of the Ray cluster does not answer."
-        found, nodes = ray.cluster_resources().get("CPU", 0), sum(node["Alive"] for node in ray.nodes())
+        found = ray.cluster_resources().get("CPU", 0)
+        nodes = sum(node["Alive"] for node in ray.nodes())
         free = ray.available_resources().get("CPU", 0)
         needs = f"{self._cpus} CPUs are required, one for each worker and replay shard"
         has = f"the Ray cluster has {found:g} on {nodes} node{'s' * (nodes != 1)}, of which {free:g} are free"

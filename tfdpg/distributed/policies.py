@@ -26,7 +26,10 @@ class CompiledPolicy:
     """
 
     def __init__(self, spec: Spec, structure: str, recurrent_width: int, classes: Mapping[str, Any]):
-        self._spec, self._structure, self._recurrent_width, self._classes = spec, structure, recurrent_width, classes
+        self._spec = spec
+        self._structure = structure
+        self._recurrent_width = recurrent_width
+        self._classes = classes
 
     @functools.cached_property
     def _network(self) -> "keras.Model":
@@ -75,7 +78,8 @@ def policy_for_workers(agent: "Agent", backend: str) -> tuple[ForwardPass, Calla
 
         actor: Any = agent.actor.snapshot()
         return actor.without_weights(), lambda: flat_weights(pi).numpy()
-    structure, recurrent_width = pi.to_json(), agent.behaviour.policy_state.fresh_copy().state.shape[1]
+    structure = pi.to_json()
+    recurrent_width = agent.behaviour.policy_state.fresh_copy().state.shape[1]
     return CompiledPolicy(agent.spec, structure, recurrent_width, _custom_classes(structure)), pi.get_weights
 
 

@@ -21,7 +21,8 @@ Result = TypeVar("Result")
 
 PROCESS_LOST_ERRORS = (ActorUnavailableError, NodeDiedError, ObjectLostError)
 """What a call raises when its process or node is gone, and not because of what it did."""
-FIRST_RETRY_DELAY, MAX_RETRY_DELAY = 0.1, 5.0
+FIRST_RETRY_DELAY = 0.1
+MAX_RETRY_DELAY = 5.0
 """Seconds until what did not answer is asked again; they double with each failure."""
 OBJECT_STORE_BYTES = 256 << 20
 """Bytes of shared memory of a Ray that is started here; what is under way takes a few MB."""
@@ -86,14 +87,16 @@ def start_local_ray(cpus: int) -> None:
     there are no clusters. Its variable, RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER, counts only before Ray is imported, and who
     joins a cluster needs it on. Where Ray's processes do not end with this one by themselves, they stay in its group.
     """
-    enabled, popen = ray_constants.ENABLE_RAY_CLUSTER, services.ConsolePopen
+    enabled = ray_constants.ENABLE_RAY_CLUSTER
+    popen = services.ConsolePopen
     ray_constants.ENABLE_RAY_CLUSTER = False
     if sys.platform == "linux":
         services.ConsolePopen = ProcessGroupPopen
     try:
         ray.init("local", num_cpus=cpus, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **SILENT_RAY)
     finally:
-        ray_constants.ENABLE_RAY_CLUSTER, services.ConsolePopen = enabled, popen
+        ray_constants.ENABLE_RAY_CLUSTER = enabled
+        services.ConsolePopen = popen
     listens_at = ray.util.get_node_ip_address()
     if listens_at not in LOOPBACK:
         ray.shutdown()
@@ -176,7 +179,8 @@ def unwrapped_ray_errors() -> Iterator[None]:
 
 def retry_while_lost(call: Callable[[], Result], seconds: float = 60.0) -> Result:
     """What `call` returns, which is tried again while its actor or node is gone, for so many seconds."""
-    deadline, delay = time.monotonic() + seconds, FIRST_RETRY_DELAY
+    deadline = time.monotonic() + seconds
+    delay = FIRST_RETRY_DELAY
     while True:
         try:
             return call()

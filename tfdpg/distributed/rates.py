@@ -24,7 +24,8 @@ class RateLimiter:
     """
 
     def __init__(self, ahead: float, behind: float):
-        self._ahead, self._behind = max(0.0, ahead), max(0.0, behind)
+        self._ahead = max(0.0, ahead)
+        self._behind = max(0.0, behind)
         self._earned = False
         self.credit = 0.0
 

@@ -86,8 +86,10 @@ class ReplayShard:
         self._buffer = ReplayBuffer(spec, *buffer)
         self._minibatch_builder = make_minibatch_builder(self._buffer)
         self._observation_statistics = RunningStatistics(spec) if tracks_observations else None
-        self._chunk_sequence, self._steps = ChunkSequence(), {}
-        self._process_id, self._last_sample_id = secrets.randbits(62), 0
+        self._chunk_sequence = ChunkSequence()
+        self._steps = {}
+        self._process_id = secrets.randbits(62)
+        self._last_sample_id = 0
         self._sampled_rows: dict[int, np.ndarray] = {}
         self._chunks: dict[int, collections.deque[_ChunkRows]] = {}
 

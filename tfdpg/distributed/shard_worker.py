@@ -23,7 +23,9 @@ class ShardWorker:
     """
 
     def __init__(self, shard: str, env_index: int, spec: Spec, *others: Any):
-        self._shard, self._env_index, self._spec = shard, env_index, spec
+        self._shard = shard
+        self._env_index = env_index
+        self._spec = spec
         self._worker = Worker(env_index, spec, *others)
 
     def rollout(self, weights: Any, version: int, request: RolloutRequest) -> StoredReply:

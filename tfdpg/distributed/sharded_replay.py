@@ -42,7 +42,8 @@ class ShardHandle:
     def __init__(self, *arguments: Any):
         self.name = f"tfdpg-shard-{uuid.uuid4()}"  # a handle among a worker's arguments would be an object to keep
         self.actor = start_ray_actor(ReplayShard, *arguments, name=self.name)
-        self.process_id, self.rows = -1, 0
+        self.process_id = -1
+        self.rows = 0
         self.dead_process_ids: set[int] = set()  # process IDs that died
         self.steps: dict[tuple[int, int], int] = {}  # counted, by process ID and env_index
         self.checkpoint_file: Path | None = None  # its rows in the newest checkpoint that has them
@@ -71,7 +72,8 @@ class ShardedReplay:
         )
         builder_arguments = agent.make_minibatch_builder, agent.observation_statistics is not None
         self._liveness = liveness
-        self._agent, self._uses_td_errors = agent, agent.minibatch_builder.sampler.uses_td_errors
+        self._agent = agent
+        self._uses_td_errors = agent.minibatch_builder.sampler.uses_td_errors
         self._shards = [ShardHandle(agent.spec, buffer, *builder_arguments) for _ in range(count)]
         self._stack = contextlib.ExitStack()
         self._initial_statistics = (
@@ -79,7 +81,9 @@ class ShardedReplay:
         )
         self._pending_samples: dict[Any, int] = {}
         self._block: SampledBlock | None = None
-        self._used_in_block, self._next_shard, self._errors = 0, 0, []
+        self._used_in_block = 0
+        self._next_shard = 0
+        self._errors = []
 
     def __enter__(self) -> "ShardedReplay":
         agent = self._agent
@@ -107,7 +111,8 @@ class ShardedReplay:
                 ray.kill(shard.actor)
 
     def _return_rows(self) -> None:
-        agent, unresponsive = self._agent, self._unresponsive_shards()
+        agent = self._agent
+        unresponsive = self._unresponsive_shards()
         for number, shard in enumerate(self._shards):
             try:
                 agent.replay.append(self._fetch_rows(shard, unresponsive))
@@ -131,7 +136,8 @@ class ShardedReplay:
 
     def receive(self, env_index: int, reply: StoredReply) -> np.ndarray:
         """`ended` for each step of a lane that its shard has stored and that was not counted yet."""
-        shard, ended = self._shard_of(env_index), reply.summary.ended
+        shard = self._shard_of(env_index)
+        ended = reply.summary.ended
         self._record_ack(shard, reply.ack)
         counted = reply.ack.process_id, env_index
         new = reply.ack.steps - shard.steps.get(counted, 0)
@@ -149,10 +155,13 @@ class ShardedReplay:
         has_restarted = shard.process_id not in (-1, ack.process_id)
         if has_restarted:
             shard.dead_process_ids.add(shard.process_id)
-        lost_rows, shard.process_id, shard.rows = shard.rows, ack.process_id, ack.rows
+        lost_rows = shard.rows
+        shard.process_id = ack.process_id
+        shard.rows = ack.rows
         if not has_restarted:
             return False
-        restored_rows, number = 0, self._shards.index(shard)
+        restored_rows = 0
+        number = self._shards.index(shard)
         if (segment := _read_rows(shard.checkpoint_file)) is not None:
             shard.actor.append.remote(segment)
             restored_rows = len(segment["rows"])
@@ -167,7 +176,9 @@ class ShardedReplay:
     def ready(self, due: int) -> int:
         """How many of the updates that are due can be made with what has been drawn."""
         if due and self._block is None:
-            self._block, self._used_in_block, self._errors = self._next_block(), 0, []
+            self._block = self._next_block()
+            self._used_in_block = 0
+            self._errors = []
         return 0 if self._block is None else min(due, BLOCK_SIZE - self._used_in_block)
 
     def _next_block(self) -> SampledBlock | None:

@@ -40,7 +40,8 @@ class LocalReplay:
     """The agent's own replay."""
 
     def __init__(self, agent: Agent):
-        self._collector, self._chunk_sequence = agent.collector, ChunkSequence()
+        self._collector = agent.collector
+        self._chunk_sequence = ChunkSequence()
 
     def __enter__(self) -> Self:
         return self

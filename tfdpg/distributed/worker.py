@@ -40,9 +40,15 @@ class Worker:
         seed: int,
         max_ep_len: int | None,
     ):
-        self._env_index, self._spec, self._make_env, self._behaviour = env_index, spec, make_env, behaviour
-        self._seed, self._max_ep_len = seed, max_ep_len
-        self._process_id, self._chunk_count, self._version = secrets.randbits(62), 0, -1
+        self._env_index = env_index
+        self._spec = spec
+        self._make_env = make_env
+        self._behaviour = behaviour
+        self._seed = seed
+        self._max_ep_len = max_ep_len
+        self._process_id = secrets.randbits(62)
+        self._chunk_count = 0
+        self._version = -1
         self._runner: EnvRunner | None = None
         self._packed: Packed | None = None  # what the environment shows; None between two episodes
 
@@ -63,7 +69,8 @@ class Worker:
             actor.load(weights)
             self._version = version
         rows = _StepBuffer(self._spec, self._behaviour.step_width, 2 * request.steps)
-        ended, finished = np.zeros(request.steps, bool), []
+        ended = np.zeros(request.steps, bool)
+        finished = []
         for step in range(request.steps):
             if self._packed is None:
                 self._packed = self._spec.pack(runner.reset())
@@ -78,7 +85,8 @@ class Worker:
             rows.add(action, outcome.reward, outcome.terminated, self._packed)
             if episodes:
                 finished += episodes
-                ended[step], self._packed = True, None
+                ended[step] = True
+                self._packed = None
                 self._behaviour.end(np.ones(1, bool))
         self._chunk_count += 1
         returns, lengths = ([episode[i] for episode in finished] for i in (1, 2))
@@ -119,8 +127,11 @@ class _StepBuffer:
 
     def add(self, action: np.ndarray, reward: np.ndarray, terminated: np.ndarray, next_observation: Packed) -> None:
         """Adds a step, and the row that it led to."""
-        i, rows = self._count, self._rows
-        rows.action[i], rows.reward[i], rows.terminated[i] = action[0], reward[0], terminated[0]
+        i = self._count
+        rows = self._rows
+        rows.action[i] = action[0]
+        rows.reward[i] = reward[0]
+        rows.terminated[i] = terminated[0]
         self._append(next_observation)
 
     def _append(self, observation: Packed) -> None:

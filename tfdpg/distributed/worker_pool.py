@@ -26,7 +26,8 @@ class WorkerHandle:
         self.worker = worker
         self.requests: collections.deque[tuple[Any, int]] = collections.deque()
         self.process_id = -1
-        self.failures, self.retry_at = 0, 0.0
+        self.failures = 0
+        self.retry_at = 0.0
         self.last_error: Exception | None = None  # of the last order, if that was lost
         self.waiting_since = 0.0  # when it delivered something, was lost, or got its first order after that
         self._oldest_request_steps = 0
@@ -55,7 +56,8 @@ class WorkerPool:
         self, workers: Sequence[Any], step_timeout: float | None = None, liveness: LivenessMonitor | None = None
     ):
         self._handles = [WorkerHandle(worker) for worker in workers]
-        self._timeout, self._liveness = step_timeout, liveness
+        self._timeout = step_timeout
+        self._liveness = liveness
         self._last_collected = time.monotonic()
         self.in_flight = self.restarts = 0
 
@@ -119,7 +121,8 @@ class WorkerPool:
 
         Without a limit, it warns of those whose process was lost, or cannot start.
         """
-        now, liveness = time.monotonic(), self._liveness
+        now = time.monotonic()
+        liveness = self._liveness
         waited = {
             env_index: now - handle.waiting_since
             for env_index, handle in enumerate(self._handles)
@@ -178,8 +181,10 @@ class WorkerPool:
             handle.failures += 1
             handle.last_error = error
             return None
-        handle.waiting_since, handle.last_error = time.monotonic(), None
-        handle.failures, process_id = 0, reply.summary.process_id
+        handle.waiting_since = time.monotonic()
+        handle.last_error = None
+        handle.failures = 0
+        process_id = reply.summary.process_id
         self.restarts += handle.process_id not in (-1, process_id)
         handle.process_id = process_id
         return reply

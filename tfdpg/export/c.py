@@ -99,7 +99,8 @@ def write(
     title = f"The policy of {facts['agent']}{' on ' + trained['id'] if trained else ''}, by tfdpg"
     actor = load_numpy_policy(source.version / NUMPY_POLICY, source.spec, source.recurrent_spec)
     critics = load_critics(source.version / NUMPY_POLICY, source.spec)
-    title, weights_file = f"{title} {facts['versions']['tfdpg']}.", WEIGHTS if weights_in_c_file else None
+    title = f"{title} {facts['versions']['tfdpg']}."
+    weights_file = WEIGHTS if weights_in_c_file else None
     header, weights = c_header(actor, title, critics, prefix, weights_file)
     (directory / HEADER).write_text(header)
     if weights_in_c_file:
@@ -134,7 +135,9 @@ def run(source: Source, directory: Path) -> Iterator[Run]:
         compiled = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
         if compiled.returncode:
             raise ExportError(f"The header does not compile: {compiled.stderr[:2000]}")
-        spec, recurrent_spec, program = source.spec, source.recurrent_spec, Path(scratch) / "main"
+        spec = source.spec
+        recurrent_spec = source.recurrent_spec
+        program = Path(scratch) / "main"
         leaves = [leaf.name for leaf in spec.leaves]
         parts = (
             {} if recurrent_spec is None else named_recurrent_inputs(recurrent_spec, recurrent_spec.initial_state(1))

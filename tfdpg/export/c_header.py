@@ -103,7 +103,8 @@ def c_header(
         "Normalisation, encoding and the action's scale are inside.",
     ]
     code = _Code(actor, {}, prefix)
-    body, state = code.forward(), code.state()
+    body = code.forward()
+    state = code.state()
     invalid_action = "a is NaN" if spec.actions is None else f"a is {spec.no_action}, which is no action"
     unchanged = "" if actor.recurrent_spec is None else ", and the state stays as it was"
     usage.append(f"{prefix}_pi returns 0; or 1 where an input is NaN or infinite: then {invalid_action}{unchanged}.")
@@ -144,13 +145,17 @@ class _Code:
     """Writes the statements of a forward pass; each step gets an array of its own."""
 
     def __init__(self, network: Any, constants: dict[str, list[str]], prefix: str):
-        self._network, self.constants, self._lines, self._arrays = network, constants, list[str](), 0
+        self._network = network
+        self.constants = constants
+        self._lines = list[str]()
+        self._arrays = 0
         self._prefix = prefix
         self._width = sum(leaf.columns.stop - leaf.columns.start for leaf in network.spec.leaves)
 
     def forward(self) -> list[str]:
         """The function that acts."""
-        actor, recurrent_spec = self._network, self._network.recurrent_spec
+        actor = self._network
+        recurrent_spec = self._network.recurrent_spec
         inputs = [("x", self._width)] + [(f"state->{name}", size) for name, size in self._fields()]
         finite = " && ".join(self._finite(*each) for each in inputs)
         invalid_action = "NAN" if actor.spec.actions is None else f"{actor.spec.no_action}.0f"
@@ -181,11 +186,10 @@ class _Code:
         critic: NumpyCritic = self._network
         finite = " && ".join(self._finite(*each) for each in (("x", self._width), ("a", critic.spec.act_dim)))
         self._lines.append(f"if (!({finite})) return NAN;")
-        act_dim, x = critic.spec.act_dim, self._normalized(self._encoded())
-        center, half = (
-            self.constant("center", critic.spec.center),
-            self.constant("action_scale", critic.spec.action_scale),
-        )
+        act_dim = critic.spec.act_dim
+        x = self._normalized(self._encoded())
+        center = self.constant("center", critic.spec.center)
+        half = self.constant("action_scale", critic.spec.action_scale)
         action = self.array(act_dim, f"(a[i] - {center}[i]) / {half}[i]")
         if critic.first:
             x = self._branches(x)
@@ -206,9 +210,11 @@ class _Code:
         """The expected return, of what a head gives."""
         if critic.head == "value":
             return f"{x}[0]"
-        count, means = critic.size, self.constant("atoms", critic.atoms) if critic.head == "categorical" else x
+        count = critic.size
+        means = self.constant("atoms", critic.atoms) if critic.head == "categorical" else x
         if critic.head == "mixture":
-            count, means = critic.size // 3, f"({x} + {critic.size // 3})"
+            count = critic.size // 3
+            means = f"({x} + {critic.size // 3})"
         self._lines.append(f"float largest = {x}[0], sum = 0.0f, mean = 0.0f;")
         self.each(count, f"largest = {x}[i] > largest ? {x}[i] : largest;")
         self.each(count, f"sum += expf({x}[i] - largest);")
@@ -297,8 +303,10 @@ class _Code:
 
     @step.register
     def _(self, step: LayerNorm, x: tuple[str, int]) -> tuple[str, int]:
-        (name, width), number = x, self._arrays
-        gamma, beta = self.constant("gamma", step.gamma), self.constant("beta", step.beta)
+        name, width = x
+        number = self._arrays
+        gamma = self.constant("gamma", step.gamma)
+        beta = self.constant("beta", step.beta)
         self._lines.append(f"float mean{number} = 0.0f, scale{number} = 0.0f;")
         self.each(width, f"mean{number} += {name}[i] / {width}.0f;")
         self.each(width, f"scale{number} += ({name}[i] - mean{number}) * ({name}[i] - mean{number}) / {width}.0f;")
@@ -322,7 +330,8 @@ class _Code:
 
     @cell.register
     def _(self, cell: LSTM, x: tuple[str, int], parts: list[str]) -> tuple[str, int]:
-        units, (h, c) = cell.units, parts
+        units = cell.units
+        h, c = parts
         gates, _ = self.product(cell.kernel, cell.bias, self._joined([x, (h, units)])[0])
         sigmoid = f"{self._prefix}_sigmoid"
         i, f, g, o = (f"{gates}[{k * units} + i]" for k in range(4))
@@ -332,7 +341,8 @@ class _Code:
 
     @cell.register
     def _(self, cell: GRU, x: tuple[str, int], parts: list[str]) -> tuple[str, int]:
-        units, (h,) = cell.units, parts
+        units = cell.units
+        (h,) = parts
         new, _ = self.product(cell.kernel, cell.bias, x[0])
         past, _ = self.product(cell.recurrent_kernel, cell.recurrent_bias, h)
         sigmoid = f"{self._prefix}_sigmoid"
@@ -344,7 +354,8 @@ class _Code:
 
     @cell.register
     def _(self, cell: SimpleRNN, x: tuple[str, int], parts: list[str]) -> tuple[str, int]:
-        units, (h,) = cell.units, parts
+        units = cell.units
+        (h,) = parts
         new, _ = self.product(cell.kernel, cell.bias, self._joined([x, (h, units)])[0])
         self.each(units, f"{h}[i] = tanhf({new}[i]);")
         return h, units
@@ -355,12 +366,15 @@ class _Code:
 
     def _encoded(self) -> tuple[str, int]:
         """Features of the observation: images scaled, discrete parts one-hot (see `tfdpg.acting.encode`)."""
-        spec, columns, start = self._network.spec, self._columns, 0
+        spec = self._network.spec
+        columns = self._columns
+        start = 0
         if all(leaf.dtype == "float32" for leaf in spec.leaves):
             return "x", columns[-1].stop
         features = self.array(columns[-1].stop, "0.0f")
         for leaf, column in zip(spec.leaves, columns, strict=True):
-            size, to = leaf.columns.stop - leaf.columns.start, column.start
+            size = leaf.columns.stop - leaf.columns.start
+            to = column.start
             if leaf.dtype == "int32":
                 for k, (first, count) in enumerate(zip(*discrete_ranges(leaf.space), strict=True)):
                     self.each(count, f"{features[0]}[{to} + i] = x[{start + k}] == (float)({first} + i) ? 1.0f : 0.0f;")
@@ -375,35 +389,35 @@ class _Code:
         actor = self._network
         if actor.normalizer is None:
             return x
-        clip, mean, std = (
-            _number(actor.normalizer[1]),
-            self.constant("mean", actor.mean),
-            self.constant("std", actor.std),
-        )
+        clip = _number(actor.normalizer[1])
+        mean = self.constant("mean", actor.mean)
+        std = self.constant("std", actor.std)
         return self.array(x[1], f"{self._prefix}_clip(({x[0]}[i] - {mean}[i]) / {std}[i], -{clip}, {clip})")
 
     def _remembered(self, x: tuple[str, int]) -> tuple[str, int]:
         """The features and the step before through the cells; the state goes on."""
         recurrent_spec: Any = self._network.recurrent_spec
         factor, offset = recurrent_spec.scaling
-        before, act_dim = [x], recurrent_spec.spec.act_dim if recurrent_spec.uses_action else 0
+        before = [x]
+        act_dim = recurrent_spec.spec.act_dim if recurrent_spec.uses_action else 0
         if recurrent_spec.uses_action:
             scaled = f"state->a_before[i] * {self.constant('factor', factor[:act_dim])}[i]"
             before.append(self.array(act_dim, f"{scaled} + {self.constant('offset', offset[:act_dim])}[i]"))
         if recurrent_spec.uses_reward:
             before.append(("&state->r_before", 1))
-        x, parts = (
-            self._joined(before) if len(before) > 1 else x,
-            [f"state->{name}" for name, _ in recurrent_spec.parts],
-        )
+        x = self._joined(before) if len(before) > 1 else x
+        parts = [f"state->{name}" for name, _ in recurrent_spec.parts]
         for cell in self._network.cells:
-            own, parts = parts[: cell.state_width // cell.units], parts[cell.state_width // cell.units :]
+            own = parts[: cell.state_width // cell.units]
+            parts = parts[cell.state_width // cell.units :]
             x = self.cell(cell, x, own)
         return x
 
     def _act(self, x: tuple[str, int]) -> None:
         """Writes the action into `a`."""
-        actor, spec, output = self._network, self._network.spec, self._network.output
+        actor = self._network
+        spec = self._network.spec
+        output = self._network.output
         box = output.mean if isinstance(output, GaussianOutput) else output
         if isinstance(box, BoxAction):
             names = ("action_scale", "center", "low", "high")
@@ -419,7 +433,8 @@ class _Code:
             self.each(spec.act_dim, "state->a_before[i] = a[i];")
 
     def _joined(self, arrays: list[tuple[str, int]]) -> tuple[str, int]:
-        joined, start = self.array(sum(width for _, width in arrays)), 0
+        joined = self.array(sum(width for _, width in arrays))
+        start = 0
         for name, width in arrays:
             self.each(width, f"{joined[0]}[{start} + i] = ({name})[i];")
             start += width

@@ -58,7 +58,8 @@ def tensor_facts(
     leaves = {leaf.name: leaf for leaf in spec.leaves}
     facts = []
     for name in in_order(tensors, spec, recurrent_spec):
-        dtype, shape = tensors[name].dtype.name, _shape(tensors[name].shape, over_time)
+        dtype = tensors[name].dtype.name
+        shape = _shape(tensors[name].shape, over_time)
         about = {"name": name, "dtype": dtype, "shape": shape}
         if recurrent_spec is not None and name in dict(recurrent_spec.parts):
             about["unit"] = "state"

@@ -138,7 +138,9 @@ def convert(
     """
     check_target(directory, format)
     own = _checked(directory, format, quantize, batch, prefix, weights_in_c_file)
-    chosen, source, directory = FORMATS[format], Source.open(version, batch, trusted), Path(directory)
+    chosen = FORMATS[format]
+    source = Source.open(version, batch, trusted)
+    directory = Path(directory)
     made = files.make_directory(directory.absolute().parent)
     try:
         parent = directory.absolute().parent
@@ -163,7 +165,8 @@ def convert(
                 else:
                     measured = observations or _default_observations(source, saved)
                     error = action_error(source, run, expected, measured.values)
-                    facts["quantized"], found = _accepted(source, quantize, error, max_error, measured.origin), {}
+                    facts["quantized"] = _accepted(source, quantize, error, max_error, measured.origin)
+                    found = {}
             signatures = {name: _described(source, chosen, name, file, found) for name, file in written.items()}
             files.write_manifest(scratch, METADATA, _facts(source, chosen) | facts | {"signatures": signatures})
             files.move(scratch, directory.absolute())
@@ -213,7 +216,8 @@ def _accepted(source: Source, quantize: str, error: ActionError, max_error: floa
 
 def _described(source: Source, chosen: Format, name: str, file: str, found: Mapping[str, float]) -> dict[str, Any]:
     """What `tfdpg.json` says of a signature."""
-    inputs, outputs = source.inputs(name), source.signatures[name].structured_outputs
+    inputs = source.inputs(name)
+    outputs = source.signatures[name].structured_outputs
     facts = signature_facts(inputs, outputs, source.spec, source.recurrent_spec)
     for output in facts["outputs"]:
         output["name"] = chosen.output_name(output["name"], inputs)

@@ -103,7 +103,8 @@ def _visited(spec: Spec, policy: GreedyPolicy, environment: Any) -> Observations
     """Observations of episodes in which the policy acts; raises an exception, which says why, if there are none."""
     if not environment:
         raise ValueError("tfdpg.json does not name the environment")
-    env_id, kwargs = environment["id"], {**environment["kwargs"], "render_mode": None}
+    env_id = environment["id"]
+    kwargs = {**environment["kwargs"], "render_mode": None}
     if followed := external_references(env_id, kwargs):
         raise ValueError(f"the environment imports, or reads, {followed[0]!r}")
     with warnings.catch_warnings():
@@ -132,7 +133,8 @@ def _rolled_out(spec: Spec, policy: GreedyPolicy, env: Any) -> dict[str, np.ndar
 
 def _near(spec: Spec, requests: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
     """Samples of the observation space; where it is unbounded, normal ones with the requests' mean and deviation."""
-    values, rng = sampled(spec, 0, count), np.random.default_rng(0)
+    values = sampled(spec, 0, count)
+    rng = np.random.default_rng(0)
     for leaf in spec.leaves:
         if leaf.integer_bounds is None:
             space: Any = leaf.space

@@ -59,7 +59,8 @@ class ActionError(NamedTuple):
 def action_error(source: Source, run: Run, references: Mapping[str, Reference], observations: Inputs) -> ActionError:
     """Measures the error of the actions for raw observations, of all in one call and of the first one alone."""
     spec = source.spec
-    largest, means = [], []
+    largest = []
+    means = []
     for rows in (observations, {name: values[:1] for name, values in observations.items()}):
         wanted = _actions(source, _as_run(references), rows)
         for outputs, right in zip(_actions(source, run, rows), wanted, strict=True):
@@ -75,7 +76,8 @@ def _actions(source: Source, run: Run, observations: Inputs) -> list[dict[str, n
     """What `pi` gives; with a memory, at each step of episodes that see these observations in turn, without rewards."""
     if source.recurrent_spec is None:
         return [run("pi", observations)]
-    count, steps = _count(observations), []
+    count = _count(observations)
+    steps = []
     given = run("initial_state", {"batch": np.array(count, np.int32)})
     for t in range(STEPS):
         rows = {name: np.roll(values, -t, axis=0) for name, values in observations.items()}

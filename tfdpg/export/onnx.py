@@ -19,7 +19,8 @@ AFTER = "_next"
 
 def write(source: Source, directory: Path, quantize: str | None) -> tuple[dict[str, str], dict[str, str]]:
     """Writes the signatures that ONNX has the operations for; gives their files, and of the others the reasons."""
-    files, left_out = {}, {}
+    files = {}
+    left_out = {}
     for name in source.signatures:
         model = _converted(source, name)
         if absent := sorted(set(_absent(model.graph))):

@@ -3,7 +3,8 @@
 
 def field(number: int, content: bytes) -> bytes:
     """A field that holds a text or a message: its number (below 16) and kind, its length in groups of 7 bits, it."""
-    length, rest = bytearray(), len(content)
+    length = bytearray()
+    rest = len(content)
     while rest > 127:
         length.append(rest % 128 + 128)
         rest //= 128
@@ -39,7 +40,8 @@ def _number(message: bytes, place: int) -> tuple[int, int]:
     """A number in groups of 7 bits, and the place behind it."""
     number = shift = 0
     for end in range(place, len(message)):
-        number, shift = number | (message[end] & 127) << shift, shift + 7
+        number = number | (message[end] & 127) << shift
+        shift = shift + 7
         if message[end] < 128:
             return number, end + 1
     raise ValueError("it is no PredictionLog: it ends within a field")

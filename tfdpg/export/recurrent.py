@@ -53,7 +53,8 @@ def step_signatures(spec: Spec, pi: Recurrent, recurrent_spec: RecurrentSpec) ->
 
     def example_state(observations: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What is recalled after two steps."""
-        given, reward = initial_state(None, _count(observations)), _rewards(observations, 1)
+        given = initial_state(None, _count(observations))
+        reward = _rewards(observations, 1)
         for _ in range(2):
             given = next_step_inputs(recurrent_spec, step(tensors(spec, observations), **given), reward)
         return {name: np.asarray(values) for name, values in given.items()}
@@ -85,14 +86,16 @@ def sequence_signature(recurrent_spec: RecurrentSpec, critic: Recurrent, signatu
     """
 
     def compute(observation: Any, a: Any, r: Any = None, **others: Any) -> Outputs:
-        batch, time = tf.shape(a)[0], tf.shape(a)[1]
+        batch = tf.shape(a)[0]
+        time = tf.shape(a)[1]
         acted = finite_rows([a], 2)
         a = with_zeros(a)
         previous = _previous_inputs(
             recurrent_spec, _last_finite(a, acted, recurrent_spec.spec.center) if recurrent_spec.uses_action else a, r
         )
         valid = finite_rows([previous, *(x for x in keras.tree.flatten(observation) if x.dtype.is_floating)], 2)
-        seen, previous = keras.tree.map_structure(with_zeros, observation), with_zeros(previous)
+        seen = keras.tree.map_structure(with_zeros, observation)
+        previous = with_zeros(previous)
         remembered, _ = critic.unroll(seen, previous, valid, critic.initial_state(previous))
         others = {name: _for_each_step(values, batch, time) for name, values in others.items()}
         outputs = signature.compute(_flat(remembered), a=_flat(a), **others)
@@ -125,7 +128,8 @@ def check_steps(
         ExportError: they differ.
     """
     rows = [{name: np.roll(values, -t, axis=0) for name, values in examples.items()} for t in range(STEPS)]
-    steps, given = [], run("initial_state", {"batch": _count(examples)})
+    steps = []
+    given = run("initial_state", {"batch": _count(examples)})
     rewards = np.stack([np.roll(_rewards(examples, 1), -t) for t in range(STEPS)], axis=1)
     for t, observations in enumerate(rows):
         steps.append(run("pi", {**observations, **given}))

@@ -97,7 +97,8 @@ def methods(spec: Spec, signatures: Mapping[str, Signature]) -> dict[str, Any]:
     def initial_state(batch_size: Any) -> Any:
         return list(signatures["get_initial_state"].compute(None, batch_size).values()) if state else ()
 
-    action, get_initial_state = tf.function(act, autograph=False), tf.function(initial_state, autograph=False)
+    action = tf.function(act, autograph=False)
+    get_initial_state = tf.function(initial_state, autograph=False)
     action.get_concrete_function(time_step=time_step, policy_state=state or ())
     if not state:
         action.get_concrete_function(time_step=time_step)
@@ -116,10 +117,8 @@ def _action(spec: Spec, pi: Signature, recurrent_spec: RecurrentSpec | None) -> 
         recurrent_inputs = {name: given[f"1/{i}"] for i, name in enumerate(names)}
         if recurrent_spec is not None:
             recurrent_inputs |= {"r_before": given["0/reward"]} if recurrent_spec.uses_reward else {}
-            start, is_first = (
-                named_recurrent_inputs(recurrent_spec, tf.constant(recurrent_spec.initial_state(1))),
-                given["0/step_type"] == FIRST,
-            )
+            start = named_recurrent_inputs(recurrent_spec, tf.constant(recurrent_spec.initial_state(1)))
+            is_first = given["0/step_type"] == FIRST
             recurrent_inputs = {
                 name: _where(is_first, start[name], values) for name, values in recurrent_inputs.items()
             }

@@ -75,7 +75,8 @@ def compare_signature(
     Raises:
         ExportError: they differ by more than rounding.
     """
-    expected, largest = [reference(inputs) for inputs in batches], 0.0
+    expected = [reference(inputs) for inputs in batches]
+    largest = 0.0
     scales = {key: max(summands.get(key, 1), *(scale(outputs[key]) for outputs in expected)) for key in expected[0]}
     for inputs, outputs in zip(batches, expected, strict=True):
         found = run(name, inputs)
@@ -113,7 +114,8 @@ def check_nonfinite(name: str, inputs: Inputs, observation: Collection[str], run
         finite[key][0] = 0  # what a network sees in place of numbers that are not finite, also one that mixes rows
         nonfinite = {**inputs, key: inputs[key].copy()}
         nonfinite[key][0] = np.nan
-        clean, found = run(name, finite), run(name, nonfinite)
+        clean = run(name, finite)
+        found = run(name, nonfinite)
         for output, values in found.items():
             if output in inputs:
                 holds = np.array_equal(values[0], inputs[output][0])

@@ -65,7 +65,8 @@ def write(
         ExportError: the model that was written does not compute what the networks do.
         tfdpg.files.DiskFullError: the disk is full. Earlier versions stay as they are.
     """
-    directory, signatures = Path(directory), with_signatures_of(library, spec, signatures, recurrent_spec)
+    directory = Path(directory)
+    signatures = with_signatures_of(library, spec, signatures, recurrent_spec)
     check_directory(directory)
     made = files.make_directory(directory)
     try:
@@ -81,7 +82,8 @@ def write(
             tf.saved_model.save(module, str(scratch), signatures=functions)
             cases = _cases(spec, signatures, examples)
             half_precision = any(map(in_half_precision, networks.values()))
-            references, checks = {name: s.reference(spec) for name, s in signatures.items()}, []
+            references = {name: s.reference(spec) for name, s in signatures.items()}
+            checks = []
             if recurrent_spec is not None:
                 metadata = {**metadata, **recurrent_metadata(recurrent_spec)}
                 tolerance = HALF_PRECISION if half_precision else ATOL

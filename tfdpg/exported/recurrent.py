@@ -11,10 +11,8 @@ from tfdpg.spec import Packed, Spec
 
 def named_recurrent_inputs(recurrent_spec: RecurrentSpec, recurrent_inputs: Any) -> dict[str, Any]:
     """What is recalled (see `RecurrentSpec`), `[batch, n]`, by the names of the inputs of `pi`."""
-    names, start = (
-        {"a_before": recurrent_inputs[:, : recurrent_spec.spec.act_dim]} if recurrent_spec.uses_action else {},
-        recurrent_spec.previous_width,
-    )
+    names = {"a_before": recurrent_inputs[:, : recurrent_spec.spec.act_dim]} if recurrent_spec.uses_action else {}
+    start = recurrent_spec.previous_width
     if recurrent_spec.uses_reward:
         names["r_before"] = recurrent_inputs[:, start - 1]
     for name, width in recurrent_spec.parts:
@@ -33,7 +31,8 @@ def recurrent_spec_of(spec: Spec, metadata: Mapping[str, Any]) -> RecurrentSpec 
     """The inverse of `recurrent_metadata`; None where there is no memory."""
     if "state" not in metadata:
         return None
-    remembers, parts = metadata["remembers"], [(part["name"], *part["shape"]) for part in metadata["state"]]
+    remembers = metadata["remembers"]
+    parts = [(part["name"], *part["shape"]) for part in metadata["state"]]
     if not all(isinstance(name, str) and isinstance(width, int) and width > 0 for name, width in parts):
         raise ValueError(f"`state` must have texts as names and positive integers as widths. Received: {parts}")
     return RecurrentSpec(spec, "action" in remembers, "reward" in remembers, tuple(parts), stored=False)

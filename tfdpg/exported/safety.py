@@ -137,7 +137,8 @@ def _saver_functions(graph: Any, content: bytes) -> dict[str, frozenset[str]]:
         graph: the `MetaGraphDef`.
         content: the file.
     """
-    saver, nodes = graph.saver_def, {node.name: node for node in graph.graph_def.node}
+    saver = graph.saver_def
+    nodes = {node.name: node for node in graph.graph_def.node}
     functions = {function.signature.name: function for function in graph.graph_def.library.function}
     filename = nodes.get(_node(saver.filename_tensor_name))
     used = {_node(tensor) for node in nodes.values() for tensor in node.input}
@@ -213,7 +214,8 @@ def _signatures_that_run(graph: Any, name: str) -> list[str]:
     functions = {function.signature.name: function.node_def for function in graph.graph_def.library.function}
     found = []
     for signature, definition in sorted(graph.signature_def.items()):
-        waiting, run = [_node(output.name) for output in definition.outputs.values()], set()
+        waiting = [_node(output.name) for output in definition.outputs.values()]
+        run = set()
         while waiting:
             if (each := waiting.pop()) in run:
                 continue

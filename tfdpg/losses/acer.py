@@ -94,7 +94,8 @@ def acer_gradient_gaussian(
     limit = tf.cast(c, loc.dtype)
     weight = (tf.minimum(limit, rho) * (target - v))[..., None]
     correction = (tf.nn.relu(1 - limit / rho_prime) * (q_prime - v))[..., None]
-    away, away_prime = (action - loc) / scale, (action_prime - loc) / scale
+    away = (action - loc) / scale
+    away_prime = (action_prime - loc) / scale
     on_loc = (weight * away + correction * away_prime) / scale
     on_scale = (weight * (tf.square(away) - 1) + correction * (tf.square(away_prime) - 1)) / scale
     return tf.stop_gradient(on_loc), tf.stop_gradient(on_scale)

@@ -38,7 +38,9 @@ def project_categorical(atoms_from: TensorLike, probs: TensorLike, atoms_to: Ten
         raise ValueError(
             f"`atoms_from` and `probs` must agree in their last axis. Received: {atoms_from.shape}, {probs.shape}"
         )
-    count, (v_min, v_max) = atoms_to.shape[0], (atoms_to[0], atoms_to[-1])
+    count = atoms_to.shape[0]
+    v_min = atoms_to[0]
+    v_max = atoms_to[-1]
     position = (tf.clip_by_value(atoms_from, v_min, v_max) - v_min) * ((count - 1) / (v_max - v_min))
     position, probs = position + tf.zeros_like(probs), probs + tf.zeros_like(position)
     lower = tf.minimum(tf.floor(position), count - 2)

@@ -53,7 +53,8 @@ def mixture_quantiles(weights: TensorLike, means: TensorLike, stddevs: TensorLik
     weights, means, stddevs, levels = _tensors(weights, means, stddevs, levels)
     weights, means, stddevs = (tf.expand_dims(values, -2) for values in (weights, means, stddevs))
     each = means + stddevs * tf.math.ndtri(tf.expand_dims(levels, -1))
-    low, high = tf.reduce_min(each, axis=-1), tf.reduce_max(each, axis=-1)
+    low = tf.reduce_min(each, axis=-1)
+    high = tf.reduce_max(each, axis=-1)
 
     def halve(low: tf.Tensor, high: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         middle = (low + high) / 2

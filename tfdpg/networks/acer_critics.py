@@ -82,7 +82,8 @@ class ActionValues(ACERCritic):
 
     def q(self, networks: Networks, observation: Any, action: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
         """Q(s, a); NaN for what is no action."""
-        values, taken = networks["q1"](observation), tf.expand_dims(action, -1)
+        values = networks["q1"](observation)
+        taken = tf.expand_dims(action, -1)
         return tf.where(self._policy.is_action(taken), self._select_actions(values, taken), math.nan)
 
     def _select_actions(self, values: tf.Tensor, action: tf.Tensor) -> tf.Tensor:

@@ -115,8 +115,10 @@ class CategoricalPolicy(PolicyDistribution):
     dimensions = 1
 
     def __init__(self, spec: Spec):
-        self._first, self.record_width = int(spec.low[0]), spec.actions or 0
-        self.output, self.exploration = Probabilities(spec), CategoricalSampling(spec)
+        self._first = int(spec.low[0])
+        self.record_width = spec.actions or 0
+        self.output = Probabilities(spec)
+        self.exploration = CategoricalSampling(spec)
 
     def check(self, output: np.ndarray) -> None:
         """They must be probabilities."""
@@ -193,8 +195,11 @@ class GaussianPolicy(PolicyDistribution):
     """
 
     def __init__(self, spec: Spec, sigma: float, learns_scale: bool):
-        self._spec, self._sigma, self._learns_scale = spec, sigma, learns_scale
-        self.dimensions, self.record_width = spec.act_dim, 2 * spec.act_dim
+        self._spec = spec
+        self._sigma = sigma
+        self._learns_scale = learns_scale
+        self.dimensions = spec.act_dim
+        self.record_width = 2 * spec.act_dim
         self.output = GaussianOutput(spec, sigma) if learns_scale else BoxAction(spec)
         self.exploration = GaussianSampling(spec, sigma)
 
@@ -247,7 +252,8 @@ class GaussianPolicy(PolicyDistribution):
         self, statistics: tf.Tensor, window_actions: WindowActions, estimate: CriticEstimate, c: float
     ) -> tf.Tensor:
         """With one other action, drawn from the policy."""
-        parameters, other = self.parameters(statistics), cast(tf.Tensor, estimate.other)
+        parameters = self.parameters(statistics)
+        other = cast(tf.Tensor, estimate.other)
         loc, scale = tf.split(parameters, 2, axis=-1)
         here = window_actions.rho, self.events(window_actions.action), window_actions.target, window_actions.v
         there = self.ratio(parameters, window_actions.behaviour, other), self.events(other), estimate.q_other

@@ -38,7 +38,8 @@ class PolicyInference:
         device: str | None = None,
         recurrent_width: int = 0,
     ):
-        self._pi, self._numpy_policy = pi, numpy_policy
+        self._pi = pi
+        self._numpy_policy = numpy_policy
         self._compiled = compiled_actor(spec, pi, device, recurrent_width)
         self.refresh()
 

@@ -39,7 +39,8 @@ def check_critics(spec: Spec, critics: dict[str, keras.Model], head: type[Head] 
         heads = [head_of(q) for q in (q1, q2)]
         if head is not None and len({str(one.settings) for one in heads if one is not None}) > 1:
             raise ValueError(f"`{first}` and `{second}` must end in layers of the same settings.")
-        weights1, weights2 = q1.get_weights(), q2.get_weights()
+        weights1 = q1.get_weights()
+        weights2 = q2.get_weights()
         shapes1, shapes2 = ([w.shape for w in weights] for weights in (weights1, weights2))
         if shapes1 == shapes2 and all(np.array_equal(a, b) for a, b in zip(weights1, weights2, strict=True)):
             raise ValueError(

@@ -33,7 +33,9 @@ class Categorical(Head):
 
     def __init__(self, v_min: float = -150.0, v_max: float = 150.0, atoms: int = 51, **kwargs: Any):
         super().__init__(**kwargs)
-        self.v_min, self.v_max, self.size = v_min, v_max, positive_int("atoms", atoms)
+        self.v_min = v_min
+        self.v_max = v_max
+        self.size = positive_int("atoms", atoms)
         _equally_spaced(v_min, v_max, atoms)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -100,7 +102,8 @@ class Categorical(Head):
 
 
 def _equally_spaced(v_min: float, v_max: float, atoms: int) -> np.ndarray:
-    low, high = real("v_min", v_min, -LARGEST, LARGEST), real("v_max", v_max, -LARGEST, LARGEST)
+    low = real("v_min", v_min, -LARGEST, LARGEST)
+    high = real("v_max", v_max, -LARGEST, LARGEST)
     spaced = np.linspace(low, high, atoms, dtype=np.float32)
     if len(spaced) < 2 or not (np.diff(spaced) > 0).all():
         raise ValueError(

@@ -66,7 +66,8 @@ class Normalizer(keras.layers.Layer):
 
     def __init__(self, epsilon: float = 1e-8, clip: float = 5.0, **kwargs: Any):
         super().__init__(**kwargs)
-        self.epsilon, self.clip = epsilon, clip
+        self.epsilon = epsilon
+        self.clip = clip
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Makes the weights."""

@@ -24,7 +24,8 @@ class Head(keras.layers.Layer, abc.ABC):
 
     def __init__(self, kernel_initializer: Any = "glorot_uniform", l2: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
-        self.kernel_initializer, self.l2 = keras.initializers.get(kernel_initializer), l2
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.l2 = l2
 
     def add_linear(self, features: int, units: int) -> None:
         """Makes the weights of the linear layer."""

@@ -53,10 +53,8 @@ def mlp_actor(
         Keras' dtype policy.
     """
     observation = observation_inputs(spec)
-    layers, x = (
-        make_torso(torso, hidden_units, activation, norm, blocks),
-        features(spec, encoder, normalizer)(observation),
-    )
+    layers = make_torso(torso, hidden_units, activation, norm, blocks)
+    x = features(spec, encoder, normalizer)(observation)
     return keras.Model(observation, actor_torso(spec, layers, x, seed=seed, l2=l2, output=output), name="pi")
 
 
@@ -64,7 +62,8 @@ def actor_torso(spec: Spec, layers: Torso, x: Any, *, seed: int, l2: float, outp
     """From features `[batch, n]`, or what is remembered, to what `mlp_actor` gives; see there."""
     depths = list(enumerate(layers.pi))
     if layers.has_branches:
-        x, depths = _branches(spec, x, layers.pi[0], seed, l2), depths[1:]
+        x = _branches(spec, x, layers.pi[0], seed, l2)
+        depths = depths[1:]
     for depth, layer in depths:
         x = _layer(x, layer, seed, depth, l2)
     kernel = initializer(seed, len(layers.pi), layers.output_scale)
@@ -136,11 +135,10 @@ def mlp_critic(
         A functional model, `[observation, action]` → what the head gives, values `[batch]` if it is the default;
         float32 whatever Keras' dtype policy.
     """
-    observation, action = observation_inputs(spec), action_input(spec)
-    layers, x = (
-        make_torso(torso, hidden_units, activation, norm, blocks),
-        features(spec, encoder, normalizer)(observation),
-    )
+    observation = observation_inputs(spec)
+    action = action_input(spec)
+    layers = make_torso(torso, hidden_units, activation, norm, blocks)
+    x = features(spec, encoder, normalizer)(observation)
     output = critic_torso(spec, layers, x, action, seed=seed, l2=l2, head=head)
     return keras.Model([observation, action], output, name=name)
 
@@ -149,9 +147,11 @@ def critic_torso(
     spec: Spec, layers: Torso, x: Any, action: Any, *, seed: int, l2: float, head: Callable[..., Head]
 ) -> Any:
     """From features `[batch, n]`, or what is remembered, and an action to what `mlp_critic` gives; see there."""
-    scaled, depths = scaled_action(spec, action), list(enumerate(layers.q))
+    scaled = scaled_action(spec, action)
+    depths = list(enumerate(layers.q))
     if layers.has_branches:
-        x, depths = _branches(spec, x, layers.q[0], seed, l2), depths[1:]
+        x = _branches(spec, x, layers.q[0], seed, l2)
+        depths = depths[1:]
     action_layer = max(layers.action_layer, int(layers.has_branches))
     for depth, layer in depths:
         if depth == action_layer:

@@ -35,7 +35,10 @@ class Recurrent(keras.Model):
         **kwargs: Any,
     ):
         super().__init__(**{"dtype": "float32"} | kwargs)
-        self.encoder, self.previous_scaling, self.rnn, self.torso = encoder, previous_scaling, rnn, torso
+        self.encoder = encoder
+        self.previous_scaling = previous_scaling
+        self.rnn = rnn
+        self.torso = torso
         previous_scaling.build((None, None, len(previous_scaling.scale)))
         self.built = True
 
@@ -60,10 +63,8 @@ class Recurrent(keras.Model):
         """One step: from an observation and what is recalled (see `RecurrentSpec`) to the output and the new state."""
         observation, recurrent_inputs = inputs
         rows = keras.tree.map_structure(lambda x: x[:, None], observation)
-        previous, state = (
-            recurrent_inputs[:, None, : len(self.previous_scaling.scale)],
-            recurrent_inputs[:, len(self.previous_scaling.scale) :],
-        )
+        previous = recurrent_inputs[:, None, : len(self.previous_scaling.scale)]
+        state = recurrent_inputs[:, len(self.previous_scaling.scale) :]
         remembered, state = self.unroll(rows, previous, tf.ones_like(recurrent_inputs[:, :1], tf.bool), state, training)
         return tf.concat([self.apply_torso(remembered[:, 0], None, training), state], axis=-1)
 
@@ -131,10 +132,8 @@ def recurrent_actor(
     output: OutputTransform | None,
 ) -> Recurrent:
     """A policy with a memory; see `mlp_actor`."""
-    layers, x = (
-        make_torso(torso, hidden_units, activation, norm, blocks),
-        keras.Input((rnn_spec.cell_kinds[-1][1],), name="remembered"),
-    )
+    layers = make_torso(torso, hidden_units, activation, norm, blocks)
+    x = keras.Input((rnn_spec.cell_kinds[-1][1],), name="remembered")
     torso_model = keras.Model(x, actor_torso(spec, layers, x, seed=seed, l2=l2, output=output), name="torso")
     return _recurrent_network(rnn_spec, spec, features(spec, encoder, normalizer), torso_model, seed, "pi")
 
@@ -156,10 +155,8 @@ def recurrent_critic(
     head: Callable[..., Head],
 ) -> Recurrent:
     """A critic with a memory; the action joins after it, so that no other action enters the history."""
-    layers, x = (
-        make_torso(torso, hidden_units, activation, norm, blocks),
-        keras.Input((rnn_spec.cell_kinds[-1][1],), name="remembered"),
-    )
+    layers = make_torso(torso, hidden_units, activation, norm, blocks)
+    x = keras.Input((rnn_spec.cell_kinds[-1][1],), name="remembered")
     action = action_input(spec)
     output = critic_torso(spec, layers, x, action, seed=seed, l2=l2, head=head)
     torso_model = keras.Model([x, action], output, name="torso")

@@ -35,7 +35,11 @@ class BatchRenormalization(keras.layers.Layer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.momentum, self.epsilon, self.r_max, self.d_max, self.warm_up = momentum, epsilon, r_max, d_max, warm_up
+        self.momentum = momentum
+        self.epsilon = epsilon
+        self.r_max = r_max
+        self.d_max = d_max
+        self.warm_up = warm_up
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         """Makes the weights: γ and β, which are trained, the running mean and variance, and the updates made."""
@@ -59,7 +63,8 @@ class BatchRenormalization(keras.layers.Layer):
         is_warm = tf.cast(self.updates.value >= self.warm_up, tf.float32)
         r = 1 + is_warm * (tf.clip_by_value(r, 1 / self.r_max, self.r_max) - 1)
         d = is_warm * tf.clip_by_value(d, -self.d_max, self.d_max)
-        r, d = tf.stop_gradient(r), tf.stop_gradient(d)
+        r = tf.stop_gradient(r)
+        d = tf.stop_gradient(d)
         for statistic, new in ((self.mean, mean), (self.variance, variance)):
             statistic.assign(self.momentum * statistic + (1 - self.momentum) * tf.stop_gradient(new))
         self.updates.assign(self.updates + 1)

@@ -53,9 +53,11 @@ class RNNStack(keras.layers.Layer):
         Returns:
             `[batch, steps, units]`, and the state after the last step.
         """
-        states, last = tf.split(state, [width for widths in self.widths for width in widths], axis=-1), []
+        states = tf.split(state, [width for widths in self.widths for width in widths], axis=-1)
+        last = []
         for cell, layer, widths in zip(self.cells, self.layers, self.widths, strict=True):
-            before, states = states[: len(widths)], states[len(widths) :]
+            before = states[: len(widths)]
+            states = states[len(widths) :]
             if layer is None:
                 inputs, after = unroll(cell, inputs, before, valid)
             else:
@@ -110,7 +112,8 @@ def _loop(step: Callable[..., list[Any]], valid: Any) -> Callable[..., Any]:
         arrays = [_array(given, part) for part in state]
         start = tf.constant(0), list(state), arrays, _array(given, given[0])
         _, last, arrays, products = tf.while_loop(lambda t, *_: t < steps, forward, start, **_loop_options(given))
-        states, products = [array.stack() for array in arrays], products.stack()
+        states = [array.stack() for array in arrays]
+        products = products.stack()
 
         def gradient(grad_output: Any, *grad_last: Any) -> Any:
             before = [tf.concat([first[None], rows[:-1]], 0) for first, rows in zip(state, states, strict=True)]
@@ -234,7 +237,8 @@ def cell_name(cell: keras.layers.Layer) -> str | None:
     """The name of a cell with Keras' default settings; None of any other."""
     for name, kind in CELL_TYPES.items():
         if type(cell) is kind:
-            plain, own = kind(1).get_config(), cell.get_config()
+            plain = kind(1).get_config()
+            own = cell.get_config()
             free = {"name", "units", "dtype", "seed"} | {key for key in plain if key.endswith("initializer")}
             return name if all(own[key] == plain[key] for key in plain if key not in free) else None
     return None

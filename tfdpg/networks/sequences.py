@@ -45,7 +45,8 @@ class SequenceBatch(NamedTuple):
 
     def ask(self, network: Any, action: tf.Tensor | None = None, training: bool = False) -> tf.Tensor:
         """What a network says of the steps, or of them and actions, `[n, ...]`; burn-in has no gradient."""
-        state, first = self._initial_state(network, action), self.burn_in
+        state = self._initial_state(network, action)
+        first = self.burn_in
         if first:
             _, state = network.unroll(*self._part(slice(first)), state)
         remembered, _ = network.unroll(*self._part(slice(first, first + self.steps)), tf.stop_gradient(state), training)
@@ -86,7 +87,8 @@ class SequenceBatch(NamedTuple):
 
     def _bootstrap_rows(self, rows: Any) -> tf.Tensor:
         """Of all rows those from which steps bootstrap, `[batch, steps, ...]`; a gather takes XLA longer."""
-        first, steps = self.burn_in, self.steps
+        first = self.burn_in
+        steps = self.steps
         taken = rows[:, first + 1 : first + 1 + steps]
         for m in range(2, rows.shape[1] - first - steps + 1):
             taken = tf.where(
@@ -108,7 +110,8 @@ def unpack_sequences(
 ) -> SequenceBatch:
     """The sequences of one row of a packed chunk (see `tfdpg.replay.gather_sequences`)."""
     real: Any
-    layout, real = SequenceLayout.of(spec, recurrent_spec.previous_width), packed[0]
+    layout = SequenceLayout.of(spec, recurrent_spec.previous_width)
+    real = packed[0]
     groups = {"float32": real[..., layout.observation], "uint8": packed[-1]}
     flat = unpack_observation(spec, tuple(_flat(groups[group]) for group in spec.groups))
     observation = keras.tree.map_structure(lambda x: tf.reshape(x, [*real.shape[:2], *x.shape[1:]]), flat)

@@ -146,7 +146,8 @@ def unpack_observation(spec: Spec, packed: tuple[tf.Tensor, ...]) -> Any:
 
 def unpack_transitions(spec: Spec, packed: tuple[tf.Tensor, ...]) -> TransitionBatch:
     """The minibatch of one row of a packed chunk (see `tfdpg.replay.TransitionLayout`)."""
-    layout, real = TransitionLayout.of(spec), packed[0]
+    layout = TransitionLayout.of(spec)
+    real = packed[0]
 
     def observation(columns: slice, image: slice) -> Any:
         parts = {"float32": real[:, columns], "uint8": packed[-1][:, image]}
@@ -165,7 +166,8 @@ def unpack_transitions(spec: Spec, packed: tuple[tf.Tensor, ...]) -> TransitionB
 def unpack_windows(spec: Spec, packed: tuple[tf.Tensor, ...], record_width: int) -> WindowBatch:
     """The windows of one row of a packed chunk (see `tfdpg.replay.gather_windows`)."""
     real: Any
-    layout, real = WindowLayout.of(spec, spec.act_dim + record_width), packed[0]
+    layout = WindowLayout.of(spec, spec.act_dim + record_width)
+    real = packed[0]
     flat = {"float32": real[..., layout.observation], "uint8": packed[-1]}
     parts = tuple(tf.reshape(flat[group], [-1, flat[group].shape[-1]]) for group in spec.groups)
 

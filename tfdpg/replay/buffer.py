@@ -67,10 +67,13 @@ class ReplayBuffer:
         n_step: int = 1,
         gamma: float = 0.99,
     ):
-        self._n_step, self._gamma = positive_int("n_step", n_step), real("gamma", gamma, 0, 1)
-        self.has_windows, self.has_predecessors = has_windows, has_predecessors
+        self._n_step = positive_int("n_step", n_step)
+        self._gamma = real("gamma", gamma, 0, 1)
+        self.has_windows = has_windows
+        self.has_predecessors = has_predecessors
         self.step_width = spec.act_dim if step_width is None else step_width
-        self.spec, self._directory = spec, None if directory is None else Path(directory)
+        self.spec = spec
+        self._directory = None if directory is None else Path(directory)
         self.replay_size = positive_int("replay_size", replay_size)
         if self.replay_size < 2 or self.replay_size > np.iinfo(np.int32).max:
             raise ValueError(
@@ -250,7 +253,8 @@ class ReplayBuffer:
 
     def _extend(self, env_index: int, rows: TimeSteps) -> None:
         current = self.current[env_index]
-        numbers, opens = self._append(rows.observation), np.flatnonzero(rows.is_first)
+        numbers = self._append(rows.observation)
+        opens = np.flatnonzero(rows.is_first)
         if not rows.is_first[0] and current != NONE and current >= self.added - self.replay_size:
             self._complete(np.array([current]), numbers[:1], *(values[:1] for values in rows[1:4]))
         self._link_episodes(np.append(self.newest[env_index], numbers[:-1])[opens], numbers[opens])
@@ -300,10 +304,8 @@ class ReplayBuffer:
             return np.empty(0, np.int64)
         if self.episode_start[env_index] < max(0, self.added - self.replay_size):
             return None
-        slots, last = (
-            [int(self.episode_start[env_index] % self.replay_size)],
-            self.current[env_index] % self.replay_size,
-        )
+        slots = [int(self.episode_start[env_index] % self.replay_size)]
+        last = self.current[env_index] % self.replay_size
         while slots[-1] not in (last, NONE):
             slots.append(int(self.successor[slots[-1]]))
         return np.array(slots) if slots[-1] == last else None
@@ -322,7 +324,9 @@ class ReplayBuffer:
         """Forgets all rows and gives back their memory."""
         if self._allocated:
             del self.rows, self.images, self.terminated, self.successor, self.next_episode, self.predecessor
-        self.added, self._allocated, self.saved_segments = 0, False, None
+        self.added = 0
+        self._allocated = False
+        self.saved_segments = None
         self.current = self.newest = self.episode_start = np.empty(0, np.int64)
 
     def __repr__(self) -> str:
@@ -342,7 +346,8 @@ class ReplayBuffer:
         They are views of the ring where that is possible. Links are how many rows later the other came; 0 is none.
         """
         self.allocate()
-        slots, place = np.arange(first, stop) % self.replay_size, self._slot_range(first, stop)
+        slots = np.arange(first, stop) % self.replay_size
+        place = self._slot_range(first, stop)
         held = {"first": np.int64(first), "state_width": np.int64(self.state_width)}
         held |= {"rows": self.rows[place], "terminated": self.terminated[place]}
         if self.images is not None:
@@ -363,9 +368,12 @@ class ReplayBuffer:
         Raises:
             ValueError: rows are missing, of another shape, or lead to older ones; or lanes are at none of them.
         """
-        added, held = int(state["added"]), int(state["size"])
+        added = int(state["added"])
+        held = int(state["size"])
         forgotten = added - held if held < self.replay_size else 0  # slots that no row was ever put into come last
-        self.added, self.saved_segments = (first := added - held - forgotten), None
+        first = added - held - forgotten
+        self.added = first
+        self.saved_segments = None
         for segment in segments:
             overwritten = max(0, self.added + forgotten - int(segment["first"]))
             self.append({name: values[overwritten:] if np.ndim(values) else values for name, values in segment.items()})
@@ -381,12 +389,16 @@ class ReplayBuffer:
     def append(self, segment: Mapping[str, Any]) -> None:
         """Adds a segment of another ring as the newest rows; rows of the segment before lead to it, lanes do not."""
         self.allocate()
-        rows, size = segment["rows"], self.replay_size
+        rows = segment["rows"]
+        size = self.replay_size
         if rows.shape[1:] != self.rows.shape[1:] or ("images" in segment) != (self.images is not None):
             raise ValueError(f"The stored replay has rows of shape {rows.shape}; this one takes {self.rows.shape}")
-        skipped, stop = max(0, len(rows) - size), self.added + len(rows)
-        numbers, place = np.arange(self.added + skipped, stop), self._slot_range(self.added + skipped, stop)
-        self.rows[place], self.terminated[place] = rows[skipped:], segment["terminated"][skipped:]
+        skipped = max(0, len(rows) - size)
+        stop = self.added + len(rows)
+        numbers = np.arange(self.added + skipped, stop)
+        place = self._slot_range(self.added + skipped, stop)
+        self.rows[place] = rows[skipped:]
+        self.terminated[place] = segment["terminated"][skipped:]
         if self.images is not None:
             self.images[place] = segment["images"][skipped:]
         for name, links in zip(LINKS, (self.successor, self.next_episode), strict=True):
@@ -435,5 +447,6 @@ class ReplayBuffer:
 
     def _slot_range(self, first: int, stop: int) -> np.ndarray | slice:
         """Where the rows numbered `first` to `stop` - 1 lie; a slice where they do one after the other."""
-        start, end = first % self.replay_size, first % self.replay_size + stop - first
+        start = first % self.replay_size
+        end = first % self.replay_size + stop - first
         return slice(start, end) if end <= self.replay_size else np.arange(first, stop) % self.replay_size

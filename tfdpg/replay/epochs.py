@@ -21,7 +21,9 @@ class EpochSampler:
     uses_td_errors: bool = False
 
     def __init__(self, buffer: ReplayBuffer, seed: int, batch_size: int, *, epochs: int, max_minibatches: int | None):
-        self.buffer, self._seed, self._batch_size = buffer, seed, batch_size
+        self.buffer = buffer
+        self._seed = seed
+        self._batch_size = batch_size
         self._epochs = positive_int("epochs_per_round", epochs)
         self._limit = np.inf
         if max_minibatches is not None:
@@ -49,7 +51,8 @@ class EpochSampler:
                 not len(self._remaining) or (self.buffer.successor[self._remaining[0]] == NONE).any()
             ):  # overwritten meanwhile
                 self._remaining = self._new_epoch(update + i)
-            sampled[i], self._remaining = self._remaining[0], self._remaining[1:]
+            sampled[i] = self._remaining[0]
+            self._remaining = self._remaining[1:]
         return sampled, None
 
     def update_priorities(self, slots: np.ndarray, errors: np.ndarray) -> None:

@@ -27,15 +27,14 @@ def check_capacity(nbytes: int, directory: Path | None, argument: str) -> None:
         argument: what the caller asked for, for the message.
     """
     if directory is None:
-        available, place = available_memory(), "the memory that this process may still take"
+        available = available_memory()
+        place = "the memory that this process may still take"
         hint = " Give `replay_dir` to keep it in files."
     else:
         directory.mkdir(parents=True, exist_ok=True)
-        available, place, hint = (
-            shutil.disk_usage(directory).free,
-            f"what the disk of `replay_dir`={directory} has free",
-            "",
-        )
+        available = shutil.disk_usage(directory).free
+        place = f"what the disk of `replay_dir`={directory} has free"
+        hint = ""
     if available is not None and nbytes > available:
         raise ValueError(
             f"`replay_size` must fit in {place}, {available / 1e9:.2f} GB. "
@@ -78,7 +77,8 @@ def available_memory(root: str | Path = "/") -> int | None:
     root = Path(root)
     free = [_machine(root)]
     for group, limit, usage in _control_groups(root):
-        maximum, used = _number(group / limit), _number(group / usage)
+        maximum = _number(group / limit)
+        used = _number(group / usage)
         if maximum is not None and maximum < UNLIMITED:
             free.append(max(0, maximum - (used or 0)))
     known = [value for value in free if value is not None]
@@ -105,9 +105,11 @@ def _control_groups(root: Path) -> list[tuple[Path, str, str]]:
     for entry in entries:
         _, controllers, path = entry.split(":", 2)
         if controllers == "":
-            base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current")
+            base = root / "sys/fs/cgroup"
+            names = ("memory.max", "memory.current")
         elif "memory" in controllers.split(","):
-            base, names = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            base = root / "sys/fs/cgroup/memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
         else:
             continue
         directory = base / path.lstrip("/")

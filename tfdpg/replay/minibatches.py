@@ -33,8 +33,11 @@ class MinibatchBuilder:
     """
 
     def __init__(self, sampler: Sampler, pack: Pack, gamma: float, summarise: Summarise | None = None):
-        self.sampler, self.buffer, self.gamma = sampler, sampler.buffer, gamma
-        self._pack, self._summarise = pack, summarise
+        self.sampler = sampler
+        self.buffer = sampler.buffer
+        self.gamma = gamma
+        self._pack = pack
+        self._summarise = summarise
 
     def __call__(self, update: int, count: int) -> tuple[Packed, np.ndarray]:
         """The minibatches of the updates after the first `update`, packed `[count, batch, ...]`, and their rows.

@@ -50,7 +50,9 @@ class PrioritizedSampler:
         beta_steps: int | None,
         normalize_weights: bool = True,
     ):
-        self.buffer, self._seed, self._batch_size = buffer, seed, batch_size
+        self.buffer = buffer
+        self._seed = seed
+        self._batch_size = batch_size
         self._alpha = real("alpha", alpha, 0, 1)
         self._beta = real("beta", beta, 0, 1)
         self._beta_steps = None if beta_steps is None else positive_int("beta_steps", beta_steps)
@@ -58,7 +60,9 @@ class PrioritizedSampler:
         blocks = -(-buffer.replay_size // BLOCK)
         self._priorities = np.zeros((blocks, BLOCK), np.float32)
         self._sums = np.zeros(blocks)
-        self._max_priority, self._seen, self._pending = 1.0, 0, np.empty(0, np.int64)
+        self._max_priority = 1.0
+        self._seen = 0
+        self._pending = np.empty(0, np.int64)
         self._num_transitions = 0
 
     def updates_due(self, credit: int) -> int:
@@ -109,8 +113,10 @@ class PrioritizedSampler:
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Takes what `state` gave, for a ring that was restored too; without priorities, all rows are new."""
-        self._seen, self._pending = 0, np.empty(0, np.int64)
-        self._priorities[:], self._sums[:] = 0, 0
+        self._seen = 0
+        self._pending = np.empty(0, np.int64)
+        self._priorities[:] = 0
+        self._sums[:] = 0
         if "priorities" in state:
             self._max_priority = float(state["largest_priority"])
             slots = self._newest(self.buffer.size)
@@ -121,14 +127,16 @@ class PrioritizedSampler:
 
     def _add_new_rows(self) -> None:
         """Gives rows that were added, or got a successor, since the last time the largest priority."""
-        added, size = self.buffer.added, self.buffer.replay_size
+        added = self.buffer.added
+        size = self.buffer.replay_size
         if added == self._seen:
             return
         new = np.arange(max(self._seen, added - size), added) % size
         slots = np.concatenate([self._pending, new])
         follows = self.buffer.successor[slots] != NONE
         self._set(slots, np.where(follows, self._max_priority, 0.0))
-        self._seen, self._pending = added, self._current()
+        self._pending = self._current()
+        self._seen = added
         self._num_transitions = np.count_nonzero(self._priorities)
 
     def _newest(self, count: int) -> np.ndarray:

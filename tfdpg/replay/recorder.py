@@ -26,7 +26,9 @@ class Recorder:
     """
 
     def __init__(self, directory: str | Path, spec: Spec, rows: int = 10_000):
-        self.directory, self.spec, self._rows = Path(directory), spec, positive_int("rows", rows)
+        self.directory = Path(directory)
+        self.spec = spec
+        self._rows = positive_int("rows", rows)
         self._observations: dict[int, Packed] = {}
         self._last_transition: dict[int, int] = {}
         self._transitions: list[dict] = []
@@ -57,7 +59,8 @@ class Recorder:
                 "reward": reward[i],
             }
             row |= {"terminated": bool(terminated[i]), "truncated": False, "next": following, "env_index": env_index}
-            self._observations[env_index], self._last_transition[env_index] = following, len(self._transitions)
+            self._observations[env_index] = following
+            self._last_transition[env_index] = len(self._transitions)
             self._transitions.append(row)
 
     def extend(self, env_index: int, rows: TimeSteps) -> None:

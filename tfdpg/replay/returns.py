@@ -29,7 +29,8 @@ def return_range(buffer: ReplayBuffer, gamma: float) -> tuple[float, float]:
     rows = (
         np.arange(max(0, buffer.added - MAX_ROWS, buffer.added - buffer.replay_size), buffer.added) % buffer.replay_size
     )
-    rewards, successors = buffer.rows[:, -1], buffer.successor
+    rewards = buffer.rows[:, -1]
+    successors = buffer.successor
     returns = np.zeros(buffer.replay_size)
     acted = rows[successors[rows] != NONE]
     for row in acted[::-1].tolist():  # a successor is always newer
@@ -38,6 +39,7 @@ def return_range(buffer: ReplayBuffer, gamma: float) -> tuple[float, float]:
     extremes = [returns[acted].min(), returns[acted].max()]
     if gamma < 1:
         extremes += (np.quantile(rewards[acted], [0.01, 0.99]) / (1 - gamma)).tolist()
-    low, high = min(extremes), max(extremes)
+    low = min(extremes)
+    high = max(extremes)
     margin = max(MARGIN * (high - low), 1e-3 * max(abs(low), abs(high))) or 1.0
     return float(low - margin), float(high + margin)

@@ -62,6 +62,7 @@ def make_sampler(
         )
     if replay == "uniform":
         return UniformSampler(buffer, seed, batch_size)
-    alpha, beta = 0.6 if alpha is None else alpha, 0.4 if beta is None else beta
+    alpha = 0.6 if alpha is None else alpha
+    beta = 0.4 if beta is None else beta
     options = {"beta_steps": beta_steps, "normalize_weights": normalize_weights}
     return PrioritizedSampler(buffer, seed, batch_size, alpha=alpha, beta=beta, **options)

@@ -17,7 +17,8 @@ from tfdpg.spec import Spec
 if TYPE_CHECKING:
     from tfdpg.replay.buffer import ReplayBuffer
 
-MIN_BYTES, MIN_ROWS = 2**20, 512
+MIN_BYTES = 2**20
+MIN_ROWS = 512
 """What a segment has at least. Longer ones are fewer links, and more to be written again for a row that changed."""
 LINKS = "successor_after", "onward_after"
 """The arrays of a segment that say how many rows later another one came; 0 is none."""
@@ -69,7 +70,8 @@ def state(buffer: "ReplayBuffer") -> dict[str, Any]:
 
 def segment_ranges(buffer: "ReplayBuffer") -> Iterator[tuple[int, int, int]]:
     """The segments of a ring, an empty one of none: each one's number, and those of its first row and of the next."""
-    length, oldest = segment_length(buffer), buffer.added - buffer.size
+    length = segment_length(buffer)
+    oldest = buffer.added - buffer.size
     for number in range(oldest // length, max(1, -(-buffer.added // length))):
         yield number, max(number * length, oldest), min((number + 1) * length, buffer.added)
 
@@ -92,7 +94,8 @@ def write(buffer: "ReplayBuffer", directory: Path) -> dict[str, str]:
 
     Where there can be no link, the rows are written.
     """
-    unchanged, sums = buffer.saved_segments.unchanged(buffer) if buffer.saved_segments else {}, {}
+    unchanged = buffer.saved_segments.unchanged(buffer) if buffer.saved_segments else {}
+    sums = {}
     for number, first, stop in segment_ranges(buffer):
         path = directory / f"{PREFIX}{number}.npz"
         if buffer.saved_segments and number in unchanged:
@@ -175,7 +178,8 @@ def _layout(buffer: "ReplayBuffer") -> dict[str, Any]:
 def _check_layout(buffer: "ReplayBuffer", description: Mapping[str, Any], directory: Path) -> None:
     spec = Spec.from_json(description)
     for kind in ("observation_space", "action_space"):
-        expected, received = getattr(buffer.spec, kind), getattr(spec, kind)
+        expected = getattr(buffer.spec, kind)
+        received = getattr(spec, kind)
         if received != expected:
             raise ValueError(f"The {kind} of {directory} must be the agent's, {expected}. Received: {received}")
     if (received := {name: description[name] for name in _layout(buffer)}) != _layout(buffer):
@@ -258,10 +262,8 @@ def check_links(buffer: "ReplayBuffer") -> None:
         known = row_numbers.shape == buffer.current.shape == (len(row_numbers),) and row_numbers.dtype == np.int64
         if not known or not ((row_numbers >= -1) & (row_numbers < buffer.added)).all():
             raise ValueError("The stored replay has lanes at rows that there are not")
-    slots, left = (
-        np.arange(buffer.added - buffer.size, buffer.added) % buffer.replay_size,
-        np.arange(buffer.size, 0, -1),
-    )
+    slots = np.arange(buffer.added - buffer.size, buffer.added) % buffer.replay_size
+    left = np.arange(buffer.size, 0, -1)
     for links in (buffer.successor, buffer.next_episode) if buffer.size else ():
         if links is not None:
             after = (links[slots] - slots) % buffer.replay_size

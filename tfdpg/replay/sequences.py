@@ -129,8 +129,10 @@ def gather_sequences(
     back = follow_links(lambda rows: previous_rows(buffer, rows), slots, burn_in + 1)
     forth = follow_links(lambda rows: buffer.successor[rows], slots, length + n_step - 1)
     rows = np.concatenate([back[..., :0:-1], forth], axis=-1)  # the first one is before the sequence
-    previous, inside = rows[..., :-1], rows[..., 1:]
-    width, after = buffer.obs_width, buffer.obs_width + buffer.spec.act_dim
+    previous = rows[..., :-1]
+    inside = rows[..., 1:]
+    width = buffer.obs_width
+    after = buffer.obs_width + buffer.spec.act_dim
     seen = buffer.rows[rows, :after]
     observation = (seen[..., 1:, :width],) if width else ()
     if buffer.images is not None:
@@ -174,7 +176,8 @@ def pack_sequence(
     Returns:
         `[..., rows, width]` float32 (see `SequenceLayout`) and, if there are images, `[..., rows, image_width]` uint8.
     """
-    layout, led = SequenceLayout.of(spec, recurrent_spec.previous_width), ~rows.is_first
+    layout = SequenceLayout.of(spec, recurrent_spec.previous_width)
+    led = ~rows.is_first
     packed = np.zeros((*led.shape, layout.width), np.float32)
     if "float32" in spec.groups:
         packed[..., layout.observation] = rows.observation[0]
@@ -191,7 +194,8 @@ def pack_sequence(
         return values[..., burn_in + 1 + later :][..., :length]
 
     gammas = np.broadcast_to(np.float32(gamma), led.shape)
-    acted, discount = taken(led), taken(gammas)
+    acted = taken(led)
+    discount = taken(gammas)
     reward = np.where(acted, taken(rows.reward), 0)
     ended = taken(rows.terminated) | ~acted
     bootstrap_index = np.arange(burn_in, burn_in + length) + acted
@@ -201,7 +205,8 @@ def pack_sequence(
         ended = np.where(has_next, taken(rows.terminated, k), ended)
         discount = np.where(has_next, discount * taken(gammas, k), discount)
         bootstrap_index = bootstrap_index + has_next
-    learnt, action = packed[..., burn_in : burn_in + length, :], rows.action[..., burn_in + 1 :, :][..., :length, :]
+    learnt = packed[..., burn_in : burn_in + length, :]
+    action = rows.action[..., burn_in + 1 :, :][..., :length, :]
     learnt[..., layout.action] = np.where(acted[..., None], action, spec.center)
     learnt[..., layout.reward] = reward
     learnt[..., layout.discount] = discount * ~ended

@@ -28,7 +28,8 @@ class TransitionLayout(NamedTuple):
     def of(cls, spec: Spec) -> "TransitionLayout":
         """The layout for the observations and actions of `spec`."""
         widths = dict(zip(spec.groups, spec.widths, strict=True))
-        obs, act = widths.get("float32", 0), spec.act_dim
+        obs = widths.get("float32", 0)
+        act = spec.act_dim
         after = obs + act + 3
         return cls(
             observation=slice(0, obs),
@@ -94,7 +95,8 @@ def _n_step_returns(
         The summed rewards, gamma^m, whether the last of the steps terminated the episode, and the row after it,
         `[n]` each.
     """
-    terminated, last = buffer.terminated[first], buffer.successor[first]
+    terminated = buffer.terminated[first]
+    last = buffer.successor[first]
     discount = np.full(len(first), gamma, np.float32)
     for _ in range(n_step - 1):
         follower = buffer.successor[last]

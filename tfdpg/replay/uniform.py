@@ -19,7 +19,9 @@ class UniformSampler:
     uses_td_errors: bool = False
 
     def __init__(self, buffer: ReplayBuffer, seed: int, batch_size: int):
-        self.buffer, self._seed, self._batch_size = buffer, seed, batch_size
+        self.buffer = buffer
+        self._seed = seed
+        self._batch_size = batch_size
 
     def updates_due(self, credit: int) -> int:
         """The updates of a learning round: what the schedule says."""

@@ -33,8 +33,13 @@ class WindowSampler:
     def __init__(
         self, buffer: ReplayBuffer, seed: int, batch_size: int, *, steps: int, newest: bool, ratio: float, start: int
     ):
-        self.buffer, self._seed, self._batch_size = buffer, seed, batch_size
-        self._steps, self._newest, self._ratio, self._start = steps, newest, ratio, start
+        self.buffer = buffer
+        self._seed = seed
+        self._batch_size = batch_size
+        self._steps = steps
+        self._newest = newest
+        self._ratio = ratio
+        self._start = start
         self._pending = np.empty((0, batch_size), np.int64)
         self._seen = 0  # the rows that were ever added when the last round began
 
@@ -58,7 +63,8 @@ class WindowSampler:
         Raises:
             ValueError: no row of the ring has a successor.
         """
-        newest, self._pending = self._pending[:minibatches], self._pending[minibatches:]
+        newest = self._pending[:minibatches]
+        self._pending = self._pending[minibatches:]
         others = minibatches - len(newest)
         sampled = uniform_rows(self.buffer, self._seed, update + len(newest), others, self._batch_size)
         return window_rows(self.buffer, np.concatenate([newest, sampled]), self._steps), None
@@ -88,7 +94,8 @@ def window_rows(buffer: ReplayBuffer, starts: np.ndarray, steps: int) -> np.ndar
 
 def next_rows(buffer: ReplayBuffer, rows: np.ndarray) -> np.ndarray:
     """The rows that lanes had after these, -1 where none did yet."""
-    successor, next_episode = buffer.successor[rows], cast(np.ndarray, buffer.next_episode)
+    successor = buffer.successor[rows]
+    next_episode = cast(np.ndarray, buffer.next_episode)
     follower = np.where(successor == NONE, next_episode[rows], successor)
     after_end = next_episode[successor]
     skips = buffer.terminated[rows] & (successor != NONE) & (after_end != NONE)
@@ -111,7 +118,8 @@ def newest_starts(buffer: ReplayBuffer, steps: int, seen: int) -> np.ndarray:
     newest_rows = buffer.newest[buffer.newest >= 0]
     recent = np.arange(max(0, seen - 4 * len(newest_rows), buffer.added - buffer.replay_size), buffer.added)
     slots = recent % buffer.replay_size
-    successor, follower = buffer.successor[slots], next_rows(buffer, slots)
+    successor = buffer.successor[slots]
+    follower = next_rows(buffer, slots)
     led_to = recent[-1:] - (recent[-1:] - successor) % buffer.replay_size  # the number of the successor
     is_new, is_old = ((successor != NONE) & known for known in (led_to >= seen, led_to < seen))
     place = (follower - recent[:1]) % buffer.replay_size  # of a slot among the recent ones

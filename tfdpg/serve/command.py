@@ -77,7 +77,8 @@ def serve(
                 report(f"version {version} is not served: {reason}")
             for version in model_store.served.models:
                 report(f"version {version} is served")
-            rest, grpc = address(host, ports.rest), address(host, ports.grpc)
+            rest = address(host, ports.rest)
+            grpc = address(host, ports.grpc)
             if limits.connections < max_connections:
                 report(f"{limits.connections} connections of each protocol, not {max_connections}: see `ulimit -n`")
             report(f"REST at http://{rest}/v1/models/{model_store.name}, gRPC at {grpc}")

@@ -27,14 +27,16 @@ def status_response(model_store: ModelStore, name: str, version: int | None = No
     if label:
         version = model_store.find(name, label=label).version
     response = get_model_status_pb2.GetModelStatusResponse()
-    served, failed = model_store.served.models, model_store.failed
+    served = model_store.served.models
+    failed = model_store.failed
     for number in sorted({*served, *failed}, reverse=True):
         if version in (None, number):
             state = AVAILABLE if number in served else END
             status = response.model_version_status.add(version=number, state=state)
             status.status.SetInParent()
             if number not in served:
-                status.status.error_code, status.status.error_message = DATA_LOSS, failed[number]
+                status.status.error_code = DATA_LOSS
+                status.status.error_message = failed[number]
     if not response.model_version_status:
         raise RequestError(f"Could not find version {version} of model {name}", "NOT_FOUND")
     return response
@@ -54,7 +56,8 @@ def metadata_response(
         raise RequestError(f"Metadata field {unknown[0]} is not supported")
     model = model_store.find(name, version, label)
     response = get_model_metadata_pb2.GetModelMetadataResponse()
-    response.model_spec.name, response.model_spec.version.value = name, model.version
+    response.model_spec.name = name
+    response.model_spec.version.value = model.version
     signatures = get_model_metadata_pb2.SignatureDefMap()
     for key, definition in model.definitions.items():
         signatures.signature_def[key].CopyFrom(definition)

@@ -79,7 +79,8 @@ class Signature:
 
     def check(self, names: Iterable[str]) -> None:
         """Raises `RequestError` unless the names are those of the inputs."""
-        given, expected = sorted(names), sorted(self.inputs)
+        given = sorted(names)
+        expected = sorted(self.inputs)
         if unknown := [name for name in given if name not in self.inputs]:
             raise RequestError(
                 f"input tensor alias not found in signature: {unknown[0]}. "
@@ -123,11 +124,13 @@ class Signature:
 
     def _free_axes(self, inputs: Mapping[str, np.ndarray]) -> dict[str, int]:
         """The sizes of the axes that a request chooses: `batch`, `time` and `levels`."""
-        sizes, origins = dict[str, int](), dict[str, str]()
+        sizes = dict[str, int]()
+        origins = dict[str, str]()
         for name, value in inputs.items():
             axes = self._shapes["inputs"][name]
             if not axes and value.dtype.kind == "i":  # a number of rows
-                axes, lengths = ["batch"], (int(value),)
+                axes = ["batch"]
+                lengths = (int(value),)
                 if lengths[0] < 0:
                     raise RequestError(f"input tensor {name}: must not be negative. Received: {lengths[0]}")
             elif not value.ndim and axes:

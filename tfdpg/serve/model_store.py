@@ -37,7 +37,8 @@ class ModelStore:
         self.directory = directory
         self.trusted = trusted
         self.name = directory.resolve().name
-        self.served, self.failed = ServedModels({}, {}), dict[int, str]()
+        self.served = ServedModels({}, {})
+        self.failed = dict[int, str]()
         self._tried_signatures: dict[int, list[tuple[Any, ...]]] = {}
         self.poll()
         if not self.served.models:
@@ -49,9 +50,12 @@ class ModelStore:
         Without labels that is the newest version that loads. A version that does not load is not served, and what it
         was to replace goes on; so does a label that was to move to it. It is tried again when its files change.
         """
-        available, labels = export.versions(self.directory), export.read_labels(self.directory)
+        available = export.versions(self.directory)
+        labels = export.read_labels(self.directory)
         labelled = sorted({version for version in labels.values() if version in available})
-        previous, models, changes = self.served, dict(self.served.models), []
+        previous = self.served
+        models = dict(self.served.models)
+        changes = []
         wanted = []
         for version in labelled or reversed(available):
             wanted.append(version)
@@ -101,7 +105,8 @@ class ModelStore:
             models[version] = Model(directory, self.trusted)
         except Exception as error:  # whatever is wrong with one version, the others are served
             text = str(error) if isinstance(error, export.ExportError | OSError) else f"{type(error).__name__}: {error}"
-            last_failure, self.failed[version] = self.failed.get(version), text
+            last_failure = self.failed.get(version)
+            self.failed[version] = text
             return [f"version {version} is not served: {text}"] if last_failure != text else []
         self.failed.pop(version, None)
         return [f"version {version} is served"]

@@ -44,7 +44,9 @@ class RestServer(web.Server):
             lingering_time=min(limits.timeout, 1.0),
             auto_decompress=False,
         )
-        self._model_store, self._limits, self.log = model_store, limits, log
+        self._model_store = model_store
+        self._limits = limits
+        self.log = log
         self._open: dict[web.RequestHandler, asyncio.Transport] = {}
         self._idle: dict[web.RequestHandler, None] = {}
         self._receiving: dict[web.RequestHandler, None] = {}

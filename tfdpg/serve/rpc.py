@@ -83,7 +83,8 @@ class GrpcServer:
         """
         time = asyncio.get_running_loop().time
         self._may_respond.clear()
-        until, calls = min(deadline, time() + MAX_DRAIN_SECONDS), -1
+        until = min(deadline, time() + MAX_DRAIN_SECONDS)
+        calls = -1
         while calls != self._calls and time() < until:
             calls = self._calls
             await asyncio.sleep(QUIET_SECONDS)
@@ -95,13 +96,17 @@ class GrpcServer:
     async def answer(self, context: grpc.aio.ServicerContext, answer: Callable[[Any], Any], request: Any) -> Any:
         """Answer a call in a thread of its own."""
         self._calls += 1
-        response, code, message = None, "OK", ""
+        response = None
+        code = "OK"
+        message = ""
         try:
             response = await asyncio.to_thread(answer, request)
         except RequestError as error:
-            code, message = error.code, str(error)
+            code = error.code
+            message = str(error)
         except Exception as error:
-            code, message = "INTERNAL", f"Internal error: {type(error).__name__}: {error}"
+            code = "INTERNAL"
+            message = f"Internal error: {type(error).__name__}: {error}"
             self._log(f"gRPC: a request failed: {type(error).__name__}: {error}")
         await self._may_respond.wait()
         if code != "OK":
@@ -111,7 +116,9 @@ class GrpcServer:
 
 class _Prediction(prediction_service_pb2_grpc.PredictionServiceServicer):
     def __init__(self, model_store: ModelStore, limits: Limits, server: GrpcServer):
-        self._model_store, self._limits, self._server = model_store, limits, server
+        self._model_store = model_store
+        self._limits = limits
+        self._server = server
 
     async def Predict(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
         return await self._server.answer(context, self._predict, request)
@@ -148,7 +155,8 @@ class _Prediction(prediction_service_pb2_grpc.PredictionServiceServicer):
 
 class _Model(model_service_pb2_grpc.ModelServiceServicer):
     def __init__(self, model_store: ModelStore, server: GrpcServer):
-        self._model_store, self._server = model_store, server
+        self._model_store = model_store
+        self._server = server
 
     async def GetModelStatus(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
         return await self._server.answer(

@@ -51,9 +51,11 @@ async def running_server(
     Raises:
         OSError: a port is taken.
     """
-    loop, log = asyncio.get_running_loop(), _without_repetition(report)
+    loop = asyncio.get_running_loop()
+    log = _without_repetition(report)
     loop.set_exception_handler(lambda _, context: log(_error_text(context)))
-    rest_server, grpc_server = RestServer(model_store, limits, log), GrpcServer(model_store, limits, log)
+    rest_server = RestServer(model_store, limits, log)
+    grpc_server = GrpcServer(model_store, limits, log)
     listening = await loop.create_server(rest_server, host, ports.rest, backlog=BACKLOG)
     try:
         grpc_port = await grpc_server.start(address(host, ports.grpc))
@@ -71,7 +73,8 @@ async def running_server(
 
 async def _stop_listening(listening: asyncio.Server, rest_server: RestServer, deadline: float) -> None:
     """Stop listening once every connection that clients have made is accepted, and end the server."""
-    loop, poll = asyncio.get_running_loop(), select.poll()
+    loop = asyncio.get_running_loop()
+    poll = select.poll()
     for each in listening.sockets:
         poll.register(each.fileno(), select.POLLIN)
     until = loop.time() + 0.5

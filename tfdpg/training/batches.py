@@ -111,9 +111,11 @@ def pack_sequences(
         ValueError: arrays are missing, of other shapes, or not finite; steps have gaps, or go on after an end.
     """
     rows = burn_in + length + n_step
-    arrays, sequences = _Arrays(batch, (batch_size, rows - 1)), _Arrays(batch, (batch_size,))
+    arrays = _Arrays(batch, (batch_size, rows - 1))
+    sequences = _Arrays(batch, (batch_size,))
     observation = _Arrays(batch, (batch_size, rows)).observations(spec, "observations")
-    masks, terminated = arrays.take("masks", default=1.0) > 0, arrays.take("terminations") > 0
+    masks = arrays.take("masks", default=1.0) > 0
+    terminated = arrays.take("terminations") > 0
     ended = terminated | (arrays.take("truncations", default=0.0) > 0)
     if (np.diff(masks, axis=1, prepend=False) & masks).sum(axis=1).max() > 1:
         raise ValueError("`batch['masks']` must be 0 only before the first step of a sequence and after its last one")
@@ -143,7 +145,10 @@ class _Arrays:
     def __init__(self, batch: Mapping[str, Any], shape: tuple[int, ...], optional: tuple[str, ...] = ()):
         if not isinstance(batch, Mapping):
             raise ValueError(f"`batch` must be a dict of arrays. Received: {type(batch).__name__}")
-        self._batch, self._shape, self._optional, self.taken = batch, shape, optional, set[str]()
+        self._batch = batch
+        self._shape = shape
+        self._optional = optional
+        self.taken = set[str]()
 
     def take(self, name: str, *width: int, default: float | None = None) -> np.ndarray:
         """An array `[*shape]` or `[*shape, width]`, float32; a single action number needs no axis of its own."""
@@ -176,7 +181,8 @@ class _Arrays:
         leaves = given if isinstance(given, Mapping) else {"x": given}
         flat = {}
         for leaf in spec.leaves:
-            array, wanted = np.asarray(leaves.get(leaf.name)), (*self._shape, *leaf.shape)
+            array = np.asarray(leaves.get(leaf.name))
+            wanted = (*self._shape, *leaf.shape)
             if array.shape != wanted:
                 raise ValueError(f"`batch[{name!r}]` must have the shape {wanted}. Received: {array.shape}")
             flat[leaf.name] = array.reshape(-1, *leaf.shape)

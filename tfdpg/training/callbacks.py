@@ -53,7 +53,8 @@ class Checkpoint(_AgentCallback):
         Raises:
             ValueError: it holds checkpoints that cannot be of this agent's past.
         """
-        saved, self._saved = export.versions(self.directory), None
+        saved = export.versions(self.directory)
+        self._saved = None
         if saved and (saved[-1] > self.agent.env_steps or (self.agent.env_steps, self.agent.updates) == (0, 0)):
             raise ValueError(
                 f"`directory` must not hold checkpoints of another training. Received: {self.directory}, with the "
@@ -135,7 +136,8 @@ class StopAtReturn(_AgentCallback):
 
     def __init__(self, target: float, monitor: str = "val_return"):
         super().__init__()
-        self.target, self.monitor = target, monitor
+        self.target = target
+        self.monitor = monitor
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Stops, if the target is reached.
@@ -198,7 +200,8 @@ class ProgressLogger(keras.callbacks.CSVLogger):
         """Adds columns to the file; returns those that it has beside the logs."""
         with open(self.filename, newline="") as file:
             rows = csv.DictReader(file)
-            old, lines = list(rows.fieldnames or ["epoch"]), list(rows)
+            old = list(rows.fieldnames or ["epoch"])
+            lines = list(rows)
         other_columns = dict.fromkeys(set(old) - {"epoch", *logs}, np.nan)
         columns = ["epoch", *sorted({*logs, *other_columns})]
         if lines and old != columns:

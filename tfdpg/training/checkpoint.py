@@ -97,8 +97,10 @@ def read(directory: str | Path, device: str | None = None, trusted: bool = False
         with tf.device(device or arguments["device"]):
             own = {name: paths[f"{name}.keras"] for name in description["own_networks"]}
             networks = {name: keras.saving.load_model(file, compile=False) for name, file in own.items()}
-        variables, replay = _read_arrays(paths["variables.npz"]), _read_arrays(paths["replay.npz"])
-        spec, rows = Spec.from_json(description), read_rows(_row_files(paths))
+        variables = _read_arrays(paths["variables.npz"])
+        replay = _read_arrays(paths["replay.npz"])
+        spec = Spec.from_json(description)
+        rows = read_rows(_row_files(paths))
         has_segments = "segment_length" in replay
         saved_segments = segments.saved_segments(directory, replay, description["files"]) if has_segments else None
         return Saved(

@@ -47,9 +47,13 @@ class Collector:
         reward_shaper: RewardShaper | None,
         recorders: Sequence[ReplayBuffer | Recorder] = (),
     ):
-        self._spec, self._replay, self._schedule = spec, replay, schedule
-        self._recorders, self._stores = recorders, (replay, *recorders)
-        self._behaviour, self._seed = behaviour, seed
+        self._spec = spec
+        self._replay = replay
+        self._schedule = schedule
+        self._recorders = recorders
+        self._stores = (replay, *recorders)
+        self._behaviour = behaviour
+        self._seed = seed
         if reward_shaper is not None and not callable(reward_shaper):
             raise reject("reward_shaper", "a callable of (reward, step, steps)", reward_shaper)
         self._shaper = reward_shaper
@@ -107,7 +111,8 @@ class Collector:
         if self._shaper is not None:
             reward = self._shaped(self._shaper, reward)
 
-        steps_to_store, env_indices = self._pending, self.env_indices
+        steps_to_store = self._pending
+        env_indices = self.env_indices
         if self._resetting is not None:
             is_live = ~self._resetting
             ended = ended & is_live
@@ -121,7 +126,8 @@ class Collector:
             action = np.clip(steps_to_store[:, : self._spec.act_dim], self._spec.low, self._spec.high)
             recorder.add(env_indices, action, reward, terminated, packed)
         self._schedule.count(len(env_indices), any_ended)
-        self._pending, self._resetting = None, None
+        self._pending = None
+        self._resetting = None
         if any_ended:
             self._end(self.env_indices[ended])
             if final_observation is None and not self._spec.is_single(next_observation):
@@ -142,7 +148,8 @@ class Collector:
         """
         first = self._schedule.env_steps + 1
         steps = ~rows.is_first
-        last, of = first + max(0, int(steps.sum()) - 1), f"of lane {env_index} (worker {env_index})"
+        last = first + max(0, int(steps.sum()) - 1)
+        of = f"of lane {env_index} (worker {env_index})"
         where = f"environment steps {first} to {last}, {of}; none of these was stored"
         check_finite(self._spec, rows.observation, rows.reward, where, rows.masked_action, "row")
         if self._shaper is not None and steps.any():
@@ -166,7 +173,9 @@ class Collector:
     def close_episodes(self, env_indices: np.ndarray | None = None) -> None:
         """Closes open episodes, of all lanes or some, as truncated; the next `act` begins new ones."""
         self._end(np.arange(len(self._replay.current)) if env_indices is None else env_indices)
-        self._pending, self._resetting, self._restored_rows = None, None, None
+        self._pending = None
+        self._resetting = None
+        self._restored_rows = None
 
     @property
     def is_restored(self) -> bool:
@@ -229,7 +238,8 @@ class Collector:
         self.env_indices = np.arange(state["lanes"])
         self._schedule.set_num_envs(max(1, len(self.env_indices)))
         self._resetting = None if state["resetting"] is None else np.array(state["resetting"])
-        self.restored_at, self._restored_rows = self._schedule.env_steps, self._replay.added
+        self.restored_at = self._schedule.env_steps
+        self._restored_rows = self._replay.added
         env_indices = np.flatnonzero(self._replay.current >= 0)
         for recorder in self._recorders:  # which did not see the open episodes begin
             recorder.begin(

@@ -39,8 +39,10 @@ def load_into(buffer: ReplayBuffer, data: Any) -> None:
     """
     before = buffer.added
     for segment in _segments(buffer.spec, data):
-        rows, stored = segment["rows"], int(segment.get("state_width", 0))
-        width, received = buffer.obs_width + buffer.step_width - buffer.state_width + 1, rows.shape[1] - stored
+        rows = segment["rows"]
+        stored = int(segment.get("state_width", 0))
+        width = buffer.obs_width + buffer.step_width - buffer.state_width + 1
+        received = rows.shape[1] - stored
         if received != width:
             what = "with" if buffer.step_width - buffer.state_width > buffer.spec.act_dim else "without"
             raise ValueError(
@@ -153,7 +155,8 @@ def _rows(spec: Spec, data: Mapping[str, Any], source: str) -> dict[str, Any]:
         _check_finite(name, values, source)
     for name, packed in (("observations", observation), ("next_observations", following)):
         _check_finite(name, packed[0], source, spec)
-    terminated, truncated = arrays["terminations"].astype(bool), truncated.astype(bool)
+    terminated = arrays["terminations"].astype(bool)
+    truncated = truncated.astype(bool)
     is_break = np.zeros(count, bool)
     is_break[:-1] = np.any([(a[:-1] != b[1:]).any(axis=1) for a, b in zip(following, observation, strict=True)], axis=0)
     ends = terminated | truncated | is_break
@@ -208,13 +211,16 @@ def _interleave(
     successor_after[place] = 1 if not drop_truncated else ~ends | terminated
     ended = np.zeros(total, bool)
     ended[place] = terminated
-    rows[place, width:-1], rows[place, -1] = arrays["actions"], arrays["rewards"]
+    rows[place, width:-1] = arrays["actions"]
+    rows[place, -1] = arrays["rewards"]
     segment: dict[str, Any] = {"rows": rows, "terminated": ended, "successor_after": successor_after}
     if width:
-        rows[place, :width], rows[final, :width] = groups[0]["float32"], groups[1]["float32"][ends]
+        rows[place, :width] = groups[0]["float32"]
+        rows[final, :width] = groups[1]["float32"][ends]
     if "uint8" in groups[0]:
         segment["images"] = np.zeros((total, groups[0]["uint8"].shape[1]), np.uint8)
-        segment["images"][place], segment["images"][final] = groups[0]["uint8"], groups[1]["uint8"][ends]
+        segment["images"][place] = groups[0]["uint8"]
+        segment["images"][final] = groups[1]["uint8"][ends]
     return segment
 
 

@@ -23,13 +23,15 @@ def divergence(result: UpdateResult, metrics: Sequence[str], made: int, env_step
         made: the updates before them.
         env_steps: the environment steps until then.
     """
-    losses, last = _first_losses(result, metrics, made), made + len(result.measured)
+    losses = _first_losses(result, metrics, made)
+    last = made + len(result.measured)
     if result.nonfinite:
         names = " and ".join(f"`{name}`" for name in result.nonfinite)
         what = f"The weights of {names} became NaN or infinite in updates {made + result.finite_updates + 1} to {last}"
         began = f" The first losses that are not finite: {losses}." if losses else ""
     elif losses:
-        what, began = f"Losses became NaN or infinite in updates {made + 1} to {last}", f" The first: {losses}."
+        what = f"Losses became NaN or infinite in updates {made + 1} to {last}"
+        began = f" The first: {losses}."
     else:
         return None
     return FloatingPointError(f"{what}, at environment step {env_steps}.{began} {REMEDIES}")
@@ -50,6 +52,7 @@ def _first_losses(result: UpdateResult, metrics: Sequence[str], made: int) -> st
     updates = np.flatnonzero(bad.any(axis=(1, 2))).tolist()
     if not updates:
         return ""
-    values, where = result.measured[updates[0]], bad[updates[0]]
+    values = result.measured[updates[0]]
+    where = bad[updates[0]]
     each = [f"`{metrics[i]}` = {values[i, where[i]][0]}" for i in np.flatnonzero(where.any(axis=1)).tolist()]
     return f"{' and '.join(each)} in update {made + updates[0] + 1}"

@@ -94,7 +94,9 @@ class EnvRunner:
     """
 
     def __init__(self, env: Any, spec: Spec, reset_seed: ResetSeed, max_ep_len: int | None = None):
-        self._env, self._spec, self._reset_seed = env, spec, reset_seed
+        self._env = env
+        self._spec = spec
+        self._reset_seed = reset_seed
         self._is_vector = isinstance(env, gym.vector.VectorEnv)
         if self._is_vector:
             check_partial_reset(env)
@@ -116,7 +118,8 @@ class EnvRunner:
         Raises:
             ValueError: the environment's `reset` has another form than Gymnasium's.
         """
-        self._returns[:], self._lengths[:] = 0, 0
+        self._returns[:] = 0
+        self._lengths[:] = 0
         seeds = [(seed or self._reset_seed)(env_index) for env_index in range(self.num_envs)]
         return self._reset(seed=seeds if self._is_vector else seeds[0])
 
@@ -153,11 +156,9 @@ class EnvRunner:
         else:
             observation, reward, terminated, truncated = parse_step(result)
             observation = final = batched(self._spec, observation)
-            reward, terminated, truncated = (
-                np.array([reward], np.float64),
-                np.array([terminated]),
-                np.array([truncated]),
-            )
+            reward = np.array([reward], np.float64)
+            terminated = np.array([terminated])
+            truncated = np.array([truncated])
         self._returns += reward
         self._lengths += 1
         if (over := self._lengths >= self._max_ep_len).any():
@@ -207,7 +208,8 @@ class EnvRunner:
             Episode(int(env_index), float(self._returns[env_index]), int(self._lengths[env_index]))
             for env_index in env_indices
         ]
-        self._returns[ended], self._lengths[ended] = 0, 0
+        self._returns[ended] = 0
+        self._lengths[ended] = 0
         return episodes
 
     def reset_ended(self, step: Step) -> Any:
@@ -217,7 +219,8 @@ class EnvRunner:
 
     def _reset_some(self, chosen: np.ndarray, seed: ResetSeed) -> Any:
         """Resets the lanes of a mask, at least one; returns what all lanes see next, batched."""
-        self._returns[chosen], self._lengths[chosen] = 0, 0
+        self._returns[chosen] = 0
+        self._lengths[chosen] = 0
         seeds = [seed(env_index) if chosen[env_index] else None for env_index in range(self.num_envs)]
         if self._is_vector:
             return self._reset(seed=seeds, options={"reset_mask": chosen})
@@ -237,7 +240,8 @@ class EnvRunner:
         """
         episodes_or_empty = [OpenEpisode(0, (), np.empty(0)) if episode is None else episode for episode in episodes]
         lengths = np.array([len(episode.actions) for episode in episodes_or_empty])
-        steps, first_steps = int(lengths.max()), lengths.max() - lengths
+        steps = int(lengths.max())
+        first_steps = lengths.max() - lengths
         mismatches: dict[int, str] = {}
 
         def seed(env_index: int) -> int:
@@ -245,7 +249,8 @@ class EnvRunner:
 
         observation = self.reset(seed)
         for now in range(steps + 1):
-            packed, there = self._spec.pack(observation), np.flatnonzero(first_steps <= now).tolist()
+            packed = self._spec.pack(observation)
+            there = np.flatnonzero(first_steps <= now).tolist()
             for env_index in there:
                 if not episodes_or_empty[env_index].matches(packed, env_index, at := now - first_steps[env_index]):
                     mismatches.setdefault(env_index, f"another observation after {at} steps")

@@ -40,7 +40,8 @@ class EpochMetrics:
     def reset(self) -> None:
         """Forgets everything."""
         self.epoch: int | None = None
-        self.first_step, self.episodes = 0, list[Episode]()
+        self.first_step = 0
+        self.episodes = list[Episode]()
         self._count = np.zeros(len(self._metrics), np.int64)
         self._sum = np.zeros(len(self._metrics))
         self._square_sum = np.zeros(len(self._spread))
@@ -51,7 +52,8 @@ class EpochMetrics:
         """Forgets everything, since an epoch begins after so many environment steps; not if it is under way."""
         if self.epoch != epoch:
             self.reset()
-            self.epoch, self.first_step = epoch, step
+            self.epoch = epoch
+            self.first_step = step
 
     def state(self) -> dict[str, Any] | None:
         """All of an epoch that is under way, as plain JSON values; None where none is."""
@@ -86,7 +88,8 @@ class EpochMetrics:
         is_counted[:, self._delayed] &= np.any(is_number[:, self._delayed], axis=2, keepdims=True)
         self._count += (count := is_counted.sum(axis=(0, 2)))
         self._sum += (total := np.where(is_counted, measured, 0).sum(axis=2, dtype=np.float64).sum(axis=0))
-        spread, is_counted = measured[:, self._spread], is_counted[:, self._spread]
+        spread = measured[:, self._spread]
+        is_counted = is_counted[:, self._spread]
         self._square_sum += np.square(np.where(is_counted, spread, 0), dtype=np.float64).sum(axis=(0, 2))
         self._min = np.minimum(self._min, np.where(is_counted, spread, np.inf).min(axis=(0, 2)))
         self._max = np.maximum(self._max, np.where(is_counted, spread, -np.inf).max(axis=(0, 2)))
@@ -97,7 +100,8 @@ class EpochMetrics:
         count = np.where(self._count, self._count, np.nan)
         logs = _with_loss(dict(zip(self._metrics, (self._sum / count).tolist(), strict=True)))
         for k, i in enumerate(self._spread):
-            name, measured = self._metrics[i], self._count[i] > 0
+            name = self._metrics[i]
+            measured = self._count[i] > 0
             variance = self._square_sum[k] / count[i] - logs[name] ** 2
             logs[f"{name}_std"] = float(np.sqrt(np.maximum(variance, 0)))
             logs[f"{name}_min"] = float(self._min[k]) if measured else np.nan

@@ -74,13 +74,16 @@ class _CallablePolicy:
     """
 
     def __init__(self, spec: Spec, act: Callable[[Any], Any], num_envs: int | None):
-        self.spec, self._act, self._num_envs = spec, act, num_envs
+        self.spec = spec
+        self._act = act
+        self._num_envs = num_envs
 
     def __call__(self, observation: Any) -> np.ndarray:
         """The actions for a batch of observations."""
         if self._num_envs is None:
             observation = {k: v[0] for k, v in observation.items()} if self.spec.is_dict else observation[0]
-        given, batch_shape = self._act(observation), () if self._num_envs is None else (self._num_envs,)
+        given = self._act(observation)
+        batch_shape = () if self._num_envs is None else (self._num_envs,)
         if isinstance(given, tuple):
             raise ValueError(f"`policy` must give actions alone, and no tuple with something else. Received: {given!r}")
         action = np.asarray(given)
@@ -100,7 +103,9 @@ class EvaluationPolicy:
     """
 
     def __init__(self, behaviour: BehaviourPolicy, factor: float | None, seed: int):
-        self._behaviour, self._factor, self._batch_size = behaviour, factor, 0
+        self._behaviour = behaviour
+        self._factor = factor
+        self._batch_size = 0
         self._rng = np.random.default_rng(stream(Purpose.EVALUATION, seed))
 
     @property
@@ -177,7 +182,8 @@ def run_episodes(
     policy, memory = _prepare_policy(policy, env)
     spec = policy.spec
     spec.check(env)
-    episodes_begun, steps = {}, 0
+    episodes_begun = {}
+    steps = 0
 
     def next_seed(env_index: int) -> int:
         episodes_begun[env_index] = episodes_begun.get(env_index, -1) + 1
@@ -222,7 +228,8 @@ def _prepare_policy(given: Any, env: Any) -> tuple[PolicyLike, StatefulPolicy | 
 
 def predict(agent: Any, observations: Any) -> np.ndarray:
     """The greedy actions of an agent for observations, or, with a memory, for sequences; see `Agent.predict`."""
-    spec, behaviour = agent.spec, agent.behaviour
+    spec = agent.spec
+    behaviour = agent.behaviour
     if agent.recurrent_spec is None:
         outputs = NoState().forward(agent.actor.predict, spec.pack(observations))
         actions = spec.to_user(behaviour.exploration.greedy(outputs))
@@ -238,10 +245,8 @@ def predict(agent: Any, observations: Any) -> np.ndarray:
             "`agent.policy()`, which remembers those before, and call its reset() where an episode ends."
         )
     packed, leading = spec.pack_steps(observations)
-    rows, acts = (
-        [part.reshape(-1, leading[-1], part.shape[1]) for part in packed],
-        behaviour.with_network(agent.actor.predict),
-    )
+    rows = [part.reshape(-1, leading[-1], part.shape[1]) for part in packed]
+    acts = behaviour.with_network(agent.actor.predict)
     steps = [acts.greedy(tuple(part[:, t] for part in rows))[:, : spec.act_dim] for t in range(leading[-1])]
     return spec.shaped(np.stack(steps, axis=1).reshape(*leading, spec.act_dim))
 

@@ -36,7 +36,9 @@ class Interrupt:
         now = time.monotonic()
         if self.is_set() and now - self._since < SAME_SIGNAL_SECONDS:
             return
-        self.is_repeated, self._signal, self._since = self.is_set(), signum, now
+        self.is_repeated = self.is_set()
+        self._signal = signum
+        self._since = now
         if self.is_repeated and (error := self.error()):
             raise error
 

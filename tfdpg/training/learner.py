@@ -112,11 +112,9 @@ class Learner:
             ValueError: there is nothing to learn from.
             FloatingPointError: losses or weights became NaN or infinite.
         """
-        agent, minibatches, updates_before = (
-            self._agent,
-            self.remote_replay or self._local_replay,
-            int(self._agent.counter),
-        )
+        agent = self._agent
+        minibatches = self.remote_replay or self._local_replay
+        updates_before = int(self._agent.counter)
         minibatches.update_statistics()
         for prepare in self._before:
             prepare(agent, minibatches)
@@ -160,7 +158,8 @@ class Learner:
     @property
     def _compiled(self) -> CompiledUpdates:
         """The agent's updates, to be compiled at the first call."""
-        agent, options = self._agent, self._agent.options
+        agent = self._agent
+        options = self._agent.options
         if self._updates is None:
             num_envs = max(1, agent.schedule.num_envs)
             updates_per_phase = (
@@ -184,7 +183,8 @@ class Learner:
 
     def _finish_updates(self, result: UpdateResult, updates_before: int) -> dict[str, float]:
         """Hands on what updates after the first `made` gave."""
-        agent, logs = self._agent, {}
+        agent = self._agent
+        logs = {}
         if not result.nonfinite:
             agent.actor.load(result.weights)
             logs = agent.epoch_metrics.add(result.measured)

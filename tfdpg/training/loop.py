@@ -90,7 +90,9 @@ class TrainingRun:
     """
 
     def __init__(self, agent: TrainableAgent, options: TrainingOptions, stop: int, logs: Sequence[str]):
-        self._agent, self._options, self._stop = agent, options, stop
+        self._agent = agent
+        self._options = options
+        self._stop = stop
         self.callbacks, self.history = _callback_list(agent, options, stop, logs)
         self.training_warnings = TrainingWarnings(agent)
         agent.begin_training()
@@ -112,7 +114,8 @@ class TrainingRun:
             Exception: what the environment, an update or a callback raised; the callbacks see the end of training
                 first, so that `Checkpoint` saves the steps before it.
         """
-        agent, callbacks = self._agent, self.callbacks
+        agent = self._agent
+        callbacks = self.callbacks
         callbacks.on_train_begin()
         try:
             for epoch in range(agent._initial_epoch or first, self._stop):
@@ -146,7 +149,8 @@ class TrainingRun:
         if options.validation_env is None:
             return {}
         self.callbacks.on_test_begin()
-        env, episodes = options.validation_env, options.validation_episodes
+        env = options.validation_env
+        episodes = options.validation_episodes
         scores = self._agent.evaluate(env, episodes, max_ep_len=options.max_ep_len)
         self.callbacks.on_test_end(scores)
         return {f"val_{name}": value for name, value in scores.items()}
@@ -174,17 +178,25 @@ class _StepLoop:
         interrupted: Interrupt,
         options: FitOptions,
     ):
-        self._agent, self._runner, self._callbacks, self._interrupted = agent, runner, callbacks, interrupted
-        self._epochs, self._steps = options.epochs, options.steps_per_epoch
+        self._agent = agent
+        self._runner = runner
+        self._callbacks = callbacks
+        self._interrupted = interrupted
+        self._epochs = options.epochs
+        self._steps = options.steps_per_epoch
         self._observation: Any = None
         self._has_checked_observations = False
 
     def epoch(self, epoch: int) -> dict[str, float]:
         """Takes an epoch's environment steps, with the learning that falls due; returns its logs."""
-        agent, schedule, steps = self._agent, self._agent.schedule, self._steps
+        agent = self._agent
+        schedule = self._agent.schedule
+        steps = self._steps
         epoch_metrics = agent.epoch_metrics
         epoch_metrics.begin(epoch, schedule.env_steps)
-        first, began, taken_before = epoch_metrics.first_step, time.perf_counter(), schedule.env_steps
+        first = epoch_metrics.first_step
+        began = time.perf_counter()
+        taken_before = schedule.env_steps
         schedule.plan(first + (self._epochs - epoch) * steps - schedule.env_steps)
         if self._observation is None:
             self._observation = self._begin()
@@ -200,7 +212,8 @@ class _StepLoop:
             if ended:
                 logs |= {"return": float(np.mean([episode.episode_return for episode in ended]))}
             self._callbacks.on_train_batch_end(schedule.env_steps - first - 1, logs)
-        taken, seconds = schedule.env_steps - taken_before, time.perf_counter() - began
+        taken = schedule.env_steps - taken_before
+        seconds = time.perf_counter() - began
         return (
             summarise(epoch_metrics.episodes)
             | epoch_metrics.summary()
@@ -209,7 +222,8 @@ class _StepLoop:
 
     def _begin(self) -> Any:
         """What the lanes see first: their open episodes go on, if the agent was loaded with them."""
-        agent, runner = self._agent, self._runner
+        agent = self._agent
+        runner = self._runner
         episodes = agent.collector.open_episodes() if agent.collector.is_restored else []
         if len(episodes) != runner.num_envs:
             agent.collector.close_episodes()
@@ -233,13 +247,17 @@ class _StepLoop:
 
     def _check_observations(self) -> None:
         """Warns if the newest observations are far outside their space."""
-        self._has_checked_observations, buffer = True, self._agent.replay
+        self._has_checked_observations = True
+        buffer = self._agent.replay
         newest = np.arange(max(0, buffer.added - 100), buffer.added) % buffer.replay_size
         warn_of_observations(self._agent.spec, buffer.observation(newest))
 
     def _collect(self, until: int) -> list[Episode]:
         """Steps the lanes until learning is due, the epoch ends or Ctrl-C; returns the episodes that ended."""
-        agent, runner, schedule, interrupted = self._agent, self._runner, self._agent.schedule, self._interrupted
+        agent = self._agent
+        runner = self._runner
+        schedule = self._agent.schedule
+        interrupted = self._interrupted
         ended: list[Episode] = []
         while True:
             step, finished = runner.step(agent.act(self._observation))
@@ -257,7 +275,8 @@ def _callback_list(
     agent: Any, options: TrainingOptions, stop: int, logs: Sequence[str]
 ) -> tuple[keras.callbacks.CallbackList, keras.callbacks.History]:
     """Keras' list of a training's callbacks, with a progress bar and a `History`, which is also given by itself."""
-    callbacks, verbose = as_callback_list(options.callbacks), resolve(options.verbose)
+    callbacks = as_callback_list(options.callbacks)
+    verbose = resolve(options.verbose)
     validated = () if options.validation_env is None else [f"val_{name}" for name in summarise([])]
     prepare(
         callbacks,

@@ -35,7 +35,8 @@ def prepare(callbacks: Sequence[Any], logs: Collection[str], optimizers: Iterabl
         ValueError: a callback that cannot work with an agent, that monitors what will not be logged, or that needs a
             `mode`.
     """
-    extended, averaging = False, [optimizer for optimizer in optimizers if optimizer.use_ema]
+    extended = False
+    averaging = [optimizer for optimizer in optimizers if optimizer.use_ema]
     for callback in callbacks:
         _refuse_unusable(callback, averaging)
         if isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.filepath.endswith(".h5"):

@@ -102,10 +102,12 @@ def set_weights(networks: Mapping[str, keras.Model], weights: Sequence[np.ndarra
         ValueError: the weights have other shapes; the message names the first one that differs. Nothing is set.
     """
     variables = [variable for network in networks.values() for variable in network.weights]
-    rest, parts = list(weights), {}
+    rest = list(weights)
+    parts = {}
     for name, network in networks.items():
         count = len(network.weights)
-        parts[name], rest = rest[:count], rest[count:]
+        parts[name] = rest[:count]
+        rest = rest[count:]
     if difference := _first_difference(networks, parts):
         raise ValueError(f"`weights` are those of another architecture: {difference}")
     if rest:

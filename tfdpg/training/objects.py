@@ -83,7 +83,8 @@ def _import(path: str, make: Callable[[Any], Any]) -> Any:
 
 def _path(thing: Any) -> str | None:
     """module:name of what can be imported again; None for lambdas, local functions and other objects."""
-    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    module = getattr(thing, "__module__", None)
+    name = getattr(thing, "__qualname__", None)
     if module is None or name is None or module == "__main__":
         return None
     path = f"{module}:{name}"

@@ -29,7 +29,9 @@ def _fit_offline(agent: TrainableAgent, data: Any, options: TrainingOptions) -> 
 
         def train_epoch(epoch: int) -> dict[str, float]:
             agent.epoch_metrics.reset()
-            began, done, steps = time.perf_counter(), 0, options.steps_per_epoch
+            began = time.perf_counter()
+            done = 0
+            steps = options.steps_per_epoch
             while done < steps and not (agent.stop_training or interrupted.is_set()):
                 training.callbacks.on_train_batch_begin(done)
                 count = min(LARGEST_CHUNK, steps - done)

@@ -43,7 +43,8 @@ def read_prediction_logs(files: str | Path | Iterable[str | Path], spec: Spec) -
             observation; no request was for the policy; or the server logged only a share of the requests.
     """
     observations: dict[str, list[np.ndarray]] = {leaf.name: [] for leaf in spec.leaves}
-    actions, client_ids = [], []
+    actions = []
+    client_ids = []
     paths = _files(files)
     for place, file in enumerate(paths):
         number, intact = -1, 0
@@ -105,7 +106,8 @@ def _step(record: bytes, spec: Spec) -> tuple[str, dict[str, np.ndarray], np.nda
     outputs = _tensors(fields(call.get(2, [b""])[-1]).get(1, []), {"pi"})
     if "pi" not in outputs:
         raise ValueError("there is no response that has `pi`")
-    inputs, action = _tensors(request.get(2, []), {leaf.name for leaf in spec.leaves}), outputs["pi"]
+    inputs = _tensors(request.get(2, []), {leaf.name for leaf in spec.leaves})
+    action = outputs["pi"]
     for leaf in spec.leaves:
         received = inputs[leaf.name].shape if leaf.name in inputs else None
         if received != (len(action), *leaf.shape):
@@ -161,7 +163,8 @@ def by_client(data: Mapping[str, Any]) -> dict[Any, dict[str, Any]]:
     rows: dict[Any, list[int]] = {}
     for row, client in enumerate(data["client_ids"]):
         rows.setdefault(client, []).append(row)
-    rest, count = {name: values for name, values in data.items() if name != "client_ids"}, len(data["client_ids"])
+    rest = {name: values for name, values in data.items() if name != "client_ids"}
+    count = len(data["client_ids"])
     return {
         client: {name: _select_client(name, values, client, client_rows, count) for name, values in rest.items()}
         for client, client_rows in rows.items()

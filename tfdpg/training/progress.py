@@ -35,25 +35,31 @@ class ProgressBar(keras.callbacks.Callback):
 
     def set_params(self, params: dict[str, Any]) -> None:
         """Takes the number of epochs, that of steps in each, and `verbose`."""
-        self._epochs, self._steps, self._verbose = params["epochs"], params["steps"], params["verbose"]
+        self._epochs = params["epochs"]
+        self._steps = params["steps"]
+        self._verbose = params["verbose"]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Lets XLA have its say before there is a bar."""
-        self._draws_bar, self._width = self._verbose == 1 and keras.config.is_interactive_logging_enabled(), 0
+        self._draws_bar = self._verbose == 1 and keras.config.is_interactive_logging_enabled()
+        self._width = 0
         if self._draws_bar:
             trigger_xla_messages()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Names the epoch."""
         self._epoch = f"Epoch {epoch + 1}/{self._epochs}"
-        self._began, self._last_drawn, self._done = time.perf_counter(), -np.inf, 0
+        self._began = time.perf_counter()
+        self._last_drawn = -np.inf
+        self._done = 0
         self._sums: dict[str, tuple[float, int]] = {}
         if self._draws_bar:
             _print(self._epoch)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Draws the numbers so far, unless it has just done so."""
-        self._done, now = batch + 1, time.perf_counter()
+        self._done = batch + 1
+        now = time.perf_counter()
         if not self._draws_bar:
             return
         for name, value in (logs or {}).items():
@@ -61,14 +67,16 @@ class ProgressBar(keras.callbacks.Callback):
             self._sums[name] = total + value, count + 1
         if now - self._last_drawn < INTERVAL:
             return
-        self._last_drawn, seconds = now, now - self._began
+        self._last_drawn = now
+        seconds = now - self._began
         so_far = {name: total / count for name, (total, count) in self._sums.items()}
         left = seconds / self._done * (self._steps - self._done)
         self._draw([self._bar(f"{format_duration(left)} left"), *format_logs(so_far)], _columns())
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Draws or prints the numbers of the epoch."""
-        seconds, numbers = format_duration(time.perf_counter() - self._began), format_logs(logs or {})
+        seconds = format_duration(time.perf_counter() - self._began)
+        numbers = format_logs(logs or {})
         if self._draws_bar:
             self._draw([self._bar(seconds), *numbers], None)
             self.on_train_end()

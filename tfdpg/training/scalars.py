@@ -65,7 +65,8 @@ class ScalarWriter(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Leaves what was between two epochs, such as an evaluation, out of the time that steps took."""
         now = time.perf_counter()
-        self._since, self._ended = self._since + now - self._ended, now
+        self._since = self._since + now - self._ended
+        self._ended = now
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Takes the logs of a round; writes, if it is time."""
@@ -77,10 +78,8 @@ class ScalarWriter(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Writes the evaluation, if there was one, and what rounds do not log."""
-        steps, rest = (
-            self._steps(logs or {}),
-            {k: v for k, v in (logs or {}).items() if k not in self._update_phase_logs},
-        )
+        steps = self._steps(logs or {})
+        rest = {k: v for k, v in (logs or {}).items() if k not in self._update_phase_logs}
         values = {_tag(name): value for name, value in rest.items()}
         if "val_return" in rest:
             self._best = max(self._best, rest["val_return"])
@@ -105,7 +104,8 @@ class ScalarWriter(keras.callbacks.Callback):
     def _open(self, steps: int) -> None:
         self._best, is_described = _drop_later_events(self.log_dir, steps)
         self._writer = tf.summary.create_file_writer(self.log_dir, filename_suffix=SUFFIX)
-        self._written, self._sums = steps, {}
+        self._written = steps
+        self._sums = {}
         self._rate = f"{self._axis.removeprefix('env_')}_per_second"
         self._update_phase_logs = {"env_steps", self._rate, *self._settings()}
         if not is_described:
@@ -123,7 +123,9 @@ class ScalarWriter(keras.callbacks.Callback):
         values = {name: total / count for name, (total, count) in self._sums.items() if name != "env_steps"}
         values |= {self._rate: (steps - self._written) / (self._ended - self._since), **self._settings()}
         self._write(steps, {_tag(name): value for name, value in values.items()})
-        self._written, self._since, self._sums = steps, self._ended, {}
+        self._written = steps
+        self._since = self._ended
+        self._sums = {}
 
     def _settings(self) -> dict[str, float]:
         """What the agent is set to at this step."""
@@ -154,7 +156,8 @@ def _description(agent: Any) -> tuple[Any, Any]:
 
     What differs from run to run, or from the defaults, comes first there.
     """
-    options, environment = agent.options, agent.environment or {}
+    options = agent.options
+    environment = agent.environment or {}
     plain = [option.name for option in options_of(type(options)) if not option.is_object]
     values = {name: _as_hparam(getattr(options, name)) for name in plain}
     values |= {"agent": type(agent).__name__, "environment": environment.get("id")}
@@ -182,7 +185,8 @@ def _drop_later_events(log_dir: str, steps: int) -> tuple[float, bool]:
     Returns:
         The best evaluation return of those that are left, and whether they describe the run.
     """
-    best, is_described = -math.inf, False
+    best = -math.inf
+    is_described = False
     names = sorted(tf.io.gfile.listdir(log_dir)) if steps and tf.io.gfile.isdir(log_dir) else ()
     for file in (f"{log_dir}/{name}" for name in names if "tfevents" in name and name.endswith(SUFFIX)):
         events = [tf.compat.v1.Event.FromString(record) for record in RawEventFileLoader(file).Load()]

@@ -41,7 +41,8 @@ class Schedule:
             "episode" if update_every == "episode" else positive_int("update_every", update_every)
         )
         self.gradient_steps = None if gradient_steps is None else positive_int("gradient_steps", gradient_steps)
-        self.per_env, self.num_envs = per_env, 1
+        self.per_env = per_env
+        self.num_envs = 1
         self.env_steps = 0
         self.total_steps: int | None = None
         self.last_update_phase = 0
@@ -97,5 +98,6 @@ class Schedule:
         if not self.is_due:
             return 0
         credit = self.env_steps - max(self.last_update_phase, self.update_after)
-        self.last_update_phase, self.episode_ended = self.env_steps, False
+        self.last_update_phase = self.env_steps
+        self.episode_ended = False
         return max(0, credit) if self.gradient_steps is None else self.gradient_steps * (credit > 0)

@@ -13,7 +13,8 @@ import numpy as np
 from tfdpg.findings import malformed_step
 from tfdpg.spec import Spec
 
-NUMBER_TYPES, BOOL_TYPES = frozenset({float, int, np.float64, np.float32}), frozenset({bool, np.bool_})
+NUMBER_TYPES = frozenset({float, int, np.float64, np.float32})
+BOOL_TYPES = frozenset({bool, np.bool_})
 """The types that need no closer look."""
 
 API = (
@@ -68,7 +69,8 @@ def parse_vector_step(reward: Any, terminated: Any, truncated: Any, num_envs: in
     """
     read = []
     for name, given in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
-        value, is_reward = np.asarray(given), name == "reward"
+        value = np.asarray(given)
+        is_reward = name == "reward"
         if value.size != num_envs or value.dtype.kind not in ("biuf" if is_reward else "biu"):
             raise ValueError(
                 f"`step` gives {name}={given!r}, which is not one number for each of {num_envs} lanes. {API}"
@@ -121,7 +123,8 @@ def failed_env_index(error: Exception, env: gym.vector.VectorEnv, spec: Spec) ->
 
 def _suspected_env_indices(error: Exception, base: Any, spec: Spec) -> Iterator[int]:
     """The lanes whose results are odd, and the last one that was looked at, by the variables of Gymnasium."""
-    seen, functions = {}, set()
+    seen = {}
+    functions = set()
     for frame, _ in traceback.walk_tb(error.__traceback__):
         functions.add(frame.f_code.co_name)
         if frame.f_locals.get("self") is base:

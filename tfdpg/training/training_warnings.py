@@ -28,8 +28,10 @@ class TrainingWarnings:
     """
 
     def __init__(self, agent: TrainableAgent):
-        self._agent, self._runner = agent, None
-        self._first_step, self._first_update = agent.schedule.env_steps, agent.updates
+        self._agent = agent
+        self._runner = None
+        self._first_step = agent.schedule.env_steps
+        self._first_update = agent.updates
         self._has_warned_of_length = False
         self._has_warned_of_bounds = False
         self._has_warned_of_max_ep_len = False
@@ -54,7 +56,8 @@ class TrainingWarnings:
         if "return" in logs:
             self._returns.append(logs["return"])
         improved = self._has_improved(logs)
-        share, has_learned = logs.get("actions_at_bounds", 0.0), self._agent.updates > self._first_update
+        share = logs.get("actions_at_bounds", 0.0)
+        has_learned = self._agent.updates > self._first_update
         if share > MOST_AT_BOUNDS and has_learned and not self._has_warned_of_bounds and not improved:
             self._has_warned_of_bounds = True
             warn(
@@ -113,7 +116,8 @@ class TrainingWarnings:
             )
 
     def _warn_if_too_short(self, last: int, no_update: bool) -> None:
-        schedule, options = self._agent.schedule, self._agent.options.values()
+        schedule = self._agent.schedule
+        options = self._agent.options.values()
         found = []
         if last <= schedule.start_steps:
             found.append(f"all of its actions are random (start_steps={schedule.start_steps})")
@@ -135,7 +139,8 @@ def actions_at_bounds(agent: TrainableAgent) -> dict[str, float]:
     They are those of observations in the replay, NaN where it has none here; a Discrete policy has no such log. To a
     policy with a memory each of them is an episode's first.
     """
-    spec, replay = agent.spec, agent.replay
+    spec = agent.spec
+    replay = agent.replay
     if spec.actions is not None:
         return {}
     if not replay.size:
@@ -153,18 +158,21 @@ def badly_scaled(agent: TrainableAgent) -> tuple[str, float, float] | None:
         Its name, such as `x[3]`, its mean and its standard deviation; None if no feature has a root mean square above
         `LARGE_FEATURE`, or the replay buffer is empty.
     """
-    spec, replay = agent.spec, agent.replay
+    spec = agent.spec
+    replay = agent.replay
     if not replay.size:
         return None
     slots = np.linspace(0, replay.size - 1, OBSERVATIONS).astype(np.int64)
-    worst, found = LARGE_FEATURE, None
+    worst = LARGE_FEATURE
+    found = None
     for name, values in spec.unpack(replay.observation(slots)).items():
         if values.dtype.kind != "f":
             continue
         rows = values.reshape(len(values), -1).astype(np.float64)
         sizes = np.sqrt(np.mean(rows**2, axis=0))
         if sizes.size and sizes.max() > worst:
-            worst, column = sizes.max(), int(sizes.argmax())
+            worst = sizes.max()
+            column = int(sizes.argmax())
             index = f"[{', '.join(map(str, np.unravel_index(column, values.shape[1:])))}]" if values.ndim > 1 else ""
             found = f"{name}{index}", float(rows[:, column].mean()), float(rows[:, column].std())
     return found

@@ -70,8 +70,10 @@ class CompiledUpdates:
         run_eagerly: bool = False,
         device: str | None = None,
     ):
-        self._metrics, self._names = tuple(metrics), tuple(networks)
-        self._chunk, self._device = chunk, device
+        self._metrics = tuple(metrics)
+        self._names = tuple(networks)
+        self._chunk = chunk
+        self._device = device
 
         def run(packed: tuple[tf.Tensor, ...], n: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             def step(i: tf.Tensor, measured: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
@@ -104,7 +106,8 @@ class CompiledUpdates:
             sample: gives, after so many of them, the next k minibatches, packed, each array `[k, batch, width]`.
             update_priorities: takes what was measured on them, `[k, metrics, batch]`, before the next are drawn.
         """
-        measured, done = [], 0
+        measured = []
+        done = 0
         while True:
             n = min(updates - done, self._chunk)
             packed = tuple(self._padded(part) for part in sample(done, n))
