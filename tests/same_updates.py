@@ -174,9 +174,12 @@ def custom_policy() -> dict[str, Any]:
 
 def categorical_critic() -> dict[str, Any]:
     """Return a custom critic of a return distribution."""
+    import keras
+
     import tfdpg
 
-    return {"q1": critic(3, head=tfdpg.networks.Categorical(-20.0, 0.0, 21), units=21)}
+    kernel: Any = keras.initializers.GlorotUniform(9)
+    return {"q1": critic(3, head=tfdpg.networks.Categorical(-20.0, 0.0, 21, kernel_initializer=kernel), units=24)}
 
 
 def discrete_networks() -> dict[str, Any]:
@@ -269,7 +272,7 @@ def train_with_fit(agent: Any, env: Any, updates: int) -> Arrays:
     """Train with `fit` and a validation environment; return the history."""
     steps = updates // 3
     validation = {"validation_env": pendulum(), "validation_episodes": 2}
-    history = agent.fit(env, epochs=4, steps_per_epoch=steps, max_ep_len=70, verbose=0, **validation).history
+    history = agent.fit(env, epochs=4, steps_per_epoch=steps, max_ep_len=40, verbose=0, **validation).history
     return {f"history/{name}": np.array(values) for name, values in history.items() if "second" not in name}
 
 
@@ -311,11 +314,13 @@ class Case(NamedTuple):
 
 SMALL = {"hidden_units": (32, 32), "replay_size": 1000, "seed": 3}
 STEPS = SMALL | {"batch_size": 16, "start_steps": 100, "update_after": 100, "update_every": 25}
-OWN = {name: value for name, value in STEPS.items() if name != "hidden_units"}
+SMALL_CUSTOM = {name: value for name, value in SMALL.items() if name != "hidden_units"}
+STEPS_CUSTOM = {name: value for name, value in STEPS.items() if name != "hidden_units"}
 SEQUENCES = {"sequence_length": 6, "burn_in": 4}
 MEMORY = SEQUENCES | {"recurrent_units": 8}
 ATOMS = {"v_min": -20.0, "v_max": 0.0}
 WINDOWS = SMALL | {"batch_size": 8, "replay_start": 100}
+WINDOWS_CUSTOM = SMALL_CUSTOM | {"batch_size": 8, "replay_start": 100}
 SHORT = {"n_steps": 20}
 RANK = {"replay": "prioritized", "alpha": 0.7, "beta": 0.5, "beta_steps": 300}
 CROSS_Q = {"norm": "batch", "target_networks": False}
@@ -333,7 +338,7 @@ CASES = {
     "ddpg-ou-prioritized": Case("DDPG", pendulum, STEPS | {"noise": "ou", "replay": "prioritized"}),
     "ddpg-batch-norm": Case("DDPG", pendulum, STEPS | {"norm": "batch"}),
     "ddpg-batch-norm-no-targets": Case("DDPG", pendulum, STEPS | CROSS_Q),
-    "ddpg-networks": Case("DDPG", pendulum, OWN, networks, resumes=True),
+    "ddpg-networks": Case("DDPG", pendulum, STEPS_CUSTOM, networks, resumes=True),
     "ddpg-optimizers": Case("DDPG", pendulum, STEPS, optimizers),
     "ddpg-episodes": Case("DDPG", pendulum, STEPS | {"update_every": "episode", "target_update_every": 3, "l2": 1e-4}),
     "ddpg-dict": Case("DDPG", pendulum_dict, STEPS | {"normalize_observations": True, "clip_norm": 0.5}),
@@ -372,8 +377,8 @@ CASES = {
     "d4pg-batch-norm-no-targets": Case("D4PG", pendulum, STEPS | ATOMS | CROSS_Q),
     "d4pg-betas": Case("D4PG", pendulum, STEPS | ATOMS | RANK | {"normalize_weights": True, "polyak": 0.99}),
     "d4pg-network": Case("D4PG", pendulum, STEPS, categorical_critic),
-    "d4pg-control": Case("D4PG", pendulum, OWN | ATOMS | {"torso": "control"}),
-    "d4pg-layer-norm": Case("D4PG", pendulum, OWN | ATOMS | {"torso": "layer_norm"}),
+    "d4pg-control": Case("D4PG", pendulum, STEPS_CUSTOM | ATOMS | {"torso": "control"}),
+    "d4pg-layer-norm": Case("D4PG", pendulum, STEPS_CUSTOM | ATOMS | {"torso": "layer_norm"}),
     "d4pg-two-branch": Case("D4PG", pendulum_dict, STEPS | ATOMS | {"torso": "two_branch"}),
     "td3-lstm": Case("TD3", pendulum, STEPS | MEMORY | {"recurrent": "lstm", "n_step": 2}),
     "td3-cell-passes": Case("TD3", pendulum, STEPS | SEQUENCES | PASSES, cell),
@@ -405,8 +410,8 @@ CASES = {
         resumes=True,
     ),
     "acer-optimizer": Case("ACER", cart_pole, WINDOWS, momentum_with_schedule),
-    "acer-discrete-networks": Case("ACER", cart_pole, WINDOWS | {"clip_norm": 1.0}, discrete_networks),
-    "acer-gaussian-networks": Case("ACER", pendulum, WINDOWS | SHORT, box_networks),
+    "acer-discrete-networks": Case("ACER", cart_pole, WINDOWS_CUSTOM | {"clip_norm": 1.0}, discrete_networks),
+    "acer-gaussian-networks": Case("ACER", pendulum, WINDOWS_CUSTOM | SHORT, box_networks),
     "acer-normalized": Case(
         "ACER", pendulum, WINDOWS | SHORT | {"normalize_observations": True, "on_policy": True, "replay_ratio": 2.0}
     ),
@@ -465,17 +470,24 @@ def state_of(agent: Any, env: Any) -> Arrays:
     for name, optimizer in agent.optimizers.items():
         for i, variable in enumerate(optimizer.variables):
             arrays[f"{name} optimizer/{i}"] = np.array(variable)
-    return arrays | {"predictions": agent.predict(fixed_observations(agent, env))}
+    return arrays | {"predictions": predictions(agent, env)}
 
 
-def fixed_observations(agent: Any, env: Any) -> Any:
-    """Return a batch of 12 random observations, or of 3 sequences of 4 observations for a recurrent agent."""
+def predictions(agent: Any, env: Any) -> np.ndarray:
+    """Return the greedy actions for 12 random observations, or 3 sequences of 4 observations for a recurrent agent."""
     space = env.single_observation_space if isinstance(env, gym.vector.VectorEnv) else env.observation_space
     space.seed(5)
     batch: Any = concatenate(space, [space.sample() for _ in range(12)], create_empty_array(space, 12))
     if getattr(agent.options, "recurrent", None) is None:
-        return batch
-    return np.reshape(batch, (3, 4, -1))
+        return agent.predict(batch)
+    sequences = np.reshape(batch, (3, 4, -1))
+    if "reward" not in agent.options.remembers:
+        return agent.predict(sequences)
+    policy, actions = agent.policy(), []
+    for t in range(4):
+        actions.append(policy(sequences[:, t]))
+        policy.received(np.full(3, t - 2.0))
+    return np.array(actions)
 
 
 # The comparison of two trees.
