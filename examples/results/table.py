@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfdpg.curves import LearningCurve, command, points, together
+from tfdpg.curves import LearningCurve, command, interpolate, points
 from tfdpg.scores import RANDOM_AND_TD3, score, task
 
 RESULTS = Path(__file__).parent
@@ -162,7 +162,7 @@ def of_kind(kind: str, results: Sequence[Result]) -> list[str]:
     known = {source: values for source, values in by_source.items() if {task(env) for env in by_env} & set(values)}
     rows = []
     for env, runs in by_env.items():
-        largest = together([run.curve for run in runs])[1].mean(axis=0).max()
+        largest = interpolate([run.curve for run in runs])[1].mean(axis=0).max()
         own = [cell(runs, steps) for steps in STEPS] + [f"**{cell(runs, None)}**", number(largest)]
         others = [number(values[task(env)]) if task(env) in values else "–" for values in known.values()]
         rows.append([env, str(len(runs)), length(runs), *own, *others])

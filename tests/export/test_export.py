@@ -324,7 +324,7 @@ def test_every_file_of_an_export_is_its_own(tmp_path):
     assert sorted(path.relative_to(copied).as_posix() for path in copied.rglob("*") if path.is_file()) == names
     old = shutil.copytree(first, tmp_path / "old")
     (old / "tfdpg.json").write_text(json.dumps(json.loads(text) | {"format": 1}))
-    refused("has format 1; this version of tfdpg reads and writes 2", old)
+    refused("has format 1; this version of tfdpg reads format 2 only", old)
     assert not (tmp_path / "copied").exists()
 
 
