@@ -39,45 +39,10 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 UPDATES = 500
-<<<<<<< HEAD
-SMALL = {"hidden_units": (32, 32), "replay_size": 1000, "seed": 3}
-STEPS = SMALL | {"batch_size": 16, "start_steps": 100, "update_after": 100, "update_every": 25}
-RECURRENT_OPTIONS = {"recurrent_units": 8, "sequence_length": 6, "burn_in": 4}
-ATOMS = {"v_min": -20.0, "v_max": 0.0}
-CASES = {
-    "ddpg": ("DDPG", "Pendulum-v1", STEPS),
-    "ddpg-ou-prioritized": ("DDPG", "Pendulum-v1", STEPS | {"noise": "ou", "replay": "prioritized"}),
-    "td3": ("TD3", "Pendulum-v1", STEPS),
-    "td3-prioritized": ("TD3", "Pendulum-v1", STEPS | {"replay": "prioritized", "n_step": 3}),
-    "td3-passes": ("TD3", "Pendulum-v1", STEPS | {"epochs_per_round": 1, "policy_gradient": "min"}),
-    "td3-normalized": ("TD3", "Pendulum-v1", STEPS | {"normalize_observations": True, "clip_norm": 1.0, "l2": 1e-4}),
-    "td3-delayed-ddpg": ("TD3", "Pendulum-v1", STEPS | {"critics": 1, "target_update_every": 7, "bc_weight": 0.1}),
-    "d4pg": ("D4PG", "Pendulum-v1", STEPS | ATOMS),
-    "d4pg-twin-uniform": ("D4PG", "Pendulum-v1", STEPS | ATOMS | {"critics": 2, "replay": "uniform"}),
-    "d4pg-auto": ("D4PG", "Pendulum-v1", STEPS),
-    "d4pg-mixture": ("D4PG", "Pendulum-v1", STEPS | {"critic": "mixture"}),
-    "d4pg-scalar": ("D4PG", "Pendulum-v1", STEPS | {"critic": "scalar"}),
-    "td3-lstm": ("TD3", "Pendulum-v1", STEPS | RECURRENT_OPTIONS | {"recurrent": "lstm", "n_step": 2}),
-    "ddpg-gru-prioritized": (
-        "DDPG",
-        "Pendulum-v1",
-        STEPS | RECURRENT_OPTIONS | {"recurrent": "gru", "replay": "prioritized"},
-    ),
-    "d4pg-rnn": (
-        "D4PG",
-        "Pendulum-v1",
-        STEPS | ATOMS | RECURRENT_OPTIONS | {"recurrent": "rnn", "stored_state": False},
-    ),
-    "acer-discrete": ("ACER", "CartPole-v1", SMALL | {"batch_size": 8, "replay_start": 100}),
-    "acer-gaussian": ("ACER", "Pendulum-v1", SMALL | {"batch_size": 8, "replay_start": 100}),
-    "acer-learnt": ("ACER", "Pendulum-v1", SMALL | {"batch_size": 8, "replay_start": 100, "learn_sigma": True}),
-}
-=======
 MORE_UPDATES = 50
 MOST_STEPS = 20_000
 
 Arrays = dict[str, np.ndarray]
->>>>>>> h/sameup
 
 
 # Environments.
@@ -88,7 +53,8 @@ class PendulumDict(gym.ObservationWrapper):
 
     def __init__(self, env: gym.Env):
         super().__init__(env)
-        angle, speed = spaces.Box(-1, 1, (2,), np.float32), spaces.Box(-8, 8, (1,), np.float32)
+        angle = spaces.Box(-1, 1, (2,), np.float32)
+        speed = spaces.Box(-8, 8, (1,), np.float32)
         self.observation_space = spaces.Dict(angle=angle, speed=speed, side=spaces.Discrete(2, start=1))
 
     def observation(self, observation: np.ndarray) -> dict[str, Any]:
@@ -518,7 +484,8 @@ def predictions(agent: Any, env: Any) -> np.ndarray:
     sequences = np.reshape(batch, (3, 4, -1))
     if "reward" not in agent.options.remembers:
         return agent.predict(sequences)
-    policy, actions = agent.policy(), []
+    policy = agent.policy()
+    actions = []
     for t in range(4):
         actions.append(policy(sequences[:, t]))
         policy.received(np.full(3, t - 2.0))
@@ -588,7 +555,8 @@ def difference(before: np.ndarray, after: np.ndarray, tolerance: float) -> tuple
 
 def compare(trees: list[Path], cases: list[str], xla: bool) -> int:
     """Run the cases with two trees, print the comparison, and return the exit status."""
-    begin, failures = time.monotonic(), 0
+    begin = time.monotonic()
+    failures = 0
     with tempfile.TemporaryDirectory() as scratch:
         directories = [Path(scratch, name) for name in ("before", "after")]
         for directory in directories:
@@ -635,25 +603,11 @@ def main() -> int:
     if options.learn:
         learn_cases(options.cases, options.xla, options.learn)
         return 0
-<<<<<<< HEAD
-    tolerance = 1e-6 if options.xla else 0.0
-    status = 0
-    for case in options.cases:
-        before, after = (weights(tree.resolve(), case, options.xla) for tree in options.trees)
-        shapes = [[array.shape for array in arrays] for arrays in (before, after)]
-        same = shapes[0] == shapes[1] and all(np.isfinite(array).all() for array in before)
-        scale = max(np.abs(array).max() for array in before)
-        worst = max(np.abs(a - b).max() for a, b in zip(before, after, strict=True)) / scale if same else np.inf
-        status |= not worst <= tolerance
-        print(f"{case:22} {'same' if worst <= tolerance else 'DIFFERENT'}: {worst:.2g} of {scale:.3g}", flush=True)
-    return int(status)
-=======
     if len(options.trees) != 2:
         parser.error(f"two trees are needed. Received: {len(options.trees)}")
     if missing := [str(tree) for tree in options.trees if not (tree / "tfdpg").is_dir()]:
         parser.error(f"these directories have no package tfdpg: {', '.join(missing)}")
     return compare(options.trees, options.cases, options.xla)
->>>>>>> h/sameup
 
 
 if __name__ == "__main__":
