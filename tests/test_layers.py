@@ -131,3 +131,24 @@ def test_public_names():
     assert "export" in tfdpg.__all__
     with pytest.raises(AttributeError, match="no attribute 'PPO'"):
         tfdpg.PPO  # noqa: B018
+
+
+def defined_names(file):
+    """The names that a file defines: its own, and those of its classes, functions, parameters and variables."""
+    yield file.stem
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+def test_former_names_do_not_come_back():
+    former = set(Path(__file__).with_name("former_names.txt").read_text().split())
+    assert len(former) > 300
+    used = {(name, file.name) for file in PACKAGE.rglob("*.py") for name in defined_names(file) if name in former}
+    assert not used

@@ -102,7 +102,7 @@ class Copy:
 
     Args:
         name: its name, such as `pi_target`.
-        of: its source: the name of a component or of a copy that is declared before.
+        of: the name of its source, a component or another copy.
         rule: when and how its weights follow those of the source. At first they are equal.
     """
 
@@ -276,9 +276,8 @@ class Networks:
                 for component in declaration.components
             }
             self.optimizers = {name: self._optimizer(name, spec) for name, spec in declaration.optimizers.items()}
-            self.copies: dict[str, keras.Model] = {}
-            for declared in declaration.copies:
-                self.copies[declared.name] = self._copy(declared)
+            copies = {declared.name: self._copy(declared) for declared in declaration.copies}
+            self.copies: dict[str, keras.Model] = copies
             self.state = {
                 name: tf.Variable(value, trainable=False, name=name) for name, value in declaration.device_state.items()
             }
@@ -381,10 +380,11 @@ class Networks:
         )
 
     def _copy(self, declared: Copy) -> keras.Model:
-        source = self[declared.of]
+        sources = {each.name: each.of for each in self._declaration.copies}
         name = declared.of
-        while name in self.copies:
-            name = next(each.of for each in self._declaration.copies if each.name == name)
+        while name in sources:
+            name = sources[name]
+        source = self.components[name]
         component = next(each for each in self._declaration.components if each.name == name)
         if component.given is not None:
             return copy.deepcopy(source)

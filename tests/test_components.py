@@ -1,0 +1,161 @@
+"""Networks that are built from a declaration: copies and their rules, optimizers, and state."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdpg
+from tests.agents.roster import EAGER, SMALL, fit_briefly
+from tests.environments import Counter
+from tfdpg.agents import td3
+from tfdpg.components import Component, Copy, Networks, OptimizerSpec, every, on_request, polyak
+from tfdpg.components import minimize as minimize_networks
+
+
+def linear(context):
+    """A model with one weight, whose seed is the component's."""
+    x = keras.Input((1,))
+    initializer = keras.initializers.RandomNormal(seed=context.seed)
+    return keras.Model(x, keras.layers.Dense(1, use_bias=False, kernel_initializer=initializer)(x))
+
+
+def sgd(*components):
+    return OptimizerSpec(lambda name: keras.optimizers.SGD(0.1, name=name), components, {})
+
+
+def networks(**changes):
+    """Two components, of which `b` has copies in a chain."""
+    env = Counter()
+    spec = tfdpg.Spec.of(env)
+    options = tfdpg.TD3(env, **SMALL).options
+    declaration = dataclasses.replace(
+        td3.declare(spec, options),
+        components=[Component("a", linear), Component("b", linear)],
+        optimizers={"both": sgd("a", "b")},
+        copies=[],
+        seeds_by_position=False,
+    )
+    return Networks(dataclasses.replace(declaration, **changes), seed=3, device=None)
+
+
+def weight(network):
+    return float(network.get_weights()[0][0, 0])
+
+
+def set_weight(network, value):
+    network.set_weights([np.full((1, 1), value, np.float32)])
+
+
+def test_copies_start_from_their_sources_and_share_no_weight():
+    made = networks(copies=[Copy("b_target", "b", polyak(0.9)), Copy("b_fixed", "b_target", every(2))])
+    assert weight(made["b"]) == weight(made["b_target"]) == weight(made["b_fixed"]) != weight(made["a"])
+    set_weight(made["b"], 7.0)
+    assert weight(made["b_target"]) == weight(made["b_fixed"]) != 7.0
+    assert list(made.targets) == ["b"] and list(made.all) == ["a", "b", "b_target", "b_fixed"]
+
+
+def after_two_updates(*copies):
+    """The weights of copies after the second update, if `b` has 1 and all copies had 0; none changes at the first."""
+    made = networks(copies=copies)
+    for name in made.copies:
+        set_weight(made[name], 0.0)
+    set_weight(made["b"], 1.0)
+    made.update_copies(tf.constant(1, tf.int64))
+    assert [weight(copied) for copied in made.copies.values()] == [0.0] * len(copies)
+    made.update_copies(tf.constant(2, tf.int64))
+    return {name: weight(copied) for name, copied in made.copies.items()}
+
+
+def test_copies_that_are_due_together_are_updated_in_their_order():
+    fixed, target = Copy("fixed", "b", every(2)), Copy("target", "fixed", every(2))
+    assert after_two_updates(fixed, target) == {"fixed": 1.0, "target": 1.0}
+    assert after_two_updates(target, fixed) == {"target": 0.0, "fixed": 1.0}  # the target has the fixed weights before
+    best = Copy("best", "b", on_request)
+    assert after_two_updates(fixed, best) == {"fixed": 1.0, "best": 0.0}
+
+
+def test_a_copy_on_request_is_copied_alone():
+    made = networks(copies=[Copy("best", "b", on_request), Copy("target", "b", polyak(0.5))])
+    for name, value in (("b", 2.0), ("best", 0.0), ("target", 0.0)):
+        set_weight(made[name], value)
+    made.copy_weights("best")
+    assert (weight(made["best"]), weight(made["target"])) == (2.0, 0.0)
+
+
+def test_averages_keep_a_fraction():
+    made = networks(copies=[Copy("average", "b", polyak(0.5))])
+    set_weight(made["average"], 0.0)
+    set_weight(made["b"], 1.0)
+    for expected in (0.5, 0.75):
+        made.update_copies(tf.constant(1, tf.int64))
+        assert weight(made["average"]) == expected
+
+
+def test_one_optimizer_trains_several_components_and_no_other():
+    made = networks(components=[Component(name, linear) for name in ("a", "b", "c")])
+    for name in ("a", "b", "c"):
+        set_weight(made[name], 1.0)
+    x = tf.ones((1, 1))
+    with made.minimize("both") as step:
+        step(tf.reduce_sum(made["a"](x) + 2 * made["b"](x) + 3 * made["c"](x)))
+    np.testing.assert_allclose([weight(made[name]) for name in ("a", "b", "c")], [0.9, 0.8, 1.0], rtol=1e-6)
+
+
+def test_each_optimizer_has_a_loss_of_its_own():
+    made = networks(optimizers={"one": sgd("a"), "two": sgd("b")})
+    for name in ("a", "b"):
+        set_weight(made[name], 1.0)
+    with made.minimize("two", "one") as step:
+        both = tf.reduce_sum(made["a"](tf.ones((1, 1))) + made["b"](tf.ones((1, 1))))
+        step(2 * both, 3 * both)
+    np.testing.assert_allclose([weight(made[name]) for name in ("a", "b")], [0.7, 0.8], rtol=1e-6)
+    with pytest.raises(ValueError, match="zip"), minimize_networks(([made["a"]], made.optimizers["one"])) as step:
+        step(tf.constant(1.0), tf.constant(2.0))
+
+
+class Stateful(tfdpg.Agent):
+    """TD3 with a variable on the device and numbers on the host, which its updates and phases change."""
+
+    def __init__(self, env, **options):
+        options = tfdpg.TD3(env, **options).options
+
+        def declare(spec, options):
+            return dataclasses.replace(
+                td3.declare(spec, options),
+                device_state={"largest": -1.0},
+                host_state={"phases": 0},
+                after_phase=[count_phases],
+            )
+
+        super().__init__(env, options, declare)
+
+    def update(self, batch, counter):
+        largest = self.device_state["largest"]
+        largest.assign(tf.maximum(largest, tf.reduce_max(batch.reward)))
+        self.update_copies(counter)
+        nothing = tf.zeros_like(batch.reward)
+        return dict.fromkeys(self.metrics, nothing)
+
+
+def count_phases(agent, logs):
+    agent.host_state["phases"] += 1
+
+
+def test_state_that_is_no_network_is_saved_and_restored():
+    env = Counter(length=5)
+    agent = Stateful(env, **SMALL, **EAGER)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=40)
+    assert agent.host_state["phases"] > 3 and float(agent.device_state["largest"]) > -1
+    other = Stateful(env, **SMALL, **EAGER)
+    other.restore_variables({name: np.asarray(v) for name, v in saved_arrays(agent)}, {})
+    other.restore(agent.state())
+    assert other.host_state == agent.host_state
+    assert float(other.device_state["largest"]) == float(agent.device_state["largest"])
+
+
+def saved_arrays(agent):
+    for name, variables in agent.saved_variables.items():
+        yield from ((f"{name}/{i}", variable) for i, variable in enumerate(variables))
