@@ -531,7 +531,11 @@ def differences(before: Arrays, after: Arrays, tolerance: float) -> list[str]:
         if worst[0] > tolerance:
             count = sum(size > tolerance for size, _ in described)
             of = f" ({count} of {len(described)} arrays)" if len(described) > 1 else ""
-            found.append(f"{group} {worst[1]}{of}")
+            at = ""
+            if group.endswith("actions") and np.isfinite(worst[0]):
+                unequal = (before[group] != after[group]).reshape(len(before[group]), -1).any(axis=1)
+                at = f" from step {int(unequal.argmax()) + 1} on"
+            found.append(f"{group} {worst[1]}{of}{at}")
     return found
 
 
@@ -549,8 +553,7 @@ def difference(before: np.ndarray, after: np.ndarray, tolerance: float) -> tuple
     if np.array_equal(before, after):
         return 0.0, ""
     errors = np.abs(before.astype(np.float64) - after.astype(np.float64)) / max(np.abs(before).max(), 1e-30)
-    first = int(np.argwhere(errors > tolerance)[0][0]) if before.ndim and errors.max() > tolerance else 0
-    return float(errors.max()), f"by {errors.max():.2g} (from index {first})"
+    return float(errors.max()), f"by {errors.max():.2g}"
 
 
 def compare(trees: list[Path], cases: list[str], xla: bool) -> int:

@@ -70,7 +70,8 @@ def after_two_updates(*copies):
 
 
 def test_copies_that_are_due_together_are_updated_in_their_order():
-    fixed, target = Copy("fixed", "b", every(2)), Copy("target", "fixed", every(2))
+    fixed = Copy("fixed", "b", every(2))
+    target = Copy("target", "fixed", every(2))
     assert after_two_updates(fixed, target) == {"fixed": 1.0, "target": 1.0}
     assert after_two_updates(target, fixed) == {"target": 0.0, "fixed": 1.0}  # the target has the fixed weights before
     best = Copy("best", "b", on_request)
