@@ -33,7 +33,8 @@ for name in names:
     assert agent.updates >= 30
     agent.save(f"{directory}/{name}")
     for agent in (agent, tfdpg.load_agent(f"{directory}/{name}")):
-        places = {variable.value.device for network in (agent.networks | agent.copies).values() for variable in network.variables}
+        networks = (agent.networks | agent.copies).values()
+        places = {variable.value.device for network in networks for variable in network.variables}
         places |= {variable.value.device for optimizer in agent.optimizers.values() for variable in optimizer.variables}
         places |= {agent.counter.device}
         assert len(places) == 1 and places.pop().lower().endswith(device), places
