@@ -10,32 +10,33 @@ from tfdpg.training.options import FitOptions
 
 
 class Distribution(Options, group="rollout workers"):
-    """How a training is distributed."""
+    """Options of the rollout workers, the replay shards and the Ray cluster."""
 
     actors: Count = 8
-    """workers, each with an environment and a CPU of its own."""
+    """number of rollout workers; each has its own environment and uses one CPU."""
     ray_address: str | None = None
-    """address of a Ray cluster, "auto" for the one that this machine belongs to; the default starts a Ray on this
-    machine that ends with the training. A process that is connected to a Ray already stays so."""
+    """`host:port` of a Ray cluster, or "auto" for the one that this machine belongs to. The default starts a Ray
+    cluster on this machine and stops it when training ends. An existing connection to Ray is used and kept."""
     noise_levels: Sequence[NonNegative] | None = None
-    """the exploration noise of each worker, as a fraction of the action's half-range; the default goes from 1/32 to 1
-    in equal steps, and is the agent's `act_noise` for one worker."""
+    """exploration noise of each worker, as a fraction of the action scale. The default is evenly spaced from 1/32 to
+    1; a single worker uses the agent's `act_noise`."""
     chunk: Count = 100
-    """environment steps that a worker sends at a time."""
+    """number of environment steps that a worker collects before it sends them."""
     variable_update_period: Count = 100
-    """updates until workers get newer weights."""
+    """number of updates between two versions of the weights that workers receive."""
     samples_per_insert: NonNegative | None = None
-    """rows drawn for each environment step after `update_after`; the default is the agent's own schedule (one update a
-    step unless it says otherwise), and 0 collects without learning."""
+    """number of samples drawn from the replay buffer per environment step after `update_after`. The default follows the
+    agent's update schedule (by default one update per step); 0 collects without learning."""
     tolerance: NonNegative = 0.1
-    """how far the learner or the workers may be ahead of that, as a part of `update_after` steps."""
+    """how far the learner or the workers may run ahead of each other, as a fraction of `update_after` steps."""
     worker_backend: Literal["numpy", "tensorflow"] = "numpy"
-    """what the policy runs on in workers, "numpy", or "tensorflow" for one that NumPy has no forward pass for."""
+    """library that computes the policy in workers: "numpy", or "tensorflow" for a policy without a NumPy forward
+    pass."""
     replay_shards: Natural = 0
-    """processes that hold the replay in place of the learner, each an equal part of it; 0 is none."""
+    """number of processes that store the replay buffer, each an equal part; 0 stores it in the learner."""
 
     def check(self) -> None:
-        """Refuses levels and shards that do not fit the workers."""
+        """Raise `ValueError` if `noise_levels` or `replay_shards` is inconsistent with `actors`."""
         if self.noise_levels is not None and len(self.noise_levels) != self.actors:
             raise reject("noise_levels", f"{self.actors} numbers, one for each actor", self.noise_levels)
         if self.replay_shards > self.actors:

@@ -1,4 +1,4 @@
-"""The options of `fit` and `fit_offline`. No TensorFlow is imported."""
+"""Options of `fit` and `fit_offline`. This module does not import TensorFlow."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,46 +12,46 @@ if TYPE_CHECKING:
 
 
 class MonitoringOptions(Options, group="objects", objects=True):
-    """Who looks on."""
+    """Options for monitoring training."""
 
     callbacks: "Sequence[keras.callbacks.Callback] | None" = None
-    """Keras callbacks. A batch is a learning round; its index is that of its last update."""
+    """Keras callbacks. A batch is an update phase; its index is that of its last update."""
     validation_env: Any = None
-    """a second environment, or the id of one, evaluated on at the end of each epoch."""
+    """a second environment, or its id, for an evaluation at the end of each epoch."""
 
 
 class TrainingOptions(MonitoringOptions, group="training"):
-    """How long to train, and what is shown of it."""
+    """Options for the length of training and its output."""
 
     epochs: Count = 100
-    """how many."""
+    """number of epochs."""
     steps_per_epoch: Count = 4000
-    """updates in an epoch."""
+    """updates per epoch."""
     validation_episodes: Count = 10
-    """episodes of each evaluation."""
+    """episodes per evaluation."""
     max_ep_len: Count | None = 1000
-    """episodes are cut (truncated) after this many steps; None leaves it to the environment."""
+    """truncate episodes after this many steps; None sets no limit beyond the environment's own."""
     verbose: Literal["auto", 0, 1, 2] = "auto"
-    """0 is silent, 1 a progress bar, 2 a line for each epoch; "auto" is 1 on a terminal and in a notebook, else 2."""
+    """0 is silent, 1 a progress bar, 2 one line per epoch; "auto" is 1 in a terminal or a notebook, otherwise 2."""
 
 
 class FitOptions(TrainingOptions, group="training"):
-    """The options of `fit`."""
+    """Options of `fit`."""
 
     epochs = 100
     """the epoch to stop at."""
     steps_per_epoch = 4000
-    """environment steps in an epoch, over all lanes."""
+    """environment steps per epoch, counted over all sub-environments."""
     callbacks = None
-    """Keras callbacks. A batch is a learning round; its index is that of its last environment step."""
+    """Keras callbacks. A batch is a collection phase; its index is that of its last environment step."""
     initial_epoch: Natural = 0
-    """the epoch to start at, to go on with an earlier training."""
+    """the epoch to start at, to resume an earlier training run."""
     step_timeout: Positive | None = None
-    """seconds that a step or a reset of the environment may take; then its processes are ended, and training with an
-    error. None waits for ever. It takes an AsyncVectorEnv, or rollout workers, each of which has `chunk` times as long
-    for a chunk, and a minute more; evaluation is not timed."""
+    """maximum seconds for a step or a reset of the environment. If it takes longer, its processes are ended and
+    training fails. None sets no limit. Requires an AsyncVectorEnv or rollout workers; the limit of a worker is `chunk`
+    times as long for a chunk, plus one minute. Evaluation has no limit."""
 
     def check(self) -> None:
-        """Refuses to start after the end."""
+        """Reject an `initial_epoch` that is not less than `epochs`."""
         if self.initial_epoch >= self.epochs:
             raise reject("initial_epoch", f"less than epochs={self.epochs}", self.initial_epoch)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class StateValues(Options, group="objects", objects=True, marks=(Structural, Unsaved)):
-    """A critic of states of one's own."""
+    """A custom critic of states."""
 
     v: "keras.Model | None" = None
     """your own state values for Box actions, a Keras model from observations to `[batch]` or `[batch, 1]`."""
@@ -28,20 +28,20 @@ class ACEROptions(JointOptimiser, StateValues, AgentOptions, group="algorithm"):
     """The options of ACER; 20 | 50 is for Discrete actions and for Box."""
 
     n_steps: Count | None = None
-    """steps in a window; a learning round comes when the lanes have taken so many each, in the mean. None is 20 |
-    50."""
+    """steps in a window. An update phase follows when the sub-environments have taken that many steps each, on
+    average. None is 20 | 50."""
     on_policy: bool | None = None
-    """whether a round begins with an update on the newest window of each lane. None is True | False."""
+    """whether an update phase begins with an update on the newest window of each sub-environment. None is True |
+    False."""
     replay_ratio: NonNegative = 4.0
-    """the mean number of updates of a round on windows from the replay (Poisson)."""
+    """the mean number of updates in an update phase on windows from the replay buffer (Poisson)."""
     replay_start: Natural = 1000
-    """observations in the replay before there are any of these."""
+    """observations in the replay buffer before the first of these updates."""
     batch_size = 16
-    """windows in an update, whose gradient is the mean over all of their steps; the newest ones take several updates
-    where there are more lanes."""
+    """windows in an update, whose gradient is the mean over all of their steps. If there are more sub-environments, the
+    newest windows take several updates."""
     sigma: Positive = 0.3
-    """standard deviation of a Gaussian policy, as a fraction of the action's half-range; the first one, if it is
-    learnt."""
+    """standard deviation of a Gaussian policy, as a fraction of the action scale; the initial one, if it is learnt."""
     learn_sigma: Annotated[bool, Structural] = False
     """whether it is an output of the policy's network."""
     dueling: Annotated[bool, Structural] = True
@@ -50,7 +50,7 @@ class ACEROptions(JointOptimiser, StateValues, AgentOptions, group="algorithm"):
     dueling_samples: Annotated[Count, Only(dueling=True)] = 5
     """the number of u_i."""
     shared_torso: Annotated[bool, Structural] = False
-    """whether the stock networks share features, and the policy and the critic of states (or of all actions) hidden
+    """whether the built-in networks share features, and the policy and the critic of states (or of all actions) hidden
     layers."""
     reward_scale: Annotated[Positive, Structural] = 1.0
     """factor of the rewards that values are learnt of; logs and exports have values of the rewards themselves."""
@@ -88,11 +88,11 @@ class ACEROptions(JointOptimiser, StateValues, AgentOptions, group="algorithm"):
     """your own critic, a Keras model from observations to the values of all actions `[batch, actions]`; or from
     `[observation, action]` to the advantage `[batch]` or `[batch, 1]` of a dueling network, or to the value."""
     encoder = None
-    """a Keras model from raw observations to features `[batch, features]`, for the stock networks; each gets a copy, or
-    all of them one."""
+    """a Keras model from raw observations to features `[batch, features]`, for the built-in networks; each gets a copy,
+    or with `shared_torso` all share one."""
 
     def check(self) -> None:
-        """Refuses what an optimizer of one's own, or no replay, leaves without effect."""
+        """Reject options that a custom optimizer, or a `replay_ratio` of 0, leaves without effect."""
         if self.optimizer is not None:
             clipping = ["clip_value"] if self.clip_norm is None else ["clip_norm", "clip_value"]
             self.refuse(["lr", *clipping], "`optimizer` is your own")

@@ -29,12 +29,12 @@ class D4PGOptions(TargetPeriod, TwinOptions, group="algorithm"):
     min_stddev: Annotated[Positive, Only(critic="mixture")] = 1e-2
     """smallest standard deviation of its Gaussians."""
     clip_action_gradient: Positive | None = None
-    """largest norm of the critic's gradient by the action, in half-ranges of the action, for each sample; None does not
+    """largest norm of the critic's gradient by the action, in units of the action scale, for each sample; None does not
     clip."""
     torso: Annotated[Literal["mlp", "control", "layer_norm", "two_branch"], Structural, BuiltIn] = "mlp"
-    """hidden layers of the stock networks: "mlp" with `hidden_units`; "control" as in the DeepMind Control Suite report
-    (300-200 and 400-300); "layer_norm" as in Acme (256-256-256 and 512-512-256); "two_branch", where each part of a
-    Dict observation has a first layer of its own."""
+    """hidden layers of the built-in networks: "mlp" with `hidden_units`; "control" as in the DeepMind Control Suite
+    report (300-200 and 400-300); "layer_norm" as in Acme (256-256-256 and 512-512-256); "two_branch", where each part
+    of a Dict observation has a first layer of its own."""
     normalize_weights: Annotated[bool, Only(replay="prioritized")] = False
     """divide the weights that correct the bias of priorities by the largest of the minibatch."""
 

@@ -25,14 +25,14 @@ class Schedule(Options, group="schedule"):
     update_after: Natural = 1000
     """environment steps before the first one that earns updates."""
     update_every: Count | Literal["episode"] = 50
-    """environment steps between learning rounds, or "episode"."""
+    """environment steps between update phases, or "episode": after each episode."""
     gradient_steps: Count | None = None
-    """updates in a round; None is one for each environment step since the last round."""
+    """updates in an update phase; None is one for each environment step since the last phase."""
     epochs_per_round: Count | None = None
-    """passes over the whole replay in a round, in place of updates for steps; in a pass a transition is in one
-    minibatch at most, or with `recurrent` the first of one sequence at most. Needs `replay="uniform"`."""
+    """passes over the whole replay buffer in an update phase, in place of updates for steps. In a pass, a transition is
+    in one minibatch at most, or with `recurrent` the first of one sequence at most. Needs `replay="uniform"`."""
     max_minibatches_per_round: Count | None = None
-    """minibatches in a round at most, shared out evenly among its passes."""
+    """maximum number of minibatches in an update phase, divided evenly among its passes."""
 
     def check(self) -> None:
         """Refuses two ways to count a round's updates, and a limit of nothing."""
@@ -83,9 +83,9 @@ class Exploration(Options, group="exploration"):
     """Noise on actions while collecting."""
 
     noise: Literal["gaussian", "ou"] = "gaussian"
-    """exploration noise, "gaussian" or "ou" (Ornstein-Uhlenbeck, which has a memory)."""
+    """exploration noise, "gaussian" or "ou" (Ornstein-Uhlenbeck, which is correlated in time)."""
     act_noise: NonNegative | Sequence[NonNegative] = 0.1
-    """standard deviation of the exploration noise, as a fraction of the action's half-range; a number, or one for each
+    """standard deviation of the exploration noise, as a fraction of the action scale; a number, or one for each
     dimension."""
     ou_theta: Annotated[Fraction, Only(noise="ou")] = 0.15
     """attraction of Ornstein-Uhlenbeck noise to 0 in a step, in [0, 1]."""
@@ -164,7 +164,7 @@ class Machine(Options, group="machine"):
     jit_compile: bool | Literal["auto"] = "auto"
     """compile updates with XLA; "auto" does, except with convolutions."""
     run_eagerly: bool = False
-    """run updates line by line, without compilation, for breakpoints in one's own networks and losses."""
+    """run updates line by line, without compilation, for breakpoints in custom networks and losses."""
     device: str | None = None
     """where networks live and everything compiled runs, "cpu" or "gpu:0" for example; None is TensorFlow's choice, a
     GPU where there is one."""
@@ -183,7 +183,7 @@ class Machine(Options, group="machine"):
 
 
 class CustomNetworks(Options, group="objects", objects=True, marks=(Structural, Unsaved)):
-    """Networks of one's own."""
+    """Custom networks."""
 
     pi: "keras.Model | None" = None
     """your own policy, a Keras model from observations to actions `[batch, act_dim]` in the environment's units. It is
@@ -191,11 +191,12 @@ class CustomNetworks(Options, group="objects", objects=True, marks=(Structural, 
     q1: "keras.Model | None" = None
     """your own critic, a Keras model from `[observation, action]` to `[batch]` or `[batch, 1]`."""
     encoder: Annotated["keras.Model | None", BuiltIn] = None
-    """a Keras model from raw observations to features `[batch, features]`, for the stock networks; each gets a copy."""
+    """a Keras model from raw observations to features `[batch, features]`, for the built-in networks; each gets a
+    copy."""
 
 
 class SecondCritic(Options, group="objects", objects=True, marks=(Structural, Unsaved)):
-    """A second critic of one's own."""
+    """A custom second critic."""
 
     q2: "keras.Model | None" = None
     """your own second critic; goes with `q1`, and starts from other weights."""
@@ -232,7 +233,7 @@ class Optimisers(Clipping, group="optimisers"):
 
 
 class CustomOptimisers(Optimisers, group="objects", objects=True):
-    """Optimizers of one's own."""
+    """Custom optimizers."""
 
     pi_optimizer: "keras.optimizers.Optimizer | None" = None
     """a Keras optimizer for the policy, in place of Adam; it may have a learning-rate schedule."""
@@ -240,7 +241,7 @@ class CustomOptimisers(Optimisers, group="objects", objects=True):
     """likewise for each critic."""
 
     def check(self) -> None:
-        """Refuses what an optimizer of one's own leaves without effect."""
+        """Reject options that a custom optimizer leaves without effect."""
         for own, rate in (("pi_optimizer", "pi_lr"), ("q_optimizer", "q_lr")):
             if getattr(self, own) is not None:
                 self.refuse([rate], f"`{own}` is your own")
@@ -288,7 +289,7 @@ class TwinOptions(Twin, DeterministicOptions, SecondCritic):
     """What those have that may have two critics."""
 
     def check(self) -> None:
-        """Refuses critics of one's own that do not come together."""
+        """Reject one custom critic where there are two critics."""
         if self.critics == 1 and self.q2 is not None:
             raise ValueError("`q2` needs two critics. Received: critics=1")
         if self.critics == 2 and (self.q1 is None) != (self.q2 is None):

@@ -9,10 +9,10 @@ from tfdpg.ranges import Count, KerasCell, Natural, NonNegative
 
 
 class HiddenLayers(Options, group="networks", marks=(Structural, BuiltIn)):
-    """Hidden layers of the stock networks."""
+    """Hidden layers of the built-in networks."""
 
     hidden_units: Sequence[Count] = (256, 256)
-    """units of each hidden layer of the stock networks."""
+    """units of each hidden layer of the built-in networks."""
     activation: str = "relu"
     """Keras activation of their hidden layers."""
 
@@ -38,24 +38,25 @@ class Normalisation(HiddenLayers, group="networks", marks=(Structural, BuiltIn))
 
 
 class Recurrence(Options, group="memory", marks=(BuiltIn,)):
-    """A memory of the stock networks, between encoder and hidden layers."""
+    """Recurrent cells of the built-in networks, between the encoder and the hidden layers."""
 
     recurrent: Annotated[Literal["lstm", "gru", "rnn"] | KerasCell | None, Structural] = None
-    """the cells of a memory that each network has, "lstm", "gru" or "rnn"; in Python also a Keras RNN cell, of which
-    each gets a copy. None is without memory."""
+    """makes all networks recurrent, with the cells "lstm", "gru" or "rnn"; in Python also a Keras RNN cell, of which
+    each network gets a copy. None is not recurrent."""
     recurrent_units: Annotated[Count | Sequence[Count], Structural] = 64
-    """units of the memory; several numbers are several layers."""
+    """units of the recurrent layer; several numbers are several layers."""
     remembers: Annotated[Sequence[Literal["observation", "action", "reward"]], Structural] = ("observation", "action")
-    """what the memory sees of a step: the observation, and the action and the reward before it."""
+    """inputs of the recurrent layers at each step: the observation, and the previous action and reward."""
     sequence_length: Count = 20
-    """steps of an episode that an update learns from, for each of the `batch_size` rows that are drawn."""
+    """steps of an episode that an update learns from, for each of the `batch_size` rows that are sampled."""
     burn_in: Natural = 10
-    """steps before them, at most, that the memory goes through first, without learning."""
+    """maximum number of steps before them over which the networks are unrolled first, without learning (burn-in)."""
     stored_state: Annotated[bool, Structural] = True
-    """store the policy's state with each step, and begin there; otherwise a sequence begins from nothing."""
+    """store the policy's recurrent state with each step and start sequences from it; otherwise they start from a zero
+    state."""
 
     def check(self) -> None:
-        """Refuses what a memory that there is not leaves without effect, and one that sees no observation."""
+        """Reject options of recurrent networks where networks are not recurrent, and inputs without the observation."""
         if self.recurrent is None:
             names = "recurrent_units", "remembers", "sequence_length", "burn_in", "stored_state"
             self.refuse(names, "`recurrent` is None")
@@ -69,7 +70,7 @@ class Recurrence(Options, group="memory", marks=(BuiltIn,)):
 
 
 class Weights(Options, group="networks", marks=(BuiltIn,)):
-    """Regularisation of the stock networks."""
+    """Regularisation of the built-in networks."""
 
     l2: NonNegative = 0.0
-    """L2 regularisation: l2 · Σ w² over the stock networks' kernels is added to their losses."""
+    """L2 regularisation: l2 · Σ w² over the kernels of the built-in networks is added to their losses."""

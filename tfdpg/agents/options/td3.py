@@ -13,16 +13,16 @@ class TD3Options(Cloning, TwinOptions, group="algorithm"):
     policy_delay: Count = 2
     """critic updates for each update of the policy."""
     target_noise: NonNegative | Sequence[NonNegative] = 0.2
-    """standard deviation of the smoothing noise, as a fraction of the action's half-range; a number, or one for each
+    """standard deviation of the smoothing noise, as a fraction of the action scale; a number, or one for each
     dimension."""
     noise_clip: NonNegative = 0.5
-    """largest absolute smoothing noise, as a fraction of the action's half-range."""
+    """largest absolute smoothing noise, as a fraction of the action scale."""
     target_noise_decay: Fraction = 0.0
     """part of the smoothing noise that is lost at each update, in [0, 1]."""
     target_noise_min: Fraction = 0.0
     """fraction of it that decay leaves."""
     policy_gradient: Literal["q1", "min"] = "q1"
-    """what the policy climbs, "q1" or "min", the smaller of the critics."""
+    """what the policy maximises, "q1" or "min", the smaller of the critics."""
     target_update_every: Count | None = None
     """critic updates between target updates; None is `policy_delay`."""
 
