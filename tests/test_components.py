@@ -126,7 +126,7 @@ class Stateful(tfdpg.Agent):
         def declare(spec, options):
             return dataclasses.replace(
                 td3.declare(spec, options),
-                device_state={"largest": -1.0},
+                device_state={"largest": -1.0, "unset": np.float32(np.inf)},
                 host_state={"phases": 0},
                 after_phase=[count_phases],
             )
@@ -155,6 +155,7 @@ def test_state_that_is_no_network_is_saved_and_restored():
     other.restore(agent.state())
     assert other.host_state == agent.host_state
     assert float(other.device_state["largest"]) == float(agent.device_state["largest"])
+    assert np.isinf(other.device_state["unset"])  # only weights must be finite
 
 
 def saved_arrays(agent):

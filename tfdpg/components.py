@@ -220,7 +220,7 @@ class Declaration:
         metrics: the names of what `update` measures; `td_error` is among them.
         updates_per_phase: the updates of a usual update phase; None is what the schedule says.
         device_state: the initial values of variables that updates read and write, by name. They are saved.
-        host_state: the initial values of numbers, texts and lists that are saved with the agent, by name.
+        host_state: the initial values of numbers, strings and lists that are saved with the agent, by name.
         before_phase: functions that run before each update phase. They receive the agent and its minibatches.
         after_phase: functions that run after each update phase. They receive the agent and what the phase logged.
     """
@@ -317,7 +317,7 @@ class Networks:
             changes: the options that differ from those of the saved agent.
 
         Raises:
-            ValueError: an array has another shape or type, or a weight is not finite.
+            ValueError: an array has another shape or type, or a weight of a network is not finite.
         """
         optimizers = {f"{name}_optimizer": name for name in self.optimizers}
         for name, variables in self.variables.items():
@@ -327,7 +327,7 @@ class Networks:
                 continue
             rate = None if own is None else float(self.optimizers[own].learning_rate)
             for i, variable in enumerate(variables):
-                variable.assign(_check_variable(f"{name}/{i}", arrays[f"{name}/{i}"], variable, own is None))
+                variable.assign(_check_variable(f"{name}/{i}", arrays[f"{name}/{i}"], variable, name in self.all))
             if own is not None and options.get("learning_rate") in changes:
                 self.optimizers[own].learning_rate = rate
 
@@ -400,7 +400,7 @@ class Networks:
 
 
 def _check_variable(name: str, array: np.ndarray, variable: Any, is_weight: bool) -> np.ndarray:
-    """An array of a variable's shape and type; weights are finite, too."""
+    """Return the array, after checking that it has the variable's shape and type and, for a weight, is finite."""
     now = np.asarray(variable)
     if (array.shape, array.dtype) != (now.shape, now.dtype):
         raise ValueError(f"{name} must be {now.dtype} {now.shape}. Received: {array.dtype} {array.shape}")
@@ -410,9 +410,15 @@ def _check_variable(name: str, array: np.ndarray, variable: Any, is_weight: bool
 
 
 def update_copy(target: keras.Model, source: keras.Model, kept: float) -> None:
-    """Move the weights of a copy: target ← kept · target + (1 − kept) · source where they are trainable in the source.
+    """Update the weights of a copy: target ← kept · target + (1 − kept) · source.
 
-    The other weights are copied, and all where `kept` is 0 and the copy is not averaged.
+    This is the rule for weights that are trainable in the source. The others, such as the statistics of normalisation
+    layers, are copied.
+
+    Args:
+        target: the copy.
+        source: the network that it follows, of the same architecture.
+        kept: the fraction of the old weights that is kept, in [0, 1]; 0 copies all.
     """
     for old, new in zip(target.weights, source.weights, strict=True):
         old.assign(kept * old + (1 - kept) * new if new.trainable else new)

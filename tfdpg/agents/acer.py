@@ -11,7 +11,7 @@ from typing import Any, final
 import tensorflow as tf
 
 from tfdpg import export
-from tfdpg.acting import MIN_SIGMA
+from tfdpg.acting import MIN_SIGMA, mlp
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.declarations import given_networks, normalizer
 from tfdpg.agents.options import ACEROptions
@@ -30,8 +30,8 @@ from tfdpg.networks import (
     WindowActions,
     WindowBatch,
     acer_network,
-    acer_numpy_actor,
     check_given_to_acer,
+    numpy_policy,
     unpack_windows,
 )
 from tfdpg.options import takes_options
@@ -66,6 +66,7 @@ def declare(spec: Spec, options: ACEROptions) -> Declaration:
     sampling = {"steps": steps, "newest": on_policy, "ratio": ratio, "start": options.replay_start}
     sampling |= {"seed": options.drawn_seed, "batch_size": options.batch_size, "gamma": options.gamma}
     make_normalizer = normalizer(options)
+    torso = mlp(options.hidden_units, options.activation)
     width = policy.record_width
     return Declaration(
         spec=spec,
@@ -74,7 +75,9 @@ def declare(spec: Spec, options: ACEROptions) -> Declaration:
         copies=copies,
         encoder=options.encoder,
         normalizer=make_normalizer,
-        policy=PolicySpec("pi", acer_numpy_actor(spec, options, policy, make_normalizer and make_normalizer())),
+        policy=PolicySpec(
+            "pi", numpy_policy(spec, options, torso, policy.output, make_normalizer and make_normalizer())
+        ),
         exploration=policy.exploration,
         signatures=functools.partial(export.acer_signatures, spec, policy, critic, reward_scale=options.reward_scale),
         minibatches=Minibatches(
@@ -213,7 +216,7 @@ class ACER(Agent):
     ) -> CriticEstimate:
         """The values from which returns and advantages are made: the critic's own, or the average critic's.
 
-        Retrace takes V and Q from the same critic: V(s') − Q(s', a') is to be 0 in the mean.
+        Retrace takes V and Q from the same critic: V(s') − Q(s', a') should be 0 on average.
         """
         if self.critic_average is None:
             return estimate

@@ -41,7 +41,7 @@ class _AgentType(abc.ABCMeta):
 
 
 class Agent(metaclass=_AgentType):
-    """An off-policy actor-critic agent; its final subclasses say what they are made of and how they update.
+    """An off-policy actor-critic agent. Its final subclasses declare their networks and implement `update`.
 
     Args:
         env: the environment, a vector environment, its id, or a `Spec`.
@@ -55,23 +55,23 @@ class Agent(metaclass=_AgentType):
         networks: the components, by name: `pi`, `q1`, ...
         copies: the copies of components, by name: `pi_target`, ...
         targets: the target networks among them, by the names of the components.
-        own_networks: the user's own models, by the options that take them.
+        custom_networks: the user's own models, by the options that take them.
         optimizers: the optimizers, by name.
         device_state: variables that updates read and write, by name.
-        host_state: numbers, texts and lists that are saved with the agent, by name.
+        host_state: numbers, strings and lists that are saved with the agent, by name.
         minimize: takes a step of optimizers; see `tfdpg.components.Networks.minimize`.
         update_copies: updates the copies that are due; see `tfdpg.components.Networks.update_copies`.
-        optimizer: all of them, as Keras' callbacks want them.
-        replay: the ring of rows.
-        minibatch_builder: draws minibatches of it; `make_minibatch_builder` makes such a one for any ring.
-        schedule: the learning schedule and its counters.
-        actor: the policy's copy for acting.
-        behaviour: acts while collecting.
-        collector: pairs actions with their outcomes.
-        learner: the learning rounds.
-        epoch_metrics: what updates measured in this epoch.
-        signatures: what the export has.
-        recurrent_spec: what the policy recalls of an episode; None where it has no memory.
+        optimizer: all optimizers as one object, which Keras' callbacks expect.
+        replay: the replay buffer.
+        minibatch_builder: samples minibatches from it; `make_minibatch_builder` makes another for any replay buffer.
+        schedule: the schedule of updates, and its counters.
+        actor: computes the outputs of the policy, in NumPy if possible.
+        behaviour: selects actions during collection.
+        collector: stores actions with their outcomes.
+        learner: runs the update phases.
+        epoch_metrics: the metrics of the updates in this epoch.
+        signatures: the signatures of the export.
+        recurrent_spec: the recurrent state of the policy; None if it is not recurrent.
         stop_training: set to True by a callback to stop `fit`.
     """
 

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from tfdpg import export
-from tfdpg.acting import BoxAction, Exploration, OutputTransform
+from tfdpg.acting import BoxAction, Exploration, OutputTransform, make_torso
 from tfdpg.agents.options import AgentOptions, OffPolicyOptions
 from tfdpg.components import Component, Copy, Declaration, Minibatches, PolicySpec, UpdateRule, adam
 from tfdpg.exploration import noisy_actions
@@ -20,6 +20,7 @@ from tfdpg.networks import (
     check_device,
     check_given,
     critic_network,
+    hidden_layers_of,
     numpy_policy,
     policy_network,
     unpack_sequences,
@@ -53,7 +54,7 @@ def deterministic(
         rule: how target networks follow.
         metrics: the names of what its update measures.
         head: makes the last layer of each critic; None is for values.
-        output: what is made of the policy's last layer; None is actions.
+        output: transforms the policy's last layer; None is actions.
         exploration: turns what the policy returns into steps; None adds noise to actions.
         sampling: arguments of `tfdpg.replay.make_sampler` in place of the options.
 
@@ -68,6 +69,7 @@ def deterministic(
     cells = recurrent_cells(spec, options)
     recurrent_spec = None if cells is None else cells.recurrent_spec
     make_normalizer = normalizer(options)
+    torso = make_torso(**hidden_layers_of(options))
     names = ("pi", *critics)
     build = {name: critic_network(options, name, head, cells) for name in critics} | {
         "pi": policy_network(options, output, cells)
@@ -81,7 +83,9 @@ def deterministic(
         normalizer=make_normalizer,
         seeds_by_position=True,
         policy=PolicySpec(
-            "pi", numpy_policy(spec, options, output, make_normalizer and make_normalizer(), cells), recurrent_spec
+            "pi",
+            numpy_policy(spec, options, torso, output, make_normalizer and make_normalizer(), cells),
+            recurrent_spec,
         ),
         exploration=noisy_actions(spec, *noise) if exploration is None else exploration,
         signatures=functools.partial(export.signatures, spec, recurrent_spec=recurrent_spec),

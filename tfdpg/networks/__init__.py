@@ -3,11 +3,11 @@
 Networks take raw observations and actions in the environment's units, and rescale inside.
 """
 
-from tfdpg.networks.acer_builders import acer_network, acer_numpy_actor, check_given_to_acer
+from tfdpg.networks.acer_builders import acer_network, check_given_to_acer
 from tfdpg.networks.acer_critics import ACERCritic, ActionValues, Dueling, SeparateCritic
 from tfdpg.networks.acer_policies import CategoricalPolicy, GaussianPolicy, PolicyDistribution
 from tfdpg.networks.actor import PolicyInference, compiled_actor, flat_weights, numpy_critic
-from tfdpg.networks.builders import check_given, critic_network, numpy_policy, policy_network
+from tfdpg.networks.builders import check_given, critic_network, hidden_layers_of, numpy_policy, policy_network
 from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width
 from tfdpg.networks.device import check_device
 from tfdpg.networks.distributions import Categorical, Mixture
@@ -63,10 +63,10 @@ __all__ = [
     "Value",
     "policy_network",
     "acer_network",
-    "acer_numpy_actor",
     "check_given",
     "check_given_to_acer",
     "critic_network",
+    "hidden_layers_of",
     "numpy_policy",
     "bounded",
     "check_critics",

@@ -5,10 +5,10 @@ from typing import Any
 
 import keras
 
-from tfdpg.acting import ACTIVATIONS, NumpyPolicy, mlp
+from tfdpg.acting import mlp
 from tfdpg.networks.acer_policies import PolicyDistribution
 from tfdpg.networks.custom import check_loadable, check_separate, check_width, output_on_zeros
-from tfdpg.networks.encoder import Normalizer, observation_inputs
+from tfdpg.networks.encoder import observation_inputs
 from tfdpg.networks.heads import Value
 from tfdpg.networks.mlp import actor_output, features, hidden_layers, initializer, scaled_action
 from tfdpg.spec import Spec
@@ -55,18 +55,6 @@ def acer_network(options: Any, policy: PolicyDistribution, name: str) -> Callabl
         return keras.Model(observation, y, name=name)
 
     return build
-
-
-def acer_numpy_actor(
-    spec: Spec, options: Any, policy: PolicyDistribution, normalizer: Normalizer | None
-) -> NumpyPolicy | None:
-    """The forward pass of a built-in policy in NumPy; None where there is none."""
-    if options.pi is not None or options.encoder is not None or options.activation not in ACTIVATIONS:
-        return None
-    if keras.config.dtype_policy().name != "float32":
-        return None
-    statistics = None if normalizer is None else (normalizer.epsilon, normalizer.clip)
-    return NumpyPolicy(spec, mlp(options.hidden_units, options.activation), statistics, policy.output)
 
 
 def check_given_to_acer(

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import keras
 
-from tfdpg.acting import ACTIVATIONS, BoxAction, NumpyPolicy, OutputTransform, make_torso
+from tfdpg.acting import ACTIVATIONS, BoxAction, NumpyPolicy, OutputTransform, Torso
 from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width, warn_of_range
 from tfdpg.networks.encoder import Normalizer
 from tfdpg.networks.heads import HeadOptions, Value
@@ -28,7 +28,7 @@ def policy_network(
 
     Args:
         options: the agent's options.
-        output: what is made of the last layer; None is actions.
+        output: transforms the last layer; None is actions.
         cells: of a recurrent policy.
     """
 
@@ -70,6 +70,7 @@ def _given(options: Any, context: Any) -> dict[str, Any]:
 def numpy_policy(
     spec: Spec,
     options: Any,
+    torso: Torso,
     output: OutputTransform | None,
     normalizer: Normalizer | None,
     cells: RNNSpec | None = None,
@@ -79,7 +80,8 @@ def numpy_policy(
     Args:
         spec: the spaces.
         options: the agent's options.
-        output: what is made of the last layer; None is actions.
+        torso: the hidden layers.
+        output: transforms the last layer; None is actions.
         normalizer: a layer such as the policy has; None where observations are not normalised.
         cells: of a recurrent policy.
     """
@@ -90,7 +92,6 @@ def numpy_policy(
     if keras.config.dtype_policy().name != "float32":
         return None
     statistics = None if normalizer is None else (normalizer.epsilon, normalizer.clip)
-    torso = make_torso(**hidden_layers_of(options))
     return NumpyPolicy(
         spec, torso, statistics, output, cast(Any, kinds), None if cells is None else cells.recurrent_spec
     )
