@@ -1,7 +1,6 @@
-"""Stock policies as one C99 header: weights and forward pass, for machines without Python.
+"""Export built-in policies as one C99 header: weights and forward pass, for machines without Python.
 
-The header is written along the forward pass in NumPy (`tfdpg.acting.NumpyPolicy`), so that what there is in
-NumPy and what there is in C have one description.
+The C code is generated from the forward pass in NumPy (`tfdpg.acting.NumpyPolicy`), so that both have one description.
 """
 
 import functools
