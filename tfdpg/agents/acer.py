@@ -11,7 +11,6 @@ from typing import Any, final
 import tensorflow as tf
 
 from tfdpg import export
-from tfdpg.acting import MIN_SIGMA, mlp
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.declarations import given_networks, normalizer
 from tfdpg.agents.options import ACEROptions
@@ -19,6 +18,7 @@ from tfdpg.arguments import reject
 from tfdpg.components import Component, Copy, Declaration, Minibatches, PolicySpec, polyak, rmsprop
 from tfdpg.losses import retrace, trust_region
 from tfdpg.networks import (
+    MIN_SIGMA,
     ACERCritic,
     ActionValues,
     CategoricalPolicy,
@@ -31,7 +31,6 @@ from tfdpg.networks import (
     WindowBatch,
     acer_network,
     check_given_to_acer,
-    numpy_policy,
     unpack_windows,
 )
 from tfdpg.options import takes_options
@@ -65,8 +64,6 @@ def declare(spec: Spec, options: ACEROptions) -> Declaration:
         copies += [Copy(f"{name}_target", name, polyak(options.critic_average)) for name in critic.names]
     sampling = {"steps": steps, "newest": on_policy, "ratio": ratio, "start": options.replay_start}
     sampling |= {"seed": options.drawn_seed, "batch_size": options.batch_size, "gamma": options.gamma}
-    make_normalizer = normalizer(options)
-    torso = mlp(options.hidden_units, options.activation)
     width = policy.record_width
     return Declaration(
         spec=spec,
@@ -74,12 +71,11 @@ def declare(spec: Spec, options: ACEROptions) -> Declaration:
         optimizers={"all": rmsprop(options, of=names)},
         copies=copies,
         encoder=options.encoder,
-        normalizer=make_normalizer,
-        policy=PolicySpec(
-            "pi", numpy_policy(spec, options, torso, policy.output, make_normalizer and make_normalizer())
-        ),
+        normalizer=normalizer(options),
+        behaviour=PolicySpec("pi"),
+        evaluation=PolicySpec("pi", call=lambda observation, pi: policy.scores(pi(observation))),
         exploration=policy.exploration,
-        signatures=functools.partial(export.acer_signatures, spec, policy, critic, reward_scale=options.reward_scale),
+        signatures=functools.partial(export.acer_signatures, spec, policy, critic, options.reward_scale),
         minibatches=Minibatches(
             replay=ReplayBuffer(
                 spec, size, options.replay_dir, spec.act_dim + width, has_windows=True, gamma=options.gamma

@@ -9,15 +9,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.acting import BehaviourPolicy, RecurrentState, RunningStatistics
+from tfdpg.acting import BehaviourPolicy, ForwardPass, GreedyPolicy, RecurrentState, RunningStatistics, greedy_actions
 from tfdpg.agents import description
 from tfdpg.agents.declarations import recorders
 from tfdpg.agents.exporting import export_agent
 from tfdpg.agents.options import AgentOptions, ExportOptions
 from tfdpg.arguments import natural
-from tfdpg.components import Declaration, Networks, Optimizers
+from tfdpg.components import Declaration, Networks, Optimizers, PolicySpec
 from tfdpg.hints import ATTRIBUTES, missing_attribute, refuse_positional_updates, reject_unknown_arguments
-from tfdpg.networks import PolicyInference
+from tfdpg.networks import PolicyInference, numpy_policy
 from tfdpg.options import BuiltIn, Unsaved, takes_options
 from tfdpg.spec import Spec
 from tfdpg.training import checkpoint, evaluation, loop, network_weights, offline
@@ -65,7 +65,8 @@ class Agent(metaclass=_AgentType):
         replay: the replay buffer.
         minibatch_builder: samples minibatches from it; `make_minibatch_builder` makes another for any replay buffer.
         schedule: the schedule of updates, and its counters.
-        actor: computes the outputs of the policy, in NumPy if possible.
+        actor: computes the outputs of the behaviour policy, in NumPy if possible.
+        evaluation_actor: computes the outputs of the evaluation policy.
         behaviour: selects actions during collection.
         collector: stores actions with their outcomes.
         learner: runs the update phases.
@@ -110,15 +111,15 @@ class Agent(metaclass=_AgentType):
         self.batch_elements = minibatches.batch_elements
         self.metrics = tuple(declaration.metrics)
         self.epoch_metrics = EpochMetrics(self.metrics)
-        policy = declaration.policy
-        self.recurrent_spec = recurrent_spec = policy.recurrent
-        width = 0 if recurrent_spec is None else recurrent_spec.width
-        self.actor = PolicyInference(self.spec, self._networks[policy.network], policy.numpy, options.device, width)
+        evaluation = declaration.evaluation or declaration.behaviour
+        self.recurrent_spec = recurrent_spec = declaration.behaviour.recurrent
+        self.actor = self._inference(declaration.behaviour)
+        self.evaluation_actor = self.actor if evaluation is declaration.behaviour else self._inference(evaluation)
         policy_state = None if recurrent_spec is None else RecurrentState(recurrent_spec)
         self.behaviour = BehaviourPolicy(self.spec, self.actor, declaration.exploration, policy_state)
         acting = self.replay, self.schedule, self.behaviour, self.seed, options.reward_shaper
         self.collector = Collector(self.spec, *acting, recorders(options.recorders, self.spec))
-        self.signatures = dict(declaration.signatures(self.networks))
+        self.signatures = dict(declaration.signatures(self._networks.all, self.evaluation_actor.pi))
         self.learner = Learner(self, declaration.updates_per_phase, declaration.before_phase, declaration.after_phase)
         self.history: keras.callbacks.History | None = None
         self._initial_epoch: int | None = None
@@ -298,14 +299,21 @@ class Agent(metaclass=_AgentType):
         its first action minus 1; what is remembered stays as it was before that observation.
         """
         reject_unknown_arguments(self.predict, unknown)
-        return evaluation.predict(self, observations)
+        forward = self._greedy(self.evaluation_actor.predict)
+        return evaluation.predict(self.spec, self.recurrent_spec, forward, observations)
 
     __call__ = predict
 
     def policy(self, seed: int | None = None) -> evaluation.PolicyLike:
-        """The greedy policy as `tfdpg.evaluate` takes it, or with a seed the one that explores."""
-        factor = None if seed is None else self.behaviour.exploration.factor(self.env_steps)
-        return evaluation.EvaluationPolicy(self.behaviour.with_network(self.actor.snapshot()), factor, seed or 0)
+        """The evaluation policy with its present weights, as `tfdpg.evaluate` takes it.
+
+        Args:
+            seed: None for the greedy policy. Otherwise the behaviour policy, which explores with this seed.
+        """
+        if seed is None:
+            return GreedyPolicy(self.spec, self.recurrent_spec, self._greedy(self.evaluation_actor.snapshot()))
+        factor = self.behaviour.exploration.factor(self.env_steps)
+        return evaluation.EvaluationPolicy(self.behaviour.with_network(self.actor.snapshot()), factor, seed)
 
     def get_weights(self) -> list[np.ndarray]:
         """The weights of all components and copies."""
@@ -367,6 +375,18 @@ class Agent(metaclass=_AgentType):
     def __deepcopy__(self, memo: dict[int, Any]) -> "Agent":
         """What saving and loading would give."""
         return checkpoint.copy_agent(self)
+
+    def _inference(self, policy: PolicySpec) -> PolicyInference:
+        """The forward pass of a policy, in NumPy unless a network of it is the user's own."""
+        model = policy.build(self.spec, self._networks)
+        is_built_in = self.custom_networks.keys().isdisjoint(["encoder", *map(self._networks.source, policy.networks)])
+        in_numpy = numpy_policy(self.spec, model, policy.recurrent) if is_built_in else None
+        width = 0 if policy.recurrent is None else policy.recurrent.width
+        return PolicyInference(self.spec, model, in_numpy, self._options.device, width)
+
+    def _greedy(self, forward: ForwardPass) -> ForwardPass:
+        """From packed observations to the actions of the evaluation policy; see `tfdpg.acting.greedy_actions`."""
+        return lambda packed: greedy_actions(self.spec, forward(packed), self.recurrent_spec)
 
     # What the loop, checkpoints and callbacks ask for.
     built = True

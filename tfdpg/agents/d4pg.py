@@ -47,7 +47,7 @@ def declare(spec: Spec, options: D4PGOptions) -> Declaration:
     follows = options.v_range == "running"
     return dataclasses.replace(
         declaration,
-        signatures=functools.partial(signatures, spec, declaration.policy.recurrent),
+        signatures=functools.partial(signatures, spec, declaration.behaviour.recurrent),
         host_state={"support_period": 0, "edges_warned": None} if categorical else {},
         before_phase=[follow_returns if follows else choose_support] if categorical and not is_given else [],
         after_phase=[warn_of_edges] if categorical and not follows else [],
@@ -55,12 +55,12 @@ def declare(spec: Spec, options: D4PGOptions) -> Declaration:
 
 
 def signatures(
-    spec: Spec, recurrent_spec: RecurrentSpec | None, networks: Mapping[str, keras.Model]
+    spec: Spec, recurrent_spec: RecurrentSpec | None, networks: Mapping[str, keras.Model], policy: keras.Model
 ) -> dict[str, export.Signature]:
     """Those of every agent, and `z`, the distribution of the return."""
     q1 = networks["q1"]
     z = export.return_signature(spec, q1, cast(Head, head_of(q1)), recurrent_spec)
-    return export.signatures(spec, networks, recurrent_spec) | {"z": z}
+    return export.signatures(spec, networks, policy, recurrent_spec) | {"z": z}
 
 
 def critic_head(options: D4PGOptions) -> HeadOptions:

@@ -9,19 +9,18 @@ from typing import Any
 import keras
 
 from tfdpg import export
-from tfdpg.acting import BoxAction, Exploration, OutputTransform, make_torso
+from tfdpg.acting import Exploration
 from tfdpg.agents.options import AgentOptions, OffPolicyOptions
 from tfdpg.components import Component, Copy, Declaration, Minibatches, PolicySpec, UpdateRule, adam
 from tfdpg.exploration import noisy_actions
 from tfdpg.networks import (
     HeadOptions,
     Normalizer,
+    OutputTransform,
     RNNSpec,
     check_device,
     check_given,
     critic_network,
-    hidden_layers_of,
-    numpy_policy,
     policy_network,
     unpack_sequences,
     unpack_transitions,
@@ -64,12 +63,9 @@ def deterministic(
     check_box(spec)
     given = given_networks(options, ("pi", *critics))
     check_given(spec, given, options, head=head, output=output)
-    output = output or BoxAction(spec)
     noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule
     cells = recurrent_cells(spec, options)
     recurrent_spec = None if cells is None else cells.recurrent_spec
-    make_normalizer = normalizer(options)
-    torso = make_torso(**hidden_layers_of(options))
     names = ("pi", *critics)
     build = {name: critic_network(options, name, head, cells) for name in critics} | {
         "pi": policy_network(options, output, cells)
@@ -80,13 +76,9 @@ def deterministic(
         optimizers={name: adam(options, name) for name in names},
         copies=[Copy(f"{name}_target", name, rule) for name in names] if options.target_networks else [],
         encoder=options.encoder,
-        normalizer=make_normalizer,
+        normalizer=normalizer(options),
         seeds_by_position=True,
-        policy=PolicySpec(
-            "pi",
-            numpy_policy(spec, options, torso, output, make_normalizer and make_normalizer(), cells),
-            recurrent_spec,
-        ),
+        behaviour=PolicySpec("pi", recurrent=recurrent_spec),
         exploration=noisy_actions(spec, *noise) if exploration is None else exploration,
         signatures=functools.partial(export.signatures, spec, recurrent_spec=recurrent_spec),
         minibatches=minibatches(spec, options, cells, sampling),

@@ -66,7 +66,7 @@ def policy_for_workers(agent: "Agent", backend: str) -> tuple[ForwardPass, Calla
     Raises:
         ValueError: the policy has no forward pass in NumPy.
     """
-    pi = agent.networks["pi"]
+    pi = agent.actor.pi
     if backend == "numpy":
         if agent.actor.weights_from is None:
             raise ValueError(

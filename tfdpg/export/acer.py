@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfdpg.export.signature import Outputs, Signature, action_input, pi_and_q_signature
-from tfdpg.networks import ACERCritic, PolicyDistribution
+from tfdpg.networks import ACERCritic, PolicyDistribution, chosen_actions
 from tfdpg.spec import Spec
 
 
@@ -15,8 +15,9 @@ def acer_signatures(
     spec: Spec,
     policy: PolicyDistribution,
     critic: ACERCritic,
-    networks: Mapping[str, keras.Model],
     reward_scale: float,
+    networks: Mapping[str, keras.Model],
+    evaluation: keras.Model,
 ) -> dict[str, Signature]:
     """What a stochastic policy exports.
 
@@ -28,8 +29,9 @@ def acer_signatures(
         spec: the spaces.
         policy: what the output of `pi` means.
         critic: what the other networks do.
-        networks: by name.
         reward_scale: what rewards were multiplied by before values were learnt of them.
+        networks: by name.
+        evaluation: the evaluation policy, whose actions are the mode of the distribution that `pi` gives.
     """
     pi = networks["pi"]
 
@@ -43,7 +45,7 @@ def acer_signatures(
         return Signature(compute, action_input(spec))
 
     functions = {
-        "pi": Signature(lambda observation: {"pi": policy.mode(pi(observation))}, {}),
+        "pi": Signature(lambda observation: {"pi": chosen_actions(spec, evaluation(observation))}, {}),
         "q1": action_value("q1"),
         "q2": action_value("q2"),
     }

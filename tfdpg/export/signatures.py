@@ -10,12 +10,12 @@ from tfdpg.acting import RecurrentSpec
 from tfdpg.export.recurrent import sequence_signature, step_signatures
 from tfdpg.export.signature import Outputs, Signature, action_input, pi_and_q_signature, refuse_keys
 from tfdpg.exported import LEVELS
-from tfdpg.networks import Head, bounded, flat_values, head_of
+from tfdpg.networks import Head, chosen_actions, flat_values, head_of
 from tfdpg.spec import Spec
 
 
 def signatures(
-    spec: Spec, networks: Mapping[str, Any], recurrent_spec: RecurrentSpec | None = None
+    spec: Spec, networks: Mapping[str, Any], policy: Any, recurrent_spec: RecurrentSpec | None = None
 ) -> dict[str, Signature]:
     """What every agent exports.
 
@@ -26,14 +26,14 @@ def signatures(
 
     Args:
         spec: the spaces.
-        networks: `pi`, `q1` and, if there is one, `q2`.
+        networks: `q1` and, if there is one, `q2`.
+        policy: the evaluation policy.
         recurrent_spec: what the policy recalls of an episode; None where there is no memory.
     """
-    pi = networks["pi"]
     values = {name: _values(spec, name, networks.get(name, networks["q1"]), recurrent_spec) for name in ("q1", "q2")}
     if recurrent_spec is not None:
-        return step_signatures(spec, pi, recurrent_spec) | values
-    functions = {"pi": Signature(lambda observation: {"pi": bounded(spec, pi(observation))}, {})} | values
+        return step_signatures(spec, policy, recurrent_spec) | values
+    functions = {"pi": Signature(lambda observation: {"pi": chosen_actions(spec, policy(observation))}, {})} | values
     return functions | {"pi_and_q": pi_and_q_signature(functions)}
 
 

@@ -47,7 +47,7 @@ def write(
     Args:
         directory: the model directory; made if need be.
         spec: the spaces.
-        networks: what the signatures compute with.
+        networks: the networks that the signatures call, by name; `policy` is the evaluation policy.
         signatures: the exported functions by name, `pi` among them, which becomes `serving_default` as well.
         examples: raw observations by input name, at least seven, to verify and to warm up with.
         metadata: what goes into `tfdpg.json` beside spaces and library versions.
@@ -87,7 +87,7 @@ def write(
             if recurrent_spec is not None:
                 metadata = {**metadata, **recurrent_metadata(recurrent_spec)}
                 tolerance = HALF_PRECISION if half_precision else ATOL
-                checks = [functools.partial(check_steps, networks["pi"], recurrent_spec, examples, tolerance)]
+                checks = [functools.partial(check_steps, networks["policy"], recurrent_spec, examples, tolerance)]
             leaves = [leaf.name for leaf in spec.leaves]
             rows = [name for name, signature in signatures.items() if signature.axes == 1]
             checks += [functools.partial(check_nonfinite, name, cases[name][-1], leaves) for name in rows]
@@ -108,7 +108,7 @@ def _nbytes(
     networks: Mapping[str, keras.Model], numpy_networks: Iterable[NumpyPolicy | NumpyCritic], functions: Iterable[Any]
 ) -> int:
     """What a model takes, for the most part: its weights, those in `policy.npz`, and its graphs."""
-    weights = sum(np.asarray(variable).nbytes for network in networks.values() for variable in network.variables)
+    weights = sum(np.asarray(variable).nbytes for variable in _variables(networks.values()))
     graphs = sum(function.graph.as_graph_def().ByteSize() for function in functions)
     return weights + sum(each.weights.nbytes for each in numpy_networks) + graphs
 
@@ -136,7 +136,12 @@ class _RawVariables(tf.Module):
 
     def __init__(self, networks: Iterable[keras.Model]):
         super().__init__()
-        self.raw = [variable.value for network in networks for variable in network.variables]
+        self.raw = [variable.value for variable in _variables(networks)]
+
+
+def _variables(networks: Iterable[keras.Model]) -> list[Any]:
+    """The variables of networks, each once."""
+    return list({id(variable): variable for network in networks for variable in network.variables}.values())
 
 
 def _described(function: Any, spec: Spec, recurrent_spec: RecurrentSpec | None) -> dict[str, Any]:

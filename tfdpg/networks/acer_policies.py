@@ -12,18 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import losses
-from tfdpg.acting import (
-    BoxAction,
-    CategoricalSampling,
-    Exploration,
-    GaussianOutput,
-    GaussianSampling,
-    OutputTransform,
-    Probabilities,
-)
+from tfdpg.acting import CategoricalSampling, Exploration, GaussianSampling
 from tfdpg.arguments import reject
+from tfdpg.networks.mlp import OutputTransform, box_action, gaussian_output, probabilities
 from tfdpg.networks.randomness import stateless_normal
-from tfdpg.networks.tensors import CriticEstimate, WindowActions, bounded
+from tfdpg.networks.tensors import CriticEstimate, WindowActions
 from tfdpg.spec import Spec
 
 LARGEST_LOG_RATIO = 30.0
@@ -95,8 +88,8 @@ class PolicyDistribution(abc.ABC):
         """∇ of the entropy on the statistics."""
 
     @abc.abstractmethod
-    def mode(self, output: tf.Tensor) -> tf.Tensor:
-        """The actions that exports give for a network's output: `[batch, act_dim]`, or int64 `[batch]`."""
+    def scores(self, output: Any) -> Any:
+        """The output of the evaluation policy (see `tfdpg.acting.greedy_actions`) for a network's output."""
 
     @abc.abstractmethod
     def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -117,7 +110,7 @@ class CategoricalPolicy(PolicyDistribution):
     def __init__(self, spec: Spec):
         self._first = int(spec.low[0])
         self.record_width = spec.actions or 0
-        self.output = Probabilities(spec)
+        self.output = probabilities(spec)
         self.exploration = CategoricalSampling(spec)
 
     def check(self, output: np.ndarray) -> None:
@@ -176,9 +169,9 @@ class CategoricalPolicy(PolicyDistribution):
         """On the probabilities."""
         return losses.entropy_gradient_categorical(statistics)
 
-    def mode(self, output: tf.Tensor) -> tf.Tensor:
-        """The most probable actions, int64 `[batch]`."""
-        return tf.argmax(output, axis=-1) + self._first
+    def scores(self, output: Any) -> Any:
+        """The probabilities, `[batch, actions]`."""
+        return output
 
     def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
         """`probs` `[batch, actions]`."""
@@ -200,7 +193,7 @@ class GaussianPolicy(PolicyDistribution):
         self._learns_scale = learns_scale
         self.dimensions = spec.act_dim
         self.record_width = 2 * spec.act_dim
-        self.output = GaussianOutput(spec, sigma) if learns_scale else BoxAction(spec)
+        self.output = gaussian_output(spec, sigma) if learns_scale else box_action(spec)
         self.exploration = GaussianSampling(spec, sigma)
 
     def check(self, output: np.ndarray) -> None:
@@ -269,9 +262,9 @@ class GaussianPolicy(PolicyDistribution):
         loc, scale = tf.split(self.parameters(statistics), 2, axis=-1)
         return self._on_statistics(tf.zeros_like(loc), losses.entropy_gradient_gaussian(scale))
 
-    def mode(self, output: tf.Tensor) -> tf.Tensor:
-        """The means, inside the box, `[batch, act_dim]`."""
-        return bounded(self._spec, self._loc(output))
+    def scores(self, output: Any) -> Any:
+        """The means, `[batch, act_dim]`."""
+        return output[:, : self.dimensions] if self._learns_scale else output
 
     def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
         """`loc` and `scale` `[batch, act_dim]`, in the environment's units."""

@@ -1,15 +1,13 @@
 """What builds the components of actor-critics that learn from transitions, and checks of the user's own models."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import keras
 
-from tfdpg.acting import ACTIVATIONS, BoxAction, NumpyPolicy, OutputTransform, Torso
 from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width, warn_of_range
-from tfdpg.networks.encoder import Normalizer
 from tfdpg.networks.heads import HeadOptions, Value
-from tfdpg.networks.mlp import mlp_actor, mlp_critic
+from tfdpg.networks.mlp import OutputTransform, mlp_actor, mlp_critic
 from tfdpg.networks.recurrent import RNNSpec, recurrent_actor, recurrent_critic
 from tfdpg.spec import Spec
 
@@ -67,36 +65,6 @@ def _given(options: Any, context: Any) -> dict[str, Any]:
     return layers | {"encoder": context.encoder, "normalizer": context.normalizer}
 
 
-def numpy_policy(
-    spec: Spec,
-    options: Any,
-    torso: Torso,
-    output: OutputTransform | None,
-    normalizer: Normalizer | None,
-    cells: RNNSpec | None = None,
-) -> NumpyPolicy | None:
-    """The forward pass of a built-in policy in NumPy; None where there is none.
-
-    Args:
-        spec: the spaces.
-        options: the agent's options.
-        torso: the hidden layers.
-        output: transforms the last layer; None is actions.
-        normalizer: a layer such as the policy has; None where observations are not normalised.
-        cells: of a recurrent policy.
-    """
-    kinds = () if cells is None else cells.cell_kinds
-    known = options.activation in ACTIVATIONS and all(kind for kind, _ in kinds)
-    if options.pi is not None or options.encoder is not None or not known:
-        return None
-    if keras.config.dtype_policy().name != "float32":
-        return None
-    statistics = None if normalizer is None else (normalizer.epsilon, normalizer.clip)
-    return NumpyPolicy(
-        spec, torso, statistics, output, cast(Any, kinds), None if cells is None else cells.recurrent_spec
-    )
-
-
 def check_given(
     spec: Spec,
     given: Mapping[str, keras.Model | None],
@@ -123,9 +91,9 @@ def check_given(
     if options.encoder is not None:
         check_loadable("encoder", options.encoder)
     if "pi" in own:
-        width = (output or BoxAction(spec)).units
+        width = spec.act_dim if output is None else output.units
         check_width(spec, "pi", own["pi"], takes_action=False, width=width)
-        if isinstance(output or BoxAction(spec), BoxAction):
+        if output is None:
             warn_of_range(spec, own["pi"])
     critics = {name: network for name, network in own.items() if name != "pi"}
     check_critics(spec, critics, None if head is None else head.kind)

@@ -32,7 +32,14 @@ def encoder(spec: Spec, normalizer: "Normalizer | None" = None) -> keras.Model:
     features: Any = parts[0] if len(parts) == 1 else keras.layers.Concatenate()(parts)
     if normalizer is not None:
         features = normalizer(features)
-    return keras.Model(inputs, features, name="encoder")
+    model: Any = keras.Model(inputs, features, name="encoder")
+    model.is_built_in_encoder = True
+    return model
+
+
+def is_built_in_encoder(model: keras.Model) -> bool:
+    """Whether `encoder` made a model, so that `tfdpg.acting.encode` computes the same features."""
+    return getattr(model, "is_built_in_encoder", False)
 
 
 def _encode(leaf: Leaf, x: Any) -> Any:

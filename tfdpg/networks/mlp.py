@@ -1,14 +1,13 @@
 """The stock networks: fully connected actor and critic."""
 
 import copy
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 
-from tfdpg.acting import BoxAction, GaussianOutput, OutputTransform, Probabilities, Torso, feature_columns, make_torso
-from tfdpg.acting.outputs import MIN_SIGMA
+from tfdpg.acting import Torso, feature_columns, make_torso
 from tfdpg.acting.torsos import EXPANSION, Hidden, Layer, Norm, Residual
 from tfdpg.networks.encoder import Normalizer, observation_inputs
 from tfdpg.networks.encoder import encoder as built_in_encoder
@@ -16,6 +15,55 @@ from tfdpg.networks.heads import Head, Value
 from tfdpg.networks.renormalization import BatchRenormalization
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, seeds
+
+MIN_SIGMA = 1e-2
+"""The smallest learnt scale of a Gaussian, as a fraction of the action scale."""
+
+
+class OutputTransform(NamedTuple):
+    """What turns the last linear layer of a policy into its output.
+
+    Attributes:
+        units: the width of that layer.
+        apply: from `[batch, units]` to the policy's output, of Keras layers.
+    """
+
+    units: int
+    apply: Callable[[Any], Any]
+
+
+def box_action(spec: Spec) -> OutputTransform:
+    """Actions `[batch, act_dim]` in the environment's units: tanh, then each dimension rescaled to its bounds."""
+
+    def apply(x: Any) -> Any:
+        rescaled = keras.layers.Rescaling(spec.action_scale.tolist(), spec.center.tolist(), dtype="float32")
+        return rescaled(keras.layers.Activation("tanh", dtype="float32")(x))
+
+    return OutputTransform(spec.act_dim, apply)
+
+
+def probabilities(spec: Spec) -> OutputTransform:
+    """The probabilities of the actions of a Discrete space, `[batch, actions]`: softmax."""
+    return OutputTransform(spec.actions or 0, lambda x: keras.layers.Softmax(dtype="float32")(x))
+
+
+def gaussian_output(spec: Spec, sigma: float) -> OutputTransform:
+    """The means of a Gaussian, as `box_action` gives them, and its scales, `[batch, 2 · act_dim]`.
+
+    A scale is (softplus(x + c) + MIN_SIGMA) · action scale.
+
+    Args:
+        spec: the spaces.
+        sigma: the scale for x = 0, as a fraction of the action scale, above `MIN_SIGMA`.
+    """
+    offset = np.float32(np.log(np.expm1(sigma - MIN_SIGMA)))
+
+    def apply(x: Any) -> Any:
+        above: Any = keras.ops.softplus(x[:, spec.act_dim :] + offset)
+        scale = keras.layers.Rescaling(spec.action_scale.tolist(), dtype="float32")(above + MIN_SIGMA)
+        return keras.layers.Concatenate(dtype="float32")([box_action(spec).apply(x[:, : spec.act_dim]), scale])
+
+    return OutputTransform(2 * spec.act_dim, apply)
 
 
 def mlp_actor(
@@ -67,37 +115,12 @@ def actor_torso(spec: Spec, layers: Torso, x: Any, *, seed: int, l2: float, outp
     for depth, layer in depths:
         x = _layer(x, layer, seed, depth, l2)
     kernel = initializer(seed, len(layers.pi), layers.output_scale)
-    return actor_output(output or BoxAction(spec), x, kernel_initializer=kernel, kernel_regularizer=_regularizer(l2))
+    return actor_output(output or box_action(spec), x, kernel_initializer=kernel, kernel_regularizer=_regularizer(l2))
 
 
 def actor_output(output: OutputTransform, x: Any, **kernel: Any) -> Any:
-    """Keras' form of what is made of an actor's last layer, which has a `kernel`, for `[batch, features]`."""
-    return keras_form(output, keras.layers.Dense(output.units, **kernel, dtype="float32")(x))
-
-
-@functools.singledispatch
-def keras_form(output: OutputTransform, x: Any) -> Any:
-    """Keras' form of an `OutputTransform`, for the last layer's `[batch, units]`; each kind registers its own."""
-    raise TypeError(f"There is no Keras form of {output}")
-
-
-@keras_form.register
-def _box_action(output: BoxAction, x: Any) -> Any:
-    rescaled = keras.layers.Rescaling(output.action_scale.tolist(), output.center.tolist(), dtype="float32")
-    return rescaled(keras.layers.Activation("tanh", dtype="float32")(x))
-
-
-@keras_form.register
-def _probabilities(output: Probabilities, x: Any) -> Any:
-    return keras.layers.Softmax(dtype="float32")(x)
-
-
-@keras_form.register
-def _loc_scale(output: GaussianOutput, x: Any) -> Any:
-    act_dim = output.units // 2
-    above: Any = keras.ops.softplus(x[:, act_dim:] + output.offset)
-    scale = keras.layers.Rescaling(output.mean.action_scale.tolist(), dtype="float32")(above + MIN_SIGMA)
-    return keras.layers.Concatenate(dtype="float32")([_box_action(output.mean, x[:, :act_dim]), scale])
+    """The output of a policy for `[batch, features]`: a linear layer with a `kernel`, then the output transform."""
+    return output.apply(keras.layers.Dense(output.units, **kernel, dtype="float32")(x))
 
 
 def mlp_critic(

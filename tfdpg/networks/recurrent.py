@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfdpg.acting import OutputTransform, RecurrentSpec, make_torso
+from tfdpg.acting import RecurrentSpec, make_torso
 from tfdpg.networks.encoder import Normalizer, observation_inputs
 from tfdpg.networks.heads import Head
-from tfdpg.networks.mlp import action_input, actor_torso, critic_torso, features
+from tfdpg.networks.mlp import OutputTransform, action_input, actor_torso, critic_torso, features
 from tfdpg.networks.rnn import RNNStack, cell_name, make_cells, output_width, part_names
 from tfdpg.networks.tensors import over_steps
 from tfdpg.spec import Spec

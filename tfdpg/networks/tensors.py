@@ -195,6 +195,13 @@ def bounded(spec: Spec, action: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(action, spec.low, spec.high)
 
 
+def chosen_actions(spec: Spec, outputs: tf.Tensor) -> tf.Tensor:
+    """The actions that an evaluation policy chooses, for its outputs; see `tfdpg.acting.greedy_actions`."""
+    if spec.actions is None:
+        return bounded(spec, outputs)
+    return tf.argmax(outputs, axis=-1) + int(spec.low[0])
+
+
 def flat_values(values: tf.Tensor) -> tf.Tensor:
     """A critic's output, `[batch]` or `[batch, 1]`, as `[batch]`."""
     return values if values.shape.rank == 1 else tf.squeeze(values, axis=-1)
