@@ -120,10 +120,13 @@ def test_the_state_goes_through_json():
 def test_acting_with_a_memory_imports_no_tensorflow():
     code = (
         "import sys, numpy as np; from gymnasium import spaces; from tfdpg.spec import Spec;"
-        "from tfdpg.acting import *; from tfdpg.exploration import noisy_actions; box = spaces.Box(-1, 1, (1,));"
+        "from tfdpg.acting import *; from tfdpg.acting.network import Node;"
+        "from tfdpg.exploration import noisy_actions; box = spaces.Box(-1, 1, (1,));"
         "spec = Spec(box, box); rnn = RecurrentSpec(spec, True, True, (('h', 4), ('c', 4)), True);"
-        "actor = NumpyPolicy(spec, mlp((3,), 'relu'), cells=(('lstm', 4),), recurrent_spec=rnn);"
-        "actor.load(np.ones((3 + 4 + 1) * 16 + 15 + 4, np.float32));"
+        "dense = Node('Dense', (0,), {'activation': 'tanh'}, ((0, (1, 1)), (1, (1,))));"
+        "state = Node('ops.GetItem', (1,), {'start': 2, 'stop': 10}, ());"
+        "actor = NumpyPolicy(spec, [dense, state, Node('Concatenate', (2, 3), {'axis': -1}, ())], rnn);"
+        "actor.load(np.ones(2, np.float32));"
         "one = BehaviourPolicy(spec, actor, noisy_actions(spec, 'gaussian', 0.1, 0.15, None), RecurrentState(rnn));"
         "step = one.explore((np.zeros((1, 1), np.float32),), 1.0, np.random.default_rng(0));"
         "assert step.shape == (1, 9); print({'tensorflow', 'keras', 'ray'} & set(sys.modules))"

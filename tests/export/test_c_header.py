@@ -96,7 +96,7 @@ def test_c_acts_as_numpy_does(tmp_path, kind):
         normalizer.mean.assign([0.3, -0.2, 1.0])
         normalizer.variance.assign([2.0, 0.5, 4.0])
     space = agent.spec.observation_space
-    actor = agent.actor.numpy_policy()
+    actor = agent.evaluation_actor.numpy_policy()
     space.seed(0)
     observations = [space.sample() for _ in range(6)]
     recurrent_spec = agent.recurrent_spec and agent.recurrent_spec._replace(stored=False)
@@ -144,7 +144,7 @@ def test_what_was_changed_is_noticed(plain, monkeypatch, tmp_path, change):
         actor = given[0]
         text, weights = c_header(*given)
         if change == "weight":
-            weight = actor.layers[-1].kernel[1, 0]
+            weight = next(node for node in actor.nodes[::-1] if node.weights).parts(actor.weights)[0][1, 0]
             assert text.count(f"{weight:.9g}f") == 1
             return text.replace(f"{weight:.9g}f", f"{weight + 0.1:.9g}f"), weights
         text = text.replace("model_pi(", "model_unswapped(").removesuffix("#endif\n") + SWAPPED + "#endif\n"
@@ -220,11 +220,7 @@ def nonfinite_observations():
 def test_two_headers_in_one_program(nonfinite_observations, tmp_path):
     for name, kind, prefix in (("one", "lstm", "car"), ("two", "plain", "plain")):
         agent = KINDS[kind]()
-        critics = (
-            {"q1": numpy_critic(agent.spec, agent.actor.numpy_policy(), agent.networks["q1"])}
-            if kind == "plain"
-            else {}
-        )
+        critics = {"q1": numpy_critic(agent.spec, agent.networks["q1"])} if kind == "plain" else {}
         (tmp_path / name).mkdir()
         weights_file = "policy.c" if name == "two" else None
         header, weights = c_header(agent.actor.numpy_policy(), "a policy", critics, prefix, weights_file)
@@ -304,7 +300,7 @@ def test_critics(tmp_path, kind):
 
 def test_a_changed_critic_is_noticed(plain, monkeypatch, tmp_path):
     def changed(actor, title, critics, *options):
-        critics["q2"].layers[-1].bias[0] += 0.1
+        critics["q2"].weights[-1] += 0.1  # the bias of the last layer
         return c_header(actor, title, critics, *options)
 
     monkeypatch.setattr("tfdpg.export.c.c_header", changed)

@@ -12,9 +12,11 @@ from gymnasium import spaces
 
 import tfdpg
 from tests.agents.roster import SMALL
-from tfdpg.acting import NumpyPolicy, load_numpy_policy, make_torso, save_numpy_policy
-from tfdpg.acting.outputs import GaussianOutput
+from tfdpg import networks
+from tfdpg.acting import load_numpy_policy, save_numpy_policy
 from tfdpg.exported import ExportError
+from tfdpg.networks import numpy_policy
+from tfdpg.networks.mlp import gaussian_output
 from tfdpg.spec import Spec
 
 OPTIONS = {
@@ -92,7 +94,9 @@ def test_numpy_needs_no_tensorflow(exported):
 
 def test_an_actor_is_read_as_it_was_written(tmp_path):
     spec = Spec(spaces.Box(-1, 1, (3,)), spaces.Box(-2, 1, (2,)))
-    actor = NumpyPolicy(spec, make_torso("mlp", (4,), "silu", "layer"), (1e-3, 5.0), GaussianOutput(spec, 0.3))
+    layers = {"hidden_units": (4,), "activation": "silu", "norm": "layer"}
+    pi = networks.mlp_actor(spec, **layers, normalizer=networks.Normalizer(), output=gaussian_output(spec, 0.3), seed=1)
+    actor = numpy_policy(spec, pi, None)
     actor.load(np.random.default_rng(0).normal(size=3 + 3 + 16 + 8 + 20).astype(np.float32) ** 2)
     save_numpy_policy(tmp_path / "policy.npz", actor)
     packed = spec.pack(np.random.default_rng(1).normal(size=(5, 3)))
