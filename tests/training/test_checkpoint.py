@@ -14,7 +14,7 @@ from tests.environments import Counter
 from tests.test_files import Disk
 from tfdpg import export, files
 from tfdpg.replay import segments
-from tfdpg.training.checkpoint import CheckpointError
+from tfdpg.training.checkpoints.checkpoint import CheckpointError
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 import tfdpg
 from tests.agents.roster import fit_briefly
 from tests.environments import Counter
-from tfdpg.training.env_runner import reset_seed
+from tfdpg.training.environment.env_runner import reset_seed
 
 
 class Fixed:

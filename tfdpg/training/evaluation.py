@@ -11,8 +11,8 @@ from tfdpg.arguments import positive_int, reject
 from tfdpg.environments import opened
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, stream
-from tfdpg.training.env_runner import EVALUATION, EnvRunner, Episode, reset_seed
-from tfdpg.training.finite import NO_REWARD, check_finite
+from tfdpg.training.environment.env_runner import EVALUATION, EnvRunner, Episode, reset_seed
+from tfdpg.training.environment.finite import NO_REWARD, check_finite
 
 
 @runtime_checkable

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,13 +12,12 @@ import tensorflow as tf
 
 from tfdpg.acting import RunningStatistics
 from tfdpg.networks import Normalizer, PolicyInference
-from tfdpg.replay import MinibatchBuilder, return_range
+from tfdpg.replay import MinibatchBuilder, ReplayBuffer, return_range
 from tfdpg.spec import Packed
-from tfdpg.training.divergence import divergence
-from tfdpg.training.epoch_metrics import EpochMetrics
-from tfdpg.training.normalization import update_statistics
-from tfdpg.training.schedule import Schedule
-from tfdpg.training.updates import LARGEST_CHUNK, CompiledUpdates, UpdateResult, should_use_xla
+from tfdpg.training.environment.schedule import Schedule
+from tfdpg.training.learning.divergence import divergence
+from tfdpg.training.learning.epoch_metrics import EpochMetrics
+from tfdpg.training.learning.updates import LARGEST_CHUNK, CompiledUpdates, UpdateResult, should_use_xla
 
 
 class Minibatches(Protocol):
@@ -216,3 +215,38 @@ class _LocalReplay:
 
     def return_range(self) -> tuple[float, float]:
         return return_range(self._agent.minibatch_builder.buffer, self._agent.minibatch_builder.gamma)
+
+
+def update_statistics(
+    buffer: ReplayBuffer, observation_statistics: RunningStatistics, normalizers: Sequence[Normalizer]
+) -> None:
+    """Adds the observations of the rows that are new since the last time, and writes mean and variance."""
+    first = max(observation_statistics.rows_seen, buffer.added - buffer.replay_size)
+    if first == buffer.added:
+        return
+    observation_statistics.update(buffer.observation(np.arange(first, buffer.added) % buffer.replay_size))
+    observation_statistics.set_rows_seen(buffer.added)
+    write_statistics(observation_statistics, normalizers)
+
+
+def write_statistics(observation_statistics: RunningStatistics, normalizers: Sequence[Normalizer]) -> None:
+    """Writes mean and variance into the networks."""
+    for normalizer in normalizers:
+        normalizer.mean.assign(observation_statistics.mean)
+        normalizer.variance.assign(observation_statistics.variance)
+
+
+def find_normalizers(networks: Iterable[keras.Model]) -> list[Normalizer]:
+    """The normalisers in some networks, each once."""
+    layers = [layer for network in networks for layer in network._flatten_layers()]
+    return list({id(layer): layer for layer in layers if isinstance(layer, Normalizer)}.values())
+
+
+def check_normalizers(normalizers: Iterable[Normalizer], features: int) -> None:
+    """Raise `ValueError` if a normaliser of a custom network does not receive all features of an observation."""
+    for normalizer in normalizers:
+        if normalizer.mean.shape != (features,):
+            raise ValueError(
+                f"The layer {normalizer.name!r}, a tfdpg.networks.Normalizer, must receive the {features} features of "
+                f"an observation, and nothing else: apply it before other layers. Received: {normalizer.mean.shape[0]}"
+            )

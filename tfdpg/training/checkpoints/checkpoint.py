@@ -22,8 +22,8 @@ import tensorflow as tf
 from tfdpg import files
 from tfdpg.replay import segments
 from tfdpg.spec import Spec
-from tfdpg.training.network_weights import check_finite
-from tfdpg.training.objects import from_json, to_json, untrusted
+from tfdpg.training.checkpoints.network_weights import check_finite
+from tfdpg.training.checkpoints.objects import from_json, to_json, untrusted
 from tfdpg.training.protocols import SavableAgent
 
 FORMAT = 4
