@@ -1,38 +1,35 @@
-"""Update phases: draw, update, and hand on what came out."""
+"""Update phases: sample minibatches, make updates, and pass their results on."""
 
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from tfdpg.acting import RunningStatistics
-from tfdpg.networks import Normalizer, PolicyInference
-from tfdpg.replay import MinibatchBuilder, ReplayBuffer, return_range
+from tfdpg.compat.keras import flatten_layers
+from tfdpg.networks import Normalizer
+from tfdpg.replay import return_range
 from tfdpg.spec import Packed
-from tfdpg.training.environment.schedule import Schedule
 from tfdpg.training.learning.divergence import divergence
-from tfdpg.training.learning.epoch_metrics import EpochMetrics
-from tfdpg.training.learning.updates import LARGEST_CHUNK, CompiledUpdates, UpdateResult, should_use_xla
+from tfdpg.training.learning.updates import LARGEST_CHUNK, CompiledUpdates, UpdateResult
 
 
 class Minibatches(Protocol):
-    """Where updates take their minibatches from."""
+    """Where an agent's minibatches come from: its own replay buffer, or replay shards in other processes."""
 
     def update_statistics(self) -> None:
-        """Brings the statistics of observations up to date with the rows, before a round of updates."""
+        """Update the observation statistics with the new rows, before an update phase."""
         ...
 
     def sample(self, update: int, count: int) -> Packed:
-        """The minibatches of the updates after the first `update`, packed, each array `[count, batch, width]`."""
+        """Sample packed minibatches, each array `[count, batch, width]`, for `count` updates after update `update`."""
         ...
 
     def update_priorities(self, errors: np.ndarray) -> None:
-        """Takes the TD errors of what was just drawn, `[count, batch]`."""
+        """Set priorities from the TD errors of the minibatches last sampled, `[count, batch]`."""
         ...
 
     def return_range(self) -> tuple[float, float]:
@@ -40,57 +37,23 @@ class Minibatches(Protocol):
         ...
 
 
-class RemoteReplay(Minibatches, Protocol):
-    """Of rows that the agent does not hold itself."""
-
-    def save(self, directory: Path) -> None:
-        """Writes the rows as `replay-*.npz`, for a checkpoint."""
-        ...
-
-    def on_saved(self, directory: Path) -> None:
-        """Is told where that checkpoint now is."""
-        ...
-
-
-class LearningAgent(Protocol):
-    """What learning asks of an agent; see `Agent` for the meaning."""
-
-    networks: dict[str, keras.Model]
-    metrics: tuple[str, ...]
-    counter: tf.Variable
-    batch_size: int
-    batch_elements: int
-    schedule: Schedule
-    actor: PolicyInference
-    minibatch_builder: MinibatchBuilder
-    epoch_metrics: EpochMetrics
-    normalizers: list[Normalizer]
-    observation_statistics: RunningStatistics | None
-
-    @property
-    def options(self) -> Any: ...
-    @property
-    def unpack(self) -> Callable[[tuple[tf.Tensor, ...]], Any]: ...
-    def update(self, batch: Any, counter: Any) -> dict[str, tf.Tensor]: ...
-
-
 class Learner:
-    """The learning rounds of an agent.
+    """Runs the update phases of an agent.
 
     Args:
         agent: the agent.
-        updates_per_phase: the updates of a usual update phase; None is what the schedule says.
+        updates_per_phase: the number of updates in a typical update phase; None takes it from the schedule.
         before: functions that run before each update phase. They receive the agent and its minibatches.
-        after: functions that run after each update phase. They receive the agent and what the phase logged.
+        after: functions that run after each update phase. They receive the agent and the logs of the phase.
 
     Attributes:
-        remote_replay: where minibatches come from while the rows are elsewhere; None is the agent's own replay.
+        remote_replay: the replay shards, while the agent's rows are in other processes; otherwise None.
         has_diverged: whether losses or weights were NaN or infinite after the last updates.
     """
 
     def __init__(
         self,
-        agent: LearningAgent,
+        agent: Any,
         updates_per_phase: int | None,
         before: Sequence[Callable[[Any, Minibatches], None]],
         after: Sequence[Callable[[Any, dict[str, float]], None]],
@@ -100,20 +63,20 @@ class Learner:
         self._before = before
         self._after = after
         self._local_replay = _LocalReplay(agent)
-        self.remote_replay: RemoteReplay | None = None
+        self.remote_replay: Any = None
         self.has_diverged = False
         self._updates: CompiledUpdates | None = None
 
     def run_update_phase(self, updates: int) -> dict[str, float]:
-        """Makes `updates` updates, at least one; returns the means of their metrics and `loss`.
+        """Make `updates` updates, at least one; return the means of their metrics and `loss`.
 
         Raises:
-            ValueError: there is nothing to learn from.
+            ValueError: the replay buffer holds no transition.
             FloatingPointError: losses or weights became NaN or infinite.
         """
         agent = self._agent
-        minibatches = self.remote_replay or self._local_replay
-        updates_before = int(self._agent.counter)
+        minibatches: Minibatches = self.remote_replay or self._local_replay
+        updates_before = agent.updates
         minibatches.update_statistics()
         for prepare in self._before:
             prepare(agent, minibatches)
@@ -129,15 +92,20 @@ class Learner:
         return logs
 
     def update_on_batch(self, packed: Packed) -> dict[str, float]:
-        """One update on a packed minibatch `[1, batch, ...]`; returns its metrics and `loss`."""
-        updates_before = int(self._agent.counter)
+        """Make one update on a packed minibatch, `[1, batch, ...]`; return its metrics and `loss`."""
+        updates_before = self._agent.updates
         for prepare in self._before:
             prepare(self._agent, self._local_replay)
         return self._finish_updates(self._compiled(1, lambda done, count: packed), updates_before)
 
     @contextlib.contextmanager
-    def draw_from(self, minibatches: RemoteReplay) -> Iterator[None]:
-        """Draws from there for a while."""
+    def draw_from(self, minibatches: Any) -> Iterator[None]:
+        """Sample from replay shards inside the context.
+
+        Args:
+            minibatches: `Minibatches` that can also save their rows for a checkpoint (`save(directory)`) and receive
+                the directory of the finished checkpoint (`on_saved(directory)`).
+        """
         self.remote_replay = minibatches
         try:
             yield
@@ -145,7 +113,7 @@ class Learner:
             self.remote_replay = None
 
     def set_updates_per_phase(self, updates: int) -> None:
-        """Is told how many updates a round may have, before the first one."""
+        """Set the number of updates in a typical update phase; ignored after the first update."""
         if self._updates is None:
             self._updates_per_phase = updates
 
@@ -156,32 +124,16 @@ class Learner:
 
     @property
     def _compiled(self) -> CompiledUpdates:
-        """The agent's updates, to be compiled at the first call."""
-        agent = self._agent
-        options = self._agent.options
+        """The agent's updates, compiled at the first call."""
         if self._updates is None:
-            num_envs = max(1, agent.schedule.num_envs)
-            updates_per_phase = (
-                self._updates_per_phase or (agent.schedule.updates_per_phase or LARGEST_CHUNK) * num_envs
-            )
-            jit = not options.run_eagerly and options.jit_compile
-            self._updates = CompiledUpdates(
-                agent.update,
-                agent.unpack,
-                agent.counter,
-                metrics=agent.metrics,
-                chunk=min(LARGEST_CHUNK, updates_per_phase),
-                batch_elements=agent.batch_elements,
-                networks=agent.networks,
-                acting=agent.actor.weights_from,
-                jit_compile=should_use_xla(list(agent.networks.values())) if jit == "auto" else bool(jit),
-                run_eagerly=options.run_eagerly,
-                device=options.device,
-            )
+            schedule = self._agent.schedule
+            num_envs = max(1, schedule.num_envs)
+            updates = self._updates_per_phase or (schedule.updates_per_phase or LARGEST_CHUNK) * num_envs
+            self._updates = CompiledUpdates(self._agent, min(LARGEST_CHUNK, updates))
         return self._updates
 
     def _finish_updates(self, result: UpdateResult, updates_before: int) -> dict[str, float]:
-        """Hands on what updates after the first `made` gave."""
+        """Pass weights to the actor and metrics to the epoch, or raise the error of updates that diverged."""
         agent = self._agent
         logs = {}
         if not result.nonfinite:
@@ -195,16 +147,23 @@ class Learner:
 
 
 class _LocalReplay:
-    """Minibatches of the agent's own replay."""
+    """Minibatches from the agent's own replay buffer."""
 
-    def __init__(self, agent: LearningAgent):
+    def __init__(self, agent: Any):
         self._agent = agent
         self._rows = np.empty((0, agent.batch_size), np.int64)
 
     def update_statistics(self) -> None:
         agent = self._agent
-        if agent.observation_statistics is not None:
-            update_statistics(agent.minibatch_builder.buffer, agent.observation_statistics, agent.normalizers)
+        statistics = agent.observation_statistics
+        if statistics is None:
+            return
+        buffer = agent.minibatch_builder.buffer
+        first = max(statistics.rows_seen, buffer.added - buffer.replay_size)
+        if first < buffer.added:
+            statistics.update(buffer.observation(np.arange(first, buffer.added) % buffer.replay_size))
+            statistics.set_rows_seen(buffer.added)
+            write_statistics(statistics, agent.normalizers)
 
     def sample(self, update: int, count: int) -> Packed:
         packed, self._rows = self._agent.minibatch_builder(update, count)
@@ -217,28 +176,16 @@ class _LocalReplay:
         return return_range(self._agent.minibatch_builder.buffer, self._agent.minibatch_builder.gamma)
 
 
-def update_statistics(
-    buffer: ReplayBuffer, observation_statistics: RunningStatistics, normalizers: Sequence[Normalizer]
-) -> None:
-    """Adds the observations of the rows that are new since the last time, and writes mean and variance."""
-    first = max(observation_statistics.rows_seen, buffer.added - buffer.replay_size)
-    if first == buffer.added:
-        return
-    observation_statistics.update(buffer.observation(np.arange(first, buffer.added) % buffer.replay_size))
-    observation_statistics.set_rows_seen(buffer.added)
-    write_statistics(observation_statistics, normalizers)
-
-
-def write_statistics(observation_statistics: RunningStatistics, normalizers: Sequence[Normalizer]) -> None:
-    """Writes mean and variance into the networks."""
+def write_statistics(statistics: RunningStatistics, normalizers: Iterable[Normalizer]) -> None:
+    """Write the mean and variance of observations into the networks."""
     for normalizer in normalizers:
-        normalizer.mean.assign(observation_statistics.mean)
-        normalizer.variance.assign(observation_statistics.variance)
+        normalizer.mean.assign(statistics.mean)
+        normalizer.variance.assign(statistics.variance)
 
 
 def find_normalizers(networks: Iterable[keras.Model]) -> list[Normalizer]:
-    """The normalisers in some networks, each once."""
-    layers = [layer for network in networks for layer in network._flatten_layers()]
+    """Return the normalisation layers of networks, each once."""
+    layers = [layer for network in networks for layer in flatten_layers(network)]
     return list({id(layer): layer for layer in layers if isinstance(layer, Normalizer)}.values())
 
 
