@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from tfdpg import cli, export
-from tfdpg.training.step_file import read_step_file
+from tfdpg.training.callbacks import read_step_file
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 TIMES = ("steps_per_second", "Time")

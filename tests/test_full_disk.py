@@ -16,7 +16,7 @@ from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tests.full_disk import TRAIN
 from tfdpg import DDPG, files
-from tfdpg.training import checkpoint
+from tfdpg.training.checkpoints import checkpoint
 
 ROOT = Path(__file__).parents[1]
 KILOBYTES = 20, 44, 100, 260, 700, 1500

@@ -34,10 +34,18 @@ from tfdpg.environments import check_followed, check_trusted, make, make_envs
 from tfdpg.options import Structural
 from tfdpg.run_options import OBJECTS, RunConfig, read_config, resume_command, train_command
 from tfdpg.spec import Spec
-from tfdpg.training.callbacks import Checkpoint, EpochLogger, ExportBest, ProgressLogger, ScalarWriter, StopAtReturn
-from tfdpg.training.checkpoint import CheckpointError
+from tfdpg.training.callbacks import (
+    Checkpoint,
+    EpochLogger,
+    ExportBest,
+    ProgressLogger,
+    ScalarWriter,
+    StepFile,
+    StopAtReturn,
+    read_step_file,
+)
+from tfdpg.training.checkpoints.checkpoint import CheckpointError
 from tfdpg.training.evaluation import PolicyLike, evaluate
-from tfdpg.training.step_file import StepFile, read_step_file
 
 
 def start(directory: Path, config: RunConfig, overwrite: bool = False) -> None:

@@ -16,7 +16,7 @@ from tests.environments import Counter, Identity
 from tests.losses.test_distributional import slow_projection
 from tfdpg.networks import Categorical, Mixture, head_of
 from tfdpg.replay import TransitionLayout, return_range
-from tfdpg.training.support_range import FIRST_UPDATES, warn_of_edges
+from tfdpg.training.learning.support_range import FIRST_UPDATES, warn_of_edges
 
 ATOMS = np.linspace(-2, 2, 5)
 KERNEL = np.array([[0.2, -0.1, 0.4, 0.3, -0.5], [0.1, 0.3, -0.2, 0.6, 0.2]], np.float32)

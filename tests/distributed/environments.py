@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.environments import Counter
 from tests.misbehaving import Misbehaving
-from tfdpg.training.env_runner import TRAINING, reset_seed
+from tfdpg.training.environment.env_runner import TRAINING, reset_seed
 
 
 def counter():

@@ -20,7 +20,7 @@ from tests.environments import Counter
 from tfdpg import distributed, export
 from tfdpg.distributed import liveness, worker_pool
 from tfdpg.replay.buffer import NONE
-from tfdpg.training.step_file import read_step_file
+from tfdpg.training.callbacks import read_step_file
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Ray cluster at .* has no token authentication")
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdpg.distributed.rates import RateLimiter, proportional_updates, scheduled_rate, scheduled_updates
-from tfdpg.training.schedule import Schedule
+from tfdpg.training.environment.schedule import Schedule
 
 
 def schedule(**changes):

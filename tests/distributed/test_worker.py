@@ -10,7 +10,7 @@ from tfdpg.acting import BehaviourPolicy
 from tfdpg.distributed.chunks import RolloutRequest
 from tfdpg.distributed.worker import Worker
 from tfdpg.exploration import noisy_actions
-from tfdpg.training.env_runner import TRAINING, reset_seed
+from tfdpg.training.environment.env_runner import TRAINING, reset_seed
 
 ENV = Counter(length=3)
 SPEC = Spec.of(ENV)

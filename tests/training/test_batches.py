@@ -8,7 +8,7 @@ from tests.replay.test_sequences import buffer_of
 from tfdpg import Spec
 from tfdpg.acting import RecurrentSpec
 from tfdpg.replay import SequenceLayout, gather_sequences
-from tfdpg.training.batches import pack_sequences
+from tfdpg.training.learning.batches import pack_sequences
 
 IMAGE = spaces.Box(0, 255, (2, 3), np.uint8)
 REAL = spaces.Box(-9, 9, (2,))

@@ -14,7 +14,7 @@ from tests.environments import Counter
 from tests.test_files import Disk
 from tfdpg import export, files
 from tfdpg.replay import segments
-from tfdpg.training.checkpoint import CheckpointError
+from tfdpg.training.checkpoints.checkpoint import CheckpointError
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_weights_that_are_no_numbers_are_not_saved(agent, tmp_path):
 def test_a_save_that_was_killed_between_its_renames_is_found_and_tidied(saved, tmp_path):
     (tmp_path / "agent").rename(tmp_path / ".agent.tfdpg-old")
     (tmp_path / ".tfdpg-scratch-killed").mkdir()
-    with pytest.warns(UserWarning, match="was cut short; the agent that was there before is loaded"):
+    with pytest.warns(UserWarning, match="was interrupted; the agent saved there"):
         again = tfdpg.load_agent(saved)
     again.save(tmp_path / "agent")
     again.save(tmp_path / "other")

@@ -12,9 +12,9 @@ from tests.agents.roster import EAGER, SMALL, fit_briefly
 from tests.broken import Mixed
 from tests.environments import Counter
 from tests.misbehaving import Misbehaving
-from tfdpg.training.divergence import divergence
-from tfdpg.training.finite import NO_REWARD, check_finite
-from tfdpg.training.updates import UpdateResult
+from tfdpg.training.environment.finite import NO_REWARD, check_finite
+from tfdpg.training.learning.divergence import divergence
+from tfdpg.training.learning.updates import UpdateResult
 
 NO_UPDATE = SMALL | EAGER | {"update_after": 1000}
 

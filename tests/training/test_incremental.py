@@ -19,7 +19,7 @@ from tests.training.saving import digest
 from tfdpg import export
 from tfdpg.replay import ReplayBuffer, segments
 from tfdpg.replay.buffer import NONE
-from tfdpg.training.datasets import load_into
+from tfdpg.training.data.datasets import load_into
 
 
 @pytest.fixture(autouse=True)

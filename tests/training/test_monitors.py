@@ -8,7 +8,7 @@ from tests.agents.roster import SMALL
 from tests.environments import Counter
 from tests.training.test_callbacks import fit
 from tfdpg.training.callbacks import StopAtReturn
-from tfdpg.training.monitors import prepare
+from tfdpg.training.callbacks.monitors import prepare
 
 
 @pytest.mark.parametrize("monitor, mode", [("val_return", "max"), ("return_min", "max"), ("td_error", "min")])

@@ -15,7 +15,7 @@ from tests.environments import Counter
 from tfdpg.replay import ReplayBuffer, gather_transitions
 from tfdpg.replay.buffer import NONE
 from tfdpg.replay.segments import as_one_segment
-from tfdpg.training.datasets import load_into
+from tfdpg.training.data.datasets import load_into
 
 SPEC = tfdpg.Spec.of(Counter())
 

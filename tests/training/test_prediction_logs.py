@@ -11,8 +11,8 @@ from tests.environments import Counter
 from tests.training.serving_logs import Client, log_of, write
 from tfdpg.replay import ReplayBuffer, gather_transitions
 from tfdpg.replay.buffer import NONE
-from tfdpg.training.datasets import load_into
-from tfdpg.training.prediction_logs import read_prediction_logs
+from tfdpg.training.data.datasets import load_into
+from tfdpg.training.data.prediction_logs import read_prediction_logs
 
 SPEC = tfdpg.Spec.of(Counter())
 

@@ -12,9 +12,9 @@ from tests.environments import Counter
 from tests.recurrent_policies import counting_policy
 from tfdpg.replay import ReplayBuffer
 from tfdpg.replay.segments import as_one_segment
-from tfdpg.training.collector import Collector
+from tfdpg.training.environment.collector import Collector
+from tfdpg.training.environment.schedule import Schedule
 from tfdpg.training.evaluation import EvaluationPolicy
-from tfdpg.training.schedule import Schedule
 
 SPEC = tfdpg.Spec.of(Counter())
 

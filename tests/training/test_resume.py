@@ -13,8 +13,8 @@ import tfdpg
 from tests.agents.roster import ACER, SMALL, fit_briefly
 from tests.environments import Counter, RandomWalk
 from tfdpg.replay import segments
-from tfdpg.training.checkpoint import _arrays, _replay
-from tfdpg.training.env_runner import TRAINING, reset_seed
+from tfdpg.training.checkpoints.checkpoint import _arrays, _replay
+from tfdpg.training.environment.env_runner import TRAINING, reset_seed
 
 ENV_FNS = [lambda length=length: RandomWalk(length) for length in (30, 41, 57)]
 SCHEDULE = {"epochs": 3, "steps_per_epoch": 90, "max_ep_len": 50, "verbose": 0}

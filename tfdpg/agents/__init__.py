@@ -39,15 +39,15 @@ def load_agent(directory: str | Path, env: Any = None, *, trusted: bool = False,
 
     Raises:
         FileNotFoundError: there is no saved agent.
-        tfdpg.training.checkpoint.CheckpointError: a file is damaged, missing or of another checkpoint.
+        tfdpg.training.checkpoints.checkpoint.CheckpointError: a file is damaged, missing or of another checkpoint.
         ValueError: the spaces of `env` are not the agent's; a change that is structural or no argument; or
             something that could not be saved, or is not trusted, is not given again.
     """
     from tfdpg.agents.options import OPTIONS
     from tfdpg.hints import did_you_mean
     from tfdpg.options import Structural, Unsaved, options_of
-    from tfdpg.training import checkpoint
-    from tfdpg.training.objects import why_missing
+    from tfdpg.training.checkpoints import checkpoint
+    from tfdpg.training.checkpoints.objects import why_missing
 
     saved = checkpoint.read(directory, changes.get("device"), trusted)
     if env is not None:

@@ -36,8 +36,8 @@ from tfdpg.networks import (
 from tfdpg.options import takes_options
 from tfdpg.replay import ReplayBuffer, window_minibatches
 from tfdpg.spec import Spec
-from tfdpg.training.batches import pack_windows
-from tfdpg.training.schedule import Schedule
+from tfdpg.training.environment.schedule import Schedule
+from tfdpg.training.learning.batches import pack_windows
 
 METRICS = "loss_q", "loss_pi", "q1", "v", "entropy", "kl", "td_error"
 

@@ -20,12 +20,12 @@ from tfdpg.hints import ATTRIBUTES, missing_attribute, refuse_positional_updates
 from tfdpg.networks import PolicyInference, numpy_policy
 from tfdpg.options import BuiltIn, Unsaved, takes_options
 from tfdpg.spec import Spec
-from tfdpg.training import checkpoint, evaluation, loop, network_weights, offline
-from tfdpg.training.collector import Collector
-from tfdpg.training.env_runner import environment_of
-from tfdpg.training.epoch_metrics import EpochMetrics
-from tfdpg.training.learner import Learner
-from tfdpg.training.normalization import check_normalizers, find_normalizers
+from tfdpg.training import evaluation, loop
+from tfdpg.training.checkpoints import checkpoint, network_weights
+from tfdpg.training.environment.collector import Collector
+from tfdpg.training.environment.env_runner import environment_of
+from tfdpg.training.learning.epoch_metrics import EpochMetrics
+from tfdpg.training.learning.learner import Learner, check_normalizers, find_normalizers
 from tfdpg.training.options import FitOptions, TrainingOptions
 
 
@@ -226,7 +226,8 @@ class Agent(metaclass=_AgentType):
 
         Args:
             batch: a dict of arrays, a row for each of `batch_size` transitions, with the names of `fit_offline`, and
-                `weights` and `discounts` if so wanted; or sequences, or ACER's windows: see `tfdpg.training.batches`.
+                `weights` and `discounts` if so wanted; or sequences, or ACER's windows: see
+                `tfdpg.training.learning.batches`.
 
         Returns:
             The update's metrics and `loss`.
@@ -261,7 +262,7 @@ class Agent(metaclass=_AgentType):
 
         Args:
             data: a dict of arrays, an `.npz`, a directory that a recorder wrote, a saved agent or a Minari data set
-                (see `tfdpg.training.datasets.load_into`); None trains on what the replay holds.
+                (see `tfdpg.training.data.datasets.load_into`); None trains on what the replay holds.
             options: keyword arguments.
 
         Returns:
@@ -270,7 +271,7 @@ class Agent(metaclass=_AgentType):
         Raises:
             ValueError: data of other shapes than the agent's spaces, or not finite.
         """
-        return offline.fit_offline(self, data, options)
+        return loop.fit_offline(self, data, options)
 
     def evaluate(
         self,

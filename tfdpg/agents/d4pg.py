@@ -22,7 +22,7 @@ from tfdpg.losses import td_target
 from tfdpg.networks import Batch, Categorical, Head, HeadOptions, Mixture, Value, head_of
 from tfdpg.options import takes_options
 from tfdpg.spec import Spec
-from tfdpg.training.support_range import choose_support, follow_returns, warn_of_edges
+from tfdpg.training.learning.support_range import choose_support, follow_returns, warn_of_edges
 
 METRICS = "loss_q", "loss_pi", "q1", "q2", "td_error"
 DEFAULT_SUPPORT = -149.5, 150.5

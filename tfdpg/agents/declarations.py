@@ -28,8 +28,8 @@ from tfdpg.networks import (
 from tfdpg.options import BuiltIn
 from tfdpg.replay import Recorder, ReplayBuffer, sequence_minibatches, transition_minibatches
 from tfdpg.spec import Spec
-from tfdpg.training.batches import pack_sequences, pack_transitions
-from tfdpg.training.schedule import Schedule
+from tfdpg.training.environment.schedule import Schedule
+from tfdpg.training.learning.batches import pack_sequences, pack_transitions
 
 
 def deterministic(

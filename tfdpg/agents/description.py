@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfdpg.options import options_of
 from tfdpg.ranges import KerasCell
-from tfdpg.training.objects import to_json
+from tfdpg.training.checkpoints.objects import to_json
 
 if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent

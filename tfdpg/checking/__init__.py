@@ -15,7 +15,7 @@ from tfdpg.checking.report import Fact, report
 from tfdpg.checking.spaces import findings_from, space_facts
 from tfdpg.environments import make_unchecked
 from tfdpg.findings import Finding, normalizers
-from tfdpg.training.env_runner import check_partial_reset
+from tfdpg.training.environment.env_runner import check_partial_reset
 
 __all__ = ["Finding", "check"]
 

@@ -1,10 +1,16 @@
 """Private interfaces of Keras. Written for Keras 3.15.
 
-Without them, nothing tells users that a custom policy cannot reach the bounds of the action space.
+Without them, nothing tells users that a custom policy cannot reach the bounds of the action space, and normalisation
+layers and convolutions of networks are not found.
 """
 
 from collections.abc import Iterator
 from typing import Any
+
+
+def flatten_layers(model: Any) -> list[Any]:
+    """Return a model and all layers in it, also those inside of nested models and of wrappers."""
+    return list(model._flatten_layers())
 
 
 def producer(tensor: Any) -> tuple[Any, list[Any]]:

@@ -19,11 +19,11 @@ from tfdpg.distributed.processes import connected, unwrapped_ray_errors
 from tfdpg.distributed.rates import RateLimiter, proportional_updates, scheduled_rate, scheduled_updates
 from tfdpg.distributed.storage import Storage, storage
 from tfdpg.distributed.worker_pool import REQUESTS_PER_WORKER, WorkerPool
-from tfdpg.training.env_runner import Episode
+from tfdpg.training.environment.env_runner import Episode
 from tfdpg.training.evaluation import summarise
 from tfdpg.training.interrupt import Interrupt, deferred_signals
+from tfdpg.training.learning.updates import LARGEST_CHUNK
 from tfdpg.training.loop import STEP_LOGS, TrainingRun, check_environments, with_environment
-from tfdpg.training.updates import LARGEST_CHUNK
 
 MAX_WAIT = 0.2
 """Seconds to wait for a chunk at most before it is looked whether there was a signal to end."""

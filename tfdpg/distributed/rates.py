@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from tfdpg.replay import Sampler
-from tfdpg.training.schedule import Schedule
+from tfdpg.training.environment.schedule import Schedule
 
 
 class RateLimiter:

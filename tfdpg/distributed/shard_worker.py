@@ -9,7 +9,7 @@ from tfdpg.distributed.processes import retry_while_lost
 from tfdpg.distributed.replay_shard import StoredReply
 from tfdpg.distributed.worker import Worker
 from tfdpg.spec import Spec
-from tfdpg.training.finite import check_finite
+from tfdpg.training.environment.finite import check_finite
 
 
 class ShardWorker:

@@ -21,8 +21,8 @@ from tfdpg.distributed.processes import FIRST_RETRY_DELAY, PROCESS_LOST_ERRORS, 
 from tfdpg.distributed.replay_shard import ReplayShard, SampledBlock, StoreAck, StoredReply, split_buffer
 from tfdpg.distributed.shard_worker import ShardWorker
 from tfdpg.spec import Packed
-from tfdpg.training.normalization import write_statistics
-from tfdpg.training.updates import LARGEST_CHUNK as BLOCK_SIZE
+from tfdpg.training.learning.learner import write_statistics
+from tfdpg.training.learning.updates import LARGEST_CHUNK as BLOCK_SIZE
 
 RETRY_INTERVAL = 0.05
 """Seconds to wait where no shard can be drawn from."""

@@ -13,7 +13,7 @@ from tfdpg.distributed.chunks import Chunk, RolloutRequest, Summary
 from tfdpg.replay import TimeSteps
 from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, stream
-from tfdpg.training.env_runner import TRAINING, EnvRunner, reset_seed
+from tfdpg.training.environment.env_runner import TRAINING, EnvRunner, reset_seed
 
 
 class Worker:

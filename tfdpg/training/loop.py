@@ -12,13 +12,15 @@ import numpy as np
 
 from tfdpg.environments import opened
 from tfdpg.findings import warn_of_normalizers, warn_of_observations
-from tfdpg.training.env_runner import EnvRunner, Episode
-from tfdpg.training.env_timeout import check_processes, env_timeout
+from tfdpg.training.callbacks.monitors import as_callback_list, prepare
+from tfdpg.training.callbacks.progress import ProgressBar, resolve
+from tfdpg.training.data.datasets import load_into
+from tfdpg.training.environment.env_runner import EnvRunner, Episode
+from tfdpg.training.environment.env_timeout import check_processes, env_timeout
 from tfdpg.training.evaluation import summarise
 from tfdpg.training.interrupt import Interrupt, deferred_signals
-from tfdpg.training.monitors import as_callback_list, prepare
+from tfdpg.training.learning.updates import LARGEST_CHUNK
 from tfdpg.training.options import FitOptions, TrainingOptions
-from tfdpg.training.progress import ProgressBar, resolve
 from tfdpg.training.protocols import TrainableAgent
 from tfdpg.training.training_warnings import TrainingWarnings, actions_at_bounds
 
@@ -45,6 +47,38 @@ def fit(agent: TrainableAgent, env: Any, options: FitOptions) -> keras.callbacks
             finally:
                 agent.schedule.plan(None)
                 agent.collector.flush()
+    return training.history
+
+
+def fit_offline(agent: TrainableAgent, data: Any, options: TrainingOptions) -> keras.callbacks.History:
+    """See `Agent.fit_offline`. Ctrl-C ends training between two rounds, as in `fit`, whose count of epochs goes on."""
+    with with_environment(options) as options:
+        return _fit_offline(agent, data, options)
+
+
+def _fit_offline(agent: TrainableAgent, data: Any, options: TrainingOptions) -> keras.callbacks.History:
+    check_environments(agent, options.validation_env)
+    agent.collector.close_episodes()
+    if data is not None:
+        load_into(agent.replay, data)
+    training = TrainingRun(agent, options, agent.epoch + options.epochs, ("updates", "updates_per_second"))
+    with deferred_signals() as interrupted:
+
+        def train_epoch(epoch: int) -> dict[str, float]:
+            agent.epoch_metrics.reset()
+            began = time.perf_counter()
+            done = 0
+            steps = options.steps_per_epoch
+            while done < steps and not (agent.stop_training or interrupted.is_set()):
+                training.callbacks.on_train_batch_begin(done)
+                count = min(LARGEST_CHUNK, steps - done)
+                logs = agent.learn(updates=count) | {"updates": agent.updates}
+                done += count
+                training.callbacks.on_train_batch_end(done - 1, logs)
+            speed = done / (time.perf_counter() - began)
+            return agent.epoch_metrics.summary() | {"updates": agent.updates, "updates_per_second": speed}
+
+        training.run(interrupted, agent.epoch, train_epoch)
     return training.history
 
 

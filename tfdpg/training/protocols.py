@@ -9,10 +9,10 @@ from tfdpg.acting import BehaviourPolicy, RunningStatistics
 from tfdpg.networks import PolicyInference
 from tfdpg.replay import MinibatchBuilder, ReplayBuffer
 from tfdpg.spec import Spec
-from tfdpg.training.collector import Collector
-from tfdpg.training.epoch_metrics import EpochMetrics
-from tfdpg.training.learner import Learner
-from tfdpg.training.schedule import Schedule
+from tfdpg.training.environment.collector import Collector
+from tfdpg.training.environment.schedule import Schedule
+from tfdpg.training.learning.epoch_metrics import EpochMetrics
+from tfdpg.training.learning.learner import Learner
 
 
 class TrainableAgent(Protocol):

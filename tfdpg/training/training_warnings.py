@@ -4,7 +4,7 @@ import numpy as np
 
 from tfdpg.arguments import warn
 from tfdpg.options import options_of
-from tfdpg.training.env_runner import EnvRunner
+from tfdpg.training.environment.env_runner import EnvRunner
 from tfdpg.training.options import FitOptions
 from tfdpg.training.protocols import TrainableAgent
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdpg.training.epoch_metrics import DELAYED_METRICS
-from tfdpg.training.updates import UpdateResult
+from tfdpg.training.learning.epoch_metrics import DELAYED_METRICS
+from tfdpg.training.learning.updates import UpdateResult
 
 REMEDIES = (
     "Lower the learning rates, clip gradients (`clip_norm`), scale rewards to about 1 (`reward_shaper`), or look for "

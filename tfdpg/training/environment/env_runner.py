@@ -15,8 +15,15 @@ from gymnasium.vector.async_vector_env import AsyncState
 
 from tfdpg.findings import malformed, malformed_reset
 from tfdpg.spec import Packed, Spec
-from tfdpg.training.env_timeout import check_processes, terminate_processes
-from tfdpg.training.step_parsing import API, batched, failed_env_index, is_parse_error, parse_step, parse_vector_step
+from tfdpg.training.environment.env_timeout import check_processes, terminate_processes
+from tfdpg.training.environment.step_parsing import (
+    API,
+    batched,
+    failed_env_index,
+    is_parse_error,
+    parse_step,
+    parse_vector_step,
+)
 
 ResetSeed = Callable[[int], int]
 """From a lane to the seed of its next episode."""

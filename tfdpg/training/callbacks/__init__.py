@@ -1,6 +1,6 @@
 """Keras callbacks, where Keras has none.
 
-Keras' own callbacks work with `Agent.fit`; see `tfdpg.training.monitors` for those that cannot.
+Keras' own callbacks work with `Agent.fit`; see `tfdpg.training.callbacks.monitors` for those that cannot.
 """
 
 import csv
@@ -17,7 +17,7 @@ import numpy as np
 
 from tfdpg import export, files
 from tfdpg.arguments import positive_int
-from tfdpg.training.scalars import ScalarWriter
+from tfdpg.training.callbacks.scalars import ScalarWriter
 
 __all__ = ["Checkpoint", "EpochLogger", "ExportBest", "ScalarWriter", "StopAtReturn"]
 
@@ -289,6 +289,36 @@ class EpochLogger(_AgentCallback):
     def _write(self, row: Iterable[Any], mode: str) -> None:
         with files.writing(self.filename), open(self.filename, mode, newline="") as file:
             csv.writer(file, delimiter="\t", lineterminator="\n").writerow(row)
+
+
+class StepFile(_AgentCallback):
+    """Keeps the agent's environment steps in a file of eight bytes, written with each learning round.
+
+    The file is mapped to memory: writing to it costs nothing, and the system keeps it when the process is killed.
+
+    Args:
+        filename: the file.
+    """
+
+    def __init__(self, filename: str | Path):
+        super().__init__()
+        self.filename = Path(filename)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Makes the file, in place of one that is there: writing into that one could change a copy of the run."""
+        with files.writing(self.filename), files.replacing(self.filename) as file:
+            file.write(np.int64(self.agent.env_steps).tobytes())
+            file.flush()
+            self._steps = np.memmap(file, np.int64, "r+", shape=(1,))
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Writes the steps."""
+        self._steps[0] = self.agent.env_steps
+
+
+def read_step_file(filename: Path) -> int:
+    """What `StepFile` wrote; 0 where it wrote nothing, or was cut."""
+    return int(sum(np.fromfile(filename, np.int64, count=1))) if filename.exists() else 0
 
 
 def __dir__() -> list[str]:

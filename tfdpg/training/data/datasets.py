@@ -11,9 +11,9 @@ from tfdpg.arguments import reject
 from tfdpg.replay import ReplayBuffer, segments
 from tfdpg.replay.segments import drop_outgoing_links
 from tfdpg.spec import Spec
-from tfdpg.training.checkpoint import is_saved, read_rows, replay_files
-from tfdpg.training.finite import entry_name
-from tfdpg.training.prediction_logs import by_client, read_prediction_logs
+from tfdpg.training.checkpoints.checkpoint import is_saved, read_rows, replay_files
+from tfdpg.training.data.prediction_logs import by_client, read_prediction_logs
+from tfdpg.training.environment.finite import entry_name
 
 ARRAY_ALIASES = {
     "terminations": ("terminations", "terminated", "terminals"),

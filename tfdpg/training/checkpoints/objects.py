@@ -1,8 +1,7 @@
-"""Arguments that are objects, as JSON: optimizers and cells by their configuration, callables by their import path."""
+"""Arguments that are objects, as JSON: optimizers and cells as configurations, callables as import paths."""
 
 import dataclasses
 import importlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,11 @@ import keras
 import numpy as np
 
 SCHEDULES = ("tfdpg.exploration:Linear", "tfdpg.exploration:Decay")
-"""The objects that any file may name."""
+"""The objects that are imported also if the file that names them is not trusted."""
 
 
 def to_json(value: Any) -> Any:
-    """An argument as a JSON value that `from_json` turns back; callables without an import path as `{"lost": ...}`."""
+    """Convert an argument to JSON; a callable without an import path becomes `{"lost": ...}`."""
     if isinstance(value, keras.optimizers.Optimizer):
         return {"optimizer": keras.optimizers.serialize(value)}
     if isinstance(value, keras.layers.Layer):
@@ -35,12 +34,12 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any, trusted: bool) -> Any:
-    """The argument that `to_json` was given, lists as tuples.
+    """Return the argument that `to_json` converted; lists become tuples.
 
     Args:
-        value: what it gave, or what somebody else wrote.
-        trusted: whether to import what the value names. Otherwise there are tfdpg's own schedules and what Keras
-            deserialises safely; the rest is `untrusted`.
+        value: the JSON value, possibly from an untrusted file.
+        trusted: whether to import the objects that the value names. Otherwise only tfdpg's own schedules and objects
+            that Keras deserialises safely are created; others become `untrusted`.
     """
     match value:
         case {"optimizer": config}:
@@ -48,9 +47,12 @@ def from_json(value: Any, trusted: bool) -> Any:
         case {"layer": config}:
             return keras.saving.deserialize_keras_object(config)
         case {"object": str(path), "fields": dict(fields)} if trusted or path in SCHEDULES:
-            return _import(path, lambda kind: kind(**{name: from_json(part, trusted) for name, part in fields.items()}))
+            kind = _import_or_lost(path)
+            if isinstance(kind, dict):
+                return kind
+            return kind(**{name: from_json(part, trusted) for name, part in fields.items()})
         case {"callable": str(path)} if trusted:
-            return _import(path, lambda function: function)
+            return _import_or_lost(path)
         case {"object": path} | {"callable": path}:
             return untrusted(path)
         case list():
@@ -59,12 +61,12 @@ def from_json(value: Any, trusted: bool) -> Any:
 
 
 def untrusted(value: Any) -> dict[str, Any]:
-    """Stands for an argument that is not taken from a file without being trusted."""
+    """Return the placeholder for an argument that is used only if the file is trusted."""
     return {"untrusted": value}
 
 
 def why_missing(value: Any) -> str | None:
-    """Why an argument did not come back; None where it did."""
+    """Return why `from_json` did not restore an argument; None if it did."""
     match value:
         case {"lost": thing}:
             return f"could not be saved or found again ({thing}), having no import path"
@@ -73,16 +75,15 @@ def why_missing(value: Any) -> str | None:
     return None
 
 
-def _import(path: str, make: Callable[[Any], Any]) -> Any:
+def _import_or_lost(path: str) -> Any:
     try:
-        thing = _imported(path)
+        return _imported(path)
     except (ImportError, AttributeError):
         return {"lost": path}
-    return make(thing)
 
 
 def _path(thing: Any) -> str | None:
-    """module:name of what can be imported again; None for lambdas, local functions and other objects."""
+    """Return `module:name` of an object; None for lambdas, local functions and others that cannot be imported."""
     module = getattr(thing, "__module__", None)
     name = getattr(thing, "__qualname__", None)
     if module is None or name is None or module == "__main__":

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tfdpg.arguments import natural
-from tfdpg.training.env_runner import Episode
+from tfdpg.training.environment.env_runner import Episode
 
 SPREAD_METRICS = ("q1", "q2")
 """Metrics whose standard deviation and extremes are logged beside the mean."""

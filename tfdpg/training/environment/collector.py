@@ -10,9 +10,9 @@ from tfdpg.arguments import reject
 from tfdpg.replay import Recorder, ReplayBuffer, TimeSteps
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, stream
-from tfdpg.training.env_runner import TRAINING, OpenEpisode, reset_seed
-from tfdpg.training.finite import NO_REWARD, check_finite, float32_rewards
-from tfdpg.training.schedule import Schedule
+from tfdpg.training.environment.env_runner import TRAINING, OpenEpisode, reset_seed
+from tfdpg.training.environment.finite import NO_REWARD, check_finite, float32_rewards
+from tfdpg.training.environment.schedule import Schedule
 
 RewardShaper = Callable[[np.ndarray, int, int | None], Any]
 """From rewards `[num_envs]`, the environment step and the number of all steps (None if unknown) to what is stored."""

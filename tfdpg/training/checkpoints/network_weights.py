@@ -1,5 +1,6 @@
-"""The weights of several networks: in files, in lists, and whether they are numbers."""
+"""The weights of several networks: files of weights, setting them, and checking that they are finite."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tfdpg import files
 
 
 def save_weights(networks: Mapping[str, keras.Model], filepath: str | Path, overwrite: bool) -> None:
-    """Writes the weights of networks to a `.weights.h5` file, one group for each network."""
+    """Write the weights of networks to a `.weights.h5` file, with a group for each network."""
     path = Path(filepath)
     if not path.name.endswith(".weights.h5"):
         raise ValueError(f"`filepath` must end in .weights.h5. Received: filepath={filepath}")
@@ -30,11 +31,11 @@ def save_weights(networks: Mapping[str, keras.Model], filepath: str | Path, over
 
 
 def load_weights(networks: Mapping[str, keras.Model], filepath: str | Path) -> list[np.ndarray]:
-    """Reads what `save_weights` wrote for the same networks, in the order of their weights.
+    """Read the file that `save_weights` wrote for the same networks, in the order of their weights.
 
     Raises:
-        ValueError: the file holds other weights, of which the message names the first, or links to other files,
-            which are not followed.
+        ValueError: the file holds other weights, and the message names the first one that differs; or it has links to
+            other files, which are not followed.
     """
     with _opened(filepath) as file:
         stored = {name: _own_arrays(file, name) for name in map(str, file)}
@@ -44,10 +45,10 @@ def load_weights(networks: Mapping[str, keras.Model], filepath: str | Path) -> l
 
 
 def _first_difference(networks: Mapping[str, keras.Model], given: Mapping[str, Sequence[Any]]) -> str:
-    """Where given weights differ first from those of networks, in one line; nothing where they fit.
+    """Describe the first difference between arrays and the weights of networks; return "" if there is none.
 
     Args:
-        networks: the networks.
+        networks: the networks, by name.
         given: the arrays for each network, by the same names.
     """
     if missing := [name for name in networks if name not in given]:
@@ -69,13 +70,13 @@ def _first_difference(networks: Mapping[str, keras.Model], given: Mapping[str, S
 
 
 def _own_arrays(file: Any, name: str) -> list[Any]:
-    """The numbered arrays of a group of an HDF5 file, all of which lie in the file itself."""
+    """Return the numbered arrays of a group in an HDF5 file, all of which must be in the file itself."""
     paths = [name]
     if _is_own(file, name, h5py.Group):
         paths = [f"{name}/{i}" for i in range(len(file[name]))]
         if all(_is_own(file, path, h5py.Dataset) for path in paths):
             return [file[path] for path in paths]
-    raise ValueError(f"{file.filename} must hold real arrays of its own, without links to others. Received: {paths}")
+    raise ValueError(f"{file.filename} must hold float arrays, without links to other files. Received: {paths}")
 
 
 def _opened(filepath: str | Path) -> h5py.File:
@@ -84,11 +85,11 @@ def _opened(filepath: str | Path) -> h5py.File:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise ValueError(f"{filepath} is no HDF5 file, or damaged: {error}") from error
+        raise ValueError(f"{filepath} is not an HDF5 file, or is damaged: {error}") from error
 
 
 def _is_own(file: Any, path: str, kind: type) -> bool:
-    """Whether there is a group or an array at `path` that lies in the file itself; links are not followed."""
+    """Return whether `path` is a group or an array in the file itself; links are not followed."""
     if not isinstance(file.get(path, getlink=True), h5py.HardLink) or not isinstance(file[path], kind):
         return False
     array = file[path]
@@ -96,28 +97,24 @@ def _is_own(file: Any, path: str, kind: type) -> bool:
 
 
 def set_weights(networks: Mapping[str, keras.Model], weights: Sequence[np.ndarray]) -> None:
-    """Sets the weights of networks, in their order.
+    """Set the weights of networks, in order.
 
     Raises:
         ValueError: the weights have other shapes; the message names the first one that differs. Nothing is set.
     """
     variables = [variable for network in networks.values() for variable in network.weights]
-    rest = list(weights)
-    parts = {}
-    for name, network in networks.items():
-        count = len(network.weights)
-        parts[name] = rest[:count]
-        rest = rest[count:]
+    rest = iter(weights)
+    parts = {name: list(itertools.islice(rest, len(network.weights))) for name, network in networks.items()}
     if difference := _first_difference(networks, parts):
         raise ValueError(f"`weights` are those of another architecture: {difference}")
-    if rest:
+    if len(weights) != len(variables):
         raise ValueError(f"`weights` must have {len(variables)} arrays. Received: {len(weights)}")
     for variable, weight in zip(variables, weights, strict=True):
         variable.assign(weight)
 
 
 def check_finite(networks: Mapping[str, keras.Model]) -> None:
-    """Raises `FloatingPointError` if a weight of a network is NaN or infinite, naming the network."""
+    """Raise `FloatingPointError`, with the name of the network, if a weight is NaN or infinite."""
     for name, network in networks.items():
         if not all(np.isfinite(weight).all() for weight in network.get_weights()):
             raise FloatingPointError(f"The weights of `{name}` are not finite, so the agent is not saved.")

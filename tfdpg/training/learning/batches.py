@@ -8,7 +8,7 @@ import numpy as np
 from tfdpg.acting import RecurrentSpec
 from tfdpg.replay import TimeSteps, TransitionLayout, WindowLayout, pack_sequence
 from tfdpg.spec import Packed, Spec
-from tfdpg.training.finite import check_finite
+from tfdpg.training.environment.finite import check_finite
 
 
 def pack_transitions(spec: Spec, batch_size: int, gamma: float, batch: Mapping[str, Any]) -> Packed:

@@ -1,12 +1,12 @@
-"""Saved agents: a directory that is written as a whole, or not at all.
+"""Checkpoints: saved agents. The directory of a checkpoint is written completely, or not at all.
 
-    agent.json      class, arguments, spaces, counters, random states; the sums of all files (`tfdpg.files`)
-    variables.npz   weights of networks and targets, optimizer states
-    replay.npz      what drawing from the rows needs
-    rows-0.npz, ... the rows (`tfdpg.replay.segments`); those that are elsewhere are in replay-0.npz, replay-1.npz, ...
-    pi.keras, ...   the networks that cannot be rebuilt from the arguments
+    agent.json      class, arguments, spaces, counters, random states; the checksums of all files (`tfdpg.files`)
+    variables.npz   weights of networks and their copies, optimizer states
+    replay.npz      the state of the replay buffer and of the sampler, without the rows; observation statistics
+    rows-0.npz, ... the rows (`tfdpg.replay.segments`); those of replay shards are in replay-0.npz, replay-1.npz, ...
+    pi.keras, ...   the custom networks, which cannot be rebuilt from the arguments
 
-Weights are read back from `variables.npz`, in order; the `.keras` files only say how the networks are built.
+Weights are restored from `variables.npz`, in order; the `.keras` files only describe how the networks are built.
 """
 
 import copy
@@ -22,20 +22,19 @@ import tensorflow as tf
 from tfdpg import files
 from tfdpg.replay import segments
 from tfdpg.spec import Spec
-from tfdpg.training.network_weights import check_finite
-from tfdpg.training.objects import from_json, to_json, untrusted
-from tfdpg.training.protocols import SavableAgent
+from tfdpg.training.checkpoints.network_weights import check_finite
+from tfdpg.training.checkpoints.objects import from_json, to_json, untrusted
 
 FORMAT = 4
 DESCRIPTION = "agent.json"
 
 
 class CheckpointError(RuntimeError):
-    """A saved agent is damaged, incomplete, or of another version."""
+    """A checkpoint is damaged, incomplete, or of another version."""
 
 
 class Saved(NamedTuple):
-    """A saved agent, read and checked, before anything is built from it."""
+    """A checkpoint that was read and verified, and from which no agent was built yet."""
 
     agent: str
     spec: Spec
@@ -48,13 +47,13 @@ class Saved(NamedTuple):
     saved_segments: segments.SavedSegments | None
 
 
-def save(agent: SavableAgent, directory: str | Path, overwrite: bool = True) -> None:
-    """Writes an agent beside `directory`, and renames it into place once it is on the disk.
+def save(agent: Any, directory: str | Path, overwrite: bool = True) -> None:
+    """Write an agent to a temporary directory beside `directory`, and rename that when it is on the disk.
 
     Raises:
         FileExistsError: `directory` exists and `overwrite` is False, or it is not a saved agent.
         FloatingPointError: weights, or the last losses, are NaN or infinite. Nothing is written.
-        tfdpg.files.DiskFullError: the disk is full. What was at `directory` still is.
+        tfdpg.files.DiskFullError: the disk is full. A checkpoint that was in `directory` is still there.
     """
     directory = Path(directory)
     if directory.exists():
@@ -77,15 +76,15 @@ def save(agent: SavableAgent, directory: str | Path, overwrite: bool = True) -> 
 
 
 def read(directory: str | Path, device: str | None = None, trusted: bool = False) -> Saved:
-    """Reads and checks a saved agent, and builds its own networks on `device`, or else where they were.
+    """Read and verify a checkpoint, and build its custom networks.
 
     Args:
-        directory: the saved agent.
-        device: where the networks are to be; None is where they were.
-        trusted: whether to import and to follow what the files name.
+        directory: the directory of the checkpoint.
+        device: the device for the networks; None takes the one that they were on.
+        trusted: whether to import callables, and to follow links and paths, that the files name.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no checkpoint.
         CheckpointError: a file is damaged, missing, changed, or of another checkpoint; the message names it.
     """
     directory, description = _read_description(directory, trusted)
@@ -103,23 +102,14 @@ def read(directory: str | Path, device: str | None = None, trusted: bool = False
         rows = read_rows(_row_files(paths))
         has_segments = "segment_length" in replay
         saved_segments = segments.saved_segments(directory, replay, description["files"]) if has_segments else None
-        return Saved(
-            description["agent"],
-            spec,
-            arguments,
-            networks,
-            description["state"],
-            variables,
-            replay,
-            rows,
-            saved_segments,
-        )
+        built = description["agent"], spec, arguments, networks, description["state"]
+        return Saved(*built, variables, replay, rows, saved_segments)
     except Exception as error:
         raise CheckpointError(f"The saved agent in {directory} cannot be loaded: {error!r}") from error
 
 
 def copy_agent(agent: Any) -> Any:
-    """Another agent, as saving and loading would give it.
+    """Return a copy of an agent, equal to what saving and loading would return.
 
     Raises:
         ValueError: the rows are in `replay_dir`, or in other processes.
@@ -137,18 +127,18 @@ def copy_agent(agent: Any) -> Any:
 
 
 def is_saved(directory: Path) -> bool:
-    """Whether a directory is a saved agent, sound or not."""
+    """Return whether a directory is a saved agent, valid or damaged."""
     return (files.current_path(directory) / DESCRIPTION).exists()
 
 
 def _read_description(directory: str | Path, trusted: bool = False) -> tuple[Path, dict[str, Any]]:
-    """Where a saved agent is, and what its `agent.json` says, once links and all sums have been checked."""
+    """Return the directory of a checkpoint and its `agent.json`, after verifying links and all checksums."""
     requested = Path(directory)
     directory = files.current_path(requested)
     if not is_saved(directory):
         raise FileNotFoundError(f"No saved agent in {directory}: there is no {DESCRIPTION}{_hint(directory)}")
     if directory != requested:
-        warnings.warn(f"Saving to {requested} was cut short; the agent that was there before is loaded.", stacklevel=4)
+        warnings.warn(f"Saving to {requested} was interrupted; the agent saved there before is loaded.", stacklevel=4)
     try:
         files.check_tree(directory, trusted)
         return directory, files.read_manifest(directory, DESCRIPTION, FORMAT)
@@ -157,7 +147,7 @@ def _read_description(directory: str | Path, trusted: bool = False) -> tuple[Pat
 
 
 def _hint(directory: Path) -> str:
-    """What a directory is that is no saved agent, and what to do."""
+    """Describe a directory that is not a saved agent, and say what to load instead."""
     if (directory / "checkpoints").exists():
         return f". It is a run: load {directory}/checkpoints/<steps>"
     if any((each / "saved_model.pb").exists() for each in (directory, *directory.glob("*"))):
@@ -166,40 +156,37 @@ def _hint(directory: Path) -> str:
     return f". It holds saved agents: {', '.join(sorted(held))}" if held else ""
 
 
-def restore(agent: SavableAgent, saved: Saved, changes: Mapping[str, Any]) -> None:
-    """Gives an agent that was built from `saved` its variables, replay, counters and random states.
+def restore(agent: Any, saved: Saved, changes: Mapping[str, Any]) -> None:
+    """Restore the variables, replay buffer, counters and random states of an agent.
 
     Args:
-        agent: the new agent.
-        saved: the old one.
-        changes: the arguments that are not the old ones.
+        agent: an agent that was built from `saved`.
+        saved: the checkpoint.
+        changes: the arguments that differ from the saved ones.
     """
     agent.restore_variables(saved.variables, changes)
-    _restore_replay(agent, saved)
-    agent.restore(saved.state)
-
-
-def _restore_replay(agent: SavableAgent, saved: Saved) -> None:
-    own = "added" in saved.replay
-    if own:
+    from_shards = "added" not in saved.replay
+    if from_shards:
+        for segment in saved.rows:
+            agent.replay.append(segment)
+    else:
         agent.replay.restore(saved.replay, saved.rows)
         if agent.replay.added == saved.replay["added"]:
             agent.replay.saved_segments = saved.saved_segments
-    else:
-        for segment in saved.rows:
-            agent.replay.append(segment)
     agent.minibatch_builder.sampler.restore(saved.replay)
-    if agent.observation_statistics is not None:
-        agent.observation_statistics.restore(saved.replay)
+    statistics = agent.observation_statistics
+    if statistics is not None:
+        statistics.restore(saved.replay)
         rows = agent.replay.added
-        agent.observation_statistics.set_rows_seen(min(agent.observation_statistics.rows_seen, rows) if own else rows)
+        statistics.set_rows_seen(rows if from_shards else min(statistics.rows_seen, rows))
+    agent.restore(saved.state)
 
 
 def replay_files(directory: str | Path) -> list[Path]:
-    """The files with the rows of a saved agent, in their order, for `read_rows`.
+    """Return the files with the rows of a checkpoint, in order, for `read_rows`.
 
     Raises:
-        FileNotFoundError: there is no saved agent.
+        FileNotFoundError: there is no checkpoint.
         CheckpointError: it is damaged.
     """
     directory, description = _read_description(directory)
@@ -207,7 +194,7 @@ def replay_files(directory: str | Path) -> list[Path]:
 
 
 def _row_files(paths: Mapping[str, Path]) -> list[Path]:
-    """The files with rows, in the order of their numbers."""
+    """Return the files with rows, ordered by their numbers."""
     for prefix in ("replay-", segments.PREFIX):
         if found := segments.segment_files(paths, prefix):
             return [paths[name] for name in found.values()]
@@ -215,15 +202,15 @@ def _row_files(paths: Mapping[str, Path]) -> list[Path]:
 
 
 def read_rows(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """Reads segments from `replay_files`, one at a time."""
+    """Read the segments in `replay_files`, one at a time."""
     for path in paths:
         arrays = _read_arrays(path)
         if "rows" in arrays:
             yield arrays
 
 
-def _write(agent: SavableAgent, directory: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Writes a saved agent; returns the sums of its files, and of those that are links to files of another."""
+def _write(agent: Any, directory: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Write a checkpoint; return the checksums of its files, and of those that are links to an earlier checkpoint."""
     np.savez(directory / "variables.npz", **_arrays(agent))
     np.savez(directory / "replay.npz", **_replay(agent))
     linked = {}
@@ -244,15 +231,15 @@ def _write(agent: SavableAgent, directory: Path) -> tuple[dict[str, str], dict[s
     return files.write_manifest(directory, DESCRIPTION, description, linked), linked
 
 
-def _nbytes(agent: SavableAgent) -> int:
-    """What `_write` writes of an agent, but for rows that are elsewhere."""
+def _nbytes(agent: Any) -> int:
+    """Return the bytes that `_write` needs, without the rows of replay shards."""
     arrays = [*_arrays(agent).values(), *_replay(agent).values()]
     rows = 0 if agent.learner.remote_replay is not None else segments.unwritten_bytes(agent.replay)
     return rows + sum(np.asarray(array).nbytes for array in arrays)
 
 
-def _arrays(agent: SavableAgent) -> dict[str, Any]:
-    """The weights and the optimizers' states."""
+def _arrays(agent: Any) -> dict[str, Any]:
+    """Return the weights and the optimizers' states, by name and position."""
     return {
         f"{name}/{i}": np.asarray(variable)
         for name, variables in agent.saved_variables.items()
@@ -260,11 +247,12 @@ def _arrays(agent: SavableAgent) -> dict[str, Any]:
     }
 
 
-def _replay(agent: SavableAgent) -> dict[str, Any]:
-    """What drawing and normalising needs of the rows that the agent holds itself, beside them."""
-    remote_replay = agent.learner.remote_replay is not None
-    rows = {} if remote_replay else segments.state(agent.replay) | agent.minibatch_builder.sampler.state()
-    return rows | (agent.observation_statistics.state() if agent.observation_statistics is not None else {})
+def _replay(agent: Any) -> dict[str, Any]:
+    """Return the state of the replay buffer and its sampler, without the rows, and the observation statistics."""
+    state = {} if agent.observation_statistics is None else agent.observation_statistics.state()
+    if agent.learner.remote_replay is None:
+        state = segments.state(agent.replay) | agent.minibatch_builder.sampler.state() | state
+    return state
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
