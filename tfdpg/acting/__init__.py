@@ -1,6 +1,7 @@
-"""Forward passes of the stock actors for a few observations at a time. NumPy only.
+"""NumPy inference: forward passes of the built-in networks, exploration and recurrent state.
 
-A call of a compiled TensorFlow function costs more than the arithmetic of acting on one observation.
+The agents act with NumPy because, for a few observations, calling a compiled TensorFlow function takes longer than the
+arithmetic itself. This package does not import TensorFlow.
 """
 
 from tfdpg.acting.behaviour import BehaviourPolicy, Exploration

@@ -1,4 +1,4 @@
-"""The stock critics: fully connected layers, and the mean of the return that the last one tells."""
+"""The built-in critics in NumPy: fully connected layers and a head whose mean is the value of an action."""
 
 from collections.abc import Callable
 
@@ -25,21 +25,24 @@ MEANS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "categorical": lambda output, atoms: _softmax(output) @ atoms,
     "mixture": _mixture,
 }
-"""For each kind of head, from its output `[batch, size]` and the atoms of a categorical one to values `[batch]`."""
+"""For each kind of head, a function from its output `[batch, size]` and the atoms `[size]` to values `[batch]`.
+
+Only the categorical head has atoms.
+"""
 
 
 class NumpyCritic:
-    """The forward pass of `tfdpg.networks.mlp_critic`, from packed observations and actions to values.
+    """The forward pass of `tfdpg.networks.mlp_critic`: values of packed observations and actions.
 
     Args:
-        spec: the spaces.
-        torso: the hidden layers, with activations in `ACTIVATIONS`.
-        normalizer: epsilon and clip of the features' normaliser, None where there is none.
-        head: one of `MEANS`.
-        size: the numbers that the head gives.
+        spec: the spaces of the environment.
+        torso: the hidden layers; their activations must be in `ACTIVATIONS`.
+        normalizer: epsilon and clip of the observation normaliser; None without one.
+        head: a key of `MEANS`.
+        size: number of outputs of the head.
 
     Attributes:
-        weights: what `load` took last.
+        weights: the weights that `load` received last.
     """
 
     def __init__(self, spec: Spec, torso: Torso, normalizer: tuple[float, float] | None, head: str, size: int):
@@ -55,7 +58,7 @@ class NumpyCritic:
         self.layers: list[LayerFunction] = []
 
     def load(self, weights: np.ndarray) -> None:
-        """Takes all weights, flattened and concatenated in the order of the Keras critic's, float32 `[n]`."""
+        """Set all weights, float32 `[n]`: those of the Keras critic, flattened and concatenated in its order."""
         reader = WeightReader(weights)
         self.weights = weights
         width = self.columns[-1].stop
@@ -74,11 +77,11 @@ class NumpyCritic:
         reader.finish()
 
     def __call__(self, packed: Packed, action: np.ndarray) -> np.ndarray:
-        """Values `[batch]` of actions `[batch, act_dim]`, in the environment's units."""
+        """Return values `[batch]` of actions `[batch, act_dim]`, which are in the environment's units."""
         return MEANS[self.head](self.output(packed, action), self.atoms)
 
     def output(self, packed: Packed, action: np.ndarray) -> np.ndarray:
-        """What the head gives, `[batch, size]`."""
+        """Return the outputs of the head, `[batch, size]`."""
         x = encode(self.spec, packed)
         if self.normalizer is not None:
             clip = np.float32(self.normalizer[1])

@@ -1,4 +1,4 @@
-"""The stock actor: fully connected layers, and what is made of the last one."""
+"""The built-in actor in NumPy: fully connected layers, recurrent cells and an output transform."""
 
 import copy
 import functools
@@ -35,30 +35,31 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "leaky_relu": lambda x: np.where(x > 0, x, np.float32(0.2) * x),
     "linear": lambda x: x,
 }
-"""The activations, by Keras' names, that can be computed here."""
+"""The supported activation functions, by their Keras names."""
 
 
 NORM_EPSILON = np.float32(1e-3)
-"""Keras' default for layer normalisation, and that of batch renormalisation."""
+"""Keras' default for layer normalisation; batch renormalisation uses the same value."""
 
 LayerFunction = Callable[[np.ndarray], np.ndarray]
 
 
 class NumpyPolicy:
-    """The forward pass of `tfdpg.networks.mlp_actor`, from packed observations to its output.
+    """The forward pass of `tfdpg.networks.mlp_actor` for packed observations.
 
-    With cells, the policy is recurrent: the recurrent inputs come behind the observations (see `RecurrentSpec`).
+    With cells, the policy is recurrent: the recurrent inputs follow the observations (see `RecurrentSpec`).
 
     Args:
-        spec: the spaces.
-        torso: the hidden layers, with activations in `ACTIVATIONS`.
-        normalizer: epsilon and clip of the features' normaliser, None where there is none.
-        output: what is made of the last layer; None is actions.
-        cells: the memory between features and torso.
-        recurrent_spec: what it recalls; the torso has no branches then.
+        spec: the spaces of the environment.
+        torso: the hidden layers; their activations must be in `ACTIVATIONS`. The torso of a recurrent policy must not
+            have branches.
+        normalizer: epsilon and clip of the observation normaliser; None without one.
+        output: the output transform; None for `BoxAction`.
+        cells: recurrent cells between the features and the torso.
+        recurrent_spec: the recurrent inputs; None for a policy that is not recurrent.
 
     Attributes:
-        weights: what `load` took last.
+        weights: the weights that `load` received last.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class NumpyPolicy:
         self.weights = np.zeros(0, np.float32)
 
     def load(self, weights: np.ndarray) -> None:
-        """Takes all weights, flattened and concatenated in the order of the Keras actor's, float32 `[n]`."""
+        """Set all weights, float32 `[n]`: those of the Keras actor, flattened and concatenated in its order."""
         reader = WeightReader(weights)
         self.weights = weights
         width = self._features
@@ -106,7 +107,7 @@ class NumpyPolicy:
         reader.finish()
 
     def without_weights(self) -> "NumpyPolicy":
-        """A copy that has everything but weights, for others to `load`."""
+        """Return a copy without weights, which acts after `load`."""
         actor = copy.copy(self)
         actor.mean = actor.std = np.zeros(self._features, np.float32)
         actor.weights = np.zeros(0, np.float32)
@@ -116,9 +117,10 @@ class NumpyPolicy:
         return actor
 
     def __call__(self, packed: Packed) -> np.ndarray:
-        """Actions in the environment's units, float32 `[num_envs, act_dim]`, or what `output` makes of the last layer.
+        """Return the transformed outputs of the last layer, float32 `[num_envs, n]`; see `OutputTransform`.
 
-        With a memory, the new state comes behind them.
+        With `BoxAction`, these are actions in the environment's units, `[num_envs, act_dim]`. The outputs of a
+        recurrent policy are followed by its new state, `[num_envs, n + state_width]`.
         """
         x = encode(self.spec, packed)
         if self.normalizer is not None:
@@ -132,7 +134,7 @@ class NumpyPolicy:
         return np.concatenate([self._decoded(x), state], axis=1)
 
     def greedy(self, packed: Packed) -> np.ndarray:
-        """The actions of exports: `__call__`, with what is chosen in place of what it is chosen by."""
+        """Return greedy actions, as an exported policy does; otherwise as `__call__`."""
         outputs = self(packed)
         if self.recurrent_spec is None:
             return self.output.greedy(outputs)
@@ -140,7 +142,7 @@ class NumpyPolicy:
         return np.concatenate([self.output.greedy(chosen), state], axis=1)
 
     def _decoded(self, x: np.ndarray) -> np.ndarray:
-        """What torso and output make of features, or of what the memory gives."""
+        """Apply the torso and the output transform to features or to the output of the recurrent cells."""
         if self.first:
             branches = zip(self.first, self._branches, strict=True)
             x = np.concatenate([layer(x[:, columns]) for layer, columns in branches], axis=1)
@@ -150,7 +152,7 @@ class NumpyPolicy:
 
 
 class Dense(NamedTuple):
-    """A layer with its weights, normalised before its activation or not."""
+    """A fully connected layer, with an optional normalisation before the activation."""
 
     kernel: np.ndarray
     bias: np.ndarray
@@ -158,62 +160,62 @@ class Dense(NamedTuple):
     activation: LayerFunction
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """From `[num_envs, n]` to `[num_envs, units]`."""
+        """Map `[num_envs, n]` to `[num_envs, units]`."""
         x = x @ self.kernel + self.bias
         return self.activation(x if self.norm is None else self.norm(x))
 
 
 class LayerNorm(NamedTuple):
-    """Features with mean 0 and variance 1 in each sample, scaled and moved."""
+    """Layer normalisation: mean 0 and variance 1 over the features of each sample, then scale and shift."""
 
     gamma: np.ndarray
     beta: np.ndarray
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Of `[num_envs, n]`."""
+        """Normalise each row of `[num_envs, n]`."""
         x = x - x.mean(axis=1, keepdims=True)
         scale = np.sqrt(np.square(x).mean(axis=1, keepdims=True) + NORM_EPSILON)
         return x / scale * self.gamma + self.beta
 
 
 class BatchNorm(NamedTuple):
-    """Features with their running mean and variance, scaled and moved."""
+    """Batch normalisation with the running mean and variance, then scale and shift."""
 
     mean: np.ndarray
     scale: np.ndarray
     beta: np.ndarray
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Of `[num_envs, n]`."""
+        """Normalise each column of `[num_envs, n]`."""
         return (x - self.mean) * self.scale + self.beta
 
 
 class Block(NamedTuple):
-    """What layers say is added to what goes in."""
+    """A residual block: adds the output of its layers to its input."""
 
     steps: tuple[LayerFunction, ...]
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Of `[num_envs, n]`."""
+        """Map `[num_envs, n]` to the same shape."""
         return x + functools.reduce(lambda y, step: step(y), self.steps, x)
 
 
 class WeightReader:
-    """Takes weights off a flat array, one after the other."""
+    """Read the weights of layers from a flat array, in order."""
 
     def __init__(self, weights: np.ndarray):
         self._weights = weights
         self._start = 0
 
     def read(self, *shape: int) -> np.ndarray:
-        """The next weights, of a shape."""
+        """Read the next weights; returns zeros if too few are left, which `finish` reports."""
         stop = self._start + math.prod(shape)
         part = self._weights[self._start : stop]
         self._start = stop
         return part.reshape(shape) if len(part) == math.prod(shape) else np.zeros(shape, np.float32)
 
     def statistics(self, width: int, normalizer: tuple[float, float] | None) -> tuple[np.ndarray, np.ndarray]:
-        """A normaliser's mean and standard deviation; nothing where there is none."""
+        """Read the mean and the standard deviation of a normaliser; returns empty arrays without one."""
         if normalizer is None:
             return np.zeros(0, np.float32), np.zeros(0, np.float32)
         mean = self.read(width)
@@ -221,16 +223,16 @@ class WeightReader:
         return mean, np.sqrt(variance) + np.float32(normalizer[0])
 
     def branches(self, columns: Sequence[slice], layer: Layer) -> tuple[list[LayerFunction], int]:
-        """A layer of its own for each part of an observation, and how many features they give together."""
+        """Read one layer for each part of an observation; returns the layers and the sum of their output widths."""
         steps = [self.layer(part.stop - part.start, layer) for part in columns]
         return [step for step, _ in steps], sum(width for _, width in steps)
 
     def linear(self, width: int, units: int) -> LayerFunction:
-        """A linear layer for so many features."""
+        """Read a linear layer with `width` inputs."""
         return self.layer(width, Hidden(units, "linear"))[0]
 
     def layer(self, width: int, layer: Layer) -> tuple[LayerFunction, int]:
-        """A layer for so many features, and how many it gives."""
+        """Read a layer with `width` inputs; returns the layer and its output width."""
         match layer:
             case Norm("batch"):
                 gamma, beta, mean, variance, _ = (*(self.read(width) for _ in range(4)), self.read())
@@ -251,6 +253,10 @@ class WeightReader:
                 return Dense(kernel, bias, norm, ACTIVATIONS[activation]), units
 
     def finish(self) -> None:
-        """Raises `ValueError` if some are left, or there were too few."""
+        """Check that all weights were read.
+
+        Raises:
+            ValueError: The array has more or fewer weights than the layers.
+        """
         if self._start != len(self._weights):
             raise ValueError(f"`weights` must have {self._start} elements. Received: {len(self._weights)}")

@@ -1,4 +1,4 @@
-"""What the last layer of a stock actor gives: actions, or what they are drawn from."""
+"""Output transforms of the built-in actors: actions, or parameters of a distribution over actions."""
 
 from typing import Protocol
 
@@ -7,34 +7,34 @@ import numpy as np
 from tfdpg.spec import Spec
 
 MIN_SIGMA = 1e-2
-"""Of a Gaussian whose scale is learnt, as a fraction of the half-range."""
+"""The smallest standard deviation of a Gaussian policy that learns it, as a fraction of the action scale."""
 
 
 def most_probable(probs: np.ndarray) -> np.ndarray:
-    """The index of the most probable action for each row of `[batch, actions]`; -1 where probabilities are NaN."""
+    """Return the index of the most probable action in each row of `[batch, actions]`; -1 if the row is NaN."""
     return np.where(np.isnan(probs[:, 0]), -1, probs.argmax(axis=1))
 
 
 class OutputTransform(Protocol):
-    """From the numbers of the last linear layer to an actor's output; `tfdpg.networks.mlp_actor` has Keras' form.
+    """Turn the last linear layer of an actor into its output; `tfdpg.networks.mlp_actor` does the same in Keras.
 
     Attributes:
-        units: the width of that layer.
+        units: width of the last linear layer.
     """
 
     units: int
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """From `[num_envs, units]` to `[num_envs, n]`."""
+        """Map `[num_envs, units]` to outputs `[num_envs, n]`."""
         ...
 
     def greedy(self, output: np.ndarray) -> np.ndarray:
-        """From that to the actions of exports, `[num_envs, act_dim]`, or int64 `[num_envs]` if Discrete."""
+        """Choose greedy actions from outputs: `[num_envs, act_dim]`, or int64 `[num_envs]` in a Discrete space."""
         ...
 
 
 class BoxAction:
-    """tanh, stretched to the bounds: an action, or the mean of a Gaussian of fixed scale."""
+    """tanh, rescaled to the action bounds: an action, or the mean of a Gaussian with a fixed standard deviation."""
 
     def __init__(self, spec: Spec):
         self.units = spec.act_dim
@@ -44,37 +44,37 @@ class BoxAction:
         self._high = spec.high
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Actions `[num_envs, act_dim]`."""
+        """Return actions `[num_envs, act_dim]` in the environment's units."""
         return np.tanh(x) * self.action_scale + self.center
 
     def greedy(self, output: np.ndarray) -> np.ndarray:
-        """The same, inside the box to the last bit."""
+        """Clip actions to the box, which rounding errors can leave."""
         return np.minimum(np.maximum(output, self._low), self._high)
 
 
 class Probabilities:
-    """Softmax: the probabilities of the actions of a Discrete space."""
+    """Softmax: probabilities of the actions of a Discrete space."""
 
     def __init__(self, spec: Spec):
         self.units = spec.actions or 0
         self.first = int(spec.low[0])
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Probabilities `[num_envs, actions]`."""
+        """Return probabilities `[num_envs, actions]`."""
         x = np.exp(x - x.max(axis=1, keepdims=True))
         return x / x.sum(axis=1, keepdims=True)
 
     def greedy(self, output: np.ndarray) -> np.ndarray:
-        """The most probable actions, int64 `[num_envs]`."""
+        """Return the most probable actions, int64 `[num_envs]`."""
         return most_probable(output) + self.first
 
 
 class GaussianOutput:
-    """The mean of a Gaussian, as `BoxAction` has it, and its scale, a softplus above `MIN_SIGMA`.
+    """The mean of a Gaussian, as in `BoxAction`, and its standard deviation, `MIN_SIGMA` plus a softplus.
 
     Args:
-        spec: the spaces.
-        sigma: the scale that a linear layer's 0 means, as a fraction of the half-range, above `MIN_SIGMA`.
+        spec: the spaces of the environment.
+        sigma: standard deviation where the linear layer is 0, as a fraction of the action scale; above `MIN_SIGMA`.
     """
 
     def __init__(self, spec: Spec, sigma: float):
@@ -84,11 +84,11 @@ class GaussianOutput:
         self.offset = np.float32(np.log(np.expm1(sigma - MIN_SIGMA)))
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Means and scales in the environment's units, `[num_envs, 2 act_dim]`."""
+        """Return means and standard deviations in the environment's units, `[num_envs, 2 act_dim]`."""
         loc, x = np.split(x, 2, axis=1)
         sigma = np.logaddexp(x + self.offset, np.float32(0)) + np.float32(MIN_SIGMA)
         return np.concatenate([self.mean(loc), sigma * self.mean.action_scale], axis=1)
 
     def greedy(self, output: np.ndarray) -> np.ndarray:
-        """The means, inside the box to the last bit, `[num_envs, act_dim]`."""
+        """Return the means, clipped to the box, `[num_envs, act_dim]`."""
         return self.mean.greedy(output[:, : self.units // 2])

@@ -1,4 +1,4 @@
-"""The stock actors as a file, `policy.npz`: the weights, and in JSON what they are the weights of."""
+"""Built-in actors and critics as a file, `policy.npz`: their weights, and a description of the networks in JSON."""
 
 import json
 import zipfile
@@ -27,12 +27,18 @@ OUTPUTS: dict[str, type[OutputTransform]] = {
 def save_numpy_policy(
     path: Path, actor: NumpyPolicy, critics: Mapping[str, NumpyCritic] = MappingProxyType({})
 ) -> None:
-    """Writes an actor: `weights`, float32 `[n]` in Keras' order, and `description`, a text in JSON.
+    """Save an actor, and optionally critics, as `policy.npz`.
 
-    The description has the `layers` before the last one, whether each part of an observation has a first layer of its
-    own (`has_branches`), epsilon and clip of the features' `normalizer` or null, the `cells` of a memory in front of
-    the layers, and the `output`. The weights of critics have their names; under `critics` it says of each the `layers`,
-    the one that takes the action, the `head`, and the numbers that this gives.
+    The file contains `weights`, float32 `[n]` in Keras' order, `description`, a JSON text, and the weights of each
+    critic under its name. The keys of the description are:
+
+    - `layers`: the layers of the actor before the last one;
+    - `has_branches`: whether each part of an observation has its own first layer;
+    - `normalizer`: epsilon and clip of the observation normaliser, or null;
+    - `cells`: the recurrent cells before the layers;
+    - `output`: the output transform;
+    - `critics`: for each critic its `layers`, the `action_layer` that receives the action, the `head`, and the `size`
+      of the head.
     """
     torso = actor.torso
     output = actor.output
@@ -58,15 +64,15 @@ def save_numpy_policy(
 
 
 def load_numpy_policy(path: Path, spec: Spec, recurrent_spec: RecurrentSpec | None) -> NumpyPolicy:
-    """The actor that `save_numpy_policy` wrote.
+    """Load the actor of a file that `save_numpy_policy` wrote.
 
     Args:
         path: the file.
-        spec: the spaces.
-        recurrent_spec: what it recalls; None where it has no memory.
+        spec: the spaces of the environment.
+        recurrent_spec: the recurrent inputs; None for a policy that is not recurrent.
 
     Raises:
-        OSError, ValueError, LookupError, TypeError: it is no such file.
+        OSError, ValueError, LookupError, TypeError: The file is missing, damaged or of another kind.
     """
     arrays, description = _read(path)
     layers = tuple(_made(LAYERS, "layer", values) for values in description["layers"])
@@ -80,7 +86,7 @@ def load_numpy_policy(path: Path, spec: Spec, recurrent_spec: RecurrentSpec | No
 
 
 def load_critics(path: Path, spec: Spec) -> dict[str, NumpyCritic]:
-    """The critics that `save_numpy_policy` wrote, by name; see `load_numpy_policy`."""
+    """Load the critics of a file that `save_numpy_policy` wrote, by name; raises as `load_numpy_policy`."""
     arrays, description = _read(path)
     normalizer = description["normalizer"] and tuple(description["normalizer"])
     critics = {}
