@@ -84,7 +84,7 @@ def test_sequences_equal_keras(kinds, num_envs, rng):
         before = state.copy()
         kept = state
         output, state = step_cells(cells, x[:, t], state)
-        np.testing.assert_array_equal(kept, before)  # what was recalled is stored with the step
+        np.testing.assert_array_equal(kept, before)  # the state before a step is stored with it
         np.testing.assert_allclose(output, y[:, t], atol=1e-5)
     flat = [part for state in states for part in (state if isinstance(state, (list, tuple)) else [state])]
     np.testing.assert_allclose(state, np.concatenate(flat, axis=1), atol=1e-5)

@@ -1,4 +1,4 @@
-"""What is remembered of each lane."""
+"""The recurrent state of each sub-environment."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ def test_widths_and_the_start():
     assert (bare.previous_width, bare.stored_width, bare.initial_state(1).tolist()) == (0, 0, [[0, 0]])
 
 
-def test_steps_lane_by_lane(rng):
+def test_steps_of_each_sub_environment(rng):
     behaviour = counting_policy(SPEC)
     assert behaviour.step_width == 2
     steps = [behaviour.greedy(seen())]
@@ -59,7 +59,7 @@ def test_what_is_remembered_was_executed(rng):
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_random_steps_go_on_with_the_memory(stored):
+def test_random_steps_advance_the_recurrent_state(stored):
     behaviour = counting_policy(SPEC, stored=stored)
     plain = BehaviourPolicy(SPEC, behaviour.network, behaviour.exploration)
     rng = np.random.default_rng(1)
@@ -70,11 +70,11 @@ def test_random_steps_go_on_with_the_memory(stored):
         np.testing.assert_array_equal(step[:, :1], plain.act_uniformly(seen(), again))
         np.testing.assert_array_equal(step[:, 1:], np.full((2, int(stored)), t))
         np.testing.assert_array_equal(behaviour.policy_state.state[:, 0], step[:, 0])
-    assert len(behaviour.network.recurrent_inputs) == 3  # the policy without a memory was not asked
+    assert len(behaviour.network.recurrent_inputs) == 3  # random steps do not call a policy that is not recurrent
     assert (behaviour.greedy(seen())[:, 0] == 0.25).all() and (behaviour.policy_state.state[:, -1] == 4).all()
 
 
-def test_it_begins_anew_with_another_number_of_lanes():
+def test_the_state_is_reset_when_the_number_of_sub_environments_changes():
     behaviour = counting_policy(SPEC)
     for num_envs in (2, 2, 3):
         behaviour.greedy(seen(num_envs))
@@ -83,11 +83,11 @@ def test_it_begins_anew_with_another_number_of_lanes():
         [1, 1],
         [0, 0, 0],
     ]
-    behaviour.end(np.ones(2, bool))  # of lanes that are no more
+    behaviour.end(np.ones(2, bool))  # of sub-environments that no longer exist
     assert behaviour.policy_state.state[:, -1].tolist() == [1, 1, 1]
 
 
-def test_another_forward_pass_has_no_past_and_leaves_this_one_alone():
+def test_a_copy_with_another_network_is_reset_and_leaves_the_original_unchanged():
     behaviour = counting_policy(SPEC)
     other = Counts()
     behaviour.greedy(seen())
