@@ -15,8 +15,9 @@ import tensorflow as tf
 import tfdpg
 from tests.agents.roster import brief
 from tests.commands import train
-from tfdpg import cli, files, runs
-from tfdpg.run_options import read_config
+from tfdpg import cli, files
+from tfdpg.cli import runs
+from tfdpg.cli.run_options import read_config
 
 pytestmark = brief
 

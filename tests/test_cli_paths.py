@@ -5,9 +5,10 @@ import json
 
 import pytest
 
-from tfdpg import cli, video_recording
-from tfdpg import run_paths as paths
-from tfdpg.run_options import RunConfig, resume_command
+from tfdpg import cli
+from tfdpg.cli import run_paths as paths
+from tfdpg.cli import video_recording
+from tfdpg.cli.run_options import RunConfig, resume_command
 
 CONFIG = RunConfig(agent="ddpg", seed=0, env="Pendulum-v1", env_kwargs={}, options={"epochs": 1})
 

@@ -13,11 +13,11 @@ import pytest
 import tfdpg
 from tests.agents.roster import brief
 from tests.commands import QUIET, SHORT, TINY
-from tfdpg import cli, runs
+from tfdpg import cli
 from tfdpg.agents import AGENTS
-from tfdpg.cli import report
+from tfdpg.cli import report, runs
 from tfdpg.cli.jobs import Jobs, environment
-from tfdpg.run_options import read_config
+from tfdpg.cli.run_options import read_config
 
 pytestmark = brief
 COUNTER = "tests.environments:tfdpg-test/Counter-v0"

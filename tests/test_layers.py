@@ -19,22 +19,9 @@ LAYERS = {
     "training": 4,
     "agents": 5,
     "serve": 6,
-    **dict.fromkeys("checking distributed recipes cli curves video_recording plotting scores __main__".split(), 6),
-    **dict.fromkeys("run_lock run_options run_paths runs".split(), 6),
+    **dict.fromkeys("checking distributed recipes cli __main__".split(), 6),
 }
-COMMANDS = {
-    "cli",
-    "curves",
-    "video_recording",
-    "plotting",
-    "run_lock",
-    "run_options",
-    "run_paths",
-    "runs",
-    "scores",
-    "serve",
-}
-COMMANDS |= {"__main__"}
+COMMANDS = {"cli", "serve", "__main__"}
 NUMPY_ONLY = [*(part for part in LAYERS if LAYERS[part] == 0), "exploration", "replay", "acting"]
 
 

@@ -7,8 +7,9 @@ import matplotlib.figure
 import numpy as np
 import pytest
 
-from tfdpg import cli, curves, plotting
-from tfdpg.curves import LearningCurve
+from tfdpg import cli
+from tfdpg.cli import curves, plotting
+from tfdpg.cli.curves import LearningCurve
 
 
 def write_run(directory, seed=0, returns=(0.0, 1.0, 2.0), steps=100_000, **config):

@@ -13,10 +13,11 @@ import pytest
 import tfdpg
 from tests.agents.roster import brief
 from tests.commands import TINY, train
-from tfdpg import cli, run_lock
+from tfdpg import cli
+from tfdpg.cli import run_lock
 
 HOLDS = (
-    "import sys, os, time; from pathlib import Path; from tfdpg import run_lock\n"
+    "import sys, os, time; from pathlib import Path; from tfdpg.cli import run_lock\n"
     "with run_lock.held(Path(sys.argv[1])):\n"
     "    {}\n"
     "    print(os.getpid(), flush=True); sys.stdin.read()"

@@ -15,7 +15,8 @@ import tests.environments  # noqa: F401 (registers an environment)
 import tfdpg
 from tests.agents.roster import brief
 from tests.commands import QUIET, SHORT, TINY
-from tfdpg import cli, runs
+from tfdpg import cli
+from tfdpg.cli import runs
 
 pytestmark = brief
 

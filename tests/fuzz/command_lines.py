@@ -16,8 +16,9 @@ from tests.agents.roster import SMALL
 from tests.fuzz.damage import picked
 from tests.fuzz.exports import version
 from tests.fuzz.saved import HELD, play
-from tfdpg import cli, runs
+from tfdpg import cli
 from tfdpg.checking.command import check
+from tfdpg.cli import runs
 from tfdpg.cli.flags import resume_flags, training_flags
 from tfdpg.cli.parsing import flags_of
 from tfdpg.cli.training import parse_training_flags

@@ -17,7 +17,8 @@ from tests.agents.roster import SMALL
 from tests.exported.foreign import Module, save
 from tests.serve.conftest import serving
 from tests.serve.test_requests import request
-from tfdpg import export, files, run_paths
+from tfdpg import export, files
+from tfdpg.cli import run_paths
 from tfdpg.export.warmup import WARMUP_FILE
 from tfdpg.serve import model_store as model_store_module
 from tfdpg.serve.messages import status_response

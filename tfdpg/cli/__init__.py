@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import tyro
 
 import tfdpg
-from tfdpg import run_paths as paths
 from tfdpg.arguments import positive_int
+from tfdpg.cli import run_paths as paths
 from tfdpg.cli.exporting import convert, export
 from tfdpg.cli.parsing import UsageError, deferred_call, parse
 from tfdpg.compat.tensorflow import import_tensorflow
@@ -228,14 +228,14 @@ def evaluate(
             model whatever its operations do.
         json: print one JSON object with the scores, and the return and length of each episode, instead of text.
     """
-    from tfdpg import video_recording
+    from tfdpg.cli import video_recording
 
     paths.check_policy(path)
     if max_ep_len is not None:
         positive_int("max_ep_len", max_ep_len)
     video_recording.check(render, video)
     import_tensorflow()
-    from tfdpg import runs
+    from tfdpg.cli import runs
     from tfdpg.training.evaluation import run_episodes, summarise
 
     policy, environment = runs.load_policy(path, checkpoint, trusted)
@@ -320,7 +320,7 @@ def plot(
         title: stands above the picture.
         label: what the legend calls the curves, in their order; the default names what tells them apart.
     """
-    from tfdpg import plotting
+    from tfdpg.cli import plotting
 
     chosen: dict[str, Any] = {"smooth": smooth, "select": select, "exclude": exclude, "separate": separate}
     chosen |= {"aggregate": aggregate, "normalize": normalize, "title": title, "label": label}

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from tfdpg import run_paths as paths
 from tfdpg.arguments import natural
+from tfdpg.cli import run_paths as paths
 from tfdpg.compat.tensorflow import import_tensorflow
 
 
@@ -55,7 +55,7 @@ def export(
     if episodes and format != "tf_saved_model":
         raise ValueError(f"`--episodes` is for a SavedModel. Received: --format {format}")
     import_tensorflow()
-    from tfdpg import runs
+    from tfdpg.cli import runs
 
     print(f"exported {runs.export_policy(run, directory, checkpoint, trusted, options, episodes)}")
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import tyro
 
 from tfdpg.agents.options import OPTIONS, AgentOptions
+from tfdpg.cli.run_options import Environment, ResumeFlags, Run, RunConfig, RunFlags
 from tfdpg.distributed.options import Distribution
 from tfdpg.options import Option, Structural, options_of
 from tfdpg.ranges import command_line_type
-from tfdpg.run_options import Environment, ResumeFlags, Run, RunConfig, RunFlags
 from tfdpg.training.options import FitOptions
 
 GROUPS = (

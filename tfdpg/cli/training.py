@@ -8,19 +8,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfdpg import run_lock
-from tfdpg import run_paths as paths
 from tfdpg.agents.options import OPTIONS
-from tfdpg.cli import report
+from tfdpg.cli import report, run_lock
+from tfdpg.cli import run_paths as paths
 from tfdpg.cli.flags import current, resume_flags, training_flags, values_of
 from tfdpg.cli.jobs import Jobs
 from tfdpg.cli.parsing import UsageError, flags_of, parse
+from tfdpg.cli.run_options import Run, RunConfig, RunFlags, read_config, resume_command
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.distributed.options import Distribution
 from tfdpg.environments import make, parse_kwargs
 from tfdpg.options import options_of
 from tfdpg.recipes import RECIPES
-from tfdpg.run_options import Run, RunConfig, RunFlags, read_config, resume_command
 
 
 class TrainingJob(NamedTuple):
@@ -80,7 +79,7 @@ def _recipe(agent: str, words: Sequence[str]) -> dict[str, Any]:
 
 def _new_job(parent: Path, config: RunConfig, overwrite: bool, words: list[str]) -> TrainingJob:
     def run() -> None:
-        from tfdpg import runs
+        from tfdpg.cli import runs
 
         runs.start(directory, config, overwrite)
 
@@ -117,7 +116,7 @@ def _resumed_job(path: Path, directory: Path, words: Sequence[str]) -> tuple[Tra
     config = dataclasses.replace(saved, options=saved.options | changes, **run_changes)
 
     def run() -> None:
-        from tfdpg import runs
+        from tfdpg.cli import runs
 
         runs.resume(directory, config, values["trusted"])
 

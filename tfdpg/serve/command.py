@@ -12,8 +12,8 @@ from typing import Annotated
 
 import tyro
 
-from tfdpg import run_paths
 from tfdpg.arguments import reject
+from tfdpg.cli import run_paths
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.files import is_version
 from tfdpg.serve.limits import Limits

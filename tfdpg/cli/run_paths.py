@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tfdpg import run_lock
+from tfdpg.cli import run_lock
 from tfdpg.files import is_version
 
 
@@ -91,10 +91,10 @@ def check_free(directory: Path, overwrite: bool = False) -> None:
 
     Raises:
         FileExistsError: there is.
-        tfdpg.run_lock.RunLockedError: it is a run, and a process trains it.
+        tfdpg.cli.run_lock.RunLockedError: it is a run, and a process trains it.
     """
     if is_run(directory):
-        from tfdpg.run_options import read_config, resume_command
+        from tfdpg.cli.run_options import read_config, resume_command
 
         config = read_config(directory)  # which refuses a run.json that is none of tfdpg's
         run_lock.check(directory)

@@ -7,7 +7,7 @@ tensorboard/    events
 best/           the export with the best evaluation return
 export/         the export of the final policy
 env_steps       the environment steps taken, newer than the newest checkpoint
-lock            which process trains it (`tfdpg.run_lock`)
+lock            which process trains it (`tfdpg.cli.run_lock`)
 """
 
 import contextlib
@@ -23,16 +23,17 @@ from typing import Any
 
 import keras
 
-from tfdpg import distributed, export, files, run_lock
-from tfdpg import run_paths as paths
+from tfdpg import distributed, export, files
 from tfdpg.agents import agent_class, load_agent
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.options import OPTIONS, ExportOptions
+from tfdpg.cli import run_lock
+from tfdpg.cli import run_paths as paths
+from tfdpg.cli.run_options import OBJECTS, RunConfig, read_config, resume_command, train_command
 from tfdpg.distributed.plan import check, require_ray
 from tfdpg.distributed.policies import policy_for_workers
 from tfdpg.environments import check_followed, check_trusted, make, make_envs
 from tfdpg.options import Structural
-from tfdpg.run_options import OBJECTS, RunConfig, read_config, resume_command, train_command
 from tfdpg.spec import Spec
 from tfdpg.training.callbacks import (
     Checkpoint,

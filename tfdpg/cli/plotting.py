@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfdpg.curves import (
+from tfdpg.cli.curves import (
     LearningCurve,
     check_pooled,
     display_name,
@@ -18,7 +18,7 @@ from tfdpg.curves import (
     read,
     unique_labels,
 )
-from tfdpg.scores import bootstrap_interval, interquartile_mean, mean, mean_interval, parse_ranges, ranges_of
+from tfdpg.cli.scores import bootstrap_interval, interquartile_mean, mean, mean_interval, parse_ranges, ranges_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,11 +14,11 @@ import numpy as np
 from tfdpg import files
 from tfdpg.agents.options import OPTIONS
 from tfdpg.cli.parsing import UsageError
+from tfdpg.cli.run_options import Run
+from tfdpg.cli.run_paths import describe_contents, is_model
 from tfdpg.cli.training import parse_training_flags
 from tfdpg.distributed.options import Distribution
 from tfdpg.options import options_of
-from tfdpg.run_options import Run
-from tfdpg.run_paths import describe_contents, is_model
 from tfdpg.training.options import FitOptions
 
 BOOKKEEPING = {"verbose", "save_every", "keep_checkpoints", "write_interval", "initial_epoch", "replay_dir"}
