@@ -382,9 +382,21 @@ class Networks:
             elif period is not None:
                 run_if(counter % period == 0, apply)
 
-    def copy_weights(self, name: str) -> None:
-        """Copy all weights of a copy's source into the copy."""
-        self._update([declared for declared in self._declaration.copies if declared.name == name])
+    def copy_weights(self, *names: str) -> None:
+        """Copy all weights of their sources into copies, in the order of their declaration."""
+        self._update([declared for declared in self._declaration.copies if declared.name in names])
+
+    @property
+    def following(self) -> dict[str, keras.Model]:
+        """The networks that share the present statistics of observations: all but copies on request and their copies.
+
+        The statistics of a copy on request are those of its source when its weights were copied.
+        """
+        frozen = set()
+        for declared in self._declaration.copies:
+            if declared.rule.period is None or declared.of in frozen:
+                frozen.add(declared.name)
+        return {name: network for name, network in self.all.items() if name not in frozen}
 
     def _update(self, copies: Sequence[Copy]) -> None:
         for declared in copies:

@@ -22,7 +22,7 @@ from tfdpg.options import BuiltIn, Unsaved, takes_options
 from tfdpg.spec import Spec
 from tfdpg.training import evaluation, loop
 from tfdpg.training.checkpoints import checkpoint, network_weights
-from tfdpg.training.environment.collector import Collector
+from tfdpg.training.environment.collector import Collector, EpisodeEnd
 from tfdpg.training.environment.env_runner import environment_of
 from tfdpg.training.learning.epoch_metrics import EpochMetrics
 from tfdpg.training.learning.learner import Learner, check_normalizers, find_normalizers
@@ -60,6 +60,7 @@ class Agent(metaclass=_AgentType):
         device_state: variables that updates read and write, by name.
         host_state: numbers, strings and lists that are saved with the agent, by name.
         minimize: takes a step of optimizers; see `tfdpg.components.Networks.minimize`.
+        copy_weights: updates copies on request; see `tfdpg.components.Networks.copy_weights`.
         update_copies: updates the copies that are due; see `tfdpg.components.Networks.update_copies`.
         optimizer: all optimizers as one object, which Keras' callbacks expect.
         replay: the replay buffer.
@@ -96,10 +97,12 @@ class Agent(metaclass=_AgentType):
         self.update_copies = self._networks.update_copies
         self.restore_variables = self._networks.restore
         self.schedule = declaration.schedule
+        self.schedule.defers_updates = declaration.defers_updates
+        self.copy_weights = self._networks.copy_weights
         with tf.device(options.device):
             self.counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="updates")
         self.optimizer = Optimizers(list(self.optimizers.values()), self.counter)
-        self.normalizers = find_normalizers(self._networks.all.values())
+        self.normalizers = find_normalizers(self._networks.following.values())
         self.observation_statistics = RunningStatistics(self.spec) if self.normalizers else None
         if self.observation_statistics is not None:
             check_normalizers(self.normalizers, len(self.observation_statistics.mean))
@@ -119,6 +122,9 @@ class Agent(metaclass=_AgentType):
         self.behaviour = BehaviourPolicy(self.spec, self.actor, declaration.exploration, policy_state)
         acting = self.replay, self.schedule, self.behaviour, self.seed, options.reward_shaper
         self.collector = Collector(self.spec, *acting, recorders(options.recorders, self.spec))
+        self._after_episode = declaration.after_episode
+        if self._after_episode:
+            self.collector.episode_ended = self.end_episode
         self.signatures = dict(declaration.signatures(self._networks.all, self.evaluation_actor.pi))
         self.learner = Learner(self, declaration.updates_per_phase, declaration.before_phase, declaration.after_phase)
         self.history: keras.callbacks.History | None = None
@@ -150,6 +156,19 @@ class Agent(metaclass=_AgentType):
         It never decreases: after `fit(env, epochs=5)` and `fit(env, epochs=2)` it is 5.
         """
         return self._epoch
+
+    @property
+    def defers_updates(self) -> bool:
+        """Whether updates that become due are counted, and made when this is False again.
+
+        A function in `Declaration.after_episode` or `after_phase` sets it, for example to assess a policy over several
+        episodes before it is trained on. It is saved with the agent, and so is the number of deferred updates.
+        """
+        return self.schedule.defers_updates
+
+    @defers_updates.setter
+    def defers_updates(self, defers: bool) -> None:
+        self.schedule.defers_updates = defers
 
     @property
     def env_steps(self) -> int:
@@ -214,12 +233,10 @@ class Agent(metaclass=_AgentType):
         """
         refuse_positional_updates(positional)
         reject_unknown_arguments(self.learn, unknown)
-        due = (
-            self.minibatch_builder.sampler.updates_due(self.schedule.begin_update_phase())
-            if updates is None
-            else updates
-        )
-        return self.learner.run_update_phase(due) if natural("updates", due) else {}
+        if updates is None:
+            due = self.minibatch_builder.sampler.updates_due(self.schedule.begin_update_phase())
+            updates = self.schedule.release(due)
+        return self.learner.run_update_phase(updates) if natural("updates", updates) else {}
 
     def train_on_batch(self, batch: Mapping[str, Any]) -> dict[str, float]:
         """One update on a minibatch that the caller gives, by the same compiled code as any other.
@@ -391,6 +408,21 @@ class Agent(metaclass=_AgentType):
 
     # What the loop, checkpoints and callbacks ask for.
     built = True
+
+    def end_episode(
+        self,
+        env_index: int,
+        episode_return: float,
+        length: int,
+        terminated: bool,
+        truncated: bool,
+        updates: int | None = None,
+    ) -> None:
+        """Run the functions in `Declaration.after_episode`; None is the number of updates made so far."""
+        updates = self.updates if updates is None else updates
+        episode = EpisodeEnd(env_index, episode_return, length, terminated, truncated, updates)
+        for function in self._after_episode:
+            function(self, episode)
 
     def begin_training(self) -> None:
         """Takes back what an earlier training's callbacks said."""

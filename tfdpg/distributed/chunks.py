@@ -33,6 +33,8 @@ class Summary(NamedTuple):
         ended: for each step whether an episode ended with it, bool `[steps]`.
         returns: of the episodes that ended.
         lengths: of the episodes that ended.
+        terminated: for each episode that ended whether its last state was terminal.
+        truncated: for each episode that ended whether it was truncated.
         episodes: the episodes begun on the lane, by all its workers.
     """
 
@@ -42,6 +44,8 @@ class Summary(NamedTuple):
     ended: np.ndarray
     returns: list[float]
     lengths: list[int]
+    terminated: list[bool]
+    truncated: list[bool]
     episodes: int
 
 

@@ -100,6 +100,7 @@ class _EpochRunner:
         )
         self._version = 0
         self._sent_at_update = agent.updates
+        self._updates_by_version = [agent.updates]
         self._reference = ray.put(weights())
 
     def epoch(self, epoch: int) -> dict[str, float]:
@@ -117,7 +118,7 @@ class _EpochRunner:
             self._callbacks.on_train_batch_begin(min(schedule.env_steps - first, steps - 1))
             ended = self._collect()
             episodes += ended
-            logs = self._learn(self._rate_limiter.due) | {"env_steps": schedule.env_steps}
+            logs = self._learn(self._due) | {"env_steps": schedule.env_steps}
             if ended:
                 logs["return"] = float(np.mean([episode.episode_return for episode in ended]))
             self._callbacks.on_train_batch_end(max(0, min(schedule.env_steps - first, steps) - 1), logs)
@@ -136,6 +137,11 @@ class _EpochRunner:
         )
 
     @property
+    def _due(self) -> int:
+        """The updates to make now; 0 while the agent defers them."""
+        return 0 if self._agent.defers_updates else self._rate_limiter.due
+
+    @property
     def _should_stop(self) -> bool:
         return self._agent.stop_training or self._interrupted.is_set()
 
@@ -143,15 +149,15 @@ class _EpochRunner:
         """Stores what arrived; waits until something did, or until there is something else to do."""
         while True:
             self._send_requests()
-            replies = self._worker_pool.collect_replies(0.0 if self._rate_limiter.due else MAX_WAIT)
+            replies = self._worker_pool.collect_replies(0.0 if self._due else MAX_WAIT)
             ended = [episode for env_index, reply in replies for episode in self._count_steps(env_index, reply)]
-            if replies or self._rate_limiter.due or self._interrupted.is_set():
+            if replies or self._due or self._interrupted.is_set():
                 self._send_requests()
                 return ended
 
     def _send_requests(self) -> None:
         """Gives the workers new orders, unless they are too far ahead of the learner."""
-        if self._rate_limiter.may_collect:
+        if self._rate_limiter.may_collect or self._agent.defers_updates:
             self._worker_pool.send_requests(*self._newest_weights(), self._next_request)
 
     def _count_steps(self, env_index: int, reply: Any) -> list[Episode]:
@@ -164,11 +170,14 @@ class _EpochRunner:
             self._rate_limiter.earn(scheduled_updates(agent.schedule, agent.minibatch_builder.sampler, ended))
         else:
             self._rate_limiter.earn(proportional_updates(agent.schedule, self._rate, ended))
+        ends = zip(summary.returns, summary.lengths, summary.terminated, summary.truncated, strict=True)
+        for end in ends:
+            agent.end_episode(env_index, *end, updates=self._updates_by_version[summary.version])
         return [Episode(env_index, *episode) for episode in zip(summary.returns, summary.lengths, strict=True)]
 
     def _learn(self, due: int) -> dict[str, float]:
         """Makes some of the updates that are due, so few that what arrives meanwhile does not wait for long."""
-        updates = self._store.ready(min(due, LARGEST_CHUNK))
+        updates = 0 if self._agent.defers_updates else self._store.ready(min(due, LARGEST_CHUNK))
         if not updates:
             return {}
         self._rate_limiter.spend(updates)
@@ -178,6 +187,7 @@ class _EpochRunner:
         """A reference to the weights that workers act with now, and their version."""
         if self._agent.updates - self._sent_at_update >= self._options.variable_update_period:
             self._version, self._sent_at_update = self._version + 1, self._agent.updates
+            self._updates_by_version.append(self._agent.updates)
             self._reference = ray.put(self._weights())
         return self._reference, self._version
 

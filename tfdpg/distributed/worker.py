@@ -71,6 +71,8 @@ class Worker:
         rows = _StepBuffer(self._spec, self._behaviour.step_width, 2 * request.steps)
         ended = np.zeros(request.steps, bool)
         finished = []
+        terminated = []
+        truncated = []
         for step in range(request.steps):
             if self._packed is None:
                 self._packed = self._spec.pack(runner.reset())
@@ -85,13 +87,16 @@ class Worker:
             rows.add(action, outcome.reward, outcome.terminated, self._packed)
             if episodes:
                 finished += episodes
+                terminated.append(bool(outcome.terminated[0]))
+                truncated.append(bool(outcome.truncated[0]))
                 ended[step] = True
                 self._packed = None
                 self._behaviour.end(np.ones(1, bool))
         self._chunk_count += 1
         returns, lengths = ([episode[i] for episode in finished] for i in (1, 2))
         number = self._process_id, self._chunk_count - 1
-        return Chunk(Summary(*number, self._version, ended, returns, lengths, self._episodes), rows.filled())
+        ends = ended, returns, lengths, terminated, truncated
+        return Chunk(Summary(*number, self._version, *ends, self._episodes), rows.filled())
 
     def _make_runner(self, episodes: int) -> EnvRunner:
         env = self._make_env()

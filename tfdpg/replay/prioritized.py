@@ -3,6 +3,8 @@
 Source: Schaul, Quan, Antonoglou, Silver 2015, "Prioritized Experience Replay", sections 3.3 and 3.4.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from tfdpg.arguments import positive_int, real
@@ -13,6 +15,11 @@ BLOCK = 32
 """Small enough that a draw copies few priorities that it does not need."""
 EPSILON = 1e-6
 """Added to an error, so that a row without one can be drawn again."""
+
+
+def proportional_priority(errors: np.ndarray, alpha: float) -> np.ndarray:
+    """(|TD error| + ε)^α, for each row."""
+    return (np.abs(errors) + EPSILON) ** alpha
 
 
 class PrioritizedSampler:
@@ -35,6 +42,8 @@ class PrioritizedSampler:
         beta: how much of the bias is corrected at first, in [0, 1].
         beta_steps: updates until β is 1; None leaves it.
         normalize_weights: whether to divide by the largest weight.
+        priority: computes the priorities p from TD errors `[n]` and `alpha`, such as max(|TD error|, 1)^α, the rule of
+            LAP (Fujimoto, Meger, Precup 2020). A function of a module, so that it can be sent to other processes.
     """
 
     uses_td_errors: bool = True
@@ -49,8 +58,10 @@ class PrioritizedSampler:
         beta: float,
         beta_steps: int | None,
         normalize_weights: bool = True,
+        priority: Callable[[np.ndarray, float], np.ndarray] = proportional_priority,
     ):
         self.buffer = buffer
+        self._priority = priority
         self._seed = seed
         self._batch_size = batch_size
         self._alpha = real("alpha", alpha, 0, 1)
@@ -99,7 +110,7 @@ class PrioritizedSampler:
 
     def update_priorities(self, slots: np.ndarray, errors: np.ndarray) -> None:
         """Takes the TD errors that updates measured for the rows that were drawn; of a row drawn twice the last."""
-        priorities = (np.abs(errors.ravel()) + EPSILON) ** self._alpha
+        priorities = self._priority(errors.ravel(), self._alpha)
         self._set(slots.ravel(), priorities)
         self._max_priority = max(self._max_priority, float(priorities.max()))
 

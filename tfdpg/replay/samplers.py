@@ -1,12 +1,13 @@
 """The ways to draw rows, behind one interface."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 
 from tfdpg.replay.buffer import ReplayBuffer
 from tfdpg.replay.epochs import EpochSampler
-from tfdpg.replay.prioritized import PrioritizedSampler
+from tfdpg.replay.prioritized import PrioritizedSampler, proportional_priority
 from tfdpg.replay.uniform import UniformSampler
 
 
@@ -54,6 +55,7 @@ def make_sampler(
     epochs_per_round: int | None,
     max_minibatches_per_round: int | None,
     normalize_weights: bool = True,
+    priority: Callable[[np.ndarray, float], np.ndarray] = proportional_priority,
 ) -> Sampler:
     """The sampler for the agents' options (see `EpochSampler`, `UniformSampler` and `PrioritizedSampler`)."""
     if epochs_per_round is not None:
@@ -64,5 +66,13 @@ def make_sampler(
         return UniformSampler(buffer, seed, batch_size)
     alpha = 0.6 if alpha is None else alpha
     beta = 0.4 if beta is None else beta
-    options = {"beta_steps": beta_steps, "normalize_weights": normalize_weights}
-    return PrioritizedSampler(buffer, seed, batch_size, alpha=alpha, beta=beta, **options)
+    return PrioritizedSampler(
+        buffer,
+        seed,
+        batch_size,
+        alpha=alpha,
+        beta=beta,
+        beta_steps=beta_steps,
+        normalize_weights=normalize_weights,
+        priority=priority,
+    )

@@ -1,7 +1,7 @@
 """Acting and observing: what belongs to each lane's step between the two. NumPy only."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,26 @@ from tfdpg.training.environment.schedule import Schedule
 
 RewardShaper = Callable[[np.ndarray, int, int | None], Any]
 """From rewards `[num_envs]`, the environment step and the number of all steps (None if unknown) to what is stored."""
+
+
+class EpisodeEnd(NamedTuple):
+    """A training episode that ended, as functions in `Declaration.after_episode` receive it.
+
+    Attributes:
+        env_index: the sub-environment, or the worker.
+        episode_return: the sum of the rewards as the environment gave them, neither discounted nor shaped.
+        length: the number of environment steps.
+        terminated: whether the episode ended in a terminal state.
+        truncated: whether it was truncated; both may be True.
+        updates: the number of updates that the policy had when it chose the episode's last action.
+    """
+
+    env_index: int
+    episode_return: float
+    length: int
+    terminated: bool
+    truncated: bool
+    updates: int
 
 
 class Collector:
@@ -35,6 +55,8 @@ class Collector:
         env_indices: the lanes that acted last, `[num_envs]`.
         episodes: the episodes begun on each lane with a seed from `next_reset_seed`.
         restored_at: the environment step at which its agent was loaded; None if it was not.
+        episode_ended: called with the sub-environment, the unshaped return, the length, and whether the episode was
+            terminated and truncated, after the last step of an episode was stored; None if nothing needs it.
     """
 
     def __init__(
@@ -64,6 +86,9 @@ class Collector:
         self._pending: np.ndarray | None = None
         self.restored_at: int | None = None
         self._restored_rows: int | None = None
+        self.episode_ended: Callable[[int, float, int, bool, bool], None] | None = None
+        self._returns = np.zeros(0)  # of the open episodes; not counted unless `episode_ended` is set
+        self._lengths = np.zeros(0, np.int64)
 
     def act(self, observation: Any, explore: bool) -> np.ndarray:
         """See `Agent.act`."""
@@ -79,6 +104,7 @@ class Collector:
             starts = ~continues
             check_finite(self._spec, packed, NO_REWARD, self._this_step)
             self._behaviour.end(starts)
+            self._forget_returns(starts if len(starts) == len(self._returns) else slice(None))
             for store in self._stores:
                 store.begin(self.env_indices[starts], tuple(part[starts] for part in packed))
         if explore and self._schedule.acts_at_random:
@@ -101,6 +127,7 @@ class Collector:
         terminated, truncated = (
             np.asarray(end, bool).reshape(self.env_indices.shape) for end in (terminated, truncated)
         )
+        all_terminated = terminated
         ended = terminated | truncated
         any_ended = bool(ended.any())
         packed = self._spec.pack(next_observation)
@@ -108,6 +135,8 @@ class Collector:
             packed = self._spec.pack_final(packed, final_observation, ended)
         check_finite(self._spec, packed, reward, self._this_step, self._pending)
         self._behaviour.received(reward)
+        if self.episode_ended is not None:
+            self._count_rewards(reward)
         if self._shaper is not None:
             reward = self._shaped(self._shaper, reward)
 
@@ -132,6 +161,31 @@ class Collector:
             self._end(self.env_indices[ended])
             if final_observation is None and not self._spec.is_single(next_observation):
                 self._resetting = ended
+            if self.episode_ended is not None:
+                self._report_episodes(ended, all_terminated, truncated)
+
+    def _count_rewards(self, reward: np.ndarray) -> None:
+        """Add the rewards of a step, `[num_envs]`, to the returns of the open episodes."""
+        if len(self._returns) != len(reward):
+            self._returns = np.zeros(len(reward))
+            self._lengths = np.zeros(len(reward), np.int64)
+        is_live = np.ones(len(reward), bool) if self._resetting is None else ~self._resetting
+        self._returns[is_live] += reward[is_live]
+        self._lengths[is_live] += 1
+
+    def _forget_returns(self, env_indices: Any) -> None:
+        """Set the returns of open episodes to 0 in some sub-environments."""
+        if len(self._returns):
+            self._returns[env_indices] = 0
+            self._lengths[env_indices] = 0
+
+    def _report_episodes(self, ended: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:
+        """Pass the episodes that ended to `episode_ended`."""
+        for env_index in np.flatnonzero(ended).tolist():
+            episode = float(self._returns[env_index]), int(self._lengths[env_index])
+            self._forget_returns(env_index)
+            if self.episode_ended is not None:
+                self.episode_ended(env_index, *episode, bool(terminated[env_index]), bool(truncated[env_index]))
 
     def receive(self, env_index: int, rows: TimeSteps, continues: bool) -> None:
         """Stores rows that another process collected on a lane, all of them or none.
@@ -173,6 +227,7 @@ class Collector:
     def close_episodes(self, env_indices: np.ndarray | None = None) -> None:
         """Closes open episodes, of all lanes or some, as truncated; the next `act` begins new ones."""
         self._end(np.arange(len(self._replay.current)) if env_indices is None else env_indices)
+        self._forget_returns(slice(None) if env_indices is None else env_indices)
         self._pending = None
         self._resetting = None
         self._restored_rows = None
@@ -228,6 +283,8 @@ class Collector:
             **self._behaviour.state(),
             "lanes": len(self.env_indices),
             "resetting": None if self._resetting is None else self._resetting.tolist(),
+            "open_returns": self._returns.tolist(),
+            "open_lengths": self._lengths.tolist(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -238,6 +295,8 @@ class Collector:
         self.env_indices = np.arange(state["lanes"])
         self._schedule.set_num_envs(max(1, len(self.env_indices)))
         self._resetting = None if state["resetting"] is None else np.array(state["resetting"])
+        self._returns = np.array(state["open_returns"], np.float64)
+        self._lengths = np.array(state["open_lengths"], np.int64)
         self.restored_at = self._schedule.env_steps
         self._restored_rows = self._replay.added
         env_indices = np.flatnonzero(self._replay.current >= 0)
