@@ -157,7 +157,7 @@ class SAC(tfdpg.Agent):
         self.target_entropy = -float(self.spec.act_dim) if options.target_entropy is None else options.target_entropy
 
     def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
-        """The critics towards r + γ (1 − d) (min_i Q_i,targ(s', a') − α log π(a' | s')); the policy, the temperature."""
+        """The critics towards r + γ (1 − d) (min_i Q_targ(s', a') − α log π(a'|s')), then policy and temperature."""
         key = tf.stack([tf.constant(self.seed, tf.int64), counter])
         noise_t, noise = tf.unstack(stateless_normal((2, self.batch_elements, self.spec.act_dim), key))
         temperature = tf.exp(self.log_temperature.value)

@@ -47,7 +47,7 @@ def write(
     Args:
         directory: the model directory; made if need be.
         spec: the spaces.
-        networks: the networks that the signatures call, by name; `policy` is the evaluation policy.
+        networks: the networks that the signatures may call, by name; `policy` is the evaluation policy.
         signatures: the exported functions by name, `pi` among them, which becomes `serving_default` as well.
         examples: raw observations by input name, at least seven, to verify and to warm up with.
         metadata: what goes into `tfdpg.json` beside spaces and library versions.
@@ -71,6 +71,7 @@ def write(
     made = files.make_directory(directory)
     try:
         functions = {name: signature.concrete(spec) for name, signature in signatures.items()}
+        networks = _called(networks, functions.values())
         numpy_networks = [] if actor is None else [actor, *critics.values()]
         required_bytes = functools.partial(_nbytes, networks, numpy_networks, [*functions.values()])
         with files.writing(directory, required_bytes), files.scratch_directory(directory) as scratch:
@@ -137,6 +138,16 @@ class _RawVariables(tf.Module):
     def __init__(self, networks: Iterable[keras.Model]):
         super().__init__()
         self.raw = [variable.value for variable in _variables(networks)]
+
+
+def _called(networks: Mapping[str, keras.Model], functions: Iterable[Any]) -> dict[str, keras.Model]:
+    """The networks that functions call: those of which a function reads a variable."""
+    read = {id(outside) for function in functions for outside, _ in function.graph.captures}
+    return {
+        name: network
+        for name, network in networks.items()
+        if any(id(variable.value.handle) in read for variable in network.variables)
+    }
 
 
 def _variables(networks: Iterable[keras.Model]) -> list[Any]:
