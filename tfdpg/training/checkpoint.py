@@ -11,7 +11,7 @@ Weights are read back from `variables.npz`, in order; the `.keras` files only sa
 
 import copy
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from tfdpg import files
 from tfdpg.replay import segments
 from tfdpg.spec import Spec
 from tfdpg.training.network_weights import check_finite
-from tfdpg.training.objects import from_json, to_json, untrusted
+from tfdpg.training.objects import class_name, from_json, to_json, untrusted
 from tfdpg.training.protocols import SavableAgent
 
 FORMAT = 4
@@ -37,7 +37,7 @@ class CheckpointError(RuntimeError):
 class Saved(NamedTuple):
     """A saved agent, read and checked, before anything is built from it."""
 
-    agent: str
+    agent_class: type
     spec: Spec
     arguments: dict[str, Any]
     networks: Mapping[str, Any]
@@ -76,11 +76,15 @@ def save(agent: SavableAgent, directory: str | Path, overwrite: bool = True) -> 
         agent.learner.remote_replay.on_saved(directory)
 
 
-def read(directory: str | Path, device: str | None = None, trusted: bool = False) -> Saved:
+def read(
+    directory: str | Path, find_class: Callable[[Any], type], device: str | None = None, trusted: bool = False
+) -> Saved:
     """Reads and checks a saved agent, and builds its own networks on `device`, or else where they were.
 
     Args:
         directory: the saved agent.
+        find_class: finds the agent's class from its recorded name. It is called before networks are loaded, because
+            the module of a user's class may register the user's layers.
         device: where the networks are to be; None is where they were.
         trusted: whether to import and to follow what the files name.
 
@@ -89,6 +93,7 @@ def read(directory: str | Path, device: str | None = None, trusted: bool = False
         CheckpointError: a file is damaged, missing, changed, or of another checkpoint; the message names it.
     """
     directory, description = _read_description(directory, trusted)
+    agent_class = find_class(description.get("agent"))
     try:
         paths = {name: directory / name for name in description["files"]}
         arguments = {name: from_json(value, trusted) for name, value in description["arguments"].items()}
@@ -104,7 +109,7 @@ def read(directory: str | Path, device: str | None = None, trusted: bool = False
         has_segments = "segment_length" in replay
         saved_segments = segments.saved_segments(directory, replay, description["files"]) if has_segments else None
         return Saved(
-            description["agent"],
+            agent_class,
             spec,
             arguments,
             networks,
@@ -130,7 +135,7 @@ def copy_agent(agent: Any) -> Any:
         )
     arguments, networks, state = copy.deepcopy((agent.saved_options, agent.custom_networks, agent.state()))
     other = type(agent)(agent.spec, **arguments, **networks)
-    facts = type(agent).__name__, agent.spec, arguments, networks, state
+    facts = type(agent), agent.spec, arguments, networks, state
     saved = Saved(*facts, _arrays(agent), _replay(agent), segments.iter_segments(agent.replay), None)
     restore(other, saved, {})
     return other
@@ -235,7 +240,7 @@ def _write(agent: SavableAgent, directory: Path) -> tuple[dict[str, str], dict[s
         network.save(directory / f"{name}.keras")
     description = {
         "format": FORMAT,
-        "agent": type(agent).__name__,
+        "agent": class_name(type(agent)),
         "arguments": {name: to_json(value) for name, value in agent.saved_options.items()},
         **agent.spec.to_json(),
         "own_networks": sorted(agent.custom_networks),
