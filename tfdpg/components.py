@@ -25,6 +25,31 @@ from tfdpg.replay import MakeMinibatchBuilder, ReplayBuffer
 from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, seeds
 
+__all__ = [
+    "Component",
+    "Context",
+    "Copy",
+    "Declaration",
+    "Minibatches",
+    "Networks",
+    "OptimizerSpec",
+    "PolicySpec",
+    "UpdateRule",
+    "adam",
+    "clipped_policy_loss",
+    "every",
+    "on_request",
+    "policy_loss",
+    "polyak",
+    "rmsprop",
+    "run_if",
+]
+"""What declarations and updates in users' own files use; the rest is for tfdpg's other modules."""
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
