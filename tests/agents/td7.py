@@ -81,6 +81,11 @@ def lap_priority(errors: np.ndarray, alpha: float) -> np.ndarray:
     return np.maximum(np.abs(errors) ** alpha, 1)
 
 
+def dense(units: int, seed: int, number: int) -> Any:
+    """A linear layer with weights that are a function of the seed."""
+    return keras.layers.Dense(units, kernel_initializer=initializer(seed, number))
+
+
 def hidden(options: TD7Options, x: Any, seed: int) -> Any:
     """The hidden layers of all networks."""
     for depth, units in enumerate(options.hidden_units):
@@ -92,7 +97,7 @@ def state_encoder(options: TD7Options, context: Context) -> keras.Model:
     observation = observation_inputs(context.spec)
     x = features(context.spec, context.encoder, context.normalizer)(observation)
     return keras.Model(
-        observation, AvgL1Norm()(keras.layers.Dense(options.embedding)(hidden(options, x, context.seed)))
+        observation, AvgL1Norm()(dense(options.embedding, context.seed, 9)(hidden(options, x, context.seed)))
     )
 
 
@@ -100,16 +105,16 @@ def action_encoder(options: TD7Options, context: Context) -> keras.Model:
     zs = keras.Input((options.embedding,))
     action = keras.Input((context.spec.act_dim,))
     x = keras.layers.Concatenate()([zs, scaled_action(context.spec, action)])
-    return keras.Model([zs, action], keras.layers.Dense(options.embedding)(hidden(options, x, context.seed)))
+    return keras.Model([zs, action], dense(options.embedding, context.seed, 9)(hidden(options, x, context.seed)))
 
 
 def policy(options: TD7Options, context: Context) -> keras.Model:
     observation = observation_inputs(context.spec)
     zs = keras.Input((options.embedding,))
-    x = keras.layers.Dense(8)(features(context.spec, context.encoder, context.normalizer)(observation))
+    x = dense(8, context.seed, 8)(features(context.spec, context.encoder, context.normalizer)(observation))
     output = box_action(context.spec)
     x = hidden(options, keras.layers.Concatenate()([AvgL1Norm()(x), zs]), context.seed)
-    return keras.Model([observation, zs], output.apply(keras.layers.Dense(output.units)(x)))
+    return keras.Model([observation, zs], output.apply(dense(output.units, context.seed, 9)(x)))
 
 
 def critic(options: TD7Options, context: Context) -> keras.Model:
@@ -118,8 +123,8 @@ def critic(options: TD7Options, context: Context) -> keras.Model:
     zsa, zs = keras.Input((options.embedding,)), keras.Input((options.embedding,))
     x = features(context.spec, context.encoder, context.normalizer)(observation)
     x = keras.layers.Concatenate()([x, scaled_action(context.spec, action)])
-    x = keras.layers.Concatenate()([AvgL1Norm()(keras.layers.Dense(8)(x)), zsa, zs])
-    return keras.Model([observation, action, zsa, zs], keras.layers.Dense(1)(hidden(options, x, context.seed)))
+    x = keras.layers.Concatenate()([AvgL1Norm()(dense(8, context.seed, 8)(x)), zsa, zs])
+    return keras.Model([observation, action, zsa, zs], dense(1, context.seed, 9)(hidden(options, x, context.seed)))
 
 
 def act(observation: Any, encoder: keras.Model, pi: keras.Model) -> Any:
