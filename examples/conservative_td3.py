@@ -39,7 +39,7 @@ def declare(spec: tfdpg.Spec, options: ConservativeTD3Options) -> tfdpg.Declarat
 
 @final
 class ConservativeTD3(tfdpg.Agent):
-    """TD3 whose critics learn low values for the policy's actions where the data have others.
+    """TD3 whose critics keep the values of the policy's actions low, relative to those of the stored actions.
 
     Source: Kumar et al. 2020, "Conservative Q-Learning for Offline Reinforcement Learning", equation 2 with μ = π.
     """

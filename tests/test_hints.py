@@ -29,7 +29,7 @@ from tfdpg.training.options import FitOptions
         (lambda: tfdpg.TD3(Counter(), verbose=1), "'verbose'. Did you mean `verbose` of `fit`?"),
         (lambda: tfdpg.TD3(Counter(), replay_buffer_class=dict), "(HER) is not available"),
         (lambda: tfdpg.TD3(Counter(), q_loss=abs), "'q_loss'. The losses belong to the algorithm"),
-        (lambda: tfdpg.TD3(Counter(), q_loss=abs), "docs/own-networks.md"),
+        (lambda: tfdpg.TD3(Counter(), q_loss=abs), "docs/changing-a-loss.md"),
         (lambda: tfdpg.DDPG(Counter()).fit([[0.0]], [0.0]), "fit(env, epochs=..., steps_per_epoch=...)"),
         (lambda: tfdpg.DDPG(Counter()).fit([[0.0]], [0.0]), "agent.fit_offline(data)"),
         (lambda: tfdpg.DDPG(Counter(), tau=0.005), "Did you mean `polyak`, which is 1 - tau?"),

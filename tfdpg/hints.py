@@ -48,8 +48,8 @@ OTHER_PLACES |= dict.fromkeys(("verbose", "progress_bar"), " of `fit`")
 
 _HER = "Hindsight experience replay (HER) is not available."
 _LOSSES = (
-    "The losses belong to the algorithm and are not options. docs/own-networks.md, section Losses, says how to use "
-    "the functions of tfdpg.losses in a training step of your own."
+    "The losses belong to the algorithm and are not options. docs/changing-a-loss.md shows how to change one in a copy "
+    "of the algorithm's file."
 )
 _REPLAY_BUFFER = (
     f"The class of the replay buffer is fixed; `replay` and `n_step` say how it is sampled, `replay_size` how large it "
