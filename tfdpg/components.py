@@ -25,6 +25,31 @@ from tfdpg.replay import MakeMinibatchBuilder, ReplayBuffer
 from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, seeds
 
+__all__ = [
+    "Component",
+    "Context",
+    "Copy",
+    "Declaration",
+    "Minibatches",
+    "Networks",
+    "OptimizerSpec",
+    "PolicySpec",
+    "UpdateRule",
+    "adam",
+    "clipped_policy_loss",
+    "every",
+    "on_request",
+    "policy_loss",
+    "polyak",
+    "rmsprop",
+    "run_if",
+]
+"""What declarations and updates in users' own files use; the rest is for tfdpg's other modules."""
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
@@ -129,8 +154,8 @@ class OptimizerSpec:
 def adam(options: Any, name: str, of: Sequence[str] | None = None) -> OptimizerSpec:
     """Adam, or a copy of the user's optimizer.
 
-    It comes from the options `pi_lr` and `pi_optimizer`, or those of another prefix, `beta_1`, `clip_norm` and
-    `clip_value`.
+    It comes from the options `pi_lr` and, if there is one, `pi_optimizer`, or those of another prefix, and from
+    `beta_1`, `clip_norm` and `clip_value`.
 
     Args:
         options: the agent's options.
@@ -138,7 +163,7 @@ def adam(options: Any, name: str, of: Sequence[str] | None = None) -> OptimizerS
         of: the names of the components that it trains; None is the one called `name`.
     """
     prefix = name.rstrip("0123456789")
-    own = getattr(options, f"{prefix}_optimizer")
+    own = getattr(options, f"{prefix}_optimizer", None)
 
     def make(name: str) -> keras.optimizers.Optimizer:
         if own is not None:
@@ -195,6 +220,46 @@ class PolicySpec:
             return parts[0]
         observation = observation_inputs(spec)
         return keras.Model(observation, self.call(observation, *parts), name="_".join(self.networks))
+
+
+@keras.saving.register_keras_serializable("tfdpg")
+class Scalar(keras.layers.Layer):
+    """A trainable number, whatever the input.
+
+    Args:
+        value: its initial value.
+    """
+
+    def __init__(self, value: float, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.value = float(value)
+        self.scalar = self.add_weight(
+            name="value", shape=(), initializer=keras.initializers.Constant(value), dtype="float32", autocast=False
+        )
+
+    def call(self, x: Any) -> Any:
+        """The number for each row of the input, `[batch, 1]`."""
+        return self.scalar + tf.zeros_like(x)
+
+    def get_config(self) -> dict[str, Any]:
+        """The initial value."""
+        return super().get_config() | {"value": self.value}
+
+
+def scalar(value: float) -> Callable[[Context], keras.Model]:
+    """What builds a component of one trainable number, such as a temperature or a Lagrange multiplier.
+
+    The number is `agent.networks[name].trainable_variables[0]`.
+
+    Args:
+        value: the initial value.
+    """
+
+    def build(context: Context) -> keras.Model:
+        x = keras.Input((1,))
+        return keras.Model(x, Scalar(value)(x))
+
+    return build
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

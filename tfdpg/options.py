@@ -228,7 +228,8 @@ def takes_options(
 ) -> Callable[[Callable[[Owner, First, Group], Result]], Callable[Concatenate[Owner, First, P], Result]]:
     """Makes a function of two arguments and a group of options one that takes the options as keyword arguments.
 
-    Its signature, and its documentation where that says `options: ...`, list them.
+    Its signature, and its documentation where that says `options: ...`, list them. Its attribute `options_class` is the
+    group.
 
     Args:
         kind: the group.
@@ -251,6 +252,7 @@ def takes_options(
             return cast(Any, function)(*given, cast(Any, kind)(**bound))
 
         cast(Any, with_options).__signature__ = signature
+        cast(Any, with_options).options_class = kind
         with_options.__doc__ = documented(function.__doc__ or "", options)
         return cast(Callable[Concatenate[Owner, First, P], Result], with_options)
 

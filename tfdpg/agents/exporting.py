@@ -31,7 +31,7 @@ def export_agent(agent: "Agent", directory: str | Path, options: ExportOptions) 
 def _write(agent: "Agent", directory: str | Path, options: ExportOptions) -> Path:
     examples = export.example_observations(agent.spec, agent.replay, agent.seed)
     metadata = description.export_metadata(agent) | {"scores": dict(options.scores or {})}
-    networks = agent.networks | {"policy": agent.evaluation_actor.pi}
+    networks = agent.networks | agent.copies | {"policy": agent.evaluation_actor.pi}
     contents = agent.spec, networks, agent.signatures, examples, metadata, agent.recurrent_spec
     policy = agent.evaluation_actor.numpy_policy()
     critics = {} if policy is None else _numpy_critics(agent)

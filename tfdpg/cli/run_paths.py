@@ -1,6 +1,7 @@
 """What a path holds: a run, runs, a checkpoint, an exported model; and what is said where it is not what is wanted."""
 
 import contextlib
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,9 +77,31 @@ def describe_contents(path: Path) -> str | None:
         return "it is one in another format, for another runtime"
     if (path / "agent.json").exists() and is_run(run := path.parent.parent):
         return f"it is a checkpoint; its run is {run}"
+    if (path / "agent.json").is_file() and not (path / "agent.json").is_symlink():
+        return _foreign_class(path) or "it is a saved agent, for tfdpg.load_agent"
     runs = [str(run) for run in runs_below(path, "*/run.json", "*/*/run.json")]
     more = f" and {len(runs) - 10} more" if len(runs) > 10 else ""
     return f"it holds the runs {', '.join(runs[:10])}{more}; name one" if runs else None
+
+
+def check_built_in(checkpoint: Path) -> None:
+    """Raise `ValueError` if a saved agent is of a class outside tfdpg, which the command line does not serve."""
+    if (checkpoint / "agent.json").is_file() and (foreign := _foreign_class(checkpoint)):
+        raise ValueError(f"{checkpoint} cannot be used: {foreign}")
+
+
+def _foreign_class(saved: Path) -> str | None:
+    """What to do with a saved agent of a class outside tfdpg; None if it is an agent of tfdpg, or damaged."""
+    try:
+        name = json.loads((saved / "agent.json").read_bytes())["agent"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+    if not isinstance(name, str) or ":" not in name:
+        return None
+    return (
+        f"it is a saved agent of the class {name!r}, which is not part of tfdpg. The command line serves tfdpg's own "
+        "agents only; in Python, tfdpg.load_agent(directory, agent_class=...) loads it"
+    )
 
 
 def parent_of(agent: str, env_id: str) -> Path:

@@ -281,6 +281,7 @@ def _load(run: Path, which: str, trusted: bool) -> Agent:
         return _load_latest(run, trusted)
     if not which.isdigit() or int(which) not in saved:
         raise ValueError(f"`--checkpoint` must be latest, best or one of {saved}. Received: {which!r}")
+    paths.check_built_in(run / "checkpoints" / which)
     return load_agent(run / "checkpoints" / which, trusted=trusted)
 
 
@@ -298,6 +299,7 @@ def _load_latest(
     damaged = []
     for steps in reversed(saved):
         directory = run / "checkpoints" / str(steps)
+        paths.check_built_in(directory)
         try:
             agent = load_agent(directory, env, trusted=trusted, **(_changes(directory, config) if config else {}))
         except (CheckpointError, FileNotFoundError) as error:
