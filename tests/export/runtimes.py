@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.docs.pages import PAGES
+from tfdpg.export import verify as verification
 from tfdpg.export.convert import FORMATS
 
 RUNTIMES = {
@@ -62,3 +63,9 @@ def client(format, directory, inputs, scratch):
     code = textwrap.dedent(CLIENT).format(runtime=textwrap.dedent(RUNTIMES[format]))
     command = [sys.executable, "-c", code, str(directory), str(scratch / "inputs.npz")]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def verify(directory, references, cases, in_half_precision=False):
+    """Loads a SavedModel as TensorFlow Serving does, and compares its signatures with what they must compute."""
+    with verification.in_session(directory, trusted=True) as run:
+        verification.verify(run, references, cases, in_half_precision)

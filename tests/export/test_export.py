@@ -17,6 +17,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 import tfdpg
 from tests.agents.roster import AGENTS, EAGER, SMALL, brief
+from tests.export.runtimes import verify
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import export, networks
 from tfdpg.export import verify as verification
@@ -245,7 +246,7 @@ def test_verification_sees_the_export_trap(tmp_path):
     observations = {"x": np.ones((7, 3), np.float32)}
     assert tf.saved_model.load(str(tmp_path)).signatures["pi"](x=tf.ones((1, 3)))["pi"].shape == (1, 1)
     with pytest.raises(Exception, match="(?i)could not find variable|does not load|uninitialized"):
-        verification.verify(tmp_path, {"pi": lambda inputs: {"pi": pi(inputs["x"]).numpy()}}, {"pi": [observations]})
+        verify(tmp_path, {"pi": lambda inputs: {"pi": pi(inputs["x"]).numpy()}}, {"pi": [observations]})
 
 
 def test_verification_compares_every_signature(td3, exported):
@@ -260,10 +261,10 @@ def test_verification_compares_every_signature(td3, exported):
         return lambda inputs: {name: network([inputs["x"], inputs["a"]]).numpy() + offset}
 
     right = {name: reference(name) for name in ("pi", "q1", "q2")}
-    verification.verify(exported, right, cases)
+    verify(exported, right, cases)
     for name in right:
         with pytest.raises(export.ExportError, match=repr(name)):
-            verification.verify(exported, {**right, name: reference(name, 0.01)}, cases)
+            verify(exported, {**right, name: reference(name, 0.01)}, cases)
 
 
 def test_warm_up_requests_fit_the_signatures(exported):

@@ -20,8 +20,8 @@ from tests.agents.roster import EAGER, SMALL, brief, fit_briefly
 from tests.export.runtimes import client, formats, quickly, schema, whole_formats
 from tfdpg import cli, export
 from tfdpg.export.convert import FORMATS
-from tfdpg.export.fidelity import differences
 from tfdpg.export.source import Source
+from tfdpg.export.verify import differences
 
 pytestmark = brief
 
@@ -73,7 +73,7 @@ def version(agent, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def source(version):
-    return Source.open(version)
+    return Source(version)
 
 
 @pytest.fixture

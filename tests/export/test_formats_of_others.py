@@ -50,7 +50,7 @@ def test_an_episode_with_a_memory(format, tmp_path):
     saved = agent.export(tmp_path / "saved")
     rng = np.random.default_rng(0)
     policy = tfdpg.load(saved)
-    with FORMATS[format].run(Source.open(saved), directory) as run:
+    with FORMATS[format].run(Source(saved), directory) as run:
         given = run("initial_state", {"batch": np.array(2, np.int32)})
         for _ in range(4):
             observation = rng.normal(size=(2, 3)).astype(np.float32)
@@ -94,7 +94,7 @@ def test_an_operation_that_a_format_has_not(tmp_path):
                 )
             else:
                 with pytest.raises(
-                    export.ExportError, match=f"The policy cannot be had as format='{format}': {library} has no"
+                    export.ExportError, match=f"The policy cannot be exported as format='{format}': {library} has no"
                 ):
                     agent.export(tmp_path / "none", format=format)
                 assert not (tmp_path / "none").exists()
@@ -122,7 +122,7 @@ def test_half_precision(format, policy, tmp_path):
         )
         np.testing.assert_allclose(found["pi"]["pi"], agent.predict(np.ones((2, 3))), atol=2e-2)
     else:
-        with pytest.raises(export.ExportError, match="The policy cannot be had "):
+        with pytest.raises(export.ExportError, match="The policy cannot be exported "):
             agent.export(tmp_path / "model", format=format)
         assert list(tmp_path.iterdir()) == []
 

@@ -10,8 +10,8 @@ from gymnasium import spaces
 
 import tfdpg
 from tests.agents.roster import ACER, AGENTS, SMALL, brief
+from tests.export.runtimes import verify
 from tfdpg import export
-from tfdpg.export import verify as verification
 
 pytestmark = brief
 
@@ -68,7 +68,7 @@ def test_verification_compares_it(exported):
             return outputs | {wrong: outputs[wrong] + np.float32(offset)}
 
         def compare(changed=changed):
-            verification.verify(directory, {"pi": changed, "pi_and_q": changed}, {"pi_and_q": [{"x": X}]})
+            verify(directory, {"pi": changed, "pi_and_q": changed}, {"pi_and_q": [{"x": X}]})
 
         if not offset:
             compare()
@@ -87,7 +87,7 @@ def test_in_half_precision_another_of_two_like_actions_has_another_value(tmp_pat
     def compare(q1):
         expected = {"pi": np.array([0, 1, 1]), "q1": np.array(q1, np.float32)}
         cases = {"pi": [{"x": np.array([-0.001, -0.001, 5], np.float32)}]}
-        verification.verify(tmp_path / "model", {"pi": lambda _: expected}, cases, in_half_precision=True)
+        verify(tmp_path / "model", {"pi": lambda _: expected}, cases, in_half_precision=True)
 
     compare([-0.001, 7, 5])
     with pytest.raises(export.ExportError, match="'pi' differs from the agent by up to 1"):

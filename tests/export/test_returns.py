@@ -94,5 +94,5 @@ def test_what_cannot_be_asked_for_is_named(exported, on_pendulum):
 
 def test_it_is_described(exported):
     text = describe(exported("categorical")[1])
-    assert "z(x: float32[batch, 3], a: float32[batch, 1], levels: float32[batch, any]) ->" in text
-    assert "cvar: float32[batch, any]" in text and 'agent: "D4PG"' in text
+    assert "z(x: float32[batch, 3], a: float32[batch, 1], levels: float32[batch, levels]) ->" in text
+    assert "cvar: float32[batch, levels]" in text and 'agent: "D4PG"' in text

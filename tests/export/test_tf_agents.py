@@ -14,8 +14,8 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 import tfdpg
 from tests.agents.roster import ACER, SMALL
+from tests.export.runtimes import verify
 from tfdpg import export
-from tfdpg.export import verify as verification
 from tfdpg.export.tf_agents import with_signatures_of
 
 X = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
@@ -167,10 +167,10 @@ def test_verification_compares_it(exported):
     inputs = time_steps(1, observation=X)
     right = signature.reference(agent.spec)
     references = {"pi": right, "action": right}
-    verification.verify(directory, references, {"action": [inputs]})
+    verify(directory, references, {"action": [inputs]})
     references["action"] = lambda inputs: {"action": right(inputs)["action"] + 0.01}
     with pytest.raises(export.ExportError, match="'action' differs from the agent"):
-        verification.verify(directory, references, {"action": [inputs]})
+        verify(directory, references, {"action": [inputs]})
 
 
 def test_others_are_refused_and_nothing_is_added_unasked(exported, on_pendulum, tmp_path):

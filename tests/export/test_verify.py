@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdpg.export.verify import verify
+from tests.export.runtimes import verify
 from tfdpg.exported import ExportError
 
 
