@@ -173,7 +173,7 @@ def test_errors_are_one_line_that_says_what_to_do(run, tmp_path, capsys):
         (["--seeds"], "`--seeds` must be"),
         (["--seeds", "3", "3"], "`--seeds` must be"),
         (["--initial-epoch", "2"], "`initial_epoch` must be less than epochs=2"),
-        (["--step-timeout", "9", "--num-envs", "2"], "`--step-timeout` needs environments in processes of their own"),
+        (["--step-timeout", "9", "--num-envs", "2"], "`--step-timeout` needs environments in their own processes"),
     ):
         assert train("--run-dir", tmp_path / "bad", *options) == 1
         assert message in capsys.readouterr().err
@@ -200,7 +200,7 @@ def test_a_run_goes_on_without_what_is_damaged_and_not_needed(run, tmp_path, cap
     assert cli.main(["evaluate", str(copy), "--episodes", "1"]) == 0
     damage = f"{copy}/checkpoints/60/variables.npz is damaged, or belongs to another"
     shown = capsys.readouterr()
-    assert damage in shown.err and "the checkpoint before it, of step 30, is taken" in shown.err
+    assert damage in shown.err and "using the checkpoint of step 30 instead" in shown.err
     assert "episode 1: return 6.000" in shown.out and (copy / "checkpoints/60").exists()
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)

@@ -30,7 +30,7 @@ def test_resume_goes_on_where_it_was(tmp_path, capsys):
     before = (tmp_path / "twice/seed-0/run.json").read_text()
     for changes, kept in (([], ""), (["--epochs", "3", "--pi-lr", "0.5"], "; nothing was changed")):
         assert cli.main(["train", "--resume", str(tmp_path / "twice/seed-0"), *changes]) == 0
-        assert f"is complete: 4 epochs{kept}. To go on: --epochs 5 or more." in capsys.readouterr().out
+        assert f"is complete: 4 epochs{kept}. To continue: --epochs 5 or more." in capsys.readouterr().out
     assert (tmp_path / "twice/seed-0/run.json").read_text() == before
 
 
@@ -139,9 +139,9 @@ def test_a_signal_to_all_processes_leaves_a_checkpoint_and_says_how_to_go_on(tmp
     os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == status
-    assert f"Go on with: tfdpg train --resume {tmp_path}/seed-0" in errors
+    assert f"Resume with: tfdpg train --resume {tmp_path}/seed-0" in errors
     assert "tfdpg: Training was interrupted" in errors or "tfdpg: ended by SIGTERM." in errors
-    assert vector_flags or "Traceback" not in errors  # the processes of lanes write theirs
+    assert vector_flags or "Traceback" not in errors  # the processes of the sub-environments print their own
     checkpoint = max((tmp_path / "seed-0/checkpoints").iterdir(), key=lambda path: int(path.name))
     assert tfdpg.load_agent(checkpoint).env_steps == int(checkpoint.name)
 

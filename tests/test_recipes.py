@@ -54,7 +54,7 @@ def test_the_command_line_takes_a_recipe_under_its_other_flags():
     [
         ("ddpg", ["--recipe", "normalized"], "--recipe normalized is not for DDPG, which has no option 'policy_delay'"),
         ("td3", ["--recipe", "best"], '--recipe must be "normalized" or None. Received: best'),
-        ("td3", ["--recipe"], "Missing value"),
+        ("td3", ["--recipe"], '--recipe must be "normalized" or None. Received: no value'),
     ],
 )
 def test_recipes_that_cannot_be_are_refused(agent, words, message):

@@ -1,6 +1,7 @@
-"""What a path holds: a run, runs, a checkpoint, an exported model; and what is said where it is not what is wanted."""
+"""Find runs, checkpoints and exported models below a path, and explain what a path contains instead."""
 
 import contextlib
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -11,19 +12,18 @@ from tfdpg.files import is_version
 
 
 def is_run(path: Path) -> bool:
-    """Whether a directory is a run's."""
+    """Return whether a directory is a run directory."""
     return (path / "run.json").exists()
 
 
 def is_model(path: Path) -> bool:
-    """Whether a directory is that of an exported model, or of a version of one."""
-    return (path / "saved_model.pb").exists() or any(
-        is_version(file.parent.name) for file in path.glob("*/saved_model.pb")
-    )
+    """Return whether a directory contains an exported model, or is a version of one."""
+    versions = (file.parent.name for file in path.glob("*/saved_model.pb"))
+    return (path / "saved_model.pb").exists() or any(map(is_version, versions))
 
 
 def runs_below(path: Path, *patterns: str) -> list[Path]:
-    """The runs whose `run.json` matches a pattern, seeds in their order."""
+    """Return the runs whose `run.json` matches a pattern, sorted by name with seeds in numerical order."""
     found = {file.parent for pattern in patterns for file in path.glob(pattern)}
     shown = [run for run in found if not run.relative_to(path).as_posix().startswith(".")]
     return sorted(
@@ -32,40 +32,43 @@ def runs_below(path: Path, *patterns: str) -> list[Path]:
 
 
 def check_run(path: Path) -> None:
-    """Raises `FileNotFoundError`, which says what there is, where there is no run."""
+    """Raise `FileNotFoundError` if a path is not a run directory. The message says what it is instead."""
     if not is_run(path):
-        raise FileNotFoundError(f"No run in {path}: {describe_contents(path) or 'there is no run.json'}")
+        raise _not_found("run", path, "there is no run.json")
 
 
 def runs_at(path: Path) -> list[Path]:
-    """The run, or the runs of a directory.
+    """Return the run at a path, or the runs in the directory.
 
     Raises:
-        FileNotFoundError: there is none; it says what there is, and which directories would do.
+        FileNotFoundError: there is none. The message says what the path is instead, and where runs are.
     """
     if runs := [path] if is_run(path) else runs_below(path, "*/run.json"):
         return runs
     parents = list(dict.fromkeys(str(run.parent) for run in runs_below(path, "*/*/run.json")))[:3]
     all_of = f", or {' or '.join(parents)} for all of its runs" if parents else ""
-    raise FileNotFoundError(f"No run in {path}: {describe_contents(path) or 'there is no run.json'}{all_of}")
+    raise _not_found("run", path, "there is no run.json", all_of)
 
 
 def check_model(path: Path) -> None:
-    """Raises `FileNotFoundError`, which says what there is, where there is no exported model."""
+    """Raise `FileNotFoundError` if a path is not an exported model. The message says what it is instead."""
     if not is_model(path):
-        expected = f"expected {path}/<integer version>/saved_model.pb"
-        raise FileNotFoundError(f"No exported model in {path}: {describe_contents(path) or expected}")
+        raise _not_found("exported model", path, f"expected {path}/<integer version>/saved_model.pb")
 
 
 def check_policy(path: Path) -> None:
-    """Raises `FileNotFoundError`, which says what there is, where there is neither a run nor an exported model."""
+    """Raise `FileNotFoundError` if a path is neither a run nor an exported model. The message says what it is."""
     if not (is_run(path) or is_model(path)):
         expected = "there is no run.json and no <integer version>/saved_model.pb"
-        raise FileNotFoundError(f"No run and no exported model in {path}: {describe_contents(path) or expected}")
+        raise _not_found("run and no exported model", path, expected)
+
+
+def _not_found(wanted: str, path: Path, expected: str, more: str = "") -> FileNotFoundError:
+    return FileNotFoundError(f"No {wanted} in {path}: {describe_contents(path) or expected}{more}")
 
 
 def describe_contents(path: Path) -> str | None:
-    """What a path holds, and which path may have been meant; None where it is nothing of tfdpg's."""
+    """Return what a path is, and a path to use instead; None if it is nothing that tfdpg writes."""
     if not path.is_dir():
         return "it is a file" if path.exists() else "there is no such directory"
     if is_run(path):
@@ -74,7 +77,7 @@ def describe_contents(path: Path) -> str | None:
     if is_model(path):
         return "it is an exported model"
     if (path / "tfdpg.json").exists():
-        return "it is one in another format, for another runtime"
+        return "it is an exported model in another format"
     if (path / "agent.json").exists() and is_run(run := path.parent.parent):
         return f"it is a checkpoint; its run is {run}"
     if (path / "agent.json").is_file() and not (path / "agent.json").is_symlink():
@@ -105,47 +108,49 @@ def _foreign_class(saved: Path) -> str | None:
 
 
 def parent_of(agent: str, env_id: str) -> Path:
-    """Where the runs of an agent on an environment go."""
+    """Return the default directory for the runs of an agent on an environment."""
     return Path("runs") / f"{agent.lower()}-{re.sub(r'[/:]', '-', env_id)}"
 
 
 def check_free(directory: Path, overwrite: bool = False) -> None:
-    """Raises an error if there is anything where a new run is to go, unless it is a run to be replaced.
+    """Check that a new run can be written to a directory.
+
+    Args:
+        directory: the directory. It may exist if it is empty.
+        overwrite: whether the new run may replace an existing run.
 
     Raises:
-        FileExistsError: there is.
-        tfdpg.cli.run_lock.RunLockedError: it is a run, and a process trains it.
+        FileExistsError: the directory contains something else.
+        tfdpg.cli.run_lock.RunLockedError: the directory is a run that another process trains.
     """
     if is_run(directory):
         from tfdpg.cli.run_options import read_config, resume_command
 
-        config = read_config(directory)  # which refuses a run.json that is none of tfdpg's
+        config = read_config(directory)  # rejects a run.json that tfdpg did not write
         run_lock.check(directory)
         if overwrite:
             return
         raise FileExistsError(
-            f"{directory} already holds a run. Go on with it: {resume_command(directory, config)}; "
-            "replace it: --overwrite; or take the next free directory: --run-dir auto."
+            f"{directory} already holds a run. To resume it: {resume_command(directory, config)}; "
+            "to replace it: --overwrite; to use the next free directory: --run-dir auto."
         )
     if directory.exists() and not (
         directory.is_dir() and {each.name for each in directory.iterdir()} <= {run_lock.LOCK}
     ):
-        raise FileExistsError(f"{directory} exists, is not empty, and is no run. Choose another --run-dir, or `auto`.")
+        raise FileExistsError(
+            f"{directory} exists, is not empty, and is not a run. Choose another --run-dir, or `auto`."
+        )
 
 
 @contextlib.contextmanager
 def next_free(parent: Path) -> Iterator[Path]:
-    """Makes `parent`, `parent-2`, ..., whichever is the first that there is not; it goes again if it stays empty."""
+    """Make the first of `parent`, `parent-2`, ... that does not exist. Remove it at the end if it is still empty."""
     parent.parent.mkdir(parents=True, exist_ok=True)
-    number = 1
-    directory = parent
-    while True:
-        try:
+    for number in itertools.count(1):
+        directory = parent if number == 1 else parent.with_name(f"{parent.name}-{number}")
+        with contextlib.suppress(FileExistsError):
             directory.mkdir()
             break
-        except FileExistsError:
-            number += 1
-            directory = parent.with_name(f"{parent.name}-{number}")
     try:
         yield directory
     finally:

@@ -1,13 +1,15 @@
-"""Run directories: what `tfdpg train` leaves behind, and how it is read again.
+"""Train, resume, load and export the runs of `tfdpg train`.
+
+A run directory contains:
 
 run.json        the configuration
-checkpoints/    the newest saved agents, by environment steps
-progress.csv    an epoch a line; progress.txt has Spinning Up's columns
-tensorboard/    events
-best/           the export with the best evaluation return
-export/         the export of the final policy
-env_steps       the environment steps taken, newer than the newest checkpoint
-lock            which process trains it (`tfdpg.cli.run_lock`)
+checkpoints/    the newest checkpoints, named by environment steps
+progress.csv    the metrics of each epoch; progress.txt has them under the names of Spinning Up
+tensorboard/    TensorBoard events
+best/           the exported policy with the best evaluation return
+export/         the exported policy at the end of training
+env_steps       the number of environment steps taken, also of those after the newest checkpoint
+lock            names the process that trains the run (`tfdpg.cli.run_lock`)
 """
 
 import contextlib
@@ -30,6 +32,7 @@ from tfdpg.agents.options import OPTIONS, ExportOptions
 from tfdpg.cli import run_lock
 from tfdpg.cli import run_paths as paths
 from tfdpg.cli.run_options import OBJECTS, RunConfig, read_config, resume_command, train_command
+from tfdpg.distributed.options import Distribution
 from tfdpg.distributed.plan import check, require_ray
 from tfdpg.distributed.policies import policy_for_workers
 from tfdpg.environments import check_followed, check_trusted, make, make_envs
@@ -50,12 +53,12 @@ from tfdpg.training.evaluation import PolicyLike, evaluate
 
 
 def start(directory: Path, config: RunConfig, overwrite: bool = False) -> None:
-    """Trains a new agent in a new run directory, which is made once everything has been checked.
+    """Train a new agent in a new run directory. The directory is made only after all options have been checked.
 
     Args:
-        directory: where the run goes.
-        config: what it is.
-        overwrite: whether it takes the place of a run that is there.
+        directory: the run directory.
+        config: the configuration.
+        overwrite: whether to replace an existing run.
     """
     paths.check_free(directory, overwrite)
     env = _make_env(config)
@@ -68,36 +71,45 @@ def start(directory: Path, config: RunConfig, overwrite: bool = False) -> None:
             files.remove(directory)
     files.make_directory(directory)
     with run_lock.held(directory):
-        paths.check_free(directory)  # someone else may have been faster
-        _write_config(directory, config)
+        paths.check_free(directory)  # another process may have started a run here in the meantime
+        config.write(directory)
         _train(directory, config, agent, env, callbacks)
 
 
-def _export(agent: Agent, directory: Path) -> None:
-    print(f"exported {agent.export(directory / 'export')}; the best policy is in {directory / 'best'}")
+def _make_env(config: RunConfig) -> Any:
+    return make_envs(config.env, config.env_kwargs, config.num_envs, config.vectorization)
 
 
-def _is_exported(agent: Agent, directory: Path) -> bool:
-    """Whether the newest export is of the agent as it is now; a run may be killed when nothing else is left to do."""
-    try:
-        exported = export.metadata(export.latest_version(directory))
-    except (OSError, export.ExportError):
-        return False
-    return (exported.get("env_steps"), exported.get("updates")) == (agent.env_steps, agent.updates)
+def _new_agent(config: RunConfig, env: Any) -> Agent:
+    objects = _own_objects(config.networks, Spec.of(env)) if config.networks else {}
+    agent: Any = agent_class(config.agent)
+    return agent(env, **config.agent_options, **objects, seed=config.seed)
 
 
-def _write_config(directory: Path, config: RunConfig) -> None:
-    text = json.dumps(dataclasses.asdict(config), indent=2)
-    files.write_text(directory / "run.json", text + "\n")
+def _own_objects(reference: str, spec: Spec) -> dict[str, Any]:
+    """Return what the function that `--networks` names returns."""
+    module, _, function = reference.partition(":")
+    if not function:
+        raise ValueError(f"`--networks` must be module:function. Received: {reference!r}")
+    build = getattr(importlib.import_module(module), function, None)
+    if not callable(build):
+        raise ValueError(f"`--networks` must be module:function, and {module} has no function {function!r}.")
+    objects: Any = build(spec)
+    if unknown := set(objects) - set(OBJECTS):
+        raise ValueError(
+            f"`--networks` must return a dict with any of {', '.join(OBJECTS)}. Received: {sorted(unknown)}"
+        )
+    return objects
 
 
 def _check_distributed(config: RunConfig, agent: Agent) -> None:
-    distribution = config.distribution
-    if distribution is None:
+    """Check the options of distributed training before anything is written."""
+    if config.distributed is None:
         return
+    distribution = Distribution(**config.distributed)
     if config.num_envs != 1:
         raise ValueError(
-            "`--num-envs` and `--actors` exclude each other: a worker has one environment. Received: "
+            "`--num-envs` and `--actors` exclude each other, because each worker has one environment. Received: "
             f"num_envs={config.num_envs}, actors={distribution.actors}"
         )
     require_ray()
@@ -108,59 +120,98 @@ def _check_distributed(config: RunConfig, agent: Agent) -> None:
     check_joinable(distribution.ray_address)
 
 
-def _new_agent(config: RunConfig, env: Any) -> Agent:
-    objects = _own_objects(config.networks, Spec.of(env)) if config.networks else {}
-    agent: Any = agent_class(config.agent)
-    return agent(env, **config.agent_options, **objects, seed=config.seed)
+def _callbacks(directory: Path, config: RunConfig) -> list[keras.callbacks.Callback]:
+    callbacks = [
+        ProgressLogger(str(directory / "progress.csv"), append=True),
+        EpochLogger(directory / "progress.txt", append=True),
+        ScalarWriter(directory / "tensorboard", config.write_interval),
+        StepFile(directory / "env_steps"),
+        ExportBest(directory / "best"),
+        # The checkpoint is last. If the process is killed before it is saved, the resumed run removes or repeats what
+        # the other callbacks wrote in this epoch.
+        Checkpoint(directory / "checkpoints", every=config.save_every, keep=config.keep_checkpoints),
+    ]
+    if config.target_return is not None:
+        callbacks.append(StopAtReturn(config.target_return))
+    return callbacks
+
+
+def _train(
+    directory: Path, config: RunConfig, agent: Agent, env: Any, callbacks: list[keras.callbacks.Callback]
+) -> None:
+    make_env = functools.partial(make, config.env, **config.env_kwargs)
+    validation_env = make_env()
+    options: dict[str, Any] = {"validation_env": validation_env, "callbacks": callbacks, **config.fit_options}
+    try:
+        if config.distributed is None:
+            agent.fit(env, **options)
+        else:
+            distributed.fit(agent, make_env, **options, **config.distributed)
+        _export(agent, directory)
+    except (KeyboardInterrupt, SystemExit) as end:
+        end.add_note(f"Resume with: {resume_command(directory, config)}")
+        raise
+    finally:
+        for each in (env, validation_env):
+            with contextlib.suppress(OSError, EOFError):  # the processes of the sub-environments have ended
+                each.close()
+
+
+def _export(agent: Agent, directory: Path) -> None:
+    print(f"exported {agent.export(directory / 'export')}; the best policy is in {directory / 'best'}")
 
 
 def resume(directory: Path, config: RunConfig, trusted: bool = False) -> None:
-    """Goes on with a run from its latest sound checkpoint.
-
-    A run that ended before its first checkpoint begins again. What `run.json` and the checkpoint name is imported and
-    followed only if it is `trusted`.
+    """Resume a run from its newest undamaged checkpoint. A run without checkpoints starts again.
 
     Args:
-        directory: the run.
-        config: what it is from now on; differs from `run.json` in what may change.
-        trusted: whether the files are.
+        directory: the run directory.
+        config: the new configuration. It may differ from `run.json` in the options that can change.
+        trusted: whether to import the modules and follow the paths that `run.json` and the checkpoint name.
     """
     with run_lock.held(directory):
-        _resume(directory, config, trusted)
-
-
-def _resume(directory: Path, config: RunConfig, trusted: bool) -> None:
-    before = read_config(directory, trusted)
-    check_followed(before.external_references, trusted, directory / "run.json")
-    env = _make_env(config)
-    if export.versions(directory / "checkpoints"):
-        agent = _load_latest(directory, trusted, rename_damaged=True, env=env, config=config)
-    else:
-        agent = _new_agent(config, env)  # begins again
-        for name in ("progress.csv", "progress.txt"):
-            (directory / name).unlink(missing_ok=True)
-        shutil.rmtree(directory / "tensorboard", ignore_errors=True)
-    if agent.epoch >= config.options["epochs"]:
-        if config == before and not _is_exported(agent, directory / "export"):
-            _export(agent, directory)
+        before = read_config(directory, trusted)
+        check_followed(before.external_references, trusted, directory / "run.json")
+        env = _make_env(config)
+        if export.versions(directory / "checkpoints"):
+            agent = _load_latest(directory, trusted, env, config)
+        else:
+            agent = _new_agent(config, env)
+            for name in ("progress.csv", "progress.txt"):
+                (directory / name).unlink(missing_ok=True)
+            shutil.rmtree(directory / "tensorboard", ignore_errors=True)
+        if agent.epoch >= config.options["epochs"]:
+            if config == before and not _is_exported(agent, directory / "export"):
+                _export(agent, directory)
+                return
+            note = "" if config == before else "; nothing was changed"
+            print(
+                f"{directory} is complete: {agent.epoch} epochs{note}. To continue: --epochs {agent.epoch + 1} or more."
+            )
             return
-        note = "" if config == before else "; nothing was changed"
-        print(f"{directory} is complete: {agent.epoch} epochs{note}. To go on: --epochs {agent.epoch + 1} or more.")
-        return
-    if lost := read_step_file(directory / "env_steps") - agent.env_steps:
-        outcome = "lost" if config.distributed else "taken again"
-        print(f"resumed at step {agent.env_steps}; {lost} steps after the checkpoint are {outcome}")
-    if config != before:
-        _write_config(directory, config)
-    config = dataclasses.replace(config, options={**config.options, "initial_epoch": agent.epoch})
-    _train(directory, config, agent, env, _callbacks(directory, config))
+        if lost := read_step_file(directory / "env_steps") - agent.env_steps:
+            outcome = "lost" if config.distributed else "taken again"
+            print(f"resumed at step {agent.env_steps}; {lost} steps after the checkpoint are {outcome}")
+        if config != before:
+            config.write(directory)
+        config = dataclasses.replace(config, options={**config.options, "initial_epoch": agent.epoch})
+        _train(directory, config, agent, env, _callbacks(directory, config))
+
+
+def _is_exported(agent: Agent, directory: Path) -> bool:
+    """Return whether the newest export has the agent's present state. A run may be killed just before the export."""
+    try:
+        exported = export.metadata(export.latest_version(directory))
+    except (OSError, export.ExportError):
+        return False
+    return (exported.get("env_steps"), exported.get("updates")) == (agent.env_steps, agent.updates)
 
 
 def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[PolicyLike, dict[str, Any] | None]:
-    """The policy of a run or of an exported model, and the id and arguments of its environment."""
+    """Return the policy of a run or of an exported model, and the id and arguments of its environment."""
     if not paths.is_run(path):
         if checkpoint is not None:
-            raise ValueError(f"`--checkpoint` is for run directories, and {path} is none: there is no run.json")
+            raise ValueError(f"`--checkpoint` is for run directories, and {path} has no run.json")
         policy = export.load(path, trusted=trusted)
         return policy, policy.metadata.get("environment")
     config = read_config(path, trusted)
@@ -173,110 +224,55 @@ def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[Poli
 def export_policy(
     run: Path, directory: Path, checkpoint: str, trusted: bool, options: ExportOptions, episodes: int
 ) -> Path:
-    """Exports a checkpoint of a run, or copies or converts its best export, into `directory`.
+    """Export a checkpoint of a run, or copy or convert its best policy, into `directory`.
 
-    A SavedModel's `tfdpg.json` says the command and the seed of the run, and, after evaluation episodes, the scores.
+    The `tfdpg.json` of a SavedModel contains the command and the seed of the run, and the scores of `episodes`
+    evaluation episodes if there are any.
     """
     config = read_config(run, trusted)
     if episodes:
         check_trusted(config.env, config.env_kwargs, trusted, run / "run.json")
     if checkpoint == "best" and options.signatures is not None:
         raise ValueError(
-            "`--signatures` is for checkpoints, which hold the agent, and the best policy was exported while it "
-            "trained. Add --checkpoint latest, or the environment steps of a checkpoint."
+            "`--signatures` needs a checkpoint, because the best policy was exported during training. Add --checkpoint "
+            "latest, or the environment steps of a checkpoint."
         )
     if options.format != "tf_saved_model":
         if checkpoint == "best":
-            given = options.format, options.quantize, options.max_error
-            own = {"prefix": options.prefix, "weights_in_c_file": options.weights_in_c_file}
-            return export.convert(_best_export(run), directory, *given, batch=options.batch, **own, trusted=trusted)
+            return convert(_best_export(run), directory, options, trusted)
         return _load(run, checkpoint, trusted).export(directory, **options.values())
     with tempfile.TemporaryDirectory() as scratch:
         if checkpoint == "best":
             version = _best_export(run)
             if not trusted:
-                export.check_safe(version)  # a copy goes to where TensorFlow Serving runs it
+                export.check_safe(version)  # TensorFlow Serving would run the copy
         else:
             version = _load(run, checkpoint, trusted).export(scratch, **options.values())
-        return export.copy(version, directory, _training_info(config, version, episodes))
+        info: dict[str, Any] = {"command": train_command(config), "seed": config.seed}
+        if episodes:
+            with contextlib.closing(make(config.env, **config.env_kwargs)) as env:
+                scores = evaluate(export.load(version, trusted=True), env, episodes)
+            info["scores"] = scores | {"episodes": episodes}
+        return export.copy(version, directory, info)
 
 
-def _training_info(config: RunConfig, version: Path, episodes: int) -> dict[str, Any]:
-    """What `tfdpg.json` says of how a policy was made, and of how good it is where it is evaluated."""
-    card: dict[str, Any] = {"command": train_command(config), "seed": config.seed}
-    if episodes:
-        env = make(config.env, **config.env_kwargs)
-        with contextlib.closing(env):
-            card["scores"] = evaluate(export.load(version, trusted=True), env, episodes) | {"episodes": episodes}
-    return card
+def convert(version: Path, directory: Path, options: ExportOptions, trusted: bool) -> Path:
+    """Write an exported SavedModel in another format into `directory`."""
+    return export.convert(version, directory, **options.values(without=("scores", "signatures")), trusted=trusted)
 
 
 def _best_export(run: Path) -> Path:
-    """The newest version of a run's best policy."""
+    """Return the newest version of a run's best policy."""
     if not paths.is_model(run / "best"):
-        raise FileNotFoundError(f"{run} has no best policy yet: there is one once an epoch has been evaluated")
+        raise FileNotFoundError(f"{run} has no best policy yet. The first evaluation writes one.")
     return export.latest_version(run / "best")
 
 
-def _make_env(config: RunConfig) -> Any:
-    return make_envs(config.env, config.env_kwargs, config.num_envs, config.vectorization)
-
-
-def _own_objects(reference: str, spec: Spec) -> dict[str, Any]:
-    module, _, function = reference.partition(":")
-    if not function:
-        raise ValueError(f"`--networks` must be module:function. Received: {reference!r}")
-    build = getattr(importlib.import_module(module), function, None)
-    if not callable(build):
-        raise ValueError(f"`--networks` must be module:function, and {module} has no function {function!r}.")
-    objects: Any = build(spec)
-    if unknown := set(objects) - set(OBJECTS):
-        raise ValueError(f"`--networks` must give a dict with any of {', '.join(OBJECTS)}. Received: {sorted(unknown)}")
-    return objects
-
-
-def _callbacks(directory: Path, config: RunConfig) -> list[keras.callbacks.Callback]:
-    callbacks = [
-        ProgressLogger(str(directory / "progress.csv"), append=True),
-        EpochLogger(directory / "progress.txt", append=True),
-        ScalarWriter(directory / "tensorboard", config.write_interval),
-        StepFile(directory / "env_steps"),
-        ExportBest(directory / "best"),
-        # last: what others wrote of an epoch that was not saved is taken back, or written again, when the run goes on
-        Checkpoint(directory / "checkpoints", every=config.save_every, keep=config.keep_checkpoints),
-    ]
-    if config.target_return is not None:
-        callbacks.append(StopAtReturn(config.target_return))
-    return callbacks
-
-
-def _train(
-    directory: Path, config: RunConfig, agent: Agent, env: Any, callbacks: list[keras.callbacks.Callback]
-) -> None:
-    fit_options = config.fit_options
-    validation_env = make(config.env, **config.env_kwargs)
-    try:
-        if config.distributed is None:
-            agent.fit(env, validation_env=validation_env, callbacks=callbacks, **fit_options)
-        else:
-            make_env = functools.partial(make, config.env, **config.env_kwargs)
-            fit_options |= config.distributed
-            distributed.fit(agent, make_env, validation_env=validation_env, callbacks=callbacks, **fit_options)
-        _export(agent, directory)
-    except (KeyboardInterrupt, SystemExit) as end:
-        end.add_note(f"Go on with: {resume_command(directory, config)}")
-        raise
-    finally:
-        for each in (env, validation_env):
-            with contextlib.suppress(OSError, EOFError):  # the processes of its lanes are gone
-                each.close()
-
-
 def _load(run: Path, which: str, trusted: bool) -> Agent:
-    """The agent of a checkpoint: `latest`, or its environment steps."""
+    """Load the agent of the checkpoint `latest`, or of the one with this number of environment steps."""
     saved = export.versions(run / "checkpoints")
     if not saved:
-        raise FileNotFoundError(f"{run} holds no checkpoint yet: there is one once an epoch has ended, or Ctrl-C")
+        raise FileNotFoundError(f"{run} has no checkpoint yet. The first epoch writes one, and so does Ctrl-C.")
     if which == "latest":
         return _load_latest(run, trusted)
     if not which.isdigit() or int(which) not in saved:
@@ -285,19 +281,21 @@ def _load(run: Path, which: str, trusted: bool) -> Agent:
     return load_agent(run / "checkpoints" / which, trusted=trusted)
 
 
-def _load_latest(
-    run: Path, trusted: bool, rename_damaged: bool = False, env: Any = None, config: RunConfig | None = None
-) -> Agent:
-    """The newest checkpoint that is sound, with the options of `config`.
+def _load_latest(run: Path, trusted: bool, env: Any = None, config: RunConfig | None = None) -> Agent:
+    """Load the newest undamaged checkpoint.
 
-    With `rename_damaged` damaged ones get another name, to make room for new ones.
+    Args:
+        run: the run directory.
+        trusted: whether to import and follow what the checkpoint names.
+        env: the environment, to resume the run.
+        config: the configuration, to resume the run: its options replace those of the checkpoint, and damaged
+            checkpoints are renamed, so that new ones can take their place.
 
     Raises:
-        CheckpointError: none is sound; it names what is wrong with the newest.
+        CheckpointError: all checkpoints are damaged. The message is about the newest.
     """
-    saved = export.versions(run / "checkpoints")
     damaged = []
-    for steps in reversed(saved):
+    for steps in reversed(export.versions(run / "checkpoints")):
         directory = run / "checkpoints" / str(steps)
         paths.check_built_in(directory)
         try:
@@ -306,20 +304,20 @@ def _load_latest(
             damaged.append((directory, error))
             continue
         for directory, error in damaged:
-            print(f"{error}; the checkpoint before it, of step {steps}, is taken", file=sys.stderr)
-            if rename_damaged:
-                taken = len(list(directory.parent.glob(f"{directory.name}.damaged*")))
-                directory.rename(directory.with_name(f"{directory.name}.damaged-{taken + 1}"))
+            print(f"{error}; using the checkpoint of step {steps} instead", file=sys.stderr)
+            if config:
+                number = len(list(directory.parent.glob(f"{directory.name}.damaged*"))) + 1
+                directory.rename(directory.with_name(f"{directory.name}.damaged-{number}"))
         return agent
     raise damaged[0][1]
 
 
 def _changes(checkpoint: Path, config: RunConfig) -> dict[str, Any]:
-    """The options of a run, of those that may change, that a checkpoint was saved with others of."""
+    """Return the options of a run that differ from those of a checkpoint, out of the options that can change."""
     try:
         saved = json.loads((checkpoint / "agent.json").read_text())["arguments"]
     except (OSError, ValueError, LookupError, TypeError):
-        return {}  # what is wrong with it is said where it is loaded
+        return {}  # `load_agent` reports the damage
     now = json.loads(json.dumps(config.agent_options))
     names = set(now) & set(saved) - set(OPTIONS[config.agent.upper()].names(Structural))
     return {name: config.agent_options[name] for name in names if now[name] != saved[name]}

@@ -1,6 +1,7 @@
-"""Environments to be looked at: in a window, or filmed in a process of their own.
+"""Environments whose evaluation is shown in a window or recorded as a video.
 
-TensorFlow and Mesa's software renderer bring different copies of LLVM, and crash when they meet in one process.
+A recorded environment runs in its own process, because TensorFlow and Mesa's software renderer contain different
+versions of LLVM that crash when one process loads both.
 """
 
 import contextlib
@@ -18,18 +19,21 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from tfdpg.environments import check_trusted, make
 
 FORMATS = (".mp4", ".mkv", ".mov", ".avi", ".gif")
-"""How the names of videos end."""
+"""The supported suffixes of video files."""
+NO_SCREEN = (
+    "`--render` needs a screen, and neither DISPLAY nor WAYLAND_DISPLAY is set. `--video FILE` records without one."
+)
 
 
 def check(render: bool, video: Path | None) -> None:
-    """Refuses what cannot be shown or filmed, before anything is loaded.
+    """Check that an evaluation can be shown or recorded, before anything large is loaded.
 
     Raises:
-        ValueError: there is no screen, the video has another format, or both ways are asked for.
+        ValueError: there is no screen, the format of the video is not supported, or both options are set.
         ImportError: imageio is not installed.
     """
     if render and video:
-        raise ValueError("`--render` and `--video` exclude each other: an environment renders in one way.")
+        raise ValueError("`--render` and `--video` exclude each other: an environment has one render mode.")
     if render and not (_has_screen() or "SDL_VIDEODRIVER" in os.environ):
         raise ValueError(NO_SCREEN)
     if video is not None and video.suffix.lower() not in FORMATS:
@@ -38,80 +42,62 @@ def check(render: bool, video: Path | None) -> None:
         raise ImportError("`--video` needs imageio: pip install 'tfdpg[video]'")
 
 
-NO_SCREEN = (
-    "`--render` needs a screen, and neither DISPLAY nor WAYLAND_DISPLAY is set. `--video FILE` films without one."
-)
-
-
 def _has_screen() -> bool:
     return not sys.platform.startswith("linux") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
 @contextlib.contextmanager
 def evaluation_env(
-    environment: dict[str, Any] | None,
-    env_id: str | None,
-    *,
-    render: bool,
-    video: Path | None,
-    trusted: bool,
-    file: Path,
+    environment: Any, env_id: str | None, render: bool, video: Path | None, trusted: bool, file: Path
 ) -> Iterator[Any]:
-    """Makes the environment of an evaluation, shown in a window or filmed if so asked, and closes it.
+    """Make the environment of an evaluation, and close it at the end.
 
     Args:
-        environment: id and arguments, as a file has them; None if it has none.
-        env_id: the id to take instead.
-        render: whether to show it.
-        video: the file to film it to.
-        trusted: whether what the file names may be imported.
-        file: the one that names it.
+        environment: the id and arguments in `file`, as a dict with the keys `id` and `kwargs`; None if it has none.
+        env_id: an id to use instead.
+        render: whether to show the environment in a window.
+        video: the file to record a video to.
+        trusted: whether to import the modules that `file` names.
+        file: the file that `environment` is from, for error messages.
     """
-    check(render, video)
-    chosen = environment if env_id is None else {"id": env_id, "kwargs": {}}
-    if chosen is None:
-        raise ValueError("It is not known what environment this policy was trained on. Pass --env ID.")
-    if env_id is None:
-        if not isinstance(chosen, Mapping) or set(chosen) != {"id", "kwargs"}:
-            raise ValueError(f"An environment must be an id and a dict of arguments. Received: {chosen!r}")
-        check_trusted(chosen["id"], chosen["kwargs"], trusted, file)
-    if video is not None:
-        env = make_recorded_env(chosen["id"], chosen["kwargs"], video)
+    if env_id is not None:
+        environment = {"id": env_id, "kwargs": {}}
+    elif environment is None:
+        raise ValueError("The exported model does not name its environment. Pass --env ID.")
+    elif not isinstance(environment, Mapping) or set(environment) != {"id", "kwargs"}:
+        raise ValueError(f"An environment must be an id and a dict of arguments. Received: {environment!r}")
     else:
-        env = make(chosen["id"], **chosen["kwargs"], **({"render_mode": "human"} if render else {}))
+        check_trusted(environment["id"], environment["kwargs"], trusted, file)
+    make_env = functools.partial(make, environment["id"], **environment["kwargs"])
+    if video is not None:
+        if "DISPLAY" not in os.environ:
+            os.environ.setdefault("MUJOCO_GL", "egl")
+        video.parent.mkdir(parents=True, exist_ok=True)
+        make_one = functools.partial(_make_recorded_env, make_env, video)
+        env = AsyncVectorEnv([make_one], context="spawn", autoreset_mode=AutoresetMode.DISABLED)
+    else:
+        env = make_env(render_mode="human") if render else make_env()
     try:
         if render and not _has_screen() and any("mujoco" in kind.__module__ for kind in type(env.unwrapped).__mro__):
-            raise ValueError(NO_SCREEN)  # SDL's drivers are pygame's, and GLFW ends the process
+            raise ValueError(NO_SCREEN)  # SDL_VIDEODRIVER only helps pygame; GLFW would end the process
         yield env
     finally:
         env.close()
 
 
-def make_recorded_env(env_id: str, kwargs: dict[str, Any], file: Path) -> AsyncVectorEnv:
-    """A vector environment of one lane, whose frames go into a video until it is closed.
-
-    Args:
-        env_id: id of a registered environment that can render to `rgb_array`.
-        kwargs: its arguments.
-        file: the video; its directory is made.
-    """
-    if "DISPLAY" not in os.environ:
-        os.environ.setdefault("MUJOCO_GL", "egl")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    make_one = functools.partial(_make_recorded_env, env_id, kwargs, file)
-    return AsyncVectorEnv([make_one], context="spawn", autoreset_mode=AutoresetMode.DISABLED)
-
-
-def _make_recorded_env(env_id: str, kwargs: dict[str, Any], file: Path) -> gym.Env:
-    return VideoRecorder(make(env_id, **kwargs, render_mode="rgb_array"), file)
+def _make_recorded_env(make_env: functools.partial[gym.Env], file: Path) -> gym.Env:
+    return VideoRecorder(make_env(render_mode="rgb_array"), file)
 
 
 class VideoRecorder(gym.Wrapper):
     """Appends a frame to a video after each reset and step.
 
+    Gymnasium's `RecordVideo` writes a file for each episode and keeps all of its frames in memory. This wrapper writes
+    all episodes to one file, frame by frame.
+
     Args:
-        env: an environment that renders to `rgb_array`.
-        file: the video, which is opened at the first reset and finished by `close`.
+        env: an environment with the render mode `rgb_array`.
+        file: the video. The first reset opens it, and `close` finishes it.
     """
 
     def __init__(self, env: gym.Env, file: Path):
@@ -120,19 +106,19 @@ class VideoRecorder(gym.Wrapper):
         self._writer: Any = None
 
     def reset(self, **kwargs: Any) -> Any:
-        """Resets, and films the first frame."""
+        """Reset the environment and record the first frame."""
         result = super().reset(**kwargs)
         self._record_frame()
         return result
 
     def step(self, action: Any) -> Any:
-        """Steps, and films."""
+        """Take a step and record a frame."""
         result = super().step(action)
         self._record_frame()
         return result
 
     def close(self) -> None:
-        """Finishes the video."""
+        """Finish the video and close the environment."""
         if self._writer is not None:
             self._writer.close()
         super().close()
