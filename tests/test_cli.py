@@ -252,12 +252,12 @@ def test_what_files_name_is_imported_only_if_trusted(run, tmp_path, monkeypatch,
             assert "pass --trusted" in shown
     for change, message in (
         ({"options": config["options"] | {"recorders": ["foreign"]}}, "`options` has 'recorders', which is no flag"),
-        ({"env": ["foreign_code:X"]}, "`env` must be a text. Received: env=['foreign"),
+        ({"env": ["foreign_code:X"]}, "`env` must be a string. Received: env=['foreign"),
         ({"env_kwargs": None}, "`env_kwargs` must be a dict. Received"),
         ({"options": None}, "`options` must be a dict. Received"),
         ({"distributed": [1]}, "`distributed` must be a dict or None. Received"),
         ({"target_return": "x"}, "`target_return` must be a finite number or None. Received"),
-        ({"agent": 3}, "`agent` must be a text. Received"),
+        ({"agent": 3}, "`agent` must be a string. Received"),
     ):
         (copy / "run.json").write_text(json.dumps(config | change))
         assert cli.main(["train", "--resume", str(copy), "--epochs", "3"]) == 1

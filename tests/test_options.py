@@ -88,7 +88,7 @@ class Hall:
         (Count | Literal["episode"], ["episode", 5], ["day", 0], 'a positive integer or "episode"'),
         (Sequence[Count], [[], (1, 2)], ["12", [0], 1], "a sequence of positive integers"),
         (Literal[1, 2], [1], [True, 3, 1.0], "1 or 2"),
-        (str | Path | None, ["a", Path("b"), None], [1], "a text, a path or None"),
+        (str | Path | None, ["a", Path("b"), None], [1], "a string, a path or None"),
         (dict[str, int], [{}], [[]], "a dict"),
     ],
 )
