@@ -109,7 +109,7 @@ def test_of_a_vector_environment_the_first_sub_environment_is_looked_at(kind, mo
 
 def test_a_vector_environment_that_agents_refuse_is_a_finding():
     (found,) = tfdpg.check(gym.make_vec("CartPole-v1", num_envs=2), verbose=0)
-    assert "reset some of its lanes" in found.what
+    assert "reset single sub-environments" in found.what
 
 
 def test_the_report_has_what_an_agent_sees(capsys):

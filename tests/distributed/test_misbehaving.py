@@ -36,7 +36,7 @@ def test_the_worker_and_its_lane_are_named(local_ray, fault):
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [0, 2])
 def test_the_lane_of_what_is_not_finite_is_named(local_ray, shards):
-    with pytest.raises(ValueError, match=r"reward is not finite at .*lane 1 \(worker 1\).*: reward = inf, of row [34]"):
+    with pytest.raises(ValueError, match=r"at .*sub-environment 1 \(worker 1\).*: reward = inf, of row [34]"):
         fitted({"reward": np.inf}, replay_shards=shards)
 
 

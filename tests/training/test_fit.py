@@ -222,7 +222,7 @@ def test_a_vector_environment_that_cannot_reset_a_sub_environment_is_refused():
         single_observation_space = Counter().observation_space
         single_action_space = Counter.action_space
 
-    with pytest.raises(ValueError, match="reset some of its lanes"):
+    with pytest.raises(ValueError, match="reset single sub-environments"):
         agent_for(Counter()).fit(Own(), verbose=0)
     envs = AsyncVectorEnv([Counter], shared_memory=False)
     with pytest.raises(ValueError, match="shared_memory=True"):

@@ -100,14 +100,14 @@ CASES += [(AsyncVectorEnv, fault, {"shared_memory": False, "autoreset_mode": "Di
 def test_the_sub_environment_is_named(kind, fault, options):
     faulty = functools.partial(Misbehaving, fault, 4)
     with closed(kind, Misbehaving, faulty, Misbehaving, **options) as env:
-        with silently(), pytest.raises(ValueError, match="^Lane 1: .*Gymnasium's"):
+        with silently(), pytest.raises(ValueError, match="^Sub-environment 1: .*Gymnasium's"):
             evaluated(env)
 
 
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 def test_the_sub_environment_of_a_bare_observation_is_named(kind):
     with closed(kind, Misbehaving, Misbehaving, functools.partial(Misbehaving, "bare")) as env:
-        with silently(), pytest.raises(ValueError, match="^Lane 2: `reset` returns one ndarray"):
+        with silently(), pytest.raises(ValueError, match="^Sub-environment 2: `reset` returns one ndarray"):
             evaluated(env)
 
 
@@ -116,14 +116,15 @@ def test_what_a_sub_environment_raises_itself_stays_and_has_a_note(kind):
     with closed(kind, Misbehaving, functools.partial(Misbehaving, "raises", 3)) as env:
         with silently(), pytest.raises(np.linalg.LinAlgError) as raised:
             evaluated(env)
-    assert str(raised.value.args[0]) == "the mass is 0" and raised.value.__notes__ == ["It was raised in lane 1."]
+    assert str(raised.value.args[0]) == "the mass is 0"
+    assert raised.value.__notes__ == ["It was raised in sub-environment 1."]
 
 
 @pytest.mark.parametrize("fault", ["observation long", "observation None"])
 def test_the_last_observation_before_an_autoreset_is_read(fault):
     fns = [Misbehaving, functools.partial(Misbehaving, fault, 10)]
     env = SyncVectorEnv(fns, autoreset_mode=AutoresetMode.SAME_STEP)
-    with pytest.raises(ValueError, match="^Lane 1: The environment gives an observation .*Gymnasium's"):
+    with pytest.raises(ValueError, match="^Sub-environment 1: The environment gives an observation .*Gymnasium's"):
         evaluated(env, episodes=4)
 
 

@@ -31,7 +31,7 @@ class GreedyPolicy:
         self.recurrent_spec = recurrent_spec
         self._forward = forward
         self._policy_state: PolicyState = (
-            NoState(spec.no_action) if recurrent_spec is None else RecurrentState(recurrent_spec)
+            NoState(spec.no_action) if recurrent_spec is None else RecurrentState(recurrent_spec._replace(stored=False))
         )
         self._acted = np.zeros(0, bool)
 

@@ -1,4 +1,4 @@
-"""Acting and observing: what belongs to each lane's step between the two. NumPy only."""
+"""Collection: `act` and `observe`, and the state of each sub-environment between the two calls. NumPy only."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +15,8 @@ from tfdpg.training.environment.finite import NO_REWARD, check_finite, float32_r
 from tfdpg.training.environment.schedule import Schedule
 
 RewardShaper = Callable[[np.ndarray, int, int | None], Any]
-"""From rewards `[num_envs]`, the environment step and the number of all steps (None if unknown) to what is stored."""
+"""Maps rewards `[num_envs]`, the environment step and the total number of steps (None if unknown) to the rewards to
+store."""
 
 
 class EpisodeEnd(NamedTuple):
@@ -43,18 +44,18 @@ class Collector:
 
     Args:
         spec: the spaces.
-        replay: where rows go.
-        schedule: counts steps, and says when to act at random.
-        behaviour: acts.
-        seed: fixes the exploration and the seeds of resets.
-        reward_shaper: changes the rewards that are stored; None leaves them.
-        recorders: take every row that `replay` takes.
+        replay: the replay buffer.
+        schedule: counts environment steps, and says when actions are uniformly random.
+        behaviour: selects actions.
+        seed: the seed of the exploration and of the resets.
+        reward_shaper: computes the rewards to store; None stores them as they are.
+        recorders: receive every row that `replay` receives.
 
     Attributes:
-        rng: draws everything random in acting.
-        env_indices: the lanes that acted last, `[num_envs]`.
-        episodes: the episodes begun on each lane with a seed from `next_reset_seed`.
-        restored_at: the environment step at which its agent was loaded; None if it was not.
+        rng: the generator of all random numbers for acting.
+        env_indices: the sub-environments that acted last, `[num_envs]`.
+        episodes: the number of episodes begun in each sub-environment with a seed from `next_reset_seed`.
+        restored_at: the environment step at which the agent was loaded; None if it was not loaded.
         episode_ended: called with the sub-environment, the unshaped return, the length, and whether the episode was
             terminated and truncated, after the last step of an episode was stored; None if nothing needs it.
     """
@@ -82,7 +83,7 @@ class Collector:
         self.rng = np.random.Generator(np.random.PCG64(stream(Purpose.ACTING, seed)))
         self.episodes = np.zeros(0, np.int64)
         self.env_indices = np.zeros(0, np.int64)
-        self._resetting: np.ndarray | None = None  # lanes whose next step is a reset; None where there is none
+        self._resetting: np.ndarray | None = None  # mask of sub-environments whose next step is a reset
         self._pending: np.ndarray | None = None
         self.restored_at: int | None = None
         self._restored_rows: int | None = None
@@ -188,22 +189,22 @@ class Collector:
                 self.episode_ended(env_index, *episode, bool(terminated[env_index]), bool(truncated[env_index]))
 
     def receive(self, env_index: int, rows: TimeSteps, continues: bool) -> None:
-        """Stores rows that another process collected on a lane, all of them or none.
+        """Store rows that another process collected in a sub-environment, all of them or none.
 
-        Steps are not counted here. The reward shaper sees the rewards of all steps at once, as of so many lanes.
+        Steps are not counted here. The reward shaper receives the rewards of all rows in one array.
 
         Args:
-            env_index: the lane.
+            env_index: the sub-environment.
             rows: its next rows.
-            continues: whether they follow the last ones that came; otherwise the lane's episode is closed.
+            continues: whether they follow the rows received before; otherwise the open episode is closed first.
 
         Raises:
-            ValueError: what came is not finite. Nothing is stored.
+            ValueError: an observation or a reward is not finite. Nothing is stored.
         """
         first = self._schedule.env_steps + 1
         steps = ~rows.is_first
         last = first + max(0, int(steps.sum()) - 1)
-        of = f"of lane {env_index} (worker {env_index})"
+        of = f"of sub-environment {env_index} (worker {env_index})"
         where = f"environment steps {first} to {last}, {of}; none of these was stored"
         check_finite(self._spec, rows.observation, rows.reward, where, rows.masked_action, "row")
         if self._shaper is not None and steps.any():
@@ -225,7 +226,7 @@ class Collector:
         return shaped
 
     def close_episodes(self, env_indices: np.ndarray | None = None) -> None:
-        """Closes open episodes, of all lanes or some, as truncated; the next `act` begins new ones."""
+        """Close open episodes as truncated, in all or in some sub-environments; the next `act` begins new ones."""
         self._end(np.arange(len(self._replay.current)) if env_indices is None else env_indices)
         self._forget_returns(slice(None) if env_indices is None else env_indices)
         self._pending = None
@@ -234,11 +235,16 @@ class Collector:
 
     @property
     def is_restored(self) -> bool:
-        """Whether it was restored, and nothing was stored since."""
+        """Whether the agent was loaded, and no row was stored since."""
         return self._restored_rows == self._replay.added
 
     def open_episodes(self) -> list[OpenEpisode | None]:
-        """Those of all lanes; None where one cannot be taken again from the replay."""
+        """Return the open episodes of a loaded agent, to be replayed; [] if the agent was not loaded.
+
+        The entry of a sub-environment is None if the replay buffer does not hold its complete episode.
+        """
+        if not self.is_restored:
+            return []
         return [self._open_episode(env_index) for env_index in self.env_indices.tolist()]
 
     def _open_episode(self, env_index: int) -> OpenEpisode | None:
@@ -254,10 +260,10 @@ class Collector:
             store.end(env_indices)
 
     def flush(self) -> None:
-        """Writes what recorders have not written yet."""
-        for store in self._stores:
-            if isinstance(store, Recorder):
-                store.flush()
+        """Write the rows that recorders still hold in memory."""
+        for recorder in self._recorders:
+            if isinstance(recorder, Recorder):
+                recorder.flush()
 
     def next_reset_seed(self, env_index: int) -> int:
         """See `Agent.next_reset_seed`."""
@@ -266,17 +272,17 @@ class Collector:
         return reset_seed(self._seed, TRAINING, env_index, int(self.episodes[env_index]) - 1)
 
     def set_episodes_begun(self, env_index: int, episodes: int) -> None:
-        """Takes note of how many episodes have begun on a lane that another process steps."""
+        """Set the number of episodes begun in a sub-environment that another process steps."""
         self.ensure_env_index(env_index)
         self.episodes[env_index] = episodes
 
     def ensure_env_index(self, env_index: int) -> None:
-        """Makes `episodes` long enough for a lane."""
+        """Extend `episodes` to include a sub-environment."""
         if env_index >= len(self.episodes):
             self.episodes = np.append(self.episodes, np.zeros(env_index + 1 - len(self.episodes), np.int64))
 
     def state(self) -> dict[str, Any]:
-        """The random state and the episodes begun, as plain JSON values."""
+        """Return the random state and the number of episodes begun, as plain JSON values."""
         return {
             "random_state": self.rng.bit_generator.state,
             "episodes": self.episodes.tolist(),
@@ -288,7 +294,7 @@ class Collector:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes what `state` gave."""
+        """Restore the result of `state`."""
         self.rng.bit_generator.state = state["random_state"]
         self.episodes = np.array(state["episodes"], np.int64)
         self._behaviour.restore(state)
@@ -300,7 +306,7 @@ class Collector:
         self.restored_at = self._schedule.env_steps
         self._restored_rows = self._replay.added
         env_indices = np.flatnonzero(self._replay.current >= 0)
-        for recorder in self._recorders:  # which did not see the open episodes begin
+        for recorder in self._recorders:  # they were not there when the open episodes began
             recorder.begin(
                 env_indices, self._replay.observation(self._replay.current[env_indices] % self._replay.replay_size)
             )

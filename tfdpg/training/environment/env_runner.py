@@ -1,7 +1,7 @@
-"""One face for a single environment and for a vector environment in any autoreset mode.
+"""One interface for single environments and for vector environments in any autoreset mode.
 
-A lane is one environment. Whatever the mode, `reset_ended` resets the lanes whose episode ended, each with the
-seed of its next episode, so no lane ever runs an episode that was not seeded.
+In every mode, `reset_ended` resets the sub-environments whose episode ended, each with the seed of its next episode, so
+that every episode is seeded.
 """
 
 import json
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.vector.async_vector_env import AsyncState
 
+from tfdpg.compat.gymnasium import awaits_replies
 from tfdpg.findings import malformed, malformed_reset
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.environment.env_timeout import check_processes, terminate_processes
@@ -26,27 +26,27 @@ from tfdpg.training.environment.step_parsing import (
 )
 
 ResetSeed = Callable[[int], int]
-"""From a lane to the seed of its next episode."""
+"""Maps `env_index` to the seed of its next episode."""
 
 
 TRAINING, EVALUATION = 0, 1
-"""The streams of reset seeds: evaluation never replays the training episodes."""
+"""The streams of reset seeds. They differ, so that evaluation does not repeat the training episodes."""
 
 
 def reset_seed(seed: int, stream: int, env_index: int, episode: int) -> int:
-    """The seed with which an environment is reset for an episode."""
+    """Return the seed of the reset that begins an episode."""
     return int(np.random.SeedSequence([seed, stream, env_index, episode]).generate_state(1)[0])
 
 
 class Step(NamedTuple):
-    """One step of all lanes, in the order of `Agent.observe`'s arguments.
+    """One step of all sub-environments. The fields are in the order of the arguments of `Agent.observe`.
 
     Attributes:
         reward: `[num_envs]`.
-        next_observation: batched.
+        next_observation: a batch of observations.
         terminated: `[num_envs]`.
-        truncated: `[num_envs]`, cuts by `max_ep_len` included.
-        final_observation: batched, or as SAME_STEP mode has it (see `Spec.pack_final`).
+        truncated: `[num_envs]`, also True where `max_ep_len` truncated the episode.
+        final_observation: a batch of observations, or the objects of SAME_STEP mode (see `Spec.pack_final`).
     """
 
     reward: np.ndarray
@@ -57,7 +57,7 @@ class Step(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """A finished episode: its lane, its return (undiscounted, as the environment gave it) and its length."""
+    """A finished episode: its sub-environment, its undiscounted return (without reward shaping), and its length."""
 
     env_index: int
     episode_return: float
@@ -65,11 +65,11 @@ class Episode(NamedTuple):
 
 
 class OpenEpisode(NamedTuple):
-    """What is known of an episode that has not ended.
+    """An episode that has not ended.
 
     Attributes:
-        seed: what the environment was reset with.
-        observations: what it showed, packed, `[steps + 1, ...]`; none at all where nobody has acted on it yet.
+        seed: the seed of its reset.
+        observations: its observations, packed, `[steps + 1, ...]`; an empty tuple if there was no action yet.
         actions: `[steps, act_dim]`.
     """
 
@@ -77,27 +77,21 @@ class OpenEpisode(NamedTuple):
     observations: Packed
     actions: np.ndarray
 
-    def matches(self, packed: Packed, env_index: int, at: int) -> bool:
-        """Whether a lane sees what it saw after so many of the steps; True where nobody looked."""
-        return all(
-            np.array_equal(seen[env_index], rows[at]) for seen, rows in zip(packed, self.observations, strict=False)
-        )
-
 
 class EnvRunner:
-    """Steps and resets all lanes of an environment, and keeps count of their episodes.
+    """Steps and resets all sub-environments, and counts the rewards and steps of their episodes.
 
     Args:
         env: an environment, or a `SyncVectorEnv` or `AsyncVectorEnv` (wrapped or not).
         spec: its spaces.
-        reset_seed: gives the seed of each reset.
-        max_ep_len: episodes are cut (truncated) after this many steps; None leaves it to the environment.
+        reset_seed: returns the seed of each reset.
+        max_ep_len: truncate episodes after this many steps; None sets no limit beyond the environment's own.
 
     Attributes:
         has_hit_max_ep_len: whether an episode was truncated because of `max_ep_len` alone.
 
     Raises:
-        ValueError: a vector environment that cannot reset some of its lanes.
+        ValueError: the vector environment cannot reset only some of its sub-environments.
     """
 
     def __init__(self, env: Any, spec: Spec, reset_seed: ResetSeed, max_ep_len: int | None = None):
@@ -116,14 +110,14 @@ class EnvRunner:
 
     @property
     def longest_open_episode(self) -> int:
-        """The steps of the longest episode that has not ended."""
+        """The number of steps of the longest episode that has not ended."""
         return int(self._lengths.max())
 
     def reset(self, seed: ResetSeed | None = None) -> Any:
-        """Resets all lanes, with the seeds of their next episodes or with others; returns what they see, batched.
+        """Reset all sub-environments with `seed`, or with the seeds of their next episodes; return the observations.
 
         Raises:
-            ValueError: the environment's `reset` has another form than Gymnasium's.
+            ValueError: the environment's `reset` does not follow Gymnasium's API.
         """
         self._returns[:] = 0
         self._lengths[:] = 0
@@ -131,7 +125,7 @@ class EnvRunner:
         return self._reset(seed=seeds if self._is_vector else seeds[0])
 
     def _reset(self, **arguments: Any) -> Any:
-        """What all lanes see after a reset, batched."""
+        """Call `reset` of the environment, and return the batch of observations."""
         try:
             result = self._env.reset(**arguments)
         except Exception as error:
@@ -142,10 +136,10 @@ class EnvRunner:
         return result[0] if self._is_vector else batched(self._spec, result[0])
 
     def step(self, action: np.ndarray) -> tuple[Step, list[Episode]]:
-        """Takes `action` `[num_envs, act_dim]` on all lanes; also returns the episodes that ended.
+        """Step all sub-environments with `action`, `[num_envs, *act_shape]`; also return the episodes that ended.
 
         Raises:
-            ValueError: the environment's `step` has another form than Gymnasium's.
+            ValueError: the environment's `step` does not follow Gymnasium's API.
         """
         try:
             result = self._env.step(action if self._is_vector else action[0])
@@ -176,40 +170,42 @@ class EnvRunner:
         return step, self._finished_episodes(ended) if ended.any() else []
 
     def _are_well_formed(self, reward: Any, *ends: Any) -> bool:
-        """Whether these are arrays with an entry for each lane, the ends of bools."""
+        """Return whether these are arrays `[num_envs]`, and `ends` arrays of bools."""
         shape = self._returns.shape
         return getattr(reward, "shape", None) == shape and all(
             getattr(end, "shape", None) == shape and end.dtype.kind == "b" for end in ends
         )
 
     def _check_final(self, observations: Any, there: np.ndarray) -> None:
-        """Raises `ValueError` unless the last observations of some lanes, which nobody has read, are of the space."""
+        """Raise `ValueError` if a final observation, which Gymnasium does not check, is not of the space."""
         for env_index in np.flatnonzero(there).tolist():
             try:
                 self._spec.pack(batched(self._spec, observations[env_index]))
             except ValueError as error:
-                raise ValueError(f"Lane {env_index}: {error}") from None
+                raise ValueError(f"Sub-environment {env_index}: {error}") from None
 
     def _explain(self, error: Exception) -> None:
-        """Raises what is to be changed in the environment, if that is why it failed; or notes which lane raised."""
+        """Raise an error that says what to change, if the environment breaks the API; else note the sub-environment."""
         base = self._env.unwrapped
         if getattr(base, "closed", False):
-            return  # since it did not answer in time
+            return  # it was closed because it exceeded the time limit
         if isinstance(error, EOFError | ConnectionError):
             check_processes(self._env, error)
         env_index = failed_env_index(error, self._env, self._spec) if self._is_vector else None
-        if isinstance(base, AsyncVectorEnv) and base._state is not AsyncState.DEFAULT:
-            terminate_processes(base)  # which failed between two replies
-        where = "" if env_index is None else f"Lane {env_index}: "
+        if isinstance(base, AsyncVectorEnv) and awaits_replies(base):
+            terminate_processes(base)
+        where = "" if env_index is None else f"Sub-environment {env_index}: "
         if not self._has_stepped and (found := malformed(self._env, env_index or 0)):
             raise ValueError(f"{where}{found}") from error
         if is_parse_error(error):
-            raise ValueError(f"{where}the environment returned what cannot be read ({error}). {API}") from error
+            raise ValueError(
+                f"{where}the environment returned values that are not of Gymnasium's API ({error}). {API}"
+            ) from error
         if where:
-            error.add_note(f"It was raised in lane {env_index}.")
+            error.add_note(f"It was raised in sub-environment {env_index}.")
 
     def _finished_episodes(self, ended: np.ndarray) -> list[Episode]:
-        """The episodes of the lanes that ended, whose counts begin anew."""
+        """Return the episodes that ended, and reset their counts."""
         env_indices = np.flatnonzero(ended)
         episodes = [
             Episode(int(env_index), float(self._returns[env_index]), int(self._lengths[env_index]))
@@ -220,12 +216,12 @@ class EnvRunner:
         return episodes
 
     def reset_ended(self, step: Step) -> Any:
-        """Resets the lanes whose episode ended in `step`; returns what all lanes see next, batched."""
+        """Reset the sub-environments whose episode ended in `step`; return the next observations of all."""
         ended = step.terminated | step.truncated
         return self._reset_some(ended, self._reset_seed) if ended.any() else step.next_observation
 
     def _reset_some(self, chosen: np.ndarray, seed: ResetSeed) -> Any:
-        """Resets the lanes of a mask, at least one; returns what all lanes see next, batched."""
+        """Reset the sub-environments of a mask, at least one; return the next observations of all."""
         self._returns[chosen] = 0
         self._lengths[chosen] = 0
         seeds = [seed(env_index) if chosen[env_index] else None for env_index in range(self.num_envs)]
@@ -234,70 +230,74 @@ class EnvRunner:
         return self._reset(seed=seeds[0])
 
     def replay_episodes(self, episodes: Sequence[OpenEpisode | None]) -> tuple[Any, dict[int, str]]:
-        """Brings each lane to where its open episode was: resets it, and takes the episode's steps again.
+        """Reset each sub-environment with the seed of its open episode, and repeat the episode's actions.
 
-        All arrive together: lanes with shorter episodes are reset later, and act from the middle of the box before.
+        All episodes reach their last step at the same time. Sub-environments with shorter episodes are reset later, and
+        until then take the action in the middle of the action space.
 
         Args:
-            episodes: of each lane; None begins a new one.
+            episodes: the open episode of each sub-environment; None begins a new one.
 
         Returns:
-            What all lanes see now, batched; and of the lanes whose environment did something else than in its episode
-            what that was. These begin a new one, too.
+            The current observations of all sub-environments; and, by `env_index`, how an environment deviated from its
+            episode. A sub-environment that deviated begins a new episode, too.
         """
-        episodes_or_empty = [OpenEpisode(0, (), np.empty(0)) if episode is None else episode for episode in episodes]
-        lengths = np.array([len(episode.actions) for episode in episodes_or_empty])
+        missing = OpenEpisode(0, (), np.empty(0))
+        given = [missing if episode is None else episode for episode in episodes]
+        lengths = np.array([len(episode.actions) for episode in given])
         steps = int(lengths.max())
-        first_steps = lengths.max() - lengths
+        first_steps = steps - lengths
         mismatches: dict[int, str] = {}
 
         def seed(env_index: int) -> int:
-            return episodes_or_empty[env_index].seed
+            return given[env_index].seed
 
         observation = self.reset(seed)
         for now in range(steps + 1):
             packed = self._spec.pack(observation)
-            there = np.flatnonzero(first_steps <= now).tolist()
-            for env_index in there:
-                if not episodes_or_empty[env_index].matches(packed, env_index, at := now - first_steps[env_index]):
-                    mismatches.setdefault(env_index, f"another observation after {at} steps")
+            action = np.repeat(self._spec.center[None], self.num_envs, axis=0)
+            started = [(env_index, now - first) for env_index, first in enumerate(first_steps.tolist()) if first <= now]
+            for env_index, t in started:
+                episode = given[env_index]
+                parts = zip(packed, episode.observations, strict=False)
+                if not all(np.array_equal(part[env_index], expected[t]) for part, expected in parts):
+                    mismatches.setdefault(env_index, f"another observation after {t} steps")
+                if t < len(episode.actions):
+                    action[env_index] = episode.actions[t]
             if now == steps or len(mismatches) == self.num_envs:
                 break
-            action = np.repeat(self._spec.center[None], self.num_envs, axis=0)
-            for env_index in there:
-                action[env_index] = episodes_or_empty[env_index].actions[now - first_steps[env_index]]
             step, _ = self.step(self._spec.to_env(action))
             ended = step.terminated | step.truncated
-            for env_index in there:
+            for env_index, _ in started:
                 if ended[env_index]:
                     mismatches.setdefault(env_index, "an end")
             reset = ended | (first_steps == now + 1)
             observation = self._reset_some(reset, seed) if reset.any() else step.next_observation
         starts_over = np.array(
-            [env_index in mismatches or episodes[env_index] is None for env_index in range(self.num_envs)]
+            [episode is None or env_index in mismatches for env_index, episode in enumerate(episodes)]
         )
         return self._reset_some(starts_over, self._reset_seed) if starts_over.any() else observation, mismatches
 
 
 def check_partial_reset(env: gym.vector.VectorEnv) -> None:
-    """Raises `ValueError` for a vector environment that cannot reset some of its lanes."""
+    """Raise `ValueError` for a vector environment that cannot reset only some of its sub-environments."""
     base = env.unwrapped
     if not isinstance(base, (SyncVectorEnv, AsyncVectorEnv)):
         raise ValueError(
-            "`env` must be able to reset some of its lanes, as SyncVectorEnv and AsyncVectorEnv do. "
+            "`env` must be able to reset single sub-environments, as SyncVectorEnv and AsyncVectorEnv do. "
             f"Received: {base}. Make it with gym.make_vec(..., vectorization_mode='sync' or 'async'), "
-            "or drive it yourself with agent.act, agent.observe and agent.learn."
+            "or write a custom loop with agent.act, agent.observe and agent.learn."
         )
     next_step = base.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP
     if isinstance(base, AsyncVectorEnv) and not base.shared_memory and next_step:
         raise ValueError(
-            "`env` is an AsyncVectorEnv without shared memory in NEXT_STEP mode, which resets a lane a second time "
+            "`env` is an AsyncVectorEnv without shared memory in NEXT_STEP mode, which resets a sub-environment again "
             "after a partial reset. Make it with shared_memory=True or autoreset_mode=AutoresetMode.DISABLED."
         )
 
 
 def environment_of(env: Any) -> dict[str, Any] | None:
-    """The registered name and arguments of an environment; None where JSON cannot hold them, or for a `Spec`."""
+    """Return the id and arguments of an environment; None for a `Spec`, or if they are not JSON values."""
     if isinstance(env, str):
         return {"id": env, "kwargs": {}}
     spec = None if isinstance(env, Spec) else env.spec

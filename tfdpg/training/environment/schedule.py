@@ -1,4 +1,4 @@
-"""When to act at random, when to learn, and how much."""
+"""The schedule: when actions are uniformly random, when updates are due, and how many."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -7,20 +7,20 @@ from tfdpg.arguments import flag, natural, positive_int, reject
 
 
 class Schedule:
-    """The learning schedule, in environment steps over all lanes.
+    """The schedule of updates. Environment steps are counted over all sub-environments.
 
     Args:
-        start_steps: uniform random actions until this many steps were taken.
-        update_after: steps before this one earn no updates; nothing is caught up.
-        update_every: a learning round every this many steps, or "episode": after each episode.
-        gradient_steps: updates in a round; None is one for each step taken since the last round.
-        per_env: whether `update_every` counts the steps of each lane; otherwise those of all lanes together.
+        start_steps: the number of steps with uniform random actions.
+        update_after: the step before which no updates are made; they are not made up later.
+        update_every: the number of steps between two update phases, or "episode" for a phase after each episode.
+        gradient_steps: the number of updates in a phase; None makes one for each step since the last phase.
+        per_env: whether `update_every` counts the steps of each sub-environment, or those of all together.
 
     Attributes:
-        num_envs: the lanes that acted last.
-        env_steps: the steps taken.
-        total_steps: the steps at which `fit` will be done; None outside of it.
-        last_update_phase: the step of the last round.
+        num_envs: the number of sub-environments that acted last.
+        env_steps: the number of steps taken.
+        total_steps: the number of steps at the end of `fit`; None outside of `fit`.
+        last_update_phase: the step of the last update phase.
         episode_ended: whether an episode ended since the last update phase.
         defers_updates: whether updates that become due are not made, but counted in `deferred`.
         deferred: the updates that were deferred, and are made when `defers_updates` is False again.
@@ -54,26 +54,26 @@ class Schedule:
 
     @property
     def acts_at_random(self) -> bool:
-        """Whether the next action is drawn uniformly from the action box."""
+        """Whether the next action is sampled uniformly from the action space."""
         return self.env_steps < self.start_steps
 
     @property
     def updates_per_phase(self) -> int | None:
-        """The number of updates in a round of one lane; None where episodes decide."""
+        """The number of updates in a phase with one sub-environment; None if it depends on the episodes."""
         if self.gradient_steps is None and self.update_every != "episode":
             return self.update_every
         return self.gradient_steps
 
     def set_num_envs(self, num_envs: int) -> None:
-        """Takes note of how many lanes act."""
+        """Set the number of sub-environments."""
         self.num_envs = num_envs
 
     def plan(self, steps: int | None) -> None:
-        """Takes note of how many steps are still to come; None is unknown."""
+        """Set the number of remaining steps; None if it is unknown."""
         self.total_steps = None if steps is None else self.env_steps + steps
 
     def state(self) -> dict[str, Any]:
-        """The counters, as plain JSON values."""
+        """Return the counters, as plain JSON values."""
         return {
             "env_steps": self.env_steps,
             "last_round": self.last_update_phase,
@@ -83,18 +83,19 @@ class Schedule:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes what `state` gave.
+        """Restore the result of `state`.
 
         Raises:
-            ValueError: it is something else.
+            ValueError: a counter is not a number, or a flag not a bool.
         """
-        self.env_steps, self.last_update_phase = (natural(name, state[name]) for name in ("env_steps", "last_round"))
+        self.env_steps = natural("env_steps", state["env_steps"])
+        self.last_update_phase = natural("last_round", state["last_round"])
         self.episode_ended = flag("episode_ended", state["episode_ended"])
         self.defers_updates = flag("defers_updates", state["defers_updates"])
         self.deferred = natural("deferred", state["deferred"])
 
     def count(self, steps: int, episode_ended: bool) -> None:
-        """Counts `steps` environment steps, one for each lane that took one."""
+        """Count environment steps, one for each sub-environment that took one."""
         self.env_steps += steps
         self.episode_ended |= episode_ended
 
@@ -109,13 +110,13 @@ class Schedule:
 
     @property
     def is_due(self) -> bool:
-        """Whether a learning round is due now; before `update_after` it will have no updates."""
+        """Whether an update phase is due; before `update_after` it has no updates."""
         if self.update_every == "episode":
             return self.episode_ended
         return self.env_steps - self.last_update_phase >= self.update_every * (self.num_envs if self.per_env else 1)
 
     def begin_update_phase(self) -> int:
-        """The number of updates due now, 0 if none; a round that is taken is not due again."""
+        """Return the number of updates that are due, and begin their phase: they are not due again."""
         if not self.is_due:
             return 0
         credit = self.env_steps - max(self.last_update_phase, self.update_after)
