@@ -1,4 +1,4 @@
-"""The policy in the hands of those who act."""
+"""Inference with policy networks: in NumPy where possible, otherwise with a compiled TensorFlow function."""
 
 import copy
 import functools
@@ -16,18 +16,18 @@ from tfdpg.networks.tensors import unpack_observation
 from tfdpg.spec import Packed, Spec
 
 HEADS = {Value: "value", Categorical: "categorical", Mixture: "mixture"}
-"""The names of heads in `tfdpg.acting.NumpyCritic`."""
+"""The names of the heads in `tfdpg.acting.NumpyCritic`."""
 
 
 class PolicyInference:
-    """A policy's network for acting: in NumPy where there is a forward pass, else as a compiled call.
+    """A policy network for acting: in NumPy if the network is supported there, otherwise compiled.
 
     Args:
-        spec: the spaces.
-        pi: the policy, observation → `[batch, n]`, actions or what they are chosen by.
-        numpy_policy: its forward pass in NumPy, which takes copies of the weights; None for a network that has none.
-        device: where the compiled call runs.
-        recurrent_width: the width of the recurrent inputs (see `tfdpg.acting.RecurrentSpec`); 0 without any.
+        spec: the spaces of the environment.
+        pi: the policy, observation → outputs `[batch, n]`; see `tfdpg.acting.OutputTransform`.
+        numpy_policy: forward pass in NumPy, which has its own copy of the weights; None if the network has none.
+        device: device of the compiled function; None for TensorFlow's default.
+        recurrent_width: width of the recurrent inputs (see `tfdpg.acting.RecurrentSpec`); 0 if not recurrent.
     """
 
     def __init__(
@@ -44,34 +44,34 @@ class PolicyInference:
         self.refresh()
 
     def __call__(self, packed: Packed) -> np.ndarray:
-        """Outputs `[num_envs, n]`, with the weights last given to `load` or taken by `refresh`."""
+        """Return outputs `[num_envs, n]`, in NumPy with the weights of the last `load` or `refresh`."""
         return self._compiled(packed) if self._numpy_policy is None else self._numpy_policy(packed)
 
     def predict(self, packed: Packed) -> np.ndarray:
-        """Outputs `[batch, n]`, with the weights that the policy has now."""
+        """Return outputs `[batch, n]` with the current weights of the network."""
         return self._compiled(packed)
 
     @property
     def weights_from(self) -> keras.Model | None:
-        """The network whose weights `load` wants; None if it wants none."""
+        """The network whose weights to pass to `load`; None if `load` does nothing."""
         return None if self._numpy_policy is None else self._pi
 
     def load(self, weights: np.ndarray) -> None:
-        """Takes the weights of `weights_from`, flat (see `flat_weights`)."""
+        """Set the weights for acting: those of `weights_from`, flattened by `flat_weights`."""
         if self._numpy_policy is not None:
             self._numpy_policy.load(weights)
 
     def refresh(self) -> None:
-        """Takes the weights that the policy has now."""
+        """Load the current weights of the network."""
         if self._numpy_policy is not None:
             self.load(flat_weights(self._pi).numpy())
 
     def snapshot(self) -> Callable[[Packed], np.ndarray]:
-        """An actor with the weights of now, which later `load`s leave alone."""
+        """Return a forward pass with the current weights, unaffected by a later `load` if it is in NumPy."""
         return self.numpy_policy() or self._compiled
 
     def numpy_policy(self) -> NumpyPolicy | None:
-        """The forward pass in NumPy with the weights of now; None where there is none."""
+        """Return the forward pass in NumPy with the current weights; None if the network has none."""
         if self._numpy_policy is None:
             return None
         actor = copy.copy(self._numpy_policy)
@@ -82,9 +82,9 @@ class PolicyInference:
 def compiled_actor(
     spec: Spec, pi: keras.Model, device: str | None = None, recurrent_width: int = 0
 ) -> Callable[[Packed], np.ndarray]:
-    """From packed observations to a policy's outputs, one compiled call for any number of lanes, on `device`.
+    """Return a compiled function from packed observations to a policy's outputs, for any number of observations.
 
-    With a memory, what is recalled comes as a matrix of its own at the end, `[num_envs, recurrent_width]`.
+    A recurrent policy receives its recurrent inputs as the last matrix, `[num_envs, recurrent_width]`.
     """
     matrices = [
         *zip(spec.groups, spec.widths, strict=True),
@@ -108,12 +108,18 @@ def compiled_actor(
 
 
 def flat_weights(network: keras.Model) -> tf.Tensor:
-    """All weights of a network in Keras' order, flattened and concatenated, `[n]`."""
+    """Return all weights of a network, flattened and concatenated in Keras' order, `[n]`."""
     return tf.concat([tf.reshape(weight.value, [-1]) for weight in network.weights], axis=0)
 
 
 def numpy_critic(spec: Spec, actor: NumpyPolicy, critic: keras.Model) -> NumpyCritic | None:
-    """The forward pass of a stock critic with the weights of now, beside that of its policy; None without a head."""
+    """Return the forward pass of a built-in critic in NumPy, with its current weights; None for unsupported heads.
+
+    Args:
+        spec: the spaces of the environment.
+        actor: forward pass of the policy, whose torso and normaliser the critic shares.
+        critic: the critic.
+    """
     head = head_of(critic)
     kind = next((name for kind, name in HEADS.items() if isinstance(head, kind)), None)
     if head is None or kind is None:
