@@ -154,7 +154,7 @@ def test_a_mixture_learns_a_distribution_that_is_none_of_its_own():
 
 def test_a_second_critic_has_the_same_support():
     q2 = critic(Categorical(-100, 100, 5), KERNEL[:, ::-1])
-    with pytest.raises(ValueError, match="`q1` and `q2` must end in layers of the same settings"):
+    with pytest.raises(ValueError, match="`q1` and `q2` must end in layers with the same settings"):
         tfdpg.D4PG(SPEC, critics=2, q1=critic(Categorical(-2, 2, 5), KERNEL), q2=q2)
     inputs = [keras.Input((1,)), keras.Input((1,))]
     soft = keras.layers.Softmax()(Categorical(-2, 2, 5)(keras.layers.Concatenate()(inputs)))

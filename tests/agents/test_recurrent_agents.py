@@ -87,7 +87,7 @@ def test_a_cell_that_keras_cannot_find_is_refused_when_it_comes_and_when_it_is_l
     class Strange(keras.layers.SimpleRNNCell):
         pass
 
-    with pytest.raises(ValueError, match="`recurrent` cannot be copied.* Own cells need @keras.saving.register"):
+    with pytest.raises(ValueError, match="`recurrent` cannot be copied.* Custom cells need @keras.saving.register"):
         recurrent_agent(Counter(), recurrent=Strange(3))
     with pytest.raises(ValueError, match="`recurrent` must be .* a Keras RNN cell such as keras.layers.LSTMCell"):
         recurrent_agent(Counter(), recurrent=keras.layers.LSTM(3))

@@ -27,7 +27,7 @@ def critic(units=1, seed=0, **kwargs):
 
 
 @pytest.mark.parametrize("space", OBSERVATIONS.values(), ids=OBSERVATIONS)
-def test_stock_networks_fit_every_space(space):
+def test_built_in_networks_fit_every_space(space):
     spec = Spec(space, ACTION)
     check_actor(spec, networks.mlp_actor(spec, hidden_units=(8,)))
     networks.check_critics(

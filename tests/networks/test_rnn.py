@@ -23,7 +23,7 @@ MASKS = np.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0
 
 @keras.saving.register_keras_serializable("tfdpg-test")
 class Decay(keras.layers.Layer):
-    """A cell of one's own: its output is not its state."""
+    """A custom cell: its output is not its state."""
 
     def __init__(self, units, keeps=0.5, **kwargs):
         super().__init__(**kwargs)
@@ -54,7 +54,7 @@ CELLS = {
     "rnn": lambda: make_cells("rnn", 4, 1),
     "two lstms": lambda: make_cells("lstm", (4, 2), 1),
     "hard lstm": lambda: make_cells(hard(4), 64, 1),
-    "one's own": lambda: make_cells(Decay(3), 64, 1),
+    "custom": lambda: make_cells(Decay(3), 64, 1),
     "a stack": lambda: make_cells(keras.layers.StackedRNNCells([keras.layers.GRUCell(4), hard(2), Decay(3)]), 64, 1),
 }
 everyone = pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def inputs(rnn, rng):
 
 
 def by_hand(rnn, x, state, valid):
-    """Cell by cell, and each sequence alone, by its steps that there were."""
+    """Cell by cell, and each sequence alone, over its valid steps."""
     outputs = np.zeros((BATCH, STEPS, rnn(x, state, valid)[0].shape[-1]))
     last = np.array(state)
     for i in range(BATCH):

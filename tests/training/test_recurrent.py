@@ -100,7 +100,7 @@ def test_who_resets_in_the_middle_of_an_episode_begins_anew():
 def test_an_evaluation_carries_the_state_and_begins_anew():
     envs = SyncVectorEnv([lambda: Counter(length=2), lambda: Counter(length=5)])
     behaviour = counting_policy(SPEC)
-    policy = EvaluationPolicy(behaviour, None, 0)
+    policy = EvaluationPolicy(behaviour, 0.0, 0)
     scores = []
     for _ in range(2):
         behaviour.network.recurrent_inputs.clear()
@@ -114,7 +114,7 @@ def test_an_evaluation_carries_the_state_and_begins_anew():
 
 def test_a_policy_begins_anew_in_all_sub_environments_or_some():
     behaviour = counting_policy(SPEC)
-    policy = EvaluationPolicy(behaviour, None, 0)
+    policy = EvaluationPolicy(behaviour, 0.0, 0)
     policy.reset()
     for reset in (lambda: None, lambda: policy.reset([1]), lambda: policy.reset(np.array([True, False])), policy.reset):
         policy(np.zeros((2, 2), np.float32))
@@ -156,7 +156,7 @@ def test_an_agent_is_evaluated_by_its_policy():
             raise AssertionError("predicts without a past")
 
         def policy(self):
-            return EvaluationPolicy(behaviour, None, 0)
+            return EvaluationPolicy(behaviour, 0.0, 0)
 
     behaviour = counting_policy(SPEC)
     assert tfdpg.evaluate(Agent(), Counter(length=3), 1)["return"] == 6

@@ -1,6 +1,6 @@
-"""Keras builders: the observation encoder, actors and critics.
+"""Keras networks: the observation encoder, actors and critics, and minibatches that call them.
 
-Networks take raw observations and actions in the environment's units, and rescale inside.
+Networks receive raw observations and actions in the environment's units, and rescale them internally.
 """
 
 from tfdpg.networks.acer_builders import acer_network, check_given_to_acer

@@ -107,5 +107,5 @@ def compiled_actor(
 
 
 def flat_weights(network: keras.Model) -> tf.Tensor:
-    """All weights of a network in Keras' order, flattened and concatenated, `[n]`."""
+    """Return all weights of a network, flattened and concatenated in Keras' order, `[n]`."""
     return tf.concat([tf.reshape(weight.value, [-1]) for weight in network.weights], axis=0)

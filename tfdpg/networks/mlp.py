@@ -1,4 +1,4 @@
-"""The stock networks: fully connected actor and critic."""
+"""The built-in networks: fully connected actors and critics."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -80,25 +80,25 @@ def mlp_actor(
     seed: int = 0,
     output: OutputTransform | None = None,
 ) -> keras.Model:
-    """A policy: features, hidden layers, tanh, then each dimension stretched to its bounds.
+    """Build a policy: encoder, hidden layers, tanh, and rescaling of each dimension to its bounds.
 
     Args:
-        spec: the spaces.
-        torso: the kind of hidden layers; see `tfdpg.acting.make_torso`.
-        hidden_units: the units of each hidden layer.
-        activation: a Keras activation for the hidden layers.
-        norm: their normalisation; see `tfdpg.acting.make_torso`.
-        blocks: the number of residual blocks in their place.
-        encoder: a model from raw observations to features `[batch, features]`; a copy is used, with its
-            weights. The default is the stock encoder.
-        normalizer: a layer for the stock encoder's features, which networks may share.
+        spec: the spaces of the environment.
+        torso: kind of hidden layers; see `tfdpg.acting.make_torso`.
+        hidden_units: units of each hidden layer.
+        activation: Keras activation of the hidden layers.
+        norm: normalisation of the hidden layers; see `tfdpg.acting.make_torso`.
+        blocks: number of residual blocks, which replace the hidden layers; 0 for none.
+        encoder: a model from raw observations to features `[batch, features]`, which is copied with its weights. The
+            default is the built-in encoder.
+        normalizer: a layer applied to the features of the built-in encoder, which networks may share.
         l2: each kernel adds l2 · Σ w² to the loss.
-        seed: fixes the initial weights (Glorot uniform kernels, zero biases).
-        output: what is made of the last layer; None is tanh and stretching.
+        seed: seed of the initial weights (Glorot uniform kernels, zero biases).
+        output: output transform; None for tanh and rescaling.
 
     Returns:
-        A functional model, observation → action `[batch, act_dim]` in the environment's units, float32 whatever
-        Keras' dtype policy.
+        A functional model, observation → action `[batch, act_dim]` in the environment's units, float32 under any Keras
+        dtype policy.
     """
     observation = observation_inputs(spec)
     layers = make_torso(torso, hidden_units, activation, norm, blocks)
@@ -107,7 +107,7 @@ def mlp_actor(
 
 
 def actor_torso(spec: Spec, layers: Torso, x: Any, *, seed: int, l2: float, output: OutputTransform | None) -> Any:
-    """From features `[batch, n]`, or what is remembered, to what `mlp_actor` gives; see there."""
+    """Apply the hidden layers and the output of `mlp_actor` to features or to the output of recurrent cells."""
     depths = list(enumerate(layers.pi))
     if layers.has_branches:
         x = _branches(spec, x, layers.pi[0], seed, l2)
@@ -138,25 +138,25 @@ def mlp_critic(
     name: str = "q1",
     head: Callable[..., Head] = Value,
 ) -> keras.Model:
-    """An action-value function: features and the action, scaled to [-1, 1], through hidden layers to a head.
+    """Build an action-value function: encoder, the action rescaled to [-1, 1], hidden layers, and a head.
 
     Args:
-        spec: the spaces.
-        torso: as for `mlp_actor`.
-        hidden_units: the units of each hidden layer.
-        activation: a Keras activation for the hidden layers.
-        norm: their normalisation; see `tfdpg.acting.make_torso`.
-        blocks: the number of residual blocks in their place.
-        encoder: as for `mlp_actor`.
-        normalizer: as for `mlp_actor`.
-        l2: as for `mlp_actor`.
-        seed: fixes the initial weights.
-        name: the name of the model.
-        head: makes the last layer from `kernel_initializer`, `l2` and `dtype`.
+        spec: the spaces of the environment.
+        torso: see `mlp_actor`.
+        hidden_units: see `mlp_actor`.
+        activation: see `mlp_actor`.
+        norm: see `mlp_actor`.
+        blocks: see `mlp_actor`.
+        encoder: see `mlp_actor`.
+        normalizer: see `mlp_actor`.
+        l2: see `mlp_actor`.
+        seed: see `mlp_actor`.
+        name: name of the model.
+        head: builds the last layer from `kernel_initializer`, `l2` and `dtype`.
 
     Returns:
-        A functional model, `[observation, action]` → what the head gives, values `[batch]` if it is the default;
-        float32 whatever Keras' dtype policy.
+        A functional model, `[observation, action]` → the output of the head, which is values `[batch]` by default;
+        float32 under any Keras dtype policy.
     """
     observation = observation_inputs(spec)
     action = action_input(spec)
@@ -169,7 +169,7 @@ def mlp_critic(
 def critic_torso(
     spec: Spec, layers: Torso, x: Any, action: Any, *, seed: int, l2: float, head: Callable[..., Head]
 ) -> Any:
-    """From features `[batch, n]`, or what is remembered, and an action to what `mlp_critic` gives; see there."""
+    """Apply the hidden layers and the head of `mlp_critic` to an action and features, or recurrent cells' output."""
     scaled = scaled_action(spec, action)
     depths = list(enumerate(layers.q))
     if layers.has_branches:
@@ -186,29 +186,29 @@ def critic_torso(
 
 
 def action_input(spec: Spec) -> Any:
-    """A Keras input for actions in the environment's units."""
+    """Return a Keras input for actions in the environment's units."""
     return keras.Input((spec.act_dim,), name="a")
 
 
 def features(spec: Spec, encoder: keras.Model | None, normalizer: Normalizer | None) -> keras.Model:
-    """The stock encoder, or a copy of one's own."""
+    """Return the built-in encoder, or a copy of a custom encoder."""
     return built_in_encoder(spec, normalizer) if encoder is None else copy.deepcopy(encoder)
 
 
 def scaled_action(spec: Spec, action: Any) -> Any:
-    """Actions from the environment's units to [-1, 1]."""
+    """Rescale actions from the environment's units to [-1, 1]."""
     return keras.layers.Rescaling((1 / spec.action_scale).tolist(), (-spec.center / spec.action_scale).tolist())(action)
 
 
 def hidden_layers(x: Any, layers: Sequence[Layer], seed: int) -> Any:
-    """Features `[batch, n]` through hidden layers."""
+    """Apply hidden layers to features `[batch, n]`."""
     for depth, layer in enumerate(layers):
         x = _layer(x, layer, seed, depth, 0.0)
     return x
 
 
 def _branches(spec: Spec, features: keras.KerasTensor, layer: Layer, seed: int, l2: float) -> keras.KerasTensor:
-    """A layer of its own for each part of an observation, concatenated."""
+    """Apply a separate layer to each part of an observation, and concatenate the outputs."""
     branch_seeds = seeds(Purpose.BRANCHES, seed, count=len(spec.leaves))
     parts = [
         _layer(features[:, columns], layer, branch_seed, 0, l2)
@@ -246,6 +246,6 @@ def _regularizer(l2: float) -> keras.regularizers.Regularizer | None:
 
 
 def initializer(seed: int, depth: int, scale: float = 1.0) -> Any:
-    """Of a layer's kernel: Glorot's uniform one, if the scale is 1."""
+    """Return the initializer of a layer's kernel; with scale 1 it is Glorot uniform."""
     (layer_seed,) = seeds(Purpose.LAYERS, seed, depth)
     return keras.initializers.VarianceScaling(scale, "fan_avg", "uniform", seed=layer_seed)
