@@ -28,8 +28,7 @@ from tfdpg import run_paths as paths
 from tfdpg.agents import agent_class, load_agent
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.options import OPTIONS, ExportOptions
-from tfdpg.distributed.plan import check, require_ray
-from tfdpg.distributed.policies import policy_for_workers
+from tfdpg.distributed.plan import check, policy_for_workers, require_ray
 from tfdpg.environments import check_followed, check_trusted, make, make_envs
 from tfdpg.options import Structural
 from tfdpg.run_options import OBJECTS, RunConfig, read_config, resume_command, train_command
