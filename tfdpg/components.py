@@ -306,7 +306,9 @@ class Declaration:
         host_state: the initial values of numbers, strings and lists that are saved with the agent, by name.
         before_phase: functions that run before each update phase. They receive the agent and its minibatches.
         after_phase: functions that run after each update phase. They receive the agent and what the phase logged.
-        after_episode: functions that run after each training episode. They receive the agent and an `EpisodeEnd`.
+        after_episode: functions that run after each training episode. They receive the agent, the episode (its return,
+            without reward shaping, its length, whether it was terminated and truncated, and its sub-environment or
+            worker), and the number of updates that the policy had when it chose the episode's last action.
         defers_updates: whether updates that are due are not made at first, but counted; see `Agent.defers_updates`.
     """
 
@@ -329,7 +331,7 @@ class Declaration:
     host_state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     before_phase: Sequence[Callable[[Any, Any], None]] = ()
     after_phase: Sequence[Callable[[Any, dict[str, float]], None]] = ()
-    after_episode: Sequence[Callable[[Any, Any], None]] = ()
+    after_episode: Sequence[Callable[[Any, Any, int], None]] = ()
     defers_updates: bool = False
 
     @property

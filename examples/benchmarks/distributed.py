@@ -25,10 +25,9 @@ import ray
 import tfdpg
 from tfdpg import distributed
 from tfdpg.acting import BehaviourPolicy
-from tfdpg.distributed.chunks import RolloutRequest
-from tfdpg.distributed.policies import policy_for_workers
+from tfdpg.distributed.plan import policy_for_workers
 from tfdpg.distributed.processes import OBJECT_STORE_BYTES
-from tfdpg.distributed.worker import Worker
+from tfdpg.distributed.worker import RolloutRequest, Worker
 
 CHUNKS = (10, 50, 100, 500, 1000)
 

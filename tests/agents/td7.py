@@ -187,7 +187,7 @@ def signatures(spec, networks, evaluation):
     return export.signatures(spec, {name: value(name) for name in ("q1", "q2")}, evaluation)
 
 
-def assess_policy(agent, episode):
+def assess_policy(agent, episode, updates):
     """Keep the policy whose worst return over some episodes is largest; train after each assessment."""
     state = agent.host_state
     worst = (

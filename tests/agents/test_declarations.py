@@ -201,7 +201,7 @@ def test_episodes_of_vector_environments_and_custom_loops_are_reported():
     ends = []
     declared = td7.assess_policy
     agent = TD7(RandomWalk(), **AGENTS["TD7"][1], reward_shaper=lambda reward, step, steps: 0 * reward)
-    agent._after_episode = [lambda agent, episode: ends.append(episode), declared]
+    agent._after_episode = [lambda agent, episode, updates: ends.append((episode, updates)), declared]
     env = RandomWalk()
     total = 0.0
     observation, _ = env.reset(seed=1)
@@ -209,7 +209,7 @@ def test_episodes_of_vector_environments_and_custom_loops_are_reported():
         observation, reward, terminated, truncated, _ = env.step(agent.act(observation))
         agent.observe(reward, observation, terminated, truncated)
         total += reward
-    (episode,) = ends
+    ((episode, updates),) = ends
     assert episode.episode_return == pytest.approx(total, rel=1e-5) and total != 0
-    assert (episode.env_index, episode.length, episode.updates) == (0, 30, 0)
+    assert (episode.env_index, episode.length, updates) == (0, 30, 0)
     assert episode.truncated and not episode.terminated

@@ -14,9 +14,10 @@ import ray
 from ray import _raylet
 from ray._private import services
 
-from tfdpg.distributed import address as addresses
-from tfdpg.distributed.address import check_address
-from tfdpg.distributed.control_store import ControlStore
+from tfdpg.compat.ray import CONTROL_STORE_METHOD
+from tfdpg.distributed import processes
+from tfdpg.distributed.liveness import ControlStore
+from tfdpg.distributed.processes import check_address
 
 HERE = ray.util.get_node_ip_address()
 
@@ -28,7 +29,7 @@ class ControlStoreOf(grpc.GenericRpcHandler):
         self.token = token
 
     def service(self, call):
-        return grpc.unary_unary_rpc_method_handler(self.answer) if call.method == addresses.METHOD else None
+        return grpc.unary_unary_rpc_method_handler(self.answer) if call.method == CONTROL_STORE_METHOD else None
 
     def answer(self, request, context):
         if self.token is not None and ("authorization", f"Bearer {self.token}") not in context.invocation_metadata():
@@ -66,13 +67,17 @@ def with_token(monkeypatch, tmp_path):
 
 
 def test_what_is_no_ray_is_refused_soon(monkeypatch):
-    monkeypatch.setattr(addresses, "TIMEOUT", 1.0)
+    monkeypatch.setattr(processes, "ADDRESS_TIMEOUT", 1.0)
     began = time.monotonic()
-    with pytest.raises(ConnectionError, match="`ray_address` must be that of a Ray. Received: '127.0.0.1:1'"):
+    with pytest.raises(
+        ConnectionError, match="`ray_address` must be the address of a Ray cluster. Received: '127.0.0.1:1'"
+    ):
         check_address("127.0.0.1:1")
     with socket.create_server(("127.0.0.1", 0)) as server:
         silent = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(ConnectionError, match=f"`ray_address` must be that of a Ray. Received: '{silent}'"):
+        with pytest.raises(
+            ConnectionError, match=f"`ray_address` must be the address of a Ray cluster. Received: '{silent}'"
+        ):
             check_address(silent)
     with pytest.raises(ConnectionError, match="`ray_address` must be host:port, or 'auto'.*Received: 'first-machine'"):
         check_address("first-machine")
@@ -113,7 +118,7 @@ def test_the_right_token_is_accepted(control_store, with_token):
 @pytest.mark.parametrize("control_store", [None], indirect=True)
 def test_a_cluster_that_everybody_can_join_is_a_danger(control_store, with_token):
     with_token(None, None)
-    assert "anybody who reaches its port can run code" in str(check_address(control_store))
+    assert "anyone who can reach its port can run code" in str(check_address(control_store))
     assert check_address(f"127.0.0.1:{control_store.rpartition(':')[2]}") is None  # others do not reach it there
 
 

@@ -32,7 +32,9 @@ def test_an_unreachable_ray_leaves_nothing_behind(tmp_path, capsys):
     run = tmp_path / "new"
     options = ["--actors", "2", "--ray-address", "127.0.0.1:1"]
     assert train("--run-dir", run, *options) == 1
-    assert "tfdpg: `ray_address` must be that of a Ray. Received: '127.0.0.1:1'" in capsys.readouterr().err
+    assert (
+        "tfdpg: `ray_address` must be the address of a Ray cluster. Received: '127.0.0.1:1'" in capsys.readouterr().err
+    )
     assert not run.exists()
 
 

@@ -21,6 +21,7 @@ from tfdpg import distributed, export
 from tfdpg.distributed import liveness, worker_pool
 from tfdpg.replay.buffer import NONE
 from tfdpg.training.callbacks import read_step_file
+from tfdpg.training.interrupt import Interrupt
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Ray cluster at .* has no token authentication")
 
@@ -120,7 +121,7 @@ def test_missing_cpus_are_said_again_and_again(cluster, monkeypatch):
             time.sleep(0.05)
 
     def said(caught):
-        return [str(each.message) for each in caught if "delivered nothing" in str(each.message)]
+        return [str(each.message) for each in caught if "have not replied" in str(each.message)]
 
     options = {"actors": 5, "chunk": 5, "verbose": 0, "ray_address": cluster.address, "epochs": 10**6}
     with pytest.warns(UserWarning) as caught:
@@ -128,9 +129,7 @@ def test_missing_cpus_are_said_again_and_again(cluster, monkeypatch):
     texts = said(caught)
     assert [int(text.split(" for ")[1].split()[0]) for text in texts[:2]] == [1, 2]
     for text in texts:
-        assert re.match(
-            r"[3-5] of 5 workers delivered nothing for \d+ seconds. 5 CPUs are required, one for each", text
-        )
+        assert re.match(r"[3-5] of 5 workers have not replied for \d+ seconds. 5 CPUs are required, one for each", text)
         assert "the Ray cluster has 2 on 3 nodes" in text and "3 are missing" in text
 
 
@@ -154,8 +153,8 @@ def test_training_ends_where_no_node_comes_back(cluster, monkeypatch):
 
 
 def test_warnings_become_rare(monkeypatch):
-    monkeypatch.setattr(liveness.LivenessMonitor, "reason", lambda *_: "Why.")
-    monitor = liveness.LivenessMonitor(2)
+    monkeypatch.setattr(liveness.LivenessMonitor, "reason", lambda *_: "Reason.")
+    monitor = liveness.LivenessMonitor(2, None, Interrupt(), liveness.ControlStore(None, 60.0))
     with pytest.warns(UserWarning) as caught:
         for waited in (*range(1000), 0, 61):
             monitor.warn("2 of 2 workers", float(waited), 60.0)

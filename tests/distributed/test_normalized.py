@@ -5,7 +5,7 @@ import pytest
 
 import tfdpg
 from tests.agents.roster import SMALL
-from tfdpg.distributed.policies import policy_for_workers
+from tfdpg.distributed.plan import policy_for_workers
 
 
 @pytest.mark.parametrize("backend", ["numpy", "tensorflow"])

@@ -118,7 +118,7 @@ def test_a_ray_that_listens_elsewhere_is_ended(monkeypatch):
     monkeypatch.setattr(ray, "init", lambda *_, **__: calls.append(ray_constants.ENABLE_RAY_CLUSTER))
     monkeypatch.setattr(ray, "shutdown", lambda: calls.append("shutdown"))
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "192.0.2.2")
-    message = r"must listen at 127.0.0.1 or ::1 only. Received: Ray \S+ at 192.0.2.2. Start a Ray yourself"
+    message = r"must listen at 127.0.0.1 or ::1 only. Received: Ray \S+ at 192.0.2.2. Start a Ray cluster yourself"
     monkeypatch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", True)
     with pytest.raises(RuntimeError, match=message), processes.connected(None, cpus=1):
         pass

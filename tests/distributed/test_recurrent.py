@@ -13,7 +13,7 @@ from tests.distributed.callbacks import StopAfterReports
 from tests.distributed.environments import ReportingCounter, counter, read_reports
 from tests.environments import Counter
 from tfdpg import distributed
-from tfdpg.distributed.policies import policy_for_workers
+from tfdpg.distributed.plan import policy_for_workers
 from tfdpg.replay.buffer import NONE
 from tfdpg.training.callbacks import Checkpoint
 

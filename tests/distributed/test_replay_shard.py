@@ -9,9 +9,8 @@ from gymnasium import spaces
 from tests.environments import Counter
 from tfdpg import Spec
 from tfdpg.acting import BehaviourPolicy, RecurrentSpec, RunningStatistics
-from tfdpg.distributed.chunks import RolloutRequest
 from tfdpg.distributed.replay_shard import ReplayShard, split_buffer
-from tfdpg.distributed.worker import Worker
+from tfdpg.distributed.worker import RolloutRequest, Worker
 from tfdpg.exploration import noisy_actions
 from tfdpg.replay import ReplayBuffer, SequenceLayout, TransitionLayout, sequence_minibatches
 from tfdpg.replay import transition_minibatches as transitions_of

@@ -7,8 +7,7 @@ from tests.environments import Counter, Identity
 from tests.recurrent_policies import counting_policy
 from tfdpg import Spec
 from tfdpg.acting import BehaviourPolicy
-from tfdpg.distributed.chunks import RolloutRequest
-from tfdpg.distributed.worker import Worker
+from tfdpg.distributed.worker import RolloutRequest, Worker
 from tfdpg.exploration import noisy_actions
 from tfdpg.training.environment.env_runner import TRAINING, reset_seed
 
@@ -43,7 +42,8 @@ def test_rows_are_packed_as_the_ring_takes_them():
     assert chunk.rows.terminated.tolist() == [False, False, False, True, False, False]
     np.testing.assert_array_equal(chunk.rows.action[1:4], 0.5)
     assert chunk.summary.ended.tolist() == [False, False, True, False]
-    assert chunk.summary[1:2] + chunk.summary[4:] == (0, [6.0], [3], 2)
+    assert (chunk.summary.chunk_index, chunk.summary.episodes) == (0, 2)
+    assert [(episode.episode_return, episode.length) for episode in chunk.summary.finished] == [(6.0, 3)]
     following = one.rollout(0.5, 0, RolloutRequest(2, 0, 1.0, 0))
     assert following.rows.observation[0].tolist() == [[1, 2], [1, 3]] and not following.rows.is_first.any()
     assert following.summary[:2] == (chunk.summary.process_id, 1)

@@ -21,7 +21,6 @@ from tfdpg import export, files
 from tfdpg.cli import run_paths
 from tfdpg.export.warmup import WARMUP_FILE
 from tfdpg.serve import model_store as model_store_module
-from tfdpg.serve.messages import status_response
 from tfdpg.serve.model import Model, RequestError
 from tfdpg.serve.model_store import ModelStore
 
@@ -165,7 +164,7 @@ def test_one_bad_version_never_affects_the_others(made, directory, damage, monke
     assert model_store.poll() == [] and tried == ["1", "2"]  # it is not tried again
     again = ModelStore(directory)  # as at the start
     assert versions(again) == [1] and list(again.failed) == [2]
-    (failed, available) = status_response(model_store, "td3").model_version_status
+    (failed, available) = model_store.status("td3").model_version_status
     assert (failed.version, failed.state, failed.status.error_code) == (2, failed.END, 15)
     assert failed.status.error_message == model_store.failed[2] and available.state == available.AVAILABLE
     export.copy(made[1], directory)

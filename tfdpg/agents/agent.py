@@ -22,8 +22,8 @@ from tfdpg.options import BuiltIn, Unsaved, takes_options
 from tfdpg.spec import Spec
 from tfdpg.training import evaluation, loop
 from tfdpg.training.checkpoints import checkpoint, network_weights
-from tfdpg.training.environment.collector import Collector, EpisodeEnd
-from tfdpg.training.environment.env_runner import environment_of
+from tfdpg.training.environment.collector import Collector
+from tfdpg.training.environment.env_runner import Episode, environment_of
 from tfdpg.training.learning.epoch_metrics import EpochMetrics
 from tfdpg.training.learning.learner import Learner, check_normalizers, find_normalizers
 from tfdpg.training.options import FitOptions, TrainingOptions
@@ -409,20 +409,16 @@ class Agent(metaclass=_AgentType):
     # What the loop, checkpoints and callbacks ask for.
     built = True
 
-    def end_episode(
-        self,
-        env_index: int,
-        episode_return: float,
-        length: int,
-        terminated: bool,
-        truncated: bool,
-        updates: int | None = None,
-    ) -> None:
-        """Run the functions in `Declaration.after_episode`; None is the number of updates made so far."""
-        updates = self.updates if updates is None else updates
-        episode = EpisodeEnd(env_index, episode_return, length, terminated, truncated, updates)
+    def end_episode(self, episode: Episode, updates: int | None = None) -> None:
+        """Run the functions in `Declaration.after_episode`.
+
+        Args:
+            episode: the episode that ended.
+            updates: the number of updates that the policy had when it chose the episode's last action; None is the
+                number of updates made so far.
+        """
         for function in self._after_episode:
-            function(self, episode)
+            function(self, episode, self.updates if updates is None else updates)
 
     def begin_training(self) -> None:
         """Takes back what an earlier training's callbacks said."""

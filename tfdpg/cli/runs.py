@@ -33,8 +33,7 @@ from tfdpg.cli import run_lock
 from tfdpg.cli import run_paths as paths
 from tfdpg.cli.run_options import OBJECTS, RunConfig, read_config, resume_command, train_command
 from tfdpg.distributed.options import Distribution
-from tfdpg.distributed.plan import check, require_ray
-from tfdpg.distributed.policies import policy_for_workers
+from tfdpg.distributed.plan import check, policy_for_workers, require_ray
 from tfdpg.environments import check_followed, check_trusted, make, make_envs
 from tfdpg.options import Structural
 from tfdpg.spec import Spec

@@ -1,7 +1,7 @@
 """Collection: `act` and `observe`, and the state of each sub-environment between the two calls. NumPy only."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -10,33 +10,13 @@ from tfdpg.arguments import reject
 from tfdpg.replay import Recorder, ReplayBuffer, TimeSteps
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, stream
-from tfdpg.training.environment.env_runner import TRAINING, OpenEpisode, reset_seed
+from tfdpg.training.environment.env_runner import TRAINING, Episode, OpenEpisode, reset_seed
 from tfdpg.training.environment.finite import NO_REWARD, check_finite, float32_rewards
 from tfdpg.training.environment.schedule import Schedule
 
 RewardShaper = Callable[[np.ndarray, int, int | None], Any]
 """Maps rewards `[num_envs]`, the environment step and the total number of steps (None if unknown) to the rewards to
 store."""
-
-
-class EpisodeEnd(NamedTuple):
-    """A training episode that ended, as functions in `Declaration.after_episode` receive it.
-
-    Attributes:
-        env_index: the sub-environment, or the worker.
-        episode_return: the sum of the rewards as the environment gave them, neither discounted nor shaped.
-        length: the number of environment steps.
-        terminated: whether the episode ended in a terminal state.
-        truncated: whether it was truncated; both may be True.
-        updates: the number of updates that the policy had when it chose the episode's last action.
-    """
-
-    env_index: int
-    episode_return: float
-    length: int
-    terminated: bool
-    truncated: bool
-    updates: int
 
 
 class Collector:
@@ -56,8 +36,7 @@ class Collector:
         env_indices: the sub-environments that acted last, `[num_envs]`.
         episodes: the number of episodes begun in each sub-environment with a seed from `next_reset_seed`.
         restored_at: the environment step at which the agent was loaded; None if it was not loaded.
-        episode_ended: called with the sub-environment, the unshaped return, the length, and whether the episode was
-            terminated and truncated, after the last step of an episode was stored; None if nothing needs it.
+        episode_ended: called with each episode that ended, after its last step was stored; None if nothing needs it.
     """
 
     def __init__(
@@ -87,7 +66,7 @@ class Collector:
         self._pending: np.ndarray | None = None
         self.restored_at: int | None = None
         self._restored_rows: int | None = None
-        self.episode_ended: Callable[[int, float, int, bool, bool], None] | None = None
+        self.episode_ended: Callable[[Episode], None] | None = None
         self._returns = np.zeros(0)  # of the open episodes; not counted unless `episode_ended` is set
         self._lengths = np.zeros(0, np.int64)
 
@@ -183,10 +162,16 @@ class Collector:
     def _report_episodes(self, ended: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:
         """Pass the episodes that ended to `episode_ended`."""
         for env_index in np.flatnonzero(ended).tolist():
-            episode = float(self._returns[env_index]), int(self._lengths[env_index])
+            episode = Episode(
+                env_index,
+                float(self._returns[env_index]),
+                int(self._lengths[env_index]),
+                bool(terminated[env_index]),
+                bool(truncated[env_index]),
+            )
             self._forget_returns(env_index)
             if self.episode_ended is not None:
-                self.episode_ended(env_index, *episode, bool(terminated[env_index]), bool(truncated[env_index]))
+                self.episode_ended(episode)
 
     def receive(self, env_index: int, rows: TimeSteps, continues: bool) -> None:
         """Store rows that another process collected in a sub-environment, all of them or none.
