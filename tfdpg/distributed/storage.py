@@ -28,8 +28,8 @@ from tfdpg.distributed.replay_shard import (
 )
 from tfdpg.distributed.worker import Chunk, ChunkSequence, Worker
 from tfdpg.spec import Packed
+from tfdpg.training.learning.learner import write_statistics
 from tfdpg.training.learning.updates import LARGEST_CHUNK as BLOCK_SIZE
-from tfdpg.training.normalization import write_statistics
 
 RETRY_INTERVAL = 0.05
 """Seconds to wait if no shard can be sampled."""

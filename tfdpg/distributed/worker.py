@@ -154,8 +154,6 @@ class Worker:
             rows.append(_row(self._packed, action, outcome.reward, outcome.terminated, False))
             if episodes:
                 finished += episodes
-                terminated.append(bool(outcome.terminated[0]))
-                truncated.append(bool(outcome.truncated[0]))
                 ended[step] = True
                 self._packed = None
                 behaviour.end(np.ones(1, bool))
