@@ -233,10 +233,8 @@ class Agent(metaclass=_AgentType):
         """
         refuse_positional_updates(positional)
         reject_unknown_arguments(self.learn, unknown)
-        if updates is None:
-            due = self.minibatch_builder.sampler.updates_due(self.schedule.begin_update_phase())
-            updates = self.schedule.release(due)
-        return self.learner.run_update_phase(updates) if natural("updates", updates) else {}
+        due = natural("updates", updates) if updates is not None else self._due_updates()
+        return self.learner.run_update_phase(due) if due else {}
 
     def train_on_batch(self, batch: Mapping[str, Any]) -> dict[str, float]:
         """One update on a minibatch that the caller gives, by the same compiled code as any other.
@@ -393,6 +391,10 @@ class Agent(metaclass=_AgentType):
     def __deepcopy__(self, memo: dict[int, Any]) -> "Agent":
         """What saving and loading would give."""
         return checkpoint.copy_agent(self)
+
+    def _due_updates(self) -> int:
+        """The number of updates to make now, according to the schedule."""
+        return self.schedule.release(self.minibatch_builder.sampler.updates_due(self.schedule.begin_update_phase()))
 
     def _inference(self, policy: PolicySpec) -> PolicyInference:
         """The forward pass of a policy, in NumPy unless a network of it is the user's own."""
