@@ -25,7 +25,7 @@ from tfdpg.training.checkpoints.checkpoint import CheckpointError
 pytestmark = brief
 
 QUICK = SMALL | EAGER | {"hidden_units": (4,), "batch_size": 4}
-SCHEDULE = {"epochs": 2, "steps_per_epoch": 40, "verbose": 0}
+SCHEDULE = {"epochs": 2, "steps_per_epoch": 30, "verbose": 0}
 OBSERVATIONS = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
 MODULE = "own_agent"
 CLASS = f"{MODULE}:ConservativeTD3"
@@ -76,7 +76,7 @@ class StoppedError(Exception):
 
 class StopAt(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
-        if self.model.env_steps >= 57:
+        if self.model.env_steps >= 43:
             raise StoppedError
 
 
