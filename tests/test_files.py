@@ -76,7 +76,7 @@ def test_what_is_no_file_or_no_json_is_named(tmp_path):
         with pytest.raises(files.DamagedError, match=f"{directory}/about.json cannot be read"):
             files.read_manifest(directory, "about.json", 2)
     (directory / "about.json").write_bytes(files._with_checksum(b'{"format": 2,\n  '))
-    with pytest.raises(files.DamagedError, match=f"{directory}/about.json must have format 2 and sums"):
+    with pytest.raises(files.DamagedError, match=f"{directory}/about.json must have format 2 and checksums"):
         files.read_manifest(directory, "about.json", 2)
 
 

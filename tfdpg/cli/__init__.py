@@ -403,9 +403,37 @@ def plot(
         title: title of the figure.
         label: names of the curves in the legend, in order; the default is the options in which they differ.
     """
-    from tfdpg.cli import plotting
+    from tfdpg.cli import curves, plotting, scores
 
-    chosen: dict[str, Any] = {"smooth": smooth, "select": select, "exclude": exclude, "separate": separate}
-    chosen |= {"aggregate": aggregate, "normalize": normalize, "title": title, "label": label}
-    plotting.plot(run_dirs, out, x=x, y=y, **chosen)
+    found = curves.find_runs(run_dirs)
+    plotting.check(out, y, smooth, aggregate, normalize, separate)
+    runs = []
+    for run in found:
+        if any(part in str(run) for part in select or [""]) and not any(part in str(run) for part in exclude):
+            runs.append(curves.read(run, x, y, smooth))
+    if not runs:
+        raise ValueError(
+            f"None of the {len(found)} runs in {', '.join(map(str, run_dirs))} matches. Received: "
+            f"select={list(select)}, exclude={list(exclude)}"
+        )
+    scale = ""
+    if aggregate:
+        ranges = scores.ranges_of([run.settings["env"] for run in runs], scores.parse_ranges(normalize))
+        runs = [curves.normalise(run, ranges) for run in runs]
+        if ranges:
+            scale = "normalised" if normalize else "0: random, 1: TD3 at 1M steps"
+    groups = curves.label_runs(runs, separate, aggregate)
+    if aggregate:
+        curves.check_pooled(groups)
+    if label:
+        if len(label) != len(groups):
+            raise ValueError(
+                f"`--label` must give a label for each of {len(groups)} curves: {'; '.join(groups)}. "
+                f"Received: {len(label)} labels"
+            )
+        labels = curves.unique_labels(label, map(str, range(len(label))))
+        groups = dict(zip(labels, groups.values(), strict=True))
+    figure = plotting.draw(groups, x, y, title, show_counts=not separate, aggregate=aggregate, scale=scale)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=200)
     print(f"wrote {out}")
