@@ -1,4 +1,4 @@
-"""The words of other libraries, and slips of the pen, are told what they are here."""
+"""Errors suggest names for misspelt ones and for those of other libraries."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ def test_no_hint_is_about_an_argument_of_ours():
         "lr",
         "seed",
         "verbose",
-    }  # which not every agent, the command line and only `fit` have
+    }  # arguments of some agents, of the command line and of `fit` alone
 
 
 def test_learning_from_nothing_points_to_fit():
@@ -70,7 +70,7 @@ def test_learn_refuses_a_positional_number_and_names_fit():
     agent = tfdpg.DDPG(Counter(), **SMALL)
     fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=40)
     updates = agent.updates
-    learn: Any = agent.learn  # a type checker refuses these calls, too
+    learn: Any = agent.learn  # a type checker rejects these calls too
     for wrong in (lambda: learn(1000), lambda: learn(1000, None), lambda: learn(1000, total_timesteps=3)):
         with pytest.raises(TypeError, match=r"agent\.fit\(env, epochs=\.\.\., .*agent\.learn\(updates=.*learn\(1000"):
             wrong()

@@ -96,7 +96,8 @@ def convert_value(kind: Any, value: Any) -> Any:
         value = tuple(convert_value(parts[0], part) for part in value) if is_valid else value
         is_valid = is_valid and all(part is not INVALID for part in value)
     elif kind in (int, float):
-        is_valid = isinstance(value, numbers.Integral if kind is int else numbers.Real) and not isinstance(value, bool)
+        number: Any = numbers.Integral if kind is int else numbers.Real
+        is_valid = isinstance(value, number) and not isinstance(value, bool)
         value = kind(value) if is_valid else value
         is_valid = is_valid and range_.holds(value)
     else:

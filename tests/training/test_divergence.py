@@ -1,4 +1,4 @@
-"""Numbers that are not finite: named where they began, and kept out of the replay and of checkpoints."""
+"""Numbers that are not finite: errors name the first, and replay buffers and checkpoints never hold them."""
 
 import functools
 
@@ -40,7 +40,7 @@ def test_the_sub_environment_and_the_number_are_named_and_nothing_of_the_step_is
     value, message = BAD[part]
     envs = SyncVectorEnv([Misbehaving, bad_at(part, value, 7), Misbehaving], autoreset_mode=mode)
     agent = tfdpg.DDPG(envs, **NO_UPDATE, normalize_observations=True)
-    with pytest.raises(ValueError, match=f"{message}, of lane 1") as raised:
+    with pytest.raises(ValueError, match=f"{message}, of sub-environment 1") as raised:
         fit_briefly(agent, envs, epochs=1, steps_per_epoch=60)
     assert "environment step 19; nothing of this step was stored" in str(raised.value)
     assert agent.env_steps == 18 and np.isfinite(agent.replay.rows[: agent.replay.size]).all()
@@ -82,7 +82,7 @@ def test_large_finite_numbers_are_no_matter():
 
 
 class Rewards(Counter):
-    """From some step on its rewards are so large that their squares are infinite."""
+    """After 45 steps, rewards are so large that their squares are infinite."""
 
     def step(self, action):
         observation, _, *rest = super().step(action)
@@ -101,14 +101,14 @@ def test_infinite_losses_end_training_and_the_last_checkpoint_stays_the_newest(t
     assert "Lower the learning rates" in str(raised.value) and "at environment step 50" in str(raised.value)
     assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == ["20", "40"]
     assert tfdpg.load_agent(tmp_path / "saved" / "40").env_steps == 40
-    assert ends == [20, 40]  # which is where `ExportBest` would export
+    assert ends == [20, 40]  # where `ExportBest` would export
     with pytest.raises(FloatingPointError, match="not saved"):
         agent.save(tmp_path / "diverged")
 
 
 METRICS = ("loss_q", "loss_pi", "q1")
 FINITE = np.array([[1, 2], [np.nan, np.nan], [3, 4]], np.float32)
-"""An update that left the policy alone."""
+"""The second metric is missing because the policy was not updated."""
 
 
 def changed(metric, *values):

@@ -181,7 +181,7 @@ def test_the_array_of_a_dict_observation_is_named():
         "observations": observations,
     }
     observations["phase"][2] = np.nan
-    with pytest.raises(ValueError, match=r"`phase` of an observation must be whole numbers .* Received: nan in row 2$"):
+    with pytest.raises(ValueError, match=r"`phase` of an observation must be integers .* Received: nan in row 2$"):
         load_into(ReplayBuffer(spec, 50), arrays)
     observations["phase"][2] = 1
     with pytest.raises(ValueError, match=r"'observations' of `data` .* nan in row 1, column \d \(position\[1\]\)"):
