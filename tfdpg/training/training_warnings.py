@@ -1,12 +1,13 @@
 """Warnings where a training goes on as if nothing were wrong, and cannot come to anything."""
 
+from typing import Any
+
 import numpy as np
 
 from tfdpg.arguments import warn
 from tfdpg.options import options_of
 from tfdpg.training.environment.env_runner import EnvRunner
 from tfdpg.training.options import FitOptions
-from tfdpg.training.protocols import TrainableAgent
 
 OBSERVATIONS = 100
 """Whose actions are looked at, evenly spaced over the replay."""
@@ -27,7 +28,7 @@ class TrainingWarnings:
         agent: the agent.
     """
 
-    def __init__(self, agent: TrainableAgent):
+    def __init__(self, agent: Any):
         self._agent = agent
         self._runner = None
         self._first_step = agent.schedule.env_steps
@@ -133,7 +134,7 @@ class TrainingWarnings:
             )
 
 
-def actions_at_bounds(agent: TrainableAgent) -> dict[str, float]:
+def actions_at_bounds(agent: Any) -> dict[str, float]:
     """The log of that name: the share of the components of the greedy policy's actions that lie at their bounds.
 
     They are those of observations in the replay, NaN where it has none here; a Discrete policy has no such log. To a
@@ -151,7 +152,7 @@ def actions_at_bounds(agent: TrainableAgent) -> dict[str, float]:
     return {"actions_at_bounds": float(np.mean(inside <= BOUND_TOLERANCE * spec.action_scale))}
 
 
-def badly_scaled(agent: TrainableAgent) -> tuple[str, float, float] | None:
+def badly_scaled(agent: Any) -> tuple[str, float, float] | None:
     """The feature of the observations in the replay buffer that is the furthest from 1.
 
     Returns:
