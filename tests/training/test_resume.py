@@ -119,7 +119,7 @@ def test_an_environment_that_does_not_repeat_itself_is_named(tmp_path):
     agent = opened(make_env(), 72, tmp_path)
     begun = agent.replay.episode_start
     added = agent.replay.added
-    with pytest.warns(UserWarning, match="lane 1 does not repeat itself: .* led to another observation after 0 steps"):
+    with pytest.warns(UserWarning, match="Sub-environment 1 is not .* led to another observation after 0 steps"):
         trained(agent, make_env, StopAt(78))
     assert agent.replay.episode_start.tolist() == [begun[0], added] and agent.collector.episodes.tolist() == [2, 4]
     assert len(agent.replay.open_episode(0)) == 10 and len(agent.replay.open_episode(1)) == 4
@@ -127,7 +127,7 @@ def test_an_environment_that_does_not_repeat_itself_is_named(tmp_path):
 
 def test_an_episode_that_ends_before_it_did_is_named(tmp_path):
     agent = opened(RandomWalk(), 20, tmp_path)
-    with pytest.warns(UserWarning, match="lane 0 does not repeat itself: .* led to an end"):
+    with pytest.warns(UserWarning, match="Sub-environment 0 is not .* led to an end"):
         trained(agent, lambda: RandomWalk(length=12), StopAt(25))
     assert len(agent.replay.open_episode(0)) == 6
 
@@ -135,7 +135,9 @@ def test_an_episode_that_ends_before_it_did_is_named(tmp_path):
 @pytest.mark.parametrize("replay_size, is_held", [(26, True), (25, False)])
 def test_an_episode_goes_on_as_long_as_the_replay_holds_it_whole(tmp_path, replay_size, is_held):
     agent = opened(RandomWalk(), 25, tmp_path, replay_size=replay_size)
-    expected = contextlib.nullcontext() if is_held else pytest.warns(UserWarning, match=r"open on lanes \[0\]")
+    expected = (
+        contextlib.nullcontext() if is_held else pytest.warns(UserWarning, match=r"open in sub-environments \[0\]")
+    )
     with expected:
         trained(agent, RandomWalk, StopAt(29))
     assert agent.collector.episodes.tolist() == [1 if is_held else 2]

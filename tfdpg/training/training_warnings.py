@@ -1,11 +1,12 @@
 """Warnings about training runs that continue without an error but cannot learn."""
 
+from typing import Any
+
 import numpy as np
 
 from tfdpg.arguments import warn
 from tfdpg.training.environment.env_runner import EnvRunner
 from tfdpg.training.options import FitOptions
-from tfdpg.training.protocols import TrainableAgent
 
 OBSERVATIONS = 100
 """The number of observations, evenly spaced over the replay buffer, that are examined."""
@@ -22,7 +23,7 @@ SCHEDULE = ("update_after", "update_every", "n_steps", "replay_start")
 class TrainingWarnings:
     """Issues each warning about a training run at most once."""
 
-    def __init__(self, agent: TrainableAgent):
+    def __init__(self, agent: Any):
         self._agent = agent
         self._runner: EnvRunner | None = None
         self._first_step = agent.schedule.env_steps
@@ -126,7 +127,7 @@ class TrainingWarnings:
             )
 
 
-def actions_at_bounds(agent: TrainableAgent) -> dict[str, float]:
+def actions_at_bounds(agent: Any) -> dict[str, float]:
     """Compute the log `actions_at_bounds`: the share of the components of greedy actions that lie at their bounds.
 
     The actions are those for observations in the replay buffer. A recurrent policy acts on each of them as on the
@@ -147,7 +148,7 @@ def actions_at_bounds(agent: TrainableAgent) -> dict[str, float]:
     return {"actions_at_bounds": float(np.mean(inside <= BOUND_TOLERANCE * spec.action_scale))}
 
 
-def badly_scaled(agent: TrainableAgent) -> tuple[str, float, float] | None:
+def badly_scaled(agent: Any) -> tuple[str, float, float] | None:
     """Find the feature of the observations in the replay buffer that has the largest root mean square.
 
     Returns:
