@@ -67,7 +67,7 @@ def with_signatures_of(
         raise reject("signatures", 'None or "tf-agents"', library)
     more = {"action": _action(spec, signatures["pi"], recurrent_spec)}
     if recurrent_spec is not None:
-        more["get_initial_state"] = _initial_state(signatures["initial_state"], _carried(recurrent_spec))
+        more["get_initial_state"] = _initial_state(signatures["initial_state"], _state_names(recurrent_spec))
     return {**signatures, **more}
 
 
@@ -107,7 +107,7 @@ def methods(spec: Spec, signatures: Mapping[str, Signature]) -> dict[str, Any]:
 
 
 def _action(spec: Spec, pi: Signature, recurrent_spec: RecurrentSpec | None) -> Signature:
-    names = [] if recurrent_spec is None else _carried(recurrent_spec)
+    names = [] if recurrent_spec is None else _state_names(recurrent_spec)
     inputs = {f"0/{name}": tf.TensorSpec([None], dtype, name=f"0/{name}") for name, dtype in STEP.items()}
     inputs |= {_place(spec, leaf): _tensor(spec, leaf) for leaf in spec.leaves}
     inputs |= {f"1/{i}": tf.TensorSpec(pi.inputs[name].shape, name=f"1/{i}") for i, name in enumerate(names)}
@@ -150,7 +150,7 @@ def _initial_state(initial_state: Signature, names: list[str]) -> Signature:
     return Signature(compute, inputs, lambda rows: {"batch_size": initial_state.examples(rows)["batch"]}, axes=0)
 
 
-def _carried(recurrent_spec: RecurrentSpec) -> list[str]:
+def _state_names(recurrent_spec: RecurrentSpec) -> list[str]:
     """Return the names of the recurrent inputs that a client keeps, in order; the reward is part of the time step."""
     return [name for name, _ in recurrent_spec.parts] + ["a_before"] * recurrent_spec.uses_action
 
