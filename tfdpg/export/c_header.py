@@ -193,39 +193,28 @@ class Code:
     def forward(self) -> list[str]:
         """Return the function that selects actions."""
         spec = self._network.spec
-        inputs = [("x", self._width)] + [(f"state->{name}", size) for name, size in self._fields()]
-        finite = " && ".join(self._finite(*each) for each in inputs)
+        state = [self._field(*each) for each in self._fields()]
         invalid_action = "NAN" if spec.actions is None else f"{spec.no_action}.0f"
         self._lines += [
-            f"if (!({finite})) {{",
+            f"if (!({self._finite(('x', self._width), *state)})) {{",
             f"    for (int i = 0; i < {spec.act_dim}; i++) a[i] = {invalid_action};",
             "    return 1;",
             "}",
         ]
         features = self._encoded()
-        recurrent_inputs = self.join([self._field(*each) for each in self._fields()]) if self._fields() else ("", 0)
-        self._act(*self._layers(features, recurrent_inputs))
+        self._act(*self._layers(features, self.join(state) if state else ("", 0)))
         self._lines.append("return 0;")
-        state = f", {self._prefix}_state *state" if self._fields() else ""
-        return [
-            f"static inline int {self._prefix}_pi(const float *x, float *a{state}) {{",
-            *(f"    {line}" for line in self._lines),
-            "}",
-        ]
+        last = f", {self._prefix}_state *state" if state else ""
+        return self._function(f"int {self._prefix}_pi(const float *x, float *a{last})", self._lines)
 
     def value(self, name: str) -> list[str]:
         """Return the function of a critic."""
         act_dim = self._network.spec.act_dim
-        finite = " && ".join(self._finite(*each) for each in (("x", self._width), ("a", act_dim)))
-        self._lines.append(f"if (!({finite})) return NAN;")
+        self._lines.append(f"if (!({self._finite(('x', self._width), ('a', act_dim))})) return NAN;")
         value, _ = self._layers(self._encoded(), ("a", act_dim))
         self._lines.append(f"return {value}[0];")
-        return [
-            f"#define {self._prefix.upper()}_{name.upper()}",
-            f"static inline float {self._prefix}_{name}(const float *x, const float *a) {{",
-            *(f"    {line}" for line in self._lines),
-            "}",
-        ]
+        define = f"#define {self._prefix.upper()}_{name.upper()}"
+        return [define, *self._function(f"float {self._prefix}_{name}(const float *x, const float *a)", self._lines)]
 
     def _layers(self, features: Array, other: Array) -> Array:
         """Write the layers of the network, from its two inputs to its output."""
@@ -254,11 +243,13 @@ class Code:
             f"#define {prefix.upper()}_STATE /* the policy is recurrent */",
             f"typedef struct {{ float {', '.join(names)}; }} {prefix}_state;",
             "",
-            f"static inline void {prefix}_start({prefix}_state *state) {{",
-            *(f"    {line}" for line in begin),
-            "}",
+            *self._function(f"void {prefix}_start({prefix}_state *state)", begin),
             "",
         ]
+
+    def _function(self, signature: str, lines: Sequence[str]) -> list[str]:
+        """Return the definition of a function."""
+        return [f"static inline {signature} {{", *(f"    {line}" for line in lines), "}"]
 
     def _fields(self) -> list[Array]:
         """Return the fields of the recurrent state, in the order of the recurrent inputs; none if not recurrent."""
@@ -272,9 +263,9 @@ class Code:
         """Return a field of the state as an array; `r_before` is a single number."""
         return f"{'&' if name == 'r_before' else ''}state->{name}", width
 
-    def _finite(self, name: str, width: int) -> str:
-        """Return the test that all elements of an array, or the single number `r_before`, are finite."""
-        return f"{self._prefix}_finite({width}, {'&' if name.endswith('r_before') else ''}{name})"
+    def _finite(self, *arrays: Array) -> str:
+        """Return the test that all elements of arrays are finite."""
+        return " && ".join(f"{self._prefix}_finite({width}, {name})" for name, width in arrays)
 
     def constant(self, name: str, values: Any) -> str:
         """Write an array of constants, and return its name."""
