@@ -1,4 +1,4 @@
-"""Exports, run by loaders that know nothing of tfdpg or Keras."""
+"""Exports, run by loaders that use neither tfdpg nor Keras."""
 
 import importlib.metadata
 import json
@@ -60,7 +60,7 @@ TOOL = """
 
 @pytest.fixture(scope="module")
 def td3():
-    """One that has learnt, for tests that only look at it."""
+    """A trained agent, for tests that do not change it."""
     env = gym.make("Pendulum-v1", g=9.0)
     agent = AGENTS["TD3"](env, **EAGER)
     agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
@@ -69,12 +69,12 @@ def td3():
 
 @pytest.fixture(scope="module")
 def exported(td3, tmp_path_factory):
-    """Its export, of version 1, for tests that only read it."""
+    """Version 1 of its export, for tests that do not change it."""
     return td3.export(tmp_path_factory.mktemp("exported") / "pendulum")
 
 
 def moved(agent):
-    """The agent, with weights of no start."""
+    """Return the agent with weights that are not the initial ones."""
     rng = np.random.default_rng(0)
     agent.set_weights([weight + rng.normal(0, 0.1, weight.shape) for weight in agent.get_weights()])
     return agent
@@ -101,7 +101,7 @@ def test_a_fresh_process_without_tfdpg_computes_what_the_agents_do(td3, exported
 
 
 def assert_computes(agent, found, observations, actions):
-    """That what another process computed is what the agent does."""
+    """Check that another process computed the same as the agent."""
     further = set(agent.signatures) - {"pi", "q1", "q2"}
     named = {name for name in found if name.split("/")[0] not in further}
     assert named == {"pi/pi", "serving_default/pi", "q1/q1", "q2/q2"}
@@ -217,7 +217,7 @@ def test_tensorflow_may_be_installed_under_another_name(tmp_path, monkeypatch):
 
 
 def test_an_export_that_does_not_verify_leaves_nothing_behind(tmp_path, monkeypatch):
-    """A network whose output is random cannot be exported; neither can one that the loader would not get right."""
+    """A network with random outputs cannot be exported."""
 
     @keras.saving.register_keras_serializable("tfdpg-test")
     class Random(keras.layers.Layer):
@@ -237,7 +237,7 @@ def test_an_export_that_does_not_verify_leaves_nothing_behind(tmp_path, monkeypa
 
 
 def test_verification_sees_the_export_trap(tmp_path):
-    """A tracked Keras model loads in Python and fails where it is served (keras#20095)."""
+    """A tracked Keras model loads in Python and fails when it is served (keras#20095)."""
     pi = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     module = tf.Module()
     module.net = pi

@@ -1,4 +1,4 @@
-"""The signature that gives an action and what the critics say of it."""
+"""The signature `pi_and_q`, which returns an action and its values."""
 
 import functools
 
@@ -21,7 +21,7 @@ QUICK = ("TD3",)
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """An agent with weights of no start and its export, by its name, for tests that only look at them."""
+    """An agent with other than its initial weights, and its export, by name, for tests that do not change them."""
 
     @functools.cache
     def of(name):
@@ -36,7 +36,7 @@ def exported(tmp_path_factory):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in AGENTS]
 )
-def test_it_is_pi_and_then_q1_and_q2(name, exported):
+def test_it_equals_pi_q1_and_q2(name, exported):
     agent, directory = exported(name)
     policy = tfdpg.load(directory)
     action, q1, q2 = policy.pi_and_q(X)
@@ -77,8 +77,8 @@ def test_verification_compares_it(exported):
             compare()
 
 
-def test_in_half_precision_another_of_two_like_actions_has_another_value(tmp_path):
-    """Rows in which the same action was chosen are compared all the same."""
+def test_half_precision_may_swap_two_actions_of_almost_equal_value(tmp_path):
+    """Rows in which both chose the same action are still compared."""
     module = tf.Module()
     x = [tf.TensorSpec([None], tf.float32, "x")]
     module.pi = tf.function(lambda x: {"pi": tf.cast(x > 0, tf.int64), "q1": x}, input_signature=x)

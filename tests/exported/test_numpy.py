@@ -1,4 +1,4 @@
-"""`policy.npz`, from which a policy is had without TensorFlow."""
+"""`policy.npz`, from which a policy is loaded without TensorFlow."""
 
 import shutil
 import subprocess
@@ -32,7 +32,7 @@ STEPS = 4
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """The newest version of an export of each kind of policy, made when it is asked for."""
+    """An export of each kind of policy, created on demand."""
     made = {}
 
     def export(kind):
@@ -108,7 +108,7 @@ def test_an_actor_is_read_as_it_was_written(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["pi", pytest.param("q2", marks=pytest.mark.slow)])
-def test_a_changed_weight_is_no_export(monkeypatch, tmp_path, name):
+def test_a_changed_weight_is_refused(monkeypatch, tmp_path, name):
     def save_changed(path, actor, critics):
         (actor if name == "pi" else critics[name]).weights[7] += 0.1
         save_numpy_policy(path, actor, critics)
@@ -120,7 +120,7 @@ def test_a_changed_weight_is_no_export(monkeypatch, tmp_path, name):
     assert not (tmp_path / "model").exists()
 
 
-def test_what_is_no_stock_policy_has_no_numpy(tmp_path):
+def test_a_custom_policy_has_no_numpy_form(tmp_path):
     agent = tfdpg.DDPG(gym.make("Pendulum-v1"), **SMALL | {"activation": "gelu"})
     policy = tfdpg.load(agent.export(tmp_path))
     with pytest.raises(ValueError, match=r"has no policy\.npz, because its policy"):

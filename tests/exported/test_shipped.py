@@ -1,4 +1,4 @@
-"""What lies in `exported_models/`, in the session loader, beside its score card."""
+"""The models in `exported_models/`, loaded in a session and compared with their score cards."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ EPISODES = 10
 
 
 def by_session(policy, run):
-    """The policy's actions, computed in the session."""
+    """Return the policy, computed in a session."""
     recurrent_spec = policy.recurrent_spec
 
     def forward(packed):

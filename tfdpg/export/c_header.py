@@ -35,13 +35,13 @@ HEAD = """\
 #define {upper}_RESTRICT restrict
 #endif
 
-#define {upper}_X {x} /* the numbers of an observation */
-#define {upper}_A {a} /* the components of an action */
+#define {upper}_X {x} /* the number of elements of an observation */
+#define {upper}_A {a} /* the number of components of an action */
 
 static inline float {prefix}_clip(float v, float low, float high) {{ return v < low ? low : v > high ? high : v; }}
 static inline float {prefix}_sigmoid(float v) {{ return 0.5f * (1.0f + tanhf(0.5f * v)); }}
 
-/* whether all of n numbers are finite, also where a compiler assumes that they are (-ffast-math) */
+/* whether all of n numbers are finite, even if the compiler assumes that they are (-ffast-math) */
 static inline int {prefix}_finite(int n, const float *v) {{
     for (int i = 0; i < n; i++) {{
         uint32_t bits;
@@ -51,7 +51,7 @@ static inline int {prefix}_finite(int n, const float *v) {{
     return 1;
 }}
 
-/* y += x K, of n numbers to m */
+/* y += x K; x has n elements, y has m */
 static inline void {prefix}_product(int n, int m, const float *K, const float *x, float *{upper}_RESTRICT y) {{
     for (int i = 0; i < n; i++)
         for (int j = 0; j < m; j++) y[j] += x[i] * K[i * m + j];
@@ -83,9 +83,9 @@ def c_header(
 
     Args:
         actor: the policy, with its weights.
-        title: what it is, for the comment at the top.
-        critics: by the names of their functions; `PREFIX_q1(x, a)` is the value of an action.
-        prefix: what every name in the header begins with, in lower case; macros have it in upper case.
+        title: the first line of the comment at the top.
+        critics: the critics by the names of their functions; `PREFIX_q1(x, a)` returns the value of an action.
+        prefix: the prefix of all names in the header, in lower case; macros have it in upper case.
         weights_file: the name of the `.c` file that is to define the weights; None defines them in the header.
 
     Returns:
@@ -95,29 +95,29 @@ def c_header(
     sizes = [leaf.columns.stop - leaf.columns.start for leaf in spec.leaves]
     action = "the action in the environment's units, inside its bounds"
     if spec.actions is not None:
-        action = f"the number of the action, {int(spec.low[0])} to {int(spec.high[0])}"
+        action = f"the action, an integer from {int(spec.low[0])} to {int(spec.high[0])}"
     parts = ", ".join(f"{leaf.name} ({size})" for leaf, size in zip(spec.leaves, sizes, strict=True))
     usage = [
-        f"x: the observation as the environment gives it, flattened: {parts}; a: {action}.",
-        "Normalisation, encoding and the action's scale are inside.",
+        f"x: the observation as the environment returns it, flattened: {parts}; a: {action}.",
+        "The functions include normalisation, encoding and action scaling.",
     ]
     code = Code(actor, {}, prefix)
     body = code.forward()
     state = code.state()
-    invalid_action = "a is NaN" if spec.actions is None else f"a is {spec.no_action}, which is no action"
-    unchanged = "" if actor.recurrent_spec is None else ", and the state stays as it was"
-    usage.append(f"{prefix}_pi returns 0; or 1 where an input is NaN or infinite: then {invalid_action}{unchanged}.")
+    invalid_action = "a is NaN" if spec.actions is None else f"a is {spec.no_action}, which is not a valid action"
+    unchanged = "" if actor.recurrent_spec is None else ", and the state is unchanged"
+    usage.append(f"{prefix}_pi returns 0, or 1 if an input is NaN or infinite; then {invalid_action}{unchanged}.")
     for name, critic in critics.items():
         body += ["", *Code(critic, code.constants, prefix).value(name)]
         usage.append(
-            f"{prefix}_{name}(x, a): what critic {name} says of the action a; NaN where an input is not finite."
+            f"{prefix}_{name}(x, a): the value of the action a by critic {name}; NaN if an input is not finite."
         )
     if actor.recurrent_spec is not None:
         usage.append(f"{prefix}_start(&state) begins an episode. {prefix}_pi(x, a, &state) is a step.")
         if actor.recurrent_spec.uses_action:
-            usage.append("It puts a into state.a_before; put there what was done instead, if it was not a.")
+            usage.append("It stores a in state.a_before; if another action is executed, store that action there.")
         if actor.recurrent_spec.uses_reward:
-            usage.append("Put the reward of each step into state.r_before.")
+            usage.append("Store the reward of each step in state.r_before.")
     count = sum(len(values) for values in code.constants.values())
     where = "" if weights_file is None else f", defined in {weights_file}"
     usage.append(f"Weights: {count} floats, {4 * count} bytes of constants{where}.")
@@ -135,7 +135,7 @@ def c_header(
 
 
 def _definition(name: str, values: list[str]) -> str:
-    """The definition of an array of constants."""
+    """Return the definition of an array of constants."""
     rows = [", ".join(values[start : start + 8]) for start in range(0, len(values), 8)]
     return f"const float {name}[{len(values)}] = {{\n    " + ",\n    ".join(rows) + "};\n"
 
@@ -179,7 +179,7 @@ class Code:
     Args:
         network: the network.
         constants: the arrays of weights that have been written, by name; new ones are added.
-        prefix: what all names begin with.
+        prefix: the prefix of all names.
     """
 
     def __init__(self, network: NumpyPolicy | NumpyCritic, constants: dict[str, list[str]], prefix: str):
@@ -191,44 +191,33 @@ class Code:
         self._width = sum(leaf.columns.stop - leaf.columns.start for leaf in network.spec.leaves)
 
     def forward(self) -> list[str]:
-        """The function that selects actions."""
+        """Return the function that selects actions."""
         spec = self._network.spec
-        inputs = [("x", self._width)] + [(f"state->{name}", size) for name, size in self._fields()]
-        finite = " && ".join(self._finite(*each) for each in inputs)
+        state = [self._field(*each) for each in self._fields()]
         invalid_action = "NAN" if spec.actions is None else f"{spec.no_action}.0f"
         self._lines += [
-            f"if (!({finite})) {{",
+            f"if (!({self._finite(('x', self._width), *state)})) {{",
             f"    for (int i = 0; i < {spec.act_dim}; i++) a[i] = {invalid_action};",
             "    return 1;",
             "}",
         ]
         features = self._encoded()
-        recurrent_inputs = self.join([self._field(*each) for each in self._fields()]) if self._fields() else ("", 0)
-        self._act(*self._layers(features, recurrent_inputs))
+        self._act(*self._layers(features, self.join(state) if state else ("", 0)))
         self._lines.append("return 0;")
-        state = f", {self._prefix}_state *state" if self._fields() else ""
-        return [
-            f"static inline int {self._prefix}_pi(const float *x, float *a{state}) {{",
-            *(f"    {line}" for line in self._lines),
-            "}",
-        ]
+        last = f", {self._prefix}_state *state" if state else ""
+        return self._function(f"int {self._prefix}_pi(const float *x, float *a{last})", self._lines)
 
     def value(self, name: str) -> list[str]:
-        """The function of a critic."""
+        """Return the function of a critic."""
         act_dim = self._network.spec.act_dim
-        finite = " && ".join(self._finite(*each) for each in (("x", self._width), ("a", act_dim)))
-        self._lines.append(f"if (!({finite})) return NAN;")
+        self._lines.append(f"if (!({self._finite(('x', self._width), ('a', act_dim))})) return NAN;")
         value, _ = self._layers(self._encoded(), ("a", act_dim))
         self._lines.append(f"return {value}[0];")
-        return [
-            f"#define {self._prefix.upper()}_{name.upper()}",
-            f"static inline float {self._prefix}_{name}(const float *x, const float *a) {{",
-            *(f"    {line}" for line in self._lines),
-            "}",
-        ]
+        define = f"#define {self._prefix.upper()}_{name.upper()}"
+        return [define, *self._function(f"float {self._prefix}_{name}(const float *x, const float *a)", self._lines)]
 
     def _layers(self, features: Array, other: Array) -> Array:
-        """The layers of the network, from its two inputs to its output."""
+        """Write the layers of the network, from its two inputs to its output."""
         values = [features, other]
         for node in self._network.nodes:
             if node.layer not in C_LAYERS:
@@ -239,10 +228,10 @@ class Code:
         return values[-1]
 
     def state(self) -> list[str]:
-        """The struct of the recurrent state, and the function that begins an episode; empty if not recurrent."""
-        if not self._fields():
+        """Return the struct of the recurrent state and the function that resets it; nothing if not recurrent."""
+        recurrent_spec = getattr(self._network, "recurrent_spec", None)
+        if recurrent_spec is None:
             return []
-        recurrent_spec: Any = self._network.recurrent_spec
         prefix = self._prefix
         begin = ["state->r_before = 0.0f;"] if recurrent_spec.uses_reward else []
         begin += [f"for (int i = 0; i < {size}; i++) state->{name}[i] = 0.0f;" for name, size in recurrent_spec.parts]
@@ -254,14 +243,16 @@ class Code:
             f"#define {prefix.upper()}_STATE /* the policy is recurrent */",
             f"typedef struct {{ float {', '.join(names)}; }} {prefix}_state;",
             "",
-            f"static inline void {prefix}_start({prefix}_state *state) {{",
-            *(f"    {line}" for line in begin),
-            "}",
+            *self._function(f"void {prefix}_start({prefix}_state *state)", begin),
             "",
         ]
 
+    def _function(self, signature: str, lines: Sequence[str]) -> list[str]:
+        """Return the definition of a function."""
+        return [f"static inline {signature} {{", *(f"    {line}" for line in lines), "}"]
+
     def _fields(self) -> list[Array]:
-        """The fields of the recurrent state, in the order of the recurrent inputs; empty if not recurrent."""
+        """Return the fields of the recurrent state, in the order of the recurrent inputs; none if not recurrent."""
         recurrent_spec = getattr(self._network, "recurrent_spec", None)
         if recurrent_spec is None:
             return []
@@ -269,21 +260,21 @@ class Code:
         return [*before, *([("r_before", 1)] if recurrent_spec.uses_reward else []), *recurrent_spec.parts]
 
     def _field(self, name: str, width: int) -> Array:
-        """A field of the state as an array; `r_before` is a single number."""
+        """Return a field of the state as an array; `r_before` is a single number."""
         return f"{'&' if name == 'r_before' else ''}state->{name}", width
 
-    def _finite(self, name: str, width: int) -> str:
-        """The test that all elements of an array, or the single number `r_before`, are finite."""
-        return f"{self._prefix}_finite({width}, {'&' if name.endswith('r_before') else ''}{name})"
+    def _finite(self, *arrays: Array) -> str:
+        """Return the test that all elements of arrays are finite."""
+        return " && ".join(f"{self._prefix}_finite({width}, {name})" for name, width in arrays)
 
     def constant(self, name: str, values: Any) -> str:
-        """Write an array of constants; returns its name."""
+        """Write an array of constants, and return its name."""
         name = f"{self._prefix}_{name}{len(self.constants)}"
         self.constants[name] = [_number(value) for value in np.ravel(values)]
         return name
 
     def number(self, value: Any) -> str:
-        """A float32 as a constant in C, exactly."""
+        """Return a float32 as an exact constant in C."""
         return _number(value)
 
     def array(self, width: int, value: str | None = None) -> Array:
@@ -317,13 +308,13 @@ class Code:
         return x
 
     def activated(self, name: str, value: str) -> str:
-        """The expression of an activation of a value."""
+        """Return the expression of an activation of a value."""
         if name not in ACTIVATE:
             raise ValueError(f"There is no activation {name!r} in C")
         return ACTIVATE[name].format(v=value, prefix=self._prefix)
 
     def clipped(self, value: str, low: str, high: str) -> str:
-        """The expression of a clipped value."""
+        """Return the expression of a clipped value."""
         return f"{self._prefix}_clip({value}, {low}, {high})"
 
     def join(self, arrays: Sequence[Array]) -> Array:
@@ -336,7 +327,7 @@ class Code:
         return joined
 
     def _encoded(self) -> Array:
-        """The features of the observation: images scaled, discrete parts one-hot (see `tfdpg.acting.encode`)."""
+        """Write the features of the observation: images scaled, discrete parts one-hot (see `tfdpg.acting.encode`)."""
         spec = self._network.spec
         columns = feature_columns(spec)
         start = 0
@@ -482,7 +473,7 @@ def _rnn_stack(
 
 @functools.singledispatch
 def _cell(cell: Any, code: Code, x: Array, state: str) -> Array:
-    """A recurrent cell for one step, which changes its state in place; returns its output."""
+    """Write one step of a recurrent cell, which changes its state in place, and return its output."""
     raise TypeError(f"There is no {cell} in C")
 
 
@@ -537,7 +528,7 @@ def _mixture_head(code: Code, weights: Sequence[np.ndarray], x: Array) -> Array:
 
 
 def _mean(code: Code, logits: Array, values: str) -> Array:
-    """The mean of values by the probabilities of logits, an array of one element."""
+    """Write the mean of values, weighted by the softmax of logits, as an array of one element."""
     probs, width = _softmax(code, (), logits)
     mean = code.array(1, "0.0f")
     code.each(width, f"{mean[0]}[0] += {probs}[i] * {values}[i];")
@@ -545,6 +536,6 @@ def _mean(code: Code, logits: Array, values: str) -> Array:
 
 
 def _number(value: Any) -> str:
-    """A float32 in C, to the bit."""
+    """Return a float32 as an exact constant in C."""
     text = f"{float(value):.9g}"
     return f"{text}f" if set(text) & set(".e") else f"{text}.0f"

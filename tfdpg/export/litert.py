@@ -72,8 +72,8 @@ def _converted(source: Source, names: Sequence[str], quantize: str | None) -> by
         facts = source.facts(name)
         inputs = [one["name"] for one in facts["inputs"]]
         graph.inputs = _arrange(graph, signature.inputs, {each: each for each in inputs})
-        names = {one["name"]: output_name(one["name"], inputs) for one in facts["outputs"]}
-        graph.outputs = _arrange(graph, signature.outputs, names)
+        outputs = {one["name"]: output_name(one["name"], inputs) for one in facts["outputs"]}
+        graph.outputs = _arrange(graph, signature.outputs, outputs)
     builder = _AlignedBuilder(0)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
