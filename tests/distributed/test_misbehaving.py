@@ -67,7 +67,7 @@ def test_workers_that_hang_are_named_and_end(local_ray, monkeypatch):
 
 
 def test_a_worker_is_late_if_its_oldest_request_is(monkeypatch):
-    monkeypatch.setattr(LivenessMonitor, "reason", lambda *_: "Reason.")
+    monkeypatch.setattr(LivenessMonitor, "_reason", lambda *_: "Reason.")
     liveness = LivenessMonitor(3, 2.0, Interrupt(), ControlStore(None, 60.0))
     workers = worker_pool.WorkerPool([None, None, None], 10, liveness)
     now = time.monotonic()
@@ -76,4 +76,4 @@ def test_a_worker_is_late_if_its_oldest_request_is(monkeypatch):
     for handle in workers._handles[:2]:
         handle.requests.append(None)
     with pytest.raises(TimeoutError, match=r"Workers \[1\] did not reply within 80 seconds"):
-        workers._check_timeouts()
+        workers._check_liveness()

@@ -31,7 +31,7 @@ class ZeroPolicy:
 
 def worker(env_index=0):
     behaviour = BehaviourPolicy(SPEC, ZeroPolicy(), noisy_actions(SPEC, "gaussian", 0.1, 0.15, None))
-    return Worker(env_index, SPEC, lambda: Counter(length=4, ends="truncated"), behaviour, 0, None)
+    return Worker(env_index, lambda: Counter(length=4, ends="truncated"), behaviour, 0, None)
 
 
 def shard(size=100, **options):

@@ -30,7 +30,7 @@ class Constant:
 
 def worker(make_env=lambda: Counter(length=3), spec=SPEC, policy=None, scale=0.0, env_index=2, max_ep_len=None):
     behaviour = BehaviourPolicy(spec, policy or Constant(), noisy_actions(spec, "gaussian", scale, 0.15, None))
-    return Worker(env_index, spec, make_env, behaviour, 7, max_ep_len)
+    return Worker(env_index, make_env, behaviour, 7, max_ep_len)
 
 
 def test_rows_are_packed_as_the_ring_takes_them():
@@ -98,7 +98,7 @@ def test_an_environment_with_other_spaces_is_refused():
 
 def test_a_memory_goes_through_orders_and_ends_with_episodes():
     behaviour = counting_policy(SPEC)
-    one = Worker(0, SPEC, lambda: Counter(length=4), behaviour, 7, None)
+    one = Worker(0, lambda: Counter(length=4), behaviour, 7, None)
     chunks = [one.rollout(None, version, RolloutRequest(3, 2 - 2 * version, 1.0, 0)) for version in range(2)]
     rows = [chunk.rows.action[~chunk.rows.is_first] for chunk in chunks]
     np.testing.assert_allclose(np.concatenate(rows)[:, 1], [0, 1, 2, 3, 0, 1])  # the state before each step

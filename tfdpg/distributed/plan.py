@@ -1,6 +1,5 @@
 """Checks before distributed training starts, and the policies that its workers act with."""
 
-import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -15,8 +14,6 @@ from tfdpg.environments import maker
 from tfdpg.spec import Packed, Spec
 
 if TYPE_CHECKING:
-    import keras
-
     from tfdpg.agents.agent import Agent
 
 MIN_RAY_VERSION = (2, 59)
@@ -94,7 +91,7 @@ def worker_policies(agent: "Agent", options: Distribution, actor: ForwardPass) -
 
 
 class CompiledPolicy:
-    """A Keras policy that is sent as JSON. A worker builds and compiles it when it first acts.
+    """A Keras policy that is sent as JSON. A worker builds and compiles it at the first `load`.
 
     Args:
         spec: the agent's spaces.
@@ -108,25 +105,18 @@ class CompiledPolicy:
         self._structure = structure
         self._recurrent_width = recurrent_width
         self._classes = classes
-
-    @functools.cached_property
-    def _network(self) -> "keras.Model":
-        import keras
-
-        import tfdpg.networks  # noqa: F401 (registers its layers)
-
-        with keras.saving.custom_object_scope(self._classes):
-            network: Any = keras.models.model_from_json(self._structure)
-        return network
-
-    @functools.cached_property
-    def _act(self) -> Callable[[Packed], np.ndarray]:
-        from tfdpg.networks.actor import compiled_actor
-
-        return compiled_actor(self._spec, self._network, recurrent_width=self._recurrent_width)
+        self._network: Any = None
 
     def load(self, weights: Sequence[np.ndarray]) -> None:
         """Load weights in the order of `keras.Model.get_weights`."""
+        if self._network is None:
+            import keras
+
+            from tfdpg.networks.actor import compiled_actor  # the package registers its layers
+
+            with keras.saving.custom_object_scope(self._classes):
+                self._network = keras.models.model_from_json(self._structure)
+            self._act = compiled_actor(self._spec, self._network, recurrent_width=self._recurrent_width)
         self._network.set_weights(weights)
 
     def __call__(self, packed: Packed) -> np.ndarray:

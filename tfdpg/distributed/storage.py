@@ -7,7 +7,7 @@ import time
 import uuid
 import warnings
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import ray
@@ -43,31 +43,6 @@ LOST_OR_TIMEOUT_ERRORS = (*PROCESS_LOST_ERRORS, GetTimeoutError)
 """The errors of calls of a shard that does not reply."""
 
 
-class Storage(Protocol):
-    """Starts workers and stores their rows. It is a context manager for the duration of a training run."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *exception: Any) -> None: ...
-
-    def start_worker(self, env_index: int, *arguments: Any) -> Any:
-        """Start a worker as a Ray actor.
-
-        Args:
-            env_index: the worker's number.
-            *arguments: the other arguments of `Worker`.
-        """
-        ...
-
-    def receive(self, env_index: int, reply: Any) -> np.ndarray:
-        """Return `ended` for each environment step that was stored and not counted yet, bool `[steps]`."""
-        ...
-
-    def ready(self, due: int) -> int:
-        """Return how many of the updates that are due can be made now."""
-        ...
-
-
 class LocalReplay:
     """Stores rows in the agent's own replay buffer."""
 
@@ -84,11 +59,16 @@ class LocalReplay:
         self._collector.flush()
 
     def start_worker(self, env_index: int, *arguments: Any) -> Any:
-        """Start a worker as a Ray actor."""
+        """Start a worker as a Ray actor.
+
+        Args:
+            env_index: the worker's number.
+            *arguments: the other arguments of `Worker`.
+        """
         return start_ray_actor(Worker, env_index, *arguments)
 
     def receive(self, env_index: int, reply: Chunk) -> np.ndarray:
-        """Store a chunk.
+        """Store a chunk, and return `ended` for the steps that were stored, bool `[steps]`.
 
         Raises:
             ValueError: a reward or an observation is not finite. Nothing is stored.
