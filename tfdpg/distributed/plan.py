@@ -98,13 +98,16 @@ class CompiledPolicy:
         structure: the result of `keras.Model.to_json`, which contains no weights.
         recurrent_width: the width of the recurrent inputs of one observation (see `tfdpg.acting.RecurrentSpec`).
         classes: the custom classes of the model, by their registered names.
+
+    Attributes:
+        classes: the custom classes.
     """
 
     def __init__(self, spec: Spec, structure: str, recurrent_width: int, classes: Mapping[str, Any]):
         self._spec = spec
         self._structure = structure
         self._recurrent_width = recurrent_width
-        self._classes = classes
+        self.classes = classes
         self._network: Any = None
 
     def load(self, weights: Sequence[np.ndarray]) -> None:
@@ -114,7 +117,7 @@ class CompiledPolicy:
 
             from tfdpg.networks.actor import compiled_actor  # the package registers its layers
 
-            with keras.saving.custom_object_scope(self._classes):
+            with keras.saving.custom_object_scope(self.classes):
                 self._network = keras.models.model_from_json(self._structure)
             self._act = compiled_actor(self._spec, self._network, recurrent_width=self._recurrent_width)
         self._network.set_weights(weights)

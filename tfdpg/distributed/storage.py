@@ -181,6 +181,9 @@ class ShardedReplay:
         agent: the agent.
         count: the number of shards.
         liveness: warns or raises while a shard cannot start.
+
+    Attributes:
+        shards: the shards.
     """
 
     def __init__(self, agent: Agent, count: int, liveness: LivenessMonitor):
@@ -196,7 +199,7 @@ class ShardedReplay:
         self._liveness = liveness
         self._agent = agent
         self._row_bytes = replay.nbytes / replay.replay_size
-        self._shards = [
+        self.shards = [
             ShardHandle(number, agent.spec, buffer, agent.make_minibatch_builder, statistics is not None)
             for number in range(count)
         ]
@@ -211,7 +214,7 @@ class ShardedReplay:
     def __enter__(self) -> Self:
         agent = self._agent
         if agent.replay.size:
-            for shard, part in zip(self._shards, split_buffer(agent.replay, len(self._shards)), strict=True):
+            for shard, part in zip(self.shards, split_buffer(agent.replay, len(self.shards)), strict=True):
                 reference = shard.actor.append.remote(part)
                 name = f"Replay shard {shard.number}"
                 shard.record(self._liveness.wait_for_reply(reference, name, worker_pool.STARTUP_SECONDS))
@@ -227,13 +230,13 @@ class ShardedReplay:
             if kind is None or issubclass(kind, KeyboardInterrupt):
                 self._return_rows()
         finally:
-            for shard in self._shards:
+            for shard in self.shards:
                 ray.kill(shard.actor)
 
     def _return_rows(self) -> None:
         agent = self._agent
         self._find_unresponsive_shards()
-        for shard in self._shards:
+        for shard in self.shards:
             try:
                 agent.replay.append(shard.fetch_rows(self._row_bytes))
             except (ValueError, *LOST_OR_TIMEOUT_ERRORS) as error:
@@ -266,7 +269,7 @@ class ShardedReplay:
         return np.concatenate([unreported, ended[max(0, len(ended) - new) :]])
 
     def _shard_of(self, env_index: int) -> ShardHandle:
-        return self._shards[env_index % len(self._shards)]
+        return self.shards[env_index % len(self.shards)]
 
     # Sampling.
 
@@ -281,7 +284,7 @@ class ShardedReplay:
     def _next_block(self) -> SampledBlock | None:
         """Return a block of minibatches from the first shard that replies; None if none does within a short time."""
         update = self._agent.updates
-        for _ in self._shards:
+        for _ in self.shards:
             if not self._pending_samples:
                 self._request_block(update)
             ready, _ = ray.wait(list(self._pending_samples), num_returns=1, timeout=SAMPLE_TIMEOUT)
@@ -302,9 +305,9 @@ class ShardedReplay:
 
     def _request_block(self, update: int) -> None:
         """Request a block of minibatches from the next shard that has no such request."""
-        count = len(self._shards)
+        count = len(self.shards)
         for number in range(self._next_shard, self._next_shard + count):
-            shard = self._shards[number % count]
+            shard = self.shards[number % count]
             if shard not in self._pending_samples.values():
                 self._pending_samples[shard.actor.sample.remote(update, BLOCK_SIZE)] = shard
                 self._next_shard = (number + 1) % count
@@ -316,7 +319,7 @@ class ShardedReplay:
         if statistics is None:
             return
         statistics.restore(self._initial_statistics)
-        for shard in self._shards:
+        for shard in self.shards:
             for state in shard.observation_statistics.values():
                 statistics.merge(state)
         write_statistics(statistics, self._agent.normalizers)
@@ -346,7 +349,7 @@ class ShardedReplay:
         """Return `tfdpg.replay.return_range` over the shards that reply."""
 
         def request_ranges() -> list[tuple[float, float]]:
-            pending = [shard.actor.return_range.remote() for shard in self._shards]
+            pending = [shard.actor.return_range.remote() for shard in self.shards]
             ready, _ = ray.wait(pending, num_returns=len(pending), timeout=SAMPLE_TIMEOUT)
             ranges = []
             for reference in ready:
@@ -369,7 +372,7 @@ class ShardedReplay:
         an earlier one has.
         """
         self._find_unresponsive_shards()
-        for shard in self._shards:
+        for shard in self.shards:
             path = shard.file_in(directory)
             try:
                 np.savez(path, **shard.fetch_rows(self._row_bytes))
@@ -384,7 +387,7 @@ class ShardedReplay:
     def _find_unresponsive_shards(self) -> None:
         """Find the shards that do not reply within a short time."""
         deadline = time.monotonic() + CHECKPOINT_TIMEOUT
-        pending = {shard.actor.status.remote(): shard for shard in self._shards}
+        pending = {shard.actor.status.remote(): shard for shard in self.shards}
         while pending and (remaining := deadline - time.monotonic()) > 0:
             for reference in ray.wait(list(pending), num_returns=1, timeout=remaining)[0]:
                 shard = pending.pop(reference)
@@ -393,11 +396,11 @@ class ShardedReplay:
                 except PROCESS_LOST_ERRORS:  # it may be restarting
                     time.sleep(FIRST_RETRY_DELAY)
                     pending[shard.actor.status.remote()] = shard
-        for shard in self._shards:
+        for shard in self.shards:
             shard.replies = shard not in pending.values()
 
     def on_saved(self, directory: Path) -> None:
         """Remember the final directory of a checkpoint, from which a shard that dies is restored."""
-        for shard in self._shards:
+        for shard in self.shards:
             if (path := shard.file_in(directory)).exists():
                 shard.checkpoint_file = path
