@@ -1,4 +1,4 @@
-"""Training on a Ray of this machine."""
+"""Training on a Ray cluster on this machine."""
 
 import functools
 import os
@@ -32,7 +32,7 @@ def transitions(agent):
     return int((agent.replay.successor[: agent.replay.size] != NONE).sum())
 
 
-def test_an_agent_whose_lanes_stand_for_workers_is_refused():
+def test_an_agent_without_noise_is_refused():
     with pytest.raises(ValueError, match="`agent` must be one that explores with noise"):
         distributed.fit(AGENTS["ACER"](Counter()), counter, **SHORT)
 
@@ -74,7 +74,7 @@ def test_it_learns(local_ray):
     assert history.history["val_return"][-1] > -0.02
 
 
-def test_workers_know_no_tensorflow_and_are_small(local_ray, tmp_path):
+def test_workers_import_no_tensorflow_and_are_small(local_ray, tmp_path):
     agent = AGENTS["DDPG"](Counter())
     options = SHORT | {"epochs": 10**6, "callbacks": [StopAfterReports(tmp_path, 2)]}
     distributed.fit(agent, functools.partial(ReportingCounter, tmp_path), **options)
@@ -84,7 +84,7 @@ def test_workers_know_no_tensorflow_and_are_small(local_ray, tmp_path):
         assert not {"tensorflow", "keras", "torch", "jax"} & set(facts["modules"])
         assert facts["VmRSS"] - facts["RssShmem"] < 200, facts
         assert facts["variables"] == {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
-        with pytest.raises(ProcessLookupError):  # they ended with the training
+        with pytest.raises(ProcessLookupError):  # they ended with the training run
             wait_for_the_end_of(facts["pid"])
     seeds = [line.split()[1] for line in (tmp_path / "seeds.txt").read_text().splitlines()]
     assert len(seeds) == len(set(seeds)) >= 12  # 30 steps of each worker are 6 episodes
@@ -149,7 +149,7 @@ def test_samples_per_insert(local_ray):
 
 
 @pytest.mark.parametrize("bad", ["reward", "observation"])
-def test_what_is_not_finite_is_refused_and_not_stored(local_ray, bad):
+def test_numbers_that_are_not_finite_are_refused_and_not_stored(local_ray, bad):
     agent = AGENTS["DDPG"](Counter())
     with pytest.raises(ValueError, match=f"The environment's {bad} is not finite at environment steps 21 to 30, of "):
         distributed.fit(agent, lambda: Counter(bad=bad, bad_at=23), **SHORT | {"actors": 1})
@@ -182,7 +182,7 @@ def test_a_killed_worker_comes_back_and_every_step_counts_once(local_ray, tmp_pa
 
 
 class Killer(keras.callbacks.Callback):
-    """Kills a worker once it has testified, and goes on until its successor has; then stops."""
+    """Kills a worker after all have written their reports, and stops training when the restarted one has too."""
 
     def __init__(self, directory):
         super().__init__()
@@ -234,18 +234,24 @@ def test_an_unknown_id_is_refused_before_workers_start(env_id):
         environment_maker(env_id)
 
 
-def test_the_default_noise_is_a_ladder():
+def test_the_default_noise_levels_are_evenly_spaced():
     agent = AGENTS["DDPG"](Counter(), noise="ou", act_noise=0.1, ou_theta=0.2, act_noise_schedule=lambda step: 0.0)
     noises = [each.exploration.noise for each in worker_policies(agent, Distribution(actors=32), agent.actor)]
-    np.testing.assert_allclose([noise._std[0] for noise in noises], [(i + 1) / 32 for i in range(32)], rtol=1e-6)
-    assert {(type(noise), float(noise._theta)) for noise in noises} == {(OrnsteinUhlenbeck, np.float32(0.2))}
+    normal = np.random.default_rng(0).standard_normal((2, 1, 1), np.float32)[:, 0, 0]
+    for level, noise in enumerate(noises, start=1):
+        rng = np.random.default_rng(0)
+        first, second = (float(noise.sample(1, rng)[0, 0]) for _ in range(2))
+        assert isinstance(noise, OrnsteinUhlenbeck)
+        assert first == pytest.approx(level / 32 * normal[0], rel=1e-5)
+        assert second == pytest.approx(0.8 * first + level / 32 * normal[1], rel=1e-4)
     (alone,) = worker_policies(agent, Distribution(actors=1), agent.actor)
-    assert alone.exploration.noise._std[0] == np.float32(0.1) and alone.exploration.factor(5) == 1
+    sampled = alone.exploration.noise.sample(1, np.random.default_rng(0))[0, 0]
+    assert sampled == pytest.approx(0.1 * normal[0], rel=1e-5) and alone.exploration.factor(5) == 1
     with pytest.raises(ValueError, match="`agent` must be one that explores with noise"):
         worker_policies(AGENTS["ACER"](Counter()), Distribution(), agent.actor)
 
 
-def test_without_ray_it_says_what_to_install(monkeypatch):
+def test_without_ray_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r'pip install "tfdpg\[ray\]"'):
         distributed.fit(None, "Pendulum-v1")

@@ -1,4 +1,4 @@
-"""Environments of workers that misbehave, give numbers that are not finite, or hang."""
+"""Workers whose environments misbehave, return numbers that are not finite, or hang."""
 
 import functools
 import importlib
@@ -12,8 +12,6 @@ from tests.agents.roster import AGENTS, brief
 from tests.distributed.environments import FaultyInOneWorker
 from tfdpg import distributed
 from tfdpg.distributed import worker_pool
-from tfdpg.distributed.liveness import ControlStore, LivenessMonitor
-from tfdpg.training.interrupt import Interrupt
 
 pytestmark = brief
 SHORT = {"epochs": 10**6, "steps_per_epoch": 60, "actors": 2, "chunk": 10, "verbose": 0}
@@ -43,11 +41,11 @@ def test_the_worker_whose_numbers_are_not_finite_is_named(local_ray, shards):
 
 
 @pytest.mark.slow
-def test_what_a_worker_s_machine_lacks_is_the_reason(local_ray, tmp_path, monkeypatch):
+def test_a_module_that_is_missing_on_a_worker_s_machine_is_named(local_ray, tmp_path, monkeypatch):
     (tmp_path / "tfdpg_test_only_here.py").write_text(
         "from tests.environments import Counter\n\n\nclass Env(Counter): ...\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)  # which the workers of a Ray that is running already do not know
+    monkeypatch.syspath_prepend(tmp_path)  # the workers of a running cluster do not use this path
     make_env = importlib.import_module("tfdpg_test_only_here").Env
     with pytest.raises(ModuleNotFoundError) as raised:
         distributed.fit(AGENTS["DDPG"](FaultyInOneWorker(), update_after=10**6), make_env, **SHORT)
@@ -64,16 +62,3 @@ def test_workers_that_hang_are_named_and_end(local_ray, monkeypatch):
     with pytest.raises(TimeoutError, match=r"Workers \[1\] did not reply within 12.5 seconds"):
         fitted("hangs", step_timeout=0.05, steps_per_epoch=10**6)
     assert time.monotonic() - began < 50
-
-
-def test_a_worker_is_late_if_its_oldest_request_is(monkeypatch):
-    monkeypatch.setattr(LivenessMonitor, "reason", lambda *_: "Reason.")
-    liveness = LivenessMonitor(3, 2.0, Interrupt(), ControlStore(None, 60.0))
-    workers = worker_pool.WorkerPool([None, None, None], 10, liveness)
-    now = time.monotonic()
-    for handle, age in zip(workers._handles, (75.0, 85.0, 1e6), strict=True):
-        handle.waiting_since = now - age
-    for handle in workers._handles[:2]:
-        handle.requests.append(None)
-    with pytest.raises(TimeoutError, match=r"Workers \[1\] did not reply within 80 seconds"):
-        workers._check_timeouts()

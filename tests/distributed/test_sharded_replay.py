@@ -1,4 +1,4 @@
-"""Training with a replay in shards, on a Ray of this machine."""
+"""Training with replay shards, on a Ray cluster on this machine."""
 
 import functools
 import os
@@ -54,7 +54,7 @@ def test_rows_come_and_go(local_ray, replay, tmp_path):
 
 
 @pytest.mark.slow
-def test_shards_know_the_range_of_returns_and_the_seed_s_weights(local_ray):
+def test_shards_return_the_range_of_returns(local_ray):
     agent = tfdpg.D4PG(Counter(), **SMALL)
     history = distributed.fit(agent, counter, **SHORT).history
     assert agent.minibatch_builder.sampler._beta == 1 and not agent.minibatch_builder.sampler._normalize_weights
@@ -74,7 +74,7 @@ def test_it_learns(local_ray):
 
 
 class Killer(keras.callbacks.Callback):
-    """Kills the process of shard 1 once it holds something and there is a checkpoint; stops once it is back."""
+    """Kills the process of shard 1 when it has rows and there is a checkpoint; stops training when it is back."""
 
     def __init__(self):
         super().__init__()
@@ -82,7 +82,7 @@ class Killer(keras.callbacks.Callback):
         self.alive = 0
 
     def on_epoch_end(self, epoch, logs=None):
-        shard = self.model.learner.remote_replay._shards[1]
+        shard = self.model.learner.remote_replay.shards[1]
         if self.killed is None and epoch >= 2 and shard.rows > 100:
             self.killed = shard.process_id
             ray.kill(shard.actor, no_restart=False)  # ends the process at once
@@ -109,7 +109,7 @@ def test_a_killed_shard_comes_back(local_ray, tmp_path, with_checkpoint):
 
 
 class StopsShard(keras.callbacks.Callback):
-    """Stops the process of shard 1, which then answers nobody, for two epochs that end with checkpoints; then kills it.
+    """Suspends the process of shard 1 for two epochs, each of which ends with a checkpoint; then kills it.
 
     Training ends once the shard has come back.
     """
@@ -125,7 +125,7 @@ class StopsShard(keras.callbacks.Callback):
         self.before = self.model.updates
 
     def on_epoch_end(self, epoch, logs=None):
-        shard = self.model.learner.remote_replay._shards[1]
+        shard = self.model.learner.remote_replay.shards[1]
         if self.pid is None:
             if epoch and shard.rows > 100:
                 self.pid = ray.get(shard.actor.__ray_call__.remote(lambda _: os.getpid()))
@@ -165,7 +165,7 @@ def test_checkpoints_that_lack_a_shard_hold_its_earlier_rows(local_ray, tmp_path
     class StopsShardProcess(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             if epoch == 1:
-                shard = agent.learner.remote_replay._shards[1]
+                shard = agent.learner.remote_replay.shards[1]
                 self.pid = ray.get(shard.actor.__ray_call__.remote(lambda _: os.getpid()))
                 self.rows = np.load(max((tmp_path).iterdir(), key=lambda path: int(path.name)) / "replay-1.npz")["rows"]
                 os.kill(self.pid, signal.SIGSTOP)
@@ -188,7 +188,7 @@ def test_a_checkpoint_holds_the_transitions_that_are_counted(local_ray, tmp_path
     agent = AGENTS["DDPG"](Counter())
 
     def wait_for_uncounted(epoch, logs):
-        time.sleep(0.5)  # workers store what they were ordered to, and nobody counts it
+        time.sleep(0.5)  # workers store steps that are not counted yet
 
     callbacks = [keras.callbacks.LambdaCallback(on_epoch_end=wait_for_uncounted), Checkpoint(tmp_path, keep=None)]
     distributed.fit(agent, counter, **SHORT, callbacks=callbacks)
@@ -203,7 +203,7 @@ def test_a_checkpoint_holds_the_transitions_that_are_counted(local_ray, tmp_path
 
 
 @pytest.mark.slow
-def test_what_shards_cannot_serve(local_ray):
+def test_options_that_replay_shards_do_not_support(local_ray):
     for name, value in (("reward_shaper", abs), ("recorders", ["somewhere"]), ("epochs_per_round", 1)):
         with pytest.raises(ValueError, match=f"`replay_shards` must be 0 with `{name}`"):
             distributed.fit(tfdpg.TD3(Counter(), **SMALL | {name: value}), counter, **SHORT)

@@ -14,7 +14,7 @@ from tfdpg.distributed.options import DistributedFitOptions
 from tfdpg.distributed.plan import check, policy_for_workers, worker_policies
 from tfdpg.distributed.processes import connected, unwrapped_ray_errors
 from tfdpg.distributed.rates import RateLimiter, proportional_updates, scheduled_rate, scheduled_updates
-from tfdpg.distributed.storage import LocalReplay, ShardedReplay, Storage
+from tfdpg.distributed.storage import LocalReplay, ShardedReplay
 from tfdpg.distributed.worker import RolloutRequest
 from tfdpg.distributed.worker_pool import REQUESTS_PER_WORKER, WorkerPool
 from tfdpg.training.environment.env_runner import Episode
@@ -49,7 +49,7 @@ def train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOpti
             shards = options.replay_shards
             with ShardedReplay(agent, shards, liveness) if shards else LocalReplay(agent) as store:
                 workers = [
-                    store.start_worker(env_index, agent.spec, make_env, behaviour, agent.seed, options.max_ep_len)
+                    store.start_worker(env_index, make_env, behaviour, agent.seed, options.max_ep_len)
                     for env_index, behaviour in enumerate(worker_policies(agent, options, actor))
                 ]
                 with WorkerPool(workers, options.chunk, liveness) as worker_pool:
@@ -69,7 +69,7 @@ class _EpochRunner:
         self,
         agent: Agent,
         options: DistributedFitOptions,
-        store: Storage,
+        store: LocalReplay | ShardedReplay,
         worker_pool: WorkerPool,
         weights: Callable[[], Any],
         training: TrainingRun,

@@ -111,36 +111,45 @@ class LivenessMonitor:
         self._interrupted = interrupted
         self._next_warning = 0.0
 
-    def warn(self, processes: str, waited: float, first_warning_after: float, error: Exception | None = None) -> None:
-        """Warn that processes do not reply, after `first_warning_after` seconds and whenever the time has doubled.
+    def check(self, processes: str, waited: float, allowed: float, error: Exception | None = None) -> None:
+        """Raise an error or warn if processes have not replied for longer than allowed.
+
+        Without a `step_timeout`, warn after `allowed` seconds and whenever the time has doubled.
 
         Args:
             processes: names the processes.
             waited: seconds for which they have not replied; 0 if all reply.
-            first_warning_after: seconds until the first warning.
+            allowed: seconds in which they must reply.
             error: the error of their last lost call.
-        """
-        if waited < first_warning_after:
-            self._next_warning = first_warning_after
-        if waited < max(first_warning_after, self._next_warning):
-            return
-        self._next_warning = 2 * waited
-        warnings.warn(f"{processes} have not replied for {waited:.0f} seconds. {self.reason(error)}", stacklevel=3)
 
-    def reason(self, error: Exception | None = None) -> str:
+        Raises:
+            TimeoutError: there is a `step_timeout`.
+        """
+        if waited < allowed:
+            self._next_warning = allowed
+        elif self.step_timeout is not None:
+            raise TimeoutError(
+                f"{processes} did not reply within {allowed:g} seconds. {self._reason(error)} Find out why, or raise "
+                f"`step_timeout`. Received: step_timeout={self.step_timeout:g}"
+            )
+        elif waited >= self._next_warning:
+            self._next_warning = 2 * waited
+            warnings.warn(f"{processes} have not replied for {waited:.0f} seconds. {self._reason(error)}", stacklevel=3)
+
+    def _reason(self, error: Exception | None) -> str:
         """Describe why processes may not reply: CPUs that the cluster lacks, or the error of the last lost call."""
+        capacity = self._describe_capacity()
         if self.lacks_cpus or error is None:
-            return self.capacity_text
-        return f"{self.capacity_text} The last error: {' '.join(str(error).split())}"
+            return capacity
+        return f"{capacity} The last error: {' '.join(str(error).split())}"
 
     @property
     def lacks_cpus(self) -> bool:
         """Whether the cluster has fewer CPUs than the training run needs."""
         return self.control_store.is_answering and self._cpus > ray.cluster_resources().get("CPU", 0)
 
-    @property
-    def capacity_text(self) -> str:
-        """The CPUs that are required, and those that the cluster has."""
+    def _describe_capacity(self) -> str:
+        """Describe the CPUs that are required, and those that the cluster has."""
         if not self.control_store.is_answering:
             return "The control store of the Ray cluster does not answer."
         found = ray.cluster_resources().get("CPU", 0)
@@ -176,7 +185,5 @@ class LivenessMonitor:
             self.control_store.check()
             if error := self._interrupted.error():
                 raise error
-            if self.step_timeout is not None and waited > allowed:
-                raise TimeoutError(f"{process} did not reply within {allowed:g} seconds. {self.capacity_text}")
-            self.warn(process, waited, allowed)
+            self.check(process, waited, allowed)
         return ray.get(reference)

@@ -1,6 +1,5 @@
 """Checks before distributed training starts, and the policies that its workers act with."""
 
-import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -15,8 +14,6 @@ from tfdpg.environments import maker
 from tfdpg.spec import Packed, Spec
 
 if TYPE_CHECKING:
-    import keras
-
     from tfdpg.agents.agent import Agent
 
 MIN_RAY_VERSION = (2, 59)
@@ -94,39 +91,35 @@ def worker_policies(agent: "Agent", options: Distribution, actor: ForwardPass) -
 
 
 class CompiledPolicy:
-    """A Keras policy that is sent as JSON. A worker builds and compiles it when it first acts.
+    """A Keras policy that is sent as JSON. A worker builds and compiles it at the first `load`.
 
     Args:
         spec: the agent's spaces.
         structure: the result of `keras.Model.to_json`, which contains no weights.
         recurrent_width: the width of the recurrent inputs of one observation (see `tfdpg.acting.RecurrentSpec`).
         classes: the custom classes of the model, by their registered names.
+
+    Attributes:
+        classes: the custom classes.
     """
 
     def __init__(self, spec: Spec, structure: str, recurrent_width: int, classes: Mapping[str, Any]):
         self._spec = spec
         self._structure = structure
         self._recurrent_width = recurrent_width
-        self._classes = classes
-
-    @functools.cached_property
-    def _network(self) -> "keras.Model":
-        import keras
-
-        import tfdpg.networks  # noqa: F401 (registers its layers)
-
-        with keras.saving.custom_object_scope(self._classes):
-            network: Any = keras.models.model_from_json(self._structure)
-        return network
-
-    @functools.cached_property
-    def _act(self) -> Callable[[Packed], np.ndarray]:
-        from tfdpg.networks.actor import compiled_actor
-
-        return compiled_actor(self._spec, self._network, recurrent_width=self._recurrent_width)
+        self.classes = classes
+        self._network: Any = None
 
     def load(self, weights: Sequence[np.ndarray]) -> None:
         """Load weights in the order of `keras.Model.get_weights`."""
+        if self._network is None:
+            import keras
+
+            from tfdpg.networks.actor import compiled_actor  # the package registers its layers
+
+            with keras.saving.custom_object_scope(self.classes):
+                self._network = keras.models.model_from_json(self._structure)
+            self._act = compiled_actor(self._spec, self._network, recurrent_width=self._recurrent_width)
         self._network.set_weights(weights)
 
     def __call__(self, packed: Packed) -> np.ndarray:

@@ -77,6 +77,9 @@ class ReplayShard:
         buffer: the other arguments of `ReplayBuffer`.
         make_minibatch_builder: makes the agent's minibatch builder for a replay buffer.
         tracks_observations: whether to keep statistics of the observations.
+
+    Attributes:
+        minibatch_builder: builds the minibatches of the shard.
     """
 
     def __init__(
@@ -87,7 +90,7 @@ class ReplayShard:
         tracks_observations: bool,
     ):
         self._buffer = ReplayBuffer(spec, *buffer)
-        self._minibatch_builder = make_minibatch_builder(self._buffer)
+        self.minibatch_builder = make_minibatch_builder(self._buffer)
         self._observation_statistics = RunningStatistics(spec) if tracks_observations else None
         self._chunk_sequence = ChunkSequence()
         self._process_id = secrets.randbits(62)
@@ -120,7 +123,7 @@ class ReplayShard:
         """Return the minibatches of `count` updates after the first `update`; None if there is no transition yet."""
         if not count_transitions(self._buffer):
             return None
-        packed, slots = self._minibatch_builder(update, count)
+        packed, slots = self.minibatch_builder(update, count)
         self._last_sample_id += 1
         newest = self._buffer.added - 1
         row_numbers = newest - (newest - slots) % self._buffer.replay_size
@@ -139,13 +142,13 @@ class ReplayShard:
         numbers = self._sampled_rows.pop(sample_id)[: len(errors)]
         held = numbers >= self._buffer.added - self._buffer.replay_size
         if held.any():
-            self._minibatch_builder.update_priorities(
+            self.minibatch_builder.update_priorities(
                 numbers[held] % self._buffer.replay_size, errors.reshape(*numbers.shape, -1)[held]
             )
 
     def return_range(self) -> tuple[float, float] | None:
         """Return `tfdpg.replay.return_range` of the shard; None if there is no transition yet."""
-        return return_range(self._buffer, self._minibatch_builder.gamma) if count_transitions(self._buffer) else None
+        return return_range(self._buffer, self.minibatch_builder.gamma) if count_transitions(self._buffer) else None
 
     def status(self, steps: int = 0) -> StoreAck:
         """Return the state of the shard."""

@@ -7,7 +7,7 @@ import time
 import uuid
 import warnings
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import ray
@@ -43,31 +43,6 @@ LOST_OR_TIMEOUT_ERRORS = (*PROCESS_LOST_ERRORS, GetTimeoutError)
 """The errors of calls of a shard that does not reply."""
 
 
-class Storage(Protocol):
-    """Starts workers and stores their rows. It is a context manager for the duration of a training run."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *exception: Any) -> None: ...
-
-    def start_worker(self, env_index: int, *arguments: Any) -> Any:
-        """Start a worker as a Ray actor.
-
-        Args:
-            env_index: the worker's number.
-            *arguments: the other arguments of `Worker`.
-        """
-        ...
-
-    def receive(self, env_index: int, reply: Any) -> np.ndarray:
-        """Return `ended` for each environment step that was stored and not counted yet, bool `[steps]`."""
-        ...
-
-    def ready(self, due: int) -> int:
-        """Return how many of the updates that are due can be made now."""
-        ...
-
-
 class LocalReplay:
     """Stores rows in the agent's own replay buffer."""
 
@@ -84,11 +59,16 @@ class LocalReplay:
         self._collector.flush()
 
     def start_worker(self, env_index: int, *arguments: Any) -> Any:
-        """Start a worker as a Ray actor."""
+        """Start a worker as a Ray actor.
+
+        Args:
+            env_index: the worker's number.
+            *arguments: the other arguments of `Worker`.
+        """
         return start_ray_actor(Worker, env_index, *arguments)
 
     def receive(self, env_index: int, reply: Chunk) -> np.ndarray:
-        """Store a chunk.
+        """Store a chunk, and return `ended` for the steps that were stored, bool `[steps]`.
 
         Raises:
             ValueError: a reward or an observation is not finite. Nothing is stored.
@@ -201,6 +181,9 @@ class ShardedReplay:
         agent: the agent.
         count: the number of shards.
         liveness: warns or raises while a shard cannot start.
+
+    Attributes:
+        shards: the shards.
     """
 
     def __init__(self, agent: Agent, count: int, liveness: LivenessMonitor):
@@ -216,7 +199,7 @@ class ShardedReplay:
         self._liveness = liveness
         self._agent = agent
         self._row_bytes = replay.nbytes / replay.replay_size
-        self._shards = [
+        self.shards = [
             ShardHandle(number, agent.spec, buffer, agent.make_minibatch_builder, statistics is not None)
             for number in range(count)
         ]
@@ -231,7 +214,7 @@ class ShardedReplay:
     def __enter__(self) -> Self:
         agent = self._agent
         if agent.replay.size:
-            for shard, part in zip(self._shards, split_buffer(agent.replay, len(self._shards)), strict=True):
+            for shard, part in zip(self.shards, split_buffer(agent.replay, len(self.shards)), strict=True):
                 reference = shard.actor.append.remote(part)
                 name = f"Replay shard {shard.number}"
                 shard.record(self._liveness.wait_for_reply(reference, name, worker_pool.STARTUP_SECONDS))
@@ -247,13 +230,13 @@ class ShardedReplay:
             if kind is None or issubclass(kind, KeyboardInterrupt):
                 self._return_rows()
         finally:
-            for shard in self._shards:
+            for shard in self.shards:
                 ray.kill(shard.actor)
 
     def _return_rows(self) -> None:
         agent = self._agent
         self._find_unresponsive_shards()
-        for shard in self._shards:
+        for shard in self.shards:
             try:
                 agent.replay.append(shard.fetch_rows(self._row_bytes))
             except (ValueError, *LOST_OR_TIMEOUT_ERRORS) as error:
@@ -286,7 +269,7 @@ class ShardedReplay:
         return np.concatenate([unreported, ended[max(0, len(ended) - new) :]])
 
     def _shard_of(self, env_index: int) -> ShardHandle:
-        return self._shards[env_index % len(self._shards)]
+        return self.shards[env_index % len(self.shards)]
 
     # Sampling.
 
@@ -301,7 +284,7 @@ class ShardedReplay:
     def _next_block(self) -> SampledBlock | None:
         """Return a block of minibatches from the first shard that replies; None if none does within a short time."""
         update = self._agent.updates
-        for _ in self._shards:
+        for _ in self.shards:
             if not self._pending_samples:
                 self._request_block(update)
             ready, _ = ray.wait(list(self._pending_samples), num_returns=1, timeout=SAMPLE_TIMEOUT)
@@ -322,9 +305,9 @@ class ShardedReplay:
 
     def _request_block(self, update: int) -> None:
         """Request a block of minibatches from the next shard that has no such request."""
-        count = len(self._shards)
+        count = len(self.shards)
         for number in range(self._next_shard, self._next_shard + count):
-            shard = self._shards[number % count]
+            shard = self.shards[number % count]
             if shard not in self._pending_samples.values():
                 self._pending_samples[shard.actor.sample.remote(update, BLOCK_SIZE)] = shard
                 self._next_shard = (number + 1) % count
@@ -336,7 +319,7 @@ class ShardedReplay:
         if statistics is None:
             return
         statistics.restore(self._initial_statistics)
-        for shard in self._shards:
+        for shard in self.shards:
             for state in shard.observation_statistics.values():
                 statistics.merge(state)
         write_statistics(statistics, self._agent.normalizers)
@@ -366,7 +349,7 @@ class ShardedReplay:
         """Return `tfdpg.replay.return_range` over the shards that reply."""
 
         def request_ranges() -> list[tuple[float, float]]:
-            pending = [shard.actor.return_range.remote() for shard in self._shards]
+            pending = [shard.actor.return_range.remote() for shard in self.shards]
             ready, _ = ray.wait(pending, num_returns=len(pending), timeout=SAMPLE_TIMEOUT)
             ranges = []
             for reference in ready:
@@ -389,7 +372,7 @@ class ShardedReplay:
         an earlier one has.
         """
         self._find_unresponsive_shards()
-        for shard in self._shards:
+        for shard in self.shards:
             path = shard.file_in(directory)
             try:
                 np.savez(path, **shard.fetch_rows(self._row_bytes))
@@ -404,7 +387,7 @@ class ShardedReplay:
     def _find_unresponsive_shards(self) -> None:
         """Find the shards that do not reply within a short time."""
         deadline = time.monotonic() + CHECKPOINT_TIMEOUT
-        pending = {shard.actor.status.remote(): shard for shard in self._shards}
+        pending = {shard.actor.status.remote(): shard for shard in self.shards}
         while pending and (remaining := deadline - time.monotonic()) > 0:
             for reference in ray.wait(list(pending), num_returns=1, timeout=remaining)[0]:
                 shard = pending.pop(reference)
@@ -413,11 +396,11 @@ class ShardedReplay:
                 except PROCESS_LOST_ERRORS:  # it may be restarting
                     time.sleep(FIRST_RETRY_DELAY)
                     pending[shard.actor.status.remote()] = shard
-        for shard in self._shards:
+        for shard in self.shards:
             shard.replies = shard not in pending.values()
 
     def on_saved(self, directory: Path) -> None:
         """Remember the final directory of a checkpoint, from which a shard that dies is restored."""
-        for shard in self._shards:
+        for shard in self.shards:
             if (path := shard.file_in(directory)).exists():
                 shard.checkpoint_file = path

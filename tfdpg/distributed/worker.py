@@ -10,7 +10,7 @@ import numpy as np
 from tfdpg.acting import BehaviourPolicy
 from tfdpg.arguments import reject
 from tfdpg.replay import TimeSteps
-from tfdpg.spec import Packed, Spec
+from tfdpg.spec import Packed
 from tfdpg.streams import Purpose, stream
 from tfdpg.training.environment.env_runner import TRAINING, EnvRunner, Episode, reset_seed
 
@@ -91,8 +91,7 @@ class Worker:
 
     Args:
         env_index: the worker's number, which is the `env_index` of its rows in the replay buffer.
-        spec: the agent's spaces, which the environment must have.
-        make_env: makes the environment.
+        make_env: makes the environment. Its spaces must be those of the policy.
         behaviour: the behaviour policy. Its weights come with each request.
         seed: the agent's seed.
         max_ep_len: truncate episodes after this many steps; None never truncates them.
@@ -101,14 +100,13 @@ class Worker:
     def __init__(
         self,
         env_index: int,
-        spec: Spec,
         make_env: Callable[[], gym.Env],
         behaviour: BehaviourPolicy,
         seed: int,
         max_ep_len: int | None,
     ):
         self.env_index = env_index
-        self.spec = spec
+        self.spec = behaviour.spec
         self._make_env = make_env
         self._behaviour = behaviour
         self._seed = seed
@@ -128,7 +126,7 @@ class Worker:
             request: how to act.
 
         Raises:
-            ValueError: the spaces of the environment differ from the agent's.
+            ValueError: the spaces of the environment differ from the policy's.
         """
         runner = self._runner = self._runner or self._make_runner(request.episodes)
         behaviour = self._behaviour

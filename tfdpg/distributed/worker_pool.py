@@ -106,7 +106,7 @@ class WorkerPool:
             ready, _ = ray.wait(list(oldest), num_returns=len(oldest), timeout=0)
             replies += [(oldest[reference].env_index, self._receive(oldest[reference])) for reference in ready]
             oldest = self._oldest_requests() if ready else {}
-        self._check_timeouts()
+        self._check_liveness()
         self._last_collected = time.monotonic()
         return [(env_index, reply) for env_index, reply in replies if reply is not None]
 
@@ -121,35 +121,22 @@ class WorkerPool:
             if handle.failures:
                 handle.waiting_since += pause
 
-    def _check_timeouts(self) -> None:
+    def _check_liveness(self) -> None:
         """Raise `TimeoutError` if a worker has not replied for longer than its steps may take.
 
         Without a `step_timeout`, warn of workers whose process was lost or cannot start.
         """
         now = time.monotonic()
-        step_timeout = self._liveness.step_timeout
+        liveness = self._liveness
+        allowed = self._chunk * (liveness.step_timeout or 0.0) + STARTUP_SECONDS
         waiting = [handle for handle in self._handles if handle.requests or handle.failures]
-        if step_timeout is None:
-            self._warn_of_lost_workers(now, waiting)
-            return
-        allowed = self._chunk * step_timeout + STARTUP_SECONDS
         late = [handle for handle in waiting if now - handle.waiting_since > allowed]
-        if late:
-            raise TimeoutError(
-                f"Workers {[handle.env_index for handle in late]} did not reply within {allowed:g} seconds "
-                f"(`step_timeout={step_timeout:g}` for each step of a chunk, and {STARTUP_SECONDS:g} for a process to "
-                f"start). {self._liveness.reason(_last_error(late))} Check what they wait for, or raise `step_timeout`."
-            )
-
-    def _warn_of_lost_workers(self, now: float, waiting: list[WorkerHandle]) -> None:
-        longest = max((now - handle.waiting_since for handle in waiting), default=0.0)
-        lost = []
-        if longest >= STARTUP_SECONDS:
-            lacks_cpus = self._liveness.lacks_cpus
-            lost = [handle for handle in waiting if handle.failures or (lacks_cpus and handle.process_id == -1)]
-            longest = max((now - handle.waiting_since for handle in lost), default=0.0)
-        processes = f"{len(lost)} of {len(self._handles)} workers"
-        self._liveness.warn(processes, longest, STARTUP_SECONDS, _last_error(lost))
+        if late and liveness.step_timeout is None:
+            lacks_cpus = liveness.lacks_cpus
+            late = [handle for handle in late if handle.failures or (lacks_cpus and handle.process_id == -1)]
+        longest = max((now - handle.waiting_since for handle in late), default=0.0)
+        error = next((handle.last_error for handle in late if handle.last_error), None)
+        liveness.check(f"Workers {[handle.env_index for handle in late]}", longest, allowed, error)
 
     def _receive(self, handle: WorkerHandle) -> Any:
         """Return the oldest reply of a worker; None if it was lost."""
@@ -172,8 +159,3 @@ class WorkerPool:
         self.restarts += handle.process_id not in (-1, process_id)
         handle.process_id = process_id
         return reply
-
-
-def _last_error(handles: list[WorkerHandle]) -> Exception | None:
-    """Return the error of a request that one of these workers lost."""
-    return next((handle.last_error for handle in handles if handle.last_error), None)

@@ -83,16 +83,16 @@ class Signature:
     def check_names(self, names: Iterable[str]) -> None:
         """Raise `RequestError` unless the names are those of the inputs."""
         given = sorted(names)
-        expected = sorted(self.inputs)
-        if unknown := [name for name in given if name not in self.inputs]:
+        expected = ",".join(sorted(self.inputs))
+        if unknown := sorted(set(given) - self.inputs.keys()):
             raise RequestError(
                 f"input tensor alias not found in signature: {unknown[0]}. "
-                f"Inputs expected to be in the set {{{','.join(expected)}}}."
+                f"Inputs expected to be in the set {{{expected}}}."
             )
-        if missing := [name for name in expected if name not in given]:
+        if missing := sorted(self.inputs.keys() - set(given)):
             raise RequestError(
-                f"input size does not match signature: {len(given)}!={len(expected)} len({{{','.join(given)}}}) != "
-                f"len({{{','.join(expected)}}}). Sent extra: {{}}. Missing but required: {{{','.join(missing)}}}."
+                f"input size does not match signature: {len(given)}!={len(self.inputs)} len({{{','.join(given)}}}) != "
+                f"len({{{expected}}}). Sent extra: {{}}. Missing but required: {{{','.join(missing)}}}."
             )
 
     def __call__(

@@ -2,6 +2,7 @@
 # pyright: reportAttributeAccessIssue=false
 # Protocol buffer modules create their classes when they are imported.
 
+import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -104,17 +105,18 @@ class ModelStore:
         Raises:
             RequestError: there is none.
         """
-        served = self.served
-        if name == self.name and label:
-            if label not in served.labels:
+        models, labels = self.served
+        if name == self.name:
+            if label and label not in labels:
                 raise RequestError(f"Unrecognized servable version label: {label}")
-            version = served.labels[label]
-        if name == self.name and version is None:
-            version = max(served.models)
-        if name != self.name or version not in served.models:
-            which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-            raise RequestError(f"Servable not found for request: {which}", "NOT_FOUND")
-        return served.models[version]
+            if label:
+                version = labels[label]
+            elif version is None:
+                version = max(models)
+            if version in models:
+                return models[version]
+        which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+        raise RequestError(f"Servable not found for request: {which}", "NOT_FOUND")
 
     def status(self, name: str, version: int | None = None, label: str = "") -> Any:
         """Return a `GetModelStatusResponse` for one version, or for all versions that are served or should be.
@@ -170,8 +172,5 @@ class ModelStore:
 
 def _file_signature(directory: Path) -> list[tuple[Any, ...]]:
     """Return a value that changes when a file below a directory changes."""
-    found = []
-    for path in sorted([directory, *directory.rglob("*")]):
-        about = path.lstat()
-        found.append((str(path), about.st_mode, about.st_size, about.st_mtime_ns, about.st_ino))
-    return found
+    values = operator.attrgetter("st_mode", "st_size", "st_mtime_ns", "st_ino")
+    return [(path, *values(path.lstat())) for path in sorted([directory, *directory.rglob("*")])]
