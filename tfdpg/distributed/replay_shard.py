@@ -12,7 +12,6 @@ from tfdpg.acting import RunningStatistics
 from tfdpg.distributed.chunks import Chunk, ChunkSequence, Summary
 from tfdpg.replay import MakeMinibatchBuilder, ReplayBuffer, return_range
 from tfdpg.replay.segments import LINKS, as_one_segment, drop_outgoing_links
-from tfdpg.replay.uniform import count_transitions
 from tfdpg.spec import Packed, Spec
 
 PENDING_SAMPLES = 4
@@ -116,7 +115,7 @@ class ReplayShard:
 
     def sample(self, update: int, count: int) -> SampledBlock | None:
         """The minibatches of the updates after the first `update`; None where there is no transition yet."""
-        if not count_transitions(self._buffer):
+        if not len(self._buffer):
             return None
         packed, slots = self._minibatch_builder(update, count)
         self._last_sample_id += 1
@@ -141,7 +140,7 @@ class ReplayShard:
 
     def return_range(self) -> tuple[float, float] | None:
         """See `tfdpg.replay.return_range`; None where there is no transition yet."""
-        return return_range(self._buffer, self._minibatch_builder.gamma) if count_transitions(self._buffer) else None
+        return return_range(self._buffer, self._minibatch_builder.gamma) if len(self._buffer) else None
 
     def status(self) -> StoreAck:
         """What the shard holds; its `steps` mean nothing."""
