@@ -357,7 +357,7 @@ def test_what_is_not_its_own_is_refused(tmp_path):
         agent.replay.load(tmp_path / "agent")
     with pytest.raises(FileNotFoundError, match="no saved replay buffer in .*nowhere"):
         agent.replay.load(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="The observation_space of .*replay must be the agent's, Dict.*Received: Box"):
+    with pytest.raises(ValueError, match="The observation_space of .*replay. must be the agent's, Dict.*Received: Box"):
         tfdpg.TD3(Seen(kind="dict"), **NO_UPDATE).replay.load(tmp_path / "replay")
     with pytest.raises(ValueError, match="must hold the steps of an agent of the same kind"):
         tfdpg.TD3(Seen(), **NO_UPDATE, recurrent="gru", recurrent_units=2).replay.load(tmp_path / "replay")

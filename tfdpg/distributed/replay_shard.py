@@ -12,7 +12,6 @@ from tfdpg.acting import RunningStatistics
 from tfdpg.distributed.worker import Chunk, ChunkSequence, RolloutRequest, Summary, Worker
 from tfdpg.replay import MakeMinibatchBuilder, ReplayBuffer, return_range
 from tfdpg.replay.segments import LINKS, as_one_segment, drop_outgoing_links
-from tfdpg.replay.uniform import count_transitions
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.environment.finite import check_finite
 
@@ -121,7 +120,7 @@ class ReplayShard:
 
     def sample(self, update: int, count: int) -> SampledBlock | None:
         """Return the minibatches of `count` updates after the first `update`; None if there is no transition yet."""
-        if not count_transitions(self._buffer):
+        if not len(self._buffer):
             return None
         packed, slots = self.minibatch_builder(update, count)
         self._last_sample_id += 1
@@ -148,7 +147,7 @@ class ReplayShard:
 
     def return_range(self) -> tuple[float, float] | None:
         """Return `tfdpg.replay.return_range` of the shard; None if there is no transition yet."""
-        return return_range(self._buffer, self.minibatch_builder.gamma) if count_transitions(self._buffer) else None
+        return return_range(self._buffer, self.minibatch_builder.gamma) if len(self._buffer) else None
 
     def status(self, steps: int = 0) -> StoreAck:
         """Return the state of the shard."""
