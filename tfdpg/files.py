@@ -68,7 +68,7 @@ def writing(path: str | Path, takes: Callable[[], int] = lambda: 0) -> Iterator[
 
 
 def _is(error: Exception, *numbers: int) -> bool:
-    """Return whether an error has one of these errno values. TensorFlow's errors only contain the text of the system."""
+    """Return whether an error has one of these errno values; TensorFlow's errors only contain the system's text."""
     return getattr(error, "errno", None) in numbers or any(os.strerror(number) in str(error) for number in numbers)
 
 
@@ -148,7 +148,7 @@ def _remove_leftovers(parent: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(directory: Path, wait: bool = True) -> Iterator[bool]:
-    """Lock a directory. Yield False if the file system has no locks, or if another process has the lock and not `wait`."""
+    """Lock a directory. Yield False if the file system has no locks, or another process has it and not `wait`."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         try:
@@ -335,13 +335,18 @@ def read_manifest(directory: Path, name: str, version: int) -> dict[str, Any]:
     checksums = description.get("files")
     if "format" not in description or not isinstance(checksums, dict):
         raise DamagedError(f"{directory / name} must have format {version} and checksums of its files")
+    _check_files(directory, name, checksums)
+    return description
+
+
+def _check_files(directory: Path, name: str, checksums: Mapping[str, str]) -> None:
+    """Raise `DamagedError` unless all files of a manifest have their checksums."""
     for file, expected in checksums.items():
         path = directory / file
         if not path.is_file() or ".." in Path(file).parts or Path(file).is_absolute():
             raise DamagedError(f"{path} is {'a directory' if path.is_dir() else 'missing'}")
         if _checksum(path) != expected:
             raise DamagedError(f"{path} is damaged, or belongs to another than {directory / name}")
-    return description
 
 
 def _checksum(path: Path) -> str:

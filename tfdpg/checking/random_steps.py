@@ -16,8 +16,8 @@ from tfdpg.checking.report import Fact, number
 from tfdpg.checking.spaces import SOME_ACTIONS
 from tfdpg.findings import Finding, outside, wrappers_of
 from tfdpg.spec import Packed, Spec
-from tfdpg.training.finite import NO_REWARD, check_finite
-from tfdpg.training.step_parsing import API, batched
+from tfdpg.training.environment.finite import NO_REWARD, check_finite
+from tfdpg.training.environment.step_parsing import API, batched
 
 SECONDS = 10.0
 """The maximum duration of the random steps."""

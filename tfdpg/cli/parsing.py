@@ -85,7 +85,8 @@ def _mistake(target: Any, words: Sequence[str], refused: Mapping[str, str]) -> s
         if flag not in kinds:
             return f"there is no flag --{flag}.{_similar_flag(flag, kinds)}"
         default = [False] if kinds[flag] is bool else []
-        alone = dataclasses.make_dataclass("Flag", [(flag.replace("-", "_"), kinds[flag], *default)])
+        field: Any = (flag.replace("-", "_"), kinds[flag], *default)
+        alone = dataclasses.make_dataclass("Flag", [field])
         try:
             with contextlib.redirect_stderr(io.StringIO()):
                 positional += tyro.cli(alone, args=[word, *values], return_unknown_args=True)[1]
