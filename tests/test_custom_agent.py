@@ -249,7 +249,7 @@ def test_a_trusted_path_must_lead_to_an_agent(saved, own_module, name):
 @pytest.mark.parametrize("name", ["SAC", "", 3, None])
 def test_a_name_that_is_neither_is_an_error_of_the_file(saved, name):
     edited(saved, lambda description: description.update(agent=name))
-    with pytest.raises(CheckpointError, match="names no agent of tfdpg"):
+    with pytest.raises(CheckpointError, match="Unknown agent class in"):
         tfdpg.load_agent(saved, trusted=True)
 
 

@@ -1,4 +1,4 @@
-"""The agents: what all of them do once, in `agent`, and one file for each algorithm."""
+"""Agents: the base class in `agent`, and one file for each algorithm."""
 
 import functools
 import importlib
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
 
 AGENTS = {name: f"tfdpg.agents.{name.lower()}" for name in ("DDPG", "TD3", "D4PG", "ACER")}
-"""The algorithms, and where they live."""
+"""The built-in algorithms, and their modules."""
 
 
 def agent_class(name: str) -> "type[Agent]":
@@ -103,7 +103,7 @@ def _saved_class(directory: str | Path, given: "type[Agent] | None", trusted: bo
     from tfdpg.training.checkpoints.objects import class_name, import_class
 
     if not isinstance(name, str) or ":" not in name and name not in AGENTS:
-        raise CheckpointError(f"{directory} names no agent of tfdpg: {name!r}. Known: {', '.join(AGENTS)}")
+        raise CheckpointError(f"Unknown agent class in {directory}/agent.json: {name!r}. Known: {', '.join(AGENTS)}")
     module, is_foreign, qualified_name = name.rpartition(":")
     short_name = qualified_name.rpartition(".")[2]
     if given is not None:

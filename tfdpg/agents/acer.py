@@ -1,7 +1,7 @@
 """Actor-critic with experience replay (ACER), for discrete and continuous actions.
 
 Source: Wang et al. 2017, "Sample Efficient Actor-Critic with Experience Replay". Its parallel actor-learners are the
-lanes of a vector environment, in one synchronous update.
+sub-environments of a vector environment, in one synchronous update.
 """
 
 import functools
@@ -43,7 +43,7 @@ METRICS = "loss_q", "loss_pi", "q1", "v", "entropy", "kl", "td_error"
 
 
 def declare(spec: Spec, options: ACEROptions) -> Declaration:
-    """What ACER is made of: a stochastic policy, its critic, and their averages."""
+    """The components of ACER: a stochastic policy, its critic, and their averages."""
     policy, critic = acer_policy_and_critic(spec, options)
     names = ("pi", *critic.names)
     given = given_networks(options, names)
@@ -113,7 +113,7 @@ def acer_policy_and_critic(spec: Spec, options: ACEROptions) -> tuple[PolicyDist
 
 
 def default_by_action_space(spec: Spec, given: Any, discrete: Any, box: Any) -> Any:
-    """An option as it was given, or the default for the kind of actions."""
+    """Return the value of an option, or its default for Discrete or Box actions if it is None."""
     if given is not None:
         return given
     return box if spec.actions is None else discrete
@@ -127,12 +127,12 @@ class ACER(Agent):
     stochastic dueling network. Some defaults are for one kind or the other: 20 | 50 is for Discrete and for Box.
 
     Args:
-        env: the environment or vector environment to be trained on, its id, or a `Spec`.
-        options: keyword arguments; `help(tfdpg.ACER.__init__)` says what they are.
+        env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
+        options: keyword arguments; `help(tfdpg.ACER.__init__)` describes them.
 
     Raises:
-        ValueError: an argument out of its range or without effect, spaces that are not supported, or networks of
-            wrong shapes.
+        ValueError: an argument is out of its range or has no effect, the spaces are not supported, or a custom network
+            has a wrong shape.
 
     Example:
         ```python
@@ -148,7 +148,7 @@ class ACER(Agent):
         """See the class.
 
         Args:
-            env: the environment or vector environment to be trained on, its id, or a `Spec`.
+            env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
             options: keyword arguments.
         """
         super().__init__(env, options, declare)
@@ -188,9 +188,9 @@ class ACER(Agent):
     def improve(
         self, batch: WindowBatch, statistics: tf.Tensor, average: tf.Tensor, value_estimates: CriticEstimate
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """The importance weights and Q^ret `[batch, T]`, and the direction in which the statistics are to move.
+        """Return the importance weights and Q^ret, `[batch, T]`, and the ascent direction on the statistics.
 
-        z = g − max(0, (k · g − δ) / |k|²) k, and then up the entropy; 0 where no step was taken.
+        The direction is z = g − max(0, (k · g − δ) / |k|²) k plus the entropy's gradient; 0 where no step was taken.
         """
         acted = batch.acted > 0
         behaviour = self.family.recorded(batch.record)
@@ -210,7 +210,7 @@ class ACER(Agent):
     def value_estimates(
         self, estimate: CriticEstimate, batch: WindowBatch, statistics: tf.Tensor, key: tf.Tensor
     ) -> CriticEstimate:
-        """The values from which returns and advantages are made: the critic's own, or the average critic's.
+        """Return the values for returns and advantages: those of the critic, or of the average critic.
 
         Retrace takes V and Q from the same critic: V(s') − Q(s', a') should be 0 on average.
         """
@@ -219,20 +219,20 @@ class ACER(Agent):
         return self.critic.estimate(self.targets, batch, statistics, key, training=False)
 
     def divergence(self, statistics: tf.Tensor, average: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The policy's entropy, and its divergence KL[average ‖ policy], `[batch, T]`."""
+        """Return the policy's entropy and the divergence KL[average ‖ policy], `[batch, T]`."""
         pair = (self.family.parameters(each[:, :-1]) for each in (statistics, average))
         now, before = map(self.family.distribution, pair)
         return {"entropy": now.entropy(), "kl": before.kl_divergence(now)}
 
 
 def next_step_traces(c: tf.Tensor, batch: WindowBatch) -> tf.Tensor:
-    """The traces of the next steps' actions, `[batch, T]`; 0 where there is none of the same episode."""
+    """Return the traces of the next steps' actions, `[batch, T]`; 0 where the episode has no next action."""
     c = c * batch.acted
     return tf.where(batch.discount > 0, tf.concat([c[:, 1:], tf.zeros_like(c[:, :1])], axis=1), 0.0)
 
 
 def mean_of_windows(values: tf.Tensor, acted: tf.Tensor) -> tf.Tensor:
-    """The mean over each window's steps `[batch]`; that over all steps for a window without any."""
+    """Return the mean over each window's steps, `[batch]`; for a window without steps, the mean over all steps."""
     values = tf.where(acted > 0, values, 0.0)
     steps = tf.reduce_sum(acted, axis=1)
     overall = tf.reduce_sum(values) / tf.maximum(tf.reduce_sum(steps), 1)

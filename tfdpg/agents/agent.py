@@ -477,6 +477,6 @@ class Agent(metaclass=_AgentType):
 
     @property
     def saved_options(self) -> dict[str, Any]:
-        """The options that a checkpoint holds: without networks, and without options of built-in networks if none is."""
+        """The options that a checkpoint holds; those of built-in networks only if the agent has one."""
         built_in = self._options.names(BuiltIn) if self.networks.keys() <= self.custom_networks.keys() else []
         return self._options.values(without=[*self._options.names(Unsaved), *built_in])

@@ -1,4 +1,4 @@
-"""What the declarations of several agents have in common."""
+"""Parts that the declarations of several agents share."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +44,7 @@ def deterministic(
     exploration: Exploration | None = None,
     sampling: Mapping[str, Any] = MappingProxyType({}),
 ) -> Declaration:
-    """The declaration of an actor-critic that learns from transitions.
+    """Declare a deterministic actor-critic that learns from transitions or, if it is recurrent, from sequences.
 
     Args:
         spec: the spaces.
@@ -95,7 +95,7 @@ def deterministic(
 def minibatches(
     spec: Spec, options: OffPolicyOptions, cells: RNNSpec | None, sampling: Mapping[str, Any] = MappingProxyType({})
 ) -> Minibatches:
-    """Minibatches of transitions, or of sequences for recurrent networks.
+    """Declare minibatches of transitions, or of sequences for recurrent networks.
 
     Args:
         spec: the spaces.
@@ -132,21 +132,21 @@ def minibatches(
 
 
 def recurrent_cells(spec: Spec, options: OffPolicyOptions) -> RNNSpec | None:
-    """The cells of recurrent networks; None where they are not recurrent."""
+    """Return the cells of recurrent networks; None if the networks are not recurrent."""
     if options.recurrent is None:
         return None
     return RNNSpec.of(spec, options.recurrent, options.recurrent_units, options.remembers, options.stored_state)
 
 
 def normalizer(options: AgentOptions) -> Callable[[], Normalizer] | None:
-    """What makes a layer that normalises observations; None where they are not normalised."""
+    """Return a function that makes a layer to normalise observations; None if they are not normalised."""
     if not options.normalize_observations:
         return None
     return functools.partial(Normalizer, options.normalize_epsilon, options.normalize_clip, dtype="float32")
 
 
 def check_box(spec: Spec) -> None:
-    """Raises `ValueError` unless actions are a float Box."""
+    """Raise `ValueError` unless the action space is a Box of floats."""
     if spec.actions is not None:
         raise ValueError(
             f"The action space {spec.action_space} is not supported by this agent, which needs a float Box. "
@@ -155,7 +155,7 @@ def check_box(spec: Spec) -> None:
 
 
 def given_networks(options: AgentOptions, names: Sequence[str]) -> dict[str, keras.Model | None]:
-    """The user's own models by their names, and None for built-in networks.
+    """Return the custom networks among the options, by name, and None for built-in networks.
 
     Raises:
         ValueError: an option of built-in networks where there is none, or models that are not on the device.
@@ -169,6 +169,6 @@ def given_networks(options: AgentOptions, names: Sequence[str]) -> dict[str, ker
 
 
 def recorders(given: Any, spec: Spec) -> list[ReplayBuffer | Recorder]:
-    """Replay buffers as they are, and a `Recorder` for each directory; one directory may come by itself."""
+    """Return replay buffers as they are, and a `Recorder` for each directory; `given` may be a single directory."""
     several = [given] if isinstance(given, str | Path) else given
     return [one if isinstance(one, ReplayBuffer | Recorder) else Recorder(one, spec) for one in several]

@@ -1,4 +1,4 @@
-"""What an agent writes for others to run."""
+"""Export an agent in any format."""
 
 import tempfile
 from pathlib import Path
