@@ -150,7 +150,7 @@ UNMADE = {
     "Nope-v0": r"cannot be made: Environment `Nope` doesn't exist\..* An environment of your own is module:Class\.",
     "Pendulum-v9": r"provides versioned environments: \[ `v1` \]\.$",
     "tests.test_check": "module:Class",
-    "tests.environments:Nope": "module 'tests.environments' has no class 'Nope', and .* classes of it: .*Counter",
+    "tests.environments:Nope": "module 'tests.environments' has no class 'Nope', and .* environment classes: .*Counter",
     "tests.nowhere:Nope": "No module named 'tests.nowhere'. Modules are looked for in the working directory",
     "tests.broken:Unlicensed": r"it raised RuntimeError: no licence \(.*broken\.py:\d+\)$",
 }

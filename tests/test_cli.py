@@ -1,4 +1,4 @@
-"""The command line, on real runs."""
+"""The command line with real runs."""
 
 import csv
 import dataclasses
@@ -188,7 +188,7 @@ def test_errors_are_one_line_that_says_what_to_do(run, tmp_path, capsys):
     assert "`--checkpoint` is for run directories" in error("evaluate", run / "export", "--checkpoint", "best")
     assert train("--run-dir", tmp_path / "bad", "--vectorization", "async") == 1
     assert "--num-envs" in capsys.readouterr().err
-    assert "exclude each other" in error("evaluate", run, "--render", "--video", tmp_path / "film.mp4")
+    assert "exclude each other" in error("evaluate", run, "--render", "--video", tmp_path / "video.mp4")
 
 
 @pytest.mark.slow

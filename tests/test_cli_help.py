@@ -1,4 +1,4 @@
-"""The help of the command line, and what it says to mistakes: every option, and nothing heavy."""
+"""The help and the error messages of the command line. They cover every option and import nothing large."""
 
 import dataclasses
 import inspect
@@ -72,7 +72,7 @@ MISTAKES = {
     "convert x": "DIRECTORY is missing: a new or empty directory",
     "serve x --prot 3": "there is no flag --prot. Did you mean --port?",
 }
-"""Command lines that are not understood."""
+"""Invalid command lines, and the first line of the message."""
 REFUSED = {
     f"{TD3} --gamma 2": "`gamma` must be a finite number in [0, 1]. Received: gamma=2.0",
     f"{TD3} --burn-in 3": "`burn_in` does nothing where `recurrent` is None. Received: burn_in=3",
@@ -87,7 +87,7 @@ REFUSED = {
     "inspect nowhere": "No exported model in nowhere: there is no such directory",
     "plot nowhere": "No run to plot in nowhere: there is no such directory",
 }
-"""Those that are, and ask for what there is not."""
+"""Valid command lines that fail, and the first line of the message."""
 HELPS = [
     "--help",
     "train",

@@ -1,4 +1,4 @@
-"""Scores that can be compared, against numbers computed by hand and by others."""
+"""Scores, compared with numbers computed by hand and by SciPy."""
 
 import numpy as np
 import pytest

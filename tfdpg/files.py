@@ -68,7 +68,7 @@ def writing(path: str | Path, takes: Callable[[], int] = lambda: 0) -> Iterator[
 
 
 def _is(error: Exception, *numbers: int) -> bool:
-    """Return whether an error has one of these errno values; TensorFlow's errors only contain the system's text."""
+    """Return whether an error has one of these errno values. TensorFlow's errors contain only the system's text."""
     return getattr(error, "errno", None) in numbers or any(os.strerror(number) in str(error) for number in numbers)
 
 
@@ -134,10 +134,8 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
 
 def _remove_leftovers(parent: Path) -> None:
     for leftover in parent.glob(f"{SCRATCH}*"):
-        if (
-            leftover.is_symlink() or not leftover.is_dir()
-        ):  # `scratch_directory` did not make it, and opening a named pipe would wait
-            continue
+        if leftover.is_symlink() or not leftover.is_dir():
+            continue  # `scratch_directory` did not make it, and opening a named pipe would wait
         with contextlib.suppress(OSError), _locked(leftover, wait=False) as is_locked:
             if is_locked:
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -148,7 +146,7 @@ def _remove_leftovers(parent: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(directory: Path, wait: bool = True) -> Iterator[bool]:
-    """Lock a directory. Yield False if the file system has no locks, or another process has it and not `wait`."""
+    """Lock a directory. Yield False if the file system has no locks, or another process has this one and not `wait`."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         try:
@@ -313,40 +311,44 @@ def read_manifest(directory: Path, name: str, version: int) -> dict[str, Any]:
     Raises:
         DamagedError: a file is missing or has changed, or the format is not `version`. The message names the file.
     """
-    if not (directory / name).is_file():  # opening a named pipe would wait
-        raise DamagedError(f"{directory / name} is not a regular file")
-    content = (directory / name).read_bytes()
-    problem = None
-    description = None
-    try:
-        description = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        problem = error
-    found = description.get("format", version) if isinstance(description, dict) else version
-    if found != version:
-        origin = ""
-        if isinstance(found, int):
-            origin = f". It was written by {'an older' if found < version else 'a newer'} version"
-        raise DamagedError(f"{directory} has format {found}; this version of tfdpg reads format {version} only{origin}")
-    if content != _with_checksum(content[: -len(_with_checksum(b""))]):
-        raise DamagedError(f"{directory / name} is damaged, or was changed")
-    if not isinstance(description, dict):
-        raise DamagedError(f"{directory / name} cannot be read: {problem}") from problem
+    description = _read_intact(directory / name, version)
     checksums = description.get("files")
     if "format" not in description or not isinstance(checksums, dict):
         raise DamagedError(f"{directory / name} must have format {version} and checksums of its files")
-    _check_files(directory, name, checksums)
-    return description
-
-
-def _check_files(directory: Path, name: str, checksums: Mapping[str, str]) -> None:
-    """Raise `DamagedError` unless all files of a manifest have their checksums."""
     for file, expected in checksums.items():
         path = directory / file
         if not path.is_file() or ".." in Path(file).parts or Path(file).is_absolute():
             raise DamagedError(f"{path} is {'a directory' if path.is_dir() else 'missing'}")
         if _checksum(path) != expected:
             raise DamagedError(f"{path} is damaged, or belongs to another than {directory / name}")
+    return description
+
+
+def _read_intact(manifest: Path, version: int) -> dict[str, Any]:
+    """Return a manifest, after checking its format and its own checksum."""
+    if not manifest.is_file():  # opening a named pipe would wait
+        raise DamagedError(f"{manifest} is not a regular file")
+    content = manifest.read_bytes()
+    description: Any = None
+    problem = None
+    found = version
+    try:
+        description = json.loads(content)
+        found = description.get("format", version)
+    except (ValueError, AttributeError, RecursionError) as error:
+        problem = error
+    if found != version:
+        origin = ""
+        if isinstance(found, int):
+            origin = f". It was written by {'an older' if found < version else 'a newer'} version"
+        raise DamagedError(
+            f"{manifest.parent} has format {found}; this version of tfdpg reads format {version} only{origin}"
+        )
+    if content != _with_checksum(content[: -len(_with_checksum(b""))]):
+        raise DamagedError(f"{manifest} is damaged, or was changed")
+    if problem is not None:
+        raise DamagedError(f"{manifest} cannot be read: {problem}") from problem
+    return description
 
 
 def _checksum(path: Path) -> str:

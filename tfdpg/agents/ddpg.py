@@ -61,7 +61,7 @@ class DDPG(Agent):
         self.bc_weight = options.bc_weight
 
     def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
-        """Minimise (y − Q(s, a))², y = r + γ (1 − d) Q_targ(s', π_targ(s')); maximise Q(s, π(s)); update the targets."""
+        """Minimise (y − Q(s, a))², y = r + γ (1 − d) Q_targ(s', π_targ(s')); maximise Q(s, π(s))."""
         action_t = batch.ask_next(self.pi_target)
         with self.minimize("q1") as step:
             q, q_t = map(flat_values, batch.ask_both(self.q1, batch.action, self.q1_target, action_t))

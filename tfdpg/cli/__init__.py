@@ -78,6 +78,10 @@ FUNCTIONS = {
 REFUSED = {"check": {"env": "`check` takes the environment without a flag: tfdpg check ENV"}}
 
 
+Model = Annotated[Path, tyro.conf.arg(metavar="MODEL")]
+Directory = Annotated[Path, tyro.conf.arg(metavar="DIRECTORY")]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status. Errors and warnings are written to standard error, one per line."""
     try:
@@ -109,7 +113,7 @@ def _short_warnings(show: Callable[..., None]) -> Callable[..., None]:
 
 
 def _run_command_line(argv: Sequence[str] | None) -> int:
-    command, *words = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    command, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if command in ("-h", "--help"):
         print(_usage(USAGE), end="")
         return 0
@@ -123,16 +127,16 @@ def _run_command_line(argv: Sequence[str] | None) -> int:
         return 2
     if "" not in sys.path:
         sys.path.insert(0, "")  # the user's modules are in the working directory, as with `python -m`
-    return _run_command(command, words)
+    return _run_command(command, arguments)
 
 
-def _run_command(command: str, words: list[str]) -> int:
+def _run_command(command: str, arguments: list[str]) -> int:
     """Run a command and return the exit status. Report exceptions on standard error."""
     try:
         if command == "train":
-            return _train(words)
+            return _train(arguments)
         function = pkgutil.resolve_name(FUNCTIONS[command])
-        return parse(deferred_call(function), words, f"tfdpg {command}", REFUSED.get(command, {}))() or 0
+        return parse(deferred_call(function), arguments, f"tfdpg {command}", REFUSED.get(command, {}))() or 0
     except UsageError as error:
         return _report_error(error, str(error), 2)
     except KeyboardInterrupt as error:
@@ -164,30 +168,30 @@ def _usage(text: str) -> str:
     return text.format(agents="|".join(name.lower() for name in AGENTS))
 
 
-def _train(words: list[str]) -> int:
+def _train(arguments: list[str]) -> int:
     from tfdpg.agents import AGENTS
 
     known = [name.lower() for name in AGENTS]
-    if words in (["-h"], ["--help"], []):
+    if arguments in (["-h"], ["--help"], []):
         print(_usage(TRAIN), end="")
         return 0
-    if "--resume" in words[1:]:
+    if "--resume" in arguments[1:]:
         raise UsageError("`--resume RUN` comes first: tfdpg train --resume RUN [--epochs N]")
-    if words[0].lower() not in (*known, "--resume"):
-        meant = did_you_mean(words[0].lower(), known, QUOTED)
+    if arguments[0].lower() not in (*known, "--resume"):
+        meant = did_you_mean(arguments[0].lower(), known, QUOTED)
         agents = f"Agents: {', '.join(known)}. To resume a run: --resume RUN"
-        raise UsageError(f"there is no agent {words[0]!r}.{meant}\n{agents}")
+        raise UsageError(f"there is no agent {arguments[0]!r}.{meant}\n{agents}")
     from tfdpg.cli.training import resume, train
 
-    if words[0] == "--resume":
-        resume(words[1:])
+    if arguments[0] == "--resume":
+        resume(arguments[1:])
     else:
-        train(words[0], words[1:])
+        train(arguments[0], arguments[1:])
     return 0
 
 
 def evaluate(
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|MODEL")],
+    path: Annotated[Path, tyro.conf.arg(metavar="RUN|MODEL")],
     /,
     env: str | None = None,
     episodes: int = 10,
@@ -247,8 +251,8 @@ def evaluate(
 
 
 def export(
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
-    directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIRECTORY")],
+    run: Annotated[Path, tyro.conf.arg(metavar="RUN")],
+    directory: Directory,
     /,
     checkpoint: str = "best",
     signatures: Literal["tf-agents"] | None = None,
@@ -302,8 +306,8 @@ def export(
 
 
 def convert(
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
-    directory: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DIRECTORY")],
+    path: Model,
+    directory: Directory,
     /,
     format: Literal["litert", "onnx", "c"],
     quantize: Literal["int8"] | None = None,
@@ -345,7 +349,7 @@ def convert(
 
 
 def inspect_export(
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    path: Model,
     /,
     trusted: bool = False,
     json: bool = False,
@@ -372,7 +376,7 @@ def inspect_export(
 
 
 def plot(
-    run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")],
+    run_dirs: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN...")],
     /,
     out: Path = Path("curves.png"),
     x: str = "env_steps",

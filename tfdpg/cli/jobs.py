@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
 PROGRAM = (sys.executable, "-m", "tfdpg")
-"""The words that start tfdpg."""
+"""The arguments that start tfdpg."""
 
 
 def run_jobs(commands: Mapping[str, Sequence[str]], max_parallel: int) -> dict[str, int | None]:
@@ -21,7 +21,7 @@ def run_jobs(commands: Mapping[str, Sequence[str]], max_parallel: int) -> dict[s
     to all running commands, and no command starts after that.
 
     Args:
-        commands: the words after `tfdpg` of each command, by its name.
+        commands: the arguments after `tfdpg` of each command, by its name.
         max_parallel: the maximum number of commands that run at the same time.
 
     Returns:
@@ -41,12 +41,12 @@ def run_jobs(commands: Mapping[str, Sequence[str]], max_parallel: int) -> dict[s
             for process in running:
                 process.send_signal(number)
 
-    def run_one(name: str, words: Sequence[str]) -> int | None:
+    def run_one(name: str, arguments: Sequence[str]) -> int | None:
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
         with lock:
             if received:
                 return None
-            process = subprocess.Popen([*PROGRAM, *words], env=environment(max_parallel), **pipes)
+            process = subprocess.Popen([*PROGRAM, *arguments], env=environment(max_parallel), **pipes)
             running.add(process)
         with process, ThreadPoolExecutor(2) as threads:
             copy_lines = functools.partial(_copy_lines, name)

@@ -1,7 +1,7 @@
-"""Parse the words of a command line, and say in one line what is wrong with them.
+"""Parse the arguments of a command line, and say in one line what is wrong with them.
 
-Tyro parses the words and writes the help. Its error messages are made for people and change between versions, so this
-module does not read them: it only uses the exit status, and finds the mistake by parsing each flag alone.
+Tyro parses the arguments and writes the help. The format of its error messages changes between versions, so this module
+does not read them: it only uses the exit status, and finds the mistake by parsing each flag alone.
 """
 
 import contextlib
@@ -25,26 +25,26 @@ class UsageError(Exception):
     """The command line is not valid. The first line of the message says why."""
 
 
-def parse(target: Any, words: Sequence[str], prog: str, refused: Mapping[str, str] = MappingProxyType({})) -> Any:
-    """Parse the words of a command line, as `tyro.cli` does.
+def parse(target: Any, arguments: Sequence[str], prog: str, refused: Mapping[str, str] = MappingProxyType({})) -> Any:
+    """Parse the arguments of a command line, as `tyro.cli` does.
 
     Args:
         target: a dataclass with groups of flags, or a function whose parameters are the flags.
-        words: the words after the command.
+        arguments: the arguments after the command.
         prog: the command, for the help.
         refused: names of flags that the command does not have, and for each the message that says why.
 
     Raises:
-        UsageError: the words are not valid.
+        UsageError: the arguments are not valid.
         SystemExit: the help was printed.
     """
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            return tyro.cli(target, args=words, prog=prog)
+            return tyro.cli(target, args=arguments, prog=prog)
     except SystemExit as end:
         if end.code in (0, None):
             raise
-    raise UsageError(f"{_mistake(target, words, refused)}\n`{prog} --help` lists all flags.")
+    raise UsageError(f"{_mistake(target, arguments, refused)}\n`{prog} --help` lists all flags.")
 
 
 def deferred_call(function: Callable[..., Any]) -> Callable[..., functools.partial[Any]]:
@@ -65,11 +65,11 @@ def _parameters(target: Any) -> list[inspect.Parameter]:
     return [parameter for owner in owners for parameter in inspect.signature(owner).parameters.values()]
 
 
-def _mistake(target: Any, words: Sequence[str], refused: Mapping[str, str]) -> str:
-    """Return what is wrong with words that `target` does not accept."""
+def _mistake(target: Any, arguments: Sequence[str], refused: Mapping[str, str]) -> str:
+    """Return what is wrong with arguments that `target` does not accept."""
     kinds = flags_of(target)
     groups: list[list[str]] = [[]]
-    for word in words:
+    for word in arguments:
         if word.startswith("--"):
             groups.append([])
         groups[-1].append(word)
@@ -84,8 +84,7 @@ def _mistake(target: Any, words: Sequence[str], refused: Mapping[str, str]) -> s
             return refused[flag]
         if flag not in kinds:
             return f"there is no flag --{flag}.{_similar_flag(flag, kinds)}"
-        default = [False] if kinds[flag] is bool else []
-        field: Any = (flag.replace("-", "_"), kinds[flag], *default)
+        field: Any = flag.replace("-", "_"), kinds[flag], *([False] if kinds[flag] is bool else [])
         alone = dataclasses.make_dataclass("Flag", [field])
         try:
             with contextlib.redirect_stderr(io.StringIO()):
@@ -99,7 +98,7 @@ def _mistake(target: Any, words: Sequence[str], refused: Mapping[str, str]) -> s
         is_given = place < len(positional) if is_positional else parameter.name.replace("_", "-") in given
         if parameter.default is parameter.empty and not is_given:
             return _missing(target, parameter)
-    return f"unexpected words: {' '.join(positional[len(_parameters(target)) - len(kinds) :] or words)}"
+    return f"unexpected arguments: {' '.join(positional[len(_parameters(target)) - len(kinds) :] or arguments)}"
 
 
 def _similar_flag(flag: str, known: Iterable[str]) -> str:

@@ -146,12 +146,14 @@ def check_free(directory: Path, overwrite: bool = False) -> None:
 def next_free(parent: Path) -> Iterator[Path]:
     """Make the first of `parent`, `parent-2`, ... that does not exist. Remove it at the end if it is still empty."""
     parent.parent.mkdir(parents=True, exist_ok=True)
+    numbers = itertools.count(2)
     directory = parent
-    for number in itertools.count(1):
-        directory = parent if number == 1 else parent.with_name(f"{parent.name}-{number}")
-        with contextlib.suppress(FileExistsError):
+    while True:
+        try:
             directory.mkdir()
             break
+        except FileExistsError:
+            directory = parent.with_name(f"{parent.name}-{next(numbers)}")
     try:
         yield directory
     finally:

@@ -40,18 +40,18 @@ class TrainingJob(NamedTuple):
         name: the name of the run in the output of several runs.
         directory: the run directory.
         config: the configuration.
-        words: the words after `tfdpg` that train only this run.
+        arguments: the arguments after `tfdpg` that train only this run.
     """
 
     name: str
     directory: Path
     config: RunConfig
-    words: list[str]
+    arguments: list[str]
 
 
-def train(agent: str, words: Sequence[str]) -> None:
+def train(agent: str, arguments: Sequence[str]) -> None:
     """Train one run for each seed."""
-    flags, configs = parse_training_flags(agent, words)
+    flags, configs = parse_training_flags(agent, arguments)
     make(flags.env, **configs[0].env_kwargs).close()
     default = paths.parent_of(agent, flags.env)
     is_auto = flags.run_dir == Path("auto")
@@ -61,21 +61,21 @@ def train(agent: str, words: Sequence[str]) -> None:
         for config in configs:
             directory = parent / f"seed-{config.seed}"
             paths.check_free(directory, flags.overwrite)
-            alone = ["train", agent, *words, "--run-dir", str(parent), "--jobs", "1", "--seeds", str(config.seed)]
+            alone = ["train", agent, *arguments, "--run-dir", str(parent), "--jobs", "1", "--seeds", str(config.seed)]
             jobs.append(TrainingJob(directory.name, directory, config, alone))
         _train_all(jobs, parent, flags.jobs, lambda runs, job: runs.start(job.directory, job.config, flags.overwrite))
 
 
-def parse_training_flags(agent: str, words: Sequence[str]) -> tuple[RunFlags, list[RunConfig]]:
-    """Parse the words after `tfdpg train AGENT`. Return the flags, and the configuration of the run of each seed."""
+def parse_training_flags(agent: str, arguments: Sequence[str]) -> tuple[RunFlags, list[RunConfig]]:
+    """Parse the arguments after `tfdpg train AGENT`. Return the flags, and the configuration of each run."""
     prog = f"tfdpg train {agent}"
-    values = _values(parse(training_flags(agent), words, prog))
+    values = _values(parse(training_flags(agent), arguments, prog))
     if values["recipe"] is not None:
         recipe = RECIPES[values["recipe"]]
         if foreign := sorted(set(recipe) - {option.name for option in options_of(OPTIONS[agent.upper()])}):
             name = f"{values['recipe']} is not for {agent.upper()}"
             raise UsageError(f"--recipe {name}, which has no option {foreign[0]!r}.")
-        values = _values(parse(training_flags(agent, recipe), words, prog))
+        values = _values(parse(training_flags(agent, recipe), arguments, prog))
     flags = RunFlags(**{option.name: values.pop(option.name) for option in options_of(RunFlags)})
     distribution = {option.name: values.pop(option.name) for option in options_of(Distribution)}
     if distribution["actors"] is None:
@@ -97,38 +97,40 @@ def _values(flags: Any) -> dict[str, Any]:
     return {name: value for group in vars(flags).values() for name, value in vars(group).items()}
 
 
-def resume(words: Sequence[str]) -> None:
+def resume(arguments: Sequence[str]) -> None:
     """Resume a run, or all runs in a directory."""
-    if not words or words[0].startswith("-"):
-        if {"-h", "--help"} & set(words):
-            parse(resume_flags(None), words, "tfdpg train --resume RUN")
+    if not arguments or arguments[0].startswith("-"):
+        if {"-h", "--help"} & set(arguments):
+            parse(resume_flags(None), arguments, "tfdpg train --resume RUN")
         raise UsageError("`--resume` takes a run, or a directory of runs: tfdpg train --resume RUN [--epochs N]")
-    path = Path(words[0])
+    path = Path(arguments[0])
     jobs = []
     values = {}
     for directory in paths.runs_at(path):
-        job, values = _resumed_job(path, directory, words[1:])
+        job, values = _resumed_job(path, directory, arguments[1:])
         jobs.append(job)
     trusted = values["trusted"]
     _train_all(jobs, path, values["jobs"], lambda runs, job: runs.resume(job.directory, job.config, trusted))
 
 
-def _resumed_job(path: Path, directory: Path, words: Sequence[str]) -> tuple[TrainingJob, dict[str, Any]]:
+def _resumed_job(path: Path, directory: Path, arguments: Sequence[str]) -> tuple[TrainingJob, dict[str, Any]]:
     """Return a run to resume, and the values of the flags."""
-    saved = read_config(directory, trusted="--trusted" in words)
+    saved = read_config(directory, trusted="--trusted" in arguments)
     run_lock.check(directory)
     options = resume_flags(saved)
     fixed = flags_of(training_flags(saved.agent)).keys() - flags_of(options)
     refused = {flag: f"--{flag} cannot change: a run keeps what it was started with." for flag in fixed}
     refused["overwrite"] = "--overwrite is for new runs: a resumed run is not replaced."
-    values = _values(parse(options, words, f"tfdpg train --resume {path}", refused))
+    values = _values(parse(options, arguments, f"tfdpg train --resume {path}", refused))
     before = current_options(saved)
     changes = {name: values[name] for name in values if name in before and values[name] != before[name]}
     own = {option.name: changes.pop(option.name) for option in options_of(Run) if option.name in changes}
     config = dataclasses.replace(saved, options=saved.options | changes, **own)
 
     name = directory.relative_to(path).as_posix() if directory != path else directory.name
-    return TrainingJob(name, directory, config, ["train", "--resume", str(directory), *words, "--jobs", "1"]), values
+    return TrainingJob(
+        name, directory, config, ["train", "--resume", str(directory), *arguments, "--jobs", "1"]
+    ), values
 
 
 def _train_all(
@@ -151,7 +153,7 @@ def _train_all(
     failed = {}
     if max_parallel > 1:
         try:
-            statuses = run_jobs({job.name: job.words for job in jobs}, max_parallel)
+            statuses = run_jobs({job.name: job.arguments for job in jobs}, max_parallel)
         except (KeyboardInterrupt, SystemExit) as end:
             config = max((job.config for job in jobs), key=lambda config: len(config.external_references))
             end.add_note(f"Resume all runs with: {resume_command(parent, config, '--jobs', str(max_parallel))}")
