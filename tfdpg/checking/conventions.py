@@ -11,15 +11,14 @@ from gymnasium.utils import env_checker, passive_env_checker
 
 from tfdpg.findings import Finding, malformed, malformed_reset, malformed_step
 
-COVERED_BY_RANDOM_STEPS = (
+IGNORED = (
     "is not within the observation space",
     "observation keys is not same",
     "is a NaN value",
     "is an inf value",
+    "Casting input x to numpy array",
 )
-"""Problems that Gymnasium reports for the first step, and `take_random_steps` for every step."""
-AGAIN = "Casting input x to numpy array"
-"""Gymnasium reports this in addition to the type that it expects."""
+"""Messages about the observation of the first step, which `take_random_steps` checks for all steps."""
 
 REMEDIES = {
     "numpy array dtype": "Cast it to the dtype of its space, or declare the space with this dtype.",
@@ -60,20 +59,19 @@ def conventions(env: gym.Env, seed: int) -> Iterator[Finding]:
         lambda: passive_env_checker.env_step_passive_checker(env, env.action_space.sample()),
         lambda: env_checker.check_returned_data_not_reused(env, seed),
     ]
-    messages: dict[str, None] = {}
+    messages = []
     for check in checks:
-        with warnings.catch_warnings(record=True) as caught:
+        with warnings.catch_warnings(record=True) as caught, contextlib.suppress(gym.error.Error):
             warnings.simplefilter("always")
-            with contextlib.suppress(gym.error.Error):
-                try:
-                    check()
-                except (AssertionError, TypeError) as error:
-                    messages[str(error)] = None
-        messages |= {str(warning.message): None for warning in caught if "WARN: " in str(warning.message)}
+            try:
+                check()
+            except (AssertionError, TypeError) as error:
+                messages.append(str(error))
+        messages += [message for warning in caught if "WARN: " in (message := str(warning.message))]
     for message in dict.fromkeys(map(_first_sentence, messages)):
-        if not any(part in message for part in (*COVERED_BY_RANDOM_STEPS, AGAIN)):
-            remedy = next((REMEDIES[part] for part in REMEDIES if part in message), None)
-            yield Finding(message, remedy or "See gymnasium.utils.env_checker.check_env, which reports this.")
+        if not any(part in message for part in IGNORED):
+            remedies = [remedy for part, remedy in REMEDIES.items() if part in message]
+            yield Finding(message, remedies[0] if remedies else "See gymnasium.utils.env_checker.check_env.")
 
 
 def plain(message: str) -> str:

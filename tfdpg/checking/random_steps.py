@@ -16,7 +16,7 @@ from tfdpg.checking.report import Fact, number
 from tfdpg.checking.spaces import SOME_ACTIONS
 from tfdpg.findings import Finding, outside, wrappers_of
 from tfdpg.spec import Packed, Spec
-from tfdpg.training.environment.finite import NO_REWARD, check_finite
+from tfdpg.training.environment.finite import NO_REWARD, check_finite, entry_name
 from tfdpg.training.environment.step_parsing import API, batched
 
 SECONDS = 10.0
@@ -58,7 +58,7 @@ class Observations:
 
         Args:
             observation: the observation.
-            when: the time at which the environment returned it, for the finding.
+            when: the step or reset that returned it, for the finding: "step 3".
         """
         if self._spec is None:
             return ()
@@ -66,7 +66,7 @@ class Observations:
             packed = self._spec.pack(batched(self._spec, observation))
         except ValueError as error:
             what = " ".join(str(error).removesuffix(API).split()).rstrip(".")
-            remedy = f"Correct the space, or the observation that is returned {when}."
+            remedy = f"Correct the space, or the observation that is returned at {when}."
             self._found.setdefault("form", Finding(f"{what}.", remedy))
             return ()
         try:
@@ -100,14 +100,14 @@ class Observations:
             if found := outside(leaf.space, np.concatenate([low[name], high[name]]), name):
                 yield found
             elif len(leaf.shape) < 3:
-                mean = self._statistics.mean[columns].reshape(1, *leaf.shape)
-                variance = self._statistics.variance[columns].reshape(1, *leaf.shape)
-                size = np.sqrt(mean**2 + variance)
-                for index in map(tuple, np.argwhere(size > LARGE_FEATURE).tolist()):
-                    title = f"{name}[{', '.join(map(str, index[1:]))}]" if leaf.shape else name
-                    scale = f"offset {number(mean[index])}, scale {number(np.sqrt(variance[index]))}"
-                    span = f"{number(low[name][index])} to {number(high[name][index])}"
-                    large.append((size[index], f"{title} ({scale}, {span})"))
+                mean = self._statistics.mean[columns]
+                deviation = np.sqrt(self._statistics.variance[columns])
+                size = np.hypot(mean, deviation)
+                for i in np.flatnonzero(size > LARGE_FEATURE).tolist():
+                    column = leaf.columns.start + i
+                    span = f"{number(self._low[0][0, column])} to {number(self._high[0][0, column])}"
+                    scale = f"offset {number(mean[i])}, scale {number(deviation[i])}, {span}"
+                    large.append((size[i], f"{entry_name(self._spec, column)} ({scale})"))
         if large:
             texts = [text for _, text in sorted(large, key=lambda entry: -entry[0])]
             others = f" and {len(texts) - MAX_SHOWN} more" if len(texts) > MAX_SHOWN else ""
@@ -138,7 +138,7 @@ def take_random_steps(
     terminations = 0
     has_mistaken_limit = False
     episode_start = 0
-    observations.add(single_env.reset(seed=seed)[0], "after a reset")
+    observations.add(single_env.reset(seed=seed)[0], "a reset")
     until = time.perf_counter() + SECONDS
     while len(rewards) < steps and time.perf_counter() < until:
         action = actions.sample()
@@ -146,7 +146,7 @@ def take_random_steps(
         observation, reward, terminated, truncated, info = single_env.step(action)
         seconds.append(time.perf_counter() - started)
         rewards.append(float(np.asarray(reward).item()))
-        observations.add(observation, f"at step {len(rewards)}")
+        observations.add(observation, f"step {len(rewards)}")
         if terminated or truncated:
             lengths.append(len(rewards) - episode_start)
             terminations += bool(terminated)
@@ -155,7 +155,7 @@ def take_random_steps(
             started = time.perf_counter()
             observation, _ = single_env.reset(seed=seed + len(lengths))
             seconds[-1] += time.perf_counter() - started
-            observations.add(observation, "after a reset")
+            observations.add(observation, "a reset")
     yield from observations.report()
     yield from _report_rewards(np.array(rewards))
     if lengths:
@@ -194,10 +194,10 @@ def _episode(env: gym.Env, observations: Observations, seed: int, actions_seed: 
     actions = copy.deepcopy(env.action_space)
     actions.seed(actions_seed)
     observation, _ = env.reset(seed=seed)
-    numbers = [part.flatten() for part in observations.pack(observation, "after a reset")]
+    numbers = [part.flatten() for part in observations.pack(observation, "a reset")]
     for _ in range(SEED_STEPS):
         observation, reward, terminated, truncated, _ = env.step(actions.sample())
-        numbers += [part.flatten() for part in (*observations.pack(observation, "by `step`"), np.asarray(reward))]
+        numbers += [part.flatten() for part in (*observations.pack(observation, "a step"), np.asarray(reward))]
         if terminated or truncated:
             break
     return np.concatenate(numbers).astype(np.float64)

@@ -6,6 +6,7 @@ import numpy as np
 
 from tfdpg.arguments import warn
 from tfdpg.training.environment.env_runner import EnvRunner
+from tfdpg.training.environment.finite import entry_name
 from tfdpg.training.options import FitOptions
 
 OBSERVATIONS = 100
@@ -155,21 +156,20 @@ def badly_scaled(agent: Any) -> tuple[str, float, float] | None:
         Its name, such as `x[3]`, its mean and its standard deviation; None if no feature is above `LARGE_FEATURE`, or
         the replay buffer is empty.
     """
+    spec = agent.spec
     replay = agent.replay
-    if not replay.size:
+    if not replay.size or "float32" not in spec.groups:
         return None
     slots = np.linspace(0, replay.size - 1, OBSERVATIONS).astype(np.int64)
-    worst = LARGE_FEATURE
-    found = None
-    for name, values in agent.spec.unpack(replay.observation(slots)).items():
-        sizes = np.sqrt(np.mean(np.square(values, dtype=np.float64), axis=0))
-        if values.dtype.kind == "f" and sizes.size and sizes.max() > worst:
-            worst = sizes.max()
-            entry = np.unravel_index(sizes.argmax(), sizes.shape)
-            feature = values[:, *entry].astype(np.float64)
-            index = f"[{', '.join(map(str, entry))}]" if entry else ""
-            found = f"{name}{index}", float(feature.mean()), float(feature.std())
-    return found
+    values = replay.observation(slots)[0].astype(np.float64)
+    for leaf in spec.leaves:
+        if leaf.dtype == "int32":  # networks see a one-hot encoding
+            values[:, leaf.columns] = 0
+    sizes = np.sqrt(np.mean(values**2, axis=0))
+    if not (sizes > LARGE_FEATURE).any():
+        return None
+    column = int(sizes.argmax())
+    return entry_name(spec, column), float(values[:, column].mean()), float(values[:, column].std())
 
 
 def pluralize(number: int, unit: str = "step") -> str:
