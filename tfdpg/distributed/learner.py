@@ -1,5 +1,6 @@
 """The learner: sends requests to the workers, stores their steps, and makes the updates that these have earned."""
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
@@ -53,7 +54,7 @@ def train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOpti
                     for env_index, behaviour in enumerate(worker_policies(agent, options, actor))
                 ]
                 with WorkerPool(workers, options.chunk, liveness) as worker_pool:
-                    epochs = _EpochRunner(agent, options, store, worker_pool, weights, training, interrupted)
+                    epochs = _EpochRunner(agent, options, store, worker_pool, weights, training.callbacks, interrupted)
                     try:
                         training.run(interrupted, options.initial_epoch, epochs.run)
                     finally:
@@ -62,26 +63,21 @@ def train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOpti
     return training.history
 
 
+@dataclasses.dataclass
 class _EpochRunner:
     """Runs the epochs of one call of `fit`."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        options: DistributedFitOptions,
-        store: LocalReplay | ShardedReplay,
-        worker_pool: WorkerPool,
-        weights: Callable[[], Any],
-        training: TrainingRun,
-        interrupted: Interrupt,
-    ):
-        self._agent = agent
-        self._options = options
-        self._store = store
-        self._worker_pool = worker_pool
-        self._weights = weights
-        self._callbacks = training.callbacks
-        self._interrupted = interrupted
+    agent: Agent
+    options: DistributedFitOptions
+    store: LocalReplay | ShardedReplay
+    worker_pool: WorkerPool
+    weights: Callable[[], Any]
+    callbacks: keras.callbacks.CallbackList
+    interrupted: Interrupt
+
+    def __post_init__(self) -> None:
+        agent = self.agent
+        options = self.options
         slack = options.tolerance * agent.schedule.update_after
         ahead = 0.0
         self._rate: float | None = None  # updates per step; None follows the agent's schedule
@@ -94,27 +90,27 @@ class _EpochRunner:
         self._version = 0
         self._sent_at_update = agent.updates
         self._updates_by_version = [agent.updates]
-        self._reference = ray.put(weights())
+        self._reference = ray.put(self.weights())
 
     def run(self, epoch: int) -> dict[str, float]:
         """Train until the environment steps of an epoch have arrived; return its logs."""
-        agent = self._agent
-        schedule = self._agent.schedule
-        steps = self._options.steps_per_epoch
-        schedule.plan((self._options.epochs - epoch) * steps)
+        agent = self.agent
+        schedule = self.agent.schedule
+        steps = self.options.steps_per_epoch
+        schedule.plan((self.options.epochs - epoch) * steps)
         agent.epoch_metrics.reset()
         first = schedule.env_steps
         updates = agent.updates
         began = time.perf_counter()
         episodes: list[Episode] = []
         while schedule.env_steps - first < steps and not self._should_stop:
-            self._callbacks.on_train_batch_begin(min(schedule.env_steps - first, steps - 1))
+            self.callbacks.on_train_batch_begin(min(schedule.env_steps - first, steps - 1))
             finished = self._collect()
             episodes += finished
             logs = self._learn(self._due) | {"env_steps": schedule.env_steps}
             if finished:
                 logs["return"] = float(np.mean([episode.episode_return for episode in finished]))
-            self._callbacks.on_train_batch_end(max(0, min(schedule.env_steps - first, steps) - 1), logs)
+            self.callbacks.on_train_batch_end(max(0, min(schedule.env_steps - first, steps) - 1), logs)
         while self._learn(self._rate_limiter.owed) and not self._should_stop:
             pass
         seconds = time.perf_counter() - began
@@ -125,44 +121,44 @@ class _EpochRunner:
                 "env_steps": schedule.env_steps,
                 "steps_per_second": (schedule.env_steps - first) / seconds,
                 "updates_per_second": (agent.updates - updates) / seconds,
-                "worker_restarts": self._worker_pool.restarts,
+                "worker_restarts": self.worker_pool.restarts,
             }
         )
 
     @property
     def _due(self) -> int:
         """The updates to make now; 0 while the agent defers them."""
-        return 0 if self._agent.defers_updates else self._rate_limiter.due
+        return 0 if self.agent.defers_updates else self._rate_limiter.due
 
     @property
     def _should_stop(self) -> bool:
-        return self._agent.stop_training or self._interrupted.is_set()
+        return self.agent.stop_training or self.interrupted.is_set()
 
     def _collect(self) -> list[Episode]:
         """Wait until steps arrive, updates are due, or a signal is received. Return the episodes that ended."""
         while True:
             self._send_requests()
-            replies = self._worker_pool.collect_replies(0.0 if self._due else MAX_WAIT)
+            replies = self.worker_pool.collect_replies(0.0 if self._due else MAX_WAIT)
             finished = [episode for env_index, reply in replies for episode in self._receive(env_index, reply)]
-            if replies or self._due or self._interrupted.is_set():
+            if replies or self._due or self.interrupted.is_set():
                 self._send_requests()
                 return finished
 
     def _send_requests(self) -> None:
         """Send requests to the workers, with the newest weights, unless they are too far ahead of the learner."""
-        if not (self._rate_limiter.may_collect or self._agent.defers_updates):
+        if not (self._rate_limiter.may_collect or self.agent.defers_updates):
             return
-        if self._agent.updates - self._sent_at_update >= self._options.variable_update_period:
+        if self.agent.updates - self._sent_at_update >= self.options.variable_update_period:
             self._version += 1
-            self._sent_at_update = self._agent.updates
-            self._updates_by_version.append(self._agent.updates)
-            self._reference = ray.put(self._weights())
-        self._worker_pool.send_requests(self._reference, self._version, self._next_request)
+            self._sent_at_update = self.agent.updates
+            self._updates_by_version.append(self.agent.updates)
+            self._reference = ray.put(self.weights())
+        self.worker_pool.send_requests(self._reference, self._version, self._next_request)
 
     def _next_request(self, env_index: int) -> RolloutRequest:
-        agent = self._agent
-        steps = self._options.chunk
-        requested = agent.schedule.env_steps + self._worker_pool.in_flight
+        agent = self.agent
+        steps = self.options.chunk
+        requested = agent.schedule.env_steps + self.worker_pool.in_flight
         random_steps = min(max(agent.schedule.start_steps - requested, 0), steps)
         agent.collector.ensure_env_index(env_index)
         factor = agent.behaviour.exploration.factor(agent.schedule.env_steps)
@@ -170,8 +166,8 @@ class _EpochRunner:
 
     def _receive(self, env_index: int, reply: Any) -> list[Episode]:
         """Store and count the steps of a reply, and return the episodes that ended."""
-        agent = self._agent
-        ended = self._store.receive(env_index, reply)
+        agent = self.agent
+        ended = self.store.receive(env_index, reply)
         agent.collector.set_episodes_begun(env_index, reply.summary.episodes)
         if self._rate is None:
             earned = scheduled_updates(agent.schedule, agent.minibatch_builder.sampler, ended)
@@ -185,8 +181,8 @@ class _EpochRunner:
 
     def _learn(self, due: int) -> dict[str, float]:
         """Make a limited number of the updates that are due, so that steps that arrive meanwhile are soon stored."""
-        updates = 0 if self._agent.defers_updates else self._store.ready(min(due, LARGEST_CHUNK))
+        updates = 0 if self.agent.defers_updates else self.store.ready(min(due, LARGEST_CHUNK))
         if not updates:
             return {}
         self._rate_limiter.spend(updates)
-        return self._agent.learn(updates=updates)
+        return self.agent.learn(updates=updates)

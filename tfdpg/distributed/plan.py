@@ -1,5 +1,6 @@
 """Checks before distributed training starts, and the policies that its workers act with."""
 
+import dataclasses
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -90,25 +91,22 @@ def worker_policies(agent: "Agent", options: Distribution, actor: ForwardPass) -
     ]
 
 
+@dataclasses.dataclass
 class CompiledPolicy:
     """A Keras policy that is sent as JSON. A worker builds and compiles it at the first `load`.
 
-    Args:
+    Attributes:
         spec: the agent's spaces.
         structure: the result of `keras.Model.to_json`, which contains no weights.
         recurrent_width: the width of the recurrent inputs of one observation (see `tfdpg.acting.RecurrentSpec`).
         classes: the custom classes of the model, by their registered names.
-
-    Attributes:
-        classes: the custom classes.
     """
 
-    def __init__(self, spec: Spec, structure: str, recurrent_width: int, classes: Mapping[str, Any]):
-        self._spec = spec
-        self._structure = structure
-        self._recurrent_width = recurrent_width
-        self.classes = classes
-        self._network: Any = None
+    spec: Spec
+    structure: str
+    recurrent_width: int
+    classes: Mapping[str, Any]
+    _network: Any = None
 
     def load(self, weights: Sequence[np.ndarray]) -> None:
         """Load weights in the order of `keras.Model.get_weights`."""
@@ -118,8 +116,8 @@ class CompiledPolicy:
             from tfdpg.networks.actor import compiled_actor  # the package registers its layers
 
             with keras.saving.custom_object_scope(self.classes):
-                self._network = keras.models.model_from_json(self._structure)
-            self._act = compiled_actor(self._spec, self._network, recurrent_width=self._recurrent_width)
+                self._network = keras.models.model_from_json(self.structure)
+            self._act = compiled_actor(self.spec, self._network, recurrent_width=self.recurrent_width)
         self._network.set_weights(weights)
 
     def __call__(self, packed: Packed) -> np.ndarray:
