@@ -7,6 +7,7 @@ import subprocess
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from gymnasium import spaces
 
 import tfdpg
@@ -313,6 +314,12 @@ def test_a_custom_policy_has_no_header(tmp_path):
     with pytest.raises(ExportError, match="cannot be exported to C, because it is not"):
         agent.export(tmp_path / "model", format="c")
     assert not (tmp_path / "model").exists()
+
+
+def test_the_conversion_does_not_load_the_saved_model_in_python(plain, monkeypatch, tmp_path):
+    monkeypatch.setattr(tf.saved_model, "load", None)  # calling it fails
+    assert (KINDS["plain"]().export(tmp_path / "agent", format="c") / "policy.h").exists()
+    assert (convert(plain, tmp_path / "model", "c") / "policy.h").exists()
 
 
 def test_without_a_compiler_there_is_no_header(plain, monkeypatch, tmp_path):

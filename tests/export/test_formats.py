@@ -190,7 +190,7 @@ def test_a_saved_model_is_converted_without_its_agent(agent, version, format, tm
 
 
 def test_invalid_targets_and_options_are_refused_and_nothing_is_lost(agent, version, tmp_path, monkeypatch):
-    held = {version.parent: r"which holds the versions \[1\] of a SavedModel", tmp_path: "which holds precious"}
+    held = {version.parent: r"which contains the versions \[1\] of a SavedModel", tmp_path: "which contains precious"}
     (tmp_path / "precious").write_text("text")
     for directory, message in held.items():
         for write in (agent.export, lambda *args, **options: export.convert(version, *args, **options)):

@@ -55,8 +55,7 @@ def tensor_from_bytes(content: bytes) -> Any:
     Raises:
         google.protobuf.message.DecodeError: the content is not a `TensorProto`.
     """
-    import tensorflow as tf
-
+    tf: Any = importlib.import_module("tensorflow")
     protos: Any = importlib.import_module("tensorflow.core.framework.tensor_pb2")
     return tf.make_ndarray(protos.TensorProto.FromString(content))
 

@@ -77,7 +77,7 @@ def signature_facts(function: Any, spec: Spec, recurrent_spec: RecurrentSpec | N
             about = {
                 "name": name,
                 "dtype": tensors[name].dtype.name,
-                "shape": _shape(tensors[name].shape, over_time),
+                "shape": _shape(tensors[name].shape, over_time and name != "levels"),
             }
             if name in parts:
                 about["unit"] = "state"
