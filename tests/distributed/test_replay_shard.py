@@ -76,9 +76,9 @@ def test_rows_whose_steps_are_not_counted_are_left_out():
     for counted in ({}, {0: 3}, {0: 8, 1: 3}, {0: 8, 1: 12}, {0: 12, 1: 12}):
         buffer = ReplayBuffer(SPEC, 100)
         buffer.append(one.rows(ack.process_id, counted)[0])
-        acted = np.flatnonzero(buffer.successor[: buffer.size] != NONE)
-        assert len(acted) == sum(counted.values())
-        np.testing.assert_array_equal(buffer.rows[buffer.successor[acted], 1], buffer.rows[acted, 1] + 1)
+        stored = buffer.transitions()
+        assert len(buffer) == sum(counted.values())
+        np.testing.assert_array_equal(stored["next_observation"][:, 1], stored["observation"][:, 1] + 1)
     assert transitions(one.rows(ack.process_id + 1, {0: 12, 1: 12})[0]) == 0  # they were counted of another process
 
 
@@ -114,9 +114,9 @@ def test_errors_of_overwritten_rows_are_ignored():
     one.store(0, first.rollout(None, 0, RolloutRequest(12, 0, 1, 0)))
     sampled = one.sample(0, 1)
     one.store(0, first.rollout(None, 0, RolloutRequest(16, 0, 1, 0)))
-    before = one._minibatch_builder.sampler._max_priority
+    before = one._minibatch_builder.sampler.state()["largest_priority"]
     one.update_priorities(sampled.sample_id, np.full((1, 6), 1e6))
-    assert one._minibatch_builder.sampler._max_priority == before
+    assert one._minibatch_builder.sampler.state()["largest_priority"] == before
 
 
 def test_sequences_are_drawn_from_shards_and_errors_of_their_steps_come_back():
@@ -136,8 +136,9 @@ def test_sequences_are_drawn_from_shards_and_errors_of_their_steps_come_back():
     one.store(0, first.rollout(None, 0, RolloutRequest(8, 0, 1, 0)))  # some of the rows are overwritten meanwhile
     one.update_priorities(sampled.sample_id, np.where(weights > 0, 5.0, np.nan).reshape(4, 18))
     sampler = one._minibatch_builder.sampler
-    assert sampler._max_priority == pytest.approx(5.0) and np.isfinite(sampler._priorities).all()
-    rows = one._sampled_rows == {} and np.unique(sampler._priorities[sampler._priorities > 0])
+    state = sampler.state()
+    assert state["largest_priority"] == pytest.approx(5.0) and np.isfinite(state["priorities"]).all()
+    rows = one._sampled_rows == {} and np.unique(state["priorities"][state["priorities"] > 0])
     np.testing.assert_allclose(rows, [1.0, 5.0], rtol=1e-5)
 
 
@@ -151,18 +152,16 @@ def test_a_replay_is_split_and_put_together_again(parts, rng):
     whole = ReplayBuffer(SPEC, 50, has_predecessors=True)
     for part in split_buffer(buffer, parts):
         whole.append(part)
-    before = previous_rows(whole, np.arange(whole.size))
-    acted = np.flatnonzero(whole.successor[: whole.size] != NONE)
-    np.testing.assert_array_equal(before[whole.successor[acted]], acted)
-    assert np.count_nonzero(before != NONE) == len(acted)
+    assert np.count_nonzero(previous_rows(whole, np.arange(whole.size)) != NONE) == len(whole)
     assert whole.added == buffer.size
     kept, before = (set(pairs(one)) for one in (whole, buffer))
     assert kept <= before and len(before) - len(kept) <= 2 * (parts - 1)
 
 
 def pairs(buffer):
-    for slot in np.flatnonzero(buffer.successor[: buffer.size] != NONE):
-        yield tuple(np.concatenate([buffer.rows[slot], buffer.rows[buffer.successor[slot], :2]]).tolist())
+    stored = buffer.transitions()
+    parts = stored["observation"], stored["action"], stored["reward"][:, None], stored["next_observation"]
+    yield from map(tuple, np.concatenate(parts, axis=1).tolist())
 
 
 def test_images_are_split_too():
