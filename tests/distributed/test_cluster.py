@@ -19,7 +19,6 @@ from tests.distributed.environments import ReportingCounter, read_reports
 from tests.environments import Counter
 from tfdpg import distributed, export
 from tfdpg.distributed import liveness, worker_pool
-from tfdpg.replay.buffer import NONE
 from tfdpg.training.callbacks import read_step_file
 from tfdpg.training.interrupt import Interrupt
 
@@ -97,8 +96,9 @@ def test_training_survives(cluster, tmp_path):
     logs = history.history
     assert len(failures.steps) == 4 and (np.diff(failures.steps) > 0).all()
     assert logs["worker_restarts"][-1] == 2 and logs["return"][-1] == 15
-    assert agent.env_steps == (agent.replay.successor[: agent.replay.added] != NONE).sum() == logs["env_steps"][-1]
-    assert (agent.replay.rows[: agent.replay.added, 1] == 0).sum() + agent.env_steps == agent.replay.added
+    assert agent.env_steps == len(agent.replay) == logs["env_steps"][-1]
+    (observations,) = agent.replay.observation(np.arange(agent.replay.added))
+    assert (observations[:, 1] == 0).sum() + agent.env_steps == agent.replay.added
 
 
 @pytest.mark.slow

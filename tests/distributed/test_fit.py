@@ -20,7 +20,6 @@ from tfdpg import distributed
 from tfdpg.distributed.options import Distribution
 from tfdpg.distributed.plan import environment_maker, worker_policies
 from tfdpg.exploration import OrnsteinUhlenbeck
-from tfdpg.replay.buffer import NONE
 from tfdpg.training.callbacks import Checkpoint
 
 pytestmark = brief
@@ -29,7 +28,7 @@ SHORT = {"epochs": 2, "steps_per_epoch": 60, "actors": 2, "chunk": 10, "verbose"
 
 
 def transitions(agent):
-    return int((agent.replay.successor[: agent.replay.size] != NONE).sum())
+    return len(agent.replay)
 
 
 def test_an_agent_without_noise_is_refused():
@@ -60,8 +59,8 @@ def test_every_agent_trains(local_ray, name, tmp_path):
     assert loaded.collector.episodes.tolist() == agent.collector.episodes.tolist()
     again = distributed.fit(loaded, counter, **SHORT | {"epochs": 3, "initial_epoch": 2})
     assert again.epoch == [2] and loaded.env_steps == transitions(loaded) > agent.env_steps
-    observations = loaded.replay.rows[: loaded.replay.size, 1]
-    assert set(observations) == {0, 1, 2, 3, 4, 5}
+    (observations,) = loaded.replay.observation(np.arange(loaded.replay.size))
+    assert set(observations[:, 1]) == {0, 1, 2, 3, 4, 5}
     loaded.fit(Counter(), epochs=1, steps_per_epoch=10, verbose=0)
 
 
@@ -111,9 +110,9 @@ def test_a_keras_policy_acts_in_workers_too(local_ray):
     one = agent()
     quiet = {"noise_levels": (0.0,), "actors": 1, "epochs": 1, "samples_per_insert": 0}
     distributed.fit(one, counter, **SHORT | quiet, worker_backend="tensorflow")
-    rows = np.flatnonzero(one.replay.successor[: one.replay.size] != NONE)
-    expected = one.predict(one.replay.rows[rows, :2])
-    np.testing.assert_allclose(one.replay.rows[rows, 2:3], expected, atol=1e-5)
+    stored = one.replay.transitions()
+    expected = one.predict(stored["observation"])
+    np.testing.assert_allclose(stored["action"], expected, atol=1e-5)
     assert len(np.unique(expected)) > 3 and one.updates == 0
 
 
@@ -122,8 +121,8 @@ def test_new_weights_reach_the_workers(local_ray):
     agent = tfdpg.TD3(Counter(), **SMALL | {"start_steps": 0, "normalize_observations": True, "pi_lr": 0.01})
     options = SHORT | {"actors": 1, "noise_levels": (0.0,), "variable_update_period": 1, "epochs": 1}
     distributed.fit(agent, counter, **options)
-    first_steps = np.flatnonzero((agent.replay.rows[:, 1] == 0) & (agent.replay.successor != NONE))[:20]
-    assert len(np.unique(agent.replay.rows[first_steps, 2])) > 3
+    stored = agent.replay.transitions()
+    assert len(np.unique(stored["action"][stored["observation"][:, 1] == 0][:20])) > 3
 
 
 def shaped(reward, step, steps):
@@ -134,10 +133,10 @@ def shaped(reward, step, steps):
 def test_the_learner_shapes_rewards_and_feeds_recorders(local_ray, tmp_path):
     agent = tfdpg.TD3(Counter(), **SMALL, reward_shaper=shaped, recorders=[tmp_path / "recorded"])
     history = distributed.fit(agent, counter, **SHORT | {"epochs": 1})
-    rows = np.flatnonzero(agent.replay.successor[: agent.replay.size] != NONE)
-    assert agent.replay.rows[rows, -1].min() == 101 and history.history["return"] == [15.0]
+    rewards = agent.replay.transitions()["reward"]
+    assert rewards.min() == 101 and history.history["return"] == [15.0]
     with np.load(tmp_path / "recorded/000000.npz") as file:
-        assert sorted(file["rewards"]) == sorted(agent.replay.rows[rows, -1]) and file["truncations"].sum() >= 10
+        assert sorted(file["rewards"]) == sorted(rewards) and file["truncations"].sum() >= 10
 
 
 @pytest.mark.slow
@@ -175,7 +174,8 @@ def test_a_killed_worker_comes_back_and_every_step_counts_once(local_ray, tmp_pa
     history = distributed.fit(agent, make_env, **options, callbacks=[killer]).history
     assert killer.killed and history["worker_restarts"][-1] == 1
     assert agent.env_steps == transitions(agent) == history["env_steps"][-1]
-    firsts = (agent.replay.rows[: agent.replay.size, 1] == 0).sum()
+    (observations,) = agent.replay.observation(np.arange(agent.replay.size))
+    firsts = (observations[:, 1] == 0).sum()
     assert firsts + agent.env_steps == agent.replay.added
     seeds = [line.split() for line in (tmp_path / "seeds.txt").read_text().splitlines()]
     assert len({pid for pid, _ in seeds}) == 3

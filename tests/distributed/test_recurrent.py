@@ -14,7 +14,7 @@ from tests.distributed.environments import ReportingCounter, counter, read_repor
 from tests.environments import Counter
 from tfdpg import distributed
 from tfdpg.distributed.plan import policy_for_workers
-from tfdpg.replay.buffer import NONE
+from tfdpg.replay.segments import as_one_segment
 from tfdpg.training.callbacks import Checkpoint
 
 SHORT = {"epochs": 1, "steps_per_epoch": 60, "actors": 2, "chunk": 7, "verbose": 0}
@@ -22,19 +22,21 @@ SHORT = {"epochs": 1, "steps_per_epoch": 60, "actors": 2, "chunk": 7, "verbose":
 
 def check_stored_states(agent):
     """Check that the current policy computes the same recurrent states as those stored in each episode."""
-    buffer = agent.replay
+    held = as_one_segment(agent.replay)
+    rows = held["rows"]
+    steps_to_next = held["successor_after"]
     acts = agent.behaviour
-    width = buffer.obs_width
-    after = buffer.obs_width + agent.spec.act_dim
+    width = agent.replay.obs_width
+    after = width + agent.spec.act_dim
     followed = 0
-    for row in np.flatnonzero((buffer.successor[: buffer.size] != NONE) & (buffer.rows[: buffer.size, 1] == 0)):
+    for row in np.flatnonzero((steps_to_next > 0) & (rows[:, 1] == 0)):
         policy_state = acts.policy_state.fresh_copy()
-        while buffer.successor[row] != NONE:
-            policy_state.forward(acts.network, (buffer.rows[row : row + 1, :width],))
-            kept = policy_state.record_step(buffer.rows[row : row + 1, width:after])
-            np.testing.assert_allclose(kept[0], buffer.rows[row, width:-1], atol=1e-5)
-            policy_state.received(buffer.rows[row : row + 1, -1])
-            row = buffer.successor[row]
+        while steps_to_next[row] > 0:
+            policy_state.forward(acts.network, (rows[row : row + 1, :width],))
+            kept = policy_state.record_step(rows[row : row + 1, width:after])
+            np.testing.assert_allclose(kept[0], rows[row, width:-1], atol=1e-5)
+            policy_state.received(rows[row : row + 1, -1])
+            row = row + steps_to_next[row]
             followed = followed + 1
     assert followed > 40
 

@@ -75,12 +75,10 @@ def test_rows_whose_steps_are_not_counted_are_left_out():
     for counted in ({}, {0: 3}, {0: 8, 1: 3}, {0: 8, 1: 12}, {0: 12, 1: 12}):
         buffer = ReplayBuffer(SPEC, 100)
         buffer.append(one.rows(ack.process_id, counted)[0])
-        acted = np.flatnonzero(buffer.successor[: buffer.size] != NONE)
-        assert len(acted) == sum(counted.values())
-        np.testing.assert_array_equal(buffer.rows[buffer.successor[acted], 1], buffer.rows[acted, 1] + 1)
-    assert (
-        transitions(one.rows(ack.process_id + 1, {0: 12, 1: 12})[0]) == 0
-    )  # the steps of another process were counted
+        stored = buffer.transitions()
+        assert len(buffer) == sum(counted.values())
+        np.testing.assert_array_equal(stored["next_observation"][:, 1], stored["observation"][:, 1] + 1)
+    assert transitions(one.rows(ack.process_id + 1, {0: 12, 1: 12})[0]) == 0  # the steps of another process were counted
 
 
 def test_rows_that_were_overwritten_need_not_be_left_out():
@@ -136,10 +134,10 @@ def test_sequences_are_drawn_from_shards_and_errors_of_their_steps_come_back():
     weights = packed[..., 2:5, layout.weight]
     one.store(0, first.rollout(None, 0, RolloutRequest(8, 0, 1, 0)))  # overwrites some of the rows
     one.update_priorities(sampled.sample_id, np.where(weights > 0, 5.0, np.nan).reshape(4, 18))
-    state = one.minibatch_builder.sampler.state()
-    priorities = state["priorities"]
-    assert state["largest_priority"] == pytest.approx(5.0) and np.isfinite(priorities).all()
-    rows = one._sampled_rows == {} and np.unique(priorities[priorities > 0])
+    sampler = one.minibatch_builder.sampler
+    state = sampler.state()
+    assert state["largest_priority"] == pytest.approx(5.0) and np.isfinite(state["priorities"]).all()
+    rows = one._sampled_rows == {} and np.unique(state["priorities"][state["priorities"] > 0])
     np.testing.assert_allclose(rows, [1.0, 5.0], rtol=1e-5)
 
 
@@ -153,18 +151,16 @@ def test_a_replay_is_split_and_put_together_again(parts, rng):
     whole = ReplayBuffer(SPEC, 50, has_predecessors=True)
     for part in split_buffer(buffer, parts):
         whole.append(part)
-    before = previous_rows(whole, np.arange(whole.size))
-    acted = np.flatnonzero(whole.successor[: whole.size] != NONE)
-    np.testing.assert_array_equal(before[whole.successor[acted]], acted)
-    assert np.count_nonzero(before != NONE) == len(acted)
+    assert np.count_nonzero(previous_rows(whole, np.arange(whole.size)) != NONE) == len(whole)
     assert whole.added == buffer.size
     kept, before = (set(pairs(one)) for one in (whole, buffer))
     assert kept <= before and len(before) - len(kept) <= 2 * (parts - 1)
 
 
 def pairs(buffer):
-    for slot in np.flatnonzero(buffer.successor[: buffer.size] != NONE):
-        yield tuple(np.concatenate([buffer.rows[slot], buffer.rows[buffer.successor[slot], :2]]).tolist())
+    stored = buffer.transitions()
+    parts = stored["observation"], stored["action"], stored["reward"][:, None], stored["next_observation"]
+    yield from map(tuple, np.concatenate(parts, axis=1).tolist())
 
 
 def test_images_are_split_too():

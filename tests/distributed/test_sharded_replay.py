@@ -16,14 +16,13 @@ from tests.agents.roster import AGENTS, SMALL
 from tests.distributed.environments import ReportingCounter, counter, read_reports
 from tests.environments import Counter, Identity
 from tfdpg import distributed
-from tfdpg.replay.buffer import NONE
 from tfdpg.training.callbacks import Checkpoint
 
 SHORT = {"epochs": 2, "steps_per_epoch": 60, "actors": 2, "chunk": 10, "verbose": 0, "replay_shards": 2}
 
 
 def transitions(agent):
-    return int((agent.replay.successor[: agent.replay.size] != NONE).sum())
+    return len(agent.replay)
 
 
 @pytest.mark.parametrize("replay", ["prioritized", "uniform"])
@@ -31,12 +30,12 @@ def transitions(agent):
 def test_rows_come_and_go(local_ray, replay, tmp_path):
     agent = AGENTS["DDPG"](Counter(), replay=replay, normalize_observations=True)
     agent.fit(counter(), epochs=1, steps_per_epoch=50, verbose=0)
-    before = set(np.unique(agent.replay.rows[:50, 2]))
+    before = set(np.unique(agent.replay.transitions()["action"]))
     history = distributed.fit(agent, counter, **SHORT, callbacks=[Checkpoint(tmp_path)]).history
     assert history["return"] == [15, 15] and np.isfinite(history["loss"]).all() and history["env_steps"][-1] >= 170
     stored = transitions(agent)
     assert agent.env_steps - 1 <= stored <= agent.env_steps
-    assert before <= set(np.unique(agent.replay.rows[: agent.replay.size, 2]))
+    assert before <= set(np.unique(agent.replay.transitions()["action"]))
     assert agent.observation_statistics.count <= agent.replay.added and agent.observation_statistics.mean[
         1
     ] == pytest.approx(2.5, abs=0.3)
@@ -179,8 +178,8 @@ def test_checkpoints_that_lack_a_shard_hold_its_earlier_rows(local_ray, tmp_path
     np.testing.assert_array_equal(np.load(saved / "replay-1.npz")["rows"], stops.rows)
     assert int(saved.name) == agent.env_steps and len(stops.rows) > 50
     for resumed in (agent, tfdpg.load_agent(saved)):
-        newest = resumed.replay.rows[: resumed.replay.size]
-        np.testing.assert_array_equal(newest[-len(stops.rows) :, :2], stops.rows[:, :2])
+        (observations,) = resumed.replay.observation(np.arange(resumed.replay.size))
+        np.testing.assert_array_equal(observations[-len(stops.rows) :], stops.rows[:, :2])
 
 
 @pytest.mark.slow
@@ -197,9 +196,8 @@ def test_a_checkpoint_holds_the_transitions_that_are_counted(local_ray, tmp_path
     for each in saved:
         loaded = tfdpg.load_agent(each)
         assert transitions(loaded) == loaded.env_steps == int(each.name)
-        rows = np.flatnonzero(loaded.replay.successor[: loaded.replay.size] != NONE)
-        followers = loaded.replay.successor[rows]
-        np.testing.assert_array_equal(loaded.replay.rows[followers, 1], loaded.replay.rows[rows, 1] + 1)
+        stored = loaded.replay.transitions()
+        np.testing.assert_array_equal(stored["next_observation"][:, 1], stored["observation"][:, 1] + 1)
 
 
 @pytest.mark.slow

@@ -43,7 +43,8 @@ def test_the_sub_environment_and_the_number_are_named_and_nothing_of_the_step_is
     with pytest.raises(ValueError, match=f"{message}, of sub-environment 1") as raised:
         fit_briefly(agent, envs, epochs=1, steps_per_epoch=60)
     assert "environment step 19; nothing of this step was stored" in str(raised.value)
-    assert agent.env_steps == 18 and np.isfinite(agent.replay.rows[: agent.replay.size]).all()
+    stored = agent.replay.transitions()
+    assert agent.env_steps == 18 and all(np.isfinite(values).all() for values in stored.values())
     fit_briefly(agent, SyncVectorEnv([Misbehaving] * 3), epochs=1, steps_per_epoch=30)
     agent.learn(updates=1)
     assert agent.env_steps == 48 and agent.updates == 1 and np.isfinite(agent.predict(np.zeros(2, np.float32))).all()
@@ -78,7 +79,7 @@ def test_large_finite_numbers_are_no_matter():
     env = Misbehaving({"observation": large, "reward": -3e38}, 5)
     agent = tfdpg.DDPG(env, **NO_UPDATE)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
-    assert agent.replay.rows[: agent.replay.size].max() == np.float32(3e38)
+    assert agent.replay.transitions()["observation"].max() == np.float32(3e38)
 
 
 class Rewards(Counter):
@@ -151,7 +152,7 @@ def test_no_update_is_made_after_the_call_that_broke_weights():
     fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
     agent.learner.set_updates_per_phase(2)
     agent.learn(updates=2)
-    agent.replay.rows[:, -1] = np.nan  # rewards
+    agent.replay.segment(0, agent.replay.added)["rows"][:, -1] = np.nan  # the rewards, in a view of the buffer
     before = agent.updates
     with pytest.raises(FloatingPointError, match="`q1`.* updates 3 to 4, .*`loss_q` = nan in update 3"):
         agent.learn(updates=10)
