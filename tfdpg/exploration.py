@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -64,28 +64,6 @@ class Decay:
         return max((1 - self.rate) ** step, self.minimum)
 
 
-class Noise(Protocol):
-    """Noise in the environment's units of actions.
-
-    Attributes:
-        state: state of the noise, `[num_envs, act_dim]`; `[0, act_dim]` for independent noise.
-    """
-
-    state: np.ndarray
-
-    def sample(self, num_envs: int, rng: np.random.Generator) -> np.ndarray:
-        """Return the next noise of each sub-environment, float32 `[num_envs, act_dim]`."""
-        ...
-
-    def end(self, ended: np.ndarray) -> None:
-        """Reset the sub-environments whose episode ended, bool `[num_envs]`."""
-        ...
-
-    def at_scale(self, scale: float) -> "Noise":
-        """Return noise of another scale, as a fraction of the action scale, with a reset state."""
-        ...
-
-
 class Gaussian:
     """Gaussian noise, independent in each step, sub-environment and action dimension.
 
@@ -101,7 +79,7 @@ class Gaussian:
         self.state: np.ndarray = np.zeros((0, spec.act_dim), np.float32)
 
     def at_scale(self, scale: float) -> "Gaussian":
-        """Return noise of another scale; see `Noise.at_scale`."""
+        """Return noise of another scale, as a fraction of the action scale, with a reset state."""
         return Gaussian(self._spec, scale)
 
     def sample(self, num_envs: int, rng: np.random.Generator) -> np.ndarray:
@@ -128,7 +106,7 @@ class OrnsteinUhlenbeck:
         self.state: np.ndarray = np.zeros((0, spec.act_dim), np.float32)
 
     def at_scale(self, scale: float) -> "OrnsteinUhlenbeck":
-        """Return noise of another scale; see `Noise.at_scale`."""
+        """Return noise of another scale, as a fraction of the action scale, with a reset state."""
         return OrnsteinUhlenbeck(self._spec, scale, float(self._theta))
 
     def sample(self, num_envs: int, rng: np.random.Generator) -> np.ndarray:
@@ -143,6 +121,10 @@ class OrnsteinUhlenbeck:
         """Reset the noise to 0 in the sub-environments whose episode ended, bool `[num_envs]`."""
         if len(self.state) == len(ended):
             self.state[ended] = 0
+
+
+Noise = Gaussian | OrnsteinUhlenbeck
+"""Noise in the environment's units of actions. Its `state` is `[num_envs, act_dim]`, or empty if it is independent."""
 
 
 class NoisyActions:

@@ -78,7 +78,7 @@ def test_rows_whose_steps_are_not_counted_are_left_out():
         stored = buffer.transitions()
         assert len(buffer) == sum(counted.values())
         np.testing.assert_array_equal(stored["next_observation"][:, 1], stored["observation"][:, 1] + 1)
-    assert transitions(one.rows(ack.process_id + 1, {0: 12, 1: 12})[0]) == 0  # the steps of another process were counted
+    assert transitions(one.rows(ack.process_id + 1, {0: 12, 1: 12})[0]) == 0  # those of another process
 
 
 def test_rows_that_were_overwritten_need_not_be_left_out():

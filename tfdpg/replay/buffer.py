@@ -53,6 +53,12 @@ class TimeSteps(NamedTuple):
         return TimeSteps(tuple(part[rows] for part in self.observation), *(values[rows] for values in self[1:]))
 
 
+def group_widths(spec: Spec) -> tuple[int, int]:
+    """Return the number of float32 columns and of uint8 columns of a packed observation."""
+    widths = dict(zip(spec.groups, spec.widths, strict=True))
+    return widths.get("float32", 0), widths.get("uint8", 0)
+
+
 class ReplayBuffer:
     """A replay buffer of at most `replay_size` rows.
 
@@ -110,9 +116,7 @@ class ReplayBuffer:
                 "`replay_size` must be between 2 and 2^31 - 1 rows (a transition takes two). "
                 f"Received: replay_size={replay_size}"
             )
-        widths = dict(zip(spec.groups, spec.widths, strict=True))
-        self.obs_width = widths.get("float32", 0)
-        self.image_width = widths.get("uint8", 0)
+        self.obs_width, self.image_width = group_widths(spec)
         self.clear()
 
     @property

@@ -1,13 +1,13 @@
-"""Samplers: epochs over the replay buffer, prioritized sampling, and the interface of all samplers."""
+"""Samplers: epochs over the replay buffer, prioritized sampling, and the choice of a sampler by options."""
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
 from tfdpg.arguments import positive_int, real
 from tfdpg.replay.buffer import EMPTY_REPLAY, NONE, ReplayBuffer
 from tfdpg.replay.uniform import UniformSampler, random_words
+from tfdpg.replay.windows import WindowSampler
 
 BLOCK = 32
 """Number of priorities in a block of the sum tree; a sample copies one block."""
@@ -18,46 +18,6 @@ EPSILON = 1e-6
 def proportional_priority(errors: np.ndarray, alpha: float) -> np.ndarray:
     """Return (|TD error| + ε)^α for each row."""
     return (np.abs(errors) + EPSILON) ** alpha
-
-
-class Sampler(Protocol):
-    """Select rows of a replay buffer for minibatches.
-
-    Attributes:
-        buffer: the replay buffer.
-        uses_td_errors: whether sampling depends on TD errors.
-    """
-
-    buffer: ReplayBuffer
-    uses_td_errors: bool
-
-    def updates_due(self, credit: int) -> int:
-        """Return the number of updates of an update phase for which the schedule provides `credit` updates."""
-        ...
-
-    def sample(self, update: int, minibatches: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Sample minibatches for the updates `update`, `update` + 1, ...
-
-        Returns:
-            Slots, int64, and weights in the critic's loss, float32, `[minibatches, batch_size]` each; weights may be
-            None, which stands for 1.
-
-        Raises:
-            ValueError: The replay buffer holds no transition.
-        """
-        ...
-
-    def update_priorities(self, slots: np.ndarray, errors: np.ndarray) -> None:
-        """Update the priorities of sampled rows from their TD errors."""
-        ...
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Return the state of the sampler as arrays."""
-        ...
-
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Restore the result of `state`, after the replay buffer was restored."""
-        ...
 
 
 class EpochSampler:
@@ -280,6 +240,16 @@ class PrioritizedSampler:
             inner[place] += inner[place - 1]
         rest = np.clip(points - (ends[blocks] - self._sums[blocks]), 0, inner[-1] * (1 - 1e-12))
         return blocks * BLOCK + np.count_nonzero(inner <= rest, axis=0)
+
+
+Sampler = UniformSampler | EpochSampler | PrioritizedSampler | WindowSampler
+"""Selects rows of a replay buffer for minibatches. All samplers have the same methods:
+
+- `updates_due` returns the number of updates of an update phase, given that of the schedule;
+- `sample` selects the slots for some updates, with weights in the critic's loss (None for 1);
+- `update_priorities` receives the TD errors of selected rows, if `uses_td_errors` is set;
+- `state` and `restore` save the state as arrays and restore it after the replay buffer was restored.
+"""
 
 
 def make_sampler(

@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
-from tfdpg.replay.buffer import NONE, ReplayBuffer, TimeSteps
+from tfdpg.replay.buffer import NONE, ReplayBuffer, TimeSteps, group_widths
 from tfdpg.spec import Packed, Spec
 
 ETA = 0.9
@@ -65,7 +65,7 @@ class SequenceLayout(NamedTuple):
     @classmethod
     def of(cls, spec: Spec, previous_width: int) -> "SequenceLayout":
         """Return the layout for the spaces of `spec` and `previous_width` columns of previous action and reward."""
-        obs = dict(zip(spec.groups, spec.widths, strict=True)).get("float32", 0)
+        obs, _ = group_widths(spec)
         valid = obs + previous_width
         after = valid + 1 + spec.act_dim
         parts = slice(0, obs), slice(obs, valid), valid, slice(valid + 1, after)

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfdpg.replay.buffer import EMPTY_REPLAY, NONE, ReplayBuffer
+from tfdpg.replay.buffer import EMPTY_REPLAY, NONE, ReplayBuffer, group_widths
 from tfdpg.spec import Packed, Spec
 
 MAX_ROWS = 100_000
@@ -32,20 +32,11 @@ class TransitionLayout(NamedTuple):
     @classmethod
     def of(cls, spec: Spec) -> "TransitionLayout":
         """Return the layout for the observations and actions of `spec`."""
-        widths = dict(zip(spec.groups, spec.widths, strict=True))
-        obs = widths.get("float32", 0)
-        act = spec.act_dim
-        after = obs + act + 3
-        return cls(
-            observation=slice(0, obs),
-            action=slice(obs, obs + act),
-            reward=obs + act,
-            discount=obs + act + 1,
-            weight=obs + act + 2,
-            next_observation=slice(after, after + obs),
-            width=after + obs,
-            image_width=widths.get("uint8", 0),
-        )
+        obs, image_width = group_widths(spec)
+        after = obs + spec.act_dim
+        width = after + 3 + obs
+        action = slice(obs, after)
+        return cls(slice(0, obs), action, after, after + 1, after + 2, slice(after + 3, width), width, image_width)
 
 
 def gather_transitions(

@@ -4,7 +4,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from tfdpg.replay.buffer import NONE, ReplayBuffer
+from tfdpg.replay.buffer import NONE, ReplayBuffer, group_widths
 from tfdpg.replay.sequences import follow_links
 from tfdpg.replay.uniform import uniform_rows
 from tfdpg.spec import Packed, Spec
@@ -158,7 +158,7 @@ class WindowLayout(NamedTuple):
     @classmethod
     def of(cls, spec: Spec, step_width: int) -> "WindowLayout":
         """Return the layout for the observations of `spec` and stored steps with `step_width` columns."""
-        obs = dict(zip(spec.groups, spec.widths, strict=True)).get("float32", 0)
+        obs, _ = group_widths(spec)
         after = obs + step_width
         return cls(slice(0, obs), slice(obs, after), after, after + 1, after + 2, after + 3)
 
