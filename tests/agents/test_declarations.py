@@ -70,6 +70,7 @@ def test_the_summary_lists_all_networks(agent):
     lines = []
     agent.summary(print_fn=lines.append)
     assert all(f"{name}: " in "\n".join(lines) for name in agent.networks)
+    assert ("pi_best: a copy of pi" in lines) == (type(agent) is TD7)
 
 
 def test_it_acts_in_numpy(agent, monkeypatch):

@@ -55,6 +55,7 @@ class Agent(metaclass=_AgentType):
         networks: the components, by name: `pi`, `q1`, ...
         copies: the copies of components, by name: `pi_target`, ...
         targets: the target networks among them, by the names of the components.
+        copy_sources: the names of the copies' sources, by the names of the copies.
         custom_networks: the user's own models, by the options that take them.
         optimizers: the optimizers, by name.
         device_state: variables that updates read and write, by name.
@@ -89,6 +90,7 @@ class Agent(metaclass=_AgentType):
         self.networks = self._networks.components
         self.copies = self._networks.copies
         self.targets = self._networks.targets
+        self.copy_sources = {declared.name: declared.of for declared in declaration.copies}
         self.custom_networks = declaration.given
         self.optimizers = self._networks.optimizers
         self.device_state = self._networks.state
