@@ -296,10 +296,10 @@ class ArrayEnds(ValidEnv):
 ZOO = {
     Unbounded: ("has infinite bounds", "finite action space"),
     Nested: ("under the key 'arm' is not supported", "FlattenObservation"),
-    BadKeys: ("whose shape is not {'angle': (2,), 'time': ()}, that of its space", "Correct the space"),
+    BadKeys: ("keys and shapes {'angle': (2,), 'time': ()}", "Correct the space"),
     NotInDict: ("`time` of an observation must be integers in Discrete(3)", "returned at a reset"),
     WrongDtype: ("dtype to be float32, actual type: float64", "Cast it"),
-    WrongShape: ("whose shape is not (2,), that of its space", "returned at a reset"),
+    WrongShape: ("must have shape (2,). Received: shape=(1, 2)", "returned at a reset"),
     NotFinite: ("is not finite", "divides by 0"),
     Outside: ("outside its space's [-1, 1]", "Correct the bounds"),
     Beside: ("outside its space's [-1, 1]", "Correct the bounds"),

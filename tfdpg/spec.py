@@ -131,7 +131,7 @@ class Spec:
 
     def is_single(self, observation: Any) -> bool:
         """Return True for one observation and False for a batch of observations."""
-        return self._arrays(observation)[0].ndim == len(self.leaves[0].shape)
+        return self._arrays(observation)[self.leaves[0].name].ndim == len(self.leaves[0].shape)
 
     def pack(self, observation: Any) -> Packed:
         """Pack one observation or a batch of observations.
@@ -146,13 +146,19 @@ class Spec:
             ValueError: wrong keys or shapes; values that are not real numbers; or, for spaces of integers (Discrete,
                 MultiDiscrete, a uint8 Box), numbers outside the space. Other numbers are converted to float32.
         """
-        parts = [_as_rows(leaf, array) for leaf, array in zip(self.leaves, self._arrays(observation), strict=True)]
+        arrays, leading = self.arrays(observation, (), ("batch",))
+        parts = {}
+        for leaf in self.leaves:
+            array = arrays[leaf.name]
+            if array.dtype != leaf.group or leaf.dtype == "int32":
+                _check_representable(leaf, array)
+            parts[leaf.name] = array.reshape(len(array) if leading else 1, leaf.columns.stop - leaf.columns.start)
         if not self.is_dict:
-            return (np.ascontiguousarray(parts[0], self.groups[0]),)
+            return (np.ascontiguousarray(parts["x"], self.groups[0]),)
         packed = []
         for group in self.groups:
-            members = [part for leaf, part in zip(self.leaves, parts, strict=True) if leaf.group == group]
-            packed.append(np.concatenate([part.astype(group, copy=False) for part in members], axis=1))
+            members = [parts[leaf.name].astype(group, copy=False) for leaf in self.leaves if leaf.group == group]
+            packed.append(np.concatenate(members, axis=1))
         return tuple(packed)
 
     def pack_steps(self, observation: Any) -> tuple[Packed, tuple[int, ...]]:
@@ -162,18 +168,12 @@ class Spec:
             The rows as `pack` returns them, and (time,) or (batch, time).
 
         Raises:
-            ValueError: wrong shapes, or what `pack` rejects.
+            ValueError: there are no steps, or the shapes are wrong, or `pack` rejects the observations.
         """
-        arrays = self._arrays(observation)
-        leading = arrays[0].shape[: arrays[0].ndim - len(self.leaves[0].shape)]
-        rows = {}
-        for leaf, array in zip(self.leaves, arrays, strict=True):
-            if len(leading) not in (1, 2) or array.shape != (*leading, *leaf.shape) or not array.size:
-                expected = f"{('time', *leaf.shape)}, or {('batch', 'time', *leaf.shape)}".replace("'", "")
-                raise ValueError(
-                    f"`{leaf.name}` of a sequence must have shape {expected}. Received: shape={array.shape}"
-                )
-            rows[leaf.name] = array.reshape(-1, *leaf.shape)
+        arrays, leading = self.arrays(observation, ("time",), ("batch", "time"))
+        if 0 in leading:
+            raise ValueError(f"A sequence of observations must have steps. Received: {leading} observations")
+        rows = {leaf.name: arrays[leaf.name].reshape(-1, *leaf.shape) for leaf in self.leaves}
         return self.pack(rows if self.is_dict else rows["x"]), leading
 
     def pack_final(self, packed: Packed, final_observation: Any, ended: np.ndarray) -> Packed:
@@ -252,16 +252,38 @@ class Spec:
     def __repr__(self) -> str:
         return f"Spec({self.observation_space}, {self.action_space})"
 
-    def _arrays(self, observation: Any) -> list[np.ndarray]:
-        """Return the arrays of an observation in the order of `leaves`."""
+    def arrays(self, observation: Any, *dimensions: tuple[str, ...]) -> tuple[dict[str, np.ndarray], tuple[int, ...]]:
+        """Return the arrays of an observation by name, and their leading shape.
+
+        Args:
+            observation: an observation, or a batch or sequence of observations.
+            *dimensions: the names of the allowed leading dimensions: () for an observation, ("batch",) for a batch.
+
+        Raises:
+            ValueError: wrong keys or shapes.
+        """
+        arrays = self._arrays(observation)
+        first = self.leaves[0]
+        shape = arrays[first.name].shape
+        leading = shape[: len(shape) - len(first.shape)]
+        is_allowed = len(leading) in map(len, dimensions)
+        for name, shape in self.shapes.items():
+            if not is_allowed or arrays[name].shape != leading + shape:
+                expected = ", or ".join(str((*names, *shape)) for names in dimensions).replace("'", "")
+                raise ValueError(
+                    f"`{name}` of an observation must have shape {expected}. Received: shape={arrays[name].shape}"
+                )
+        return arrays, leading
+
+    def _arrays(self, observation: Any) -> dict[str, np.ndarray]:
         if not self.is_dict:
-            return [np.asarray(observation)]
+            return {"x": np.asarray(observation)}
         if not isinstance(observation, Mapping) or set(observation) != self.shapes.keys():
             raise ValueError(
                 f"`observation` must be a dict of arrays with the keys and shapes {self.shapes}, or a batch: such a "
                 f"dict whose arrays have a leading batch dimension. Received: {_describe(observation)}"
             )
-        return [np.asarray(observation[name]) for name in self.shapes]
+        return {name: np.asarray(observation[name]) for name in self.shapes}
 
 
 def _describe(observation: Any) -> str:
@@ -281,18 +303,6 @@ def _inner_action_scale(low: np.ndarray, high: np.ndarray, center: np.ndarray) -
     while (outside := (center + action_scale > high) | (center - action_scale < low)).any():
         action_scale = np.where(outside, np.nextafter(action_scale, np.float32(0)), action_scale)
     return action_scale
-
-
-def _as_rows(leaf: Leaf, part: np.ndarray) -> np.ndarray:
-    """Return an array of an observation or of a batch as `[num_envs, width]`, or raise `ValueError`."""
-    shape = leaf.shape
-    is_batch = part.shape[1:] == shape and part.ndim == len(shape) + 1
-    if not is_batch and part.shape != shape:
-        expected = f"{shape}, or {('batch', *shape)}".replace("'", "")
-        raise ValueError(f"`{leaf.name}` of an observation must have shape {expected}. Received: shape={part.shape}")
-    if part.dtype != leaf.group or leaf.dtype == "int32":
-        _check_representable(leaf, part)
-    return part.reshape(len(part) if is_batch else 1, -1)
 
 
 def _check_representable(leaf: Leaf, part: np.ndarray) -> None:

@@ -301,7 +301,7 @@ def test_rewards_are_required_by_policies_that_receive_them(exported):
     lstm(X[:, 0])
     with pytest.raises(ValueError, match=r"`reward` must be of shape \(3,\), as the last observations"):
         lstm.received(R)
-    with pytest.raises(ValueError, match=r"`x` of a sequence must have shape \(time, 3\), or \(batch, time, 3\)"):
+    with pytest.raises(ValueError, match=r"`x` of an observation must have shape \(time, 3\), or \(batch, time, 3\)"):
         gru.q1(X[0, 0], A[0, 0])
     with pytest.raises(ValueError, match=r"`action` must be numbers of shape \(3, 6, 1\)"):
         gru.q1(X, A[:, :2])
@@ -335,7 +335,7 @@ def test_dict_observations_have_an_input_for_each_key(tmp_path):
     actions = agent.predict(episode)
     np.testing.assert_allclose([policy(row) for row in rows], actions, rtol=1e-4, atol=1e-5)
     assert actions.shape == (4, 2, 2) and policy.q1(episode, actions).shape == (4,)
-    with pytest.raises(ValueError, match=r"`mode` of a sequence must have shape \(time,\), or \(batch, time\)"):
+    with pytest.raises(ValueError, match=r"`mode` of an observation must have shape \(time,\), or \(batch, time\)"):
         agent.predict(episode | {"mode": episode["mode"][:2]})
 
 

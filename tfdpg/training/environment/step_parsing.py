@@ -1,10 +1,8 @@
 """Reading of the return values of `reset` and `step`, with errors that say what Gymnasium's API expects."""
 
-import contextlib
 import os
 import re
 import traceback
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -81,20 +79,11 @@ def batched(spec: Spec, observation: Any) -> Any:
     Raises:
         ValueError: its keys or shapes differ from those of its space.
     """
-    expected = spec.shapes if spec.is_dict else spec.shapes["x"]
-    with contextlib.suppress(ValueError):  # NumPy raises it for ragged lists
-        if not spec.is_dict:
-            array = np.asarray(observation)
-            if array.shape == expected:
-                return array[None]
-        elif isinstance(observation, Mapping):
-            arrays = {key: np.asarray(value) for key, value in observation.items()}
-            if {key: array.shape for key, array in arrays.items()} == expected:
-                return {key: array[None] for key, array in arrays.items()}
-    raise ValueError(
-        f"The environment gives an observation whose shape is not {expected}, that of its space. "
-        f"Received: {observation!r:.200}. {API}"
-    )
+    try:
+        arrays, _ = spec.arrays(observation, ())
+    except ValueError as error:
+        raise ValueError(f"The environment gives an observation that is not of its space: {error}. {API}") from None
+    return {name: array[None] for name, array in arrays.items()} if spec.is_dict else arrays["x"][None]
 
 
 def is_parse_error(error: Exception) -> bool:
