@@ -175,10 +175,10 @@ def test_a_missing_normaliser_is_refused_and_nothing_is_written(agent, bare, for
 
 @formats
 def test_tfdpg_does_not_load_other_formats(exported, format, capsys):
-    with pytest.raises(FileNotFoundError, match="it is one in another format, for another runtime"):
+    with pytest.raises(FileNotFoundError, match="it is an exported model in another format"):
         tfdpg.load(exported(format))
     assert cli.main(["inspect", str(exported(format))]) == 1
-    assert "it is one in another format, for another runtime" in capsys.readouterr().err
+    assert "it is an exported model in another format" in capsys.readouterr().err
 
 
 @quickly("onnx")

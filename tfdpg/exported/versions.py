@@ -46,7 +46,7 @@ def latest_version(directory: str | Path) -> Path:
         if (directory / "agent.json").exists():
             why = "it is a saved agent, for tfdpg.load_agent"
         elif (directory / METADATA).exists():
-            why = "it is one in another format, for another runtime"
+            why = "it is an exported model in another format"
         elif others := versions(directory.parent):
             why = f"there are the versions {others}"
         raise FileNotFoundError(f"No exported model in {directory}: {why}")
