@@ -1,4 +1,4 @@
-"""Short training runs with the command line."""
+"""Short training runs started through the command line."""
 
 import tests.environments  # noqa: F401 (registers an environment)
 from tfdpg import cli
@@ -8,7 +8,9 @@ TINY = (
     "--replay-size 500 --jit-compile False"
 ).split()
 QUIET = ["--update-after", "1000"]
-"""No updates, which would have to be traced first, for tests that do not look at what is learnt."""
+"""No updates, for tests that do not look at what is learnt: tracing an update takes about a second."""
+EAGER = ["--run-eagerly", "--gradient-steps", "1"]
+"""Few updates and no tracing, for tests that need a trained agent but no compiled update."""
 SHORT = ["--epochs", "2", "--steps-per-epoch", "30", "--validation-episodes", "2", "--verbose", "0"]
 
 

@@ -97,8 +97,15 @@ def test_an_object_that_is_no_environment_is_a_finding():
     assert "builtins.object" in found.what and "shimmy" in found.remedy
 
 
-@pytest.mark.parametrize("mode", AutoresetMode)
-@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+@pytest.mark.parametrize(
+    "kind, mode",
+    [
+        *((SyncVectorEnv, mode) for mode in AutoresetMode),
+        (AsyncVectorEnv, AutoresetMode.NEXT_STEP),
+        pytest.param(AsyncVectorEnv, AutoresetMode.SAME_STEP, marks=pytest.mark.slow),
+        pytest.param(AsyncVectorEnv, AutoresetMode.DISABLED, marks=pytest.mark.slow),
+    ],
+)
 def test_of_a_vector_environment_the_first_sub_environment_is_looked_at(kind, mode, capsys):
     for one, parts in ((ValidEnv, 0), (Outside, 1)):
         envs = kind([one, one], autoreset_mode=mode)

@@ -1,6 +1,7 @@
 """Networks that are built from a declaration: copies and their rules, optimizers, and state."""
 
 import dataclasses
+import functools
 
 import keras
 import numpy as np
@@ -26,13 +27,15 @@ def sgd(*components):
     return OptimizerSpec(lambda name: keras.optimizers.SGD(0.1, name=name), components, {})
 
 
+@functools.cache
+def td3_options():
+    return tfdpg.TD3(Counter(), **SMALL).options
+
+
 def networks(**changes):
-    """Two components, of which `b` has copies in a chain."""
-    env = Counter()
-    spec = tfdpg.Spec.of(env)
-    options = tfdpg.TD3(env, **SMALL).options
+    """Return two components, `a` and `b`, without copies unless `changes` of the declaration add some."""
     declaration = dataclasses.replace(
-        td3.declare(spec, options),
+        td3.declare(tfdpg.Spec.of(Counter()), td3_options()),
         components=[Component("a", linear), Component("b", linear)],
         optimizers={"both": sgd("a", "b")},
         copies=[],

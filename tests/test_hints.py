@@ -1,17 +1,24 @@
 """Errors suggest names for misspelt ones and for those of other libraries."""
 
+import functools
 from typing import Any
 
 import keras
 import pytest
 
 import tfdpg
-from tests.agents.roster import SMALL, fit_briefly
+from tests.agents.roster import EAGER, SMALL, fit_briefly
 from tests.environments import Counter
 from tfdpg.agents.options import OPTIONS
 from tfdpg.hints import OTHER_LIBRARIES
 from tfdpg.options import options_of
 from tfdpg.training.options import FitOptions
+
+
+@functools.cache
+def agent():
+    """An agent that no test changes."""
+    return tfdpg.DDPG(Counter())
 
 
 @pytest.mark.parametrize(
@@ -30,20 +37,20 @@ from tfdpg.training.options import FitOptions
         (lambda: tfdpg.TD3(Counter(), replay_buffer_class=dict), "(HER) is not available"),
         (lambda: tfdpg.TD3(Counter(), q_loss=abs), "'q_loss'. The losses belong to the algorithm"),
         (lambda: tfdpg.TD3(Counter(), q_loss=abs), "docs/changing-a-loss.md"),
-        (lambda: tfdpg.DDPG(Counter()).fit([[0.0]], [0.0]), "fit(env, epochs=..., steps_per_epoch=...)"),
-        (lambda: tfdpg.DDPG(Counter()).fit([[0.0]], [0.0]), "agent.fit_offline(data)"),
+        (lambda: agent().fit([[0.0]], [0.0]), "fit(env, epochs=..., steps_per_epoch=...)"),
+        (lambda: agent().fit([[0.0]], [0.0]), "agent.fit_offline(data)"),
         (lambda: tfdpg.DDPG(Counter(), tau=0.005), "Did you mean `polyak`, which is 1 - tau?"),
         (lambda: tfdpg.TD3(Counter(), lstm_hidden_size=8), "'lstm_hidden_size'. Did you mean `recurrent_units`?"),
         (lambda: tfdpg.TD3(Counter(), SequenceLength=8), "Did you mean `sequence_length`?"),
         (lambda: tfdpg.ACER(Counter(), ent_coeff=0.1), "Did you mean `ent_coef`?"),
         (lambda: tfdpg.DDPG(Counter(), gama=0.9), "'gama'. Did you mean `gamma`?"),
         (
-            lambda: tfdpg.DDPG(Counter()).fit(Counter(), total_timesteps=9),
+            lambda: agent().fit(Counter(), total_timesteps=9),
             "Did you mean `epochs` and `steps_per_epoch`?",
         ),
-        (lambda: tfdpg.DDPG(Counter()).learn(total_timesteps=9), "`epochs` and `steps_per_epoch` of `fit`?"),
-        (lambda: tfdpg.DDPG(Counter()).learn(update=9), "Did you mean `updates`?"),
-        (lambda: tfdpg.DDPG(Counter()).predict([0, 0], deterministic=True), "`predict` does not explore"),
+        (lambda: agent().learn(total_timesteps=9), "`epochs` and `steps_per_epoch` of `fit`?"),
+        (lambda: agent().learn(update=9), "Did you mean `updates`?"),
+        (lambda: agent().predict([0, 0], deterministic=True), "`predict` does not explore"),
     ],
 )
 def test_the_error_says_what_it_is_here(wrong, hint):
@@ -63,12 +70,12 @@ def test_no_hint_is_about_an_argument_of_ours():
 
 def test_learning_from_nothing_points_to_fit():
     with pytest.raises(ValueError, match="fit"):
-        tfdpg.DDPG(Counter()).learn(updates=10_000)
+        agent().learn(updates=10_000)
 
 
 def test_learn_refuses_a_positional_number_and_names_fit():
-    agent = tfdpg.DDPG(Counter(), **SMALL)
-    fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=40)
+    agent = tfdpg.DDPG(Counter(), **SMALL, **EAGER)
+    fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=20)
     updates = agent.updates
     learn: Any = agent.learn  # a type checker rejects these calls too
     for wrong in (lambda: learn(1000), lambda: learn(1000, None), lambda: learn(1000, total_timesteps=3)):
@@ -96,17 +103,16 @@ def test_learn_refuses_a_positional_number_and_names_fit():
     ],
 )
 def test_attributes_of_other_libraries_have_hints_and_do_not_exist(owner, name, hint):
-    owner = tfdpg.DDPG(Counter()) if owner == "agent" else owner
+    owner = agent() if owner == "agent" else owner
     assert not hasattr(owner, name)
     with pytest.raises(AttributeError, match=hint):
         getattr(owner, name)
 
 
 def test_an_attribute_error_inside_a_property_keeps_its_message(monkeypatch):
-    agent = tfdpg.DDPG(Counter())
     monkeypatch.setattr(tfdpg.DDPG, "other", property(lambda self: self.unheard_of), raising=False)
     with pytest.raises(AttributeError, match="no attribute 'unheard_of'"):
-        agent.other  # noqa: B018
+        agent().other  # noqa: B018
 
 
 @pytest.mark.parametrize(

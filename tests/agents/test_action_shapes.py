@@ -87,10 +87,9 @@ def test_it_learns_which_entry_is_which():
     assert np.abs((learnt - Matrix.target) / (HIGH - LOW)).max() < 0.15  # in another order it would be 0.3 and more
 
 
-def test_one_number_needs_no_axis_of_its_own(tmp_path):
-    agent = tfdpg.DDPG(Counter(), **SMALL)
-    policy = tfdpg.load(agent.export(tmp_path / "model"))
-    observation = np.zeros(2, np.float32)
+def test_a_scalar_action_needs_no_axis(on_pendulum):
+    policy = tfdpg.load(on_pendulum)
+    observation = np.zeros(3, np.float32)
     assert policy.q1(observation, 0.5) == policy.q1(observation, [0.5])
     np.testing.assert_array_equal(policy.q1([observation] * 2, [0.5, 1]), policy.q1([observation] * 2, [[0.5], [1]]))
     with pytest.raises(ValueError, match="`action` must be numbers of shape"):

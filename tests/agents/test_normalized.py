@@ -33,7 +33,7 @@ def test_acting_in_numpy_keras_and_the_export_agree(make, kind, tmp_path):
     needs(make, "norm")
     env = gym.make("Pendulum-v1")
     agent = make(env, **KINDS[kind] | EAGER)
-    fit_briefly(agent, env, epochs=1, steps_per_epoch=60)
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=25)
     env.observation_space.seed(0)
     observations = np.stack([env.observation_space.sample() for _ in range(7)])
     acted = agent.act(observations, explore=False)

@@ -187,7 +187,7 @@ def test_a_subclassed_policy_is_built_saved_and_loaded(tmp_path):
         def call(self, x):
             return self.dense(x)
 
-    agent = tfdpg.TD3(SPEC, pi=Policy(), hidden_units=(4,), batch_size=4, jit_compile=False)
+    agent = tfdpg.TD3(SPEC, pi=Policy(), hidden_units=(4,), batch_size=4, run_eagerly=True)
     agent.act(np.ones(1, np.float32))
     agent.observe(1.0, np.zeros(1, np.float32), True, False)
     agent.learn(updates=2)

@@ -40,7 +40,13 @@ def interpreter(kind, file):
 
 @pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated:UserWarning")
 @pytest.mark.parametrize("kind", ["LiteRT", pytest.param("TensorFlow", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["acer-pendulum", pytest.param("td3-lstm-pendulum", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "d4pg-scalar-pendulum",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("acer-pendulum", "td3-lstm-pendulum")),
+    ],
+)
 def test_the_policy_runs_where_no_signature_is_named(converted, name, kind):
     policy = tfdpg.load(MODELS / name)
     runtime = interpreter(kind, converted(name))

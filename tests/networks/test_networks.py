@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 import tfdpg
 from tests.acting.test_acting import in_numpy
-from tests.agents.roster import SMALL
+from tests.agents.roster import EAGER, SMALL
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
 from tfdpg.networks.heads import Value
@@ -161,8 +161,8 @@ def test_a_normaliser_in_custom_networks_has_the_agent_s_statistics(tmp_path):
     x = keras.Input((3,))
     tanh = keras.layers.Dense(1, activation="tanh")(tfdpg.networks.Normalizer()(x))
     policy = keras.Model(x, keras.layers.Rescaling(2.0)(tanh))
-    agent = tfdpg.DDPG(env, pi=policy, **SMALL)
-    agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
+    agent = tfdpg.DDPG(env, pi=policy, **SMALL, **EAGER)
+    agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
     (mean,) = {tuple(layer.mean.numpy()) for layer in agent.normalizers}
     np.testing.assert_allclose(mean, agent.observation_statistics.mean, rtol=1e-6)
     assert agent.observation_statistics.count > 20 and np.abs(mean).max() > 0

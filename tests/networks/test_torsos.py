@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 import tfdpg
 from tests.acting.test_acting import in_numpy, packed_samples
-from tests.agents.roster import SMALL
+from tests.agents.roster import EAGER, SMALL
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
 from tfdpg.networks import compiled_actor
@@ -68,7 +68,7 @@ def test_agents_with_each_torso_learn_save_and_load(torso, tmp_path):
     env = gym.make("Pendulum-v1")
     spec = Spec(spaces.Dict(a_=env.observation_space, b=spaces.Box(-1, 1, (2,))), env.action_space)
     units = {} if torso in ("mlp", "two_branch") else {"hidden_units": (256, 256)}
-    agent = tfdpg.D4PG(spec, torso=torso, v_min=-9, v_max=1, **SMALL | units)
+    agent = tfdpg.D4PG(spec, torso=torso, v_min=-9, v_max=1, **SMALL | EAGER | units)
     rng = np.random.default_rng(0)
 
     def observation():

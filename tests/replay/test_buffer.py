@@ -86,13 +86,23 @@ def expected(env, number, n_step):
     return action, total, discount * (not terminated), now, terminated, truncated
 
 
-@pytest.mark.parametrize("kind", ["box", "image", "dict"])
-@pytest.mark.parametrize("n_step, recurrent, envs", [(1, None, 1), (3, None, 2), (3, "lstm", 2), (1, "gru", 1)])
+SAMPLED = [(1, None, 1), (3, None, 2), (3, "lstm", 2), (1, "gru", 1)]
+QUICK = {("box", 1), ("image", 3), ("dict", 3), ("dict", "lstm"), ("box", "gru")}
+
+
+@pytest.mark.parametrize(
+    "kind, n_step, recurrent, envs",
+    [
+        pytest.param(kind, *case, marks=[] if (kind, case[1] or case[0]) in QUICK else pytest.mark.slow)
+        for kind in ("box", "image", "dict")
+        for case in SAMPLED
+    ],
+)
 def test_samples_are_what_happened(kind, n_step, recurrent, envs):
     made = [Seen(100 * i, kind) for i in range(envs)]
     env = SyncVectorEnv([lambda each=each: each for each in made]) if envs > 1 else made[0]
     memory = {} if recurrent is None else {"recurrent": recurrent, "recurrent_units": 3}
-    agent = tfdpg.TD3(env, **NO_UPDATE, n_step=n_step, **memory)
+    agent = tfdpg.DDPG(env, **NO_UPDATE, n_step=n_step, **memory)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=46)
     steps = {number: each for each in made for number in each.steps}
     assert len(agent.replay) == len(steps) == 46
@@ -149,7 +159,7 @@ def test_transitions_are_single_steps_in_the_order_in_which_they_were_stored(kin
 
 def test_a_full_buffer_has_the_newest_transitions_alone():
     env = Seen()
-    agent = tfdpg.TD3(env, **NO_UPDATE | {"replay_size": 23}, n_step=2)
+    agent = tfdpg.DDPG(env, **NO_UPDATE | {"replay_size": 23}, n_step=2)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=45)
     numbers = set(number_of(agent.replay.sample(500, seed=1)["observation"]).tolist())
     newest = [number for number in range(env.number, 0, -1)][:23]
@@ -167,7 +177,7 @@ def test_acer_gives_its_behaviour_and_discrete_actions():
 def test_the_seed_fixes_a_sample_and_the_agent_is_not_disturbed():
     def trained(samples):
         env = Seen()
-        agent = tfdpg.TD3(env, **SMALL | EAGER, seed=3, replay="prioritized")
+        agent = tfdpg.DDPG(env, **SMALL | EAGER, seed=3, replay="prioritized")
         fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
         if samples:
             given = np.random.default_rng(5)
@@ -191,7 +201,7 @@ def test_a_sample_is_a_copy():
 
 
 def test_what_cannot_be_sampled():
-    replay = tfdpg.TD3(Seen(), **NO_UPDATE).replay
+    replay = tfdpg.DDPG(Seen(), **NO_UPDATE).replay
     assert len(replay) == 0
     with pytest.raises(ValueError, match="holds no transition"):
         replay.sample(3)
@@ -201,7 +211,7 @@ def test_what_cannot_be_sampled():
 
 def filled(steps=46, kind="box", **options):
     env = Seen(kind=kind)
-    agent = tfdpg.TD3(env, **NO_UPDATE | options)
+    agent = tfdpg.DDPG(env, **NO_UPDATE | options)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=steps)
     return agent
 
@@ -241,7 +251,7 @@ def test_it_is_saved_and_loaded_alone(kind, options, short, tmp_path):
     agent = filled(kind=kind, **options)
     agent.collector.close_episodes()  # an episode that is open counts as truncated where it is loaded
     agent.replay.save(tmp_path / "runs/replay")
-    other = tfdpg.TD3(Seen(kind=kind), **NO_UPDATE | options, seed=8)
+    other = tfdpg.DDPG(Seen(kind=kind), **NO_UPDATE | options, seed=8)
     other.replay.load(tmp_path / "runs/replay")
     assert transitions(other.replay) == transitions(agent.replay) and len(other.replay) == 46
     slots = np.flatnonzero(agent.replay.successor[: agent.replay.size] >= 0)
@@ -249,7 +259,7 @@ def test_it_is_saved_and_loaded_alone(kind, options, short, tmp_path):
         agent.minibatch_builder.pack(slots), other.minibatch_builder.pack(slots), strict=True
     ):  # sequences, if it is recurrent
         np.testing.assert_array_equal(one, same)
-    small = tfdpg.TD3(Seen(kind=kind), **NO_UPDATE | options | {"replay_size": 22})
+    small = tfdpg.DDPG(Seen(kind=kind), **NO_UPDATE | options | {"replay_size": 22})
     small.replay.load(tmp_path / "runs/replay")
     kept = transitions(small.replay)
     known = transitions(agent.replay)
@@ -273,7 +283,7 @@ def test_loading_appends_and_training_goes_on(tmp_path):
     agent = filled(20)
     agent.replay.save(tmp_path / "replay")
     env = Seen(100)
-    other = tfdpg.TD3(env, **SMALL | EAGER, seed=8, replay="prioritized", normalize_observations=True)
+    other = tfdpg.DDPG(env, **SMALL | EAGER, seed=8, replay="prioritized", normalize_observations=True)
     fit_briefly(other, env, epochs=1, steps_per_epoch=20)
     other.replay.load(tmp_path / "replay")
     assert len(other.replay) == 40
@@ -284,7 +294,7 @@ def test_loading_appends_and_training_goes_on(tmp_path):
 def test_between_act_and_observe_too(tmp_path):
     agent = filled(20)
     agent.replay.save(tmp_path / "replay")
-    other = tfdpg.TD3(Seen(), **NO_UPDATE)
+    other = tfdpg.DDPG(Seen(), **NO_UPDATE)
     other.act(np.float32([50, -50]))
     other.replay.load(tmp_path / "replay")
     other.observe(1.0, np.float32([51, -51]), False, False)
@@ -308,7 +318,7 @@ def test_a_save_replaces_a_saved_replay_buffer_and_nothing_else(tmp_path):
     fit_briefly(agent, Seen(100), epochs=1, steps_per_epoch=4)
     agent.replay.save(tmp_path / "replay")
     assert sorted(path.name for path in tmp_path.iterdir()) == before == ["replay"]
-    other = tfdpg.TD3(Seen(), **NO_UPDATE)
+    other = tfdpg.DDPG(Seen(), **NO_UPDATE)
     other.replay.load(tmp_path / "replay")
     assert len(other.replay) == 24
     agent.save(tmp_path / "agent")
@@ -316,7 +326,7 @@ def test_a_save_replaces_a_saved_replay_buffer_and_nothing_else(tmp_path):
         agent.replay.save(tmp_path / "agent")
     agent.replay.save(tmp_path / "again")  # with links to the rows of the saved agent
     shutil.rmtree(tmp_path / "agent")
-    tfdpg.TD3(Seen(), **NO_UPDATE).replay.load(tmp_path / "again")
+    tfdpg.DDPG(Seen(), **NO_UPDATE).replay.load(tmp_path / "again")
 
 
 def test_a_failed_save_leaves_the_one_before(tmp_path, monkeypatch):
@@ -331,7 +341,7 @@ def test_a_failed_save_leaves_the_one_before(tmp_path, monkeypatch):
     with pytest.raises(files.DiskFullError, match="The disk is full"):
         agent.replay.save(tmp_path / "replay")
     assert [path.name for path in tmp_path.iterdir()] == ["replay"]
-    other = tfdpg.TD3(Seen(), **NO_UPDATE)
+    other = tfdpg.DDPG(Seen(), **NO_UPDATE)
     other.replay.load(tmp_path / "replay")
     assert len(other.replay) == 20
 
@@ -386,15 +396,15 @@ def test_what_is_not_its_own_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no saved replay buffer in .*nowhere"):
         agent.replay.load(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="The observation_space of .*replay. must be the agent's, Dict.*Received: Box"):
-        tfdpg.TD3(Seen(kind="dict"), **NO_UPDATE).replay.load(tmp_path / "replay")
+        tfdpg.DDPG(Seen(kind="dict"), **NO_UPDATE).replay.load(tmp_path / "replay")
     with pytest.raises(ValueError, match="must hold the steps of an agent of the same kind"):
-        tfdpg.TD3(Seen(), **NO_UPDATE, recurrent="gru", recurrent_units=2).replay.load(tmp_path / "replay")
+        tfdpg.DDPG(Seen(), **NO_UPDATE, recurrent="gru", recurrent_units=2).replay.load(tmp_path / "replay")
 
 
 def test_rings_of_ones_own_sample_too():
     env = Seen()
     buffer = ReplayBuffer(tfdpg.Spec.of(env), 50, n_step=2, gamma=GAMMA)
-    fit_briefly(tfdpg.TD3(env, **NO_UPDATE, recorders=[buffer]), env, epochs=1, steps_per_epoch=8)
+    fit_briefly(tfdpg.DDPG(env, **NO_UPDATE, recorders=[buffer]), env, epochs=1, steps_per_epoch=8)
     rewards = dict(
         zip(number_of((batch := buffer.sample(99, 0))["observation"]).tolist(), batch["reward"], strict=True)
     )

@@ -45,7 +45,7 @@ def one_by_one(buffer, env_index, rows):
 chunks = st.lists(st.tuples(st.integers(0, 2), st.lists(st.booleans(), min_size=1, max_size=12)), max_size=12)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(chunks, st.integers(6, 40), st.sampled_from(list(SPECS)), st.integers(0, 5))
 def test_a_chunk_is_its_rows_one_by_one(history, size, kind, closing):
     spec = SPECS[kind]

@@ -90,7 +90,7 @@ def play_with_saves(steps, size, saves):
 
 @mock.patch.object(segments, "MIN_ROWS", 4)
 @mock.patch.object(segments, "MIN_BYTES", 0)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(histories(), st.integers(0, 4), st.integers(1, 5), st.sets(st.integers(1, 40), max_size=3))
 def test_sequences_are_the_reference_s(history, burn_in, length, saves):
     _, steps, size, n = history
@@ -136,7 +136,7 @@ def known_predecessors(buffer):
     return expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(histories(), st.integers(6, 40))
 def test_a_row_knows_the_one_before_however_it_came(history, other_size):
     _, steps, size, _ = history

@@ -102,7 +102,7 @@ def play(buffer, reference, steps, step_of=lambda observation: [0.0]):
         buffer.end(moving[terminated | truncated])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(histories())
 def test_transitions_are_the_reference_s(history):
     num_envs, steps, size, n = history

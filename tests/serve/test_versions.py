@@ -29,9 +29,9 @@ X = np.array([[1.0, 0.0, 0.5], [0.6, 0.8, -2.0]], np.float32)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Two versions with different outputs."""
-    directory = tmp_path_factory.mktemp("made") / "td3"
-    agent = tfdpg.TD3("Pendulum-v1", seed=0, **SMALL)
+    """Two versions that answer differently."""
+    directory = tmp_path_factory.mktemp("made") / "ddpg"
+    agent = tfdpg.DDPG("Pendulum-v1", seed=0, **SMALL)
     first = agent.export(directory)
     agent.set_weights([weight + 0.5 for weight in agent.get_weights()])
     return first, agent.export(directory)
@@ -39,8 +39,8 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def directory(made, tmp_path):
-    export.copy(made[0], tmp_path / "td3")
-    return tmp_path / "td3"
+    export.copy(made[0], tmp_path / "ddpg")
+    return tmp_path / "ddpg"
 
 
 def answer(model):
@@ -53,7 +53,7 @@ def versions(model_store):
 
 def test_requests_under_way_end_on_the_model_that_they_began_with(made, directory):
     model_store = ModelStore(directory)
-    before = model_store.find("td3")
+    before = model_store.find("ddpg")
     np.testing.assert_allclose(answer(before), tfdpg.load(made[0])(X), rtol=1e-5)
     export.copy(made[1], directory)
     assert model_store.poll() == ["version 2 is served", "version 1 is no longer served"] and versions(model_store) == [
@@ -61,7 +61,7 @@ def test_requests_under_way_end_on_the_model_that_they_began_with(made, director
     ]
     export.keep_newest(directory, 1)
     np.testing.assert_allclose(answer(before), tfdpg.load(made[0])(X), rtol=1e-5)
-    np.testing.assert_allclose(answer(model_store.find("td3")), tfdpg.load(made[1])(X), rtol=1e-5)
+    np.testing.assert_allclose(answer(model_store.find("ddpg")), tfdpg.load(made[1])(X), rtol=1e-5)
     session = weakref.ref(before)
     before = None
     gc.collect()
@@ -166,7 +166,7 @@ def test_one_bad_version_never_affects_the_others(made, directory, damage, monke
     assert model_store.poll() == [] and tried == ["1", "2"]  # it is not loaded again
     again = ModelStore(directory)  # as at the start
     assert versions(again) == [1] and list(again.failed) == [2]
-    (failed, available) = model_store.status("td3").model_version_status
+    (failed, available) = model_store.status("ddpg").model_version_status
     assert (failed.version, failed.state, failed.status.error_code) == (2, failed.END, 15)
     assert failed.status.error_message == model_store.failed[2] and available.state == available.AVAILABLE
     export.copy(made[1], directory)
@@ -205,21 +205,21 @@ def test_labels_are_served_and_move_once_their_version_is_loaded(made, directory
     assert versions(model_store) == [3]
     export.write_labels(directory, {"stable": 1, "canary": 2})
     model_store.poll()
-    assert versions(model_store) == [1, 2] and model_store.find("td3").version == 2
-    assert [model_store.find("td3", label=label).version for label in ("stable", "canary")] == [1, 2]
-    with pytest.raises(RequestError, match=r"Specific\(td3, 3\)"):
-        model_store.find("td3", 3)
+    assert versions(model_store) == [1, 2] and model_store.find("ddpg").version == 2
+    assert [model_store.find("ddpg", label=label).version for label in ("stable", "canary")] == [1, 2]
+    with pytest.raises(RequestError, match=r"Specific\(ddpg, 3\)"):
+        model_store.find("ddpg", 3)
     export.write_labels(directory, {"stable": 2, "canary": 3})
     (directory / "3/saved_model.pb").unlink()
     model_store.poll()
-    assert versions(model_store) == [2] and model_store.find("td3", label="stable").version == 2
-    assert model_store.find("td3", label="canary").version == 2  # as before
+    assert versions(model_store) == [2] and model_store.find("ddpg", label="stable").version == 2
+    assert model_store.find("ddpg", label="canary").version == 2  # as before
     (directory / "models.config").unlink()
     shutil.rmtree(directory / "3")
     model_store.poll()
     assert versions(model_store) == [2]
     with pytest.raises(RequestError, match="Unrecognized servable version label: stable"):
-        model_store.find("td3", label="stable")
+        model_store.find("ddpg", label="stable")
 
 
 @pytest.mark.slow
