@@ -18,7 +18,8 @@ from tests.misbehaving import FAULTS, HARMLESS, Misbehaving
 pytestmark = brief
 
 SILENT = {"reward None", "terminated None", "terminated text", "truncated 2"}
-"""What Gymnasium's vector environments take without a word: None is a reward of NaN and no end, all else an end."""
+"""What Gymnasium's vector environments accept silently. A reward of None becomes NaN; as a flag, None becomes False and
+anything else True."""
 
 
 def middle(observation):

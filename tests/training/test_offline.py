@@ -115,7 +115,7 @@ def test_checkpoints_follow_the_updates(tmp_path):
     agent.fit_offline(data(), epochs=3, **options)
     agent.fit_offline(None, epochs=1, **options)
     assert tfdpg.load_agent(tmp_path / "0").updates == 20
-    with pytest.raises(ValueError, match="of another training"):
+    with pytest.raises(ValueError, match="another training run"):
         tfdpg.DDPG(SPEC, **SMALL).fit_offline(data(), epochs=1, **options)
 
 
@@ -181,7 +181,7 @@ def test_the_array_of_a_dict_observation_is_named():
         "observations": observations,
     }
     observations["phase"][2] = np.nan
-    with pytest.raises(ValueError, match=r"`phase` of an observation must be whole numbers .* Received: nan in row 2$"):
+    with pytest.raises(ValueError, match=r"`phase` of an observation must be .* Received: nan in row 2$"):
         load_into(ReplayBuffer(spec, 50), arrays)
     observations["phase"][2] = 1
     with pytest.raises(ValueError, match=r"'observations' of `data` .* nan in row 1, column \d \(position\[1\]\)"):

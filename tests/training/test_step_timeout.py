@@ -1,4 +1,4 @@
-"""Environments that hang end a training that asked for it, and their processes end with it."""
+"""`step_timeout`: an environment that hangs ends training, and its processes are ended."""
 
 import functools
 import time
