@@ -1,4 +1,4 @@
-"""Short trainings by the command line."""
+"""Short training runs with the command line."""
 
 import tests.environments  # noqa: F401 (registers an environment)
 from tfdpg import cli
@@ -8,7 +8,7 @@ TINY = (
     "--replay-size 500 --jit-compile False"
 ).split()
 QUIET = ["--update-after", "1000"]
-"""Without updates, which cost a trace, where a test does not look at what is learnt."""
+"""No updates, which would have to be traced first, for tests that do not look at what is learnt."""
 SHORT = ["--epochs", "2", "--steps-per-epoch", "30", "--validation-episodes", "2", "--verbose", "0"]
 
 

@@ -1,4 +1,4 @@
-"""The rate limit, as a game between a learner and workers of any speed."""
+"""The rate limiter, simulated with a learner and workers of various speeds."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def schedule(**changes):
 
 
 class Credit:
-    """A sampler that makes what the schedule says."""
+    """A sampler that makes as many updates as the schedule says."""
 
     def updates_due(self, credit):
         return credit

@@ -64,16 +64,16 @@ MUTATIONS = (
     ),
     (
         "prioritized: weights are not normalised",
-        "replay/prioritized.py",
+        "replay/samplers.py",
         "weights /= weights.max(axis=1, keepdims=True)",
         "pass",
         ("replay/test_prioritized.py",),
     ),
     (
         "prioritized: weights grow with the probability",
-        "replay/prioritized.py",
-        "(self._num_transitions * probability) ** -beta",
-        "(self._num_transitions * probability) ** beta",
+        "replay/samplers.py",
+        "(len(self.buffer) * probability) ** -beta",
+        "(len(self.buffer) * probability) ** beta",
         ("replay/test_prioritized.py",),
     ),
     # ACER

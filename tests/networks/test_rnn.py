@@ -1,4 +1,4 @@
-"""Memories against Keras' own layers and against a loop in NumPy."""
+"""Recurrent networks, compared with Keras' RNN layers and with a loop over single steps."""
 
 import copy
 
@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 from gymnasium import spaces
 
+from tests.acting.test_acting import in_numpy
 from tfdpg import Spec
-from tfdpg.acting import NumpyPolicy, mlp
-from tfdpg.networks import Normalizer, RNNSpec, RNNStack, flat_weights
+from tfdpg.networks import Normalizer, RNNSpec, RNNStack
 from tfdpg.networks.heads import Value
 from tfdpg.networks.recurrent import recurrent_actor, recurrent_critic
 from tfdpg.networks.rnn import make_cells, part_names
@@ -23,7 +23,7 @@ MASKS = np.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0
 
 @keras.saving.register_keras_serializable("tfdpg-test")
 class Decay(keras.layers.Layer):
-    """A cell of one's own: its output is not its state."""
+    """A custom cell whose output differs from its state."""
 
     def __init__(self, units, keeps=0.5, **kwargs):
         super().__init__(**kwargs)
@@ -44,40 +44,34 @@ class Decay(keras.layers.Layer):
         return super().get_config() | {"units": self.units, "keeps": self.keeps}
 
 
-def hard(units):
+def hard_lstm(units):
+    """An LSTM cell with an option that is not Keras' default, so that tfdpg does not unroll it itself."""
     return keras.layers.LSTMCell(units, recurrent_activation="hard_sigmoid")
 
 
-CELLS = {
-    "lstm": lambda: make_cells("lstm", 4, 1),
-    "gru": lambda: make_cells("gru", 4, 1),
-    "rnn": lambda: make_cells("rnn", 4, 1),
-    "two lstms": lambda: make_cells("lstm", (4, 2), 1),
-    "hard lstm": lambda: make_cells(hard(4), 64, 1),
-    "one's own": lambda: make_cells(Decay(3), 64, 1),
-    "a stack": lambda: make_cells(keras.layers.StackedRNNCells([keras.layers.GRUCell(4), hard(2), Decay(3)]), 64, 1),
-}
-everyone = pytest.mark.parametrize(
-    "make",
-    [pytest.param(make, marks=[pytest.mark.slow] * (name != "a stack"), id=name) for name, make in CELLS.items()],
-)
+def stack():
+    """Cells of every kind that `RNNStack` treats differently: each built-in cell, and two that Keras' layer unrolls."""
+    built_in = [keras.layers.LSTMCell(2), keras.layers.GRUCell(4), keras.layers.SimpleRNNCell(3)]
+    return keras.layers.StackedRNNCells([*built_in, hard_lstm(2), Decay(3)])
 
 
-def rnn_of(cells, rng):
-    rnn = RNNStack(cells)
+@pytest.fixture
+def rnn(rng):
+    """A stack of cells with random weights."""
+    rnn = RNNStack(make_cells(stack(), 64, 1))
     rnn.build((None, None, WIDTH))
     for weight in rnn.weights:
         weight.assign(rng.normal(0, 0.7, weight.shape))
     return rnn
 
 
-def inputs(rnn, rng):
+def random_inputs(rnn, rng):
     numbers = rng.normal(size=(BATCH, STEPS, WIDTH)), rng.normal(size=(BATCH, rnn.state_width))
     return tuple(tf.constant(part, tf.float32) for part in numbers)
 
 
 def by_hand(rnn, x, state, valid):
-    """Cell by cell, and each sequence alone, by its steps that there were."""
+    """Apply the cells to each sequence separately, one valid step at a time."""
     outputs = np.zeros((BATCH, STEPS, rnn(x, state, valid)[0].shape[-1]))
     last = np.array(state)
     for i in range(BATCH):
@@ -95,10 +89,8 @@ def by_hand(rnn, x, state, valid):
     return outputs, last
 
 
-@everyone
-def test_it_goes_through_its_cells_one_step_at_a_time_and_past_what_is_masked(make, rng):
-    rnn = rnn_of(make(), rng)
-    x, state = inputs(rnn, rng)
+def test_a_stack_applies_its_cells_step_by_step_and_skips_masked_steps(rnn, rng):
+    x, state = random_inputs(rnn, rng)
     expected, expected_last = by_hand(rnn, x, state, MASKS)
     for jit in (False, True):
         run = tf.function(lambda x, state: rnn(x, state, tf.constant(MASKS)), jit_compile=jit)
@@ -108,12 +100,10 @@ def test_it_goes_through_its_cells_one_step_at_a_time_and_past_what_is_masked(ma
         np.testing.assert_array_equal(run(x + tf.where(MASKS[..., None], 0.0, 9.0), state)[1], last)
 
 
-@everyone
 @pytest.mark.parametrize("jit", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_its_gradients_are_those_of_keras_layers(make, jit, rng):
-    rnn = rnn_of(make(), rng)
-    x, state = inputs(rnn, rng)
-    share = tf.constant(rng.normal(size=(BATCH, STEPS, 1)) * MASKS[..., None], tf.float32)
+def test_gradients_equal_those_of_keras_layers(rnn, jit, rng):
+    x, state = random_inputs(rnn, rng)
+    loss_weight = tf.constant(rng.normal(size=(BATCH, STEPS, 1)) * MASKS[..., None], tf.float32)
     layers = [keras.layers.RNN(cell, return_sequences=True, return_state=True) for cell in rnn.cells]
     variables = [weight.value for weight in rnn.trainable_variables]
 
@@ -131,11 +121,11 @@ def test_its_gradients_are_those_of_keras_layers(make, jit, rng):
         with tf.GradientTape() as tape:
             tape.watch([x, state])
             outputs, last = run(x, state)
-            loss = tf.reduce_sum(share * outputs**2) + tf.reduce_sum(tf.sin(last))
+            loss = tf.reduce_sum(loss_weight * outputs**2) + tf.reduce_sum(tf.sin(last))
         return tape.gradient(loss, [*variables, x, state])
 
-    ours = tf.function(lambda: gradients(lambda *given: rnn(*given, tf.constant(MASKS))), jit_compile=jit)()
-    theirs = tf.function(lambda: gradients(in_keras))()
+    ours = tf.function(lambda: gradients(lambda *inputs: rnn(*inputs, tf.constant(MASKS))), jit_compile=jit)()
+    theirs = gradients(in_keras)
     assert len(ours) == len(variables) + 2 > 2
     for mine, expected in zip(ours, theirs, strict=True):
         assert np.abs(expected).max() > 1e-3
@@ -143,10 +133,8 @@ def test_its_gradients_are_those_of_keras_layers(make, jit, rng):
     assert not ours[-2].numpy()[~MASKS].any()
 
 
-@everyone
-def test_it_is_copied_and_made_again_from_its_configuration(make, rng):
-    rnn = rnn_of(make(), rng)
-    x, state = inputs(rnn, rng)
+def test_a_stack_is_copied_and_restored_from_its_configuration(rnn, rng):
+    x, state = random_inputs(rnn, rng)
     copied = copy.deepcopy(rnn)
     again = RNNStack.from_config(rnn.get_config())
     again.build((None, None, WIDTH))
@@ -166,9 +154,9 @@ def weights_of(recurrent, seed, units=8):
     return rnn.get_weights()
 
 
-@pytest.mark.parametrize("recurrent", ["lstm", "gru", "rnn", hard(8), keras.layers.StackedRNNCells([hard(8), hard(8)])])
-def test_a_seed_fixes_its_weights(recurrent):
-    first, again, other = (weights_of(recurrent, seed) for seed in (1, 1, 2))
+def test_a_seed_determines_the_initial_weights():
+    cells = [keras.layers.LSTMCell(8), keras.layers.GRUCell(8), keras.layers.SimpleRNNCell(8), hard_lstm(8)]
+    first, again, other = (weights_of(keras.layers.StackedRNNCells(cells), seed) for seed in (1, 1, 2))
     for a, b, c in zip(first, again, other, strict=True):
         np.testing.assert_array_equal(a, b)
         assert np.array_equal(a, c) == (a.ndim == 1 or not a.any())  # biases
@@ -177,7 +165,7 @@ def test_a_seed_fixes_its_weights(recurrent):
     assert not any(np.array_equal(a, b) for i, a in enumerate(kernels) for b in kernels[:i])
 
 
-def test_initializers_keep_seeds_of_their_own():
+def test_initializers_keep_their_own_seeds():
     cell = keras.layers.GRUCell(4, kernel_initializer=keras.initializers.RandomNormal(seed=5))
     first, other = (weights_of(cell, seed) for seed in (1, 2))
     np.testing.assert_array_equal(first[0], other[0])
@@ -186,18 +174,17 @@ def test_initializers_keep_seeds_of_their_own():
     assert not cell.built
 
 
-def test_a_cell_that_is_none_is_refused_with_its_name():
+def test_an_argument_that_is_not_a_cell_is_rejected():
     for wrong in (64, keras.layers.Dense(4), keras.layers.LSTM(4)):
-        with pytest.raises(ValueError, match="`recurrent` must be .* or a Keras RNN cell .*Received: recurrent="):
+        with pytest.raises(ValueError, match="`recurrent` must be .* a Keras RNN cell"):
             make_cells(wrong, 4, 0)
 
 
-@pytest.mark.parametrize("recurrent", ["gru", Decay(3)], ids=["gru", "own"])
-def test_half_precision_is_not_for_memories(recurrent):
+def test_recurrent_layers_compute_in_float32_under_a_half_precision_policy():
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        pi, critic, _, recurrent_spec = networks_of(recurrent, ("observation", "action"))
+        pi, critic, _, recurrent_spec = networks_of(stack(), ("observation", "action"))
         x = np.full((2, 3), 0.3, np.float32), np.full((2, recurrent_spec.width), 0.7, np.float32)
         output = pi(x)
         rnn_output, state = critic.unroll(
@@ -217,17 +204,14 @@ def test_half_precision_is_not_for_memories(recurrent):
 BOX = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([3.0, 1.0], np.float32))
 SPEC = Spec(spaces.Box(-5, 5, (3,)), BOX)
 TORSO = {"torso": "mlp", "hidden_units": (5,), "activation": "relu", "encoder": None, "l2": 0.0}
-REMEMBERS = [
-    ("observation",),
-    ("observation", "action"),
-    ("reward", "observation"),
-    ("observation", "action", "reward"),
-]
-QUICK = [("lstm", REMEMBERS[3]), ("gru", REMEMBERS[1]), ("rnn", REMEMBERS[2]), ("own", REMEMBERS[0])]
+REMEMBERS = [("observation", "action"), ("reward", "observation"), ("observation", "action", "reward")]
 
 
 def networks_of(recurrent, remembers, units=4):
-    """A policy, a critic, and the policy in NumPy, all with weights of their own and statistics of observations."""
+    """Return a policy, a critic, the policy in NumPy, and the recurrent spec.
+
+    Weights and observation statistics are random. NumPy has no policy with custom cells: it is None for those.
+    """
     rnn_spec = RNNSpec.of(SPEC, recurrent, units, remembers, True)
     normalizer = Normalizer(1e-3, 2.0, dtype="float32")
     pi = recurrent_actor(rnn_spec, SPEC, **TORSO, normalizer=normalizer, seed=1, output=None)
@@ -239,15 +223,12 @@ def networks_of(recurrent, remembers, units=4):
     normalizer.variance.assign(rng.uniform(1, 2, 3))
     actor = None
     if all(kind for kind, _ in rnn_spec.cell_kinds):
-        actor = NumpyPolicy(
-            SPEC, mlp((5,), "relu"), (1e-3, 2.0), cells=rnn_spec.cell_kinds, recurrent_spec=rnn_spec.recurrent_spec
-        )
-        actor.load(flat_weights(pi).numpy())
+        actor = in_numpy(SPEC, pi, rnn_spec.recurrent_spec)
     return pi, critic, actor, rnn_spec.recurrent_spec
 
 
 def history(recurrent_spec, rng):
-    """Observations, what came before each step as it is packed, and actions to ask about."""
+    """Return random observations, the packed previous actions and rewards, and actions for the critic."""
     observation = rng.normal(size=(BATCH, STEPS, 3)).astype(np.float32)
     before = np.concatenate([rng.uniform(BOX.low, BOX.high, (BATCH, STEPS, 2)), rng.normal(size=(BATCH, STEPS, 1))], -1)
     columns = [0, 1] * recurrent_spec.uses_action + [2] * recurrent_spec.uses_reward
@@ -259,12 +240,20 @@ def history(recurrent_spec, rng):
 @pytest.mark.parametrize(
     "recurrent, remembers",
     [
-        pytest.param(cell, remembers, marks=[pytest.mark.slow] * ((name, remembers) not in QUICK), id=f"{name}-{i}")
-        for name, cell in {"lstm": "lstm", "gru": "gru", "rnn": "rnn", "hard": hard(4), "own": Decay(3)}.items()
-        for i, remembers in enumerate(REMEMBERS)
+        pytest.param(
+            keras.layers.StackedRNNCells(
+                [keras.layers.LSTMCell(4), keras.layers.GRUCell(3), keras.layers.SimpleRNNCell(4)]
+            ),
+            ("observation", "action", "reward"),
+            id="built-in",
+        ),
+        pytest.param(
+            keras.layers.StackedRNNCells([hard_lstm(4), Decay(3)]), ("reward", "observation"), id="unrolled by Keras"
+        ),
+        pytest.param("gru", ("observation",), id="observations only"),
     ],
 )
-def test_unrolled_is_stepped_one_at_a_time(recurrent, remembers, rng):
+def test_unrolling_equals_single_steps(recurrent, remembers, rng):
     pi, critic, actor, recurrent_spec = networks_of(recurrent, remembers)
     observation, before, action = history(recurrent_spec, rng)
     valid = np.ones((BATCH, STEPS), bool)
@@ -290,8 +279,8 @@ def test_unrolled_is_stepped_one_at_a_time(recurrent, remembers, rng):
         np.testing.assert_allclose(value, values.reshape(BATCH, STEPS)[:, t], atol=1e-5)
 
 
-def test_at_the_start_a_memory_sees_zeros():
-    for remembers in REMEMBERS[1:]:
+def test_the_previous_action_and_reward_are_zero_at_the_start_of_an_episode():
+    for remembers in REMEMBERS:
         pi, _, _, recurrent_spec = networks_of("gru", remembers)
         start = recurrent_spec.initial_state(1)[:, : recurrent_spec.previous_width]
         np.testing.assert_allclose(pi.previous_scaling(start), np.zeros_like(start), atol=1e-6)
@@ -303,9 +292,8 @@ def test_at_the_start_a_memory_sees_zeros():
             np.testing.assert_allclose(seen[:, :2], [[-1, -1], [1, 1]], atol=1e-6)
 
 
-@pytest.mark.parametrize("recurrent", ["lstm", keras.layers.StackedRNNCells([keras.layers.GRUCell(4), Decay(3)])])
-def test_networks_with_a_memory_are_saved_and_copied(recurrent, tmp_path, rng):
-    pi, critic, _, recurrent_spec = networks_of(recurrent, ("observation", "action"))
+def test_recurrent_networks_are_saved_and_copied(tmp_path, rng):
+    pi, critic, _, recurrent_spec = networks_of(stack(), ("observation", "action"))
     x = (rng.normal(size=(2, 3)).astype(np.float32), rng.normal(size=(2, recurrent_spec.width)).astype(np.float32))
     pi.save(tmp_path / "pi.keras")
     loaded = keras.saving.load_model(tmp_path / "pi.keras")
@@ -328,7 +316,7 @@ def test_networks_with_a_memory_are_saved_and_copied(recurrent, tmp_path, rng):
     np.testing.assert_allclose(again.unroll(*args)[0], critic.unroll(*args)[0], atol=1e-6)
 
 
-def test_the_parts_of_a_state_have_names():
+def test_the_parts_of_the_state_are_named():
     assert part_names(make_cells("lstm", 4, 0)) == (("h", 4), ("c", 4))
     assert part_names(make_cells("gru", (4, 2), 0)) == (("h_0", 4), ("h_1", 2))
-    assert part_names([hard(3), Decay(2)]) == (("h_0", 3), ("c_0", 3), ("h_1", 2))
+    assert part_names([hard_lstm(3), Decay(2)]) == (("h_0", 3), ("c_0", 3), ("h_1", 2))

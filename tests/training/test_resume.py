@@ -117,11 +117,11 @@ def test_an_environment_that_does_not_repeat_itself_is_named(tmp_path):
         return SyncVectorEnv([RandomWalk, lambda: Counter(length=17)])  # which counts its episodes
 
     agent = opened(make_env(), 72, tmp_path)
-    begun = agent.replay.episode_start
+    begun = agent.replay.state()["opened"]
     added = agent.replay.added
     with pytest.warns(UserWarning, match="Sub-environment 1 is not .* led to another observation after 0 steps"):
         trained(agent, make_env, StopAt(78))
-    assert agent.replay.episode_start.tolist() == [begun[0], added] and agent.collector.episodes.tolist() == [2, 4]
+    assert agent.replay.state()["opened"].tolist() == [begun[0], added] and agent.collector.episodes.tolist() == [2, 4]
     assert len(agent.replay.open_episode(0)) == 10 and len(agent.replay.open_episode(1)) == 4
 
 
@@ -146,7 +146,7 @@ def test_an_episode_goes_on_as_long_as_the_replay_holds_it_whole(tmp_path, repla
 
 def test_an_episode_that_nobody_acted_in_yet_begins_as_it_would_have(tmp_path):
     agent = opened(RandomWalk(), 30, tmp_path)
-    assert agent.replay.current.tolist() == [-1] and agent.collector.episodes.tolist() == [2]
+    assert agent.replay.state()["heads"].tolist() == [-1] and agent.collector.episodes.tolist() == [2]
     trained(agent, RandomWalk, StopAt(31))
     assert agent.collector.episodes.tolist() == [2]
     first = RandomWalk().reset(seed=reset_seed(agent.seed, TRAINING, 0, 1))[0]
@@ -168,7 +168,7 @@ def test_otherwise_open_episodes_are_closed(tmp_path, meanwhile):
         make_env = functools.partial(SyncVectorEnv, ENV_FNS[:2])
     steps = agent.env_steps
     trained(agent, make_env, StopAt(steps + 2))
-    assert (agent.replay.episode_start >= steps + 1).all()
+    assert (agent.replay.state()["opened"] >= steps + 1).all()
     assert len(agent.replay.open_episode(0)) == (2 if meanwhile == "sub-environments" else 3)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 import gymnasium as gym
 import numpy as np
 
-from tfdpg.acting import BehaviourPolicy, NoState
+from tfdpg.acting import BehaviourPolicy, ForwardPass, GreedyPolicy, RecurrentSpec, RecurrentState
 from tfdpg.arguments import positive_int, reject
 from tfdpg.environments import opened
 from tfdpg.spec import Spec
@@ -94,15 +94,15 @@ class _CallablePolicy:
 
 
 class EvaluationPolicy:
-    """The policy of an agent, for `evaluate`.
+    """An agent's behaviour policy as `evaluate` takes it: it explores.
 
     Args:
-        behaviour: selects the actions; no other policy may share its state.
-        factor: the fraction of the exploration noise that is applied, in [0, 1]; None selects greedy actions.
+        behaviour: selects actions; its recurrent state is this policy's alone.
+        factor: the factor of the exploration, in [0, 1].
         seed: the seed of the exploration.
     """
 
-    def __init__(self, behaviour: BehaviourPolicy, factor: float | None, seed: int):
+    def __init__(self, behaviour: BehaviourPolicy, factor: float, seed: int):
         self._behaviour = behaviour
         self._factor = factor
         self._batch_size = 0
@@ -117,10 +117,7 @@ class EvaluationPolicy:
         """Return the actions for a batch of observations, or the action for one, in the environment's shape."""
         packed = self.spec.pack(observation)
         self._batch_size = len(packed[0])
-        if self._factor is None:
-            actions = self._behaviour.greedy(packed)
-        else:
-            actions = self._behaviour.explore(packed, self._factor, self._rng)
+        actions = self._behaviour.explore(packed, self._factor, self._rng)
         return self.spec.to_user(actions)[0 if self.spec.is_single(observation) else slice(None)]
 
     def end(self, ended: np.ndarray) -> None:
@@ -227,15 +224,18 @@ def _prepare_policy(given: Any, env: Any) -> tuple[PolicyLike, StatefulPolicy | 
     return policy, memory
 
 
-def predict(agent: Any, observations: Any) -> np.ndarray:
-    """Return an agent's greedy actions for observations, or for sequences if it is recurrent; see `Agent.predict`."""
-    spec = agent.spec
-    behaviour = agent.behaviour
-    if agent.recurrent_spec is None:
-        outputs = NoState().forward(agent.actor.predict, spec.pack(observations))
-        actions = spec.to_user(behaviour.exploration.greedy(outputs))
-        return actions[0] if spec.is_single(observations) else actions
-    if agent.recurrent_spec.uses_reward:
+def predict(spec: Spec, recurrent_spec: RecurrentSpec | None, forward: ForwardPass, observations: Any) -> np.ndarray:
+    """The greedy actions for observations, or for sequences if the policy is recurrent; see `Agent.predict`.
+
+    Args:
+        spec: the spaces.
+        recurrent_spec: the recurrent state; None if the policy is not recurrent.
+        forward: from packed observations to actions, with the new state behind them.
+        observations: one or a batch, or sequences.
+    """
+    if recurrent_spec is None:
+        return GreedyPolicy(spec, None, forward)(observations)
+    if recurrent_spec.uses_reward:
         raise ValueError(
             "`predict` takes observations only, but this recurrent policy also receives rewards. Use `agent.policy()`, "
             "and pass it the reward of each step: policy.received(reward)."
@@ -247,9 +247,12 @@ def predict(agent: Any, observations: Any) -> np.ndarray:
         )
     packed, leading = spec.pack_steps(observations)
     rows = [part.reshape(-1, leading[-1], part.shape[1]) for part in packed]
-    acts = behaviour.with_network(agent.actor.predict)
-    steps = [acts.greedy(tuple(part[:, t] for part in rows))[:, : spec.act_dim] for t in range(leading[-1])]
-    return spec.shaped(np.stack(steps, axis=1).reshape(*leading, spec.act_dim))
+    state = RecurrentState(recurrent_spec)
+    actions = []
+    for t in range(leading[-1]):
+        actions.append(state.forward(forward, tuple(part[:, t] for part in rows)))
+        state.record_step(actions[-1])
+    return spec.shaped(np.stack(actions, axis=1).reshape(*leading, spec.act_dim))
 
 
 def summarise(episodes: list[Episode]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Keras' callbacks and an agent: which cannot work, and which way what they monitor is better."""
+"""Preparation of Keras callbacks for an agent: which are supported, and whether they maximise or minimise a log."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -8,32 +8,23 @@ import keras
 from tfdpg.arguments import reject
 from tfdpg.training.callbacks import ExportBest, StopAtReturn, not_logged
 
-UNSUPPORTED = {
-    "OrbaxCheckpoint": (
-        "it saves one Keras model, and an agent is several with a replay. Use tfdpg.callbacks.Checkpoint, which "
-        "saves everything needed to go on"
-    ),
-}
-"""Keras callbacks that cannot work with an agent: why, and what to use."""
-
 MODE_CALLBACKS = (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint, keras.callbacks.ReduceLROnPlateau)
-"""Keras callbacks that monitor a log, with a `mode`."""
+"""Keras callbacks that monitor a log and have a `mode`."""
 
 
 def prepare(callbacks: Sequence[Any], logs: Collection[str], optimizers: Iterable[keras.optimizers.Optimizer]) -> None:
-    """Makes callbacks ready for an agent, before the first step.
+    """Prepare callbacks for an agent before the first step.
 
-    What is monitored without a `mode` is maximised if it is a return, and minimised if it is a loss or an error; a
-    `ModelCheckpoint` of `.weights.h5` saves weights, as its name says.
+    Callbacks without a `mode` maximise returns, and minimise losses and errors. A `ModelCheckpoint` with a path that
+    ends in `.weights.h5` saves only weights.
 
     Args:
-        callbacks: in the order in which they are called.
-        logs: the names of what an epoch will log.
-        optimizers: the agent's.
+        callbacks: the callbacks, in the order in which they are called.
+        logs: the names of the logs of an epoch.
+        optimizers: the agent's optimizers.
 
     Raises:
-        ValueError: a callback that cannot work with an agent, that monitors what will not be logged, or that needs a
-            `mode`.
+        ValueError: a callback is not supported, monitors a log that does not exist, or needs a `mode`.
     """
     extended = False
     averaging = [optimizer for optimizer in optimizers if optimizer.use_ema]
@@ -51,10 +42,13 @@ def prepare(callbacks: Sequence[Any], logs: Collection[str], optimizers: Iterabl
 
 
 def as_callback_list(given: Any) -> list[keras.callbacks.Callback]:
-    """What `fit` was given as `callbacks`: None, one or several.
+    """Return the `callbacks` argument of `fit` as a list.
+
+    Args:
+        given: None, one callback, or several.
 
     Raises:
-        ValueError: they are something else.
+        ValueError: it is something else.
     """
     several = [] if given is None else [given] if isinstance(given, keras.callbacks.Callback) else given
     if not isinstance(several, list | tuple) or not all(isinstance(each, keras.callbacks.Callback) for each in several):
@@ -65,23 +59,25 @@ def as_callback_list(given: Any) -> list[keras.callbacks.Callback]:
 def _refuse_unusable(callback: keras.callbacks.Callback, averaging: Collection[Any]) -> None:
     if isinstance(callback, keras.callbacks.SwapEMAWeights) and not averaging:
         raise ValueError(
-            "keras.callbacks.SwapEMAWeights needs optimizers that keep moving averages: give the agent some of your "
-            "own, with use_ema=True."
+            "keras.callbacks.SwapEMAWeights needs optimizers that keep moving averages. Give the agent optimizers with "
+            "use_ema=True."
         )
-    for base in type(callback).__mro__:
-        if base.__name__ in UNSUPPORTED and base.__module__.startswith("keras."):
-            raise ValueError(f"keras.callbacks.{base.__name__} cannot be used: {UNSUPPORTED[base.__name__]}.")
+    if isinstance(callback, keras.callbacks.OrbaxCheckpoint):
+        raise ValueError(
+            "keras.callbacks.OrbaxCheckpoint cannot be used: it saves one Keras model, but an agent has several models "
+            "and a replay buffer. Use tfdpg.callbacks.Checkpoint, which saves everything that resuming requires."
+        )
 
 
 def _monitors(callback: Any) -> bool:
-    """Whether it looks at what it monitors."""
+    """Return whether a callback uses the log that it monitors."""
     if isinstance(callback, keras.callbacks.ModelCheckpoint):
         return callback.save_best_only
     return isinstance(callback, (*MODE_CALLBACKS, ExportBest, StopAtReturn))
 
 
 def _direction(callback: Any) -> str:
-    """Which way what a callback monitors is better."""
+    """Return the `mode` for the log that a callback monitors."""
     name = callback.monitor.removeprefix("val_")
     if "return" in name and not name.endswith("_std"):
         return "max"
@@ -91,7 +87,7 @@ def _direction(callback: Any) -> str:
 
 
 def _may_log(callback: Any) -> bool:
-    """Whether it is somebody's own, and may add to an epoch's logs what later ones monitor."""
+    """Return whether a callback is the user's, and may add logs that later callbacks monitor."""
     if isinstance(callback, keras.callbacks.LambdaCallback):
         return True
     own = not type(callback).__module__.startswith(("keras.", "tfdpg."))

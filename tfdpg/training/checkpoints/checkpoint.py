@@ -11,7 +11,7 @@ Weights are restored from `variables.npz`, in order; the `.keras` files only des
 
 import copy
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from tfdpg import files
 from tfdpg.replay import segments
 from tfdpg.spec import Spec
 from tfdpg.training.checkpoints.network_weights import check_finite
-from tfdpg.training.checkpoints.objects import from_json, to_json, untrusted
+from tfdpg.training.checkpoints.objects import class_name, from_json, to_json, untrusted
 
 FORMAT = 4
 DESCRIPTION = "agent.json"
@@ -36,7 +36,7 @@ class CheckpointError(RuntimeError):
 class Saved(NamedTuple):
     """A checkpoint that was read and verified, and from which no agent was built yet."""
 
-    agent: str
+    agent_class: type
     spec: Spec
     arguments: dict[str, Any]
     networks: Mapping[str, Any]
@@ -75,11 +75,15 @@ def save(agent: Any, directory: str | Path, overwrite: bool = True) -> None:
         agent.learner.remote_replay.on_saved(directory)
 
 
-def read(directory: str | Path, device: str | None = None, trusted: bool = False) -> Saved:
+def read(
+    directory: str | Path, find_class: Callable[[Any], type], device: str | None = None, trusted: bool = False
+) -> Saved:
     """Read and verify a checkpoint, and build its custom networks.
 
     Args:
         directory: the directory of the checkpoint.
+        find_class: finds the agent's class from its recorded name. It is called before networks are loaded, because
+            the module of a user's class may register the user's layers.
         device: the device for the networks; None takes the one that they were on.
         trusted: whether to import callables, and to follow links and paths, that the files name.
 
@@ -88,6 +92,7 @@ def read(directory: str | Path, device: str | None = None, trusted: bool = False
         CheckpointError: a file is damaged, missing, changed, or of another checkpoint; the message names it.
     """
     directory, description = _read_description(directory, trusted)
+    agent_class = find_class(description.get("agent"))
     try:
         paths = {name: directory / name for name in description["files"]}
         arguments = {name: from_json(value, trusted) for name, value in description["arguments"].items()}
@@ -102,7 +107,7 @@ def read(directory: str | Path, device: str | None = None, trusted: bool = False
         rows = read_rows(_row_files(paths))
         has_segments = "segment_length" in replay
         saved_segments = segments.saved_segments(directory, replay, description["files"]) if has_segments else None
-        built = description["agent"], spec, arguments, networks, description["state"]
+        built = agent_class, spec, arguments, networks, description["state"]
         return Saved(*built, variables, replay, rows, saved_segments)
     except Exception as error:
         raise CheckpointError(f"The saved agent in {directory} cannot be loaded: {error!r}") from error
@@ -120,7 +125,7 @@ def copy_agent(agent: Any) -> Any:
         )
     arguments, networks, state = copy.deepcopy((agent.saved_options, agent.custom_networks, agent.state()))
     other = type(agent)(agent.spec, **arguments, **networks)
-    facts = type(agent).__name__, agent.spec, arguments, networks, state
+    facts = type(agent), agent.spec, arguments, networks, state
     saved = Saved(*facts, _arrays(agent), _replay(agent), segments.iter_segments(agent.replay), None)
     restore(other, saved, {})
     return other
@@ -222,7 +227,7 @@ def _write(agent: Any, directory: Path) -> tuple[dict[str, str], dict[str, str]]
         network.save(directory / f"{name}.keras")
     description = {
         "format": FORMAT,
-        "agent": type(agent).__name__,
+        "agent": class_name(type(agent)),
         "arguments": {name: to_json(value) for name, value in agent.saved_options.items()},
         **agent.spec.to_json(),
         "own_networks": sorted(agent.custom_networks),

@@ -65,6 +65,29 @@ def untrusted(value: Any) -> dict[str, Any]:
     return {"untrusted": value}
 
 
+def class_name(agent_class: type) -> str:
+    """The name under which a checkpoint records the class of its agent.
+
+    This is "TD3" for a class of tfdpg, "module:Class" for another class, and ":Class" for a class that cannot be
+    imported because it was defined in a script (`__main__`) or in a function.
+    """
+    if agent_class.__module__.partition(".")[0] == "tfdpg":
+        return agent_class.__name__
+    return _path(agent_class) or f":{agent_class.__name__}"
+
+
+def import_class(path: str) -> Any:
+    """The object with the import path "module:Class".
+
+    Raises:
+        ValueError: it cannot be imported.
+    """
+    try:
+        return _imported(path)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{path!r} cannot be imported: {error}") from error
+
+
 def why_missing(value: Any) -> str | None:
     """Return why `from_json` did not restore an argument; None if it did."""
     match value:

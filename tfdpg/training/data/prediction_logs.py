@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 from tfdpg.arguments import reject, warn
-from tfdpg.export.protobuf import fields
+from tfdpg.export.warmup import fields
 from tfdpg.spec import Spec
 
 POLICY_SIGNATURES = {b"", b"serving_default", b"pi", b"pi_and_q"}

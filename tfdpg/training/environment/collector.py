@@ -10,7 +10,7 @@ from tfdpg.arguments import reject
 from tfdpg.replay import Recorder, ReplayBuffer, TimeSteps
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, stream
-from tfdpg.training.environment.env_runner import TRAINING, OpenEpisode, reset_seed
+from tfdpg.training.environment.env_runner import TRAINING, Episode, OpenEpisode, reset_seed
 from tfdpg.training.environment.finite import NO_REWARD, check_finite, float32_rewards
 from tfdpg.training.environment.schedule import Schedule
 
@@ -36,6 +36,7 @@ class Collector:
         env_indices: the sub-environments that acted last, `[num_envs]`.
         episodes: the number of episodes begun in each sub-environment with a seed from `next_reset_seed`.
         restored_at: the environment step at which the agent was loaded; None if it was not loaded.
+        episode_ended: called with each episode that ended, after its last step was stored; None if nothing needs it.
     """
 
     def __init__(
@@ -65,6 +66,9 @@ class Collector:
         self._pending: np.ndarray | None = None
         self.restored_at: int | None = None
         self._restored_rows: int | None = None
+        self.episode_ended: Callable[[Episode], None] | None = None
+        self._returns = np.zeros(0)  # of the open episodes; not counted unless `episode_ended` is set
+        self._lengths = np.zeros(0, np.int64)
 
     def act(self, observation: Any, explore: bool) -> np.ndarray:
         """See `Agent.act`."""
@@ -80,6 +84,7 @@ class Collector:
             starts = ~continues
             check_finite(self._spec, packed, NO_REWARD, self._this_step)
             self._behaviour.end(starts)
+            self._forget_returns(starts if len(starts) == len(self._returns) else slice(None))
             for store in self._stores:
                 store.begin(self.env_indices[starts], tuple(part[starts] for part in packed))
         if explore and self._schedule.acts_at_random:
@@ -102,6 +107,7 @@ class Collector:
         terminated, truncated = (
             np.asarray(end, bool).reshape(self.env_indices.shape) for end in (terminated, truncated)
         )
+        all_terminated = terminated
         ended = terminated | truncated
         any_ended = bool(ended.any())
         packed = self._spec.pack(next_observation)
@@ -109,6 +115,8 @@ class Collector:
             packed = self._spec.pack_final(packed, final_observation, ended)
         check_finite(self._spec, packed, reward, self._this_step, self._pending)
         self._behaviour.received(reward)
+        if self.episode_ended is not None:
+            self._count_rewards(reward)
         if self._shaper is not None:
             reward = self._shaped(self._shaper, reward)
 
@@ -133,6 +141,37 @@ class Collector:
             self._end(self.env_indices[ended])
             if final_observation is None and not self._spec.is_single(next_observation):
                 self._resetting = ended
+            if self.episode_ended is not None:
+                self._report_episodes(ended, all_terminated, truncated)
+
+    def _count_rewards(self, reward: np.ndarray) -> None:
+        """Add the rewards of a step, `[num_envs]`, to the returns of the open episodes."""
+        if len(self._returns) != len(reward):
+            self._returns = np.zeros(len(reward))
+            self._lengths = np.zeros(len(reward), np.int64)
+        is_live = np.ones(len(reward), bool) if self._resetting is None else ~self._resetting
+        self._returns[is_live] += reward[is_live]
+        self._lengths[is_live] += 1
+
+    def _forget_returns(self, env_indices: Any) -> None:
+        """Set the returns of open episodes to 0 in some sub-environments."""
+        if len(self._returns):
+            self._returns[env_indices] = 0
+            self._lengths[env_indices] = 0
+
+    def _report_episodes(self, ended: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:
+        """Pass the episodes that ended to `episode_ended`."""
+        for env_index in np.flatnonzero(ended).tolist():
+            episode = Episode(
+                env_index,
+                float(self._returns[env_index]),
+                int(self._lengths[env_index]),
+                bool(terminated[env_index]),
+                bool(truncated[env_index]),
+            )
+            self._forget_returns(env_index)
+            if self.episode_ended is not None:
+                self.episode_ended(episode)
 
     def receive(self, env_index: int, rows: TimeSteps, continues: bool) -> None:
         """Store rows that another process collected in a sub-environment, all of them or none.
@@ -174,6 +213,7 @@ class Collector:
     def close_episodes(self, env_indices: np.ndarray | None = None) -> None:
         """Close open episodes as truncated, in all or in some sub-environments; the next `act` begins new ones."""
         self._end(np.arange(len(self._replay.current)) if env_indices is None else env_indices)
+        self._forget_returns(slice(None) if env_indices is None else env_indices)
         self._pending = None
         self._resetting = None
         self._restored_rows = None
@@ -234,6 +274,8 @@ class Collector:
             **self._behaviour.state(),
             "lanes": len(self.env_indices),
             "resetting": None if self._resetting is None else self._resetting.tolist(),
+            "open_returns": self._returns.tolist(),
+            "open_lengths": self._lengths.tolist(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -244,6 +286,8 @@ class Collector:
         self.env_indices = np.arange(state["lanes"])
         self._schedule.set_num_envs(max(1, len(self.env_indices)))
         self._resetting = None if state["resetting"] is None else np.array(state["resetting"])
+        self._returns = np.array(state["open_returns"], np.float64)
+        self._lengths = np.array(state["open_lengths"], np.int64)
         self.restored_at = self._schedule.env_steps
         self._restored_rows = self._replay.added
         env_indices = np.flatnonzero(self._replay.current >= 0)

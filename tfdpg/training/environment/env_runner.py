@@ -57,11 +57,21 @@ class Step(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """A finished episode: its sub-environment, its undiscounted return (without reward shaping), and its length."""
+    """A finished episode.
+
+    Attributes:
+        env_index: the sub-environment.
+        episode_return: the sum of the rewards, neither discounted nor shaped.
+        length: the number of environment steps.
+        terminated: whether it ended in a terminal state.
+        truncated: whether it was truncated; both may be True.
+    """
 
     env_index: int
     episode_return: float
     length: int
+    terminated: bool
+    truncated: bool
 
 
 class OpenEpisode(NamedTuple):
@@ -166,8 +176,8 @@ class EnvRunner:
             self.has_hit_max_ep_len |= bool((over & ~terminated & ~truncated).any())
             truncated = truncated | over
         step = Step(reward, observation, terminated, truncated, final)
-        ended = terminated | truncated
-        return step, self._finished_episodes(ended) if ended.any() else []
+        any_ended = terminated.any() or truncated.any()
+        return step, self._finished_episodes(terminated, truncated) if any_ended else []
 
     def _are_well_formed(self, reward: Any, *ends: Any) -> bool:
         """Return whether these are arrays `[num_envs]`, and `ends` arrays of bools."""
@@ -204,12 +214,13 @@ class EnvRunner:
         if where:
             error.add_note(f"It was raised in sub-environment {env_index}.")
 
-    def _finished_episodes(self, ended: np.ndarray) -> list[Episode]:
+    def _finished_episodes(self, terminated: np.ndarray, truncated: np.ndarray) -> list[Episode]:
         """Return the episodes that ended, and reset their counts."""
-        env_indices = np.flatnonzero(ended)
+        ended = terminated | truncated
+        parts = self._returns, self._lengths, terminated, truncated
         episodes = [
-            Episode(int(env_index), float(self._returns[env_index]), int(self._lengths[env_index]))
-            for env_index in env_indices
+            Episode(env_index, *(part[env_index].item() for part in parts))
+            for env_index in np.flatnonzero(ended).tolist()
         ]
         self._returns[ended] = 0
         self._lengths[ended] = 0

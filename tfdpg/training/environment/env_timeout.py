@@ -1,4 +1,4 @@
-"""Environments in processes of their own that nobody waits for any longer."""
+"""Time limits for environments in other processes, and detection of processes that ended."""
 
 import contextlib
 import functools
@@ -9,22 +9,23 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gymnasium.vector import AsyncVectorEnv
-from gymnasium.vector.async_vector_env import AsyncState
+
+from tfdpg.compat.gymnasium import abandon_replies
 
 
 @contextlib.contextmanager
 def env_timeout(env: Any, seconds: float | None) -> Iterator[None]:
-    """Has an `AsyncVectorEnv`, wrapped or not, end with an error where a lane takes longer for a step or a reset.
+    """Raise an error if a step or a reset of an `AsyncVectorEnv` takes too long inside this context.
 
-    Wrappers hand no timeout on, so it is its own methods that get one for a while.
+    Wrappers do not pass a timeout on, so the context replaces the environment's own methods.
 
     Args:
-        env: the environment.
-        seconds: how long to wait; None is for ever, for any environment.
+        env: the environment, wrapped or not.
+        seconds: the longest time to wait. None sets no limit, and allows any environment.
 
     Raises:
-        ValueError: an environment that nobody can interrupt.
-        TimeoutError: within, where a lane takes longer. All its processes have ended.
+        ValueError: `seconds` is given, and the environment is not an `AsyncVectorEnv`.
+        TimeoutError: a sub-environment took too long. All processes of the environment have ended.
     """
     if seconds is None:
         yield
@@ -32,7 +33,7 @@ def env_timeout(env: Any, seconds: float | None) -> Iterator[None]:
     base = env.unwrapped
     if not isinstance(base, AsyncVectorEnv):
         raise ValueError(
-            "`step_timeout` must be None for an environment in the process of the training, which cannot interrupt it. "
+            "`step_timeout` must be None for an environment in the training process, which cannot interrupt it. "
             "Make it with gym.make_vec(..., vectorization_mode='async'), or on the command line with --num-envs and "
             f"--vectorization async. Received: step_timeout={seconds:g}, env={env}"
         )
@@ -55,8 +56,8 @@ def _wait_with_timeout(env: AsyncVectorEnv, wait: Callable[[float], Any], second
         ]
         terminate_processes(env)
         raise TimeoutError(
-            f"Lanes {unresponsive} of the environment did not answer within {seconds:g} seconds (`step_timeout`). The "
-            "processes of all lanes were ended. Find out what they wait for, or raise `step_timeout`."
+            f"Sub-environments {unresponsive} did not answer within {seconds:g} seconds (`step_timeout`), so the "
+            "processes of all sub-environments were ended. Find out what they wait for, or raise `step_timeout`."
         ) from None
 
 
@@ -71,7 +72,8 @@ def check_processes(env: Any, cause: BaseException | None = None) -> None:
     if not isinstance(base, AsyncVectorEnv) or base.closed:
         return
     sentinels = [process.sentinel for process in base.processes]
-    ended = multiprocessing.connection.wait(sentinels, 0 if cause is None else 1)  # which may not have ended quite yet
+    # After an error, the process that caused it may still be ending.
+    ended = multiprocessing.connection.wait(sentinels, 0 if cause is None else 1)
     for env_index, process in enumerate(base.processes):
         if process.sentinel in ended:
             process.join()
@@ -86,8 +88,8 @@ def check_processes(env: Any, cause: BaseException | None = None) -> None:
 
 
 def terminate_processes(env: AsyncVectorEnv) -> None:
-    """Ends the processes of an environment whatever they do, and closes it; its own `close` would wait for replies."""
-    env._state = AsyncState.DEFAULT
+    """End the processes of an environment immediately, and close it. `close` alone would wait for replies."""
+    abandon_replies(env)
     for process in env.processes:
         process.kill()
     env.close(terminate=True)

@@ -22,6 +22,8 @@ class Schedule:
         total_steps: the number of steps at the end of `fit`; None outside of `fit`.
         last_update_phase: the step of the last update phase.
         episode_ended: whether an episode ended since the last update phase.
+        defers_updates: whether updates that become due are not made, but counted in `deferred`.
+        deferred: the updates that were deferred, and are made when `defers_updates` is False again.
     """
 
     def __init__(
@@ -47,6 +49,8 @@ class Schedule:
         self.total_steps: int | None = None
         self.last_update_phase = 0
         self.episode_ended = False
+        self.defers_updates = False
+        self.deferred = 0
 
     @property
     def acts_at_random(self) -> bool:
@@ -70,7 +74,13 @@ class Schedule:
 
     def state(self) -> dict[str, Any]:
         """Return the counters, as plain JSON values."""
-        return {"env_steps": self.env_steps, "last_round": self.last_update_phase, "episode_ended": self.episode_ended}
+        return {
+            "env_steps": self.env_steps,
+            "last_round": self.last_update_phase,
+            "episode_ended": self.episode_ended,
+            "defers_updates": self.defers_updates,
+            "deferred": self.deferred,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the result of `state`.
@@ -81,11 +91,22 @@ class Schedule:
         self.env_steps = natural("env_steps", state["env_steps"])
         self.last_update_phase = natural("last_round", state["last_round"])
         self.episode_ended = flag("episode_ended", state["episode_ended"])
+        self.defers_updates = flag("defers_updates", state["defers_updates"])
+        self.deferred = natural("deferred", state["deferred"])
 
     def count(self, steps: int, episode_ended: bool) -> None:
         """Count environment steps, one for each sub-environment that took one."""
         self.env_steps += steps
         self.episode_ended |= episode_ended
+
+    def release(self, updates: int) -> int:
+        """The updates to make now: those that are due and those that were deferred; 0 while updates are deferred."""
+        self.deferred += updates
+        if self.defers_updates:
+            return 0
+        updates = self.deferred
+        self.deferred = 0
+        return updates
 
     @property
     def is_due(self) -> bool:

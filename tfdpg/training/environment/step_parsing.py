@@ -1,143 +1,126 @@
-"""What an environment returns, read as Gymnasium's API has it; what cannot be read is named."""
+"""Reading of the return values of `reset` and `step`, with errors that say what Gymnasium's API expects."""
 
-import itertools
+import contextlib
 import os
 import re
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from tfdpg.compat.gymnasium import is_from_worker, partial_results
 from tfdpg.findings import malformed_step
 from tfdpg.spec import Spec
 
 NUMBER_TYPES = frozenset({float, int, np.float64, np.float32})
 BOOL_TYPES = frozenset({bool, np.bool_})
-"""The types that need no closer look."""
+"""The types that `parse_step` accepts without further checks."""
 
 API = (
     "Gymnasium's `reset` returns (observation, info), and its `step` (observation, reward, terminated, truncated, "
     "info): an observation of the space, a float, two bools and a dict."
 )
 PARSE_ERRORS = ValueError, TypeError, AttributeError, AssertionError
-"""What Gymnasium raises at results of another form."""
+"""The errors that Gymnasium raises for return values of another structure."""
 GYMNASIUM, NUMPY, PACKAGE = (os.path.dirname(file or "") + os.sep for file in (gym.__file__, np.__file__, __file__))
-"""Where those are who read them; what is in Gymnasium's `envs` is read."""
+"""The directories of the code that reads return values."""
 WORKER_ERROR = re.compile("unpack|broadcast input array|inhomogeneous shape|truth value of an array|string to float")
-"""What `AsyncVectorEnv` tells of such an error in another process, where frames are out of reach."""
+"""The messages of such errors in a process of an `AsyncVectorEnv`, whose traceback is not available."""
 
 
 def parse_step(result: Any) -> tuple[Any, float, bool, bool]:
-    """The observation, as it is, and the numbers of one step.
+    """Return the observation, reward, termination and truncation of a return value of `step`.
 
-    Ends may be 0 and 1 too, and all may be arrays of one number.
+    The reward and the ends may also be arrays with one element, and the ends 0 and 1.
 
     Raises:
-        ValueError: `step` returned something else than Gymnasium's API has.
+        ValueError: the return value does not have the structure of Gymnasium's API.
     """
-    if type(result) is tuple and len(result) == 5:
-        observation, reward, terminated, truncated, info = result
-        if (
-            type(reward) in NUMBER_TYPES
-            and type(terminated) in BOOL_TYPES
-            and type(truncated) in BOOL_TYPES
-            and isinstance(info, dict)
-        ):
-            return observation, _as_float(reward), terminated, truncated
-    if found := malformed_step(result):
+    is_plain = (
+        type(result) is tuple
+        and len(result) == 5
+        and type(result[1]) in NUMBER_TYPES
+        and type(result[2]) in BOOL_TYPES
+        and type(result[3]) in BOOL_TYPES
+        and isinstance(result[4], dict)
+    )
+    if not is_plain and (found := malformed_step(result)):
         raise ValueError(f"{found} {API}")
     observation, *scalars, _ = result
-    reward, terminated, truncated = (np.asarray(value).item() for value in scalars)
-    return observation, _as_float(reward), bool(terminated), bool(truncated)
-
-
-def _as_float(reward: Any) -> float:
-    """A reward as a float; an integer has no largest value in Python."""
+    reward, terminated, truncated = scalars if is_plain else (np.asarray(value).item() for value in scalars)
     try:
-        return float(reward)
+        return observation, float(reward), bool(terminated), bool(truncated)
     except OverflowError:
-        raise ValueError(f"`step` gives a reward that is beyond every float. Give a float. {API}") from None
+        raise ValueError(f"`step` returns a reward beyond the range of float. Return a float. {API}") from None
 
 
 def parse_vector_step(reward: Any, terminated: Any, truncated: Any, num_envs: int) -> tuple[np.ndarray, ...]:
-    """The rewards and the ends of a vector environment's lanes, each `[num_envs]`; arrays of one number for each count.
+    """Return the rewards, terminations and truncations of a vector environment as arrays of shape `[num_envs]`.
 
     Raises:
-        ValueError: they are no numbers, or not one for each lane.
+        ValueError: they are not one number for each sub-environment. Arrays with one element count as a number.
     """
-    read = []
+    arrays = []
     for name, given in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
         value = np.asarray(given)
         is_reward = name == "reward"
         if value.size != num_envs or value.dtype.kind not in ("biuf" if is_reward else "biu"):
             raise ValueError(
-                f"`step` gives {name}={given!r}, which is not one number for each of {num_envs} lanes. {API}"
+                f"`step` returns {name}={given!r}, which is not one number for each of {num_envs} sub-environments. "
+                f"{API}"
             )
-        read.append(value.reshape(num_envs) if is_reward else value.reshape(num_envs).astype(bool))
-    return tuple(read)
+        arrays.append(value.reshape(num_envs).astype(value.dtype if is_reward else bool))
+    return tuple(arrays)
 
 
 def batched(spec: Spec, observation: Any) -> Any:
-    """An observation as a batch of one.
+    """Return an observation as a batch of one.
 
     Raises:
-        ValueError: it has other keys or another shape than its space.
+        ValueError: its keys or shapes differ from those of its space.
     """
-    try:
+    expected = spec.shapes if spec.is_dict else spec.shapes["x"]
+    with contextlib.suppress(ValueError):  # NumPy raises it for ragged lists
         if not spec.is_dict:
             array = np.asarray(observation)
-            if array.shape == spec.shapes["x"]:
+            if array.shape == expected:
                 return array[None]
         elif isinstance(observation, Mapping):
             arrays = {key: np.asarray(value) for key, value in observation.items()}
-            if {key: array.shape for key, array in arrays.items()} == spec.shapes:
+            if {key: array.shape for key, array in arrays.items()} == expected:
                 return {key: array[None] for key, array in arrays.items()}
-    except ValueError:  # of a list whose parts have several shapes
-        pass
-    expected = spec.shapes if spec.is_dict else spec.shapes["x"]
     raise ValueError(
-        f"The environment gives an observation that is not of its space's shape {expected}. "
+        f"The environment gives an observation whose shape is not {expected}, that of its space. "
         f"Received: {observation!r:.200}. {API}"
     )
 
 
 def is_parse_error(error: Exception) -> bool:
-    """Whether it was not the environment that raised, but who read what it had returned."""
+    """Return whether an error was raised by the code that reads return values, and not by the environment."""
     if not isinstance(error, PARSE_ERRORS):
         return False
-    frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if frames[-1].co_name == "_raise_if_errors":
+    if is_from_worker(error):
         return WORKER_ERROR.search(str(error)) is not None
-    *_, last = (code.co_filename for code in frames if not code.co_filename.startswith(NUMPY))
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    last = [file for file in files if not file.startswith(NUMPY)][-1]
     return last.startswith((GYMNASIUM, PACKAGE)) and not last.startswith(os.path.join(GYMNASIUM, "envs"))
 
 
 def failed_env_index(error: Exception, env: gym.vector.VectorEnv, spec: Spec) -> int | None:
-    """The lane of a vector environment that raised, or returned what cannot be read; None where it is not known."""
+    """Return the sub-environment that raised an error or whose return value could not be read, or None if unknown."""
     base: Any = env.unwrapped
-    lost = [env_index for env_index, pipe in enumerate(getattr(base, "parent_pipes", ())) if pipe is None]
-    return next(itertools.chain(lost, _suspected_env_indices(error, base, spec)), None)
-
-
-def _suspected_env_indices(error: Exception, base: Any, spec: Spec) -> Iterator[int]:
-    """The lanes whose results are odd, and the last one that was looked at, by the variables of Gymnasium."""
-    seen = {}
-    functions = set()
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        functions.add(frame.f_code.co_name)
-        if frame.f_locals.get("self") is base:
-            seen |= frame.f_locals
-    if any("concatenate" in name for name in functions):
-        given = seen.get("observations", seen.get("results")) if hasattr(base, "processes") else base._env_obs
-        for env_index, observation in enumerate(given or ()):
-            try:
-                spec.pack(batched(spec, observation))
-            except ValueError:
-                yield env_index
-    scalars = [seen.get(name, ()) for name in ("rewards", "terminations", "truncations")]
-    for env_index, outcome in enumerate(zip(*scalars, strict=False)):
+    for env_index, pipe in enumerate(getattr(base, "parent_pipes", ())):
+        if pipe is None:
+            return env_index
+    observations, outcomes, last = partial_results(error, base)
+    for env_index, observation in enumerate(observations):
+        try:
+            spec.pack(batched(spec, observation))
+        except ValueError:
+            return env_index
+    for env_index, outcome in enumerate(outcomes):
         if malformed_step((None, *outcome, {})):
-            yield env_index
-    yield from (seen[name] for name in ("env_idx", "i") if name in seen)
+            return env_index
+    return last

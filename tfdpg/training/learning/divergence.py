@@ -1,4 +1,4 @@
-"""Updates that came to no number: which loss and which weights began."""
+"""The error for losses or weights that are not finite. It names the first of them."""
 
 from collections.abc import Sequence
 
@@ -9,19 +9,19 @@ from tfdpg.training.learning.updates import UpdateResult
 
 REMEDIES = (
     "Lower the learning rates, clip gradients (`clip_norm`), scale rewards to about 1 (`reward_shaper`), or look for "
-    "observations and rewards far outside the bounds that they were to have. An earlier checkpoint is sound; of this "
-    "agent none is written."
+    "observations and rewards far outside their expected bounds. Earlier checkpoints are valid; no checkpoint of this "
+    "agent is written."
 )
 
 
 def divergence(result: UpdateResult, metrics: Sequence[str], made: int, env_steps: int) -> FloatingPointError | None:
-    """The error of updates whose losses or weights are not finite; None if they are.
+    """Return the error for updates whose losses or weights are not finite, or None.
 
     Args:
-        result: what the updates gave.
-        metrics: the names of what they measured.
-        made: the updates before them.
-        env_steps: the environment steps until then.
+        result: the result of the updates.
+        metrics: the names of the measured quantities.
+        made: the number of updates before them.
+        env_steps: the number of environment steps before them.
     """
     losses = _first_losses(result, metrics, made)
     last = made + len(result.measured)
@@ -38,10 +38,10 @@ def divergence(result: UpdateResult, metrics: Sequence[str], made: int, env_step
 
 
 def _first_losses(result: UpdateResult, metrics: Sequence[str], made: int) -> str:
-    """The losses that are not finite in the first update that has such, and its number; empty where there is none."""
+    """Describe the losses that are not finite in the first update that has any; an empty string if none has."""
     missing = np.isnan(result.measured)
     no_step = missing.all(axis=1, keepdims=True)
-    if result.nonfinite:  # then an update without any number is one that went wrong
+    if result.nonfinite:  # an update whose quantities are all missing has failed
         no_step &= ~np.all(no_step, axis=2, keepdims=True)
     bad = ~np.isfinite(result.measured) & ~no_step
     for i, name in enumerate(metrics):

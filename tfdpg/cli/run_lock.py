@@ -1,4 +1,9 @@
-"""Who trains a run: a lock, which ends with its process, on a file that says whose it is."""
+"""The lock of a run directory, so that only one process at a time trains the run.
+
+The lock is on a file in the directory that names the process which holds it. The operating system releases the lock
+when the process ends; a killed process leaves the file but not the lock. The lock is not on the directory itself,
+because NFS does not lock directories.
+"""
 
 import contextlib
 import datetime
@@ -13,9 +18,10 @@ from pathlib import Path
 from tfdpg import files
 
 LOCK = "lock"
-"""The name of the file. A killed process leaves it, and not the lock."""
-TRIES, PAUSE = 3, 0.05
-"""How often to try, and the seconds between: whoever only looks holds a lock for a moment, too."""
+"""The name of the file."""
+TRIES = 3
+PAUSE = 0.05
+"""How often to try to lock, and the seconds between two tries: `check` holds a lock for a moment, too."""
 
 
 class RunLockedError(RuntimeError):
@@ -24,20 +30,20 @@ class RunLockedError(RuntimeError):
 
 @contextlib.contextmanager
 def held(run: Path) -> Iterator[None]:
-    """Holds the lock of a run's directory; on a file system without locks it only says whose the run is.
+    """Hold the lock of a run directory. On a file system without locks, only write the file.
 
     Raises:
-        RunLockedError: another process holds it.
+        RunLockedError: another process holds the lock.
     """
     path = run / LOCK
-    now = datetime.datetime.now().astimezone()
     descriptor = _acquire(path)
     _held_descriptors.add(descriptor)
     try:
-        holder = {"process": os.getpid(), "host": socket.gethostname(), "since": now.isoformat(" ", "seconds")}
-        with contextlib.suppress(OSError):  # the disk is full, which others will say
+        now = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
+        holder = json.dumps({"process": os.getpid(), "host": socket.gethostname(), "since": now})
+        with contextlib.suppress(OSError):  # the disk is full, which later writes report
             os.truncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+            os.pwrite(descriptor, holder.encode(), 0)
         yield
     finally:
         if _is_at(path, descriptor):
@@ -47,7 +53,7 @@ def held(run: Path) -> Iterator[None]:
 
 
 def check(run: Path) -> None:
-    """Raises `RunLockedError` if a process trains a run."""
+    """Raise `RunLockedError` if another process trains a run."""
     with contextlib.suppress(FileNotFoundError):
         descriptor = _open(run / LOCK, os.O_RDONLY)
         try:
@@ -57,13 +63,13 @@ def check(run: Path) -> None:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Open the file itself: a link could lead to any file, and opening a named pipe could wait for ever."""
+    """Open the lock file, but not through a link, and without waiting for the writer of a named pipe."""
     files.check_entry(path)
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
 
 
 def _acquire(path: Path) -> int:
-    """The file, made if need be, open and locked."""
+    """Open and lock the file, creating it if it does not exist, and return its descriptor."""
     may_be_shared = True
     while True:
         descriptor = _open(path, os.O_RDWR | os.O_CREAT)
@@ -77,7 +83,7 @@ def _acquire(path: Path) -> int:
                 return descriptor
             path.unlink()  # a copy of the run with hard links (`cp -al`) has the same file, and keeps it
             may_be_shared = False
-        os.close(descriptor)  # its holder removed it when it let go
+        os.close(descriptor)  # the previous holder removed this file when it released the lock
 
 
 def _lock(descriptor: int, kind: int, path: Path) -> None:
@@ -86,24 +92,19 @@ def _lock(descriptor: int, kind: int, path: Path) -> None:
             return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(PAUSE)
-        except OSError:  # there are no locks here
+        except OSError:  # the file system has no locks
             return
-    copied = ", or a copy of it with hard links is," if os.fstat(descriptor).st_nlink > 1 else ""
-    raise RunLockedError(
-        f"{path.parent} is being trained{copied or ','} {_holder(descriptor)}. Wait until it ends, or end it."
-    )
-
-
-def _holder(descriptor: int) -> str:
+    copied = ", or a copy of it with hard links is," if os.fstat(descriptor).st_nlink > 1 else ","
     try:
         holder = json.loads(os.pread(descriptor, 10_000, 0))
-        return f"by process {holder['process']} on {holder['host']} since {holder['since']}"
+        process = f"process {holder['process']} on {holder['host']} since {holder['since']}"
     except (OSError, ValueError, LookupError, TypeError):
-        return "by a process that has just begun or ended"
+        process = "a process that has just started or ended"
+    raise RunLockedError(f"{path.parent} is being trained{copied} by {process}. Wait until it ends, or end it.")
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Whether an open file is the one at a path."""
+    """Return whether an open file is the file at a path."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -114,7 +115,7 @@ _held_descriptors: set[int] = set()
 
 
 def _close_in_child() -> None:
-    """Leaves the locks to the parent: a child would hold them longer than it lives."""
+    """Close the locks in a forked child, which would otherwise hold them after the parent has ended."""
     for descriptor in _held_descriptors:
         os.close(descriptor)
     _held_descriptors.clear()

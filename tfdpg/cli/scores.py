@@ -1,4 +1,4 @@
-"""Scores that can be compared: returns on one scale, a mean that single runs do not move, and how sure it is."""
+"""Compare returns between environments and runs: a common scale, robust means, and confidence intervals."""
 
 import math
 import re
@@ -19,15 +19,15 @@ Statistic = Callable[[np.ndarray], np.ndarray]
 
 
 def task(env_id: str) -> str:
-    """The id of an environment without its version."""
+    """Return the id of an environment without its version."""
     return re.sub(r"-v\d+$", "", env_id)
 
 
 def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """`Hopper-v5=18:3226` as the returns that are 0 and 1.
+    """Parse texts such as `Hopper-v5=18:3226`: the returns that become 0 and 1 in an environment.
 
     Raises:
-        ValueError: a text is none, or its range is empty.
+        ValueError: a text has another form, or its range is empty or infinite.
     """
     ranges = {}
     for text in texts:
@@ -36,19 +36,19 @@ def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
             low, high = map(float, numbers.split(":"))
         except ValueError:
             low = high = math.nan
-        if not env or not math.isfinite(low) or not math.isfinite(high) or low >= high:
+        if not (env and -math.inf < low < high < math.inf):
             raise ValueError(f"`--normalize` must be ENV=LOW:HIGH, with LOW < HIGH. Received: {text}")
         ranges[env] = low, high
     return ranges
 
 
 def ranges_of(envs: Sequence[str], given: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """The returns that are 0 and 1 in each environment: those given, then those of random actions and of TD3.
+    """Return the returns that become 0 and 1 in each environment: those given, or those of random actions and of TD3.
 
-    For dm_control's tasks alone, whose returns all go from 0 to 1000, there are none, since there is nothing to do.
+    The result is empty if all environments are dm_control tasks, whose returns are all between 0 and 1000.
 
     Raises:
-        ValueError: those of an environment are not known, or are given for one that there is not.
+        ValueError: the range of an environment is not known, or a given range is for an environment without runs.
     """
     if unused := sorted(set(given) - set(envs)):
         raise ValueError(f"`--normalize` names {unused[0]}, and the runs are of {', '.join(sorted(set(envs)))}")
@@ -58,14 +58,14 @@ def ranges_of(envs: Sequence[str], given: Mapping[str, tuple[float, float]]) -> 
     if missing := sorted(set(envs) - set(known)):
         wanted = " ".join(f"{env}=LOW:HIGH" for env in missing)
         raise ValueError(
-            f"Returns of {', '.join(sorted(set(envs)))} have no scale in common. Give the returns that are to be 0 and "
-            f"1, such as those of random actions and of a known agent: --normalize {wanted}"
+            f"Returns of {', '.join(sorted(set(envs)))} have no scale in common. Give the returns that become 0 and 1, "
+            f"such as those of random actions and of a known agent: --normalize {wanted}"
         )
     return known
 
 
 def interquartile_mean(values: np.ndarray) -> np.ndarray:
-    """The mean over the first axis without the lowest and the highest quarter, `[runs, ...]` to `[...]`.
+    """Return the mean over the first axis without the lowest and the highest quarter, `[runs, ...]` to `[...]`.
 
     Of n runs, floor(n / 4) are left out at each end (Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of
     the Statistical Precipice", section 4.3).
@@ -75,22 +75,22 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
 
 
 def mean(values: np.ndarray) -> np.ndarray:
-    """The mean over the first axis, `[runs, ...]` to `[...]`."""
+    """Return the mean over the first axis, `[runs, ...]` to `[...]`."""
     return values.mean(axis=0)
 
 
 def mean_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The 95 % confidence interval of the mean over the first axis, by Student's t distribution.
+    """Return the 95 % confidence interval of the mean over the first axis, by Student's t distribution.
 
-    For returns of n seeds with mean m and sample standard deviation s it is m ± t s / √n, where t is the 97.5 %
-    quantile of Student's t distribution with n − 1 degrees of freedom. A bootstrap interval of three seeds covers the
-    mean in only three of four cases.
+    For the returns of n seeds with mean m and sample standard deviation s, the interval is m ± t s / √n, where t is the
+    97.5 % quantile of Student's t distribution with n − 1 degrees of freedom. (A bootstrap interval of three seeds
+    contains the true mean in only three of four cases.)
 
     Args:
-        values: `[runs, ...]`, two runs or more.
+        values: shape `[runs, ...]`, at least two runs.
 
     Returns:
-        Its two ends, `[...]` each.
+        The two ends, of shape `[...]` each.
     """
     from scipy import stats
 
@@ -102,22 +102,22 @@ def mean_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def bootstrap_interval(
     values: np.ndarray, tasks: Sequence[Hashable], statistic: Statistic, resamples: int = 1000
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The 95 % bootstrap interval of a statistic over runs, stratified by task and widened for few runs.
+    """Return the 95 % bootstrap interval of a statistic over runs, stratified by task and widened for few runs.
 
-    Every resample draws as many runs of each task as there are. The percentile interval of the resamples is too narrow
-    for few runs: with n runs of each of k tasks, they vary by a factor √((n − 1) / n) too little, and the tails are
-    those of Student's t distribution with about k (n − 1) degrees of freedom. So the distances of the ends from the
-    statistic are multiplied by √(n / (n − 1)) t / 1.96, an idea of Hesterberg 2015, "What Teachers Should Know About
-    the Bootstrap" (arXiv 1411.5279).
+    Each resample draws as many runs of each task as there are. With few runs, the percentile interval of the resamples
+    is too narrow: with n runs of each of k tasks, their standard deviation is too small by a factor √((n − 1) / n), and
+    the tails are those of Student's t distribution with about k (n − 1) degrees of freedom. The distances of the ends
+    from the statistic are therefore multiplied by √(n / (n − 1)) t / 1.96, following Hesterberg 2015, "What Teachers
+    Should Know About the Bootstrap" (arXiv 1411.5279).
 
     Args:
-        values: `[runs, ...]`, two runs or more of each task.
+        values: shape `[runs, ...]`, at least two runs of each task.
         tasks: the task of each run.
-        statistic: from `[runs, ...]` to `[...]`.
-        resamples: how often runs are drawn.
+        statistic: a function from `[runs, ...]` to `[...]`.
+        resamples: number of resamples.
 
     Returns:
-        Its two ends, `[...]` each.
+        The two ends, of shape `[...]` each.
     """
     from scipy import stats
 
@@ -133,14 +133,12 @@ def bootstrap_interval(
 
 
 def score(x: np.ndarray, y: np.ndarray, steps: float) -> float | None:
-    """The mean of the evaluations in the last tenth of the steps up to `steps`, those in (0.9 `steps`, `steps`].
-
-    None where the curve does not reach so far.
+    """Return the mean of the evaluation returns in (0.9 `steps`, `steps`], or None if the curve ends before `steps`.
 
     Args:
-        x: environment steps, ascending, `[points]`.
-        y: evaluation returns, `[points]`.
-        steps: how far.
+        x: environment steps, ascending, of shape `[points]`.
+        y: evaluation returns, of shape `[points]`.
+        steps: the number of environment steps to score.
     """
     counted = (10 * x > 9 * steps) & (x <= steps)
     return float(y[counted].mean()) if x[-1] >= steps and counted.any() else None
