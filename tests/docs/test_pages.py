@@ -7,7 +7,7 @@ import pytest
 
 import tfdpg
 from tests.docs.pages import PAGES, ROOT, anchors, module, prose, spans, table
-from tests.test_layers import LAYERS
+from tests.test_layers import LAYERS, NUMPY_ONLY
 
 
 def test_the_readme_is_an_entrance():
@@ -56,6 +56,14 @@ def test_the_picture_shows_the_results():
     assert picture.PICTURE.read_text() == picture.picture() and picture.PICTURE.stat().st_size < 100_000
     assert f"{picture.points()[-1][1]:,.0f}" == "8,796"
     assert f"]({picture.PICTURE.relative_to(ROOT)})" in PAGES["README.md"]
+
+
+def test_the_picture_of_the_architecture_shows_the_layers():
+    picture = module("docs/picture.py")
+    assert picture.ARCHITECTURE.read_text() == picture.architecture()
+    assert {name: layer for layer, names in picture.layers() for name in names} == LAYERS
+    assert picture.numpy_only() == set(NUMPY_ONLY)
+    assert f"](_static/{picture.ARCHITECTURE.name})" in PAGES["docs/architecture.md"]
 
 
 def test_the_returns_of_the_readme_are_those_of_the_pages():
