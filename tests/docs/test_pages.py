@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import tfdpg
-from tests.docs.pages import PAGES, ROOT, anchors, module, prose, spans, table
+from tests.docs.pages import PAGES, ROOT, anchors, fences, module, prose, spans, table
 from tests.test_layers import LAYERS, NUMPY_ONLY
 
 
@@ -91,3 +91,10 @@ def test_the_logs_are_those_of_a_training():
     for agent in ("TD3", "ACER"):
         metrics = sys.modules[getattr(tfdpg, agent).__module__].METRICS
         assert set(metrics) <= written
+
+
+def test_the_steps_for_an_algorithm_quote_its_file():
+    files = "\n".join((ROOT / file).read_text() for file in ("examples/sac.py", "tests/agents/td7.py"))
+    written = set(files.splitlines())
+    quoted = [line for block in fences("docs/adding-an-algorithm.md", "py") for line in block.code.splitlines()]
+    assert len(quoted) > 80 and [line for line in quoted if line not in written] == []
