@@ -1,10 +1,11 @@
-"""Draws the picture of the README: the learning curve of a run, and what its export answers.
+"""Draw the pictures of the pages: the learning curve and the export in the README, and the architecture.
 
 python docs/picture.py
 """
 
 import csv
 import json
+import re
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -12,12 +13,16 @@ ROOT = Path(__file__).parent.parent
 CURVE = ROOT / "examples/results/td3-HalfCheetah-v5-0.csv"
 EXPORT = ROOT / "exported_models/td3-halfcheetah/1"
 PICTURE = ROOT / "docs/_static/entrance.svg"
+LAYERS_PAGE = ROOT / "docs/architecture.md"
+ARCHITECTURE = ROOT / "docs/_static/architecture.svg"
 
 LEFT, RIGHT, TOP, BOTTOM = 70, 480, 50, 260
 """Where the axes of the curve are."""
 STEPS, LOWEST, HIGHEST = 1_000_000, -1_000, 10_000
 """Where they end, and where that of returns begins."""
 INK, GREY, BLUE, PALE = "#1f2933", "#7b8794", "#1769aa", "#e8f1f8"
+GREEN, PALE_GREEN = "#2e7d4f", "#e6f4ea"
+MONO = "ui-monospace, Menlo, Consolas, monospace"
 
 
 def points() -> list[tuple[float, float]]:
@@ -74,7 +79,6 @@ def box() -> list[str]:
     """The export: a box with its signatures, what goes in and what comes out."""
     facts = json.loads((EXPORT / "tfdpg.json").read_text())
     width, act_dim = (facts[f"{kind}_space"]["shape"][0] for kind in ("observation", "action"))
-    mono = "ui-monospace, Menlo, Consolas, monospace"
     parts = [
         text(570, 26, EXPORT.relative_to(ROOT).as_posix(), size=14),
         f'<rect x="570" y="{TOP}" width="340" height="{BOTTOM - TOP}" rx="8" fill="{PALE}" stroke="{BLUE}"/>',
@@ -88,9 +92,9 @@ def box() -> list[str]:
     for row, (signature, outcome) in enumerate(signatures.items()):
         y = 112 + 36 * row
         parts += [
-            text(588, y, signature, size=15, font=mono),
+            text(588, y, signature, size=15, font=MONO),
             line(692, y - 5, 736, y - 5, stroke=BLUE, more='stroke-width="1.5" marker-end="url(#head)"'),
-            text(748, y, outcome, size=13, font=mono),
+            text(748, y, outcome, size=13, font=MONO),
         ]
     parts += [
         text(588, 224, f"x: raw observations [batch, {width}]", size=12),
@@ -100,14 +104,150 @@ def box() -> list[str]:
     return parts
 
 
-def picture() -> str:
-    """The picture as SVG."""
+def layers() -> list[tuple[int, list[str]]]:
+    """The layers of the architecture page with their packages, the highest first."""
+    parts: dict[int, list[str]] = {}
+    for row in re.findall(r"^\| (\d) \| `([^`]+)` \|", LAYERS_PAGE.read_text(), re.MULTILINE):
+        parts.setdefault(int(row[0]), []).extend(row[1].split())
+    return sorted(parts.items(), reverse=True)
+
+
+def numpy_only() -> set[str]:
+    """The packages that import no TensorFlow, according to the architecture page."""
+    found = re.search(r"The packages\s+`([^`]+)`\s+import no TensorFlow", LAYERS_PAGE.read_text())
+    return set(found[1].split()) if found else set()
+
+
+def rectangle(x: float, y: float, width: float, height: float, fill: str = PALE, stroke: str = BLUE) -> str:
+    """A box with rounded corners."""
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6" fill="{fill}" stroke="{stroke}"/>'
+
+
+def arrow(*points: tuple[float, float]) -> str:
+    """An arrow along straight lines through points."""
+    path = " ".join(f"{x:g},{y:g}" for x, y in points)
+    return f'<polyline points="{path}" fill="none" stroke="{BLUE}" stroke-width="1.5" marker-end="url(#head)"/>'
+
+
+COLUMNS = 20, 210, 400, 590, 780
+"""The left sides of the boxes of a flow."""
+WIDTH, HEIGHT = 140, 62
+"""The size of such a box."""
+
+
+def stage(column: int, y: float, title: str, where: str, numpy: bool = False) -> list[str]:
+    """A stage of a flow: a box with its name and the package that has it.
+
+    Args:
+        column: the position in the row, from 0.
+        y: the upper side.
+        title: what it is, in one or two lines.
+        where: the package.
+        numpy: whether it is computed without TensorFlow.
+    """
+    middle = COLUMNS[column] + WIDTH / 2
+    fill, stroke = (PALE_GREEN, GREEN) if numpy else (PALE, BLUE)
+    lines = title.split("\n")
+    first = y + 27 - 8 * (len(lines) - 1)
+    return [
+        rectangle(COLUMNS[column], y, WIDTH, HEIGHT, fill, stroke),
+        *(text(middle, first + 16 * row, each, anchor="middle") for row, each in enumerate(lines)),
+        text(middle, y + 51, where, size=10, anchor="middle", fill=GREY, font=MONO),
+    ]
+
+
+def training_flow() -> list[str]:
+    """The flow of data in training, with the weights that return to the behaviour policy."""
+    y, below = 86, 200
+    left = COLUMNS
+    right = [x + WIDTH for x in COLUMNS]
+    parts = [
+        text(20, 28, "Training", size=15),
+        *stage(0, y, "environment", "Gymnasium", numpy=True),
+        *stage(1, y, "act, observe", "training.environment", numpy=True),
+        *stage(2, y, "replay buffer", "replay", numpy=True),
+        *stage(3, y, "minibatches:\nsample and pack", "replay", numpy=True),
+        *stage(4, y, "updates in\none compiled call", "training.learning"),
+        *stage(4, below, "metrics", "training.learning", numpy=True),
+        *stage(3, below, "callbacks", "training.callbacks"),
+        *stage(2, below, "checkpoints", "training.checkpoints"),
+        arrow((left[1], y + 20), (right[0] + 2, y + 20)),
+        arrow((right[0], y + 42), (left[1] - 2, y + 42)),
+        text(185, y + 15, "action", size=10, anchor="middle"),
+        text(185, y + 76, "observation, reward", size=10, anchor="middle"),
+    ]
+    for column in (1, 2, 3):
+        parts.append(arrow((right[column], y + 31), (left[column + 1] - 2, y + 31)))
+    return [
+        *parts,
+        arrow((850, y), (850, 62), (280, 62), (280, y - 2)),
+        text(565, 56, "weights of the behaviour policy", size=11, anchor="middle"),
+        arrow((800, y + HEIGHT), (800, 170), (660, 170), (660, y + HEIGHT + 2)),
+        text(730, 185, "TD errors as priorities", size=11, anchor="middle"),
+        arrow((870, y + HEIGHT), (870, below - 2)),
+        arrow((left[4], below + 31), (right[3] + 2, below + 31)),
+        arrow((left[3], below + 31), (right[2] + 2, below + 31)),
+    ]
+
+
+def export_flow() -> list[str]:
+    """The flow from networks to exported files."""
+    y = 318
+    parts = [
+        text(20, 302, "Export", size=15),
+        *stage(0, y, "components\nand copies", "components, networks"),
+        *stage(1, y, "evaluation policy,\nsignatures", "components, export"),
+        *stage(2, y, "SavedModel,\npolicy.npz", "export"),
+        *stage(3, y, "verification against\nthe agent", "export.verify"),
+        *stage(4, y, "TF Serving, ONNX,\nLiteRT, C, NumPy", "export, exported"),
+    ]
+    return parts + [arrow((x + WIDTH, y + 31), (x + WIDTH + 48, y + 31)) for x in COLUMNS[:-1]]
+
+
+NOTES = {
+    5: "Agent; one file for each algorithm: declaration and update",
+    4: "sub-packages: environment, learning, callbacks, checkpoints, data",
+    3: "signatures, SavedModel, verification, conversion, C code",
+    2: "Keras models; declarations; reading exported models",
+    1: "pure functions; noise; replay buffer; NumPy inference",
+}
+
+
+def packages() -> list[str]:
+    """The layers with their packages, the highest at the top."""
+    parts = [
+        text(20, 426, "Packages: a module imports only from lower layers, or from its own package", size=15),
+        rectangle(614, 413, 14, 14, PALE_GREEN, GREEN),
+        text(634, 425, "imports no TensorFlow", size=11),
+        rectangle(774, 413, 14, 14),
+        text(794, 425, "may import TensorFlow", size=11),
+    ]
+    without_tensorflow = numpy_only()
+    for row, (layer, names) in enumerate(layers()):
+        y = 444 + 40 * row
+        x = 40.0
+        parts.append(text(24, y + 20, str(layer), size=13, fill=GREY, anchor="middle"))
+        for name in names:
+            width = 7.2 * len(name) + 14
+            fill, stroke = (PALE_GREEN, GREEN) if name in without_tensorflow else (PALE, BLUE)
+            parts.append(rectangle(x, y, width, 30, fill, stroke))
+            parts.append(text(x + width / 2, y + 19, name, size=12, anchor="middle", font=MONO))
+            x += width + 6
+        if layer in NOTES:
+            parts.append(text(x + 8, y + 19, NOTES[layer], size=11, fill=GREY))
+    return parts
+
+
+def svg(width: int, height: int, parts: list[str]) -> str:
+    """A picture on a white background, which is readable in light and dark themes."""
     size = 'markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto"'
     head = f'<marker id="head" {size}><path d="M0,0 L8,4 L0,8 z" fill="{BLUE}"/></marker>'
-    parts = [f"<defs>{head}</defs>", '<rect width="940" height="320" fill="#ffffff"/>', *curve(), *box()]
+    extent = f'width="{width}" height="{height}"'
     return "\n".join(
         [
-            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 940 320" width="940" height="320">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" {extent}>',
+            f"<defs>{head}</defs>",
+            f'<rect {extent} fill="#ffffff"/>',
             *parts,
             "</svg>",
             "",
@@ -115,5 +255,16 @@ def picture() -> str:
     )
 
 
+def picture() -> str:
+    """The picture of the README as SVG."""
+    return svg(940, 320, [*curve(), *box()])
+
+
+def architecture() -> str:
+    """The picture of the architecture page as SVG."""
+    return svg(940, 730, [*training_flow(), *export_flow(), *packages()])
+
+
 if __name__ == "__main__":
     PICTURE.write_text(picture())
+    ARCHITECTURE.write_text(architecture())

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 import tfdpg
-from tests.docs.pages import PAGES, ROOT, anchors, module, prose, spans, table
-from tests.test_layers import LAYERS
+from tests.docs.pages import PAGES, ROOT, anchors, fences, module, prose, spans, table
+from tests.test_layers import LAYERS, NUMPY_ONLY
 
 
 def test_the_readme_is_an_entrance():
@@ -58,6 +58,14 @@ def test_the_picture_shows_the_results():
     assert f"]({picture.PICTURE.relative_to(ROOT)})" in PAGES["README.md"]
 
 
+def test_the_picture_of_the_architecture_shows_the_layers():
+    picture = module("docs/picture.py")
+    assert picture.ARCHITECTURE.read_text() == picture.architecture()
+    assert {name: layer for layer, names in picture.layers() for name in names} == LAYERS
+    assert picture.numpy_only() == set(NUMPY_ONLY)
+    assert f"](_static/{picture.ARCHITECTURE.name})" in PAGES["docs/architecture.md"]
+
+
 def test_the_returns_of_the_readme_are_those_of_the_pages():
     rows = table("README.md", "agent")
     assert [re.search(r"`(\w+)`", row[0])[1] for row in rows] == ["DDPG", "TD3", "D4PG", "ACER"]
@@ -83,3 +91,10 @@ def test_the_logs_are_those_of_a_training():
     for agent in ("TD3", "ACER"):
         metrics = sys.modules[getattr(tfdpg, agent).__module__].METRICS
         assert set(metrics) <= written
+
+
+def test_the_steps_for_an_algorithm_quote_its_file():
+    files = "\n".join((ROOT / file).read_text() for file in ("examples/sac.py", "tests/agents/td7.py"))
+    written = set(files.splitlines())
+    quoted = [line for block in fences("docs/adding-an-algorithm.md", "py") for line in block.code.splitlines()]
+    assert len(quoted) > 80 and [line for line in quoted if line not in written] == []
