@@ -1,4 +1,4 @@
-"""Of delays, clips, averages, weights, signs, ACER, memories and scores."""
+"""Mutations of delays, clipping, averages, weights, signs, ACER, recurrent agents and scores."""
 
 from tests.mutations import ACER, D4PG, DDPG, RNN, SCORES, TD3
 
@@ -154,7 +154,7 @@ MUTATIONS = (
         'Copy("pi_target", "pi", polyak(1 - alpha))',
         ACER,
     ),
-    # memories
+    # recurrent agents
     (
         "memory: the wrong sign in a graph",
         "networks/rnn.py",
@@ -170,7 +170,7 @@ MUTATIONS = (
         RNN,
     ),
     (
-        "memory: masked steps are gone through",
+        "memory: masked steps change the state",
         "networks/rnn.py",
         "tf.where(valid[t], new, old)",
         "new",
