@@ -42,7 +42,7 @@ def test_the_public_interface_has_the_environments_action_shape(make, tmp_path):
     assert policy.q1(one, policy(one)).shape == () and policy.q1(batch, policy(batch)).shape == (5,)
     with pytest.raises(ValueError, match=r"`action` must be numbers of shape \(5, 2, 3\)"):
         policy.q1(batch, policy(one))
-    flat = policy._model.signatures["pi"](x=tf.constant(batch))["pi"]
+    flat = tf.saved_model.load(str(policy.directory)).signatures["pi"](x=tf.constant(batch))["pi"]
     np.testing.assert_array_equal(flat.numpy().reshape(5, 2, 3), policy(batch))  # row by row, in NumPy's order
     scores = [tfdpg.evaluate(each, Matrix(length=10), 3)["return"] for each in (agent, policy)]
     assert scores[0] == pytest.approx(scores[1], rel=1e-4)

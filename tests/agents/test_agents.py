@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import tfdpg
 from tests.agents.roster import AGENTS, fit_briefly, needs, parametrize_agents
 from tests.environments import Counter
+from tfdpg.training.updates import should_use_xla
 
 everyone = parametrize_agents(*AGENTS)
 
@@ -221,4 +222,4 @@ def test_an_image_agent_learns_on_raw_bytes_through_an_encoder(make):
     logs = agent.learn(updates=3)
     assert np.isfinite(logs["loss_q"]) and not np.array_equal(before, agent.networks["q1"].get_weights()[0])
     assert agent.replay.images.dtype == np.uint8
-    assert agent.train_function._jit_compile is False  # "auto" does not compile convolutions
+    assert not should_use_xla(list(agent.networks.values()))  # jit_compile="auto" does not compile convolutions

@@ -314,7 +314,7 @@ def test_importance_weights_are_those_of_the_source_document():
     agent = tfdpg.D4PG(env, v_min=-9, v_max=90, **rarely)
     agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
     rows, weights = agent.minibatch_builder.sampler.sample(7, 40)
-    priorities = agent.minibatch_builder.sampler._priorities.ravel()
+    priorities = agent.minibatch_builder.sampler.state()["priorities"]
     with_successor = np.count_nonzero(agent.replay.successor[: agent.replay.size] >= 0)
     np.testing.assert_allclose(weights, priorities.sum() / (with_successor * priorities[rows]), rtol=1e-4)
     np.testing.assert_array_equal(
