@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfdpg.agents.options import OPTIONS
-from tfdpg.cli.flags import GROUPS
+from tfdpg.cli.run_options import GROUPS
 from tfdpg.distributed.options import Distribution
 from tfdpg.options import options_of
 from tfdpg.training.options import FitOptions

@@ -23,9 +23,8 @@ import numpy as np
 import tfdpg
 from tfdpg import export
 from tfdpg.export.convert import FORMATS as RUNTIMES
-from tfdpg.export.fidelity import differences
 from tfdpg.export.source import Source
-from tfdpg.export.verify import in_session
+from tfdpg.export.verify import differences, in_session
 from tfdpg.exported import LEVELS
 
 FORMATS = ("litert", "onnx", "c")
@@ -111,7 +110,7 @@ def exported(agent: tfdpg.Agent, directory: Path, format: Any) -> tuple[Path, di
 def converted(version: Path, directory: Path, format: str) -> tuple[Path, dict[str, float]]:
     """Convert an exported model, and measure the differences of its signatures on observations of its environment."""
     export.convert(version, directory, format)
-    source = Source.open(version)
+    source = Source(version)
     policy = tfdpg.load(version)
     environment = source.metadata["environment"]
     observations = export.observations_of_export(source.spec, policy, environment, source.observations).values
@@ -124,13 +123,13 @@ def converted(version: Path, directory: Path, format: str) -> tuple[Path, dict[s
             name: [{key: given[key] for key in inputs[-1]}] if set(inputs[-1]) <= set(given) else inputs
             for name, inputs in source.cases.items()
         }
-        if (
-            source.recurrent_spec is not None
-        ):  # steps of the policy with these observations follow from an initial state
+        if source.recurrent_spec is not None:
+            # steps of the policy with these observations follow from an initial state
             cases["pi"] = [*source.cases["pi"], _first_steps(source, saved, observations)]
+        source.cases = cases
         references = {name: functools.partial(saved, name) for name in cases}
         names = list(json.loads((directory / "tfdpg.json").read_text())["signatures"])
-        return directory, differences(source._replace(cases=cases), run, references, names)
+        return directory, differences(source, run, references, names)
 
 
 def _first_steps(source: Source, saved: Any, observations: Any) -> dict[str, np.ndarray]:

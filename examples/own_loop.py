@@ -1,4 +1,4 @@
-"""Train TD3 in a loop of one's own, with the interface that `fit` itself uses.
+"""Train TD3 in a custom loop, with the interface that `fit` itself uses.
 
 python examples/own_loop.py --steps 20000
 """

@@ -1,4 +1,4 @@
-"""Networks of one's own, for `tfdpg train --networks` or `tfdpg.TD3(env, **build(spec))`.
+"""Custom networks, for `tfdpg train --networks` or `tfdpg.TD3(env, **build(spec))`.
 
 tfdpg train td3 --env Pendulum-v1 --networks examples.own_networks:build
 """

@@ -1,4 +1,4 @@
-"""Tasks that hide what is needed: agents with a memory beside ones without.
+"""Compare recurrent agents with others on tasks that hide a part of the state.
 
     python examples/recurrent.py                                      # TD3 with an LSTM on a pendulum without velocity
     python examples/recurrent.py --agent ddpg --recurrent gru --seeds 0 1 2
@@ -79,7 +79,7 @@ TASKS: dict[str, tuple[Any, int, dict[str, Any], dict[str, Any]]] = {
     "recall-50": (lambda: DelayedRecall(50), 20_000, SMALL, UNITS | LONG),
     "cheetah": (lambda: Hidden(gym.make("HalfCheetah-v5"), slice(8)), 200_000, {}, CHEETAH),
 }
-"""For each task: what makes it, environment steps, options of all agents, and of those with a memory."""
+"""For each task: a function that makes it, environment steps, options of all agents, options of recurrent agents."""
 
 
 def train(task: str, agent: str, recurrent: str | None, seed: int, steps: int | None) -> Path:

@@ -1,4 +1,4 @@
-"""Environments with one thing wrong each, and sound ones beside them."""
+"""Environments with one problem each, and valid environments."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ SHARED = np.zeros(2, np.float32)
 
 
 class ValidEnv(gym.Env):
-    """Nothing is wrong with it; the broken ones below differ in one thing each."""
+    """A valid environment. The broken ones below differ from it in one point each."""
 
     observation_space = UNIT
     action_space = spaces.Box(-2.0, 3.0, (1,), np.float32)
@@ -286,7 +286,7 @@ class Mixed(ValidEnv):
 
 
 class ArrayEnds(ValidEnv):
-    """Its ends are arrays, as those of environments on JAX are."""
+    """Its terminations and truncations are arrays, as in environments that use JAX."""
 
     def step(self, action):
         observation, reward, *ends, info = super().step(action)
@@ -296,38 +296,38 @@ class ArrayEnds(ValidEnv):
 ZOO = {
     Unbounded: ("has infinite bounds", "finite action space"),
     Nested: ("under the key 'arm' is not supported", "FlattenObservation"),
-    BadKeys: ("has the keys ['angle'], its space ['angle', 'time']", "Give these"),
-    NotInDict: ("has time = 3 after a reset, which is not in its space Discrete(3)", "Give the space"),
+    BadKeys: ("keys and shapes {'angle': (2,), 'time': ()}", "Correct the space"),
+    NotInDict: ("`time` of an observation must be integers in Discrete(3)", "returned at a reset"),
     WrongDtype: ("dtype to be float32, actual type: float64", "Cast it"),
-    WrongShape: ("shape (1, 2) after a reset, its space shape (2,)", "the same shape"),
-    NotFinite: ("has x = -inf", "divides by 0"),
-    Outside: ("outside its space's [-1, 1]", "bounds that hold"),
-    Beside: ("outside its space's [-1, 1]", "bounds that hold"),
+    WrongShape: ("must have shape (2,). Received: shape=(1, 2)", "returned at a reset"),
+    NotFinite: ("is not finite", "divides by 0"),
+    Outside: ("outside its space's [-1, 1]", "Correct the bounds"),
+    Beside: ("outside its space's [-1, 1]", "Correct the bounds"),
     OldReset: ("`reset` returns one ndarray, not (observation, info)", "Return `observation, {}`"),
     NoSeed: ("`reset` takes no `seed`", "super().reset(seed=seed)"),
-    OldStep: ("`step` returns 4 values", "`truncated` (a limit cut the episode)"),
-    VectorReward: ("`step` gives reward=array([1., 1.])", "Give a float"),
-    NumberEnds: ("`step` gives terminated=1, which is no bool", "bool(terminated)"),
-    NoInfo: ("`step` gives info=None", "Give `{}`"),
-    Reused: ("share an object", "Give a copy"),
+    OldStep: ("`step` returns 4 values", "`truncated` (a limit ended the episode)"),
+    VectorReward: ("`step` returns reward=array([1., 1.])", "Return a float"),
+    NumberEnds: ("`step` returns terminated=1, which is not a bool", "bool(terminated)"),
+    NoInfo: ("`step` returns info=None", "Return `{}`"),
+    Reused: ("share an object", "Return a copy"),
     NaNReward: ("The reward is nan at step 1", "divides by 0"),
     Rewarded: ("The reward is 0 in all of 200 random steps", "`reward_shaper`"),
     Large: ("Rewards are large", "`reward_shaper`"),
     Small: ("Rewards are small", "`reward_shaper`"),
     Endless: ("No episode ended in 200 steps", "TimeLimit"),
     FixedLength: ("Episodes terminate after exactly 7 steps", "truncated=True"),
-    OldLimit: ("Episodes terminate after a limit of their steps", "truncated=True"),
-    Unseeded: ("with one seed, and the same actions, give two episodes", "`self.np_random` alone"),
+    OldLimit: ("Episodes terminate after a step limit", "truncated=True"),
+    Unseeded: ("with one seed, and the same actions, give two episodes", "only from `self.np_random`"),
     OneSeed: ("with two seeds, and the same actions, give one episode", "super().reset(seed=seed)"),
     Raising: ("ZeroDivisionError: the mass is 0", "broken.py:"),
     Exiting: ("SystemExit: 3", "broken.py:"),
     NoActions: ("It has no `action_space`", "Set `self.action_space = ...`"),
     NoObservations: ("It has no `observation_space`", "Set `self.observation_space = ...`"),
-    ArrayReward: ("The reward returned by `step()` must be a float", "Give a float."),
-    ListObservation: ("expecting a numpy array, actual type: <class 'list'>", "Give a NumPy array."),
+    ArrayReward: ("The reward returned by `step()` must be a float", "Return a float."),
+    ListObservation: ("expecting a numpy array, actual type: <class 'list'>", "Return a NumPy array."),
     KeyOfAction: ("The key 'a' of the observation space cannot name", "Rename it"),
     FloatCamera: ("x looks like an image of type float32", "uint8"),
     FloatImage: ("x looks like an image of type float32", "uint8"),
     HugeImage: ("`replay_size` must fit in the memory", "`replay_dir`"),
 }
-"""Broken environments, with parts of what is found and of what is to be changed: this, and nothing else."""
+"""Broken environments, with parts of the problem and of the remedy in the only finding."""

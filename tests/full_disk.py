@@ -1,4 +1,4 @@
-"""Trains on disks that are too small, which the shell that starts it has mounted for it alone; prints JSON."""
+"""Train on disks that are too small, which the calling shell has mounted in a private namespace. Print JSON."""
 
 import contextlib
 import io

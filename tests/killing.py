@@ -1,6 +1,6 @@
-"""Runs of the command line that are killed, gone on with, and compared with one that was not.
+"""Kill runs of the command line, resume them, and compare them with an uninterrupted run.
 
-What is killed is a process of its own, with one thread, as these tests have.
+The killed process has one thread, like the process of the tests.
 """
 
 import csv
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from tfdpg import cli, export
-from tfdpg.training.step_file import read_step_file
+from tfdpg.training.callbacks import read_step_file
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 TIMES = ("steps_per_second", "Time")
@@ -29,10 +29,10 @@ def started(words):
 
 
 def train_killed(words, run, steps, kills, seed):
-    """Trains to the end, killed at random steps, and a little later: in an update, a callback, an export.
+    """Train to the end, killing the process a moment after random steps: in an update, a callback or an export.
 
     Returns:
-        The environment steps at which it was killed.
+        The environment steps at which the process was killed.
     """
     rng = random.Random(seed)
     at = []
@@ -54,7 +54,7 @@ def at_least(run, steps):
 
 
 def assert_equal_runs(run, other):
-    """The newest checkpoint, the tables but for times, and the best policy and the last, to the bit."""
+    """Assert that the newest checkpoint, the tables without times, the best and the final policy are identical."""
     for kind in ("checkpoints", "best", "export"):
         directories = [export.versions(each / kind)[-1:] for each in (run, other)]
         assert directories[0] == directories[1], (kind, directories)

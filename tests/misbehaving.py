@@ -1,4 +1,4 @@
-"""An environment that does something wrong once, or always."""
+"""An environment that violates Gymnasium's API in one step or in every step."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ FAULTS = {
     "observation None": {"observation": None},
     "info None": {"info": None},
 }
-"""What is wrong with a step: a part of it, or its form."""
+"""Faults of the return value of `step`: its structure, or a part of it."""
 
 HARMLESS = {
     "reward array": {"reward": np.array([2.0])},
@@ -37,13 +37,13 @@ HARMLESS = {
 
 
 class Misbehaving(gym.Env):
-    """Its observation is [step, 0], its reward 1; a fault changes what some steps return.
+    """Returns the observation [step, 0] and the reward 1; a fault changes the return value of some steps.
 
     Args:
-        fault: of `FAULTS` or `HARMLESS`, or a dict like these; or "raises", "hangs" or "exits"; "bare" is an
-            observation alone from `reset`.
-        at: the step of it, counted over all episodes; None is each.
-        length: of an episode.
+        fault: a key or a value of `FAULTS` or `HARMLESS`, "raises", "hangs" or "exits"; or "bare": `reset`
+            returns the observation alone.
+        at: the step with the fault, counted over all episodes; None stands for every step.
+        length: the length of an episode.
     """
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)

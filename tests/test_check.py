@@ -1,4 +1,4 @@
-"""`tfdpg.check`: each finding is that of a broken environment."""
+"""`tfdpg.check`, on environments that are broken in one way each and on valid ones."""
 
 import json
 import re
@@ -67,21 +67,21 @@ def test_what_was_hardly_looked_at_is_said(capsys, monkeypatch):
     assert re.match(r"It is slow: a million steps take \d+ hours", found.what) and "async" in found.remedy
     shown = capsys.readouterr().out
     assert re.search(r"none ended in \d+ steps: too few to see one end$", shown, re.MULTILINE)
-    assert re.search(r"steps/s; cut after 0 seconds, at \d+ of 1,000 steps", shown)
+    assert re.search(r"steps/s; stopped after 0 seconds, at \d+ of 1,000 steps", shown)
     assert tfdpg.check(TimeLimit(Endless(), 500), steps=100) == []
     assert "none ended in 100 steps: too few to see one end; take more (--steps)" in capsys.readouterr().out
 
 
 def test_what_is_no_number_is_a_finding():
     *_, found = tfdpg.check(TextObservation(), verbose=0)
-    assert "has x of type <U1" in found.what and "real numbers" in found.remedy
+    assert "must be real numbers" in found.what and "<U1" in found.what
 
 
 def test_wrappers_do_not_hide_old_forms():
     for broken in (OldReset, OldStep, NoSeed, NoOptions):
         (found,) = tfdpg.check(TimeLimit(broken(), 10), verbose=0)
         assert found.what.startswith(("`reset`", "`step`"))
-    assert tfdpg.check(TimeLimit(Endless(), 5000), verbose=0) == []  # its limit is known, and further away
+    assert tfdpg.check(TimeLimit(Endless(), 5000), verbose=0) == []  # its limit is known, but was not reached
 
 
 def test_what_refuses_one_thing_does_not_hide_another():
@@ -111,12 +111,12 @@ def test_of_a_vector_environment_the_first_sub_environment_is_looked_at(kind, mo
         envs = kind([one, one], autoreset_mode=mode)
         assert len(tfdpg.check(envs, steps=50)) == parts
         envs.close()
-    assert "2 lanes" in capsys.readouterr().out
+    assert "2 sub-environments" in capsys.readouterr().out
 
 
 def test_a_vector_environment_that_agents_refuse_is_a_finding():
     (found,) = tfdpg.check(gym.make_vec("CartPole-v1", num_envs=2), verbose=0)
-    assert "reset some of its lanes" in found.what
+    assert "reset single sub-environments" in found.what
 
 
 def test_the_report_has_what_an_agent_sees(capsys):
@@ -127,7 +127,7 @@ def test_the_report_has_what_an_agent_sees(capsys):
         "joints: float32 (2,) in [-1, 1]; 2 features, as float32",
         "phase: int64 () from 1 to 3; 3 features, one-hot",
         "modes: int64 (2,) from [0, 0] to [1, 2]; 5 features, one-hot",
-        "1 number in [-2, 3], in these units; for DDPG, TD3, D4PG and ACER",
+        "1 number in [-2, 3], in these units; for DDPG, TD3, D4PG, ACER",
         "no findings",
     ):
         assert line in shown
@@ -157,7 +157,7 @@ UNMADE = {
     "Nope-v0": r"cannot be made: Environment `Nope` doesn't exist\..* An environment of your own is module:Class\.",
     "Pendulum-v9": r"provides versioned environments: \[ `v1` \]\.$",
     "tests.test_check": "module:Class",
-    "tests.environments:Nope": "module 'tests.environments' has no class 'Nope', and .* classes of it: .*Counter",
+    "tests.environments:Nope": "module 'tests.environments' has no class 'Nope', and .* environment classes: .*Counter",
     "tests.nowhere:Nope": "No module named 'tests.nowhere'. Modules are looked for in the working directory",
     "tests.broken:Unlicensed": r"it raised RuntimeError: no licence \(.*broken\.py:\d+\)$",
 }
@@ -216,12 +216,9 @@ def test_the_command_line_trains_on_a_class_and_goes_on(tmp_path):
     flags += " --epochs 1 --steps-per-epoch 20 --validation-episodes 1 --jit-compile False --verbose 0"
     run = str(tmp_path / "run")
     assert cli.main(["train", "td3", "--env", "tests.broken:ValidEnv", "--run-dir", run, *flags.split()]) == 0
-    assert cli.main(["train", "--resume", f"{run}/seed-0", "--epochs", "2"]) == 1  # it imports: not without --trusted
+    assert cli.main(["train", "--resume", f"{run}/seed-0", "--epochs", "2"]) == 1  # needs --trusted
     assert cli.main(["train", "--resume", f"{run}/seed-0", "--epochs", "2", "--trusted"]) == 0
     assert cli.main(["evaluate", f"{run}/seed-0", "--episodes", "1", "--trusted"]) == 0
-
-
-# What `fit` looks at.
 
 
 def test_check_prints_its_report_as_json(capsys):

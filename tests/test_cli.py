@@ -1,4 +1,4 @@
-"""The command line, on real runs."""
+"""The command line with real runs."""
 
 import csv
 import dataclasses
@@ -15,9 +15,10 @@ import tensorflow as tf
 import tfdpg
 from tests.agents.roster import brief
 from tests.commands import EAGER, QUIET, train
-from tfdpg import cli, files, runs
+from tfdpg import cli, files
+from tfdpg.cli import runs
+from tfdpg.cli.run_options import read_config
 from tfdpg.cli.training import parse_training_flags
-from tfdpg.run_options import read_config
 
 pytestmark = brief
 
@@ -173,7 +174,7 @@ def test_errors_are_one_line_that_says_what_to_do(run, tmp_path, capsys):
         (["--seeds"], "`--seeds` must be"),
         (["--seeds", "3", "3"], "`--seeds` must be"),
         (["--initial-epoch", "2"], "`initial_epoch` must be less than epochs=2"),
-        (["--step-timeout", "9", "--num-envs", "2"], "`--step-timeout` needs environments in processes of their own"),
+        (["--step-timeout", "9", "--num-envs", "2"], "`--step-timeout` needs environments in their own processes"),
     ):
         assert train("--run-dir", tmp_path / "bad", *options) == 1
         assert message in capsys.readouterr().err
@@ -188,7 +189,7 @@ def test_errors_are_one_line_that_says_what_to_do(run, tmp_path, capsys):
     assert "`--checkpoint` is for run directories" in error("evaluate", run / "export", "--checkpoint", "best")
     assert train("--run-dir", tmp_path / "bad", "--vectorization", "async") == 1
     assert "--num-envs" in capsys.readouterr().err
-    assert "exclude each other" in error("evaluate", run, "--render", "--video", tmp_path / "film.mp4")
+    assert "exclude each other" in error("evaluate", run, "--render", "--video", tmp_path / "video.mp4")
 
 
 @pytest.mark.slow
@@ -200,7 +201,7 @@ def test_a_run_goes_on_without_what_is_damaged_and_not_needed(run, tmp_path, cap
     assert cli.main(["evaluate", str(copy), "--episodes", "1"]) == 0
     damage = f"{copy}/checkpoints/60/variables.npz is damaged, or belongs to another"
     shown = capsys.readouterr()
-    assert damage in shown.err and "the checkpoint before it, of step 30, is taken" in shown.err
+    assert damage in shown.err and "using the checkpoint of step 30 instead" in shown.err
     assert "episode 1: return 6.000" in shown.out and (copy / "checkpoints/60").exists()
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
@@ -252,12 +253,12 @@ def test_what_files_name_is_imported_only_if_trusted(run, tmp_path, monkeypatch,
             assert "pass --trusted" in shown
     for change, message in (
         ({"options": config["options"] | {"recorders": ["foreign"]}}, "`options` has 'recorders', which is no flag"),
-        ({"env": ["foreign_code:X"]}, "`env` must be a text. Received: env=['foreign"),
+        ({"env": ["foreign_code:X"]}, "`env` must be a string. Received: env=['foreign"),
         ({"env_kwargs": None}, "`env_kwargs` must be a dict. Received"),
         ({"options": None}, "`options` must be a dict. Received"),
         ({"distributed": [1]}, "`distributed` must be a dict or None. Received"),
         ({"target_return": "x"}, "`target_return` must be a finite number or None. Received"),
-        ({"agent": 3}, "`agent` must be a text. Received"),
+        ({"agent": 3}, "`agent` must be a string. Received"),
     ):
         (copy / "run.json").write_text(json.dumps(config | change))
         assert cli.main(["train", "--resume", str(copy), "--epochs", "3"]) == 1

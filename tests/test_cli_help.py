@@ -1,4 +1,4 @@
-"""The help of the command line, and what it says to mistakes: every option, and nothing heavy."""
+"""The help and the error messages of the command line. They cover every option and import nothing large."""
 
 import dataclasses
 import inspect
@@ -13,7 +13,7 @@ import pytest
 
 from tfdpg import cli
 from tfdpg.agents import AGENTS, agent_class
-from tfdpg.cli.flags import training_flags
+from tfdpg.cli.run_options import training_flags
 
 
 def test_help_imports_nothing_heavy():
@@ -60,19 +60,19 @@ MISTAKES = {
     f"{TD3} --seeds a 1": '--seeds must be integers or "random". Received: a 1',
     f"{TD3} --target-return high": "--target-return must be a finite number or None. Received: high",
     "evaluate x --episodes few": "--episodes must be an integer. Received: few",
-    "check --env X": "the environment goes in plainly: tfdpg check ENV",
+    "check --env X": "`check` takes the environment without a flag: tfdpg check ENV",
     "evaluate x --episode 3": "there is no flag --episode. Did you mean --episodes?",
     "convert x y": "--format is missing: litert (extra [litert]), onnx (extra [onnx]) or c.",
     f"{TD3} --norm bach": '--norm must be "layer" or "batch" or None. Received: bach',
-    f"{TD3} --remembers action rewards": '--remembers must be "observation", "action" or "reward". Received: rewards',
+    f"{TD3} --remembers action rewards": '--remembers must be "observation", "action" or "reward". Received: action',
     "export x y --format keras": '--format must be "tf_saved_model", "litert", "onnx" or "c". Received: keras',
     "inspect": "MODEL is missing: a model directory, ",
     "serve": "MODEL is missing: a model directory, whose name is the model's",
     "export": "RUN is missing: the run directory.",
-    "convert x": "DIRECTORY is missing: where it goes",
+    "convert x": "DIRECTORY is missing: a new or empty directory",
     "serve x --prot 3": "there is no flag --prot. Did you mean --port?",
 }
-"""Command lines that are not understood."""
+"""Invalid command lines, and the first line of the message."""
 REFUSED = {
     f"{TD3} --gamma 2": "`gamma` must be a finite number in [0, 1]. Received: gamma=2.0",
     f"{TD3} --burn-in 3": "`burn_in` does nothing where `recurrent` is None. Received: burn_in=3",
@@ -87,7 +87,7 @@ REFUSED = {
     "inspect nowhere": "No exported model in nowhere: there is no such directory",
     "plot nowhere": "No run to plot in nowhere: there is no such directory",
 }
-"""Those that are, and ask for what there is not."""
+"""Valid command lines that fail, and the first line of the message."""
 HELPS = [
     "--help",
     "train",

@@ -1,13 +1,14 @@
-"""What is said of a path that is not what is wanted, and of screens and films. No TensorFlow is needed."""
+"""Messages about paths, screens and videos. None of them needs TensorFlow."""
 
 import dataclasses
 import json
 
 import pytest
 
-from tfdpg import cli, video_recording
-from tfdpg import run_paths as paths
-from tfdpg.run_options import RunConfig, resume_command
+from tfdpg import cli
+from tfdpg.cli import run_paths as paths
+from tfdpg.cli import video_recording
+from tfdpg.cli.run_options import RunConfig, resume_command
 
 CONFIG = RunConfig(agent="ddpg", seed=0, env="Pendulum-v1", env_kwargs={}, options={"epochs": 1})
 
@@ -58,7 +59,7 @@ def test_a_path_that_is_something_else_is_called_what_it_is(tmp_path, error):
     assert error("train", "--resume", tmp_path) == f"No run in {tmp_path}: {all_of}"
     assert error("evaluate", tmp_path / "file").endswith("file: it is a file")
     other = make_run(tmp_path / "other")
-    expected = f"The model directory must not be a run's, and {other} is: it has a run.json."
+    expected = f"The model directory must not be a run directory. Received: {other}"
     assert error("export", run, other) == expected
     assert (
         error("evaluate", run, "--max-ep-len", 0) == "`max_ep_len` must be a positive integer. Received: max_ep_len=0"
@@ -74,10 +75,10 @@ def test_a_path_that_is_something_else_is_called_what_it_is(tmp_path, error):
 
 def test_a_run_that_has_not_got_far_says_so(tmp_path, error):
     run = make_run(tmp_path / "run")
-    assert error("evaluate", run).startswith(f"{run} holds no checkpoint yet")
+    assert error("evaluate", run).startswith(f"{run} has no checkpoint yet")
     assert error("evaluate", run, "--checkpoint", "best").startswith(f"{run} has no best policy yet")
     assert error("export", run, tmp_path / "x").startswith(f"{run} has no best policy yet")
-    assert error("export", run, tmp_path / "x", "--checkpoint", "latest").startswith(f"{run} holds no checkpoint yet")
+    assert error("export", run, tmp_path / "x", "--checkpoint", "latest").startswith(f"{run} has no checkpoint yet")
 
 
 def test_the_command_that_goes_on_has_what_it_needs(tmp_path):
@@ -131,7 +132,7 @@ def test_without_a_screen_nothing_is_rendered(tmp_path, monkeypatch, error):
     assert error("evaluate", model, "--render") == video_recording.NO_SCREEN and "--video" in video_recording.NO_SCREEN
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     for env_id in ("Pendulum-v1", "InvertedPendulum-v5"):
-        made = video_recording.evaluation_env(None, env_id, render=True, video=None, trusted=False, file=model)
+        made = video_recording.evaluation_env(None, env_id, True, None, False, model)
         if env_id == "Pendulum-v1":
             with made as env:
                 env.reset()
@@ -144,6 +145,6 @@ def test_without_a_screen_nothing_is_rendered(tmp_path, monkeypatch, error):
 
 def test_videos_have_formats_that_can_be_written(tmp_path, error):
     model = make_model(tmp_path / "model")
-    for name in ("film.xyz", "film"):
+    for name in ("video.xyz", "video"):
         expected = "must be a file that ends with .mp4, .mkv, .mov, .avi, .gif. Received:"
         assert f"{expected} {tmp_path / name}" in error("evaluate", model, "--video", tmp_path / name)

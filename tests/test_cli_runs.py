@@ -24,13 +24,15 @@ def test_resume_goes_on_where_it_was(tmp_path, capsys):
     assert cli.main(["train", "--resume", str(tmp_path / "twice/seed-0"), "--epochs", "4"]) == 0
     after = tfdpg.load_agent(tmp_path / "twice/seed-0/checkpoints/120")
     assert (after.epoch, after.updates) == (4, before.updates + 60)
-    np.testing.assert_array_equal(after.replay.rows[: before.replay.size], before.replay.rows[: before.replay.size])
+    earlier, later = before.replay.transitions(), after.replay.transitions()
+    for name in ("observation", "action", "reward"):
+        np.testing.assert_array_equal(later[name][: len(earlier[name])], earlier[name])
     assert len((tmp_path / "twice/seed-0/progress.csv").read_text().splitlines()) == 5
     assert len((tmp_path / "twice/seed-0/progress.txt").read_text().splitlines()) == 5
     before = (tmp_path / "twice/seed-0/run.json").read_text()
     for changes, kept in (([], ""), (["--epochs", "3", "--pi-lr", "0.5"], "; nothing was changed")):
         assert cli.main(["train", "--resume", str(tmp_path / "twice/seed-0"), *changes]) == 0
-        assert f"is complete: 4 epochs{kept}. To go on: --epochs 5 or more." in capsys.readouterr().out
+        assert f"is complete: 4 epochs{kept}. To continue: --epochs 5 or more." in capsys.readouterr().out
     assert (tmp_path / "twice/seed-0/run.json").read_text() == before
 
 
@@ -75,7 +77,7 @@ def test_vector_environments_and_own_networks(tmp_path, monkeypatch, capsys):
     assert train("--run-dir", "r", "--num-envs", "3", "--networks", "my_networks:build", *QUIET) == 0
     agent = tfdpg.load_agent(tmp_path / "r/seed-0/checkpoints/60")
     assert set(agent.custom_networks) == {"pi"} and agent.pi.layers[1].units == 5
-    assert len(agent.replay.current) == 3
+    assert len(agent.replay.state()["heads"]) == 3
     assert train("--run-dir", "s", "--networks", "my_networks:wrong") == 1
     assert "['actor']" in capsys.readouterr().err
 
@@ -139,9 +141,9 @@ def test_a_signal_to_all_processes_leaves_a_checkpoint_and_says_how_to_go_on(tmp
     os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == status
-    assert f"Go on with: tfdpg train --resume {tmp_path}/seed-0" in errors
+    assert f"Resume with: tfdpg train --resume {tmp_path}/seed-0" in errors
     assert "tfdpg: Training was interrupted" in errors or "tfdpg: ended by SIGTERM." in errors
-    assert vector_flags or "Traceback" not in errors  # the processes of lanes write theirs
+    assert vector_flags or "Traceback" not in errors  # the processes of the sub-environments print their own
     checkpoint = max((tmp_path / "seed-0/checkpoints").iterdir(), key=lambda path: int(path.name))
     assert tfdpg.load_agent(checkpoint).env_steps == int(checkpoint.name)
 

@@ -43,7 +43,7 @@ def test_pixels(tmp_path):
     options = {"n_steps": 5, "batch_size": 2, "replay_start": 10, "hidden_units": (), "replay_ratio": 1}
     agent, history = pixels.train(30, num_envs=2, **options)
     assert np.isfinite(history["loss_q"]).all() and agent.updates >= 3
-    assert agent.replay.images.shape[1] == 3 * 40 * 75
     frames, _ = pixels.make_env().reset(seed=0)
+    assert frames.size == 3 * 40 * 75 and agent.replay.transitions()["observation"].shape[1:] == frames.shape
     assert frames.min() == 0 and frames.max() == 255  # the sky, and the cart
     assert tfdpg.load(agent.export(tmp_path / "model"))(frames) == agent(frames)

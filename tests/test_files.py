@@ -1,4 +1,4 @@
-"""Directories that are written as a whole, outlive a power cut, and show damage."""
+"""Files and directories that survive a crash or a power cut and reveal damage."""
 
 import fcntl
 import os
@@ -76,7 +76,7 @@ def test_what_is_no_file_or_no_json_is_named(tmp_path):
         with pytest.raises(files.DamagedError, match=f"{directory}/about.json cannot be read"):
             files.read_manifest(directory, "about.json", 2)
     (directory / "about.json").write_bytes(files._with_checksum(b'{"format": 2,\n  '))
-    with pytest.raises(files.DamagedError, match=f"{directory}/about.json must have format 2 and sums"):
+    with pytest.raises(files.DamagedError, match=f"{directory}/about.json must have format 2 and checksums"):
         files.read_manifest(directory, "about.json", 2)
 
 
@@ -183,7 +183,7 @@ def test_whenever_a_replacement_is_killed_the_old_or_the_new_is_found(tmp_path, 
 
 
 class Disk:
-    """What a power cut leaves at worst: every name as it is at that moment, and of files only what was flushed."""
+    """The worst state after a power cut: all names as they are at that moment, and only flushed content."""
 
     def __init__(self, root, monkeypatch):
         self.root = root
@@ -223,7 +223,7 @@ class Disk:
         return Path(path).is_relative_to(self.root)
 
     def copy_after_power_loss(self, place):
-        """Copies what is left to `place`."""
+        """Copy the remaining files to `place`."""
         for path in self.root.rglob("*"):
             copy = place / path.relative_to(self.root)
             if path.is_dir():

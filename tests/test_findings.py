@@ -1,4 +1,4 @@
-"""What `fit` says of an environment at the first steps, and what it warns of."""
+"""Errors and warnings of `fit` about environments."""
 
 import warnings
 
@@ -35,7 +35,7 @@ def untrained(env):
 
 @pytest.fixture(scope="module")
 def agent():
-    """For environments that fail at once, so that nothing of them is stored."""
+    """Return an agent for environments that fail at the first step, so that it stores nothing."""
     return untrained(ValidEnv())
 
 
@@ -57,7 +57,7 @@ def test_fit_says_what_to_change_in_old_environments(broken, wrap, agent):
 def test_fit_says_what_to_change_in_old_sub_environments(kind, broken, agent):
     envs = kind([broken])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # those of AsyncVectorEnv about the error
+        warnings.simplefilter("ignore")  # AsyncVectorEnv warns about the error
         with pytest.raises(ValueError, match="`reset` returns|`step` returns|takes no"):
             fitted(envs, agent)
         envs.close(**{"terminate": True} if kind is AsyncVectorEnv else {})
@@ -72,7 +72,7 @@ def test_fit_warns_once_of_observations_far_outside_their_space():
     with pytest.warns(UserWarning, match=r"x\[1\] = .*outside its space's \[-1, 1\].*normalize_observations") as caught:
         fitted(Outside())
     assert sum("outside" in str(warning.message) for warning in caught) == 1
-    fitted(Beside())  # without a warning: that is not far
+    fitted(Beside())  # no warning: it is not far outside
 
 
 def test_fit_warns_of_the_part_that_is_outside():

@@ -1,4 +1,4 @@
-"""Untrusted run directories, and copies with hard links: what commands write, read and import with them."""
+"""What commands write, read and import with untrusted run directories and with copies made of hard links."""
 
 import contextlib
 import json
@@ -43,7 +43,7 @@ def run(trained, tmp_path):
 
 
 def commands(run, target):
-    """Each way of opening a run."""
+    """Return every kind of command that opens a run."""
     return (
         ["train", "--resume", str(run), "--epochs", "3"],
         ["evaluate", str(run), "--episodes", "1"],
@@ -55,7 +55,7 @@ def commands(run, target):
 
 
 def contents(directory):
-    """The bytes of every file below a directory, and every other name."""
+    """Return the bytes of every file below a directory, and None for everything else, by relative path."""
     return {
         path.relative_to(directory).as_posix(): path.read_bytes() if path.is_file() else None
         for path in sorted(directory.rglob("*"))
@@ -65,7 +65,7 @@ def contents(directory):
 @contextlib.contextmanager
 def at_most(seconds):
     def late(*arguments):
-        pytest.fail("It waits for ever.")
+        pytest.fail("The command waits forever.")
 
     previous = signal.signal(signal.SIGALRM, late)
     signal.alarm(seconds)
@@ -158,7 +158,7 @@ def test_the_run_directory_may_be_reached_through_a_link(run, tmp_path, capsys):
 
 
 def killed_in_its_last_epoch(run):
-    """Leaves what a process leaves that is killed while it writes: files to be cut, scratch files and the lock."""
+    """Leave the files of a process that was killed while it wrote: longer tables, temporary files and the lock."""
     shutil.rmtree(run / "checkpoints/60")
     for name in (".progress.csv.part", ".progress.txt.part", ".env_steps.part", "tensorboard/.cut", "lock"):
         (run / name).write_text('{"process": 1, "host": "x", "since": "y"}')
@@ -212,7 +212,7 @@ NAMED = {
     "replay_dir": {"options": {"replay_dir": "foreign_rows"}},
     "ray_address": {"distributed": {"actors": 1, "ray_address": "foreign_code:6379"}},
 }
-"""What a run can name: with each, some command would import a module, open a file or a directory, or connect."""
+"""What a run can name. With each, some command would import a module, open a file or directory, or connect."""
 QUICK = ("environment",)
 COMMANDS = {
     "train": (["train", "--resume", "RUN", "--epochs", "3"], ["train", "--resume", "RUN", "--help"]),
@@ -234,7 +234,7 @@ COMMANDS = {
     "labels": (["labels", "RUN", "stable=1"], ["labels", "RUN/best", "stable=1"]),
     "plot": (["plot", "RUN", "--out", "x.png"],),
 }
-"""Every command with a run, or with a part of one, in place of each path that it takes."""
+"""Every command, with a run or a part of one as each of its paths."""
 
 
 def test_no_command_is_missing():
@@ -243,7 +243,7 @@ def test_no_command_is_missing():
 
 @pytest.fixture
 def foreign(run, tmp_path, monkeypatch):
-    """Makes a run name something; its exports name the same environment."""
+    """Return a function that changes what a run and its exports name."""
     (tmp_path / "foreign_code.py").write_text(HARM)
     monkeypatch.delitem(sys.modules, "foreign_code", raising=False)  # another test's
     monkeypatch.syspath_prepend(tmp_path)
@@ -266,7 +266,7 @@ def foreign(run, tmp_path, monkeypatch):
 
 
 USES_ENVIRONMENT = {"evaluate", "--episodes"}
-"""A command that has one of these evaluates episodes."""
+"""A command that contains one of these evaluates episodes."""
 
 
 @pytest.mark.parametrize(

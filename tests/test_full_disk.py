@@ -16,11 +16,11 @@ from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tests.full_disk import TRAIN
 from tfdpg import DDPG, files
-from tfdpg.training import checkpoint
+from tfdpg.training.checkpoints import checkpoint
 
 ROOT = Path(__file__).parents[1]
 KILOBYTES = 20, 44, 100, 260, 700, 1500
-"""At some there is room for tables and nothing else, at others for half a policy, a policy, or several checkpoints."""
+"""Sizes with room for tables only, for half a policy, for a policy, or for several checkpoints."""
 
 
 def test_what_could_not_be_written_is_named_with_what_it_takes(tmp_path):
@@ -38,7 +38,7 @@ def test_what_could_not_be_written_is_named_with_what_it_takes(tmp_path):
 
 @pytest.fixture
 def small_files():
-    """Limits the files that this process may write to 4,096 bytes, as `ulimit -f` does."""
+    """Limit the size of files that this process may write to 4,096 bytes, as `ulimit -f` does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     @contextlib.contextmanager
@@ -88,7 +88,7 @@ def test_a_training_that_may_write_no_larger_file_ends_with_a_line(tmp_path, kil
 
 
 def small_disks(directory, kilobytes):
-    """Commands that mount disks which nobody else sees, and their directories."""
+    """Return commands that mount disks in a private namespace, and the directories of the disks."""
     disks = [directory / f"{size}k" for size in kilobytes]
     return [
         f"mkdir {disk} && mount -t tmpfs -o size={size}k tmpfs {disk}"
@@ -97,7 +97,7 @@ def small_disks(directory, kilobytes):
 
 
 def alone(commands):
-    """A shell with disks of its own runs the commands; skips where the system allows none."""
+    """Run commands in a shell with its own mounts. Skip the test if the system does not allow them."""
     if (
         not shutil.which("unshare")
         or subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True).returncode

@@ -1,4 +1,4 @@
-"""The words of other libraries, and slips of the pen, are told what they are here."""
+"""Errors suggest names for misspelt ones and for those of other libraries."""
 
 import functools
 from typing import Any
@@ -36,7 +36,7 @@ def agent():
         (lambda: tfdpg.TD3(Counter(), verbose=1), "'verbose'. Did you mean `verbose` of `fit`?"),
         (lambda: tfdpg.TD3(Counter(), replay_buffer_class=dict), "(HER) is not available"),
         (lambda: tfdpg.TD3(Counter(), q_loss=abs), "'q_loss'. The losses belong to the algorithm"),
-        (lambda: tfdpg.TD3(Counter(), q_loss=abs), "docs/own-networks.md"),
+        (lambda: tfdpg.TD3(Counter(), q_loss=abs), "docs/changing-a-loss.md"),
         (lambda: agent().fit([[0.0]], [0.0]), "fit(env, epochs=..., steps_per_epoch=...)"),
         (lambda: agent().fit([[0.0]], [0.0]), "agent.fit_offline(data)"),
         (lambda: tfdpg.DDPG(Counter(), tau=0.005), "Did you mean `polyak`, which is 1 - tau?"),
@@ -65,7 +65,7 @@ def test_no_hint_is_about_an_argument_of_ours():
         "lr",
         "seed",
         "verbose",
-    }  # which not every agent, the command line and only `fit` have
+    }  # arguments of some agents, of the command line and of `fit` alone
 
 
 def test_learning_from_nothing_points_to_fit():
@@ -77,7 +77,7 @@ def test_learn_refuses_a_positional_number_and_names_fit():
     agent = tfdpg.DDPG(Counter(), **SMALL, **EAGER)
     fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=20)
     updates = agent.updates
-    learn: Any = agent.learn  # a type checker refuses these calls, too
+    learn: Any = agent.learn  # a type checker rejects these calls too
     for wrong in (lambda: learn(1000), lambda: learn(1000, None), lambda: learn(1000, total_timesteps=3)):
         with pytest.raises(TypeError, match=r"agent\.fit\(env, epochs=\.\.\., .*agent\.learn\(updates=.*learn\(1000"):
             wrong()

@@ -1,4 +1,4 @@
-"""A run that is killed at any moment, and gone on with, ends as one that was not: to the bit, with its records."""
+"""A run that is killed and resumed ends exactly as an uninterrupted one, with the same files."""
 
 import pytest
 
@@ -22,12 +22,12 @@ RUNS = {
     "acer": ["acer", "--replay-start", "50", *VECTOR],
     "mujoco": ["td3", *EARLY, "--env", "HalfCheetah-v5"],
 }
-"""The ring is overwritten in each."""
+"""In each run, the replay buffer overwrites its oldest rows."""
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Runs that nobody killed, by their kinds and further words."""
+    """Uninterrupted runs, by their kind and further flags."""
     made = {}
 
     def run(kind, more):

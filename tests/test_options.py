@@ -1,4 +1,4 @@
-"""Options are declared once: what a field says is what is checked, shown, saved and asked for."""
+"""Options are declared once: validation, documentation, configuration and flags come from one field."""
 
 import dataclasses
 import inspect
@@ -29,33 +29,33 @@ Loud = Mark("loud")
 
 
 class Sound(Options, group="sound"):
-    """How it sounds."""
+    """The sound."""
 
     volume: Annotated[Fraction, Loud] = 0.5
-    """how loud, in [0, 1]."""
+    """volume, in [0, 1]."""
     kind: Literal["sine", "noise"] = "sine"
-    """its form."""
+    """the waveform."""
     colour: Annotated[str, Only(kind="noise")] = "white"
-    """that of the noise."""
+    """colour of the noise."""
 
 
 class Player(Options, group="objects", objects=True, marks=(Structural,)):
-    """Who plays it."""
+    """The player."""
 
     player: "Person | None" = None  # noqa: F821
-    """somebody."""
+    """the player."""
 
 
 class Concert(Sound, Player, group="concert"):
-    """What is played."""
+    """The programme."""
 
     pieces: Sequence[Count] = (1, 2)
-    """how long each is."""
+    """lengths of the pieces."""
     volume = 0.9
     """louder than at home."""
 
     def check(self):
-        """Refuses noise in three pieces."""
+        """Reject noise in three pieces."""
         if self.kind == "noise" and len(self.pieces) == 3:
             raise ValueError("no noise in three pieces")
 
@@ -63,10 +63,10 @@ class Concert(Sound, Player, group="concert"):
 class Hall:
     @takes_options(Concert)
     def __init__(self, place, options: Concert):
-        """Opens.
+        """Open the hall.
 
         Args:
-            place: where.
+            place: the town.
             options: keyword arguments.
         """
         self.place = place
@@ -88,7 +88,7 @@ class Hall:
         (Count | Literal["episode"], ["episode", 5], ["day", 0], 'a positive integer or "episode"'),
         (Sequence[Count], [[], (1, 2)], ["12", [0], 1], "a sequence of positive integers"),
         (Literal[1, 2], [1], [True, 3, 1.0], "1 or 2"),
-        (str | Path | None, ["a", Path("b"), None], [1], "a text, a path or None"),
+        (str | Path | None, ["a", Path("b"), None], [1], "a string, a path or None"),
         (dict[str, int], [{}], [[]], "a dict"),
     ],
 )
@@ -133,7 +133,7 @@ def test_groups_inherit_options_helps_and_marks():
     assert list(options) == ["pieces", "volume", "kind", "colour", "player"]
     assert [option.group for option in options.values()] == ["concert", "sound", "sound", "sound", "objects"]
     assert options["volume"].default == 0.9 and options["volume"].help == "louder than at home."
-    assert options["kind"].help == "its form." and {o.name: o.help for o in options_of(Sound)}["volume"] != "louder"
+    assert options["kind"].help == "the waveform." and {o.name: o.help for o in options_of(Sound)}["volume"] != "louder"
     assert Concert.names(Loud) == ["volume"] and Concert.names(Structural) == ["player"]
     assert options["player"].is_object and options["player"].kind == "Person | None"
     assert Concert(player=3).values(without=["player", "pieces"]) == {"volume": 0.9, "kind": "sine", "colour": "white"}

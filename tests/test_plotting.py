@@ -1,4 +1,4 @@
-"""Pictures of learning curves, of what runs leave behind."""
+"""Figures of the learning curves of runs."""
 
 import itertools
 import json
@@ -7,12 +7,13 @@ import matplotlib.figure
 import numpy as np
 import pytest
 
-from tfdpg import cli, curves, plotting
-from tfdpg.curves import LearningCurve
+from tfdpg import cli
+from tfdpg.cli import curves, plotting
+from tfdpg.cli.curves import LearningCurve
 
 
 def write_run(directory, seed=0, returns=(0.0, 1.0, 2.0), steps=100_000, **config):
-    """A run directory of `tfdpg train`, as far as pictures look at it."""
+    """Write the files of a run directory that `tfdpg plot` reads."""
     config = {"agent": "td3", "seed": seed, "env": "Hopper-v5", "options": {}} | config
     directory.mkdir(parents=True)
     (directory / "run.json").write_text(json.dumps(config))
@@ -23,7 +24,7 @@ def write_run(directory, seed=0, returns=(0.0, 1.0, 2.0), steps=100_000, **confi
 
 @pytest.fixture
 def figures(monkeypatch):
-    """What `tfdpg plot` draws."""
+    """Collect the figures that `tfdpg plot` saves."""
     drawn = []
     save = matplotlib.figure.Figure.savefig
 
@@ -167,7 +168,7 @@ def test_results_are_plotted_like_the_run_that_they_come_from(tmp_path, figures)
 
 
 def aggregated(directory, seeds, **envs):
-    """Runs in several environments, whose returns are of the seed and the environment."""
+    """Write runs in several environments. The returns depend on the seed and the environment."""
     for (env, value), seed in itertools.product(envs.items(), range(seeds)):
         write_run(directory / f"{env}-{seed}", seed, (value + seed, value + 2 * seed), env=f"{env}-v5")
 
@@ -249,7 +250,7 @@ def test_errors_say_what_was_looked_for(tmp_path, capsys):
     (table := tmp_path / "table.csv").write_text("a,b\n")
     assert f"{table}: it is a file whose first line is not `# tfdpg train ...`" in error(table)
     table.write_text("# tfdpg train td3 --env Hopper-v5 --no-such-flag 3\nenv_steps,val_return\n1,2\n")
-    assert f"{table} begins with a command that this tfdpg does not take: there is no flag --no-such-flag" in error(
+    assert f"{table} begins with a command that this tfdpg does not accept: there is no flag --no-such-flag" in error(
         table
     )
     table.write_text("# tfdpg train td3 --env 'Hopper-v5\nenv_steps,val_return\n1,2\n")

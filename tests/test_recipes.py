@@ -1,4 +1,4 @@
-"""Recipes: what they set, in Python and on the command line."""
+"""The options that recipes set, in Python and on the command line."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_a_recipe_is_options_of_td3(name):
 
 
 def test_a_recipe_stays_what_it_was():
-    """Files of results name it: another setting is another recipe."""
+    """Files of results name recipes, so a recipe must not change; other options make another recipe."""
     assert RECIPES == {
         "normalized": {
             "norm": "batch",
@@ -54,7 +54,7 @@ def test_the_command_line_takes_a_recipe_under_its_other_flags():
     [
         ("ddpg", ["--recipe", "normalized"], "--recipe normalized is not for DDPG, which has no option 'policy_delay'"),
         ("td3", ["--recipe", "best"], '--recipe must be "normalized" or None. Received: best'),
-        ("td3", ["--recipe"], "Missing value"),
+        ("td3", ["--recipe"], '--recipe must be "normalized" or None. Received: no value'),
     ],
 )
 def test_recipes_that_cannot_be_are_refused(agent, words, message):

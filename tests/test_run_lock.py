@@ -1,4 +1,4 @@
-"""The lock of a run directory, between real processes."""
+"""The lock of a run directory, with real processes."""
 
 import json
 import os
@@ -13,10 +13,11 @@ import pytest
 import tfdpg
 from tests.agents.roster import brief
 from tests.commands import TINY, train
-from tfdpg import cli, run_lock
+from tfdpg import cli
+from tfdpg.cli import run_lock
 
 HOLDS = (
-    "import sys, os, time; from pathlib import Path; from tfdpg import run_lock\n"
+    "import sys, os, time; from pathlib import Path; from tfdpg.cli import run_lock\n"
     "with run_lock.held(Path(sys.argv[1])):\n"
     "    {}\n"
     "    print(os.getpid(), flush=True); sys.stdin.read()"
@@ -25,7 +26,7 @@ HOLDS = (
 
 @pytest.fixture
 def holder(tmp_path):
-    """Starts a process that holds the lock of `tmp_path`, and does something first."""
+    """Return a function that starts a process which holds the lock of `tmp_path` and first runs some code."""
     started = []
 
     def start(first="pass"):
@@ -46,9 +47,9 @@ def test_the_second_is_told_who_holds_it_and_a_process_that_ended_holds_nothing(
     message = (
         rf"is being trained, by process {process.pid} on {socket.gethostname()} since 2\d{{3}}-\d\d-\d\d \d\d:\d\d:\d\d"
     )
-    for take in (lambda: run_lock.held(tmp_path).__enter__(), lambda: run_lock.check(tmp_path)):
+    for lock in (lambda: run_lock.held(tmp_path).__enter__(), lambda: run_lock.check(tmp_path)):
         with pytest.raises(run_lock.RunLockedError, match=message):
-            take()
+            lock()
     process.communicate("")
     run_lock.check(tmp_path)
     assert list(tmp_path.iterdir()) == []  # the file went with it

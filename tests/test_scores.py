@@ -1,10 +1,10 @@
-"""Scores that can be compared, against numbers computed by hand and by others."""
+"""Scores, compared with numbers computed by hand and by SciPy."""
 
 import numpy as np
 import pytest
 import scipy.stats
 
-from tfdpg import scores
+from tfdpg.cli import scores
 
 
 def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end(rng):

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 
 from tfdpg.streams import Purpose, seeds, stream
-from tfdpg.training.env_runner import EVALUATION, TRAINING, reset_seed
+from tfdpg.training.environment.env_runner import EVALUATION, TRAINING, reset_seed
 
 
 def words(sequence):

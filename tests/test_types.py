@@ -1,4 +1,4 @@
-"""A type checker knows the options of what people call."""
+"""A type checker knows the options of the public functions."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Films of evaluations."""
+"""Videos of evaluations."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ import tfdpg
 def test_video_has_every_frame(tmp_path, env, size):
     agent = tfdpg.TD3(gym.make(env), hidden_units=(4,), jit_compile=False)
     agent.export(tmp_path / "model")
-    video = tmp_path / "films/pendulum.mp4"
+    video = tmp_path / "videos/pendulum.mp4"
     command = [sys.executable, "-W", "ignore", "-m", "tfdpg", "evaluate", str(tmp_path / "model"), "--episodes", "2"]
     environment = os.environ | {"SDL_VIDEODRIVER": "dummy"}
     subprocess.run(

@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfdpg import distributed, exploration, export, losses, networks, recipes, replay
+    from tfdpg import components, distributed, exploration, export, losses, networks, recipes, replay
     from tfdpg.agents import load_agent
     from tfdpg.agents.acer import ACER
     from tfdpg.agents.agent import Agent
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tfdpg.agents.ddpg import DDPG
     from tfdpg.agents.td3 import TD3
     from tfdpg.checking import check
+    from tfdpg.components import Component, Copy, Declaration, PolicySpec
     from tfdpg.exported import Policy, load
     from tfdpg.spec import Spec
     from tfdpg.training import callbacks
@@ -22,7 +23,11 @@ _NAMES = {
     "D4PG": "tfdpg.agents.d4pg",
     "DDPG": "tfdpg.agents.ddpg",
     "Agent": "tfdpg.agents.agent",
+    "Component": "tfdpg.components",
+    "Copy": "tfdpg.components",
+    "Declaration": "tfdpg.components",
     "Policy": "tfdpg.exported",
+    "PolicySpec": "tfdpg.components",
     "Spec": "tfdpg.spec",
     "TD3": "tfdpg.agents.td3",
     "check": "tfdpg.checking",
@@ -32,6 +37,7 @@ _NAMES = {
 }
 _MODULES = {
     "callbacks": "tfdpg.training.callbacks",
+    "components": "tfdpg.components",
     "distributed": "tfdpg.distributed",
     "exploration": "tfdpg.exploration",
     "export": "tfdpg.export",
@@ -49,10 +55,15 @@ __all__ = [
     "DDPG",
     "TD3",
     "Agent",
+    "Component",
+    "Copy",
+    "Declaration",
     "Policy",
+    "PolicySpec",
     "Spec",
     "callbacks",
     "check",
+    "components",
     "distributed",
     "evaluate",
     "exploration",

@@ -1,4 +1,4 @@
-"""`python -m tfdpg`."""
+"""Run the command line: `python -m tfdpg`."""
 
 import sys
 

@@ -1,60 +1,60 @@
-"""Checks of arguments: each names the argument, what was expected and what came; and warnings."""
+"""Checks of arguments, whose errors say which argument is wrong, what was expected and what was received; warnings."""
 
 import math
-import numbers
 import sys
 import warnings
-from typing import Any
+from typing import Annotated, Any
+
+from tfdpg.ranges import INVALID, Count, Natural, Positive, Within, convert_value, describe_type
 
 
 def reject(name: str, expected: str, received: Any) -> ValueError:
-    """The error for an argument that cannot be used; raise what this returns."""
+    """Return the error for an invalid argument. The caller raises it."""
     return ValueError(f"`{name}` must be {expected}. Received: {name}={received!r}")
 
 
+def check_value(name: str, kind: Any, value: Any) -> Any:
+    """Convert a value to its type, as `convert_value` does.
+
+    Raises:
+        ValueError: the type does not allow the value. The message names the argument.
+    """
+    converted = convert_value(kind, value)
+    if converted is INVALID:
+        raise reject(name, describe_type(kind), value)
+    return converted
+
+
 def positive_int(name: str, value: Any) -> int:
-    """Returns `value` as an int of at least 1, or raises `ValueError`."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-        raise reject(name, "a positive integer", value)
-    return int(value)
+    """Return `value` as an int of at least 1, or raise `ValueError`."""
+    return check_value(name, Count, value)
 
 
 def natural(name: str, value: Any) -> int:
-    """Returns `value` as an int of at least 0, or raises `ValueError`."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
-        raise reject(name, "an integer of at least 0", value)
-    return int(value)
+    """Return `value` as an int of at least 0, or raise `ValueError`."""
+    return check_value(name, Natural, value)
 
 
 def real(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
-    """Returns `value` as a finite float in [low, high], or raises `ValueError`."""
-    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    number = float(value) if is_real else math.nan
-    if not math.isfinite(number) or not low <= number <= high:
-        at_least = "" if low == -math.inf else f" of at least {low:g}"
-        raise reject(name, "a finite number" + (at_least if high == math.inf else f" in [{low:g}, {high:g}]"), value)
-    return number
+    """Return `value` as a finite float in [low, high], or raise `ValueError`."""
+    return check_value(name, Annotated[float, Within(low, high)], value)
 
 
 def positive(name: str, value: Any) -> float:
-    """Returns `value` as a finite float above 0, or raises `ValueError`."""
-    number = real(name, value)
-    if number <= 0:
-        raise reject(name, "a number above 0", value)
-    return number
+    """Return `value` as a finite float above 0, or raise `ValueError`."""
+    return check_value(name, Positive, value)
 
 
 def flag(name: str, value: Any) -> bool:
-    """Returns `value` if it is True or False, or raises `ValueError`."""
-    if not isinstance(value, bool):
-        raise reject(name, "True or False", value)
-    return value
+    """Return `value` if it is True or False, or raise `ValueError`."""
+    return check_value(name, bool, value)
 
 
 def warn(text: str) -> None:
-    """Warn at the line outside tfdpg that called, each time: Python's filters hide only what the user filters out.
+    """Issue a `UserWarning` that points to the line outside tfdpg that called it.
 
-    Python shows equal warnings of one line once in a process, so a second agent in a loop would not be heard.
+    Python shows equal warnings from one line only once per process. This function issues every warning, so that a
+    second agent in a loop is reported too. Only the user's filters hide them.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals["__name__"].split(".")[0] == "tfdpg":

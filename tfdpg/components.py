@@ -17,13 +17,38 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.acting import Exploration, NumpyPolicy, RecurrentSpec
+from tfdpg.acting import Exploration, RecurrentSpec
 from tfdpg.arguments import reject
 from tfdpg.losses import bc_loss, clip_action_gradient
-from tfdpg.networks import Batch, Normalizer, free_graphs
+from tfdpg.networks import Batch, Normalizer, free_graphs, observation_inputs
 from tfdpg.replay import MakeMinibatchBuilder, ReplayBuffer
 from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, seeds
+
+__all__ = [
+    "Component",
+    "Context",
+    "Copy",
+    "Declaration",
+    "Minibatches",
+    "Networks",
+    "OptimizerSpec",
+    "PolicySpec",
+    "UpdateRule",
+    "adam",
+    "clipped_policy_loss",
+    "every",
+    "on_request",
+    "policy_loss",
+    "polyak",
+    "rmsprop",
+    "run_if",
+]
+"""What declarations and updates in users' own files use; the rest is for tfdpg's other modules."""
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,8 +154,8 @@ class OptimizerSpec:
 def adam(options: Any, name: str, of: Sequence[str] | None = None) -> OptimizerSpec:
     """Adam, or a copy of the user's optimizer.
 
-    It comes from the options `pi_lr` and `pi_optimizer`, or those of another prefix, `beta_1`, `clip_norm` and
-    `clip_value`.
+    It comes from the options `pi_lr` and, if there is one, `pi_optimizer`, or those of another prefix, and from
+    `beta_1`, `clip_norm` and `clip_value`.
 
     Args:
         options: the agent's options.
@@ -138,7 +163,7 @@ def adam(options: Any, name: str, of: Sequence[str] | None = None) -> OptimizerS
         of: the names of the components that it trains; None is the one called `name`.
     """
     prefix = name.rstrip("0123456789")
-    own = getattr(options, f"{prefix}_optimizer")
+    own = getattr(options, f"{prefix}_optimizer", None)
 
     def make(name: str) -> keras.optimizers.Optimizer:
         if own is not None:
@@ -166,19 +191,75 @@ def rmsprop(options: Any, of: Sequence[str]) -> OptimizerSpec:
     return OptimizerSpec(make, tuple(of), {"optimizer": "optimizer", "learning_rate": "lr"})
 
 
-@dataclasses.dataclass(frozen=True)
 class PolicySpec:
-    """The network that chooses actions.
+    """A policy, made by calling components and copies.
 
     Args:
-        network: the name of a component or of a copy.
-        numpy: its forward pass in NumPy; None where there is none.
-        recurrent: what a recurrent policy stores of an episode; None where it is not recurrent.
+        networks: the names of components and copies.
+        call: computes the policy's output from Keras' inputs for an observation and the networks. It may be omitted
+            for a single network, whose output is then the policy's.
+        recurrent: the recurrent state of a policy of one recurrent network; None if it is not recurrent.
+
+    Example:
+        ```python
+        PolicySpec("encoder", "pi", call=lambda observation, encoder, pi: pi(encoder(observation)))
+        ```
     """
 
-    network: str
-    numpy: NumpyPolicy | None = None
-    recurrent: RecurrentSpec | None = None
+    def __init__(self, *networks: str, call: Callable[..., Any] | None = None, recurrent: RecurrentSpec | None = None):
+        if call is None and len(networks) != 1:
+            raise reject("call", "a function, since the policy has not exactly one network", networks)
+        self.networks = networks
+        self.call = call
+        self.recurrent = recurrent
+
+    def build(self, spec: Spec, networks: "Networks") -> keras.Model:
+        """The policy as a Keras model, from an observation to its output; it has the weights of the networks."""
+        parts = [networks[name] for name in self.networks]
+        if self.call is None:
+            return parts[0]
+        observation = observation_inputs(spec)
+        return keras.Model(observation, self.call(observation, *parts), name="_".join(self.networks))
+
+
+@keras.saving.register_keras_serializable("tfdpg")
+class Scalar(keras.layers.Layer):
+    """A trainable number, whatever the input.
+
+    Args:
+        value: its initial value.
+    """
+
+    def __init__(self, value: float, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.value = float(value)
+        self.scalar = self.add_weight(
+            name="value", shape=(), initializer=keras.initializers.Constant(value), dtype="float32", autocast=False
+        )
+
+    def call(self, x: Any) -> Any:
+        """The number for each row of the input, `[batch, 1]`."""
+        return self.scalar + tf.zeros_like(x)
+
+    def get_config(self) -> dict[str, Any]:
+        """The initial value."""
+        return super().get_config() | {"value": self.value}
+
+
+def scalar(value: float) -> Callable[[Context], keras.Model]:
+    """What builds a component of one trainable number, such as a temperature or a Lagrange multiplier.
+
+    The number is `agent.networks[name].trainable_variables[0]`.
+
+    Args:
+        value: the initial value.
+    """
+
+    def build(context: Context) -> keras.Model:
+        x = keras.Input((1,))
+        return keras.Model(x, Scalar(value)(x))
+
+    return build
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -212,9 +293,11 @@ class Declaration:
         encoder: the user's encoder; None is the built-in one.
         normalizer: makes a layer that normalises observations; None where they are not normalised.
         seeds_by_position: whether a component's seed depends on its position, not on its name.
-        policy: the network that chooses actions.
-        exploration: turns the policy's outputs into steps while collecting.
-        signatures: makes the signatures of the export from the components, by name.
+        behaviour: the policy that acts while collecting, and in `evaluate(stochastic=True)`.
+        exploration: turns the outputs of `behaviour` into steps.
+        evaluation: the policy of `predict`, `evaluate`, `policy` and `export`; None is that of `behaviour`. Its outputs
+            are actions, or, for a Discrete action space, a number for each action, of which the largest is chosen.
+        signatures: makes the signatures of the export, by name, from the networks by name and the evaluation policy.
         minibatches: the replay buffer, and what updates take from it.
         schedule: when to act at random, when to learn, and how much.
         metrics: the names of what `update` measures; `td_error` is among them.
@@ -223,6 +306,10 @@ class Declaration:
         host_state: the initial values of numbers, strings and lists that are saved with the agent, by name.
         before_phase: functions that run before each update phase. They receive the agent and its minibatches.
         after_phase: functions that run after each update phase. They receive the agent and what the phase logged.
+        after_episode: functions that run after each training episode. They receive the agent, the episode (its return,
+            without reward shaping, its length, whether it was terminated and truncated, and its sub-environment or
+            worker), and the number of updates that the policy had when it chose the episode's last action.
+        defers_updates: whether updates that are due are not made at first, but counted; see `Agent.defers_updates`.
     """
 
     spec: Spec
@@ -232,9 +319,10 @@ class Declaration:
     encoder: keras.Model | None = None
     normalizer: Callable[[], Normalizer] | None = None
     seeds_by_position: bool = False
-    policy: PolicySpec
+    behaviour: PolicySpec
     exploration: Exploration
-    signatures: Callable[[Mapping[str, keras.Model]], Mapping[str, Any]]
+    evaluation: PolicySpec | None = None
+    signatures: Callable[[Mapping[str, keras.Model], keras.Model], Mapping[str, Any]]
     minibatches: Minibatches
     schedule: Any
     metrics: Sequence[str]
@@ -243,6 +331,8 @@ class Declaration:
     host_state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     before_phase: Sequence[Callable[[Any, Any], None]] = ()
     after_phase: Sequence[Callable[[Any, dict[str, float]], None]] = ()
+    after_episode: Sequence[Callable[[Any, Any, int], None]] = ()
+    defers_updates: bool = False
 
     @property
     def given(self) -> dict[str, keras.Model]:
@@ -285,6 +375,13 @@ class Networks:
     def __getitem__(self, name: str) -> keras.Model:
         """The component or the copy of a name."""
         return self.components[name] if name in self.components else self.copies[name]
+
+    def source(self, name: str) -> str:
+        """The component whose architecture a component or copy has."""
+        sources = {each.name: each.of for each in self._declaration.copies}
+        while name in sources:
+            name = sources[name]
+        return name
 
     @property
     def all(self) -> dict[str, keras.Model]:
@@ -352,9 +449,21 @@ class Networks:
             elif period is not None:
                 run_if(counter % period == 0, apply)
 
-    def copy_weights(self, name: str) -> None:
-        """Copy all weights of a copy's source into the copy."""
-        self._update([declared for declared in self._declaration.copies if declared.name == name])
+    def copy_weights(self, *names: str) -> None:
+        """Copy all weights of their sources into copies, in the order of their declaration."""
+        self._update([declared for declared in self._declaration.copies if declared.name in names])
+
+    @property
+    def following(self) -> dict[str, keras.Model]:
+        """The networks that share the present statistics of observations: all but copies on request and their copies.
+
+        The statistics of a copy on request are those of its source when its weights were copied.
+        """
+        frozen = set()
+        for declared in self._declaration.copies:
+            if declared.rule.period is None or declared.of in frozen:
+                frozen.add(declared.name)
+        return {name: network for name, network in self.all.items() if name not in frozen}
 
     def _update(self, copies: Sequence[Copy]) -> None:
         for declared in copies:
@@ -380,10 +489,7 @@ class Networks:
         )
 
     def _copy(self, declared: Copy) -> keras.Model:
-        sources = {each.name: each.of for each in self._declaration.copies}
-        name = declared.of
-        while name in sources:
-            name = sources[name]
+        name = self.source(declared.of)
         source = self.components[name]
         component = next(each for each in self._declaration.components if each.name == name)
         if component.given is not None:

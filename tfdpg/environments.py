@@ -1,4 +1,4 @@
-"""Environments by their ids, which people type and files name."""
+"""Make environments from the ids that users type and that files contain."""
 
 import ast
 import contextlib
@@ -16,19 +16,16 @@ from gymnasium.envs.registration import EnvSpec
 from tfdpg.arguments import positive_int
 
 PATH_CHARACTERS = ":./\\~"
-"""What names of modules and files have, and other texts among an environment's arguments hardly."""
+"""An argument of an environment that contains one of these is regarded as the name of a module or file."""
 LIBRARY_FILES = tuple(os.path.dirname(module.__file__ or "") + os.sep for module in (gym, importlib)) + (
     __file__,
     "<frozen",
 )
-"""Files that only call what an environment raises in."""
+"""The start of the names of files that only call the code of an environment."""
 
 
 def _entry(env_id: str) -> str | EnvSpec:
-    """What Gymnasium makes an environment of: its id, with the module that registers it where that is known, or a spec.
-
-    Of `module:Class` that is a spec, since nobody registered the class.
-    """
+    """Return the argument of `gymnasium.make` for an id: the id, or a specification of the class for `module:Class`."""
     module, colon, name = env_id.partition(":")
     if colon and callable(getattr(importlib.import_module(module), name, None)):
         return EnvSpec(env_id, entry_point=env_id)
@@ -36,24 +33,24 @@ def _entry(env_id: str) -> str | EnvSpec:
 
 
 def make(env_id: str, **kwargs: Any) -> gym.Env:
-    """Makes an environment.
+    """Make an environment.
 
     Args:
-        env_id: a registered id, `module:id` where a module is to be imported that registers it, or `module:Class`.
-        kwargs: arguments of the environment, and of `gymnasium.make`.
+        env_id: a registered id, `module:id` to import the module that registers it, or `module:Class`.
+        kwargs: arguments of the environment and of `gymnasium.make`.
 
     Raises:
-        ValueError: it cannot be made; the message says why, on one line.
+        ValueError: the environment cannot be made. The message gives the reason on one line.
     """
     with _creation_errors(env_id, kwargs):
         return gym.make(_entry(env_id), **kwargs)
 
 
 def maker(env_id: str) -> Callable[[], gym.Env]:
-    """A callable that makes environments of an id, which is looked up before any is made.
+    """Return a function that makes the environment. The id is looked up now, and the environment is made later.
 
     Raises:
-        ValueError: there is none of this id; the message says why, on one line.
+        ValueError: the id is not known. The message gives the reason on one line.
     """
     with _creation_errors(env_id, {}):
         if isinstance(entry := _entry(env_id), str):
@@ -65,14 +62,14 @@ def maker(env_id: str) -> Callable[[], gym.Env]:
 
 
 def make_unchecked(env_id: str, **kwargs: Any) -> gym.Env:
-    """Makes an environment as `make` does, without Gymnasium's checker, which refuses what is to be looked at."""
+    """Make an environment without Gymnasium's checker, which raises the errors that `tfdpg check` reports."""
     with _creation_errors(env_id, kwargs):
         return gym.make(_entry(env_id), **{"disable_env_checker": True} | kwargs)
 
 
 @contextlib.contextmanager
 def _creation_errors(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Raises as `ValueError` whatever an environment, or Gymnasium, raises while it is made."""
+    """Convert any exception of an environment or of Gymnasium to a `ValueError` that names the environment."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -84,13 +81,13 @@ def _creation_errors(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
 def _creation_error(env_id: str, error: BaseException) -> str:
     module, colon, name = env_id.partition(":")
     if isinstance(error, gym.error.NameNotFound | gym.error.NamespaceNotFound) and colon:
-        classes = inspect.getmembers(importlib.import_module(module), inspect.isclass)
-        own = [
-            each for each, kind in classes if issubclass(kind, gym.Env) and not kind.__module__.startswith("gymnasium.")
-        ]
+        own = []
+        for class_name, kind in inspect.getmembers(importlib.import_module(module), inspect.isclass):
+            if issubclass(kind, gym.Env) and not kind.__module__.startswith("gymnasium."):
+                own.append(class_name)
         return (
-            f"module {module!r} has no class {name!r}, and registers no environment of this name. "
-            f"Environments that are classes of it: {', '.join(own) or 'none'}."
+            f"module {module!r} has no class {name!r}, and registers no environment with this name. "
+            f"Its environment classes: {', '.join(own) or 'none'}."
         )
     if isinstance(error, gym.error.Error):
         is_unknown = type(error) in (gym.error.Error, gym.error.NameNotFound, gym.error.NamespaceNotFound)
@@ -98,37 +95,34 @@ def _creation_error(env_id: str, error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
         return f"{error}. Modules are looked for in the working directory and on PYTHONPATH."
     if "was raised from the environment creator" in str(error) and error.__cause__:
-        error = error.__cause__  # Gymnasium's own repeats the arguments
+        error = error.__cause__  # the message of Gymnasium's error repeats the arguments
     place = _place(error)
     return f"it raised {type(error).__name__}: {error} ({place})" if place else str(error)
 
 
 def _place(error: BaseException) -> str:
-    """Where the code of an environment, or of its module, was as it raised; nothing where it was not reached."""
+    """Return the file and line where the code of an environment raised; "" if Gymnasium raised before it ran."""
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(LIBRARY_FILES)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 @contextlib.contextmanager
 def opened(env: Any) -> Iterator[Any]:
-    """An environment as it is; or one made by its id, and closed in the end."""
+    """Yield an environment. An id is made into an environment, which is closed at the end."""
     if not isinstance(env, str):
         yield env
         return
-    made = make(env)
-    try:
+    with contextlib.closing(make(env)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def parse_kwargs(pairs: Sequence[str]) -> dict[str, Any]:
-    """An environment's arguments, as people type them: `name=value` with Python literals, and texts as they are."""
+    """Parse texts of the form `name=value` into arguments. Values that are not Python literals are strings."""
     kwargs = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not (name.isidentifier() and equals):
-            raise ValueError(f"`--env-kwargs` takes name=value pairs. Received: {pair!r}")
+            raise ValueError(f"`--env-kwargs` must be name=value pairs. Received: {pair!r}")
         try:
             kwargs[name] = ast.literal_eval(text)
         except (ValueError, SyntaxError):
@@ -137,25 +131,25 @@ def parse_kwargs(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def external_references(env_id: str, kwargs: Mapping[str, Any]) -> list[str]:
-    """What an environment that a file names imports, or reads."""
+    """Return what an environment imports or reads: its id with a module, or arguments that may be names of files."""
     return [env_id] if ":" in env_id else [text for text in _strings(kwargs) if set(text) & set(PATH_CHARACTERS)]
 
 
 def check_trusted(env_id: str, kwargs: Mapping[str, Any], trusted: bool, file: Any) -> None:
-    """Raises `ValueError` if the environment of a file imports a module, or reads a file, and is not trusted."""
+    """Raise `ValueError` if the environment that a file names imports a module or reads a file and is not trusted."""
     if not isinstance(env_id, str) or not isinstance(kwargs, Mapping):
         raise ValueError(f"An environment must be an id and a dict of arguments. Received: {env_id!r}, {kwargs!r}")
     check_followed(external_references(env_id, kwargs), trusted, file)
 
 
 def check_followed(named: Sequence[str], trusted: bool, file: Any) -> None:
-    """Raises `ValueError` if a file names modules to import or paths to follow, and is not trusted."""
+    """Raise `ValueError` if a file names modules to import or paths to follow and is not trusted."""
     if named and not trusted:
         raise ValueError(f"{file} imports, or follows, {named[0]!r}. If you trust it, pass --trusted.")
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """The texts among the values of an argument, and of what it holds."""
+    """Yield all strings in an argument, including those in nested lists and dicts."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list):
@@ -164,10 +158,10 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def make_envs(env_id: str, kwargs: Mapping[str, Any], num_envs: int, vectorization: str) -> Any:
-    """Makes an environment, or a vector environment of several.
+    """Make an environment, or a vector environment if `num_envs` is more than 1.
 
     Raises:
-        ValueError: it cannot be made, or `vectorization` does nothing.
+        ValueError: the environment cannot be made, or `vectorization` has no effect.
     """
     if positive_int("num_envs", num_envs) == 1:
         if vectorization != "sync":

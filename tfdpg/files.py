@@ -1,8 +1,8 @@
-"""Directories that are written as a whole, outlive a power cut, and show damage.
+"""Write files and directories so that they survive a crash or a power cut, and detect damage.
 
-What is written appears under its name only when it is complete and on the disk. One JSON file in it, the description,
-holds the SHA-256 of every other file, and as its last member that of all bytes before it. Damage and mixed files show;
-an intention does not, since whoever writes the files can compute the sums.
+A file or directory appears under its name only when it is complete and on the disk. A directory contains a manifest: a
+JSON file with the SHA-256 checksum of every other file and, as its last member, the checksum of all bytes before it.
+The checksums reveal damage and mixed-up files, but not a deliberate change, because anyone can compute them.
 """
 
 import contextlib
@@ -22,40 +22,44 @@ from types import MappingProxyType
 from typing import IO, Any
 
 SCRATCH = ".tfdpg-scratch-"
-"""How the names of directories begin that are being written."""
+"""The prefix of the names of directories that are being written."""
 OLD_SUFFIX = ".tfdpg-old"
-"""How the hidden name of a directory ends that is being replaced."""
+"""The suffix of the hidden name of a directory that is being replaced."""
 
 
 class DamagedError(ValueError):
-    """A file is not what its description says."""
+    """A file does not match the manifest of its directory."""
 
 
 class DiskFullError(OSError):
-    """There is no room for what was to be written: the disk is full, or a limit of its user or process is reached."""
+    """A file could not be written: the disk is full, or the user or the process has reached a limit."""
 
 
 class UnsafeFileError(ValueError):
-    """A directory holds a symbolic link, or something that is neither a regular file nor a directory."""
+    """A directory contains a symbolic link, or something that is neither a regular file nor a directory."""
 
 
 @contextlib.contextmanager
 def writing(path: str | Path, takes: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    """Names what is being written where the disk is full or a file is larger than the process may write.
+    """Raise an error that names `path` if the disk is full or a file is larger than the process may write.
 
     Args:
-        path: where it goes.
-        takes: the bytes that it takes at least, if that is known; asked when the disk is full.
+        path: the file or directory that is written.
+        takes: returns the minimum number of bytes to write, or 0 if it is unknown. Called only if the disk is full.
 
     Raises:
-        DiskFullError: in place of the error of whoever wrote, NumPy's and TensorFlow's too.
+        DiskFullError: replaces the error of the code that writes, including NumPy and TensorFlow.
     """
     try:
         yield
     except Exception as error:
         path = Path(path).absolute()
         if _is(error, errno.EFBIG):
-            raise DiskFullError(f"{path} could not be written: a file is too large.{_size_limit()}") from error
+            limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+            reason = f"This process may write files of up to {limit:,} bytes (`ulimit -f`)."
+            if limit == resource.RLIM_INFINITY:
+                reason = "The file system does not allow larger files."
+            raise DiskFullError(f"{path} could not be written: a file is too large. {reason}") from error
         if not _is(error, errno.ENOSPC, errno.EDQUOT):
             raise
         free = shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free
@@ -64,36 +68,29 @@ def writing(path: str | Path, takes: Callable[[], int] = lambda: 0) -> Iterator[
 
 
 def _is(error: Exception, *numbers: int) -> bool:
-    """Whether an error is one of the operating system's. TensorFlow only quotes the system's words."""
+    """Return whether an error has one of these errno values. TensorFlow's errors contain only the system's text."""
     return getattr(error, "errno", None) in numbers or any(os.strerror(number) in str(error) for number in numbers)
-
-
-def _size_limit() -> str:
-    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if limit == resource.RLIM_INFINITY:
-        return " The file system allows no larger one."
-    return f" This process may write files of up to {limit:,} bytes (`ulimit -f`)."
 
 
 def check_tree(directory: str | Path, trusted: bool = False) -> None:
     """Check that everything below a directory is a directory or a regular file, without opening any of it.
 
-    Whoever made the directory chose where its links lead, so that reading or writing through one could reach any file
-    of the user's. The directory itself may be a link, since whoever named it chose it.
+    The author of a directory chooses the targets of its links, so reading or writing through a link could reach any
+    file of the user. The directory itself may be a link, because the user named it.
 
     Args:
-        directory: a run directory or a saved agent.
-        trusted: whether symbolic links are allowed. Named pipes, sockets and devices never are: opening one may wait
-            for ever.
+        directory: a run directory or a checkpoint.
+        trusted: whether symbolic links are allowed. Named pipes, sockets and devices are never allowed, because opening
+            one may wait forever.
 
     Raises:
-        UnsafeFileError: something is neither; the message names it.
+        UnsafeFileError: something is neither. The message names it.
     """
     pending = [Path(directory)]
     while pending:
         try:
             entries = [*os.scandir(pending.pop())]
-        except FileNotFoundError:  # another process writes to the directory, and has renamed or removed this one
+        except FileNotFoundError:  # another process has renamed or removed this directory
             continue
         for entry in entries:
             check_entry(Path(entry.path), trusted)
@@ -102,16 +99,16 @@ def check_tree(directory: str | Path, trusted: bool = False) -> None:
 
 
 def check_entry(path: Path, trusted: bool = False) -> None:
-    """Check a single path, which need not exist, as `check_tree` does."""
+    """Check one path as `check_tree` does. It need not exist."""
     try:
         mode = (path.stat() if trusted else path.lstat()).st_mode
     except FileNotFoundError:
         return
     if stat.S_ISLNK(mode):
         raise UnsafeFileError(
-            f"{path} is a symbolic link to {os.readlink(path)}, which is not followed: the files of a run or a saved "
-            "agent must be its own. Replace the link by what it leads to; or, if you trust these files, pass --trusted "
-            "(in Python: trusted=True)."
+            f"{path} is a symbolic link to {os.readlink(path)}, which is not followed: a run or a checkpoint must not "
+            "contain links. Replace the link by its target or, if you trust these files, pass --trusted (in Python: "
+            "trusted=True)."
         )
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise UnsafeFileError(
@@ -121,10 +118,10 @@ def check_entry(path: Path, trusted: bool = False) -> None:
 
 @contextlib.contextmanager
 def scratch_directory(parent: Path) -> Iterator[Path]:
-    """A hidden directory in `parent` to write in, for `move` to rename; removed at the end if it is still there.
+    """Make a hidden directory in `parent`, which `move` or `replace` renames, and remove it at the end otherwise.
 
-    Those that killed processes left in `parent` are removed; locks, which end with their process, tell them from those
-    that are written to now. (On file systems without locks they stay.)
+    Also remove those that killed processes left in `parent`. A directory that is being written is locked, and the lock
+    ends with its process. (On file systems without locks, nothing is removed.)
     """
     with contextlib.ExitStack() as held:
         with _locked(parent):
@@ -137,8 +134,8 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
 
 def _remove_leftovers(parent: Path) -> None:
     for leftover in parent.glob(f"{SCRATCH}*"):
-        if leftover.is_symlink() or not leftover.is_dir():  # not made by `scratch_directory`; opening a pipe would wait
-            continue
+        if leftover.is_symlink() or not leftover.is_dir():
+            continue  # `scratch_directory` did not make it, and opening a named pipe would wait
         with contextlib.suppress(OSError), _locked(leftover, wait=False) as is_locked:
             if is_locked:
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -149,7 +146,7 @@ def _remove_leftovers(parent: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(directory: Path, wait: bool = True) -> Iterator[bool]:
-    """Holds the lock of a directory; gives False where its file system has none, or it is taken and not waited for."""
+    """Lock a directory. Yield False if the file system has no locks, or another process has this one and not `wait`."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         try:
@@ -163,7 +160,7 @@ def _locked(directory: Path, wait: bool = True) -> Iterator[bool]:
 
 
 def make_directory(directory: Path) -> list[Path]:
-    """Makes a directory and its missing parents, on the disk; returns those that were made, the innermost first."""
+    """Make a directory and its missing parents, and flush them to the disk. Return those made, the innermost first."""
     made = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     for path in made:
@@ -172,7 +169,7 @@ def make_directory(directory: Path) -> list[Path]:
 
 
 def flush(path: Path) -> None:
-    """Waits until a file's content, or a directory's list of names, is on the disk."""
+    """Wait until the content of a file, or the list of names of a directory, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -181,10 +178,10 @@ def flush(path: Path) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Renames a directory to a free name beside it, once everything in it is on the disk.
+    """Flush a directory to the disk, then rename it to a name in the same parent directory.
 
     Raises:
-        OSError: the name is taken.
+        OSError: the name exists.
     """
     _flush_tree(source)
     source.rename(target)
@@ -192,12 +189,12 @@ def move(source: Path, target: Path) -> None:
 
 
 def replace(source: Path, target: Path, flushed: Container[str] = ()) -> None:
-    """As `move`, to a name that may be taken: at any moment the old or the new one is at `current_path(target)`.
+    """Replace `target` by `source`. At any moment, `current_path(target)` is the old or the new directory.
 
     Args:
-        source: the directory.
-        target: its name from then on.
-        flushed: the names of files in it that are on the disk, since they are links to such.
+        source: the new directory, in the same parent directory.
+        target: its name, which may exist.
+        flushed: the names of files in `source` that are hard links to files already on the disk.
     """
     old = _old_path(target)
     _flush_tree(source, flushed)
@@ -215,7 +212,7 @@ def replace(source: Path, target: Path, flushed: Container[str] = ()) -> None:
 
 
 def _flush_tree(directory: Path, flushed: Container[str] = ()) -> None:
-    """Lets others read a directory that `tempfile` made, and flushes it with everything below it."""
+    """Flush a directory and everything below it. Make it readable for others, which `tempfile` does not."""
     directory.chmod(0o755)
     for path in directory.rglob("*"):
         if path.name not in flushed:
@@ -224,13 +221,13 @@ def _flush_tree(directory: Path, flushed: Container[str] = ()) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Removes a directory, if it is there: under its name there is all of it, to the last."""
+    """Remove a directory if it exists. It keeps its name as long as it is complete."""
     with scratch_directory(directory.parent) as scratch, contextlib.suppress(FileNotFoundError):
-        directory.rename(scratch / "removed")  # unless someone else removed it
+        directory.rename(scratch / "removed")  # unless another process removed it
 
 
 def current_path(target: Path) -> Path:
-    """Where what was written to `target` is: there, or set aside by a process that was killed while it replaced it."""
+    """Return the path of the directory `target`: its old name if a process was killed while it replaced `target`."""
     old = _old_path(target)
     return old if not target.exists() and old.exists() and not old.is_symlink() else target
 
@@ -240,28 +237,31 @@ def _old_path(target: Path) -> Path:
 
 
 def is_version(name: str) -> bool:
-    """Whether a directory's name is that of a version: a decimal int64 without leading zeros, as str() writes it."""
+    """Return whether a name is a nonnegative int64 in decimal without leading zeros, as the names of versions are."""
     return re.fullmatch("0|[1-9][0-9]{0,18}", name) is not None and int(name) < 2**63
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file as a whole: after a power cut it holds the old text or the new one."""
-    content = text.encode()
+    """Write a text file. After a power cut it contains the old text or the new text."""
+    _write(path, text.encode())
+
+
+def _write(path: Path, content: bytes) -> None:
     with writing(path, lambda: len(content)), replacing(path) as file:
         file.write(content)
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A new file beside `path`, open for writing and reading, that takes its place at the end.
+    """Open a new file for writing and reading, which replaces the file at `path` at the end.
 
-    Nothing is written through a link: what had the name of the new file is removed, and other hard links of the file at
-    `path` keep their content.
+    It never writes through a link: whatever has the temporary name is removed first, and other hard links of the old
+    file keep their content.
     """
     scratch = path.with_name(f".{path.name}.part")
     scratch.unlink(missing_ok=True)
     try:
-        with open(scratch, "x+b") as file:  # which fails if anything has taken the name meanwhile
+        with open(scratch, "x+b") as file:  # fails if another process has just created the name
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -274,29 +274,24 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def break_hard_links(path: Path) -> None:
-    """Replace a file that has further hard links by a copy, so that writing to it does not change theirs.
+    """Replace a file that has other hard links by a copy, so that writing to it does not change them.
 
-    `cp -al` makes such links, and so do programs that make backups.
+    `cp -al` and some backup programs make such links.
     """
     if path.exists() and path.stat().st_nlink > 1:
-        content = path.read_bytes()
-        with writing(path, lambda: len(content)), replacing(path) as file:
-            file.write(content)
+        _write(path, path.read_bytes())
 
 
 def write_manifest(
     directory: Path, name: str, description: Mapping[str, Any], known: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
-    """Writes the description of a directory whose other files are all there: JSON, with the sums of the files.
+    """Write the manifest of a directory that contains all other files, and return their checksums by name.
 
     Args:
         directory: the directory.
-        name: the name of the description.
-        description: what it says.
-        known: the sums that are known already.
-
-    Returns:
-        The sums of all files.
+        name: the name of the manifest.
+        description: the other members of the manifest. They must include `format`.
+        known: checksums that need not be computed again.
     """
     paths = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.is_file()}
     checksums = {file: known.get(file) or _checksum(path) for file, path in sorted(paths.items())}
@@ -306,29 +301,20 @@ def write_manifest(
 
 
 def read_manifest(directory: Path, name: str, version: int) -> dict[str, Any]:
-    """The description of a directory, whose files are all as they were when it was sealed.
+    """Return the manifest of a directory, after checking all of its files.
 
     Args:
         directory: the directory.
-        name: the name of the description.
-        version: what its `format` must be.
+        name: the name of the manifest.
+        version: the required value of `format`.
 
     Raises:
-        DamagedError: a file is missing or another; the message names it. Or the format is another one.
+        DamagedError: a file is missing or has changed, or the format is not `version`. The message names the file.
     """
-    if not (directory / name).is_file():  # to open a named pipe would wait for its writer
-        raise DamagedError(f"{directory / name} is not a regular file")
-    content = (directory / name).read_bytes()
-    _refuse_other_format(content, directory, version)
-    if content != _with_checksum(content[: -len(_with_checksum(b""))]):
-        raise DamagedError(f"{directory / name} is damaged, or was changed")
-    try:
-        description = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{directory / name} cannot be read: {error}") from error
+    description = _read_intact(directory / name, version)
     checksums = description.get("files")
-    if description.get("format") != version or not isinstance(checksums, dict):
-        raise DamagedError(f"{directory / name} must have format {version} and sums, which its maker left out")
+    if "format" not in description or not isinstance(checksums, dict):
+        raise DamagedError(f"{directory / name} must have format {version} and checksums of its files")
     for file, expected in checksums.items():
         path = directory / file
         if not path.is_file() or ".." in Path(file).parts or Path(file).is_absolute():
@@ -338,16 +324,31 @@ def read_manifest(directory: Path, name: str, version: int) -> dict[str, Any]:
     return description
 
 
-def _refuse_other_format(content: bytes, directory: Path, version: int) -> None:
+def _read_intact(manifest: Path, version: int) -> dict[str, Any]:
+    """Return a manifest, after checking its format and its own checksum."""
+    if not manifest.is_file():  # opening a named pipe would wait
+        raise DamagedError(f"{manifest} is not a regular file")
+    content = manifest.read_bytes()
+    description: Any = None
+    problem = None
+    found = version
     try:
-        found = json.loads(content)["format"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return
+        description = json.loads(content)
+        found = description.get("format", version)
+    except (ValueError, AttributeError, RecursionError) as error:
+        problem = error
     if found != version:
-        maker = ""
+        origin = ""
         if isinstance(found, int):
-            maker = f". It was written by {'an older' if found < version else 'a newer'} version"
-        raise DamagedError(f"{directory} has format {found}; this version of tfdpg reads format {version} only{maker}")
+            origin = f". It was written by {'an older' if found < version else 'a newer'} version"
+        raise DamagedError(
+            f"{manifest.parent} has format {found}; this version of tfdpg reads format {version} only{origin}"
+        )
+    if content != _with_checksum(content[: -len(_with_checksum(b""))]):
+        raise DamagedError(f"{manifest} is damaged, or was changed")
+    if problem is not None:
+        raise DamagedError(f"{manifest} cannot be read: {problem}") from problem
+    return description
 
 
 def _checksum(path: Path) -> str:
@@ -356,5 +357,5 @@ def _checksum(path: Path) -> str:
 
 
 def _with_checksum(content: bytes) -> bytes:
-    """The beginning of a JSON object with its own sum as the last member."""
+    """Complete the start of a JSON object by its own checksum as the last member."""
     return content + f'"sha256": "{hashlib.sha256(content).hexdigest()}"\n}}\n'.encode()

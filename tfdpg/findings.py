@@ -1,4 +1,4 @@
-"""What can be wrong with an environment, and what to change: `fit` and `tfdpg.check` look for it with these."""
+"""Problems of environments and their remedies, found by `fit` and by `tfdpg.check`."""
 
 import contextlib
 import inspect
@@ -15,16 +15,16 @@ from tfdpg.arguments import warn
 from tfdpg.spec import Packed, Spec
 
 FAR = 1.0
-"""The widths of its space that an observation must be outside for `fit` to warn."""
+"""`fit` warns about observations that are outside their bounds by more than this multiple of the bounds' width."""
 ROUNDING = 1e-6
-"""What float32 may add to a bound, as a fraction of it."""
+"""The relative error of a bound that rounding to float32 may cause."""
 
 
 class Finding(NamedTuple):
-    """Something wrong with an environment.
+    """A problem of an environment.
 
     Attributes:
-        what: what is wrong, a sentence or two.
+        what: the problem, in one or two sentences.
         remedy: what to change.
     """
 
@@ -35,39 +35,70 @@ class Finding(NamedTuple):
         return f"{self.what} {self.remedy}"
 
 
+NORMALIZERS = (
+    (
+        (gym.wrappers.NormalizeObservation, vector.NormalizeObservation),
+        "obs_rms",
+        Finding(
+            "NormalizeObservation keeps statistics of its own: those of two environments differ, and an export has "
+            "none.",
+            "Remove the wrapper, and give the agent `normalize_observations=True`.",
+        ),
+    ),
+    (
+        (gym.wrappers.NormalizeReward, vector.NormalizeReward),
+        "return_rms",
+        Finding(
+            "NormalizeReward keeps statistics of its own: the scale of the rewards changes while they are stored, and "
+            "returns are not those of the environment.",
+            "Remove the wrapper, and scale rewards with the agent's `reward_shaper`, or with ACER's `reward_scale`.",
+        ),
+    ),
+)
+"""Wrappers that normalise, an attribute that only they have, and the finding."""
+
+
 def malformed_reset(result: Any) -> Finding | None:
-    """What is wrong with the form of what `reset` returned."""
+    """Check the structure of a return value of `reset`."""
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
         return None
-    return Finding(f"`reset` returns {_form(result)}, not (observation, info).", "Return `observation, {}`.")
+    return Finding(f"`reset` returns {_structure(result)}, not (observation, info).", "Return `observation, {}`.")
 
 
 def malformed_step(result: Any, strictly: bool = False) -> Finding | None:
-    """What is wrong with the form of what `step` returned; strictly also what can be read, as ends that are 0 and 1."""
+    """Check the structure of a return value of `step`.
+
+    Args:
+        result: the return value.
+        strictly: whether to reject what `fit` accepts although it is not Gymnasium's API: 0 and 1 in place of bools.
+    """
     if not isinstance(result, tuple) or len(result) != 5:
         return Finding(
-            f"`step` returns {_form(result)}, not (observation, reward, terminated, truncated, info).",
-            "Give `terminated` (the state is terminal) and `truncated` (a limit cut the episode) in place of `done`.",
+            f"`step` returns {_structure(result)}, not (observation, reward, terminated, truncated, info).",
+            "Return `terminated` (the state is terminal) and `truncated` (a limit ended the episode) in place of "
+            "`done`.",
         )
-    is_number = (
-        isinstance(result[1], int) or np.asarray(result[1]).dtype.kind in "biuf"
-    )  # `2**70` is no integer of NumPy
-    if np.size(result[1]) != 1 or not is_number:
-        return Finding(f"`step` gives reward={result[1]!r}, which is not one number.", "Give a float.")
-    for name, end in zip(("terminated", "truncated"), result[2:4], strict=True):
+    _, reward, terminated, truncated, info = result
+    is_number = isinstance(reward, int) or np.asarray(reward).dtype.kind in "biuf"  # NumPy has no integer for 2**70
+    if np.size(reward) != 1 or not is_number:
+        return Finding(f"`step` returns reward={reward!r}, which is not one number.", "Return a float.")
+    for name, end in (("terminated", terminated), ("truncated", truncated)):
         kinds = "b" if strictly else "biu"
         if np.size(end) != 1 or np.asarray(end).dtype.kind not in kinds or np.asarray(end).item() not in (0, 1):
-            return Finding(f"`step` gives {name}={end!r}, which is no bool.", f"Give `bool({name})`.")
-    if not isinstance(result[4], dict):
-        return Finding(f"`step` gives info={result[4]!r}, which is no dict.", "Give `{}`.")
+            return Finding(f"`step` returns {name}={end!r}, which is not a bool.", f"Return `bool({name})`.")
+    if not isinstance(info, dict):
+        return Finding(f"`step` returns info={info!r}, which is not a dict.", "Return `{}`.")
     return None
 
 
 def malformed(env: Any, env_index: int = 0) -> Finding | None:
-    """Why the first reset or step of an environment failed, if it is for the forms of these, as old Gym had them.
+    """Find out whether `reset` or `step` failed because it has the signature or the return value of legacy Gym.
 
-    They are called without the wrappers, which fail before the forms can be seen; of a vector environment they are
-    those of a lane, made anew, since the lanes are out of reach.
+    The methods are called without the wrappers, which fail before the return value can be seen.
+
+    Args:
+        env: the environment. The sub-environments of a vector environment are not accessible, so one is made again.
+        env_index: the sub-environment of a vector environment.
     """
     base = env.unwrapped
     if isinstance(base, SyncVectorEnv | AsyncVectorEnv):
@@ -78,26 +109,26 @@ def malformed(env: Any, env_index: int = 0) -> Finding | None:
             if name not in parameters:
                 return Finding(
                     f"`reset` takes no `{name}`.",
-                    "Let it be `def reset(self, *, seed=None, options=None)`, and begin with "
+                    "Declare it as `def reset(self, *, seed=None, options=None)`, and begin with "
                     "`super().reset(seed=seed)`.",
                 )
-    with contextlib.suppress(Exception):  # what fails for another reason is told by the error that there is
+    with contextlib.suppress(Exception):  # the caller reports the original error
         return malformed_reset(base.reset(seed=0)) or malformed_step(base.step(base.action_space.sample()))
     return None
 
 
-def _form(result: Any) -> str:
+def _structure(result: Any) -> str:
     return f"{len(result)} values" if isinstance(result, tuple) else f"one {type(result).__name__}"
 
 
 def outside(space: spaces.Box, values: Any, name: str, slack: float = 0.0) -> Finding | None:
-    """The number that is furthest outside its bounds, if one is by more than rounding.
+    """Find the number that is furthest outside its bounds by more than rounding.
 
     Args:
         space: the bounds.
-        values: an observation of it, or a batch.
-        name: what it is called.
-        slack: how far outside is no matter, as a fraction of the width of the bounds.
+        values: an observation in this space, or a batch of them.
+        name: the name of the observation in the finding.
+        slack: how far outside the bounds a number may be, as a fraction of their width.
     """
     if space.dtype == np.uint8 or not np.size(values):
         return None
@@ -113,49 +144,45 @@ def outside(space: spaces.Box, values: Any, name: str, slack: float = 0.0) -> Fi
     where = f"{name}{list(map(int, entry))}" if entry else name
     return Finding(
         f"An observation has {where} = {values[worst]:.6g}, outside its space's [{low[entry]:.6g}, {high[entry]:.6g}].",
-        "Give the observation space the bounds that hold, or the observation the units of its space; networks learn "
-        "best from numbers near ±1, and `normalize_observations=True` makes them so.",
+        "Correct the bounds of the observation space, or convert the observation to the units of its space. Networks "
+        "learn best from numbers near ±1, which `normalize_observations=True` ensures.",
     )
 
 
 def warn_of_observations(spec: Spec, packed: Packed) -> None:
-    """Warns once if some of these observations are far outside their space."""
+    """Warn if an observation of a batch is far outside its space. There is at most one warning per batch."""
     arrays = spec.unpack(packed)
-    boxes = [(leaf.space, leaf.name) for leaf in spec.leaves if isinstance(leaf.space, spaces.Box)]
-    found = next(filter(None, (outside(space, arrays[name], name, FAR) for space, name in boxes)), None)
-    if found:
-        warn(str(found))
+    for leaf in spec.leaves:
+        if isinstance(leaf.space, spaces.Box) and (found := outside(leaf.space, arrays[leaf.name], leaf.name, FAR)):
+            warn(str(found))
+            return
 
 
 def warn_of_normalizers(env: Any, argument: str) -> None:
-    """Warns if wrappers of an environment normalise with statistics of their own."""
+    """Warn about the wrappers of an environment that normalise.
+
+    Args:
+        env: the environment.
+        argument: the name of the argument that it was passed as.
+    """
     for found in normalizers(env):
         warn(f"`{argument}`: {found}")
 
 
-def normalizers(env: Any) -> Iterator[Finding]:
-    """The wrappers, anywhere on an environment, that normalise with statistics of their own."""
+def normalizers(env: Any) -> list[Finding]:
+    """Find the wrappers of an environment or of its first sub-environment that normalise with their own statistics."""
     wrappers = list(wrappers_of(env))
-    async_env = wrappers[-1] if isinstance(wrappers[-1], AsyncVectorEnv) else None
-    if any(isinstance(each, gym.wrappers.NormalizeObservation | vector.NormalizeObservation) for each in wrappers) or (
-        async_env and any(async_env.call("has_wrapper_attr", "obs_rms"))
-    ):
-        yield Finding(
-            "NormalizeObservation keeps statistics of its own: two environments drift apart, and an export has none.",
-            "Take the wrapper away, and give the agent `normalize_observations=True`.",
-        )
-    if any(isinstance(each, gym.wrappers.NormalizeReward | vector.NormalizeReward) for each in wrappers) or (
-        async_env and any(async_env.call("has_wrapper_attr", "return_rms"))
-    ):
-        yield Finding(
-            "NormalizeReward keeps statistics of its own: rewards change their scale while they are stored, and "
-            "returns are not the environment's.",
-            "Take the wrapper away, and scale rewards by the agent's `reward_shaper`, or ACER's `reward_scale`.",
-        )
+    base = wrappers[-1]
+    return [
+        finding
+        for kinds, attribute, finding in NORMALIZERS
+        if any(isinstance(wrapper, kinds) for wrapper in wrappers)
+        or (isinstance(base, AsyncVectorEnv) and any(base.call("has_wrapper_attr", attribute)))
+    ]
 
 
 def wrappers_of(env: Any) -> Iterator[Any]:
-    """An environment's wrappers and what they wrap; of a `SyncVectorEnv` those of its first lane too."""
+    """Yield an environment and what it wraps, including the first sub-environment of a `SyncVectorEnv`."""
     yield env
     if isinstance(env, gym.Wrapper | gym.vector.VectorWrapper):
         yield from wrappers_of(env.env)

@@ -1,4 +1,4 @@
-"""What may have been meant: near names, and the words of other libraries."""
+"""Suggestions in error messages: similar names, and the counterparts of other libraries' names."""
 
 import difflib
 import inspect
@@ -6,50 +6,51 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 OTHER_LIBRARIES = {
-    "learning_rate": ("lr", "pi_lr", "q_lr"),
-    "lr": ("pi_lr", "q_lr"),
-    "total_timesteps": ("epochs", "steps_per_epoch"),
-    "timesteps": ("epochs", "steps_per_epoch"),
-    "total_steps": ("epochs", "steps_per_epoch"),
-    "policy": ("hidden_units", "networks", "pi"),
-    "policy_kwargs": ("hidden_units", "activation"),
-    "net_arch": ("hidden_units",),
-    "buffer_size": ("replay_size",),
-    "learning_starts": ("start_steps", "update_after", "replay_start"),
-    "train_freq": ("update_every",),
-    "tau": ("polyak",),
-    "norm_obs": ("normalize_observations",),
-    "features_extractor_class": ("encoder",),
-    **dict.fromkeys(("lstm", "LSTM", "gru", "rnn", "use_lstm", "recurrent_policy"), ("recurrent",)),
-    **dict.fromkeys(("lstm_hidden_size", "lstm_cell_size", "n_lstm_layers", "num_layers"), ("recurrent_units",)),
-    "hidden_size": ("hidden_units", "recurrent_units"),
-    **dict.fromkeys(("SequenceLength", "max_seq_len"), ("sequence_length",)),
-    "validation_split": ("validation_env",),
-    "action_noise": ("noise", "act_noise"),
-    "target_policy_noise": ("target_noise",),
-    "target_noise_clip": ("noise_clip",),
-    "eval_env": ("validation_env",),
-    "n_eval_episodes": ("validation_episodes", "episodes"),
-    "n_envs": ("num_envs",),
-    "seed": ("seeds",),
-    "deterministic": ("stochastic",),
-    "verbose": ("verbose",),
-    "progress_bar": ("verbose",),
+    "learning_rate": "lr pi_lr q_lr",
+    "lr": "pi_lr q_lr",
+    **dict.fromkeys(("total_timesteps", "timesteps", "total_steps"), "epochs steps_per_epoch"),
+    "policy": "hidden_units networks pi",
+    "policy_kwargs": "hidden_units activation",
+    "net_arch": "hidden_units",
+    "buffer_size": "replay_size",
+    "learning_starts": "start_steps update_after replay_start",
+    "train_freq": "update_every",
+    "tau": "polyak",
+    "norm_obs": "normalize_observations",
+    "features_extractor_class": "encoder",
+    **dict.fromkeys(("lstm", "LSTM", "gru", "rnn", "use_lstm", "recurrent_policy"), "recurrent"),
+    **dict.fromkeys(("lstm_hidden_size", "lstm_cell_size", "n_lstm_layers", "num_layers"), "recurrent_units"),
+    "hidden_size": "hidden_units recurrent_units",
+    **dict.fromkeys(("SequenceLength", "max_seq_len"), "sequence_length"),
+    **dict.fromkeys(("validation_split", "eval_env"), "validation_env"),
+    "action_noise": "noise act_noise",
+    "target_policy_noise": "target_noise",
+    "target_noise_clip": "noise_clip",
+    "n_eval_episodes": "validation_episodes episodes",
+    "n_envs": "num_envs",
+    "seed": "seeds",
+    "deterministic": "stochastic",
+    **dict.fromkeys(("verbose", "progress_bar"), "verbose"),
 }
-"""What arguments are called in other libraries, and here."""
+"""Arguments of other libraries, and the corresponding arguments of tfdpg, separated by spaces."""
 NOTES = {"tau": ", which is 1 - tau"}
-"""What else is to be known of some."""
-OTHER_PLACES: dict[str, str] = {"deterministic": " of `evaluate`; `predict` does not explore"}
-OTHER_PLACES |= dict.fromkeys(
-    ("total_timesteps", "timesteps", "total_steps", "eval_env", "n_eval_episodes"), " of `fit`"
-)
-OTHER_PLACES |= dict.fromkeys(("verbose", "progress_bar"), " of `fit`")
-"""Where some are that are asked for at other places."""
+"""Remarks on some of these."""
+OTHER_PLACES = {
+    "deterministic": " of `evaluate`; `predict` does not explore",
+    **dict.fromkeys(
+        (
+            *("total_timesteps", "timesteps", "total_steps"),
+            *("eval_env", "n_eval_episodes", "verbose", "progress_bar"),
+        ),
+        " of `fit`",
+    ),
+}
+"""The functions that take the corresponding argument, where another function was given it."""
 
 _HER = "Hindsight experience replay (HER) is not available."
 _LOSSES = (
-    "The losses belong to the algorithm and are not options. docs/own-networks.md, section Losses, says how to use "
-    "the functions of tfdpg.losses in a training step of your own."
+    "The losses belong to the algorithm and are not options. docs/changing-a-loss.md shows how to change one in a copy "
+    "of the algorithm's file."
 )
 _REPLAY_BUFFER = (
     f"The class of the replay buffer is fixed; `replay` and `n_step` say how it is sampled, `replay_size` how large it "
@@ -64,7 +65,7 @@ ARGUMENTS = {
     ),
     **dict.fromkeys(("replay_buffer_class", "replay_buffer_kwargs", "replay_buffer"), _REPLAY_BUFFER),
 }
-"""What to do in place of arguments of other libraries that no argument of tfdpg corresponds to."""
+"""Advice for arguments of other libraries that have no counterpart in tfdpg."""
 ATTRIBUTES = {
     "load": f"{_SAVED}.",
     "save_replay_buffer": f"{_SAVED}. agent.replay.save(path) saves the replay buffer alone.",
@@ -73,7 +74,7 @@ ATTRIBUTES = {
     **dict.fromkeys(("get_parameters", "set_parameters"), "See agent.get_weights() and agent.set_weights(weights)."),
     "get_env": "An agent keeps no environment; fit and evaluate take it as their first argument.",
 }
-"""What to use in place of methods of other libraries' agents."""
+"""Advice for methods of other libraries' agents."""
 NAMES = {
     **dict.fromkeys(("SAC", "CrossQ", "TQC", "REDQ"), f"{_ALGORITHMS} TD3 and D4PG are for the same environments."),
     **dict.fromkeys(
@@ -86,65 +87,76 @@ NAMES = {
     "evaluate_policy": "See tfdpg.evaluate(policy, env).",
     "load_model": "See tfdpg.load_agent(path) for a saved agent, and tfdpg.load(path) for an exported model.",
 }
-"""What to use in place of names of other libraries."""
+"""Advice for names of other libraries."""
 
 
 def did_you_mean(word: str, known: Iterable[str], form: str = "`{}`") -> str:
-    """Which of the known words may have been meant; nothing where none is like it.
+    """Suggest the known words that an unknown word may stand for.
 
     Args:
-        word: what is not known; the words of other libraries have underscores.
-        known: what is known.
-        form: how words are shown.
+        word: the unknown word, with underscores.
+        known: the known words.
+        form: the format of a word in the suggestion.
+
+    Returns:
+        " Did you mean ...?", or an empty string if no known word is similar.
     """
     known = list(known)
-    candidates = OTHER_LIBRARIES.get(word, ())
+    counterparts = OTHER_LIBRARIES.get(word, "").split()
     note = NOTES.get(word, "")
-    names = [name for name in candidates if name in known] or difflib.get_close_matches(word, known, 1)
+    names = [name for name in counterparts if name in known] or difflib.get_close_matches(word, known, 1)
     if not names and word in OTHER_PLACES:
-        names = candidates
+        names = counterparts
         note = OTHER_PLACES[word]
-    return f" Did you mean {' and '.join(form.format(name) for name in names)}{note}?" if names else ""
+    return f" Did you mean {' and '.join(map(form.format, names))}{note}?" if names else ""
 
 
 def missing_attribute(owner: str, name: str, advice: Mapping[str, str]) -> str:
-    """The message of an `AttributeError`, with what to use in place of a name that other libraries have.
+    """Return the message of an `AttributeError`, with advice for names of other libraries.
 
     Args:
-        owner: what has no such attribute, as Python names it: "module 'tfdpg'".
-        name: the attribute.
-        advice: the sentences about some names.
+        owner: the object, as Python names it: "module 'tfdpg'".
+        name: the missing attribute.
+        advice: sentences by attribute.
     """
     return f"{owner} has no attribute {name!r}" + (f". {advice[name]}" if name in advice else "")
 
 
-def schedule_as_rate(name: str, value: Any) -> str:
-    """What to do where a learning rate was given as a schedule; nothing for other options and values."""
-    if not callable(value) or not (name == "lr" or name.endswith("_lr")):
-        return ""
-    optimizer = f"{name.removesuffix('lr')}optimizer"
-    return (
-        f". A learning rate that changes is part of an optimizer: pass a keras LearningRateSchedule in "
-        f"{optimizer}=keras.optimizers.Adam(schedule), or give `fit` the callback keras.callbacks.LearningRateScheduler"
-    )
+def reject_schedule(name: str, value: Any) -> None:
+    """Raise `ValueError` if an option is a learning rate and its value a schedule, and name the alternative."""
+    if callable(value) and (name == "lr" or name.endswith("_lr")):
+        optimizer = f"{name.removesuffix('lr')}optimizer"
+        raise ValueError(
+            f"`{name}` must be a number. A learning rate that changes is part of an optimizer: pass a keras "
+            f"LearningRateSchedule in {optimizer}=keras.optimizers.Adam(schedule), or give `fit` the callback "
+            f"keras.callbacks.LearningRateScheduler. Received: {name}={value!r}"
+        )
 
 
 def reject_unknown_arguments(function: Callable[..., Any], unknown: Collection[str]) -> None:
-    """Raises `TypeError` for keyword arguments that a function does not have, if there are any."""
+    """Raise `TypeError` if there are unknown keyword arguments."""
     if unknown:
         error = f"got an unexpected keyword argument {next(iter(unknown))!r}"
         raise TypeError(call_error(function, inspect.signature(function), (), unknown, error))
 
 
 def call_error(function: Any, signature: inspect.Signature, args: Any, given: Collection[str], error: Any) -> str:
-    """What is wrong with a call, and which argument may have been meant."""
+    """Return the message for a call that does not match a signature, with advice on the argument.
+
+    Args:
+        function: the function.
+        signature: its signature.
+        args: the positional arguments of the call, including `self`.
+        given: the names of the keyword arguments.
+        error: Python's description of the problem.
+    """
     message = f"{function.__qualname__}() {error}"
     unknown = next((each for each in given if each not in signature.parameters), "")
     if unknown == "policy" or any(isinstance(each, str) and each.endswith("Policy") for each in args):
         return f"{message}. The environment comes first, and networks are options (`hidden_units`, `pi`): TD3(env)"
     if unknown in ARGUMENTS:
         return f"{message}. {ARGUMENTS[unknown]}"
-    if function.__name__ == "fit" and len(args) > 2:  # the agent, `x` and `y`
+    if function.__name__ == "fit" and len(args) > 2:  # self, x and y
         return (
             f"{message}. Expected one: fit(env, epochs=..., steps_per_epoch=...), where `env` is an environment, a "
             "vector environment or the id of one; all options are keyword arguments. Received: "

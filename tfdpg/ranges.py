@@ -1,4 +1,4 @@
-"""Types with ranges: which values they have, and how people call them."""
+"""Types with ranges: conversion of values to them, and their descriptions in messages and tables."""
 
 import functools
 import math
@@ -13,7 +13,15 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checka
 
 
 class Within(NamedTuple):
-    """The range of a number: [low, high], without `low` itself if `is_open`, without `high` if `is_open_above`."""
+    """The range of a number, for use in `Annotated`.
+
+    Attributes:
+        low: the lower bound.
+        high: the upper bound.
+        is_open: whether `low` itself is excluded.
+        is_open_above: whether `high` itself is excluded.
+        may_be_infinite: whether infinity is allowed.
+    """
 
     low: float = -math.inf
     high: float = math.inf
@@ -22,22 +30,25 @@ class Within(NamedTuple):
     may_be_infinite: bool = False
 
     def holds(self, number: float) -> bool:
-        """Whether a number lies in the range."""
+        """Return whether a number lies in the range."""
         above = number > self.low if self.is_open else number >= self.low
         below = number < self.high if self.is_open_above else number <= self.high
         return above and below and (self.may_be_infinite or math.isfinite(number))
 
     def describe(self, kind: type) -> str:
-        """The range in words, of an `int` or a `float`."""
-        if kind is int:
-            return {-math.inf: "an integer", 1: "a positive integer"}.get(
-                self.low, f"an integer of at least {self.low:g}"
-            )
+        """Describe the range, for messages: "a finite number in [0, 1]".
+
+        Args:
+            kind: `int` or `float`.
+        """
+        if kind is int and self.low == 1:
+            return "a positive integer"
         if self.is_open:
             return f"a number above {self.low:g}" + (", or infinity" if self.may_be_infinite else "")
+        noun = "an integer" if kind is int else "a finite number"
         if self.high < math.inf:
-            return f"a finite number in [{self.low:g}, {self.high:g}{')' if self.is_open_above else ']'}"
-        return "a finite number" + ("" if self.low == -math.inf else f" of at least {self.low:g}")
+            return f"{noun} in [{self.low:g}, {self.high:g}{')' if self.is_open_above else ']'}"
+        return noun if self.low == -math.inf else f"{noun} of at least {self.low:g}"
 
 
 Natural = Annotated[int, Within(0)]
@@ -51,86 +62,93 @@ PositiveOrInfinite = Annotated[float, Within(0, is_open=True, may_be_infinite=Tr
 
 @runtime_checkable
 class KerasCell(Protocol):
-    """A Keras RNN cell, known by the size of its state, since options do without Keras."""
+    """A Keras RNN cell. It is recognised by its `state_size`, because this module does not import Keras."""
 
     @property
     def state_size(self) -> Any:
-        """The widths of its state's parts."""
+        """The widths of the parts of its state."""
         ...
 
 
+INVALID = object()
+"""What `convert_value` returns for a value that its type does not allow."""
+
+
+def convert_value(kind: Any, value: Any) -> Any:
+    """Convert a value to a type: numbers to Python's, sequences to tuples.
+
+    Args:
+        kind: a class, `Any`, or a `Literal`, `Sequence`, `tuple`, union or `Annotated` (with `Within`) type.
+        value: the value to convert.
+
+    Returns:
+        The converted value, or `INVALID` if the type does not allow it.
+    """
+    kind, range_ = _split(kind)
+    origin = typing.get_origin(kind)
+    parts = typing.get_args(kind)
+    if origin in UNIONS:
+        return next((converted for part in parts if (converted := convert_value(part, value)) is not INVALID), INVALID)
+    if origin is Literal:
+        is_valid = any(type(value) is type(part) and value == part for part in parts)
+    elif origin in (Sequence, tuple):
+        is_valid = isinstance(value, Sequence) and not isinstance(value, str)
+        value = tuple(convert_value(parts[0], part) for part in value) if is_valid else value
+        is_valid = is_valid and all(part is not INVALID for part in value)
+    elif kind in (int, float):
+        number: Any = numbers.Integral if kind is int else numbers.Real
+        is_valid = isinstance(value, number) and not isinstance(value, bool)
+        value = kind(value) if is_valid else value
+        is_valid = is_valid and range_.holds(value)
+    else:
+        is_valid = kind is Any or isinstance(value, origin or kind)
+    return value if is_valid else INVALID
+
+
+def describe_type(kind: Any) -> str:
+    """Describe a type for messages and tables: "a sequence of positive integers"."""
+    kind, range_ = _split(kind)
+    origin = typing.get_origin(kind)
+    parts = typing.get_args(kind)
+    if origin in UNIONS or origin is Literal:
+        texts = [f'"{part}"' if isinstance(part, str) else repr(part) for part in parts]
+        *others, last = texts if origin is Literal else map(describe_type, parts)
+        return f"{', '.join(others)} or {last}" if others else last
+    if origin in (Sequence, tuple):
+        one = describe_type(parts[0]).removeprefix("a ").removeprefix("an ")
+        return "a sequence of " + re.sub(r"\b(number|integer|string)\b", r"\1s", one)
+    if kind in (int, float):
+        return range_.describe(kind)
+    return NAMES.get(kind) or f"a {(origin or kind).__name__}"
+
+
 def command_line_type(kind: Any) -> Any:
-    """A type without what cannot be written on a command line."""
-    if typing.get_origin(kind) not in (typing.Union, types.UnionType):
+    """Return a type without the alternatives that a command line cannot express."""
+    if typing.get_origin(kind) not in UNIONS:
         return kind
     return functools.reduce(operator.or_, [part for part in typing.get_args(kind) if part is not KerasCell])
 
 
 def without_ranges(kind: Any) -> Any:
-    """A type as people write it."""
-    if typing.get_origin(kind) is Annotated:
-        return kind.__origin__
-    parts = tuple(without_ranges(part) for part in typing.get_args(kind))
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return functools.reduce(operator.or_, parts)
-    return Sequence[parts[0]] if typing.get_origin(kind) is Sequence else kind
+    """Return a type without `Annotated`, as it is written in a signature."""
+
+    def function() -> None: ...
+
+    function.__annotations__["return"] = kind
+    return typing.get_type_hints(function)["return"]
 
 
-INVALID = object()
-"""What no type has."""
+def _split(kind: Any) -> tuple[Any, Within]:
+    """Split a type from its range."""
+    return (kind.__origin__, kind.__metadata__[0]) if typing.get_origin(kind) is Annotated else (kind, Within())
 
 
-def convert_value(kind: Any, value: Any) -> Any:
-    """A value as a type has it; `INVALID` if it is none of its values."""
-    range_ = Within()
-    if typing.get_origin(kind) is Annotated:
-        range_ = kind.__metadata__[0]
-        kind = kind.__origin__
-    origin = typing.get_origin(kind)
-    parts = typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        return next((converted for part in parts if (converted := convert_value(part, value)) is not INVALID), INVALID)
-    if origin is Literal:
-        return value if any(type(value) is type(part) and value == part for part in parts) else INVALID
-    if origin in (Sequence, tuple):
-        converted = [convert_value(parts[0], part) for part in value] if _is_sequence(value) else [INVALID]
-        return INVALID if any(part is INVALID for part in converted) else tuple(converted)
-    if kind in (int, float):
-        return _number(kind, range_, value)
-    if kind is Any:
-        return value
-    return value if isinstance(value, origin or kind) else INVALID
-
-
-def _number(kind: Any, range_: Within, value: Any) -> Any:
-    wanted: Any = numbers.Integral if kind is int else numbers.Real
-    is_number = isinstance(value, wanted) and not isinstance(value, bool)
-    return kind(value) if is_number and range_.holds(kind(value)) else INVALID
-
-
-def _is_sequence(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)
-
-
-def describe_type(kind: Any) -> str:
-    """A type in words."""
-    range_ = Within()
-    if typing.get_origin(kind) is Annotated:
-        range_ = kind.__metadata__[0]
-        kind = kind.__origin__
-    origin = typing.get_origin(kind)
-    parts = typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        *others, last = [describe_type(part) for part in parts]
-        return f"{', '.join(others)} or {last}"
-    if origin is Literal:
-        *others, last = [f'"{part}"' if isinstance(part, str) else repr(part) for part in parts]
-        return f"{', '.join(others)} or {last}" if others else last
-    if origin in (Sequence, tuple):
-        one = describe_type(parts[0]).removeprefix("a ").removeprefix("an ")
-        return "a sequence of " + re.sub(r"\b(number|integer|text)\b", r"\1s", one)
-    if kind in (int, float):
-        return range_.describe(kind)
-    names = {bool: "True or False", str: "a text", Path: "a path", types.NoneType: "None", Any: "an object"}
-    names |= {KerasCell: "a Keras RNN cell"}
-    return names.get(kind) or f"a {(origin or kind).__name__}"
+UNIONS = (typing.Union, types.UnionType)
+NAMES = {
+    bool: "True or False",
+    str: "a string",
+    Path: "a path",
+    types.NoneType: "None",
+    Any: "an object",
+    KerasCell: "a Keras RNN cell",
+}

@@ -1,6 +1,6 @@
-"""Settings of options that were chosen by evidence, each a dict: `tfdpg.TD3(env, **tfdpg.recipes.normalized)`.
+"""Sets of options that were chosen from experiments. Each is a dict: `tfdpg.TD3(env, **tfdpg.recipes.normalized)`.
 
-What each was chosen on, and what it reaches, is in docs/recipes.md.
+docs/recipes.md describes the experiments and the results of each recipe.
 """
 
 from typing import Any
@@ -13,8 +13,8 @@ normalized: dict[str, Any] = {
     "batch_size": 128,
     "start_steps": 5000,
 }
-"""TD3 with batch renormalisation and without target networks, after CrossQ (Bhatt et al. 2019), with small minibatches:
-more return from each step than the defaults."""
+"""TD3 with batch renormalisation, small minibatches and no target networks, following CrossQ (Bhatt et al. 2019). It
+learns from fewer environment steps than the defaults."""
 
 RECIPES = {"normalized": normalized}
-"""All of them, by the names that `tfdpg train --recipe` takes."""
+"""The recipes by the names that `tfdpg train --recipe` accepts."""

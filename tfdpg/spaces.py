@@ -1,4 +1,4 @@
-"""Which of Gymnasium's spaces can be served; and these as JSON, exact to the last bit of their bounds."""
+"""Checks that agents support a Gymnasium space, and an exact JSON form of the supported spaces."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,16 +12,16 @@ SUPPORTED = (
 )
 
 EXACT = 2**24
-"""Whole numbers up to this one are exact in float32."""
+"""Integers up to this one are exact in float32."""
 RESOLUTION = 2**10
-"""The float32 numbers that an action box must have from its middle to its border, at least."""
+"""The minimum number of float32 numbers between the middle and a bound of an action space."""
 
 
 def check_action_space(space: spaces.Space) -> spaces.Box | spaces.Discrete:
-    """Returns the space.
+    """Return an action space if agents support it.
 
     Raises:
-        ValueError: it is not supported; the message says what is.
+        ValueError: it is not supported. The message says which spaces are.
     """
     if isinstance(space, spaces.Discrete):
         integer_bounds_of(space)
@@ -30,34 +30,32 @@ def check_action_space(space: spaces.Space) -> spaces.Box | spaces.Discrete:
         raise ValueError(f"The action space {space} is not supported. {SUPPORTED}")
     if (space.high.astype(np.float64) - space.low > np.finfo(np.float32).max).any():
         raise ValueError(
-            f"The action space {space} has infinite bounds, or is wider than float32 has numbers; noise and rescaling "
-            "need finite ones. Give the environment a finite action space, with gymnasium.wrappers.TransformAction for "
-            f"example. {SUPPORTED}"
+            f"The action space {space} has infinite bounds, or is wider than the range of float32; noise and rescaling "
+            "require finite bounds. Give the environment a finite action space, for example with "
+            f"gymnasium.wrappers.TransformAction. {SUPPORTED}"
         )
     if not (space.low < space.high).all():
-        raise ValueError(f"The action space {space} has a dimension without width. {SUPPORTED}")
-    if not _is_resolved(space.low.astype(np.float64), space.high.astype(np.float64)):
+        raise ValueError(f"The action space {space} has a dimension of width 0. {SUPPORTED}")
+    # float32 must tell the actions apart, and fractions of the action scale from 0.
+    info = np.finfo(np.float32)
+    low = space.low.astype(np.float64)
+    high = space.high.astype(np.float64)
+    furthest = np.maximum(np.abs(low), np.abs(high))
+    step = np.maximum(furthest * info.eps, info.tiny * EXACT / RESOLUTION)
+    if ((high - low) / 2 < RESOLUTION * step).any() or (furthest > info.max / 2).any():
         raise ValueError(
             f"The action space {space} is too narrow, or too far from 0, for float32, which has fewer than "
-            f"{2 * RESOLUTION} numbers in it. Give the environment other units, with gymnasium.wrappers.RescaleAction "
-            "for example."
+            f"{2 * RESOLUTION} numbers in it. Give the environment other units, for example with "
+            "gymnasium.wrappers.RescaleAction."
         )
     return space
 
 
-def _is_resolved(low: np.ndarray, high: np.ndarray) -> bool:
-    """Whether float32 can tell the actions of a box apart, and its fractions from 0."""
-    info = np.finfo(np.float32)
-    furthest = np.maximum(np.abs(low), np.abs(high))
-    step = np.maximum(furthest * info.eps, info.tiny * EXACT / RESOLUTION)
-    return bool(((high - low) / 2 >= RESOLUTION * step).all() and (furthest <= info.max / 2).all())
-
-
 def integer_bounds_of(space: spaces.Space) -> tuple[Any, Any] | None:
-    """The smallest and the largest number of a space of whole numbers; None for another.
+    """Return the smallest and the largest number of a space of integers, or None for other spaces.
 
     Raises:
-        ValueError: it has numbers that float32 does not have.
+        ValueError: float32 cannot represent some of its numbers.
     """
     match space:
         case spaces.Discrete():
@@ -73,20 +71,20 @@ def integer_bounds_of(space: spaces.Space) -> tuple[Any, Any] | None:
     if np.abs(np.array([low, high])).max() > EXACT:
         raise ValueError(
             f"The space {space} has numbers beyond ±{EXACT}, which float32 cannot tell apart. "
-            "Count from 0, or have fewer."
+            "Start at 0, or use fewer numbers."
         )
     return low, high
 
 
 def action_bounds(space: spaces.Box | spaces.Discrete) -> tuple[np.ndarray, np.ndarray, int | None]:
-    """The lower and upper bounds of actions, `[act_dim]`, and the number of actions of a Discrete space."""
+    """Return the lower and upper bounds of actions, `[act_dim]`, and the number of actions of a Discrete space."""
     if isinstance(space, spaces.Box):
         return space.low.ravel(), space.high.ravel(), None
     return np.array([space.start]), np.array([space.start + space.n - 1]), int(space.n)
 
 
 def space_to_json(space: spaces.Space) -> dict[str, Any]:
-    """A Box, Discrete, MultiDiscrete or Dict space as plain JSON values."""
+    """Return a Box, Discrete, MultiDiscrete or Dict space as plain JSON values."""
     match space:
         case spaces.Dict():
             return {"type": "Dict", "spaces": {key: space_to_json(part) for key, part in space.spaces.items()}}
@@ -102,7 +100,7 @@ def space_to_json(space: spaces.Space) -> dict[str, Any]:
 
 
 def compact(bound: np.ndarray) -> Any:
-    """A bound as a list of numbers, or one number where all are equal; infinities as strings."""
+    """Return a bound as a list of numbers, or as one number if all are equal. Infinities become strings."""
     values = bound.ravel()
     if len(values) and (values == values[0]).all():
         values = values[:1]
@@ -111,16 +109,15 @@ def compact(bound: np.ndarray) -> Any:
 
 
 def space_from_json(values: Mapping[str, Any]) -> spaces.Space:
-    """The inverse of `space_to_json`."""
+    """Restore a space from the values of `space_to_json`."""
     match values["type"]:
         case "Dict":
-            # pairs, because a plain dict would be sorted
+            # pairs, because Dict sorts the keys of a plain dict
             return spaces.Dict([(key, space_from_json(part)) for key, part in values["spaces"].items()])
         case "Discrete":
             return spaces.Discrete(values["n"], start=values["start"], dtype=np.dtype(values["dtype"]).type)
         case "MultiDiscrete":
-            dtype = np.dtype(values["dtype"]).type
-            return spaces.MultiDiscrete(values["nvec"], start=values["start"], dtype=dtype)
+            return spaces.MultiDiscrete(values["nvec"], start=values["start"], dtype=np.dtype(values["dtype"]).type)
         case "Box":
             shape = tuple(values["shape"])
             dtype = np.dtype(values["dtype"])
@@ -128,4 +125,4 @@ def space_from_json(values: Mapping[str, Any]) -> spaces.Space:
             low, high = (np.array(values[name], exact).astype(dtype) for name in ("low", "high"))
             low, high = (np.full(shape, bound) if bound.ndim == 0 else bound.reshape(shape) for bound in (low, high))
             return spaces.Box(low, high, shape, dtype.type)
-    raise ValueError(f"Unknown type of space in the file: {values['type']!r}")
+    raise ValueError(f"The type of a space must be Box, Discrete, MultiDiscrete or Dict. Received: {values['type']!r}")

@@ -1,12 +1,13 @@
-"""What an agent needs to know of an environment: its two spaces, and how observations travel.
+"""The spaces of an environment, and the layout of observations inside the library.
 
-Inside the library a batch of observations is *packed*: one float32 matrix `[num_envs, width]` for all
-real and discrete parts and one uint8 matrix for all image parts, so that it is stored with one copy and
-crosses to the device with one transfer. `Spec` packs; networks unpack.
+Inside the library, a batch of observations is *packed*: one float32 matrix `[num_envs, width]` for all real and
+discrete arrays, and one uint8 matrix for all images. It is stored with one copy and sent to the device in one
+transfer. `Spec` packs, and networks unpack.
 """
 
 import dataclasses
 import keyword
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ from tfdpg.environments import opened
 from tfdpg.spaces import SUPPORTED, action_bounds, check_action_space, integer_bounds_of, space_from_json, space_to_json
 
 Packed = tuple[np.ndarray, ...]
-"""One matrix `[num_envs, width]` for each of `Spec.groups`."""
+"""One matrix `[num_envs, width]` for each group of `Spec.groups`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +28,11 @@ class Leaf:
 
     Attributes:
         name: the name of the exported input: `x`, or the key of a Dict space.
-        space: the Gymnasium space of this array.
-        dtype: the type that networks and clients see: float32, uint8 or int32.
-        group: which packed matrix holds it, "float32" or "uint8".
-        columns: its columns in that matrix.
-        shape: the shape of one observation's array; `()` for a Discrete space.
-        integer_bounds: the smallest and the largest of the whole numbers that it holds; None if it holds any numbers.
+        dtype: the type that networks and clients see: "float32", "uint8" or "int32".
+        group: the packed matrix that holds the array: "float32" or "uint8".
+        columns: the columns of the array in that matrix.
+        shape: the shape of the array in one observation; `()` for a Discrete space.
+        integer_bounds: the smallest and the largest integer that it may hold; None if it is not limited to integers.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Leaf:
 
 
 class Spec:
-    """The spaces of an environment, checked to be what the agents can serve.
+    """The spaces of an environment, if agents support them.
 
     Args:
         observation_space: Box, Discrete, MultiDiscrete, or a Dict of these.
@@ -53,21 +53,21 @@ class Spec:
 
     Attributes:
         leaves: the arrays of an observation.
-        shapes: those of these arrays, by name.
-        groups: the packed matrices, "float32" and "uint8" as they occur.
-        widths: the width of each.
+        shapes: the shapes of these arrays, by name.
+        groups: the packed matrices of an observation, "float32" and "uint8" as required.
+        widths: the widths of these matrices.
         act_shape: the shape of an action in the environment.
-        act_dim: the numbers of an action, which is flat inside the library.
-        actions: the number of actions of a Discrete space, whose `act_dim` is 1; None of a Box.
+        act_dim: the number of components of an action. Inside the library, actions are flat.
+        actions: the number of actions of a Discrete space, whose `act_dim` is 1; None for a Box.
         low: the lower bounds of the actions, float32 `[act_dim]`.
         high: the upper bounds.
-        center: the middle of the action box.
-        action_scale: half its width, rounded so that `center ± action_scale` never leaves it.
-        no_action: what a policy answers where an observation is not finite: NaN in each component of a Box action, and
-            for a Discrete space its first action minus 1, which is none of its actions.
+        center: the middle of the bounds.
+        action_scale: half their width, rounded so that `center ± action_scale` is inside the bounds.
+        no_action: the action that a policy returns for an observation that is not finite: NaN in each component of a
+            Box action; for a Discrete space, its first action minus 1, which is not one of its actions.
 
     Raises:
-        ValueError: a space that is not supported; the message names it and says what is.
+        ValueError: a space is not supported.
 
     Example:
         ```python
@@ -79,13 +79,12 @@ class Spec:
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space):
         self.observation_space = observation_space
         self.action_space = check_action_space(action_space)
+        self.is_dict = isinstance(observation_space, spaces.Dict)
         self.leaves = _leaves(observation_space)
         self.shapes = {leaf.name: leaf.shape for leaf in self.leaves}
-        self.is_dict = isinstance(observation_space, spaces.Dict)
-        self.groups = tuple(sorted({leaf.group for leaf in self.leaves}))
-        self.widths = tuple(
-            max(leaf.columns.stop for leaf in self.leaves if leaf.group == group) for group in self.groups
-        )
+        widths = {leaf.group: leaf.columns.stop for leaf in self.leaves}
+        self.groups = tuple(sorted(widths))
+        self.widths = tuple(widths[group] for group in self.groups)
         low, high, self.actions = action_bounds(self.action_space)
         self.low = low.astype(np.float32)
         self.high = high.astype(np.float32)
@@ -97,7 +96,7 @@ class Spec:
 
     @classmethod
     def of(cls, env: Any) -> "Spec":
-        """The spec of a `Spec`, an environment, a vector environment, or an environment's id."""
+        """Return the spec of an environment, a vector environment or the id of one; a `Spec` is returned unchanged."""
         if isinstance(env, Spec):
             return env
         if isinstance(env, str):
@@ -108,7 +107,7 @@ class Spec:
         if isinstance(env, gym.Env):
             return cls(env.observation_space, env.action_space)
         if isinstance(env, type):
-            raise ValueError(f"`env` must be an environment, and not its class. Received: env={env!r}. Call it: env()")
+            raise ValueError(f"`env` must be an environment, not its class. Received: env={env!r}. Call it: env()")
         raise ValueError(
             "`env` must be a gymnasium.Env, a gymnasium.vector.VectorEnv, the id of an environment or a tfdpg.Spec. "
             f"Received: {f'an array of shape {env.shape}' if isinstance(env, np.ndarray) else f'env={env!r}'}. "
@@ -116,7 +115,12 @@ class Spec:
         )
 
     def check(self, env: Any, what: str = "env") -> None:
-        """Raises `ValueError` if the spaces of `env` are not these; `what` names the argument."""
+        """Raise `ValueError` if the spaces of an environment differ from these.
+
+        Args:
+            env: an environment, as in `of`.
+            what: the name of the argument in the message.
+        """
         other = Spec.of(env)
         for kind in ("observation_space", "action_space"):
             if getattr(other, kind) != getattr(self, kind):
@@ -126,73 +130,62 @@ class Spec:
                 )
 
     def is_single(self, observation: Any) -> bool:
-        """Whether `observation` is one observation (True) or a batch of them (False)."""
-        part = self._parts(observation)[0] if self.is_dict else observation
-        return np.ndim(part) == len(self.leaves[0].shape)
+        """Return True for one observation and False for a batch of observations."""
+        return self._arrays(observation)[self.leaves[0].name].ndim == len(self.leaves[0].shape)
 
     def pack(self, observation: Any) -> Packed:
-        """Packs one observation or a batch of them.
+        """Pack one observation or a batch of observations.
 
         Args:
-            observation: an element of the observation space, or a batch of them (each array with one more
-                leading dimension).
+            observation: an element of the observation space, or a batch (each array has one more leading dimension).
 
         Returns:
-            One matrix `[num_envs, width]` for each of `groups`; lanes is 1 for a single observation.
+            One matrix `[num_envs, width]` for each group of `groups`; for a single observation, `num_envs` is 1.
 
         Raises:
-            ValueError: arrays of another shape; no real numbers; or, where the space is one of whole numbers (Discrete,
-                MultiDiscrete, a uint8 Box), others than it has. Other numbers become float32.
+            ValueError: wrong keys or shapes; values that are not real numbers; or, for spaces of integers (Discrete,
+                MultiDiscrete, a uint8 Box), numbers outside the space. Other numbers are converted to float32.
         """
+        arrays, leading = self.arrays(observation, (), ("batch",))
+        parts = {}
+        for leaf in self.leaves:
+            array = arrays[leaf.name]
+            if array.dtype != leaf.group or leaf.dtype == "int32":
+                _check_representable(leaf, array)
+            parts[leaf.name] = array.reshape(len(array) if leading else 1, leaf.columns.stop - leaf.columns.start)
         if not self.is_dict:
-            leaf = self.leaves[0]
-            return (np.ascontiguousarray(_as_rows(leaf, np.asarray(observation)), leaf.group),)
-        parts = [
-            _as_rows(leaf, np.asarray(part)) for leaf, part in zip(self.leaves, self._parts(observation), strict=True)
-        ]
-        return tuple(
-            np.concatenate(
-                [
-                    part.astype(group, copy=False)
-                    for leaf, part in zip(self.leaves, parts, strict=True)
-                    if leaf.group == group
-                ],
-                axis=1,
-            )
-            for group in self.groups
-        )
+            return (np.ascontiguousarray(parts["x"], self.groups[0]),)
+        packed = []
+        for group in self.groups:
+            members = [parts[leaf.name].astype(group, copy=False) for leaf in self.leaves if leaf.group == group]
+            packed.append(np.concatenate(members, axis=1))
+        return tuple(packed)
 
     def pack_steps(self, observation: Any) -> tuple[Packed, tuple[int, ...]]:
-        """Packs a sequence of observations, `[time, ...]`, or a batch of them, `[batch, time, ...]`.
+        """Pack a sequence of observations, `[time, ...]`, or a batch of sequences, `[batch, time, ...]`.
 
         Returns:
-            The rows as `pack` gives them, and (time,) or (batch, time).
+            The rows as `pack` returns them, and (time,) or (batch, time).
 
         Raises:
-            ValueError: arrays of other shapes, and what `pack` refuses.
+            ValueError: there are no steps, or the shapes are wrong, or `pack` rejects the observations.
         """
-        parts = list(map(np.asarray, self._parts(observation))) if self.is_dict else [np.asarray(observation)]
-        leading = parts[0].shape[: parts[0].ndim - len(self.leaves[0].shape)]
-        for leaf, part in zip(self.leaves, parts, strict=True):
-            if len(leading) not in (1, 2) or part.shape != (*leading, *leaf.shape) or not part.size:
-                expected = f"{('time', *leaf.shape)}, or {('batch', 'time', *leaf.shape)}".replace("'", "")
-                raise ValueError(
-                    f"`{leaf.name}` of a sequence must have shape {expected}. Received: shape={part.shape}"
-                )
-        rows = {leaf.name: part.reshape(-1, *leaf.shape) for leaf, part in zip(self.leaves, parts, strict=True)}
+        arrays, leading = self.arrays(observation, ("time",), ("batch", "time"))
+        if 0 in leading:
+            raise ValueError(f"A sequence of observations must have steps. Received: {leading} observations")
+        rows = {leaf.name: arrays[leaf.name].reshape(-1, *leaf.shape) for leaf in self.leaves}
         return self.pack(rows if self.is_dict else rows["x"]), leading
 
     def pack_final(self, packed: Packed, final_observation: Any, ended: np.ndarray) -> Packed:
-        """Packed observations with the final ones in the rows of the lanes that ended.
+        """Replace the packed observations of the sub-environments whose episode ended with their final observations.
 
         Args:
-            packed: the next observations of all lanes, packed.
+            packed: the next observations of all sub-environments, packed.
             final_observation: one observation, a batch, or an array of objects with an observation for each
-                lane that ended and None elsewhere (`info["final_obs"]` of gymnasium's SAME_STEP mode).
+                sub-environment that ended and None elsewhere (`info["final_obs"]` in Gymnasium's SAME_STEP mode).
             ended: `[num_envs]`, bool.
         """
-        is_objects = isinstance(final_observation, np.ndarray) and final_observation.dtype == object
-        if not is_objects:
+        if not (isinstance(final_observation, np.ndarray) and final_observation.dtype == object):
             final = self.pack(final_observation)
             return tuple(np.where(ended[:, None], b, a) for a, b in zip(packed, final, strict=True))
         packed = tuple(part.copy() for part in packed)
@@ -203,7 +196,7 @@ class Spec:
         return packed
 
     def unpack(self, packed: Packed) -> dict[str, np.ndarray]:
-        """The arrays `[num_envs, *shape]` of packed observations, by leaf name, as clients send them."""
+        """Return the arrays `[num_envs, *shape]` of packed observations by leaf name, as clients send them."""
         return {
             leaf.name: packed[self.groups.index(leaf.group)][:, leaf.columns]
             .reshape(-1, *leaf.shape)
@@ -212,10 +205,10 @@ class Spec:
         }
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
-        """A copy of actions in the shape and dtype of the environment, inside its bounds to the last bit.
+        """Return a copy of actions in the shape and dtype of the environment, clipped to its exact bounds.
 
         Args:
-            action: `[num_envs, act_dim]`, or as it leaves.
+            action: `[num_envs, act_dim]` or `[num_envs, *act_shape]`.
 
         Returns:
             `[num_envs, *act_shape]`.
@@ -229,15 +222,15 @@ class Spec:
         return np.minimum(converted, space.high, out=converted)
 
     def to_user(self, action: np.ndarray) -> np.ndarray:
-        """Actions, the first of `[num_envs, n]`, as people get them: `[num_envs, *act_shape]`; int64 if Discrete."""
+        """Return the actions in the first columns of `[num_envs, n]` as `[num_envs, *act_shape]`, int64 if Discrete."""
         return self.shaped(action[:, : self.act_dim]) if self.actions is None else action[:, 0].astype(np.int64)
 
     def shaped(self, actions: np.ndarray) -> np.ndarray:
-        """Actions `[..., act_dim]` as `[..., *act_shape]`; those of a Discrete space as they are."""
+        """Reshape actions `[..., act_dim]` to `[..., *act_shape]`; Discrete actions are returned unchanged."""
         return actions if len(self.act_shape) < 2 else actions.reshape(*actions.shape[:-1], *self.act_shape)
 
     def flat_actions(self, actions: Any) -> np.ndarray:
-        """The inverse of `shaped`; flat actions, and arrays of other shapes, are left as they are."""
+        """Reverse `shaped`. Flat actions and arrays of other shapes are returned unchanged."""
         actions = np.asarray(actions)
         shape = self.act_shape
         if len(shape) < 2 or actions.shape[-len(shape) :] != shape:
@@ -245,7 +238,7 @@ class Spec:
         return actions.reshape(*actions.shape[: -len(shape)], self.act_dim)
 
     def to_json(self) -> dict[str, Any]:
-        """The two spaces as plain JSON values."""
+        """Return the two spaces as plain JSON values."""
         return {
             "observation_space": space_to_json(self.observation_space),
             "action_space": space_to_json(self.action_space),
@@ -253,27 +246,48 @@ class Spec:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Spec":
-        """The inverse of `to_json`."""
-        return cls(
-            space_from_json(values["observation_space"]),
-            space_from_json(values["action_space"]),
-        )
+        """Restore a spec from the values of `to_json`."""
+        return cls(space_from_json(values["observation_space"]), space_from_json(values["action_space"]))
 
     def __repr__(self) -> str:
         return f"Spec({self.observation_space}, {self.action_space})"
 
-    def _parts(self, observation: Any) -> list[Any]:
-        """The arrays of an observation of a Dict space."""
-        if not isinstance(observation, Mapping) or set(observation) != {leaf.name for leaf in self.leaves}:
+    def arrays(self, observation: Any, *dimensions: tuple[str, ...]) -> tuple[dict[str, np.ndarray], tuple[int, ...]]:
+        """Return the arrays of an observation by name, and their leading shape.
+
+        Args:
+            observation: an observation, or a batch or sequence of observations.
+            *dimensions: the names of the allowed leading dimensions: () for an observation, ("batch",) for a batch.
+
+        Raises:
+            ValueError: wrong keys or shapes.
+        """
+        arrays = self._arrays(observation)
+        first = self.leaves[0]
+        shape = arrays[first.name].shape
+        leading = shape[: len(shape) - len(first.shape)]
+        is_allowed = len(leading) in map(len, dimensions)
+        for name, shape in self.shapes.items():
+            if not is_allowed or arrays[name].shape != leading + shape:
+                expected = ", or ".join(str((*names, *shape)) for names in dimensions).replace("'", "")
+                raise ValueError(
+                    f"`{name}` of an observation must have shape {expected}. Received: shape={arrays[name].shape}"
+                )
+        return arrays, leading
+
+    def _arrays(self, observation: Any) -> dict[str, np.ndarray]:
+        if not self.is_dict:
+            return {"x": np.asarray(observation)}
+        if not isinstance(observation, Mapping) or set(observation) != self.shapes.keys():
             raise ValueError(
                 f"`observation` must be a dict of arrays with the keys and shapes {self.shapes}, or a batch: such a "
                 f"dict whose arrays have a leading batch dimension. Received: {_describe(observation)}"
             )
-        return [observation[leaf.name] for leaf in self.leaves]
+        return {name: np.asarray(observation[name]) for name in self.shapes}
 
 
 def _describe(observation: Any) -> str:
-    """What was given in place of a dict of arrays, and how to make one of a list of observations."""
+    """Describe what was passed in place of a dict of arrays, and how to convert a list of observations to one."""
     if isinstance(observation, Mapping):
         return f"a dict with the keys {list(observation)}"
     if isinstance(observation, list | tuple) and observation and isinstance(observation[0], Mapping):
@@ -291,23 +305,12 @@ def _inner_action_scale(low: np.ndarray, high: np.ndarray, center: np.ndarray) -
     return action_scale
 
 
-def _as_rows(leaf: Leaf, part: np.ndarray) -> np.ndarray:
-    shape = leaf.shape
-    is_batch = part.shape[1:] == shape and part.ndim == len(shape) + 1
-    if not is_batch and part.shape != shape:
-        expected = f"{shape}, or {('batch', *shape)}".replace("'", "")
-        raise ValueError(f"`{leaf.name}` of an observation must have shape {expected}. Received: shape={part.shape}")
-    if part.dtype != leaf.group or leaf.dtype == "int32":
-        _check_representable(leaf, part)
-    return part.reshape(len(part) if is_batch else 1, -1)
-
-
 def _check_representable(leaf: Leaf, part: np.ndarray) -> None:
-    """Raises `ValueError` unless an array's numbers can be stored as what they are."""
+    """Raise `ValueError` unless packing an array keeps its values."""
     if part.dtype.kind not in "biuf":
         raise ValueError(f"`{leaf.name}` of an observation must be real numbers. Received: {part!r}")
     if leaf.integer_bounds is not None:
-        low, high = leaf.integer_bounds
+        low, high = map(np.asarray, leaf.integer_bounds)
         is_representable = (part >= low) & (part <= high) & (part == np.floor(part))
         if not is_representable.all():
             received = repr(part)
@@ -315,24 +318,21 @@ def _check_representable(leaf: Leaf, part: np.ndarray) -> None:
                 index = tuple(np.argwhere(~is_representable)[0].tolist())
                 received = f"{part[index]} in row {index[0]}" + (f" at {list(index[1:])}" if index[1:] else "")
             raise ValueError(
-                f"`{leaf.name}` of an observation must be whole numbers in {leaf.space}, from {_range(low, high)}. "
-                f"Received: {received}"
+                f"`{leaf.name}` of an observation must be integers in {leaf.space}, from {low.tolist()} to "
+                f"{high.tolist()}. Received: {received}"
             )
 
 
-def _range(low: Any, high: Any) -> str:
-    return f"{np.asarray(low).tolist()} to {np.asarray(high).tolist()}"
-
-
 def _leaves(space: spaces.Space) -> tuple[Leaf, ...]:
-    named = dict(space.spaces) if isinstance(space, spaces.Dict) else {"x": space}
+    named = {"x": space}
     if isinstance(space, spaces.Dict):
+        named = space.spaces
         for key in named:
             if not key.isidentifier() or keyword.iskeyword(key) or key in ("a", "self"):
                 raise ValueError(
                     f"The key {key!r} of the observation space cannot name an input of the exported model: "
                     "keys must be Python identifiers other than `self` and `a`, which is the action. "
-                    "Rename it: gymnasium.wrappers.TransformObservation can."
+                    "Rename it, for example with gymnasium.wrappers.TransformObservation."
                 )
     used = {"float32": 0, "uint8": 0}
     leaves = []
@@ -340,15 +340,12 @@ def _leaves(space: spaces.Space) -> tuple[Leaf, ...]:
         if not isinstance(part, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete)):
             where = f"The observation space {part}" + (f" under the key {name!r}" if name != "x" else "")
             raise ValueError(f"{where} is not supported. {SUPPORTED}")
-        if isinstance(part, spaces.Box):
-            dtype = "uint8" if part.dtype == np.uint8 else "float32"
-        else:
-            dtype = "int32"
-        group = "uint8" if dtype == "uint8" else "float32"
-        size = int(np.prod(part.shape or (1,)))
-        columns = slice(used[group], used[group] + size)
-        leaves.append(Leaf(name, part, dtype, group, columns, tuple(part.shape or ()), integer_bounds_of(part)))
-        used[group] += size
+        group = "uint8" if isinstance(part, spaces.Box) and part.dtype == np.uint8 else "float32"
+        dtype = group if isinstance(part, spaces.Box) else "int32"
+        shape = tuple(part.shape or ())
+        start = used[group]
+        used[group] += math.prod(shape)
+        leaves.append(Leaf(name, part, dtype, group, slice(start, used[group]), shape, integer_bounds_of(part)))
     if not leaves:
         raise ValueError(f"The observation space {space} is empty. {SUPPORTED}")
     return tuple(leaves)

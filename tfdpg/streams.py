@@ -1,7 +1,7 @@
-"""Streams of random numbers: a key for each purpose, so that no two of them are the same. NumPy only.
+"""Streams of random numbers, with a key for each purpose, so that no two purposes share a stream. NumPy only.
 
-NumPy fills short keys up with zeros: those of `SeedSequence([s, 0])` and `SeedSequence([s, 0, 0, 0])` are one stream. A
-purpose is a spawn key, which is mixed in after the zeros.
+NumPy pads short keys with zeros: `SeedSequence([s, 0])` and `SeedSequence([s, 0, 0, 0])` are the same stream. The
+purpose is therefore a spawn key, which is mixed in after the padding.
 """
 
 import enum
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Purpose(enum.IntEnum):
-    """What a stream is for; `reset_seed` has the keys without a purpose."""
+    """The purpose of a stream. `reset_seed` uses the keys without a purpose."""
 
     ACTING = 1
     EVALUATION = 2
@@ -24,10 +24,10 @@ class Purpose(enum.IntEnum):
 
 
 def stream(purpose: Purpose, seed: int, *key: int) -> np.random.SeedSequence:
-    """The stream for a purpose, a seed and whatever else it depends on."""
+    """Return the stream for a purpose, a seed and further keys."""
     return np.random.SeedSequence(seed, spawn_key=(purpose, *key))
 
 
 def seeds(purpose: Purpose, seed: int, *key: int, count: int = 1) -> list[int]:
-    """Seeds below 2^32 from a stream."""
+    """Return seeds below 2^32 from a stream."""
     return stream(purpose, seed, *key).generate_state(count).tolist()

@@ -25,10 +25,9 @@ import ray
 import tfdpg
 from tfdpg import distributed
 from tfdpg.acting import BehaviourPolicy
-from tfdpg.distributed.chunks import RolloutRequest
-from tfdpg.distributed.policies import policy_for_workers
+from tfdpg.distributed.plan import policy_for_workers
 from tfdpg.distributed.processes import OBJECT_STORE_BYTES
-from tfdpg.distributed.worker import Worker
+from tfdpg.distributed.worker import RolloutRequest, Worker
 
 CHUNKS = (10, 50, 100, 500, 1000)
 
@@ -122,7 +121,7 @@ def sizes(env_id: str, chunk: int) -> dict[str, float]:
     policy, weights = policy_for_workers(agent, "numpy")
     make_env = functools.partial(gym.make, env_id)
     behaviour = BehaviourPolicy(agent.spec, policy, agent.behaviour.exploration.at_scale(0.1))
-    worker = Worker(0, agent.spec, make_env, behaviour, 0, 1000)
+    worker = Worker(0, make_env, behaviour, 0, 1000)
     sent = worker.rollout(weights(), 0, RolloutRequest(chunk, 0, 1.0, 0))
     return {"transition": len(pickle.dumps(sent, protocol=5)) / chunk, "weights": weights().nbytes}
 

@@ -1,4 +1,4 @@
-"""Updates per second of TD3 with a memory in tfdpg and in skrl (torch), in one run.
+"""Updates per second of recurrent TD3 in tfdpg and in skrl (torch), in one run.
 
     pip install -e '.[benchmark]'
     python examples/benchmarks/recurrent.py --cell lstm --rounds 3

@@ -161,7 +161,7 @@ class Grpc:
 
 
 async def _load(client, clients, seconds, swap, every):
-    """Latencies, answers and errors of so many clients that ask one after the other, each its own questions."""
+    """Return latencies, answers and errors of n clients, each of which sends one request after the other."""
     times = []
     answers = []
     errors = []

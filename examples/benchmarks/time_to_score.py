@@ -10,8 +10,8 @@ score, or with its budget. The clock runs from the imports on while the agent tr
 evaluated. tfdpg trains as `TD3(env)` does, and with each recipe of `tfdpg.recipes`; the others with the settings of
 rl-baselines3-zoo for these tasks, which SBX's pages refer to.
 
-A line is appended to the CSV after each run. What is there already is not run again, unless it stopped short of the
-score with a smaller budget; so this may be cut and started anew. Prints minutes and steps of each run, and how many
+A line is appended to the CSV after each run. Runs in the CSV are not repeated, unless they did not reach the score with
+a smaller budget, so the script can be interrupted and started again. Prints minutes and steps of each run, and how many
 times as fast tfdpg is as the fastest of the others.
 """
 

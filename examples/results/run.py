@@ -1,4 +1,4 @@
-"""Repeats a training whose result is here, or makes one that is to be.
+"""Repeat a training run whose result is in this directory, or make a run of the queue.
 
     python examples/results/run.py --list
     python examples/results/run.py td3-HalfCheetah-v5-0
@@ -26,15 +26,15 @@ from pathlib import Path
 
 import numpy as np
 
+from tfdpg.cli.curves import COMMAND, command, points
+from tfdpg.cli.scores import score
 from tfdpg.cli.training import parse_training_flags
-from tfdpg.curves import COMMAND, command, points
-from tfdpg.scores import score
 
 RESULTS = Path(__file__).parent
 PACKAGES = ("tensorflow", "keras", "gymnasium", "mujoco", "numpy")
-"""Whose versions stand in the head of a file."""
+"""The packages whose versions are in the head of a file."""
 STEPS = (100_000, 300_000, 1_000_000)
-"""Where scores are compared, beside the end."""
+"""The environment steps at which scores are compared, besides the end."""
 
 
 def queued() -> dict[str, str]:
@@ -122,7 +122,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Trains what was asked for, and compares it."""
+    """Train the runs of the command line, and compare their scores."""
     args = parser().parse_args(argv)
     known = names()
     if args.list or args.name is None:
@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.name not in known and (file := RESULTS / f"{args.name}.csv").exists():
         sys.exit(f"{args.name} is not of `tfdpg train`. It begins with: {file.read_text().partition(chr(10))[0]}")
     if args.name not in known:
-        sys.exit(f"There is no {args.name!r} in {RESULTS} or its queue.txt; --list shows what there is.")
+        sys.exit(f"There is no {args.name!r} in {RESULTS} or its queue.txt; --list shows all names.")
     committed = RESULTS / f"{args.name}.csv"
     run_dir = args.run_dir or Path("runs") / args.name
     out = committed if args.overwrite else args.out or run_dir.with_name(f"{run_dir.name}.csv")

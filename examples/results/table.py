@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfdpg.curves import LearningCurve, command, interpolate, points
-from tfdpg.scores import RANDOM_AND_TD3, score, task
+from tfdpg.cli.curves import LearningCurve, command, interpolate, points
+from tfdpg.cli.scores import RANDOM_AND_TD3, score, task
 
 RESULTS = Path(__file__).parent
 PAGE = RESULTS.parents[1] / "docs/results.md"
@@ -266,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     PAGE.write_text(page)
     for picture, (digest, curves) in pictures(results).items():
         if str(picture) in old:
-            from tfdpg.plotting import draw
+            from tfdpg.cli.plotting import draw
 
             title = next(iter(curves.values()))[0].settings["env"]
             figure = draw(curves, "env_steps", "val_return", title)

@@ -6,8 +6,16 @@ from gymnasium import spaces
 
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
-from tfdpg.acting import ACTIVATIONS, NumpyPolicy, RunningStatistics, encode, mlp
-from tfdpg.networks import compiled_actor, flat_weights
+from tfdpg.acting import ACTIVATIONS, RunningStatistics, encode
+from tfdpg.networks import compiled_actor, flat_weights, numpy_policy
+
+
+def in_numpy(spec, pi, recurrent_spec=None):
+    """A policy's forward pass in NumPy, with its weights; None if NumPy cannot compute it."""
+    policy = numpy_policy(spec, pi, recurrent_spec)
+    if policy is not None:
+        policy.load(flat_weights(pi).numpy())
+    return policy
 
 
 def packed_samples(spec, count):
@@ -20,8 +28,7 @@ def packed_samples(spec, count):
 def test_actions_equal_keras(space):
     spec = Spec(space, ACTION)
     pi = networks.mlp_actor(spec, hidden_units=(16, 8), seed=3)
-    actor = NumpyPolicy(spec, mlp((16, 8), "relu"))
-    actor.load(flat_weights(pi).numpy())
+    actor = in_numpy(spec, pi)
     for num_envs in (1, 5):
         packed = packed_samples(spec, num_envs)
         expected = compiled_actor(spec, pi)(packed)
@@ -34,8 +41,7 @@ def test_actions_equal_keras(space):
 def test_activations_equal_keras(activation):
     spec = Spec(OBSERVATIONS["matrix"], ACTION)
     pi = networks.mlp_actor(spec, hidden_units=(32, 32), activation=activation, seed=1)
-    actor = NumpyPolicy(spec, mlp((32, 32), activation))
-    actor.load(flat_weights(pi).numpy())
+    actor = in_numpy(spec, pi)
     packed = packed_samples(spec, 9)
     np.testing.assert_allclose(actor(packed), compiled_actor(spec, pi)(packed), rtol=1e-5, atol=1e-6)
 
@@ -56,8 +62,9 @@ def test_one_hot_by_hand():
 
 def test_wrong_number_of_weights():
     spec = Spec(OBSERVATIONS["box"], ACTION)
+    actor = numpy_policy(spec, networks.mlp_actor(spec, hidden_units=(4,)), None)
     with pytest.raises(ValueError, match="must have 26 elements. Received: 27"):
-        NumpyPolicy(spec, mlp((4,), "relu")).load(np.zeros(27, np.float32))
+        actor.load(np.zeros(27, np.float32))
 
 
 def test_a_worker_that_acts_never_imports_tensorflow():

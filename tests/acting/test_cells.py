@@ -5,9 +5,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from tests.acting.test_acting import in_numpy
 from tfdpg import Spec
-from tfdpg.acting import NumpyPolicy, RecurrentSpec, mlp
+from tfdpg.acting import RecurrentSpec
 from tfdpg.acting.cells import make_cells, step_cells
+from tfdpg.networks import Normalizer, RNNSpec
+from tfdpg.networks.recurrent import recurrent_actor
 
 KERAS = {"lstm": keras.layers.LSTMCell, "gru": keras.layers.GRUCell, "rnn": keras.layers.SimpleRNNCell}
 STATES = {"lstm": 2, "gru": 1, "rnn": 1}
@@ -81,7 +84,7 @@ def test_sequences_equal_keras(kinds, num_envs, rng):
         before = state.copy()
         kept = state
         output, state = step_cells(cells, x[:, t], state)
-        np.testing.assert_array_equal(kept, before)  # what was recalled is stored with the step
+        np.testing.assert_array_equal(kept, before)  # the state before a step is stored with it
         np.testing.assert_allclose(output, y[:, t], atol=1e-5)
     flat = [part for state in states for part in (state if isinstance(state, (list, tuple)) else [state])]
     np.testing.assert_allclose(state, np.concatenate(flat, axis=1), atol=1e-5)
@@ -113,10 +116,14 @@ def test_an_actor_with_a_memory_equals_keras(action, reward, rng):
         weight.assign(rng.normal(size=weight.shape))
     expected = act(observation, before, reward_before, h, c)
 
-    actor = NumpyPolicy(spec, mlp((6,), "relu"), (1e-3, 2.0), cells=(("lstm", 4),), recurrent_spec=recurrent_spec)
+    rnn_spec = RNNSpec("lstm", 4, recurrent_spec)
+    normalizer = Normalizer(1e-3, 2.0, dtype="float32")
+    torso = {"torso": "mlp", "hidden_units": (6,), "activation": "relu", "encoder": None, "l2": 0.0}
+    pi = recurrent_actor(rnn_spec, spec, **torso, normalizer=normalizer, seed=0, output=None)
     weights = [mean, variance, *(weight.numpy() for weight in (*cell.weights, *first.weights, *last.weights))]
-    flat = np.concatenate([weight.ravel() for weight in weights]).astype(np.float32)
-    actor.load(flat)
+    pi.set_weights(weights)
+    actor = in_numpy(spec, pi, recurrent_spec)
+    flat = actor.weights
     parts = [before] * action + [reward_before] * reward + [h, c]
     recurrent_inputs = np.concatenate(parts, axis=1).astype(np.float32)
     given = recurrent_inputs.copy()

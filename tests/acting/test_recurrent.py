@@ -1,4 +1,4 @@
-"""What is remembered of each lane."""
+"""The recurrent state of each sub-environment."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ def test_widths_and_the_start():
     assert (bare.previous_width, bare.stored_width, bare.initial_state(1).tolist()) == (0, 0, [[0, 0]])
 
 
-def test_steps_lane_by_lane(rng):
+def test_steps_of_each_sub_environment(rng):
     behaviour = counting_policy(SPEC)
     assert behaviour.step_width == 2
     steps = [behaviour.greedy(seen())]
@@ -59,7 +59,7 @@ def test_what_is_remembered_was_executed(rng):
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_random_steps_go_on_with_the_memory(stored):
+def test_random_steps_advance_the_recurrent_state(stored):
     behaviour = counting_policy(SPEC, stored=stored)
     plain = BehaviourPolicy(SPEC, behaviour.network, behaviour.exploration)
     rng = np.random.default_rng(1)
@@ -70,11 +70,11 @@ def test_random_steps_go_on_with_the_memory(stored):
         np.testing.assert_array_equal(step[:, :1], plain.act_uniformly(seen(), again))
         np.testing.assert_array_equal(step[:, 1:], np.full((2, int(stored)), t))
         np.testing.assert_array_equal(behaviour.policy_state.state[:, 0], step[:, 0])
-    assert len(behaviour.network.recurrent_inputs) == 3  # the policy without a memory was not asked
+    assert len(behaviour.network.recurrent_inputs) == 3  # random steps do not call a policy that is not recurrent
     assert (behaviour.greedy(seen())[:, 0] == 0.25).all() and (behaviour.policy_state.state[:, -1] == 4).all()
 
 
-def test_it_begins_anew_with_another_number_of_lanes():
+def test_the_state_is_reset_when_the_number_of_sub_environments_changes():
     behaviour = counting_policy(SPEC)
     for num_envs in (2, 2, 3):
         behaviour.greedy(seen(num_envs))
@@ -83,11 +83,11 @@ def test_it_begins_anew_with_another_number_of_lanes():
         [1, 1],
         [0, 0, 0],
     ]
-    behaviour.end(np.ones(2, bool))  # of lanes that are no more
+    behaviour.end(np.ones(2, bool))  # of sub-environments that no longer exist
     assert behaviour.policy_state.state[:, -1].tolist() == [1, 1, 1]
 
 
-def test_another_forward_pass_has_no_past_and_leaves_this_one_alone():
+def test_a_copy_with_another_network_is_reset_and_leaves_the_original_unchanged():
     behaviour = counting_policy(SPEC)
     other = Counts()
     behaviour.greedy(seen())
@@ -120,10 +120,13 @@ def test_the_state_goes_through_json():
 def test_acting_with_a_memory_imports_no_tensorflow():
     code = (
         "import sys, numpy as np; from gymnasium import spaces; from tfdpg.spec import Spec;"
-        "from tfdpg.acting import *; from tfdpg.exploration import noisy_actions; box = spaces.Box(-1, 1, (1,));"
+        "from tfdpg.acting import *; from tfdpg.acting.network import Node;"
+        "from tfdpg.exploration import noisy_actions; box = spaces.Box(-1, 1, (1,));"
         "spec = Spec(box, box); rnn = RecurrentSpec(spec, True, True, (('h', 4), ('c', 4)), True);"
-        "actor = NumpyPolicy(spec, mlp((3,), 'relu'), cells=(('lstm', 4),), recurrent_spec=rnn);"
-        "actor.load(np.ones((3 + 4 + 1) * 16 + 15 + 4, np.float32));"
+        "dense = Node('Dense', (0,), {'activation': 'tanh'}, ((0, (1, 1)), (1, (1,))));"
+        "state = Node('ops.GetItem', (1,), {'start': 2, 'stop': 10}, ());"
+        "actor = NumpyPolicy(spec, [dense, state, Node('Concatenate', (2, 3), {'axis': -1}, ())], rnn);"
+        "actor.load(np.ones(2, np.float32));"
         "one = BehaviourPolicy(spec, actor, noisy_actions(spec, 'gaussian', 0.1, 0.15, None), RecurrentState(rnn));"
         "step = one.explore((np.zeros((1, 1), np.float32),), 1.0, np.random.default_rng(0));"
         "assert step.shape == (1, 9); print({'tensorflow', 'keras', 'ray'} & set(sys.modules))"

@@ -12,7 +12,7 @@ import tfdpg
 from tests.agents.roster import fit_briefly
 from tests.agents.test_acer_update import ACTIONS, SMALL, SPECS
 from tests.environments import Counter, Identity
-from tfdpg.replay import WindowLayout
+from tfdpg.replay import WindowLayout, buffer
 
 RNG = np.random.default_rng(0)
 
@@ -43,7 +43,8 @@ def test_the_unclipped_sample_is_stored_and_the_environment_gets_the_clipped_one
     observation = np.zeros((64, 2), np.float32)
     actions = agent.act(observation)
     agent.observe(np.zeros(64), observation, np.zeros(64), np.zeros(64), observation)
-    stored = agent.replay.rows[:64, 2:8]
+    transitions = agent.replay.transitions()
+    stored = np.concatenate([transitions["action"], transitions["behaviour"]], axis=1)
     np.testing.assert_array_equal(actions, np.clip(stored[:, :2], ACTIONS.low, ACTIONS.high))
     assert (stored[:, :2] != actions).any()
     np.testing.assert_allclose(stored[:, 2:4], agent.predict(observation), rtol=1e-5, atol=1e-6)
@@ -231,12 +232,11 @@ def test_deterministic_policies_refuse_discrete_actions():
 @pytest.mark.parametrize(
     "start", [pytest.param(-1, marks=pytest.mark.slow), pytest.param(0, marks=pytest.mark.slow), 5]
 )
-def test_windows_without_steps_and_truncations_give_finite_weights(start):
+def test_windows_without_steps_and_truncations_give_finite_weights(start, monkeypatch):
     """Unwritten rows may hold anything, here NaN. With one sub-environment, 2 of the 3 newest windows have no step."""
+    monkeypatch.setattr(buffer, "allocate_array", lambda shape, dtype, directory: np.full(shape, np.nan, dtype))
     spec = tfdpg.Spec(SPECS["box"].observation_space, spaces.Discrete(2, start=start))
     agent = tfdpg.ACER(spec, **SMALL | {"replay_start": 5})
-    agent.replay.allocate()
-    agent.replay.rows[:] = np.nan
     observation = np.zeros(2, np.float32)
     for t in range(40):
         assert agent.act(observation) - start in (0, 1)

@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import tfdpg
 from tests.agents.roster import AGENTS, fit_briefly, needs, parametrize_agents
 from tests.environments import Counter
-from tfdpg.training.updates import should_use_xla
+from tfdpg.training.learning.updates import should_use_xla
 
 everyone = parametrize_agents(*AGENTS)
 
@@ -112,11 +112,9 @@ def test_a_reset_in_a_custom_loop_does_not_join_episodes(make):
         for _ in range(2):
             observation, *outcome, _ = env.step(agent.act(observation))
             agent.observe(outcome[0], observation, *outcome[1:])
-    rows = np.flatnonzero(agent.replay.successor[: agent.replay.size] >= 0)
-    for row in rows:
-        episode, t = agent.replay.rows[row, :2]
-        np.testing.assert_array_equal(agent.replay.rows[agent.replay.successor[row], :2], [episode, t + 1])
-    assert len(rows) == 3 + 2 + 2
+    stored = agent.replay.transitions()
+    np.testing.assert_array_equal(stored["next_observation"], stored["observation"] + [0, 1])
+    assert len(stored["reward"]) == 3 + 2 + 2
 
 
 @everyone
@@ -127,8 +125,8 @@ def test_an_environment_that_modifies_the_action_does_not_change_the_stored_one(
             return super().step(action)
 
     agent = fitted(make, Scales(), update_after=400)
-    acted = agent.replay.successor[: agent.replay.size] >= 0
-    assert acted.sum() == 80 and np.abs(agent.replay.rows[: agent.replay.size][acted, 2]).max() <= 1
+    action = agent.replay.transitions()["action"]
+    assert len(action) == 80 and np.abs(action).max() <= 1
 
 
 @everyone
@@ -146,11 +144,9 @@ def test_a_custom_loop_over_a_vector_environment_in_each_autoreset_mode(make, mo
         if mode == AutoresetMode.DISABLED and truncated.any():
             observations, _ = envs.reset(options={"reset_mask": truncated})
     assert agent.env_steps == (2 * 9 if mode == AutoresetMode.NEXT_STEP else 2 * 12)
-    for row, follower in enumerate(agent.replay.successor[: agent.replay.size]):
-        if follower >= 0:
-            episode, t = agent.replay.rows[row, :2]
-            np.testing.assert_array_equal(agent.replay.rows[follower, :2], [episode, t + 1])
-            assert agent.replay.rows[row, -1] == t + 1
+    stored = agent.replay.transitions()
+    np.testing.assert_array_equal(stored["next_observation"], stored["observation"] + [0, 1])
+    np.testing.assert_array_equal(stored["reward"], stored["observation"][:, 1] + 1)
 
 
 @everyone
@@ -221,5 +217,5 @@ def test_an_image_agent_learns_on_raw_bytes_through_an_encoder(make):
     before = agent.networks["q1"].get_weights()[0]
     logs = agent.learn(updates=3)
     assert np.isfinite(logs["loss_q"]) and not np.array_equal(before, agent.networks["q1"].get_weights()[0])
-    assert agent.replay.images.dtype == np.uint8
+    assert agent.replay.transitions()["observation"]["picture"].dtype == np.uint8
     assert not should_use_xla(list(agent.networks.values()))  # jit_compile="auto" does not compile convolutions

@@ -40,7 +40,7 @@ def test_a_copy_continues_as_the_saved_agent_does(make, tmp_path):
     for each in (other, loaded):  # the unfinished episode continues
         each.fit(RandomWalk(length=7), epochs=2, initial_epoch=1, steps_per_epoch=20, verbose=0)
         assert_equal(each, other)
-    assert (other.replay.episode_start, other.replay.added) == (77 + 77 // 7, 80 + 12)
+    assert (other.replay.state()["opened"], other.replay.added) == (77 + 77 // 7, 80 + 12)
 
 
 @parametrize_agents("DDPG")

@@ -29,7 +29,7 @@ from tfdpg.networks import Categorical, Mixture, Value
         ({"critics": 3}, "`critics` must be 1 or 2"),
         ({"clip_action_gradient": 0.0}, "`clip_action_gradient` must be a number above 0"),
         ({"torso": "resnet"}, '`torso` must be "mlp", "control", "layer_norm" or "two_branch"'),
-        ({"torso": "two_branch"}, "needs a Dict of two observations"),
+        ({"torso": "two_branch"}, "needs a Dict space with at least two"),
         ({"torso": "control", "hidden_units": (8,)}, "`hidden_units` does nothing where `torso` is 'control'"),
         ({"replay": "uniform", "beta": 0.5}, "`beta` does nothing where `replay` is 'uniform'"),
         ({"replay": "uniform", "normalize_weights": True}, "`normalize_weights` does nothing where `replay`"),

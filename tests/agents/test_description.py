@@ -87,7 +87,9 @@ def test_tab_completion_shows_what_is_public(make):
     assert methods - set(dir(agent)) == hidden
 
 
-@pytest.mark.parametrize("name", ["callbacks", "distributed", "exploration", "losses", "networks", "replay"])
+@pytest.mark.parametrize(
+    "name", ["callbacks", "components", "distributed", "exploration", "losses", "networks", "replay"]
+)
 def test_dir_of_a_module_lists_its_public_names(name):
     module = importlib.import_module(f"tfdpg.{'training.' if name == 'callbacks' else ''}{name}")
     assert dir(module) == sorted(module.__all__) and not {"np", "keras", "Any"} & set(module.__all__)

@@ -126,8 +126,7 @@ def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
     agent = make(env, reward_shaper=shaper, update_after=400)
     history = fit_briefly(agent, env, epochs=2, steps_per_epoch=20)
     assert history.history["return"] == [15, 15]
-    with_successor = agent.replay.successor[: agent.replay.size] >= 0
-    assert sorted(set(agent.replay.rows[: agent.replay.size, -1][with_successor])) == [-9, -8, -7, -6, -5]
+    assert sorted(set(agent.replay.transitions()["reward"])) == [-9, -8, -7, -6, -5]
     assert seen[0] == (0, 40) and seen[-1] == (39, 40)
     with pytest.raises(ValueError, match="`reward_shaper` must return finite rewards"):
         fitted(make, reward_shaper=lambda reward, step, steps: reward * np.nan)
@@ -156,7 +155,7 @@ def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
 def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_path):
     env = Counter(length=9)
     agent = fitted(make, env, steps=60, normalize_observations=True, **EAGER)
-    held = agent.replay.rows[: agent.observation_statistics.rows_seen, :2]
+    (held,) = agent.replay.observation(np.arange(agent.observation_statistics.rows_seen))
     assert len(agent.normalizers) == 1 + len(agent.targets)
     for normalizer in agent.normalizers:  # target networks use the same statistics
         np.testing.assert_allclose(normalizer.mean, held.mean(axis=0), rtol=1e-5)
@@ -175,7 +174,7 @@ def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_pat
     again = tfdpg.load_agent(tmp_path / "agent")
     assert again.observation_statistics.count == agent.observation_statistics.count
     np.testing.assert_array_equal(again.predict(seen), shifted)
-    with pytest.raises(ValueError, match="`normalize_observations` is for"):
+    with pytest.raises(ValueError, match="`normalize_observations` needs"):
         make(env, normalize_observations=True, encoder=keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)]))
 
 
@@ -183,7 +182,7 @@ def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_pat
 def test_dict_observations_are_normalised_but_for_one_hot_features(make):
     env = Counter(length=9, as_dict=True)
     agent = fitted(make, env, steps=60, normalize_observations=True, **EAGER)
-    held = agent.replay.rows[: agent.observation_statistics.rows_seen, :3]
+    (held,) = agent.replay.observation(np.arange(agent.observation_statistics.rows_seen))
     mean = agent.normalizers[0].mean.numpy()
     variance = agent.normalizers[0].variance.numpy()
     np.testing.assert_allclose(mean, [*held[:, :2].mean(axis=0), 0, 0, 0], rtol=1e-5)
@@ -246,12 +245,10 @@ def test_recorders_receive_every_transition_and_train_another_agent(make, tmp_pa
     buffer = ReplayBuffer(spec, 500)
     recorders = [buffer, tmp_path / "run", Recorder(tmp_path / "small", spec, rows=10)]
     agent = fitted(make, env, steps=43, recorders=recorders, update_after=400)
-    for name in ("successor", "terminated"):
-        np.testing.assert_array_equal(getattr(buffer, name), getattr(agent.replay, name))
-    acted = buffer.successor >= 0
-    np.testing.assert_array_equal(buffer.rows[acted][:, :2], agent.replay.rows[acted][:, :2])
-    np.testing.assert_array_equal(buffer.rows[acted][:, 2], np.clip(agent.replay.rows[acted][:, 2], -1, 1))
-    np.testing.assert_array_equal(buffer.rows[acted][:, 3], agent.replay.rows[acted][:, -1])
+    recorded, stored = buffer.transitions(), agent.replay.transitions()
+    for name in ("observation", "reward", "next_observation", "terminated", "truncated"):
+        np.testing.assert_array_equal(recorded[name], stored[name])
+    np.testing.assert_array_equal(recorded["action"], np.clip(stored["action"], -1, 1))
     assert [file.name for file in sorted((tmp_path / "small").iterdir())] == [f"{i:06}.npz" for i in range(5)]
     with np.load(tmp_path / "run/000000.npz") as file:
         assert file["rewards"].tolist() == ([1, 2, 3, 4, 5] * 9)[:43]
@@ -268,9 +265,9 @@ def test_recorders_receive_every_transition_and_train_another_agent(make, tmp_pa
             other.fit_offline(tmp_path / "run", epochs=1, steps_per_epoch=3, verbose=0)
         return
     other.fit_offline(tmp_path / "run", epochs=1, steps_per_epoch=3, verbose=0)
-    with_successor = other.replay.successor[: other.replay.size] >= 0
-    assert with_successor.sum() == 43 and other.updates == 3
-    np.testing.assert_array_equal(other.replay.rows[:5], agent.replay.rows[:5])
+    assert len(other.replay) == 43 and other.updates == 3
+    for name, values in other.replay.transitions().items():
+        np.testing.assert_array_equal(values[:5], stored[name][:5])
 
 
 @parametrize_agents("DDPG")

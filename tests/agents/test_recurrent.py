@@ -9,6 +9,7 @@ import tensorflow as tf
 import tfdpg
 from tests.agents.step_by_step import BURN_IN, LENGTH, collect, make
 from tfdpg.replay import SequenceLayout
+from tfdpg.replay.segments import as_one_segment
 
 SMALL = {"recurrent": "lstm", "recurrent_units": 3, "n_step": 2}
 CLONING = SMALL | {"bc_weight": 0.3}
@@ -160,7 +161,7 @@ def test_train_on_batch_equals_an_update_on_the_sampled_batch(n_step, stored):
                 batch["observations"][i, k : k + 2] = episode.observations[s : s + 2]
     if stored:
         first = [slot - min(BURN_IN, rows[slot][1]) for slot in slots]
-        batch["states"] = given.replay.rows[first, given.replay.obs_width + 2 : -1]
+        batch["states"] = as_one_segment(given.replay)["rows"][first, given.replay.obs_width + 2 : -1]
     assert not batch["masks"].all() and batch["terminations"].any()
     assert given.train_on_batch(batch) == pytest.approx(drawn.learn(updates=1), rel=1e-5)
     assert_same(given.get_weights(), drawn.get_weights())

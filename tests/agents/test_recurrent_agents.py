@@ -12,7 +12,7 @@ import tfdpg
 from tests.agents.cells import Leaky, hard, recurrent_agent
 from tests.agents.roster import brief
 from tests.environments import Counter
-from tfdpg.training.checkpoint import CheckpointError
+from tfdpg.training.checkpoints.checkpoint import CheckpointError
 
 
 def encoder():
@@ -63,9 +63,9 @@ def test_agents_saved_or_copied_within_episodes_continue_bit_identically(name, t
         observation = step(env, [agent, *others], observation)
     for other in others:
         assert other.updates == agent.updates and other.replay.size == agent.replay.size
-        acted = agent.replay.successor[: agent.replay.size] >= 0
-        rows, same = (each.replay.rows[: agent.replay.size][acted] for each in (agent, other))
-        np.testing.assert_array_equal(same, rows)
+        stored = agent.replay.transitions()
+        for name, values in other.replay.transitions().items():
+            np.testing.assert_array_equal(values, stored[name])
         for x, y in zip(other.get_weights(), agent.get_weights(), strict=True):
             np.testing.assert_array_equal(x, y)
 
@@ -87,7 +87,7 @@ def test_an_unregistered_cell_is_rejected_in_the_constructor_and_in_load_agent(t
     class Strange(keras.layers.SimpleRNNCell):
         pass
 
-    with pytest.raises(ValueError, match="`recurrent` cannot be copied.* Own cells need @keras.saving.register"):
+    with pytest.raises(ValueError, match="`recurrent` cannot be copied.* Custom cells need @keras.saving.register"):
         recurrent_agent(Counter(), recurrent=Strange(3))
     with pytest.raises(ValueError, match="`recurrent` must be .* a Keras RNN cell such as keras.layers.LSTMCell"):
         recurrent_agent(Counter(), recurrent=keras.layers.LSTM(3))
@@ -107,9 +107,9 @@ def test_offline_training_on_recordings_and_saved_agents(tmp_path):
         other = recurrent_agent(Counter(), recurrent_units=3)
         logs = other.fit_offline(tmp_path / data, epochs=1, steps_per_epoch=7, verbose=0).history
         assert np.isfinite(logs["loss"]).all() and other.updates == 7
-        rows = other.replay.rows[: other.replay.size]
-        assert (np.abs(rows[:, 3:-1]).max() > 0) == (data == "agent")  # recurrent states, which recordings lack
-        np.testing.assert_array_equal(rows[:, :2], agent.replay.rows[: agent.replay.size, :2])
+        stored = other.replay.transitions()
+        assert (np.abs(stored["recurrent_state"]).max() > 0) == (data == "agent")  # not in recordings
+        np.testing.assert_array_equal(stored["observation"], agent.replay.transitions()["observation"])
 
 
 @pytest.mark.slow
@@ -122,9 +122,10 @@ def test_other_agents_train_on_the_data_of_a_recurrent_agent(tmp_path):
         tfdpg.TD3(Counter(), hidden_units=(4,), batch_size=4, run_eagerly=True),
     ):
         other.fit_offline(tmp_path / "agent", epochs=1, steps_per_epoch=2, verbose=0)
-        rows = other.replay.rows[: other.replay.size]
-        np.testing.assert_array_equal(rows[:, [0, 1, 2, -1]], agent.replay.rows[: agent.replay.size, [0, 1, 2, -1]])
-        assert (rows[:, 3:-1] == 0).all()
+        stored = other.replay.transitions()
+        for name in ("observation", "action", "reward", "next_observation"):
+            np.testing.assert_array_equal(stored[name], agent.replay.transitions()[name])
+        assert (stored.get("recurrent_state", np.zeros(1)) == 0).all()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Callbacks that wait for workers: they do not all start at once."""
+"""Callbacks that wait for workers, which do not all start at once."""
 
 import time
 
@@ -8,7 +8,7 @@ from tests.distributed.environments import read_reports
 
 
 class StopAfterReports(keras.callbacks.Callback):
-    """Stops training once a number of processes have testified; workers do not all start at once."""
+    """Stops training after a number of processes have written their reports."""
 
     def __init__(self, directory, processes):
         super().__init__()

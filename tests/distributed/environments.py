@@ -1,4 +1,4 @@
-"""Environments that tell about the process that they run in."""
+"""Environments that report on the process that they run in."""
 
 import json
 import os
@@ -7,16 +7,16 @@ from pathlib import Path
 
 from tests.environments import Counter
 from tests.misbehaving import Misbehaving
-from tfdpg.training.env_runner import TRAINING, reset_seed
+from tfdpg.training.environment.env_runner import TRAINING, reset_seed
 
 
 def counter():
-    """Here, since a worker imports the module that this is in."""
+    """Make a `Counter`. Workers import this module to find the function."""
     return Counter(length=5, ends="truncated")
 
 
 class ReportingCounter(Counter):
-    """A `Counter` that writes down, at some step, what is in its process; it can sleep and fail, too."""
+    """A `Counter` that writes a report on its process at a certain step. It can also sleep and fail."""
 
     def __init__(self, directory, raises_at=None, raises_in=None, sleep=0.0, length=5):
         super().__init__(length=length, ends="truncated")
@@ -49,12 +49,12 @@ class ReportingCounter(Counter):
 
 
 def read_reports(directory):
-    """What they wrote."""
+    """Return the reports in a directory."""
     return [json.loads(file.read_text()) for file in Path(directory).glob("*.json")]
 
 
 class FaultyInOneWorker(Misbehaving):
-    """It misbehaves on lane 1 alone, which it knows by the seed of the first reset."""
+    """Misbehaves in worker 1 only, which it recognises by the seed of the first reset."""
 
     def reset(self, *, seed=None, options=None):
         if self.total == 0 and seed != reset_seed(0, TRAINING, 1, 0):

@@ -1,4 +1,4 @@
-"""Whether there is a Ray at an address, and whether it accepts this process."""
+"""The checks of an address before Ray connects to it."""
 
 import os
 import secrets
@@ -14,21 +14,22 @@ import ray
 from ray import _raylet
 from ray._private import services
 
-from tfdpg.distributed import address as addresses
-from tfdpg.distributed.address import check_address
-from tfdpg.distributed.control_store import ControlStore
+from tfdpg.compat.ray import CONTROL_STORE_METHOD
+from tfdpg.distributed import processes
+from tfdpg.distributed.liveness import ControlStore
+from tfdpg.distributed.processes import check_address
 
 HERE = ray.util.get_node_ip_address()
 
 
 class ControlStoreOf(grpc.GenericRpcHandler):
-    """Answers the one method that `check_address` calls, to whoever sends its token; without a token, to everybody."""
+    """Answers the method that `check_address` calls if it receives its token; without a token, it always answers."""
 
     def __init__(self, token):
         self.token = token
 
     def service(self, call):
-        return grpc.unary_unary_rpc_method_handler(self.answer) if call.method == addresses.METHOD else None
+        return grpc.unary_unary_rpc_method_handler(self.answer) if call.method == CONTROL_STORE_METHOD else None
 
     def answer(self, request, context):
         if self.token is not None and ("authorization", f"Bearer {self.token}") not in context.invocation_metadata():
@@ -38,7 +39,7 @@ class ControlStoreOf(grpc.GenericRpcHandler):
 
 @pytest.fixture
 def control_store(request):
-    """The address of one that has the token which the test names."""
+    """The address of a control store with the token that the test chooses."""
     server = grpc.server(futures.ThreadPoolExecutor(1), [ControlStoreOf(request.param)])
     port = server.add_insecure_port("0.0.0.0:0")
     server.start()
@@ -48,7 +49,7 @@ def control_store(request):
 
 @pytest.fixture
 def with_token(monkeypatch, tmp_path):
-    """Gives this process a token, or none, and a mode."""
+    """Set the authentication mode and the token of this process."""
     loader = _raylet.AuthenticationTokenLoader.instance()
 
     def give(mode, token):
@@ -65,14 +66,18 @@ def with_token(monkeypatch, tmp_path):
     loader.reset_cache()
 
 
-def test_what_is_no_ray_is_refused_soon(monkeypatch):
-    monkeypatch.setattr(addresses, "TIMEOUT", 1.0)
+def test_an_address_without_ray_is_refused_soon(monkeypatch):
+    monkeypatch.setattr(processes, "ADDRESS_TIMEOUT", 1.0)
     began = time.monotonic()
-    with pytest.raises(ConnectionError, match="`ray_address` must be that of a Ray. Received: '127.0.0.1:1'"):
+    with pytest.raises(
+        ConnectionError, match="`ray_address` must be the address of a Ray cluster. Received: '127.0.0.1:1'"
+    ):
         check_address("127.0.0.1:1")
     with socket.create_server(("127.0.0.1", 0)) as server:
         silent = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(ConnectionError, match=f"`ray_address` must be that of a Ray. Received: '{silent}'"):
+        with pytest.raises(
+            ConnectionError, match=f"`ray_address` must be the address of a Ray cluster. Received: '{silent}'"
+        ):
             check_address(silent)
     with pytest.raises(ConnectionError, match="`ray_address` must be host:port, or 'auto'.*Received: 'first-machine'"):
         check_address("first-machine")
@@ -98,7 +103,7 @@ def test_auto_without_a_ray_names_the_option(monkeypatch):
         (None, "right", "RAY_AUTH_MODE is not set"),
     ],
 )
-def test_a_wrong_token_is_called_a_token(control_store, with_token, mode, token, received):
+def test_a_wrong_token_is_reported(control_store, with_token, mode, token, received):
     with_token(mode, token)
     with pytest.raises(ConnectionError, match=f"accepts only its own authentication token.*Received: {received}"):
         check_address(control_store)
@@ -111,10 +116,12 @@ def test_the_right_token_is_accepted(control_store, with_token):
 
 
 @pytest.mark.parametrize("control_store", [None], indirect=True)
-def test_a_cluster_that_everybody_can_join_is_a_danger(control_store, with_token):
+def test_a_cluster_without_authentication_gives_a_warning(control_store, with_token):
     with_token(None, None)
-    assert "anybody who reaches its port can run code" in str(check_address(control_store))
-    assert check_address(f"127.0.0.1:{control_store.rpartition(':')[2]}") is None  # others do not reach it there
+    assert "anyone who can reach its port can run code" in str(check_address(control_store))
+    assert (
+        check_address(f"127.0.0.1:{control_store.rpartition(':')[2]}") is None
+    )  # other machines cannot reach this address
 
 
 @pytest.mark.slow
@@ -140,7 +147,7 @@ def test_ray_itself_refuses_a_wrong_token(with_token, tmp_path):
         head.communicate("\n")
 
 
-def test_a_control_store_that_is_gone_is_noticed_and_said(capsys):
+def test_a_lost_control_store_is_reported(capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
         found = f"127.0.0.1:{server.getsockname()[1]}"
         store = ControlStore(found, 1.5)

@@ -1,4 +1,4 @@
-"""`tfdpg train --actors`, and what is left of a killed run."""
+"""`tfdpg train --actors`, and resuming a run that was killed."""
 
 import csv
 import json
@@ -15,7 +15,8 @@ import tests.environments  # noqa: F401 (registers an environment)
 import tfdpg
 from tests.agents.roster import brief
 from tests.commands import QUIET, SHORT, TINY
-from tfdpg import cli, runs
+from tfdpg import cli
+from tfdpg.cli import runs
 
 pytestmark = brief
 
@@ -27,11 +28,13 @@ def train(*arguments):
 
 
 def test_an_unreachable_ray_leaves_nothing_behind(tmp_path, capsys):
-    """The first test: where this process is connected to a Ray, that is the one that is used."""
+    """This test is the first, because an existing connection to Ray would be used."""
     run = tmp_path / "new"
     options = ["--actors", "2", "--ray-address", "127.0.0.1:1"]
     assert train("--run-dir", run, *options) == 1
-    assert "tfdpg: `ray_address` must be that of a Ray. Received: '127.0.0.1:1'" in capsys.readouterr().err
+    assert (
+        "tfdpg: `ray_address` must be the address of a Ray cluster. Received: '127.0.0.1:1'" in capsys.readouterr().err
+    )
     assert not run.exists()
 
 
@@ -52,7 +55,7 @@ def test_a_distributed_run_and_its_resumption(local_ray, tmp_path, capsys):
     assert len(agent.collector.episodes) == 2
 
 
-def test_what_does_not_go_together(tmp_path, capsys):
+def test_incompatible_options(tmp_path, capsys):
     for options, message in (
         (["--chunk", "10"], "`--chunk` needs `--actors`"),
         (["--actors", "2", "--num-envs", "2"], "`--num-envs` and `--actors` exclude each other"),
@@ -65,7 +68,7 @@ def test_what_does_not_go_together(tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This training ends at .* it makes no update")
-def test_a_run_of_before_can_be_read(tmp_path):
+def test_a_run_without_distributed_options_can_be_resumed(tmp_path):
     assert train("--run-dir", tmp_path, *QUIET) == 0
     config = json.loads((tmp_path / "seed-0/run.json").read_text())
     assert config.pop("distributed") is None
@@ -75,7 +78,7 @@ def test_a_run_of_before_can_be_read(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_learner_says_what_it_cost(tmp_path):
+def test_a_killed_learner_reports_the_lost_steps(tmp_path):
     code = "import sys; from tfdpg.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "train"]
     options = ["--steps-per-epoch", "100", "--epochs", "100000", "--save-every", "1000000", "--verbose", "0"]

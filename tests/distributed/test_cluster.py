@@ -19,8 +19,8 @@ from tests.distributed.environments import ReportingCounter, read_reports
 from tests.environments import Counter
 from tfdpg import distributed, export
 from tfdpg.distributed import liveness, worker_pool
-from tfdpg.replay.buffer import NONE
-from tfdpg.training.step_file import read_step_file
+from tfdpg.training.callbacks import read_step_file
+from tfdpg.training.interrupt import Interrupt
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Ray cluster at .* has no token authentication")
 
@@ -29,12 +29,12 @@ FAST_FAILURE_DETECTION = {
     "health_check_period_ms": 500,
     "health_check_failure_threshold": 4,
 }
-"""Options of Ray, with which a node that is gone counts as lost after a few seconds in place of 17."""
+"""Options of Ray with which it detects a lost node after a few seconds instead of 17."""
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A head node without CPUs, so that all workers are elsewhere, and two nodes of one CPU each."""
+    """A head node without CPUs, so that all workers run on other nodes, and two nodes with one CPU each."""
     options = {"include_dashboard": False, "object_store_memory": 100 << 20, "_system_config": FAST_FAILURE_DETECTION}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **options})
     for _ in range(2):
@@ -51,7 +51,7 @@ ENV = "tests.environments:tfdpg-test/Counter-v0"
 
 
 class FailureSequence(keras.callbacks.Callback):
-    """Kills a worker; once it is back, removes its node; once that is survived, brings another node."""
+    """Kills a worker, then removes a node, then adds another node, each after training has recovered."""
 
     def __init__(self, cluster, directory):
         super().__init__()
@@ -96,12 +96,13 @@ def test_training_survives(cluster, tmp_path):
     logs = history.history
     assert len(failures.steps) == 4 and (np.diff(failures.steps) > 0).all()
     assert logs["worker_restarts"][-1] == 2 and logs["return"][-1] == 15
-    assert agent.env_steps == (agent.replay.successor[: agent.replay.added] != NONE).sum() == logs["env_steps"][-1]
-    assert (agent.replay.rows[: agent.replay.added, 1] == 0).sum() + agent.env_steps == agent.replay.added
+    assert agent.env_steps == len(agent.replay) == logs["env_steps"][-1]
+    (observations,) = agent.replay.observation(np.arange(agent.replay.added))
+    assert (observations[:, 1] == 0).sum() + agent.env_steps == agent.replay.added
 
 
 @pytest.mark.slow
-def test_too_few_cpus_are_said(cluster):
+def test_too_few_cpus_give_a_warning(cluster):
     agent = AGENTS["DDPG"](Counter())
     options = {"actors": 5, "chunk": 5, "verbose": 0, "ray_address": cluster.address, "epochs": 1}
     with pytest.warns(UserWarning, match=r"The Ray cluster has 2 CPUs, and 5 actors take one each: 3 of them start"):
@@ -110,27 +111,25 @@ def test_too_few_cpus_are_said(cluster):
 
 
 @pytest.mark.slow
-def test_missing_cpus_are_said_again_and_again(cluster, monkeypatch):
+def test_warnings_of_missing_cpus_are_repeated(cluster, monkeypatch):
     monkeypatch.setattr(worker_pool, "STARTUP_SECONDS", 1.0)
     agent = AGENTS["DDPG"](Counter(), replay_size=500_000)
 
-    class UntilSaid(keras.callbacks.Callback):
+    class UntilWarned(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
-            self.model.stop_training = len(said(caught)) >= 2
+            self.model.stop_training = len(warnings_in(caught)) >= 2
             time.sleep(0.05)
 
-    def said(caught):
-        return [str(each.message) for each in caught if "delivered nothing" in str(each.message)]
+    def warnings_in(caught):
+        return [str(each.message) for each in caught if "have not replied" in str(each.message)]
 
     options = {"actors": 5, "chunk": 5, "verbose": 0, "ray_address": cluster.address, "epochs": 10**6}
     with pytest.warns(UserWarning) as caught:
-        distributed.fit(agent, Counter, steps_per_epoch=50, callbacks=[UntilSaid()], **options)
-    texts = said(caught)
+        distributed.fit(agent, Counter, steps_per_epoch=50, callbacks=[UntilWarned()], **options)
+    texts = warnings_in(caught)
     assert [int(text.split(" for ")[1].split()[0]) for text in texts[:2]] == [1, 2]
     for text in texts:
-        assert re.match(
-            r"[3-5] of 5 workers delivered nothing for \d+ seconds. 5 CPUs are required, one for each", text
-        )
+        assert re.match(r"Workers \[.+\] have not replied for \d+ seconds. 5 CPUs are required, one for each", text)
         assert "the Ray cluster has 2 on 3 nodes" in text and "3 are missing" in text
 
 
@@ -154,24 +153,24 @@ def test_training_ends_where_no_node_comes_back(cluster, monkeypatch):
 
 
 def test_warnings_become_rare(monkeypatch):
-    monkeypatch.setattr(liveness.LivenessMonitor, "reason", lambda *_: "Why.")
-    monitor = liveness.LivenessMonitor(2)
+    monkeypatch.setattr(liveness.LivenessMonitor, "_reason", lambda *_: "Reason.")
+    monitor = liveness.LivenessMonitor(2, None, Interrupt(), liveness.ControlStore(None, 60.0))
     with pytest.warns(UserWarning) as caught:
         for waited in (*range(1000), 0, 61):
-            monitor.warn("2 of 2 workers", float(waited), 60.0)
+            monitor.check("Workers [0, 1]", float(waited), 60.0)
     seconds = [int(str(each.message).split(" for ")[1].split()[0]) for each in caught]
     assert seconds == [60, 120, 240, 480, 960, 61]
 
 
 @pytest.mark.slow
 def test_without_a_control_store_training_ends_with_a_checkpoint_and_the_reason(cluster, tmp_path):
-    """The last test, since it ends the cluster; in a process of its own, which Ray would end otherwise."""
+    """This test is the last, because it ends the cluster. Training runs in its own process, which Ray could end."""
     for _ in range(2):
         add_node(cluster)
     command = [sys.executable, "-m", "tfdpg", "train", "ddpg", "--env", ENV, *TINY, "--epochs", "1000000"]
     command += ["--actors", "2", "--ray-address", cluster.address, "--run-dir", str(tmp_path), "--verbose", "0"]
     command += ["--steps-per-epoch", "1000", "--samples-per-insert", "0.01", "--validation-episodes", "1"]
-    variables = os.environ | {"RAY_gcs_rpc_server_reconnect_timeout_s": "30"}  # after which Ray ends the process
+    variables = os.environ | {"RAY_gcs_rpc_server_reconnect_timeout_s": "30"}  # Ray ends the process after this time
     process = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
     checkpoints = tmp_path / "seed-0/checkpoints"
     deadline = time.monotonic() + 60

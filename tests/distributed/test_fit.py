@@ -1,4 +1,4 @@
-"""Training on a Ray of this machine."""
+"""Training on a Ray cluster on this machine."""
 
 import functools
 import os
@@ -20,7 +20,6 @@ from tfdpg import distributed
 from tfdpg.distributed.options import Distribution
 from tfdpg.distributed.plan import environment_maker, worker_policies
 from tfdpg.exploration import OrnsteinUhlenbeck
-from tfdpg.replay.buffer import NONE
 from tfdpg.training.callbacks import Checkpoint
 
 pytestmark = brief
@@ -29,10 +28,10 @@ SHORT = {"epochs": 2, "steps_per_epoch": 60, "actors": 2, "chunk": 10, "verbose"
 
 
 def transitions(agent):
-    return int((agent.replay.successor[: agent.replay.size] != NONE).sum())
+    return len(agent.replay)
 
 
-def test_an_agent_whose_lanes_stand_for_workers_is_refused():
+def test_an_agent_without_noise_is_refused():
     with pytest.raises(ValueError, match="`agent` must be one that explores with noise"):
         distributed.fit(AGENTS["ACER"](Counter()), counter, **SHORT)
 
@@ -60,8 +59,8 @@ def test_every_agent_trains(local_ray, name, tmp_path):
     assert loaded.collector.episodes.tolist() == agent.collector.episodes.tolist()
     again = distributed.fit(loaded, counter, **SHORT | {"epochs": 3, "initial_epoch": 2})
     assert again.epoch == [2] and loaded.env_steps == transitions(loaded) > agent.env_steps
-    observations = loaded.replay.rows[: loaded.replay.size, 1]
-    assert set(observations) == {0, 1, 2, 3, 4, 5}
+    (observations,) = loaded.replay.observation(np.arange(loaded.replay.size))
+    assert set(observations[:, 1]) == {0, 1, 2, 3, 4, 5}
     loaded.fit(Counter(), epochs=1, steps_per_epoch=10, verbose=0)
 
 
@@ -74,7 +73,7 @@ def test_it_learns(local_ray):
     assert history.history["val_return"][-1] > -0.02
 
 
-def test_workers_know_no_tensorflow_and_are_small(local_ray, tmp_path):
+def test_workers_import_no_tensorflow_and_are_small(local_ray, tmp_path):
     agent = AGENTS["DDPG"](Counter())
     options = SHORT | {"epochs": 10**6, "callbacks": [StopAfterReports(tmp_path, 2)]}
     distributed.fit(agent, functools.partial(ReportingCounter, tmp_path), **options)
@@ -84,7 +83,7 @@ def test_workers_know_no_tensorflow_and_are_small(local_ray, tmp_path):
         assert not {"tensorflow", "keras", "torch", "jax"} & set(facts["modules"])
         assert facts["VmRSS"] - facts["RssShmem"] < 200, facts
         assert facts["variables"] == {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "-1"}
-        with pytest.raises(ProcessLookupError):  # they ended with the training
+        with pytest.raises(ProcessLookupError):  # they ended with the training run
             wait_for_the_end_of(facts["pid"])
     seeds = [line.split()[1] for line in (tmp_path / "seeds.txt").read_text().splitlines()]
     assert len(seeds) == len(set(seeds)) >= 12  # 30 steps of each worker are 6 episodes
@@ -111,9 +110,9 @@ def test_a_keras_policy_acts_in_workers_too(local_ray):
     one = agent()
     quiet = {"noise_levels": (0.0,), "actors": 1, "epochs": 1, "samples_per_insert": 0}
     distributed.fit(one, counter, **SHORT | quiet, worker_backend="tensorflow")
-    rows = np.flatnonzero(one.replay.successor[: one.replay.size] != NONE)
-    expected = one.predict(one.replay.rows[rows, :2])
-    np.testing.assert_allclose(one.replay.rows[rows, 2:3], expected, atol=1e-5)
+    stored = one.replay.transitions()
+    expected = one.predict(stored["observation"])
+    np.testing.assert_allclose(stored["action"], expected, atol=1e-5)
     assert len(np.unique(expected)) > 3 and one.updates == 0
 
 
@@ -122,8 +121,8 @@ def test_new_weights_reach_the_workers(local_ray):
     agent = tfdpg.TD3(Counter(), **SMALL | {"start_steps": 0, "normalize_observations": True, "pi_lr": 0.01})
     options = SHORT | {"actors": 1, "noise_levels": (0.0,), "variable_update_period": 1, "epochs": 1}
     distributed.fit(agent, counter, **options)
-    first_steps = np.flatnonzero((agent.replay.rows[:, 1] == 0) & (agent.replay.successor != NONE))[:20]
-    assert len(np.unique(agent.replay.rows[first_steps, 2])) > 3
+    stored = agent.replay.transitions()
+    assert len(np.unique(stored["action"][stored["observation"][:, 1] == 0][:20])) > 3
 
 
 def shaped(reward, step, steps):
@@ -134,10 +133,10 @@ def shaped(reward, step, steps):
 def test_the_learner_shapes_rewards_and_feeds_recorders(local_ray, tmp_path):
     agent = tfdpg.TD3(Counter(), **SMALL, reward_shaper=shaped, recorders=[tmp_path / "recorded"])
     history = distributed.fit(agent, counter, **SHORT | {"epochs": 1})
-    rows = np.flatnonzero(agent.replay.successor[: agent.replay.size] != NONE)
-    assert agent.replay.rows[rows, -1].min() == 101 and history.history["return"] == [15.0]
+    rewards = agent.replay.transitions()["reward"]
+    assert rewards.min() == 101 and history.history["return"] == [15.0]
     with np.load(tmp_path / "recorded/000000.npz") as file:
-        assert sorted(file["rewards"]) == sorted(agent.replay.rows[rows, -1]) and file["truncations"].sum() >= 10
+        assert sorted(file["rewards"]) == sorted(rewards) and file["truncations"].sum() >= 10
 
 
 @pytest.mark.slow
@@ -149,11 +148,9 @@ def test_samples_per_insert(local_ray):
 
 
 @pytest.mark.parametrize("bad", ["reward", "observation"])
-def test_what_is_not_finite_is_refused_and_not_stored(local_ray, bad):
+def test_numbers_that_are_not_finite_are_refused_and_not_stored(local_ray, bad):
     agent = AGENTS["DDPG"](Counter())
-    with pytest.raises(
-        ValueError, match=f"The environment's {bad} is not finite at environment steps 21 to 30, of lane 0 "
-    ):
+    with pytest.raises(ValueError, match=f"The environment's {bad} is not finite at environment steps 21 to 30, of "):
         distributed.fit(agent, lambda: Counter(bad=bad, bad_at=23), **SHORT | {"actors": 1})
     assert agent.env_steps == 20 == transitions(agent)
 
@@ -177,14 +174,15 @@ def test_a_killed_worker_comes_back_and_every_step_counts_once(local_ray, tmp_pa
     history = distributed.fit(agent, make_env, **options, callbacks=[killer]).history
     assert killer.killed and history["worker_restarts"][-1] == 1
     assert agent.env_steps == transitions(agent) == history["env_steps"][-1]
-    firsts = (agent.replay.rows[: agent.replay.size, 1] == 0).sum()
+    (observations,) = agent.replay.observation(np.arange(agent.replay.size))
+    firsts = (observations[:, 1] == 0).sum()
     assert firsts + agent.env_steps == agent.replay.added
     seeds = [line.split() for line in (tmp_path / "seeds.txt").read_text().splitlines()]
     assert len({pid for pid, _ in seeds}) == 3
 
 
 class Killer(keras.callbacks.Callback):
-    """Kills a worker once it has testified, and goes on until its successor has; then stops."""
+    """Kills a worker after all have written their reports, and stops training when the restarted one has too."""
 
     def __init__(self, directory):
         super().__init__()
@@ -236,18 +234,24 @@ def test_an_unknown_id_is_refused_before_workers_start(env_id):
         environment_maker(env_id)
 
 
-def test_the_default_noise_is_a_ladder():
+def test_the_default_noise_levels_are_evenly_spaced():
     agent = AGENTS["DDPG"](Counter(), noise="ou", act_noise=0.1, ou_theta=0.2, act_noise_schedule=lambda step: 0.0)
     noises = [each.exploration.noise for each in worker_policies(agent, Distribution(actors=32), agent.actor)]
-    np.testing.assert_allclose([noise._std[0] for noise in noises], [(i + 1) / 32 for i in range(32)], rtol=1e-6)
-    assert {(type(noise), float(noise._theta)) for noise in noises} == {(OrnsteinUhlenbeck, np.float32(0.2))}
+    normal = np.random.default_rng(0).standard_normal((2, 1, 1), np.float32)[:, 0, 0]
+    for level, noise in enumerate(noises, start=1):
+        rng = np.random.default_rng(0)
+        first, second = (float(noise.sample(1, rng)[0, 0]) for _ in range(2))
+        assert isinstance(noise, OrnsteinUhlenbeck)
+        assert first == pytest.approx(level / 32 * normal[0], rel=1e-5)
+        assert second == pytest.approx(0.8 * first + level / 32 * normal[1], rel=1e-4)
     (alone,) = worker_policies(agent, Distribution(actors=1), agent.actor)
-    assert alone.exploration.noise._std[0] == np.float32(0.1) and alone.exploration.factor(5) == 1
+    sampled = alone.exploration.noise.sample(1, np.random.default_rng(0))[0, 0]
+    assert sampled == pytest.approx(0.1 * normal[0], rel=1e-5) and alone.exploration.factor(5) == 1
     with pytest.raises(ValueError, match="`agent` must be one that explores with noise"):
         worker_policies(AGENTS["ACER"](Counter()), Distribution(), agent.actor)
 
 
-def test_without_ray_it_says_what_to_install(monkeypatch):
+def test_without_ray_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r'pip install "tfdpg\[ray\]"'):
         distributed.fit(None, "Pendulum-v1")

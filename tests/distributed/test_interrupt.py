@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in a process of its own."""
+"""Ctrl-C and SIGTERM, in a separate process."""
 
 import os
 import signal
@@ -65,7 +65,7 @@ from tfdpg.training.callbacks import Checkpoint
 class StopsShard(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if epoch == 1:
-            shard = self.model.learner.remote_replay._shards[1].actor
+            shard = self.model.learner.remote_replay.shards[1].actor
             os.kill(ray.get(shard.__ray_call__.remote(lambda _: os.getpid())), signal.SIGSTOP)
             print("stopped", flush=True)
 

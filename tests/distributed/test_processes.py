@@ -1,4 +1,4 @@
-"""A Ray that is started here, and what is a loss and what is an error."""
+"""A local Ray cluster, and the distinction between lost processes and errors."""
 
 import contextlib
 import ipaddress
@@ -26,7 +26,7 @@ class Go:
 
 
 class Handler:
-    """Of this process, for SIGTERM."""
+    """A handler for SIGTERM in this process."""
 
     def __init__(self):
         self.received = []
@@ -40,7 +40,7 @@ HANDLER = Handler()
 
 @pytest.fixture(scope="module")
 def local_ray():
-    """A Ray that `connected` starts, and ends, in a process that handles SIGTERM."""
+    """A Ray cluster that `connected` starts and stops, in a process that handles SIGTERM."""
     assert not ray.is_initialized()
     former = signal.signal(signal.SIGTERM, HANDLER)
     try:
@@ -67,7 +67,7 @@ def test_a_ray_that_is_started_here_listens_on_this_machine_only(local_ray):
 
 
 def listeners():
-    """The addresses of all listening TCP sockets of this machine, each by its inode."""
+    """Return the addresses of all listening TCP sockets of this machine, by inode."""
     found = {}
     for file in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         for fields in map(str.split, file.read_text().splitlines()[1:]):
@@ -82,7 +82,7 @@ def listeners():
 
 
 def descendants():
-    """The names of this process and of all that come from it, each by its ID."""
+    """Return the names of this process and of all its descendants, by process ID."""
     names = {}
     parents = {}
     for file in Path("/proc").glob("[0-9]*/status"):
@@ -98,7 +98,7 @@ def descendants():
 
 
 def inodes(pid):
-    """Those of a process's sockets."""
+    """Return the inodes of the sockets of a process."""
     found = set()
     for file in Path(f"/proc/{pid}/fd").glob("*"):
         with contextlib.suppress(OSError):
@@ -107,7 +107,7 @@ def inodes(pid):
 
 
 def test_sigterm_comes_to_the_process_s_own_handler(local_ray, capfd):
-    assert signal.getsignal(signal.SIGTERM) is HANDLER  # with Ray's, the next line would end the tests
+    assert signal.getsignal(signal.SIGTERM) is HANDLER  # Ray's handler would end the tests at the next line
     os.kill(os.getpid(), signal.SIGTERM)
     assert HANDLER.received == [signal.SIGTERM] and "SIGTERM" not in capfd.readouterr().err
 
@@ -118,7 +118,7 @@ def test_a_ray_that_listens_elsewhere_is_ended(monkeypatch):
     monkeypatch.setattr(ray, "init", lambda *_, **__: calls.append(ray_constants.ENABLE_RAY_CLUSTER))
     monkeypatch.setattr(ray, "shutdown", lambda: calls.append("shutdown"))
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "192.0.2.2")
-    message = r"must listen at 127.0.0.1 or ::1 only. Received: Ray \S+ at 192.0.2.2. Start a Ray yourself"
+    message = r"must listen at 127.0.0.1 or ::1 only. Received: Ray \S+ at 192.0.2.2. Start a Ray cluster yourself"
     monkeypatch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", True)
     with pytest.raises(RuntimeError, match=message), processes.connected(None, cpus=1):
         pass
@@ -145,7 +145,7 @@ def test_an_older_ray_is_refused(monkeypatch):
         require_ray()
 
 
-def test_a_loss_inside_a_call_is_a_loss(local_ray):
+def test_a_process_lost_inside_a_call_counts_as_lost(local_ray):
     actor = processes.start_ray_actor(Go)
     with pytest.raises(Exception) as caught:
         ray.get(actor.between.remote())
@@ -156,7 +156,7 @@ def test_a_loss_inside_a_call_is_a_loss(local_ray):
     ray.kill(actor)
 
 
-def test_patience():
+def test_calls_of_a_lost_process_are_repeated():
     calls = []
 
     def call():

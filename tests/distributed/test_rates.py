@@ -1,4 +1,4 @@
-"""The rate limit, as a game between a learner and workers of any speed."""
+"""The rate limiter, simulated with a learner and workers of various speeds."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdpg.distributed.rates import RateLimiter, proportional_updates, scheduled_rate, scheduled_updates
-from tfdpg.training.schedule import Schedule
+from tfdpg.training.environment.schedule import Schedule
 
 
 def schedule(**changes):
@@ -14,7 +14,7 @@ def schedule(**changes):
 
 
 class Credit:
-    """A sampler that makes what the schedule says."""
+    """A sampler that makes as many updates as the schedule says."""
 
     def updates_due(self, credit):
         return credit

@@ -1,4 +1,4 @@
-"""Policies with a memory in workers."""
+"""Recurrent policies in workers."""
 
 import functools
 
@@ -13,28 +13,30 @@ from tests.distributed.callbacks import StopAfterReports
 from tests.distributed.environments import ReportingCounter, counter, read_reports
 from tests.environments import Counter
 from tfdpg import distributed
-from tfdpg.distributed.policies import policy_for_workers
-from tfdpg.replay.buffer import NONE
+from tfdpg.distributed.plan import policy_for_workers
+from tfdpg.replay.segments import as_one_segment
 from tfdpg.training.callbacks import Checkpoint
 
 SHORT = {"epochs": 1, "steps_per_epoch": 60, "actors": 2, "chunk": 7, "verbose": 0}
 
 
-def assert_states_are_the_policy_s(agent):
-    """The states of each stored episode are those that the policy, as it is now, comes to on the same way."""
-    buffer = agent.replay
+def check_stored_states(agent):
+    """Check that the current policy computes the same recurrent states as those stored in each episode."""
+    held = as_one_segment(agent.replay)
+    rows = held["rows"]
+    steps_to_next = held["successor_after"]
     acts = agent.behaviour
-    width = buffer.obs_width
-    after = buffer.obs_width + agent.spec.act_dim
+    width = agent.replay.obs_width
+    after = width + agent.spec.act_dim
     followed = 0
-    for row in np.flatnonzero((buffer.successor[: buffer.size] != NONE) & (buffer.rows[: buffer.size, 1] == 0)):
+    for row in np.flatnonzero((steps_to_next > 0) & (rows[:, 1] == 0)):
         policy_state = acts.policy_state.fresh_copy()
-        while buffer.successor[row] != NONE:
-            policy_state.forward(acts.network, (buffer.rows[row : row + 1, :width],))
-            kept = policy_state.record_step(buffer.rows[row : row + 1, width:after])
-            np.testing.assert_allclose(kept[0], buffer.rows[row, width:-1], atol=1e-5)
-            policy_state.received(buffer.rows[row : row + 1, -1])
-            row = buffer.successor[row]
+        while steps_to_next[row] > 0:
+            policy_state.forward(acts.network, (rows[row : row + 1, :width],))
+            kept = policy_state.record_step(rows[row : row + 1, width:after])
+            np.testing.assert_allclose(kept[0], rows[row, width:-1], atol=1e-5)
+            policy_state.received(rows[row : row + 1, -1])
+            row = row + steps_to_next[row]
             followed = followed + 1
     assert followed > 40
 
@@ -53,8 +55,8 @@ def test_states_come_with_the_chunks(local_ray, options, how):
     cell = {"recurrent_units": 3} if isinstance(options["recurrent"], str) else {"recurrent": options["recurrent"](3)}
     remembers = {"remembers": ("observation", "action", "reward")}
     agent = recurrent_agent(Counter(), **options | cell | remembers, start_steps=0)
-    distributed.fit(agent, counter, **SHORT | how, samples_per_insert=0)  # weights stay as they are
-    assert_states_are_the_policy_s(agent)
+    distributed.fit(agent, counter, **SHORT | how, samples_per_insert=0)  # without updates
+    check_stored_states(agent)
 
 
 @pytest.mark.slow
@@ -79,12 +81,12 @@ def test_named_cells_need_no_tensorflow_in_workers(local_ray, tmp_path):
     assert len(modules) == 2 and not any({"tensorflow", "keras"} & each for each in modules)
 
 
-def test_keras_policies_take_what_is_recalled_and_bring_their_classes():
+def test_keras_policies_take_recurrent_inputs_and_include_custom_classes():
     agent = recurrent_agent(Counter(), recurrent=keras.layers.StackedRNNCells([Leaky(3), hard()]))
     with pytest.raises(ValueError, match="`worker_backend` must be 'tensorflow' for this policy.* a cell that is not"):
         policy_for_workers(agent, "numpy")
     policy, weights = policy_for_workers(agent, "tensorflow")
-    assert policy._classes == {"tests>Leaky": Leaky}
+    assert policy.classes == {"tests>Leaky": Leaky}
     policy.load(weights())
     recurrent_inputs = agent.behaviour.policy_state.recurrent_spec.initial_state(2) + np.float32(0.1)
     packed = np.ones((2, 2), np.float32), recurrent_inputs

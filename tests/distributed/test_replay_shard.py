@@ -1,4 +1,4 @@
-"""A shard in this process."""
+"""A replay shard in this process."""
 
 import functools
 
@@ -9,9 +9,8 @@ from gymnasium import spaces
 from tests.environments import Counter
 from tfdpg import Spec
 from tfdpg.acting import BehaviourPolicy, RecurrentSpec, RunningStatistics
-from tfdpg.distributed.chunks import RolloutRequest
 from tfdpg.distributed.replay_shard import ReplayShard, split_buffer
-from tfdpg.distributed.worker import Worker
+from tfdpg.distributed.worker import RolloutRequest, Worker
 from tfdpg.exploration import noisy_actions
 from tfdpg.replay import ReplayBuffer, SequenceLayout, TransitionLayout, sequence_minibatches
 from tfdpg.replay import transition_minibatches as transitions_of
@@ -32,7 +31,7 @@ class ZeroPolicy:
 
 def worker(env_index=0):
     behaviour = BehaviourPolicy(SPEC, ZeroPolicy(), noisy_actions(SPEC, "gaussian", 0.1, 0.15, None))
-    return Worker(env_index, SPEC, lambda: Counter(length=4, ends="truncated"), behaviour, 0, None)
+    return Worker(env_index, lambda: Counter(length=4, ends="truncated"), behaviour, 0, None)
 
 
 def shard(size=100, **options):
@@ -63,7 +62,7 @@ def test_a_chunk_that_comes_again_is_stored_once_and_a_gap_is_not_bridged():
     chunks = [first.rollout(None, 0, RolloutRequest(3, 0, 1, 0)) for _ in range(3)]
     once = one.store(0, chunks[0])
     assert one.store(0, chunks[0]) == once
-    ack = one.store(0, chunks[2])  # begins inside an episode, whose last observation never came
+    ack = one.store(0, chunks[2])  # begins within an episode, and the observation before it is missing
     assert ack.steps == 5 == transitions(one.rows(ack.process_id, {0: 5})[0])
 
 
@@ -76,10 +75,10 @@ def test_rows_whose_steps_are_not_counted_are_left_out():
     for counted in ({}, {0: 3}, {0: 8, 1: 3}, {0: 8, 1: 12}, {0: 12, 1: 12}):
         buffer = ReplayBuffer(SPEC, 100)
         buffer.append(one.rows(ack.process_id, counted)[0])
-        acted = np.flatnonzero(buffer.successor[: buffer.size] != NONE)
-        assert len(acted) == sum(counted.values())
-        np.testing.assert_array_equal(buffer.rows[buffer.successor[acted], 1], buffer.rows[acted, 1] + 1)
-    assert transitions(one.rows(ack.process_id + 1, {0: 12, 1: 12})[0]) == 0  # they were counted of another process
+        stored = buffer.transitions()
+        assert len(buffer) == sum(counted.values())
+        np.testing.assert_array_equal(stored["next_observation"][:, 1], stored["observation"][:, 1] + 1)
+    assert transitions(one.rows(ack.process_id + 1, {0: 12, 1: 12})[0]) == 0  # those of another process
 
 
 def test_rows_that_were_overwritten_need_not_be_left_out():
@@ -91,7 +90,7 @@ def test_rows_that_were_overwritten_need_not_be_left_out():
 
 
 @pytest.mark.parametrize("replay", ["uniform", "prioritized"])
-def test_it_draws_what_a_ring_would_and_learns_priorities(replay):
+def test_it_samples_minibatches_and_updates_priorities(replay):
     one = shard(replay=replay)
     first = worker()
     layout = TransitionLayout.of(SPEC)
@@ -104,7 +103,7 @@ def test_it_draws_what_a_ring_would_and_learns_priorities(replay):
     one.update_priorities(sampled.sample_id, errors)
     again = one.sample(9, 50).packed[0][..., layout.reward]
     assert (again == 2).mean() > 0.9 if replay == "prioritized" else (again == 2).mean() < 0.4
-    one.update_priorities(sampled.sample_id, errors)  # a second time is ignored
+    one.update_priorities(sampled.sample_id, errors)  # a second call is ignored
     assert sampled.observation_statistics["moments_count"] == 25
 
 
@@ -114,9 +113,9 @@ def test_errors_of_overwritten_rows_are_ignored():
     one.store(0, first.rollout(None, 0, RolloutRequest(12, 0, 1, 0)))
     sampled = one.sample(0, 1)
     one.store(0, first.rollout(None, 0, RolloutRequest(16, 0, 1, 0)))
-    before = one._minibatch_builder.sampler._max_priority
+    before = one.minibatch_builder.sampler.state()["largest_priority"]
     one.update_priorities(sampled.sample_id, np.full((1, 6), 1e6))
-    assert one._minibatch_builder.sampler._max_priority == before
+    assert one.minibatch_builder.sampler.state()["largest_priority"] == before
 
 
 def test_sequences_are_drawn_from_shards_and_errors_of_their_steps_come_back():
@@ -133,11 +132,12 @@ def test_sequences_are_drawn_from_shards_and_errors_of_their_steps_come_back():
     layout = SequenceLayout.of(SPEC, recurrent_spec.previous_width)
     assert packed.shape == (4, 6, 6, layout.width)
     weights = packed[..., 2:5, layout.weight]
-    one.store(0, first.rollout(None, 0, RolloutRequest(8, 0, 1, 0)))  # some of the rows are overwritten meanwhile
+    one.store(0, first.rollout(None, 0, RolloutRequest(8, 0, 1, 0)))  # overwrites some of the rows
     one.update_priorities(sampled.sample_id, np.where(weights > 0, 5.0, np.nan).reshape(4, 18))
-    sampler = one._minibatch_builder.sampler
-    assert sampler._max_priority == pytest.approx(5.0) and np.isfinite(sampler._priorities).all()
-    rows = one._sampled_rows == {} and np.unique(sampler._priorities[sampler._priorities > 0])
+    sampler = one.minibatch_builder.sampler
+    state = sampler.state()
+    assert state["largest_priority"] == pytest.approx(5.0) and np.isfinite(state["priorities"]).all()
+    rows = one._sampled_rows == {} and np.unique(state["priorities"][state["priorities"] > 0])
     np.testing.assert_allclose(rows, [1.0, 5.0], rtol=1e-5)
 
 
@@ -151,18 +151,16 @@ def test_a_replay_is_split_and_put_together_again(parts, rng):
     whole = ReplayBuffer(SPEC, 50, has_predecessors=True)
     for part in split_buffer(buffer, parts):
         whole.append(part)
-    before = previous_rows(whole, np.arange(whole.size))
-    acted = np.flatnonzero(whole.successor[: whole.size] != NONE)
-    np.testing.assert_array_equal(before[whole.successor[acted]], acted)
-    assert np.count_nonzero(before != NONE) == len(acted)
+    assert np.count_nonzero(previous_rows(whole, np.arange(whole.size)) != NONE) == len(whole)
     assert whole.added == buffer.size
     kept, before = (set(pairs(one)) for one in (whole, buffer))
     assert kept <= before and len(before) - len(kept) <= 2 * (parts - 1)
 
 
 def pairs(buffer):
-    for slot in np.flatnonzero(buffer.successor[: buffer.size] != NONE):
-        yield tuple(np.concatenate([buffer.rows[slot], buffer.rows[buffer.successor[slot], :2]]).tolist())
+    stored = buffer.transitions()
+    parts = stored["observation"], stored["action"], stored["reward"][:, None], stored["next_observation"]
+    yield from map(tuple, np.concatenate(parts, axis=1).tolist())
 
 
 def test_images_are_split_too():

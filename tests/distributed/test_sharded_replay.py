@@ -1,4 +1,4 @@
-"""Training with a replay in shards, on a Ray of this machine."""
+"""Training with replay shards, on a Ray cluster on this machine."""
 
 import functools
 import os
@@ -16,14 +16,13 @@ from tests.agents.roster import AGENTS, SMALL
 from tests.distributed.environments import ReportingCounter, counter, read_reports
 from tests.environments import Counter, Identity
 from tfdpg import distributed
-from tfdpg.replay.buffer import NONE
 from tfdpg.training.callbacks import Checkpoint
 
 SHORT = {"epochs": 2, "steps_per_epoch": 60, "actors": 2, "chunk": 10, "verbose": 0, "replay_shards": 2}
 
 
 def transitions(agent):
-    return int((agent.replay.successor[: agent.replay.size] != NONE).sum())
+    return len(agent.replay)
 
 
 @pytest.mark.parametrize("replay", ["prioritized", "uniform"])
@@ -31,12 +30,12 @@ def transitions(agent):
 def test_rows_come_and_go(local_ray, replay, tmp_path):
     agent = AGENTS["DDPG"](Counter(), replay=replay, normalize_observations=True)
     agent.fit(counter(), epochs=1, steps_per_epoch=50, verbose=0)
-    before = set(np.unique(agent.replay.rows[:50, 2]))
+    before = set(np.unique(agent.replay.transitions()["action"]))
     history = distributed.fit(agent, counter, **SHORT, callbacks=[Checkpoint(tmp_path)]).history
     assert history["return"] == [15, 15] and np.isfinite(history["loss"]).all() and history["env_steps"][-1] >= 170
     stored = transitions(agent)
     assert agent.env_steps - 1 <= stored <= agent.env_steps
-    assert before <= set(np.unique(agent.replay.rows[: agent.replay.size, 2]))
+    assert before <= set(np.unique(agent.replay.transitions()["action"]))
     assert agent.observation_statistics.count <= agent.replay.added and agent.observation_statistics.mean[
         1
     ] == pytest.approx(2.5, abs=0.3)
@@ -54,7 +53,7 @@ def test_rows_come_and_go(local_ray, replay, tmp_path):
 
 
 @pytest.mark.slow
-def test_shards_know_the_range_of_returns_and_the_seed_s_weights(local_ray):
+def test_shards_return_the_range_of_returns(local_ray):
     agent = tfdpg.D4PG(Counter(), **SMALL)
     history = distributed.fit(agent, counter, **SHORT).history
     assert agent.minibatch_builder.sampler._beta == 1 and not agent.minibatch_builder.sampler._normalize_weights
@@ -74,7 +73,7 @@ def test_it_learns(local_ray):
 
 
 class Killer(keras.callbacks.Callback):
-    """Kills the process of shard 1 once it holds something and there is a checkpoint; stops once it is back."""
+    """Kills the process of shard 1 when it has rows and there is a checkpoint; stops training when it is back."""
 
     def __init__(self):
         super().__init__()
@@ -82,7 +81,7 @@ class Killer(keras.callbacks.Callback):
         self.alive = 0
 
     def on_epoch_end(self, epoch, logs=None):
-        shard = self.model.learner.remote_replay._shards[1]
+        shard = self.model.learner.remote_replay.shards[1]
         if self.killed is None and epoch >= 2 and shard.rows > 100:
             self.killed = shard.process_id
             ray.kill(shard.actor, no_restart=False)  # ends the process at once
@@ -92,11 +91,12 @@ class Killer(keras.callbacks.Callback):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Replay shard 1 did not send its rows")  # on a busy machine it restarts slowly
 @pytest.mark.parametrize("with_checkpoint", [True, False])
 def test_a_killed_shard_comes_back(local_ray, tmp_path, with_checkpoint):
     agent = AGENTS["DDPG"](Counter(), replay_size=200_000)
     callbacks = [Checkpoint(tmp_path / "checkpoints"), Killer()] if with_checkpoint else [Killer()]
-    expected = r"Replay shard 1 died with \d\d+ rows; \d\d+ are back" if with_checkpoint else "; 0 are back"
+    expected = r"Replay shard 1 died with \d\d+ rows; \d\d+ were restored" if with_checkpoint else "; 0 were restored"
     options = SHORT | {"epochs": 10**6, "steps_per_epoch": 200}
     with pytest.warns(UserWarning, match=expected):
         history = distributed.fit(
@@ -109,7 +109,7 @@ def test_a_killed_shard_comes_back(local_ray, tmp_path, with_checkpoint):
 
 
 class StopsShard(keras.callbacks.Callback):
-    """Stops the process of shard 1, which then answers nobody, for two epochs that end with checkpoints; then kills it.
+    """Suspends the process of shard 1 for two epochs, each of which ends with a checkpoint; then kills it.
 
     Training ends once the shard has come back.
     """
@@ -125,7 +125,7 @@ class StopsShard(keras.callbacks.Callback):
         self.before = self.model.updates
 
     def on_epoch_end(self, epoch, logs=None):
-        shard = self.model.learner.remote_replay._shards[1]
+        shard = self.model.learner.remote_replay.shards[1]
         if self.pid is None:
             if epoch and shard.rows > 100:
                 self.pid = ray.get(shard.actor.__ray_call__.remote(lambda _: os.getpid()))
@@ -150,8 +150,8 @@ def test_a_shard_that_does_not_answer_blocks_nobody_and_loses_nothing_that_was_s
     with pytest.warns(UserWarning) as caught:
         distributed.fit(agent, functools.partial(ReportingCounter, tmp_path), **options)
     warned = [str(warning.message) for warning in caught]
-    assert sum("Replay shard 1 could not be asked for its rows; the checkpoint has those of" in w for w in warned) == 2
-    (back,) = [re.search(r"Replay shard 1 died with \d+ rows; (\d+) are back", w) for w in warned if " died " in w]
+    assert sum("Replay shard 1 did not send its rows; the checkpoint has those of" in w for w in warned) == 2
+    (back,) = [re.search(r"Replay shard 1 died with \d+ rows; (\d+) were restored", w) for w in warned if " died " in w]
     assert int(back[1]) > 100
     assert len(stops.seconds) == 2 and max(stops.seconds) < 10 and min(stops.updates) > 20
     (saved,) = (tmp_path / "checkpoints").iterdir()
@@ -165,22 +165,22 @@ def test_checkpoints_that_lack_a_shard_hold_its_earlier_rows(local_ray, tmp_path
     class StopsShardProcess(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             if epoch == 1:
-                shard = agent.learner.remote_replay._shards[1]
+                shard = agent.learner.remote_replay.shards[1]
                 self.pid = ray.get(shard.actor.__ray_call__.remote(lambda _: os.getpid()))
                 self.rows = np.load(max((tmp_path).iterdir(), key=lambda path: int(path.name)) / "replay-1.npz")["rows"]
                 os.kill(self.pid, signal.SIGSTOP)
 
     stops = StopsShardProcess()
     options = SHORT | {"epochs": 3, "steps_per_epoch": 100, "callbacks": [Checkpoint(tmp_path, keep=1), stops]}
-    with pytest.warns(UserWarning, match="Replay shard 1 could not be asked for its rows|rows came back from a"):
+    with pytest.warns(UserWarning, match="Replay shard 1 did not send its rows|rows were restored from a"):
         distributed.fit(agent, counter, **options)
     os.kill(stops.pid, signal.SIGKILL)
     (saved,) = tmp_path.iterdir()
     np.testing.assert_array_equal(np.load(saved / "replay-1.npz")["rows"], stops.rows)
     assert int(saved.name) == agent.env_steps and len(stops.rows) > 50
     for resumed in (agent, tfdpg.load_agent(saved)):
-        newest = resumed.replay.rows[: resumed.replay.size]
-        np.testing.assert_array_equal(newest[-len(stops.rows) :, :2], stops.rows[:, :2])
+        (observations,) = resumed.replay.observation(np.arange(resumed.replay.size))
+        np.testing.assert_array_equal(observations[-len(stops.rows) :], stops.rows[:, :2])
 
 
 @pytest.mark.slow
@@ -188,7 +188,7 @@ def test_a_checkpoint_holds_the_transitions_that_are_counted(local_ray, tmp_path
     agent = AGENTS["DDPG"](Counter())
 
     def wait_for_uncounted(epoch, logs):
-        time.sleep(0.5)  # workers store what they were ordered to, and nobody counts it
+        time.sleep(0.5)  # workers store steps that are not counted yet
 
     callbacks = [keras.callbacks.LambdaCallback(on_epoch_end=wait_for_uncounted), Checkpoint(tmp_path, keep=None)]
     distributed.fit(agent, counter, **SHORT, callbacks=callbacks)
@@ -197,18 +197,17 @@ def test_a_checkpoint_holds_the_transitions_that_are_counted(local_ray, tmp_path
     for each in saved:
         loaded = tfdpg.load_agent(each)
         assert transitions(loaded) == loaded.env_steps == int(each.name)
-        rows = np.flatnonzero(loaded.replay.successor[: loaded.replay.size] != NONE)
-        followers = loaded.replay.successor[rows]
-        np.testing.assert_array_equal(loaded.replay.rows[followers, 1], loaded.replay.rows[rows, 1] + 1)
+        stored = loaded.replay.transitions()
+        np.testing.assert_array_equal(stored["next_observation"][:, 1], stored["observation"][:, 1] + 1)
 
 
 @pytest.mark.slow
-def test_what_shards_cannot_serve(local_ray):
+def test_options_that_replay_shards_do_not_support(local_ray):
     for name, value in (("reward_shaper", abs), ("recorders", ["somewhere"]), ("epochs_per_round", 1)):
         with pytest.raises(ValueError, match=f"`replay_shards` must be 0 with `{name}`"):
             distributed.fit(tfdpg.TD3(Counter(), **SMALL | {name: value}), counter, **SHORT)
     with pytest.raises(ValueError, match="`replay_size` must be at least two rows for each of 2 shards"):
         distributed.fit(AGENTS["DDPG"](Counter(), replay_size=3), counter, **SHORT)
     agent = AGENTS["DDPG"](Counter())
-    with pytest.raises(ValueError, match="The environment's reward is not finite at 10 steps of lane"):
+    with pytest.raises(ValueError, match="The environment's reward is not finite at 10 steps of"):
         distributed.fit(agent, lambda: Counter(bad="reward", bad_at=23), **SHORT)

@@ -1,4 +1,4 @@
-"""A worker in this process: what it collects, order by order."""
+"""A worker in this process: the chunks that it collects for each request."""
 
 import numpy as np
 import pytest
@@ -7,10 +7,9 @@ from tests.environments import Counter, Identity
 from tests.recurrent_policies import counting_policy
 from tfdpg import Spec
 from tfdpg.acting import BehaviourPolicy
-from tfdpg.distributed.chunks import RolloutRequest
-from tfdpg.distributed.worker import Worker
+from tfdpg.distributed.worker import RolloutRequest, Worker
 from tfdpg.exploration import noisy_actions
-from tfdpg.training.env_runner import TRAINING, reset_seed
+from tfdpg.training.environment.env_runner import TRAINING, reset_seed
 
 ENV = Counter(length=3)
 SPEC = Spec.of(ENV)
@@ -31,10 +30,10 @@ class Constant:
 
 def worker(make_env=lambda: Counter(length=3), spec=SPEC, policy=None, scale=0.0, env_index=2, max_ep_len=None):
     behaviour = BehaviourPolicy(spec, policy or Constant(), noisy_actions(spec, "gaussian", scale, 0.15, None))
-    return Worker(env_index, spec, make_env, behaviour, 7, max_ep_len)
+    return Worker(env_index, make_env, behaviour, 7, max_ep_len)
 
 
-def test_rows_are_packed_as_the_ring_takes_them():
+def test_rows_are_in_the_form_of_the_replay_buffer():
     one = worker()
     chunk = one.rollout(0.5, 0, RolloutRequest(4, 0, 1.0, 0))
     assert chunk.rows.observation[0].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], [1, 0], [1, 1]]
@@ -43,13 +42,14 @@ def test_rows_are_packed_as_the_ring_takes_them():
     assert chunk.rows.terminated.tolist() == [False, False, False, True, False, False]
     np.testing.assert_array_equal(chunk.rows.action[1:4], 0.5)
     assert chunk.summary.ended.tolist() == [False, False, True, False]
-    assert chunk.summary[1:2] + chunk.summary[4:] == (0, [6.0], [3], 2)
+    assert (chunk.summary.chunk_index, chunk.summary.episodes) == (0, 2)
+    assert [(episode.episode_return, episode.length) for episode in chunk.summary.finished] == [(6.0, 3)]
     following = one.rollout(0.5, 0, RolloutRequest(2, 0, 1.0, 0))
     assert following.rows.observation[0].tolist() == [[1, 2], [1, 3]] and not following.rows.is_first.any()
     assert following.summary[:2] == (chunk.summary.process_id, 1)
 
 
-def test_each_episode_has_its_own_seed_and_a_new_worker_goes_on_with_them():
+def test_each_episode_has_its_own_seed_and_a_new_worker_continues_the_sequence():
     environments = []
 
     def make_env():
@@ -63,7 +63,7 @@ def test_each_episode_has_its_own_seed_and_a_new_worker_goes_on_with_them():
     assert second.summary.episodes == 4 and second.summary.process_id != first.summary.process_id
 
 
-def test_weights_that_it_has_are_not_looked_at_again():
+def test_weights_are_loaded_once_for_each_version():
     policy = Constant()
     one = worker(policy=policy)
     versions = [
@@ -83,7 +83,7 @@ def test_noise_and_random_actions():
     np.testing.assert_array_equal(quiet, 1)
 
 
-def test_max_ep_len_cuts():
+def test_max_ep_len_truncates():
     chunk = worker(max_ep_len=2).rollout(0.0, 0, RolloutRequest(4, 0, 1.0, 0))
     assert chunk.rows.is_first.tolist() == [True, False, False] * 2 and not chunk.rows.terminated.any()
     assert chunk.summary.ended.tolist() == [False, True] * 2
@@ -96,9 +96,9 @@ def test_an_environment_with_other_spaces_is_refused():
         worker(lambda: None).rollout(0.0, 0, RolloutRequest(1, 0, 1.0, 0))
 
 
-def test_a_memory_goes_through_orders_and_ends_with_episodes():
+def test_recurrent_state_persists_between_requests_and_is_reset_after_episodes():
     behaviour = counting_policy(SPEC)
-    one = Worker(0, SPEC, lambda: Counter(length=4), behaviour, 7, None)
+    one = Worker(0, lambda: Counter(length=4), behaviour, 7, None)
     chunks = [one.rollout(None, version, RolloutRequest(3, 2 - 2 * version, 1.0, 0)) for version in range(2)]
     rows = [chunk.rows.action[~chunk.rows.is_first] for chunk in chunks]
     np.testing.assert_allclose(np.concatenate(rows)[:, 1], [0, 1, 2, 3, 0, 1])  # the state before each step

@@ -21,8 +21,8 @@ from tests.docs.substitutions import FLAGS, NOT_RUN, prepare
 from tfdpg import cli
 from tfdpg.agents import AGENTS
 from tfdpg.checking.command import check as check_environment
-from tfdpg.cli.flags import resume_flags, training_flags
 from tfdpg.cli.parsing import flags_of
+from tfdpg.cli.run_options import resume_flags, training_flags
 from tfdpg.serve.command import labels, serve
 
 PROGRAMS = ("tfdpg", "ray", "python", "python3", "pip", "sphinx-build", "docker")

@@ -1,4 +1,4 @@
-"""The formats, and what runs them."""
+"""The export formats, and clients that run exports in each of them."""
 
 import json
 import subprocess
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.docs.pages import PAGES
+from tfdpg.export import verify as verification
 from tfdpg.export.convert import FORMATS
 
 RUNTIMES = {
@@ -39,14 +40,14 @@ CLIENT = """
         found[name] = {{key: values.tolist() for key, values in outputs.items()}}
     print(json.dumps(found))
 """
-"""What somebody writes who has the files alone."""
+"""A client program that has only the exported files."""
 formats = pytest.mark.parametrize("format", FORMATS)
 whole_formats = pytest.mark.parametrize("format", RUNTIMES)
-"""Those that have the critics, too."""
+"""The formats that always contain the critics."""
 
 
 def quickly(*quick):
-    """Parametrizes a test with formats: those that have the critics, and what is quick; the others are slow."""
+    """Parametrize a test with the formats that contain the critics and those in `quick`; all but `quick` are slow."""
     names = sorted({*RUNTIMES, *quick})
     params = [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
     return pytest.mark.parametrize("format", params)
@@ -57,8 +58,14 @@ def schema():
 
 
 def client(format, directory, inputs, scratch):
-    """What a process without TensorFlow computes with the files."""
+    """Return what a process without TensorFlow computes with the exported files."""
     np.savez(scratch / "inputs.npz", **inputs)
     code = textwrap.dedent(CLIENT).format(runtime=textwrap.dedent(RUNTIMES[format]))
     command = [sys.executable, "-c", code, str(directory), str(scratch / "inputs.npz")]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def verify(directory, references, cases, in_half_precision=False):
+    """Load a SavedModel as TensorFlow Serving does, and compare its signatures with the expected outputs."""
+    with verification.in_session(directory, trusted=True) as run:
+        verification.verify(run, references, cases, in_half_precision)

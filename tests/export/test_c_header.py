@@ -1,4 +1,4 @@
-"""`policy.h`, compiled by the system's compiler, beside the policy in NumPy."""
+"""`policy.h`, compiled with the system's compiler and compared with the policy in NumPy."""
 
 import json
 import re
@@ -7,6 +7,7 @@ import subprocess
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from gymnasium import spaces
 
 import tfdpg
@@ -87,7 +88,7 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no 
 
 
 def run(directory, actor, observations, compiler=("cc", "-std=c99")):
-    """The actions of the compiled header for an episode of flat observations."""
+    """Return the actions of the compiled header for an episode of flat observations."""
     words = {"start": "", "state": ""}
     if actor.recurrent_spec is not None:
         words = {"start": "policy_state state; policy_start(&state);", "state": ", &state"}
@@ -108,7 +109,7 @@ def test_c_acts_as_numpy_does(tmp_path, kind):
         normalizer.mean.assign([0.3, -0.2, 1.0])
         normalizer.variance.assign([2.0, 0.5, 4.0])
     space = agent.spec.observation_space
-    actor = agent.actor.numpy_policy()
+    actor = agent.evaluation_actor.numpy_policy()
     space.seed(0)
     observations = [space.sample() for _ in range(6)]
     recurrent_spec = agent.recurrent_spec and agent.recurrent_spec._replace(stored=False)
@@ -129,13 +130,13 @@ def test_activations(tmp_path, activation):
     np.testing.assert_allclose(found, agent.predict(observations), rtol=1e-5, atol=1e-5)
 
 
-def test_every_activation_has_its_c():
+def test_every_activation_is_available_in_c():
     assert set(ACTIVATE) == set(ACTIVATIONS)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
-def test_it_is_cpp_too(tmp_path):
+def test_the_header_compiles_as_cpp(tmp_path):
     actor = KINDS["lstm"]().actor.numpy_policy()
     observations = np.random.default_rng(0).normal(size=(3, 3))
     in_c = run(tmp_path, actor, observations)
@@ -151,12 +152,12 @@ static inline int model_pi(const float *x, float *a) {
 
 
 @pytest.mark.parametrize("change", ["weight", "inputs"])
-def test_what_was_changed_is_noticed(plain, monkeypatch, tmp_path, change):
+def test_a_changed_header_is_refused(plain, monkeypatch, tmp_path, change):
     def changed(*given):
         actor = given[0]
         text, weights = c_header(*given)
         if change == "weight":
-            weight = actor.layers[-1].kernel[1, 0]
+            weight = next(node for node in actor.nodes[::-1] if node.weights).parts(actor.weights)[0][1, 0]
             assert text.count(f"{weight:.9g}f") == 1
             return text.replace(f"{weight:.9g}f", f"{weight + 0.1:.9g}f"), weights
         text = text.replace("model_pi(", "model_unswapped(").removesuffix("#endif\n") + SWAPPED + "#endif\n"
@@ -207,7 +208,7 @@ int main(void) {
 
 
 def answers(directory, compiler, weights, observations):
-    """What the program above writes: for each observation the actions and the value, and the return codes."""
+    """Run the program above: return the actions and the value for each observation, and check the return codes."""
     (directory / "main.c").write_text(TWO)
     command = [*compiler, *STRICT, "main.c", str(weights), "-o", "main", "-lm"]
     subprocess.run(command, cwd=directory, check=True)
@@ -216,7 +217,7 @@ def answers(directory, compiler, weights, observations):
     finite = np.isfinite(observations).all(axis=1)
     assert np.isnan(rows["numbers"][~finite]).all() and np.isfinite(rows["numbers"][finite]).all()
     np.testing.assert_array_equal(rows["codes"][:, :2], np.repeat(~finite[:, None], 2, axis=1))
-    np.testing.assert_array_equal(rows["codes"][:, 2], ~finite)  # the state is as it was
+    np.testing.assert_array_equal(rows["codes"][:, 2], ~finite)  # the state is unchanged
     return rows["numbers"]
 
 
@@ -232,11 +233,7 @@ def nonfinite_observations():
 def test_two_headers_in_one_program(nonfinite_observations, tmp_path):
     for name, kind, prefix in (("one", "lstm", "car"), ("two", "plain", "plain")):
         agent = KINDS[kind]()
-        critics = (
-            {"q1": numpy_critic(agent.spec, agent.actor.numpy_policy(), agent.networks["q1"])}
-            if kind == "plain"
-            else {}
-        )
+        critics = {"q1": numpy_critic(agent.spec, agent.networks["q1"])} if kind == "plain" else {}
         (tmp_path / name).mkdir()
         weights_file = "policy.c" if name == "two" else None
         header, weights = c_header(agent.actor.numpy_policy(), "a policy", critics, prefix, weights_file)
@@ -313,9 +310,9 @@ def test_critics(tmp_path, kind):
     assert {name for name in ("q1", "q2") if f"static inline float model_{name}(const float *x" in text} == critics
 
 
-def test_a_changed_critic_is_noticed(plain, monkeypatch, tmp_path):
+def test_a_changed_critic_is_refused(plain, monkeypatch, tmp_path):
     def changed(actor, title, critics, *options):
-        critics["q2"].layers[-1].bias[0] += 0.1
+        critics["q2"].weights[-1] += 0.1  # the bias of the last layer
         return c_header(actor, title, critics, *options)
 
     monkeypatch.setattr("tfdpg.export.c.c_header", changed)
@@ -323,14 +320,20 @@ def test_a_changed_critic_is_noticed(plain, monkeypatch, tmp_path):
         convert(plain, tmp_path / "model", "c")
 
 
-def test_a_policy_that_is_no_stock_one_has_no_header(tmp_path):
+def test_a_custom_policy_has_no_header(tmp_path):
     agent = tfdpg.DDPG("Pendulum-v1", **SMALL | {"activation": "gelu"})
-    with pytest.raises(ExportError, match=r"cannot be had in C: it is no stock network in float32"):
+    with pytest.raises(ExportError, match="cannot be exported to C, because it is not"):
         agent.export(tmp_path / "model", format="c")
     assert not (tmp_path / "model").exists()
 
 
+def test_the_conversion_does_not_load_the_saved_model_in_python(plain, monkeypatch, tmp_path):
+    monkeypatch.setattr(tf.saved_model, "load", None)  # calling it fails
+    assert (KINDS["plain"]().export(tmp_path / "agent", format="c") / "policy.h").exists()
+    assert (convert(plain, tmp_path / "model", "c") / "policy.h").exists()
+
+
 def test_without_a_compiler_there_is_no_header(plain, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ExportError, match="there is none of cc, gcc, clang"):
+    with pytest.raises(ExportError, match="Expected one of cc, gcc, clang"):
         convert(plain, tmp_path / "model", "c")

@@ -1,4 +1,4 @@
-"""Exports, run by loaders that know nothing of tfdpg or Keras."""
+"""Exports, run by loaders that use neither tfdpg nor Keras."""
 
 import importlib.metadata
 import json
@@ -17,6 +17,7 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 import tfdpg
 from tests.agents.roster import AGENTS, EAGER, SMALL, brief
+from tests.export.runtimes import verify
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import export, networks
 from tfdpg.export import verify as verification
@@ -59,7 +60,7 @@ TOOL = """
 
 @pytest.fixture(scope="module")
 def td3():
-    """One that has learnt, for tests that only look at it."""
+    """A trained agent, for tests that do not change it."""
     env = gym.make("Pendulum-v1", g=9.0)
     agent = AGENTS["TD3"](env, **EAGER)
     agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
@@ -84,7 +85,7 @@ def exported(td3, tmp_path_factory):
 
 
 def moved(agent):
-    """The agent, with weights of no start."""
+    """Return the agent with weights that are not the initial ones."""
     rng = np.random.default_rng(0)
     agent.set_weights([weight + rng.normal(0, 0.1, weight.shape) for weight in agent.get_weights()])
     return agent
@@ -111,7 +112,7 @@ def test_a_fresh_process_without_tfdpg_computes_what_the_agents_do(td3, exported
 
 
 def assert_computes(agent, found, observations, actions):
-    """That what another process computed is what the agent does."""
+    """Check that another process computed the same as the agent."""
     further = set(agent.signatures) - {"pi", "q1", "q2"}
     named = {name for name in found if name.split("/")[0] not in further}
     assert named == {"pi/pi", "serving_default/pi", "q1/q1", "q2/q2"}
@@ -215,7 +216,7 @@ def test_metadata_names_everything(exported):
 
 
 def test_an_export_that_does_not_verify_leaves_nothing_behind(tmp_path, monkeypatch):
-    """A network whose output is random cannot be exported; neither can one that the loader would not get right."""
+    """A network with random outputs cannot be exported."""
 
     @keras.saving.register_keras_serializable("tfdpg-test")
     class Random(keras.layers.Layer):
@@ -235,7 +236,7 @@ def test_an_export_that_does_not_verify_leaves_nothing_behind(tmp_path, monkeypa
 
 
 def test_verification_sees_the_export_trap(tmp_path):
-    """A tracked Keras model loads in Python and fails where it is served (keras#20095)."""
+    """A tracked Keras model loads in Python and fails when it is served (keras#20095)."""
     pi = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     module = tf.Module()
     module.net = pi
@@ -244,7 +245,7 @@ def test_verification_sees_the_export_trap(tmp_path):
     observations = {"x": np.ones((7, 3), np.float32)}
     assert tf.saved_model.load(str(tmp_path)).signatures["pi"](x=tf.ones((1, 3)))["pi"].shape == (1, 1)
     with pytest.raises(Exception, match="(?i)could not find variable|does not load|uninitialized"):
-        verification.verify(tmp_path, {"pi": lambda inputs: {"pi": pi(inputs["x"]).numpy()}}, {"pi": [observations]})
+        verify(tmp_path, {"pi": lambda inputs: {"pi": pi(inputs["x"]).numpy()}}, {"pi": [observations]})
 
 
 def test_verification_compares_every_signature(td3, exported):
@@ -259,10 +260,10 @@ def test_verification_compares_every_signature(td3, exported):
         return lambda inputs: {name: network([inputs["x"], inputs["a"]]).numpy() + offset}
 
     right = {name: reference(name) for name in ("pi", "q1", "q2")}
-    verification.verify(exported, right, cases)
+    verify(exported, right, cases)
     for name in right:
         with pytest.raises(export.ExportError, match=repr(name)):
-            verification.verify(exported, {**right, name: reference(name, 0.01)}, cases)
+            verify(exported, {**right, name: reference(name, 0.01)}, cases)
 
 
 def test_warm_up_requests_fit_the_signatures(exported):

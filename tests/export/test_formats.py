@@ -1,4 +1,4 @@
-"""Exports in other formats than SavedModel, run by their own runtimes."""
+"""Exports to LiteRT, ONNX and C, run by their own runtimes."""
 
 import copy
 import functools
@@ -20,14 +20,14 @@ from tests.agents.roster import EAGER, SMALL, brief, fit_briefly
 from tests.export.runtimes import client, formats, quickly, schema, whole_formats
 from tfdpg import cli, export
 from tfdpg.export.convert import FORMATS
-from tfdpg.export.fidelity import differences
 from tfdpg.export.source import Source
+from tfdpg.export.verify import differences
 
 pytestmark = brief
 
 
 class TwoStepObservation(gym.ObservationWrapper):
-    """A pendulum's numbers, and those of one step before, which are elsewhere."""
+    """A pendulum's observation, and that of the step before in another range."""
 
     def __init__(self):
         super().__init__(gym.make("Pendulum-v1", max_episode_steps=20))
@@ -52,13 +52,13 @@ def agent():
 
 @pytest.fixture(scope="module")
 def exported(agent, tmp_path_factory):
-    """The directory of each format, for tests that only read it."""
+    """The exported directory of each format, for tests that do not change it."""
     return functools.cache(lambda format: agent.export(tmp_path_factory.mktemp(format) / "model", format=format))
 
 
 @pytest.fixture(scope="module")
 def bare(agent, tmp_path_factory):
-    """The agent's export, but for the normaliser's statistics."""
+    """An export of the agent without the normaliser's statistics."""
     other = copy.deepcopy(agent)
     for normalizer in other.normalizers:
         normalizer.mean.assign(0 * normalizer.mean)
@@ -73,7 +73,7 @@ def version(agent, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def source(version):
-    return Source.open(version)
+    return Source(version)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_a_process_without_tensorflow_computes_what_the_agent_does(agent, export
 
 
 @whole_formats
-def test_its_description_is_as_the_schema_says(agent, exported, format):
+def test_the_description_is_valid_by_the_schema(agent, exported, format):
     description = json.loads((exported(format) / "tfdpg.json").read_text())
     jsonschema.validate(description, json.loads(schema()))
     assert set(description["files"]) == {one["file"] for one in description["signatures"].values()}
@@ -122,7 +122,7 @@ def test_its_description_is_as_the_schema_says(agent, exported, format):
 
 
 @quickly("onnx")
-def test_a_mutated_weight_is_noticed(agent, source, format, files):
+def test_a_changed_weight_is_refused(agent, source, format, files):
     directory, written = files
     assert compared(agent, source, format, directory, written)
     (kernel,) = (each.numpy() for each in agent.networks["pi"].trainable_variables if each.shape == (16, 16))
@@ -137,7 +137,7 @@ def test_a_mutated_weight_is_noticed(agent, source, format, files):
 
 
 @quickly("onnx")
-def test_swapped_inputs_are_noticed(agent, source, format, files):
+def test_swapped_inputs_are_refused(agent, source, format, files):
     directory, written = files
     other = {b"former": b"latter", b"latter": b"former"}
     for file in set(written.values()):
@@ -163,11 +163,11 @@ def test_a_missing_normaliser_is_noticed_and_nothing_is_left(agent, bare, format
 
 
 @formats
-def test_it_is_nothing_that_tfdpg_loads(exported, format, capsys):
-    with pytest.raises(FileNotFoundError, match="it is one in another format, for another runtime"):
+def test_tfdpg_does_not_load_other_formats(exported, format, capsys):
+    with pytest.raises(FileNotFoundError, match="it is an exported model in another format"):
         tfdpg.load(exported(format))
     assert cli.main(["inspect", str(exported(format))]) == 1
-    assert "it is one in another format, for another runtime" in capsys.readouterr().err
+    assert "it is an exported model in another format" in capsys.readouterr().err
 
 
 @quickly()
@@ -178,8 +178,8 @@ def test_a_saved_model_is_converted_without_its_agent(agent, version, format, tm
     np.testing.assert_allclose(found["pi"]["pi"], agent.predict(observations), rtol=1e-4, atol=1e-5)
 
 
-def test_what_cannot_be_written_is_refused_and_loses_nothing(agent, version, tmp_path, monkeypatch):
-    held = {version.parent: r"which holds the versions \[1\] of a SavedModel", tmp_path: "which holds precious"}
+def test_invalid_targets_and_options_are_refused_and_nothing_is_lost(agent, version, tmp_path, monkeypatch):
+    held = {version.parent: r"which contains the versions \[1\] of a SavedModel", tmp_path: "which contains precious"}
     (tmp_path / "precious").write_text("text")
     for directory, message in held.items():
         for write in (agent.export, lambda *args, **options: export.convert(version, *args, **options)):
@@ -206,7 +206,7 @@ def test_what_cannot_be_written_is_refused_and_loses_nothing(agent, version, tmp
 
 @pytest.fixture(scope="module")
 def wide():
-    """One whose layers are large enough to be quantized, and whose actions are not at their bounds."""
+    """An agent whose layers are large enough to be quantized, and whose actions are not at their bounds."""
     agent = tfdpg.DDPG(gym.make("Pendulum-v1"), **SMALL | {"hidden_units": (64, 64)})
     fit_briefly(agent, gym.make("Pendulum-v1"), epochs=1, steps_per_epoch=12)
     return agent
@@ -235,7 +235,7 @@ def test_int8_is_measured_in_units_of_the_action_scale(wide, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_one_at_its_bounds_does_not_survive_int8(tmp_path):
+def test_a_policy_at_its_bounds_is_not_quantized(tmp_path):
     version = Path(__file__).parents[2] / "exported_models/td3-halfcheetah/1"
     with pytest.raises(export.ExportError, match="int8: the error of an action, .* at most max_error=0.05"):
         export.convert(version, tmp_path / "model", "litert", "int8")

@@ -1,4 +1,4 @@
-"""Other formats of other agents than the plain one, and the table of all."""
+"""Exports of further kinds of agents to other formats, and the table of differences in the documentation."""
 
 import json
 import re
@@ -35,8 +35,8 @@ def test_int8_of_others(kind, tmp_path):
 
 @pytest.mark.slow
 @whole_formats
-def test_an_episode_with_a_memory(format, tmp_path):
-    """Stepped by the files, it is what the agent does; ONNX gives the state under other names."""
+def test_an_episode_of_a_recurrent_policy(format, tmp_path):
+    """The exported files compute the steps of the agent; ONNX returns the recurrent state under other names."""
     options = {"recurrent": "lstm", "remembers": ("observation", "action", "reward"), "recurrent_units": 4}
     agent = tfdpg.TD3("Pendulum-v1", **SMALL | options)
     directory = agent.export(tmp_path / "model", format=format)
@@ -50,7 +50,7 @@ def test_an_episode_with_a_memory(format, tmp_path):
     saved = agent.export(tmp_path / "saved")
     rng = np.random.default_rng(0)
     policy = tfdpg.load(saved)
-    with FORMATS[format].run(Source.open(saved), directory) as run:
+    with FORMATS[format].run(Source(saved), directory) as run:
         given = run("initial_state", {"batch": np.array(2, np.int32)})
         for _ in range(4):
             observation = rng.normal(size=(2, 3)).astype(np.float32)
@@ -74,8 +74,8 @@ def test_images_and_counts(format, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_operation_that_a_format_has_not(tmp_path):
-    """In a critic, which is left out, and in the policy, without which there is no export."""
+def test_an_operation_that_a_format_does_not_have(tmp_path):
+    """A critic with such an operation is left out, and a policy with one is not exported."""
     import keras
 
     spec = tfdpg.Spec.of(gym.make("Pendulum-v1"))
@@ -94,7 +94,7 @@ def test_an_operation_that_a_format_has_not(tmp_path):
                 )
             else:
                 with pytest.raises(
-                    export.ExportError, match=f"The policy cannot be had as format='{format}': {library} has no"
+                    export.ExportError, match=f"The policy cannot be exported as format='{format}': {library} has no"
                 ):
                     agent.export(tmp_path / "none", format=format)
                 assert not (tmp_path / "none").exists()
@@ -104,7 +104,7 @@ def test_an_operation_that_a_format_has_not(tmp_path):
 @formats
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_half_precision(format, policy, tmp_path):
-    """LiteRT has none, and ONNX Runtime one of the two on a CPU."""
+    """LiteRT has no half precision, and ONNX Runtime has one of the two types on a CPU."""
     import keras
 
     before = keras.config.dtype_policy()
@@ -122,7 +122,7 @@ def test_half_precision(format, policy, tmp_path):
         )
         np.testing.assert_allclose(found["pi"]["pi"], agent.predict(np.ones((2, 3))), atol=2e-2)
     else:
-        with pytest.raises(export.ExportError, match="The policy cannot be had "):
+        with pytest.raises(export.ExportError, match="The policy cannot be exported "):
             agent.export(tmp_path / "model", format=format)
         assert list(tmp_path.iterdir()) == []
 
@@ -134,8 +134,8 @@ def test_the_table_has_every_agent():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", table("docs/formats.md", "agent"), ids=lambda row: row[0])
-def test_the_table_is_what_there_is(row):
-    """Differences are rounding, and change with the machine; what is left out, and why, does not."""
+def test_the_table_is_up_to_date(row):
+    """Differences are rounding errors and depend on the machine; the signatures that are left out do not."""
     name, *written = row
     for text, found in zip(written, module("examples/formats.py").row(name).values(), strict=True):
         assert found.partition(";")[2] == text.partition(";")[2]

@@ -1,4 +1,4 @@
-"""Which versions a server finds: whole ones, those that are kept, and those with labels."""
+"""The versions that a server finds: they are complete, and removal keeps those with labels."""
 
 import os
 import threading
@@ -15,14 +15,14 @@ FILES = {path.relative_to(SHIPPED) for path in SHIPPED.rglob("*") if path.is_fil
 
 
 def make_versions(directory, count):
-    """A model directory with so many versions."""
+    """Create a model directory with `count` versions."""
     for _ in range(count):
         export.copy(SHIPPED, directory)
     return directory
 
 
 def incomplete_versions(directory):
-    """The versions of a model directory that are there and have not all of their files."""
+    """Yield the versions of a model directory that lack some of their files."""
     for path in directory.iterdir():
         if path.name.isdigit():
             held = {(Path(folder) / name).relative_to(path) for folder, _, names in os.walk(path) for name in names}
@@ -30,7 +30,7 @@ def incomplete_versions(directory):
                 yield path.name, held
 
 
-def test_who_polls_never_sees_half_a_model(tmp_path):
+def test_a_server_that_polls_never_finds_an_incomplete_model(tmp_path):
     over = threading.Event()
     seen = []
     polls = 0
@@ -52,10 +52,10 @@ def test_who_polls_never_sees_half_a_model(tmp_path):
     assert not seen and polls > 50
     assert export.versions(tmp_path) == [12] and [path.name for path in tmp_path.iterdir()] == ["12"]
     (tmp_path / "12/saved_model.pb").unlink()
-    assert [name for name, _ in incomplete_versions(tmp_path)] == ["12"]  # and it is seen where it is
+    assert [name for name, _ in incomplete_versions(tmp_path)] == ["12"]  # the check above can fail
 
 
-def test_labels_are_a_config_of_the_server(tmp_path):
+def test_labels_are_written_as_a_config_of_the_server(tmp_path):
     directory = make_versions(tmp_path / "robot", 3)
     path = export.write_labels(directory, {"stable": 1, "canary": 3})
     config = text_format.Parse(path.read_text(), model_server_config_pb2.ModelServerConfig())
@@ -70,7 +70,7 @@ def test_labels_are_a_config_of_the_server(tmp_path):
     }
 
 
-def test_labels_that_others_wrote_are_read(tmp_path):
+def test_configs_of_other_programs_are_read(tmp_path):
     written = model_server_config_pb2.ModelServerConfig()
     written.model_config_list.config.add().version_labels.update({"stable": 42, "canary": 43})
     for text in (text_format.MessageToString(written), text_format.MessageToString(written, as_one_line=True)):
@@ -80,7 +80,7 @@ def test_labels_that_others_wrote_are_read(tmp_path):
     assert export.read_labels(tmp_path) == {"stable": 4} and export.read_labels(tmp_path / "none") == {}
 
 
-def test_what_has_a_label_is_kept(tmp_path):
+def test_versions_with_labels_are_kept(tmp_path):
     export.write_labels(make_versions(tmp_path, 4), {"stable": 1})
     export.keep_newest(tmp_path, 2)
     assert export.versions(tmp_path) == [1, 3, 4]
@@ -98,14 +98,14 @@ def test_what_has_a_label_is_kept(tmp_path):
         ({'a" b': 1}, "`labels` must be of letters, digits"),
     ],
 )
-def test_labels_that_cannot_be(tmp_path, labels, message):
+def test_invalid_labels_are_refused(tmp_path, labels, message):
     make_versions(tmp_path, 1)
     with pytest.raises(ValueError, match=message):
         export.write_labels(tmp_path, labels)
     assert not (tmp_path / "models.config").exists()
 
 
-def test_labels_need_a_sound_version(tmp_path):
+def test_labels_need_an_undamaged_version(tmp_path):
     with pytest.raises(FileNotFoundError, match="No exported model"):
         export.write_labels(tmp_path, {"stable": 1})
     (make_versions(tmp_path, 1) / "1/saved_model.pb").write_bytes(b"")

@@ -67,7 +67,7 @@ def test_the_policy_runs_where_no_signature_is_named(converted, name, kind):
 @pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated:UserWarning")
 @pytest.mark.parametrize("kind", ["LiteRT", "TensorFlow"])
 @pytest.mark.parametrize("name", ["d4pg-scalar-pendulum", pytest.param("acer-pendulum", marks=pytest.mark.slow)])
-def test_each_output_is_a_tensor_of_its_own(converted, name, kind):
+def test_each_output_has_its_own_tensor(converted, name, kind):
     """Although `q1` and `q2` of an agent with one critic are equal, and so are the outputs of `z` of a scalar one."""
     runtime = interpreter(kind, converted(name))
     policy = tfdpg.load(MODELS / name)
@@ -115,7 +115,7 @@ def test_a_fixed_batch_runs_in_the_compiled_model(converted):
 
 @pytest.mark.parametrize("name", ["d4pg-scalar-pendulum", pytest.param("td3-lstm-pendulum", marks=pytest.mark.slow)])
 def test_a_fixed_batch_fixes_all_shapes(converted, name):
-    """Of `z` it fixes the number of levels, too; `initial_state` gives the rows that the file has."""
+    """The number of levels of `z` is fixed too; `initial_state` returns the file's number of rows."""
     file = converted(name, 7)
     runtime = interpreter("LiteRT", file)
     runtime.allocate_tensors()
@@ -149,7 +149,7 @@ def test_a_fixed_batch_is_for_litert(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["d4pg-mixture-pendulum", "td3-lstm-pendulum"])
 def test_int8_is_measured_on_a_thousand_observations(name, tmp_path):
-    """On the seven of the warm-up requests both seem to be near enough."""
+    """On the seven observations of the warm-up requests, the error of both would be small enough."""
     said = "is 0.0[0-9]+ on average and 0.0[0-9]+ at most, measured on 1000 observations: 1000 that the policy met in "
     with pytest.raises(export.ExportError, match=f"{said}Pendulum-v1; it must be at most max_error=0.05"):
         export.convert(MODELS / name / "1", tmp_path / "model", "litert", "int8")
@@ -158,7 +158,7 @@ def test_int8_is_measured_on_a_thousand_observations(name, tmp_path):
 
 @pytest.mark.parametrize("environment", [None, {"id": "os:getcwd", "kwargs": {}}, {"id": "CartPole-v1", "kwargs": {}}])
 def test_observations_where_the_environment_cannot_be_used(environment):
-    """It is not known, would import a module, or is another one."""
+    """The environment is not known, would import a module, or has other spaces."""
     policy = tfdpg.load(MODELS / "td3-halfcheetah")
     rng = np.random.default_rng(0)
     requests = {"x": rng.normal(30, 2, (7, 17)).astype(np.float32)}
@@ -175,7 +175,7 @@ def test_observations_where_the_environment_cannot_be_used(environment):
     assert measured.origin.startswith(start + why)
 
 
-def test_observations_of_a_replay_buffer_that_is_small():
+def test_observations_of_a_small_replay_buffer():
     agent = tfdpg.TD3("Pendulum-v1", **SMALL)
     measured = export.measured_observations(agent.spec, agent.replay, 0)
     assert measured.origin == "1000 drawn from the observation space"

@@ -1,4 +1,4 @@
-"""The signature that gives an action and what the critics say of it."""
+"""The signature `pi_and_q`, which returns an action and its values."""
 
 import functools
 
@@ -10,8 +10,8 @@ from gymnasium import spaces
 
 import tfdpg
 from tests.agents.roster import ACER, AGENTS, SMALL, brief
+from tests.export.runtimes import verify
 from tfdpg import export
-from tfdpg.export import verify as verification
 
 pytestmark = brief
 
@@ -21,7 +21,7 @@ QUICK = ("TD3",)
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """An agent with weights of no start and its export, by its name, for tests that only look at them."""
+    """An agent with other than its initial weights, and its export, by name, for tests that do not change them."""
 
     @functools.cache
     def of(name):
@@ -36,7 +36,7 @@ def exported(tmp_path_factory):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in AGENTS]
 )
-def test_it_is_pi_and_then_q1_and_q2(name, exported):
+def test_it_equals_pi_q1_and_q2(name, exported):
     agent, directory = exported(name)
     policy = tfdpg.load(directory)
     action, q1, q2 = policy.pi_and_q(X)
@@ -68,7 +68,7 @@ def test_verification_compares_it(exported):
             return outputs | {wrong: outputs[wrong] + np.float32(offset)}
 
         def compare(changed=changed):
-            verification.verify(directory, {"pi": changed, "pi_and_q": changed}, {"pi_and_q": [{"x": X}]})
+            verify(directory, {"pi": changed, "pi_and_q": changed}, {"pi_and_q": [{"x": X}]})
 
         if not offset:
             compare()
@@ -77,8 +77,8 @@ def test_verification_compares_it(exported):
             compare()
 
 
-def test_in_half_precision_another_of_two_like_actions_has_another_value(tmp_path):
-    """Rows in which the same action was chosen are compared all the same."""
+def test_half_precision_may_swap_two_actions_of_almost_equal_value(tmp_path):
+    """Rows in which both chose the same action are still compared."""
     module = tf.Module()
     x = [tf.TensorSpec([None], tf.float32, "x")]
     module.pi = tf.function(lambda x: {"pi": tf.cast(x > 0, tf.int64), "q1": x}, input_signature=x)
@@ -87,7 +87,7 @@ def test_in_half_precision_another_of_two_like_actions_has_another_value(tmp_pat
     def compare(q1):
         expected = {"pi": np.array([0, 1, 1]), "q1": np.array(q1, np.float32)}
         cases = {"pi": [{"x": np.array([-0.001, -0.001, 5], np.float32)}]}
-        verification.verify(tmp_path / "model", {"pi": lambda _: expected}, cases, in_half_precision=True)
+        verify(tmp_path / "model", {"pi": lambda _: expected}, cases, in_half_precision=True)
 
     compare([-0.001, 7, 5])
     with pytest.raises(export.ExportError, match="'pi' differs from the agent by up to 1"):

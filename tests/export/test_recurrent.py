@@ -1,4 +1,4 @@
-"""Exports of policies with a memory: pure functions, of which the caller carries the state."""
+"""Exports of recurrent policies: pure functions, whose caller keeps the recurrent state."""
 
 import functools
 import json
@@ -44,7 +44,7 @@ kinds = pytest.mark.parametrize(
 
 
 class Lopsided(gym.ActionWrapper):
-    """Pendulum with torques from -1 to 3 in place of -2 to 2, so that an episode begins with an action of 1."""
+    """Pendulum with torques from -1 to 3 instead of -2 to 2, so that the initial previous action is 1."""
 
     def __init__(self, **options):
         super().__init__(gym.make("Pendulum-v1", **options))
@@ -56,7 +56,7 @@ class Lopsided(gym.ActionWrapper):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """An agent that has learnt and its export by its kind, for tests that only look at them."""
+    """A trained agent of each kind and its export, for tests that do not change them."""
 
     @functools.cache
     def of(kind):
@@ -68,7 +68,7 @@ def exported(tmp_path_factory):
 
 
 def in_session(directory):
-    """What runs a signature in the loader of TensorFlow Serving, and the names that each takes and gives."""
+    """Load a model as TensorFlow Serving does; return a function that runs a signature, and its tensors' names."""
     session = tf.compat.v1.Session(graph=tf.Graph())
     with session.graph.as_default():
         signatures = tf.compat.v1.saved_model.load(session, ["serve"], str(directory)).signature_def
@@ -82,7 +82,7 @@ def in_session(directory):
 
 
 def episodes(policy, rewards):
-    """What a policy does in X, a step at a time."""
+    """Return the actions of a policy for the observations X, one step at a time."""
     actions = []
     for t in range(TIME):
         actions.append(policy(X[:, t]))
@@ -92,7 +92,7 @@ def episodes(policy, rewards):
 
 
 @kinds
-def test_a_client_carries_the_state(kind, exported):
+def test_a_client_keeps_the_state(kind, exported):
     agent, directory = exported(kind)
     run, names = in_session(directory)
     states = set(STATES[kind])
@@ -114,15 +114,15 @@ def test_a_client_carries_the_state(kind, exported):
         given = {name: outputs[name] for name in states}
         given |= {"a_before": outputs["pi"]} if before["a_before"] else {}
         given |= {"r_before": R[:, t]} if before["r_before"] else {}
-    expected = episodes(agent.policy(), before["r_before"])  # in NumPy, but for cells of one's own
+    expected = episodes(agent.policy(), before["r_before"])  # in NumPy, except for custom cells
     np.testing.assert_allclose(np.stack(actions, axis=1), expected, rtol=1e-4, atol=1e-5)
     assert np.ptp(expected) > 1e-3
     np.testing.assert_allclose(episodes(tfdpg.load(directory), before["r_before"]), expected, rtol=1e-4, atol=1e-5)
 
 
 @kinds
-def test_critics_judge_episodes(kind, exported):
-    """Like a walk through each, in which what came before is put together by hand."""
+def test_critics_evaluate_episodes(kind, exported):
+    """The values equal those of single steps, with the previous action and reward assembled by hand."""
     agent, directory = exported(kind)
     run, names = in_session(directory)
     rewards = {"r": R} if kind == "lstm" else {}
@@ -170,8 +170,8 @@ def test_the_distribution_of_the_return_is_one_for_each_step(exported):
 
 
 @pytest.mark.parametrize("wrong", ["start", *(pytest.param(w, marks=pytest.mark.slow) for w in ("state", "feedback"))])
-def test_what_steps_wrongly_is_not_exported(wrong, tmp_path):
-    """Each signature does what it says, and yet they do not go together."""
+def test_signatures_that_do_not_fit_together_are_not_exported(wrong, tmp_path):
+    """Each signature equals its reference, but stepping through an episode gives other actions."""
     agent = tfdpg.DDPG(Lopsided(), recurrent="lstm", **SMALL)
     pi = agent.signatures["pi"]
     begin = agent.signatures["initial_state"]
@@ -187,7 +187,7 @@ def test_what_steps_wrongly_is_not_exported(wrong, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_states_that_are_verified_are_not_those_of_an_episode_s_start(exported):
+def test_verification_uses_states_other_than_the_initial_one(exported):
     agent, _ = exported("lstm")
     given = agent.signatures["pi"].examples({"x": X[:, 0]})
     assert given["h"].all() and given["c"].all() and given["r_before"].any()
@@ -199,8 +199,8 @@ def test_the_states_that_are_verified_are_not_those_of_an_episode_s_start(export
     }
 
 
-def test_a_step_has_no_value_by_itself(exported):
-    with pytest.raises(ValueError, match="no signature `pi_and_q`, since its critics judge sequences: see `q1`"):
+def test_a_single_step_has_no_value(exported):
+    with pytest.raises(ValueError, match="no signature `pi_and_q`, which needs"):
         tfdpg.load(exported("lstm")[1]).pi_and_q(X[0, 0])
 
 
@@ -226,7 +226,7 @@ def test_warm_up_requests_and_metadata(exported):
 
 
 @kinds
-def test_an_evaluation_carries_the_state(kind, exported):
+def test_an_evaluation_keeps_the_state(kind, exported):
     agent, directory = exported(kind)
     envs = gym.vector.SyncVectorEnv([lambda n=n: Lopsided(max_episode_steps=n) for n in (20, 30)])
     policy = tfdpg.load(directory)
@@ -235,11 +235,11 @@ def test_an_evaluation_carries_the_state(kind, exported):
     )
     np.testing.assert_allclose(found["returns"], expected["returns"], rtol=1e-3)
     again = [tfdpg.evaluate(policy, Lopsided(max_episode_steps=20), 2)["return"] for _ in range(2)]
-    assert again[0] == again[1]  # it begins anew
+    assert again[0] == again[1]  # the state is reset
 
 
 @pytest.mark.slow
-def test_each_sub_environment_begins_anew_by_itself(exported):
+def test_each_sub_environment_is_reset_separately(exported):
     policy = tfdpg.load(exported("gru")[1])
     first = policy(X[:, 0])
     second = policy(X[:, 0])
@@ -255,17 +255,17 @@ def test_each_sub_environment_begins_anew_by_itself(exported):
     assert which_are_reset(lambda: policy.reset([1])) == [False, True, False]
     assert which_are_reset(lambda: policy.end(np.array([True, False, True]))) == [True, False, True]
     assert which_are_reset(policy.reset) == [True, True, True]
-    np.testing.assert_allclose(policy(X[1, 0]), first[1], rtol=1e-5)  # another number of lanes
+    np.testing.assert_allclose(policy(X[1, 0]), first[1], rtol=1e-5)  # another batch size
     np.testing.assert_allclose(policy(X[1:2, 0])[0], second[1], rtol=1e-5)
     np.testing.assert_allclose(pickle.loads(pickle.dumps(policy))(X[1, 0]), first[1], rtol=1e-5)
     with pytest.raises(
-        ValueError, match=r"`env_indices` must be numbers below 1, or a mask of so many. Received: env_indices=\[3\]"
+        ValueError, match=r"`env_indices` must be indices below 1, or a mask of that length. .*env_indices=\[3\]"
     ):
         policy.reset([3])
 
 
 @pytest.mark.slow
-def test_what_was_done_counts_and_not_what_was_said(exported):
+def test_the_executed_action_is_the_previous_action(exported):
     policy = tfdpg.load(exported("gru")[1])
 
     def second(action_before, ended=()):
@@ -281,37 +281,37 @@ def test_what_was_done_counts_and_not_what_was_said(exported):
     executed = second(np.full((NUM_ENVS, 1), 2.5))
     assert (np.abs(executed - own) > 1e-6).all()
     np.testing.assert_array_equal(second(np.full((NUM_ENVS, 1), 9.0)), second(np.full((NUM_ENVS, 1), 3.0)))  # clipped
-    mixed = second(np.full((NUM_ENVS, 1), 2.5), ended=[1])  # the action that ended an episode is none of the next one
+    mixed = second(np.full((NUM_ENVS, 1), 2.5), ended=[1])  # row 1 begins an episode
     np.testing.assert_array_equal(mixed[[0, 2]], executed[[0, 2]])
     policy.reset()
     np.testing.assert_allclose(mixed[1], policy(X[:, 1], np.full((NUM_ENVS, 1), 2.5))[1], rtol=1e-5)
     with pytest.raises(ValueError, match=r"`action_before` must be numbers of shape \(3, 1\)"):
         policy(X[:, 0], np.zeros((2, 1)))
-    with pytest.raises(ValueError, match="`action_before` is for policies that remember actions"):
+    with pytest.raises(ValueError, match="`action_before` must be None"):
         tfdpg.load(exported("stacked")[1])(X[:, 0], A[:, 0])
 
 
 @pytest.mark.slow
-def test_rewards_are_asked_for_where_they_count(exported):
+def test_rewards_are_required_by_policies_that_receive_them(exported):
     lstm, gru = (tfdpg.load(exported(kind)[1]) for kind in ("lstm", "gru"))
-    with pytest.raises(ValueError, match=r"`reward` must be numbers of shape \(3, 6\), those of the steps. Received: "):
+    with pytest.raises(ValueError, match=r"`reward` must be numbers of shape \(3, 6\), one "):
         lstm.q1(X, A)
-    with pytest.raises(ValueError, match="`reward` is for policies that remember rewards"):
+    with pytest.raises(ValueError, match="`reward` is for policies that receive"):
         gru.q1(X, A, R)
     lstm(X[:, 0])
     with pytest.raises(ValueError, match=r"`reward` must be of shape \(3,\), as the last observations"):
         lstm.received(R)
-    with pytest.raises(ValueError, match=r"`x` of a sequence must have shape \(time, 3\), or \(batch, time, 3\)"):
+    with pytest.raises(ValueError, match=r"`x` of an observation must have shape \(time, 3\), or \(batch, time, 3\)"):
         gru.q1(X[0, 0], A[0, 0])
     with pytest.raises(ValueError, match=r"`action` must be numbers of shape \(3, 6, 1\)"):
         gru.q1(X, A[:, :2])
 
 
 @kinds
-def test_predict_feeds_back_its_own_actions(kind, exported):
+def test_predict_uses_its_own_actions_as_previous_actions(kind, exported):
     agent, _ = exported(kind)
     if kind == "lstm":
-        with pytest.raises(ValueError, match=r"remembers rewards cannot predict .* Take `agent.policy\(\)`"):
+        with pytest.raises(ValueError, match=r"this recurrent policy also receives rewards"):
             agent.predict(X)
         return
     expected = episodes(agent.policy(), False)
@@ -335,7 +335,7 @@ def test_dict_observations_have_an_input_for_each_key(tmp_path):
     actions = agent.predict(episode)
     np.testing.assert_allclose([policy(row) for row in rows], actions, rtol=1e-4, atol=1e-5)
     assert actions.shape == (4, 2, 2) and policy.q1(episode, actions).shape == (4,)
-    with pytest.raises(ValueError, match=r"`mode` of a sequence must have shape \(time,\), or \(batch, time\)"):
+    with pytest.raises(ValueError, match=r"`mode` of an observation must have shape \(time,\), or \(batch, time\)"):
         agent.predict(episode | {"mode": episode["mode"][:2]})
 
 
@@ -351,14 +351,14 @@ def test_keys_that_name_inputs_are_refused(key, recurrent):
     tfdpg.DDPG(spec, **EACH)
 
 
-def test_policies_without_memory_need_not_be_told(on_pendulum):
+def test_policies_without_recurrent_layers_ignore_rewards_and_resets(on_pendulum):
     policy = tfdpg.load(on_pendulum)
     expected = policy(X[:, 0])
     policy.received(R[:, 0])
     policy.end(np.array([True, False, True]))
     policy.reset()
     np.testing.assert_array_equal(policy(X[:, 0]), expected)
-    with pytest.raises(ValueError, match="`action_before` is for policies that remember actions"):
+    with pytest.raises(ValueError, match="`action_before` must be None"):
         policy(X[:, 0], A[:, 0])
-    with pytest.raises(ValueError, match="`reward` is for policies that remember rewards"):
+    with pytest.raises(ValueError, match="`reward` is for policies that receive"):
         policy.q1(X[:, 0], A[:, 0], R[:, 0])

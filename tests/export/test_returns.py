@@ -22,7 +22,7 @@ A = np.array([[1.5], [-0.5]], np.float32)
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """An agent and its export by the kind of its critics, for tests that only look at them."""
+    """An agent of each kind of critic and its export, for tests that do not change them."""
 
     @functools.cache
     def of(kind):
@@ -34,7 +34,7 @@ def exported(tmp_path_factory):
 
 
 @kinds
-def test_the_distribution_s_mean_is_q1_and_its_tails_are_right(kind, exported):
+def test_the_mean_is_q1_and_the_risk_measures_are_consistent(kind, exported):
     policy = tfdpg.load(exported(kind)[1])
     levels = [0.05, 0.5, 1.0]
     z = policy.z(X, A, levels)
@@ -81,7 +81,7 @@ def test_a_session_takes_a_row_of_levels_for_all_or_for_each(kind, exported):
                 np.testing.assert_allclose(found, values, rtol=1e-4, atol=1e-5)
 
 
-def test_what_cannot_be_asked_for_is_named(exported, on_pendulum):
+def test_invalid_requests_are_refused(exported, on_pendulum):
     policy = tfdpg.load(exported("categorical")[1])
     with pytest.raises(ValueError, match=r"`levels` must be a finite number in \[0, 1\]. Received: levels=1.5"):
         policy.z(X, A, [1.5])
@@ -94,5 +94,5 @@ def test_what_cannot_be_asked_for_is_named(exported, on_pendulum):
 
 def test_it_is_described(exported):
     text = describe(exported("categorical")[1])
-    assert "z(x: float32[batch, 3], a: float32[batch, 1], levels: float32[batch, any]) ->" in text
-    assert "cvar: float32[batch, any]" in text and 'agent: "D4PG"' in text
+    assert "z(x: float32[batch, 3], a: float32[batch, 1], levels: float32[batch, levels]) ->" in text
+    assert "cvar: float32[batch, levels]" in text and 'agent: "D4PG"' in text

@@ -14,8 +14,8 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 import tfdpg
 from tests.agents.roster import ACER, SMALL
+from tests.export.runtimes import verify
 from tfdpg import export
-from tfdpg.export import verify as verification
 from tfdpg.export.tf_agents import with_signatures_of
 
 X = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
@@ -26,7 +26,7 @@ RECURRENT = SMALL | {"recurrent": "lstm", "recurrent_units": 4, "sequence_length
 
 
 class TimeStep(NamedTuple):
-    """As a client has it, from elsewhere."""
+    """The class of a client, which is not TF-Agents' own."""
 
     step_type: Any
     reward: Any
@@ -35,7 +35,7 @@ class TimeStep(NamedTuple):
 
 
 def in_session(directory, name="action"):
-    """What runs a signature in the loader of TensorFlow Serving, and what it takes and gives by name."""
+    """Load a model as TensorFlow Serving does; return a function that runs a signature, and its inputs and outputs."""
     session = tf.compat.v1.Session(graph=tf.Graph())
     with session.graph.as_default():
         signature = tf.compat.v1.saved_model.load(session, ["serve"], str(directory)).signature_def[name]
@@ -58,7 +58,7 @@ def time_steps(step_type, **observations):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """An agent and its export, for tests that only look at them."""
+    """An agent and its export, for tests that do not change them."""
     agent = tfdpg.DDPG(gym.make("Pendulum-v1"), **SMALL)
     return agent, agent.export(tmp_path_factory.mktemp("flat") / "model", signatures="tf-agents")
 
@@ -108,7 +108,7 @@ def test_discrete_actions(tmp_path):
 
 
 def test_the_object_of_a_policy_saver_acts(exported):
-    """What TF-Agents' `SavedModelPyTFEagerPolicy` calls."""
+    """The methods that TF-Agents' `SavedModelPyTFEagerPolicy` calls."""
     agent, directory = exported
     module: Any = tf.saved_model.load(str(directory))
     state = module.get_initial_state(batch_size=3)
@@ -128,8 +128,8 @@ def test_the_object_of_a_policy_saver_acts(exported):
     ],
     ids=["observation", "all"],
 )
-def test_a_policy_with_a_memory(remembers, carried, tmp_path):
-    """An LSTM of TF-Agents has the same names: 1/0 and 1/1 to state/0 and state/1, and 0 and 1 to begin with."""
+def test_a_recurrent_policy(remembers, carried, tmp_path):
+    """The names are those of an LSTM of TF-Agents: 1/0 and 1/1, state/0 and state/1, and 0 and 1 initially."""
     agent = tfdpg.DDPG(gym.make("Pendulum-v1"), **RECURRENT, remembers=remembers)
     directory = agent.export(tmp_path / "model", signatures="tf-agents")
     run, inputs, outputs = in_session(directory)
@@ -139,7 +139,7 @@ def test_a_policy_with_a_memory(remembers, carried, tmp_path):
     assert inputs == STEP | {"0/observation": ("float32", [None, 3])} | state and begun == parts
     assert outputs == {"action": ("float32", [None, 1])} | {f"state/{name}": tensor for name, tensor in parts.items()}
     module: Any = tf.saved_model.load(str(directory))
-    policy = agent.policy()  # of another episode
+    policy = agent.policy()  # in another episode
     held = [tf.ones((3, width)) for width in carried]
     expected = []
     stepped = []
@@ -167,13 +167,13 @@ def test_verification_compares_it(exported):
     inputs = time_steps(1, observation=X)
     right = signature.reference(agent.spec)
     references = {"pi": right, "action": right}
-    verification.verify(directory, references, {"action": [inputs]})
+    verify(directory, references, {"action": [inputs]})
     references["action"] = lambda inputs: {"action": right(inputs)["action"] + 0.01}
     with pytest.raises(export.ExportError, match="'action' differs from the agent"):
-        verification.verify(directory, references, {"action": [inputs]})
+        verify(directory, references, {"action": [inputs]})
 
 
-def test_others_are_refused_and_nothing_is_added_unasked(exported, on_pendulum, tmp_path):
+def test_other_libraries_are_refused_and_nothing_is_added_by_default(exported, on_pendulum, tmp_path):
     agent, _ = exported
     with pytest.raises(ValueError, match="`signatures` must be \"tf-agents\" or None. Received: signatures='acme'"):
         agent.export(tmp_path / "model", signatures="acme")

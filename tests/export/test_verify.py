@@ -1,16 +1,16 @@
-"""How near to the agent an export must be."""
+"""The tolerances of the verification."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdpg.export.verify import verify
+from tests.export.runtimes import verify
 from tfdpg.exported import ExportError
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A model whose signature gives what it takes."""
+    """A model whose signature returns its input."""
     module = tf.Module()
     path = tmp_path_factory.mktemp("models") / "model"
     module.pi = tf.function(lambda x: {"a": x}, input_signature=[tf.TensorSpec([None], tf.float32, "x")])
@@ -19,7 +19,7 @@ def model(tmp_path_factory):
 
 
 def checked(model, values, difference, in_half_precision=False):
-    """Verifies the model against an agent that gives `difference` more for the first of the values."""
+    """Verify the model against references that are larger by `difference` for the first value."""
     more = np.zeros(len(values), np.float32)
     more[0] = difference
     cases = {"pi": [{"x": np.array(values, np.float32)}]}

@@ -1,4 +1,4 @@
-"""Warm-up requests, written without the package of the server."""
+"""Warm-up requests, which are written without the package tensorflow-serving-api."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from tfdpg.export.warmup import prediction_log, read_warmup, write_warmup
 
 
 @pytest.mark.parametrize("rows", [0, 1, 40, 70_000])
-def test_warm_up_requests_are_those_that_the_package_of_the_server_writes(rows):
+def test_warm_up_requests_are_those_that_the_package_writes(rows):
     inputs = {"a": np.zeros(rows, np.int64), "größe": np.uint8([]), "x": np.ones((rows, 3), np.float32)}
     expected = prediction_log_pb2.PredictionLog()
     request = expected.predict_log.request

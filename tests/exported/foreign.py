@@ -1,4 +1,4 @@
-"""SavedModels as an attacker writes them: with operations of any kind, and with checksums that are valid."""
+"""SavedModels that an attacker could write: with any operations, and with valid checksums."""
 
 import json
 from pathlib import Path
@@ -49,15 +49,15 @@ class Resource(tf.saved_model.experimental.TrackableResource):
 
 
 def save(directory, module, edit=lambda model: None):
-    """Writes a module as a sealed version of an exported model.
+    """Write a module as a version of an exported model, with valid checksums.
 
     Args:
         directory: the model directory.
         module: the module, with a function `pi`.
-        edit: changes the `SavedModel` before it is sealed.
+        edit: changes the `SavedModel` before the checksums are computed.
 
     Returns:
-        The version's directory.
+        The directory of the version.
     """
     version = directory / "1"
     tf.saved_model.save(module, str(version), signatures={"pi": module.pi, "serving_default": module.pi})
@@ -70,7 +70,7 @@ def save(directory, module, edit=lambda model: None):
 
 
 def write_manifest(version):
-    """Seals a version's directory with the description of a policy for Pendulum-v1."""
+    """Write `tfdpg.json` of a policy for Pendulum-v1, with valid checksums."""
     description = json.loads((SHIPPED / METADATA).read_text())
     (version / METADATA).unlink(missing_ok=True)
     kept = {key: value for key, value in description.items() if key not in ("files", "sha256")}
@@ -78,7 +78,7 @@ def write_manifest(version):
 
 
 def saver_function(model, name):
-    """The function of the saver whose name contains a word: `save` or `restore`."""
+    """Return the function of the saver whose name contains `save` or `restore`."""
     (function,) = (
         each for each in model.meta_graphs[0].graph_def.library.function if f"_traced_{name}_" in each.signature.name
     )

@@ -1,4 +1,4 @@
-"""`policy.npz`, from which a policy is had without TensorFlow."""
+"""`policy.npz`, from which a policy is loaded without TensorFlow."""
 
 import shutil
 import subprocess
@@ -12,9 +12,11 @@ from gymnasium import spaces
 
 import tfdpg
 from tests.agents.roster import SMALL
-from tfdpg.acting import NumpyPolicy, load_numpy_policy, make_torso, save_numpy_policy
-from tfdpg.acting.outputs import GaussianOutput
+from tfdpg import networks
+from tfdpg.acting import load_numpy_policy, save_numpy_policy
 from tfdpg.exported import ExportError
+from tfdpg.networks import numpy_policy
+from tfdpg.networks.mlp import gaussian_output
 from tfdpg.spec import Spec
 
 OPTIONS = {
@@ -30,7 +32,7 @@ STEPS = 4
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """The newest version of an export of each kind of policy, made when it is asked for."""
+    """An export of each kind of policy, created on demand."""
     made = {}
 
     def export(kind):
@@ -92,7 +94,9 @@ def test_numpy_needs_no_tensorflow(exported):
 
 def test_an_actor_is_read_as_it_was_written(tmp_path):
     spec = Spec(spaces.Box(-1, 1, (3,)), spaces.Box(-2, 1, (2,)))
-    actor = NumpyPolicy(spec, make_torso("mlp", (4,), "silu", "layer"), (1e-3, 5.0), GaussianOutput(spec, 0.3))
+    layers = {"hidden_units": (4,), "activation": "silu", "norm": "layer"}
+    pi = networks.mlp_actor(spec, **layers, normalizer=networks.Normalizer(), output=gaussian_output(spec, 0.3), seed=1)
+    actor = numpy_policy(spec, pi, None)
     actor.load(np.random.default_rng(0).normal(size=3 + 3 + 16 + 8 + 20).astype(np.float32) ** 2)
     save_numpy_policy(tmp_path / "policy.npz", actor)
     packed = spec.pack(np.random.default_rng(1).normal(size=(5, 3)))
@@ -104,7 +108,7 @@ def test_an_actor_is_read_as_it_was_written(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["pi", pytest.param("q2", marks=pytest.mark.slow)])
-def test_a_changed_weight_is_no_export(monkeypatch, tmp_path, name):
+def test_a_changed_weight_is_refused(monkeypatch, tmp_path, name):
     def save_changed(path, actor, critics):
         (actor if name == "pi" else critics[name]).weights[7] += 0.1
         save_numpy_policy(path, actor, critics)
@@ -116,10 +120,10 @@ def test_a_changed_weight_is_no_export(monkeypatch, tmp_path, name):
     assert not (tmp_path / "model").exists()
 
 
-def test_what_is_no_stock_policy_has_no_numpy(tmp_path):
+def test_a_custom_policy_has_no_numpy_form(tmp_path):
     agent = tfdpg.DDPG(gym.make("Pendulum-v1"), **SMALL | {"activation": "gelu"})
     policy = tfdpg.load(agent.export(tmp_path))
-    with pytest.raises(ValueError, match=r"has no policy\.npz: its policy is no stock network"):
+    with pytest.raises(ValueError, match=r"has no policy\.npz, because its policy"):
         policy.numpy()
 
 

@@ -1,4 +1,4 @@
-"""What an exported model of unknown origin may do: compute, or be refused before TensorFlow loads it."""
+"""Exported models of unknown origin: those that could do anything but compute are refused before they are loaded."""
 
 import functools
 import pickle
@@ -23,14 +23,14 @@ from tfdpg.exported.operations import SAVER, STATEFUL, STATELESS
 
 
 def load(version):
-    """Loads a model in both ways in which tfdpg does, and calls it."""
+    """Load a model in both ways in which tfdpg does, and call it."""
     tfdpg.load(version)(X[0])
     with in_session(version) as run:
         run("pi", {"x": X})
 
 
 def check_refused(version, message, *paths):
-    """Fails unless both loaders refuse a model, with a message and before it could write one of the paths."""
+    """Check that both loaders refuse a model, with a message and before it could write one of the paths."""
     with pytest.raises(ExportError, match=f"(?s){message}.*trusted=True.*--trusted"):
         tfdpg.load(version)(X[0])
     with pytest.raises(ExportError, match=message), in_session(version):
@@ -39,7 +39,7 @@ def check_refused(version, message, *paths):
 
 
 def effects(path):
-    """Operations with effects, by their names; those that write, write to a path."""
+    """Return operations with side effects, by name; those that write, write to `path`."""
     return {
         "WriteFile": lambda: tf.io.write_file(str(path), "text"),
         "ReadFile": lambda: tf.io.read_file("/etc/hostname"),
@@ -84,10 +84,10 @@ def test_functions_that_only_a_loader_runs_are_checked(tmp_path, place):
     (tmp_path / "harm").unlink(missing_ok=True)
     check_refused(version, "it holds `WriteFile`", tmp_path / "harm")
     tfdpg.load(version, trusted=True)(X[0])
-    assert (tmp_path / "harm").read_text() == "text"  # so it was the check that prevented it
+    assert (tmp_path / "harm").read_text() == "text"  # without the check, the file is written
 
 
-def test_what_is_trusted_runs(tmp_path):
+def test_trusted_models_run(tmp_path):
     version = save(tmp_path / "model", Module(effects(tmp_path / "harm")["WriteFile"]))
     policy = tfdpg.load(version, trusted=True)
     assert pickle.loads(pickle.dumps(policy)).trusted and not (tmp_path / "harm").exists()
@@ -131,7 +131,7 @@ def constant(function, name, text):
 
 
 def write_while_restoring(path, model):
-    """A control input of what the restore function returns."""
+    """Add an operation as a control input of the restore function's result."""
     function = saver_function(model, "restore")
     node = function.node_def.add(name="harm", op="WriteFile")
     node.input.extend([constant(function, "name", str(path)), constant(function, "text", "text")])
@@ -146,7 +146,7 @@ def restore_a_constant(path, model):
 
 
 def restore_beside(path, model):
-    """The file name is the argument with something behind it."""
+    """Restore from the argument with a suffix."""
     function = saver_function(model, "restore")
     name = constant(function, "name", f"/../../{path.name}")
     join = function.node_def.add(name="join", op="StringJoin", input=[function.signature.input_arg[0].name, name])
@@ -179,7 +179,7 @@ def save_as_initialiser(path, model):
 
 
 def save_to_a_constant(path, model):
-    """The saver's placeholder becomes a constant, with which another node calls the saving function."""
+    """Call the saving function by a second node as well."""
     graph = model.meta_graphs[0]
     (node,) = (each for each in graph.graph_def.node if each.name == graph.saver_def.save_tensor_name[:-2])
     other = graph.graph_def.node.add()
@@ -188,7 +188,7 @@ def save_to_a_constant(path, model):
 
 
 def save_in_place_of_another(path, model):
-    """The optimizer of graphs replaces functions by others with the same attribute."""
+    """Give functions the attribute by which the graph optimizer replaces them by others."""
     for function in model.meta_graphs[0].graph_def.library.function:
         function.attr["api_implements"].s = b"pi"
 
@@ -268,10 +268,10 @@ def test_a_second_file_that_tensorflow_could_load_is_refused(tmp_path):
         version = save(tmp_path / name, Module())
         shutil.copy(version / "saved_model.pb", version / name)
         write_manifest(version)
-        check_refused(version, f"{name} could be loaded in place of saved_model.pb")
+        check_refused(version, f"{name} could be loaded instead of")
 
 
-def test_a_file_that_is_no_saved_model_is_an_export_error(tmp_path):
+def test_a_file_that_is_not_a_saved_model_is_an_export_error(tmp_path):
     version = save(tmp_path / "model", Module())
     (version / "saved_model.pb").write_bytes(b"\xff" * 100)
     write_manifest(version)
@@ -305,7 +305,7 @@ def test_shipped_models_are_safe(name):
 
 @keras.saving.register_keras_serializable("tests")
 class Own(keras.layers.Layer):
-    """A layer of a user's own, with operations of many kinds: tables, random numbers, loops, sorting, assertions."""
+    """A custom layer with many kinds of operations: tables, random numbers, loops, sorting, assertions."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -325,7 +325,7 @@ class Own(keras.layers.Layer):
         return self.dropout(self.scale * (x + 1e-6 * noise + found + total + sum(parts)), training=True)
 
 
-def test_operations_of_a_users_own_layer_pass(tmp_path):
+def test_operations_of_a_custom_layer_pass(tmp_path):
     module = Module()
     layer = Own()
     layer.build((None, 3))
@@ -353,7 +353,7 @@ def image_policy():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_exports_with_own_networks_pass(tmp_path):
+def test_exports_with_custom_networks_pass(tmp_path):
     agent = tfdpg.DDPG("Pendulum-v1", pi=image_policy(), **SMALL)
     version = agent.export(tmp_path / "model")
     check_safe(version)

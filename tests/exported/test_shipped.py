@@ -1,4 +1,4 @@
-"""What lies in `exported_models/`, in the session loader, beside its score card."""
+"""The models in `exported_models/`, loaded in a session and compared with their score cards."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ EPISODES = 10
 
 
 def by_session(policy, run):
-    """The policy's actions, computed in the session."""
+    """Return the policy, computed in a session."""
     recurrent_spec = policy.recurrent_spec
 
     def forward(packed):
@@ -103,5 +103,5 @@ def test_a_model_that_is_not_what_its_description_says_is_refused(tmp_path, othe
         directory, METADATA, {key: description[key] for key in description if key not in ("files", "sha256")}
     )
     policy = tfdpg.load(tmp_path / "model")
-    with pytest.raises(ExportError, match=f"{directory} cannot be loaded: `pi` must take and give .*'float32'"):
+    with pytest.raises(ExportError, match=f"{directory} cannot be loaded: the inputs and outputs of `pi` must"):
         policy(policy.spec.observation_space.sample())

@@ -16,10 +16,10 @@ from tests.agents.roster import SMALL
 from tests.fuzz.damage import picked
 from tests.fuzz.exports import version
 from tests.fuzz.saved import HELD, play
-from tfdpg import cli, runs
+from tfdpg import cli
 from tfdpg.checking.command import check
-from tfdpg.cli.flags import resume_flags, training_flags
 from tfdpg.cli.parsing import flags_of
+from tfdpg.cli.run_options import resume_flags, training_flags
 from tfdpg.cli.training import parse_training_flags
 from tfdpg.serve.command import labels, serve
 
@@ -55,7 +55,7 @@ def sandbox():
     agent = play(tfdpg.DDPG("Pendulum-v1", **SMALL), gym.make("Pendulum-v1"), 20)
     agent.save(root / "run/checkpoints/20")
     words = "--env Pendulum-v1 --hidden-units 8 --batch-size 8 --replay-size 500 --epochs 1"
-    runs._write_config(root / "run", parse_training_flags("ddpg", words.split())[1][0])
+    parse_training_flags("ddpg", words.split())[1][0].write(root / "run")
     (root / "run/progress.csv").write_text("epoch,env_steps,val_return\n0,20,1.5\n1,40,2.5\n")
     for copy in ("damaged", "broken", "runs/seed-0"):
         shutil.copytree(root / "run", root / copy)

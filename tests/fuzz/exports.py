@@ -1,8 +1,8 @@
-"""Damaged exports: an error of tfdpg's that names the path, or the policy that was exported.
+"""Damaged exports: loading raises an error of tfdpg that names the path, or returns the exported policy.
 
-A SavedModel is a program, so none with changed bytes is given to TensorFlow. Where the sums were computed again
-(`forge`), `tfdpg.json` and `policy.npz` were changed, or another model took this one's place: an error of tfdpg's, or a
-policy that acts.
+A SavedModel is a program, so TensorFlow never loads one with changed bytes. If the checksums are valid (`forge`), but
+`tfdpg.json` or `policy.npz` was changed or the SavedModel replaced by another one, loading raises an error of tfdpg or
+returns a policy that acts.
 """
 
 import functools
@@ -22,7 +22,7 @@ def version(model):
 
 
 def actions(policy):
-    """What a policy does, with TensorFlow and without."""
+    """Return the actions of a policy, with TensorFlow and without."""
     policy.spec.observation_space.seed(0)
     observation = policy.spec.observation_space.sample()
     return policy(observation), policy.numpy()(observation)
@@ -34,7 +34,7 @@ def original(model):
 
 
 def case(number, place, done):
-    """Runs a case in an empty directory; says in `done` what it does; gives its outcome."""
+    """Run a case in an empty directory, append to `done` what it does, and return its outcome."""
     rng = np.random.default_rng([2, number])
     model = MODELS[number // 10 % len(MODELS)]
     directory = shutil.copytree(version(model), place / "model" / "1")

@@ -64,16 +64,16 @@ MUTATIONS = (
     ),
     (
         "prioritized: weights are not normalised",
-        "replay/prioritized.py",
+        "replay/samplers.py",
         "weights /= weights.max(axis=1, keepdims=True)",
         "pass",
         ("replay/test_prioritized.py",),
     ),
     (
         "prioritized: weights grow with the probability",
-        "replay/prioritized.py",
-        "(self._num_transitions * probability) ** -beta",
-        "(self._num_transitions * probability) ** beta",
+        "replay/samplers.py",
+        "(len(self.buffer) * probability) ** -beta",
+        "(len(self.buffer) * probability) ** beta",
         ("replay/test_prioritized.py",),
     ),
     # ACER
@@ -179,21 +179,21 @@ MUTATIONS = (
     # scores
     (
         "scores: a bootstrap over all tasks at once",
-        "scores.py",
+        "cli/scores.py",
         "each == one for each in tasks",
         "True for each in tasks",
         SCORES,
     ),
     (
         "scores: a mean of all in place of the interquartile one",
-        "scores.py",
+        "cli/scores.py",
         "trimmed = len(values) // 4",
         "trimmed = 0",
         SCORES,
     ),
     (
         "scores: the first tenth that does not count counts",
-        "scores.py",
+        "cli/scores.py",
         "10 * x > 9 * steps",
         "10 * x >= 9 * steps",
         SCORES,

@@ -95,7 +95,7 @@ def test_a_frozen_layer_keeps_its_statistics_and_inputs_must_be_rows():
     layer.trainable = False
     np.testing.assert_array_equal(layer(X, training=True), layer(X))
     np.testing.assert_array_equal(layer.mean, MEAN)
-    with pytest.raises(ValueError, match=r"takes `\[batch, n\]`"):
+    with pytest.raises(ValueError, match=r"must be `\[batch, n\]`"):
         BatchRenormalization()(np.zeros((2, 3, 4), np.float32))
 
 

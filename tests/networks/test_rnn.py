@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 from gymnasium import spaces
 
+from tests.acting.test_acting import in_numpy
 from tfdpg import Spec
-from tfdpg.acting import NumpyPolicy, mlp
-from tfdpg.networks import Normalizer, RNNSpec, RNNStack, flat_weights
+from tfdpg.networks import Normalizer, RNNSpec, RNNStack
 from tfdpg.networks.heads import Value
 from tfdpg.networks.recurrent import recurrent_actor, recurrent_critic
 from tfdpg.networks.rnn import make_cells, part_names
@@ -223,10 +223,7 @@ def networks_of(recurrent, remembers, units=4):
     normalizer.variance.assign(rng.uniform(1, 2, 3))
     actor = None
     if all(kind for kind, _ in rnn_spec.cell_kinds):
-        actor = NumpyPolicy(
-            SPEC, mlp((5,), "relu"), (1e-3, 2.0), cells=rnn_spec.cell_kinds, recurrent_spec=rnn_spec.recurrent_spec
-        )
-        actor.load(flat_weights(pi).numpy())
+        actor = in_numpy(SPEC, pi, rnn_spec.recurrent_spec)
     return pi, critic, actor, rnn_spec.recurrent_spec
 
 

@@ -129,6 +129,34 @@ def test_samples_are_what_happened(kind, n_step, recurrent, envs):
         assert not batch["recurrent_state"][first].any() and batch["recurrent_state"][~first].any(axis=1).all()
 
 
+@pytest.mark.parametrize("kind", ["box", "image", "dict"])
+@pytest.mark.parametrize("envs", [1, 2])
+@pytest.mark.parametrize("replay_size", [200, 40])
+def test_transitions_are_single_steps_in_the_order_in_which_they_were_stored(kind, envs, replay_size):
+    made = [Seen(100 * i, kind) for i in range(envs)]
+    env = SyncVectorEnv([lambda each=each: each for each in made]) if envs > 1 else made[0]
+    agent = tfdpg.TD3(env, **NO_UPDATE | {"replay_size": replay_size}, n_step=3)
+    empty = agent.replay.transitions()
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=46)
+    stored = agent.replay.transitions()
+    assert list(stored) == list(empty) == list(agent.replay.sample(1)) and len(empty["reward"]) == 0
+    numbers = number_of(stored["observation"])
+    assert len(numbers) == len(agent.replay) and (len(numbers) == 46 or replay_size == 40)
+    for i, each in enumerate(made):  # the steps of a sub-environment follow each other, up to the newest one
+        own = numbers[numbers // 100 == i]
+        assert own.tolist() == sorted(each.steps)[-len(own) :]
+    assert envs == 1 or (np.diff(numbers // 100) != 0).mean() > 0.5  # those of two sub-environments alternate
+    steps = {number: each for each in made for number in each.steps}
+    wanted = [expected(steps[number], number, 1) for number in numbers]
+    action, reward, discount, following, terminated, truncated = (np.array(part) for part in zip(*wanted, strict=True))
+    np.testing.assert_array_equal(np.clip(stored["action"], [-1, -2], [1, 2]), action)
+    np.testing.assert_allclose(stored["reward"], reward)
+    np.testing.assert_allclose(stored["discount"], discount, rtol=1e-6)
+    np.testing.assert_array_equal(number_of(stored["next_observation"]), following)
+    np.testing.assert_array_equal(stored["terminated"], terminated)
+    np.testing.assert_array_equal(stored["truncated"], truncated)
+
+
 def test_a_full_buffer_has_the_newest_transitions_alone():
     env = Seen()
     agent = tfdpg.DDPG(env, **NO_UPDATE | {"replay_size": 23}, n_step=2)
@@ -367,7 +395,7 @@ def test_what_is_not_its_own_is_refused(tmp_path):
         agent.replay.load(tmp_path / "agent")
     with pytest.raises(FileNotFoundError, match="no saved replay buffer in .*nowhere"):
         agent.replay.load(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="The observation_space of .*replay must be the agent's, Dict.*Received: Box"):
+    with pytest.raises(ValueError, match="The observation_space of .*replay. must be the agent's, Dict.*Received: Box"):
         tfdpg.DDPG(Seen(kind="dict"), **NO_UPDATE).replay.load(tmp_path / "replay")
     with pytest.raises(ValueError, match="must hold the steps of an agent of the same kind"):
         tfdpg.DDPG(Seen(), **NO_UPDATE, recurrent="gru", recurrent_units=2).replay.load(tmp_path / "replay")

@@ -7,7 +7,7 @@ from gymnasium import spaces
 from tfdpg import Spec
 from tfdpg.replay import ReplayBuffer
 from tfdpg.replay.buffer import NONE
-from tfdpg.replay.prioritized import BLOCK, PrioritizedSampler
+from tfdpg.replay.samplers import BLOCK, PrioritizedSampler
 
 SPEC = Spec(spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-1, 1, (1,)))
 

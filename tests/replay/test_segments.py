@@ -76,7 +76,7 @@ def test_whatever_happens_between_saves_each_one_is_what_the_ring_was(
     rng = np.random.default_rng(0)
     for move in [*history, "save"]:
         if isinstance(move, int):
-            fill(buffer, move, 1 + move % num_envs, n, rng)  # some of the lanes
+            fill(buffer, move, 1 + move % num_envs, n, rng)  # some of the sub-environments
         elif move == "end":
             buffer.end(np.arange(num_envs))
         elif move == "append":
@@ -105,7 +105,7 @@ def test_only_segments_with_rows_that_are_new_or_were_left_are_written(tmp_path)
     fill(buffer, 4, length=1000)  # the newest row is the last of a segment, which is full
     assert buffer.added == 50 and save(buffer, tmp_path / "full") == ["rows-4.npz"]
     buffer.begin(np.array([1]), (np.zeros((1, 1), np.float32),))
-    assert save(buffer, tmp_path / "another lane") == ["rows-5.npz"]  # row 49 has not been left
+    assert save(buffer, tmp_path / "another env") == ["rows-5.npz"]  # row 49 has not been left
     buffer.add(env_index, np.zeros((1, 1)), np.ones(1), np.ones(1, bool), (np.zeros((1, 1), np.float32),))
     assert save(buffer, tmp_path / "left") == ["rows-4.npz", "rows-5.npz"]
     fill(buffer, 58, num_envs=1, length=1000)
@@ -116,7 +116,7 @@ def test_only_segments_with_rows_that_are_new_or_were_left_are_written(tmp_path)
     assert os.stat(tmp_path / "full ring/rows-1.npz").st_ino == os.stat(tmp_path / "first/rows-1.npz").st_ino
 
 
-def test_where_a_lane_went_on_is_written_too(tmp_path):
+def test_the_link_to_the_next_episode_is_written_too(tmp_path):
     buffer = ReplayBuffer(SPEC, 100, has_windows=True)
     env_index = np.array([0])
     fill(buffer, 9, length=9)
@@ -125,7 +125,7 @@ def test_where_a_lane_went_on_is_written_too(tmp_path):
     assert buffer.next_episode[9] == 10 and save(buffer, tmp_path / "went on") == ["rows-0.npz", "rows-1.npz"]
 
 
-def test_a_lane_that_is_gone_costs_nothing(tmp_path):
+def test_a_sub_environment_that_no_longer_acts_costs_nothing(tmp_path):
     buffer = fill(ReplayBuffer(SPEC, 200), 10, num_envs=3, length=1000)
     fill(buffer, 50, num_envs=1, length=1000)  # the others have their newest row among the first 33
     save(buffer, tmp_path / "first")

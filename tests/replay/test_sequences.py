@@ -76,7 +76,7 @@ def soiled_ring(size):
 
 
 def play_with_saves(steps, size, saves):
-    """Takes the steps of a history, and goes on with a ring that was restored from segments after some of them."""
+    """Store the steps of a history, and replace the buffer after some of them by one restored from its segments."""
     buffer = soiled_ring(size)
     reference = Reference(size)
     for first, stop in itertools.pairwise([0, *sorted(saves), len(steps)]):
@@ -184,7 +184,7 @@ def test_a_way_back_takes_4_bytes_a_row():
 @pytest.mark.parametrize(
     "action, reward, stored", [(True, False, True), (False, True, True), (False, False, False), (True, True, False)]
 )
-def test_only_what_is_recalled_is_there(action, reward, stored):
+def test_only_the_selected_recurrent_inputs_are_packed(action, reward, stored):
     recurrent_spec = RecurrentSpec(SPEC, action, reward, (("h", 2),), stored)
     buffer = buffer_of(50, states=recurrent_spec.stored_width)
     play(buffer, Reference(50), [({0}, 0)] * 3, lambda observation: step_of(observation)[: buffer.step_width])

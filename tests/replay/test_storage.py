@@ -1,4 +1,4 @@
-"""The ring against a slow obvious reference: any sequence of episodes, any n, any number of lanes."""
+"""The replay buffer against a slow obvious reference: any episodes, any n, any number of sub-environments."""
 
 import gc
 
@@ -19,7 +19,7 @@ GAMMA = 0.9
 
 
 class Reference:
-    """Every lane's episodes as plain lists; the newest `size` observations are the ones held."""
+    """The episodes of each sub-environment as plain lists; the newest `size` observations are the ones held."""
 
     def __init__(self, size):
         self.size = size
@@ -76,7 +76,7 @@ def is_open(buffer, env_indices):
 
 
 def play(buffer, reference, steps, step_of=lambda observation: [0.0]):
-    """Takes the steps of a history: lanes at unequal speed; some episodes end, terminated or truncated."""
+    """Store the steps of a history: sub-environments at unequal speed; some episodes end, terminated or truncated."""
     value = iter(np.arange(1 + 3 * reference.added, 10_000, dtype=np.float32))  # others than before, where it goes on
     ends = np.random.default_rng(len(steps))
     for moving, code in steps:
@@ -93,7 +93,7 @@ def play(buffer, reference, steps, step_of=lambda observation: [0.0]):
         taken = np.array([step_of(reference.open[env_index]["observations"][-1]) for env_index in moving], np.float32)
         buffer.add(moving, taken, rewards, terminated, (observations[:, None],))
         for i, env_index in enumerate(moving):
-            if overwritten[i]:  # so slow a lane that its last observation is gone: the step is lost
+            if overwritten[i]:  # a slow sub-environment whose last observation was overwritten: the step is lost
                 number = reference.added
                 reference.begin(env_index, observations[i])
                 assert reference.open[env_index]["numbers"] == [number]
@@ -206,8 +206,8 @@ def test_an_observation_that_is_not_the_head_does_not_continue_its_episode():
     assert buffer.continues(env_indices, second).tolist() == [False, True]
 
 
-def test_a_ring_takes_two_rows_for_each_lane():
-    with pytest.raises(ValueError, match="two rows for each of the 3 lanes"):
+def test_the_buffer_must_have_two_rows_for_each_sub_environment():
+    with pytest.raises(ValueError, match="two rows for each of the 3 sub-env"):
         ReplayBuffer(SPEC, 5).begin(np.arange(3), (np.zeros((3, 1), np.float32),))
 
 
@@ -223,20 +223,20 @@ def test_state_round_trip_moves_to_a_new_ring():
 
 @pytest.mark.parametrize("name", ["heads", "newest", "opened"])
 @pytest.mark.parametrize("change", [lambda a: a + 1e3, lambda a: a + 1000, lambda a: a[None], lambda a: a[:1]])
-def test_lanes_are_at_rows_that_there_are(name, change):
+def test_positions_must_be_existing_rows(name, change):
     buffer = fill(ReplayBuffer(SPEC, 32), 101, num_envs=2)
     state = buffer.state()
-    with pytest.raises(ValueError, match="lanes at rows that there are not"):
+    with pytest.raises(ValueError, match="at rows that do not exist"):
         ReplayBuffer(SPEC, 32).restore(state | {name: change(state[name])}, [as_one_segment(buffer)])
 
 
 @pytest.mark.parametrize("name", ["successor_after", "onward_after"])
 @pytest.mark.parametrize("after", [-1, 32, 31, 64])
-def test_no_way_through_stored_rows_goes_back(name, after):
+def test_stored_links_must_lead_to_newer_rows(name, after):
     buffer = fill(ReplayBuffer(SPEC, 32, has_windows=True), 100, num_envs=2)
     segment = as_one_segment(buffer)
     segment[name][10] = after
-    with pytest.raises(ValueError, match="rows that lead to older ones, or to none"):
+    with pytest.raises(ValueError, match="links to older rows"):
         ReplayBuffer(SPEC, 32, has_windows=True).restore(buffer.state(), [segment])
 
 
@@ -244,7 +244,7 @@ def test_a_ring_larger_than_memory_is_refused_with_the_figure():
     buffer = ReplayBuffer(SPEC, 2**31 - 1)
     wide = Spec(spaces.Box(0, 255, (256, 256, 64), np.uint8), spaces.Box(-1, 1, (1,)))
     huge = ReplayBuffer(wide, 10_000_000)
-    with pytest.raises(ValueError, match=r"`replay_size`.*takes 4194\d+\.\d+ GB"):
+    with pytest.raises(ValueError, match=r"`replay_size`.*needs 4194\d+\.\d+ GB"):
         huge.allocate()
     assert buffer.nbytes == (2**31 - 1) * (4 * 3 + 1 + 4)
 
@@ -268,7 +268,7 @@ def test_a_ring_in_files_holds_the_same_and_leaves_nothing(tmp_path):
 
 def test_a_ring_larger_than_the_disk_is_refused_with_the_figure(tmp_path):
     wide = Spec(spaces.Box(0, 255, (256, 256, 64), np.uint8), spaces.Box(-1, 1, (1,)))
-    with pytest.raises(ValueError, match=r"`replay_size` must fit in what the disk .* takes 4194\d+\.\d+ GB"):
+    with pytest.raises(ValueError, match=r"`replay_size` must fit in the free space .* needs 4194\d+\.\d+ GB"):
         ReplayBuffer(wide, 10_000_000, tmp_path).allocate()
 
 

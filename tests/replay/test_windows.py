@@ -1,4 +1,4 @@
-"""Windows against a slow obvious reference: lanes as plain lists of what they saw and did."""
+"""Windows against a slow obvious reference: the steps of each sub-environment as a plain list."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def column(*values):
 
 
 class SteppedEnvs:
-    """Steps lanes of a ring in lockstep, and keeps for each a list of [number, step or None, terminated]."""
+    """Steps sub-environments in lockstep, and keeps for each a list of [number, step or None, terminated]."""
 
     def __init__(self, buffer, num_envs):
         self.buffer = buffer
@@ -40,7 +40,7 @@ class SteppedEnvs:
         self.number += 1
 
     def run(self, ends):
-        """`ends` has for each step and lane "", "terminated" or "truncated"."""
+        """`ends` has for each step and sub-environment "", "terminated" or "truncated"."""
         opened = [True] * len(self.seen)
         for row in ends:
             begin = np.flatnonzero(opened)
@@ -60,7 +60,7 @@ class SteppedEnvs:
             self.buffer.end(np.flatnonzero(opened))
 
     def window(self, env_index, place, steps):
-        """The row numbers of a window that begins with the lane's row at `place`."""
+        """The row numbers of a window that begins with the row at `place`."""
         rows = []
         seen = self.seen[env_index]
         while len(rows) < steps + 1 and place < len(seen):
@@ -133,7 +133,7 @@ def test_a_round_begins_with_the_newest_windows_and_goes_on_with_any():
     sampler = WindowSampler(envs.buffer, 0, 2, steps=4, newest=True, ratio=3.0, start=20)
     envs.run([["", "", ""]] * 4)
     assert sampler.updates_due(0) == 0
-    assert sampler.updates_due(12) == 2  # three lanes, two windows in a minibatch; too few rows for more
+    assert sampler.updates_due(12) == 2  # three sub-environments, two windows in a minibatch; too few rows for more
     rows, weights = sampler.sample(0, 1)
     rows = np.concatenate([rows, sampler.sample(1, 1)[0]])
     assert weights is None and rows.shape == (2, 2, 5)

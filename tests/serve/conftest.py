@@ -1,4 +1,4 @@
-"""A server in a thread, with real sockets, on models that agents of the tests exported."""
+"""A server in a thread, with real sockets and models that the tests export."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ LIMITS = Limits(request_bytes=1 << 20)
 
 
 class Client:
-    """Speaks to a server, without tfdpg."""
+    """A client that does not use tfdpg."""
 
     def __init__(self, name, ports, reported):
         self.name = name
@@ -36,7 +36,7 @@ class Client:
         self.predict = prediction_service_pb2_grpc.PredictionServiceStub(self.channel).Predict
 
     def post(self, content, where="", method="POST", headers=None):
-        """The status and the JSON of an answer; `content` is an object or already the bytes of a body."""
+        """Return the status and the JSON of the response; `content` is an object, or the bytes of a body."""
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
         return self._answer(urllib.request.Request(f"{self.url}{where}:predict", body, headers or {}, method=method))
 
@@ -54,7 +54,7 @@ class Client:
 
 @contextlib.contextmanager
 def serving(directory, limits=LIMITS):
-    """Serves a model directory; gives a client."""
+    """Serve a model directory, and yield a client."""
     model_store = ModelStore(directory)
     reported = []
     started = threading.Event()

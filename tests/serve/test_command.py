@@ -46,7 +46,7 @@ def test_labels_are_written_and_shown(tmp_path, capsys):
     assert "No exported model in" in capsys.readouterr().err
 
 
-def test_what_cannot_be_served_is_refused(tmp_path, capsys):
+def test_invalid_arguments_are_refused(tmp_path, capsys):
     for words, message in (
         ([str(tmp_path)], f"No exported model in {tmp_path}"),
         ([str(SHIPPED / "1")], "is a version's directory; serve the model's"),
@@ -72,7 +72,7 @@ def test_a_port_that_is_taken_is_refused(capsys):
             assert re.search("address already in use|the address is in use", error) and error.count("\n") == 1
 
 
-def test_without_its_extra_it_says_what_to_install(monkeypatch, capsys):
+def test_without_aiohttp_the_error_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     assert cli.main(["serve", str(SHIPPED)]) == 1
     assert "`tfdpg serve` needs aiohttp: pip install 'tfdpg[serve]'" in capsys.readouterr().err
@@ -80,7 +80,7 @@ def test_without_its_extra_it_says_what_to_install(monkeypatch, capsys):
 
 @contextlib.contextmanager
 def process(*flags, preexec_fn=None):
-    """A server in a process of its own; gives the process, the REST port, the path of the model and the gRPC port."""
+    """A server in its own process; yields the process, REST port, path of the model, gRPC port and printed lines."""
     command = [sys.executable, "-m", "tfdpg", "serve", str(SHIPPED), "--port", "0", "--grpc-port", "0", *flags]
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
@@ -121,7 +121,7 @@ def test_a_signal_ends_it_once_requests_are_answered(number):
 
 
 def request_by_rest(port, path, answered):
-    """Asks on one connection until the server closes it."""
+    """Send requests on one connection until the server closes it."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     while True:
         connection.request("POST", f"{path}:predict", BODY)
@@ -133,7 +133,7 @@ def request_by_rest(port, path, answered):
 
 
 def request_by_grpc(port, name, answered):
-    """Asks on one channel until nothing listens any more."""
+    """Send requests on one channel until the server no longer listens."""
     message = predict_pb2.PredictRequest()
     message.model_spec.name = name
     message.inputs["x"].CopyFrom(tf.make_tensor_proto(np.zeros((1, 17), np.float32)))
@@ -159,7 +159,7 @@ def test_no_request_fails_when_it_ends_under_load():
             time.sleep(0.05)
         server.send_signal(signal.SIGTERM)
         for each in pending:
-            each.result(60)  # raises what a client met
+            each.result(60)  # raises the error of a client
         assert server.wait(60) == 0
 
 

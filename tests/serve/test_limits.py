@@ -1,4 +1,4 @@
-"""No client can stop the server: rows, responses and connections are limited, and what stays silent is closed."""
+"""No client can stop the server: rows, responses and connections are limited, and silent connections are closed."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from tfdpg.serve.limits import Limits
 
 LSTM = SHIPPED.parent / "td3-lstm-pendulum"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""How HTTP/2 begins, with empty settings."""
+"""The first bytes of an HTTP/2 connection, with empty settings."""
 TOO_MANY_ROWS = "The request has {} rows; the server accepts at most 20 (--max-rows)"
 
 
@@ -32,7 +32,7 @@ def connect(client, sent=b"", port="rest"):
 
 
 def received(connection):
-    """What arrives until the server closes the connection."""
+    """Return the bytes that arrive until the server closes the connection."""
     parts = []
     with contextlib.suppress(ConnectionResetError):
         while part := connection.recv(1 << 16):
@@ -135,7 +135,7 @@ def test_the_number_of_connections_is_limited(models):
     with serving(models / "d4pg", Limits(connections=3)) as client, contextlib.ExitStack() as stack:
         idle = [stack.enter_context(connect(client)) for _ in range(3)]
         assert client.get()[0] == 200
-        assert received(idle[0]) == b""  # the oldest made room
+        assert received(idle[0]) == b""  # the oldest was closed for the new one
         idle[1].sendall(b"GET /v1/models/d4pg HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert received(idle[1]).startswith(b"HTTP/1.1 200 OK")
         silent = [stack.enter_context(connect(client, PREFACE, "grpc")) for _ in range(3)]

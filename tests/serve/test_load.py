@@ -1,4 +1,4 @@
-"""The load test itself, for a few seconds: versions are swapped under many clients."""
+"""The load test for a few seconds: versions are replaced while many clients send requests."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from examples.benchmarks import serving_load
 
 
 @pytest.mark.slow
-def test_no_request_is_lost_and_none_is_answered_by_half_a_model():
+def test_no_request_is_lost_and_none_mixes_two_versions():
     found = list(serving_load.results(serving_load.MODEL, batches=[8], clients=[16], seconds=6, every=1.5))
     assert [result.protocol for result in found] == ["REST", "gRPC"]
     for result in found:
@@ -16,7 +16,7 @@ def test_no_request_is_lost_and_none_is_answered_by_half_a_model():
 
 
 @pytest.mark.slow
-def test_what_is_wrong_would_be_seen(tmp_path):
+def test_the_load_test_detects_wrong_responses(tmp_path):
     models = serving_load.Models(serving_load.MODEL, tmp_path)
     x = np.random.default_rng(0).standard_normal((4, 17)).astype(np.float32)
     first, second = models.answers(x)

@@ -1,4 +1,4 @@
-"""Both protocols answer what the exported model computes, in TensorFlow Serving's forms, and refuse the rest."""
+"""Both protocols respond with the outputs of the exported model, and refuse invalid requests."""
 
 import gzip
 import http.client
@@ -29,7 +29,7 @@ LEVELS = np.array([0.05, 0.5], np.float32)
 
 
 def request(client, signature="", version=None, label="", **inputs):
-    """A PredictRequest."""
+    """Return a `PredictRequest`."""
     message = predict_pb2.PredictRequest()
     message.model_spec.name = client.name
     message.model_spec.signature_name = signature
@@ -51,7 +51,7 @@ def policy(models):
     return tfdpg.load(models / "d4pg")
 
 
-def test_rows_and_columns_are_answered_as_they_were_asked(d4pg, policy):
+def test_responses_have_the_form_of_the_request(d4pg, policy):
     rows = [{"x": x, "a": a} for x, a in zip(X.tolist(), A.tolist(), strict=True)]
     for given in (X.tolist(), [{"x": x} for x in X.tolist()]):
         status, answer = d4pg.post({"instances": given})
@@ -201,7 +201,7 @@ REFUSED = {
     b'{"inputs": [[1.0, {"b64": ""}, 1]]}': "Type: Object is not of expected type: float32",
     b'{"inputs": [[1e39, 0, 1]]}': "Cannot convert JSON value: 1e+39 to float32 without loss of precision",
 }
-"""Bodies of requests, and what is said to them."""
+"""Bodies of invalid requests, and parts of the error messages."""
 
 
 @pytest.mark.parametrize("body", REFUSED, ids=lambda body: body[:60].decode(errors="replace"))
@@ -239,7 +239,7 @@ def test_compressed_bodies(d4pg, encoding):
     ],
     ids=["HTTP/2", "TLS", "chunks", "long header"],
 )
-def test_what_is_not_http_is_refused_with_one_line(models, sent, capfd):
+def test_invalid_http_is_refused_and_logged_in_one_line(models, sent, capfd):
     with serving(models / "d4pg") as client:
         for _ in range(3):
             with socket.create_connection(("127.0.0.1", client.ports.rest), timeout=30) as connection:
@@ -253,7 +253,7 @@ def test_what_is_not_http_is_refused_with_one_line(models, sent, capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_what_is_not_there_is_not_found(d4pg):
+def test_unknown_versions_and_models_are_not_found(d4pg):
     body = {"instances": X.tolist()}
     assert d4pg.post(body, "/versions/7") == (404, {"error": "Servable not found for request: Specific(d4pg, 7)"})
     assert d4pg.post(body, "/labels/stable") == (400, {"error": "Unrecognized servable version label: stable"})
@@ -352,7 +352,7 @@ def test_status_and_metadata_in_both_protocols(d4pg, models):
     assert dict(found.signature_def) == dict(loaded.signature_def)
 
 
-def test_it_listens_where_it_was_told_to(d4pg):
+def test_it_listens_on_the_given_host_only(d4pg):
     for port in d4pg.ports:
         others = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), port, socket.AF_INET)} - {"127.0.0.1"}
         for address in others:

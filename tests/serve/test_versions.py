@@ -1,4 +1,4 @@
-"""Versions come and go while requests are answered: none is lost, none is answered by half a model."""
+"""Versions change while requests are answered: no request is lost, and no response mixes two versions."""
 
 import gc
 import json
@@ -17,10 +17,10 @@ from tests.agents.roster import SMALL
 from tests.exported.foreign import Module, save
 from tests.serve.conftest import serving
 from tests.serve.test_requests import request
-from tfdpg import export, files, run_paths
+from tfdpg import export, files
+from tfdpg.cli import run_paths
 from tfdpg.export.warmup import WARMUP_FILE
 from tfdpg.serve import model_store as model_store_module
-from tfdpg.serve.messages import status_response
 from tfdpg.serve.model import Model, RequestError
 from tfdpg.serve.model_store import ModelStore
 
@@ -98,11 +98,13 @@ def test_a_version_with_file_operations_is_not_served_unless_trusted(made, direc
     with pytest.raises(export.ExportError, match="`WriteFile`"):
         ModelStore(tmp_path / "foreign")
     assert not written_file.exists()
-    assert versions(ModelStore(tmp_path / "foreign", trusted=True)) == [1] and written_file.exists()  # it warms up
+    assert (
+        versions(ModelStore(tmp_path / "foreign", trusted=True)) == [1] and written_file.exists()
+    )  # by its warm-up request
 
 
 def damage_warm_up(version):
-    """Replaces the warm-up file by one that does not parse, as an export that was made that way would have it."""
+    """Replace the warm-up file with one that does not parse, and record its checksum."""
     (version / WARMUP_FILE).write_bytes(b"")
     with tf.io.TFRecordWriter(str(version / WARMUP_FILE)) as writer:
         writer.write(b"\xff" * 20)
@@ -161,10 +163,10 @@ def test_one_bad_version_never_affects_the_others(made, directory, damage, monke
         and versions(model_store) == [1]
         and list(model_store.failed) == [2]
     )
-    assert model_store.poll() == [] and tried == ["1", "2"]  # it is not tried again
+    assert model_store.poll() == [] and tried == ["1", "2"]  # it is not loaded again
     again = ModelStore(directory)  # as at the start
     assert versions(again) == [1] and list(again.failed) == [2]
-    (failed, available) = status_response(model_store, "ddpg").model_version_status
+    (failed, available) = model_store.status("ddpg").model_version_status
     assert (failed.version, failed.state, failed.status.error_code) == (2, failed.END, 15)
     assert failed.status.error_message == model_store.failed[2] and available.state == available.AVAILABLE
     export.copy(made[1], directory)

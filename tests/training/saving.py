@@ -22,12 +22,10 @@ def digest(agent):
     sampler = agent.minibatch_builder.sampler
     arrays = [
         *agent.get_weights(),
-        buffer.rows[: buffer.size],
-        buffer.successor[: buffer.size],
-        buffer.current,
-        buffer.newest,
+        *buffer.transitions().values(),
+        *buffer.state().values(),
+        *sampler.state().values(),
     ]
-    arrays += [sampler._priorities, sampler._sums]
     total = hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))
     total.update(repr(agent.state()).encode())
     return total.hexdigest()

@@ -8,7 +8,8 @@ from tests.replay.test_sequences import buffer_of
 from tfdpg import Spec
 from tfdpg.acting import RecurrentSpec
 from tfdpg.replay import SequenceLayout, gather_sequences
-from tfdpg.training.batches import pack_sequences
+from tfdpg.replay.segments import as_one_segment
+from tfdpg.training.learning.batches import pack_sequences
 
 IMAGE = spaces.Box(0, 255, (2, 3), np.uint8)
 REAL = spaces.Box(-9, 9, (2,))
@@ -58,13 +59,14 @@ def batch_of(buffer, starts):
         name: values.reshape(len(starts), STEPS + 1, *values.shape[1:]) for name, values in observations.items()
     }
     after = buffer.obs_width + spec.act_dim
+    held = as_one_segment(buffer)
     return {
         "observations": observations if spec.is_dict else observations["x"],
-        "actions": buffer.rows[steps, buffer.obs_width : after],
-        "rewards": buffer.rows[steps, -1],
-        "terminations": buffer.terminated[steps],
+        "actions": held["rows"][steps, buffer.obs_width : after],
+        "rewards": held["rows"][steps, -1],
+        "terminations": held["terminated"][steps],
         "masks": np.arange(STEPS) < lengths,
-        "states": buffer.rows[first[:, 0], after:-1],
+        "states": held["rows"][first[:, 0], after:-1],
         "weights": np.array([0.5, 1.0, 2.0]),
     }
 

@@ -15,7 +15,7 @@ import tfdpg
 from tests.agents.roster import EAGER, SMALL, fit_briefly
 from tests.environments import Counter
 from tfdpg.training.callbacks import ProgressLogger, StopAtReturn
-from tfdpg.training.progress import PROGRESS
+from tfdpg.training.callbacks.progress import PROGRESS
 
 
 def fit(callbacks, epochs=3, agent=None, verbose=0, learns=False, initial_epoch=0, kind=tfdpg.DDPG, **changes):

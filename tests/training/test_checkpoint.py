@@ -14,7 +14,7 @@ from tests.environments import Counter
 from tests.test_files import Disk
 from tfdpg import export, files
 from tfdpg.replay import segments
-from tfdpg.training.checkpoint import CheckpointError
+from tfdpg.training.checkpoints.checkpoint import CheckpointError
 
 
 @pytest.fixture
@@ -124,7 +124,9 @@ def test_everything_comes_back(agent, tmp_path):
     for name, optimizer in agent.optimizers.items():
         for a, b in zip(optimizer.variables, again.optimizers[name].variables, strict=True):
             np.testing.assert_array_equal(a.numpy(), b.numpy())
-    np.testing.assert_array_equal(agent.replay.successor[:30], again.replay.successor[:30])
+    stored = agent.replay.transitions()
+    for name, values in again.replay.transitions().items():
+        np.testing.assert_array_equal(values, stored[name])
     observation = np.ones(2, np.float32)
     np.testing.assert_array_equal(agent.act(observation), again.act(observation))
 
@@ -224,7 +226,7 @@ def test_weights_that_are_no_numbers_are_not_saved(agent, tmp_path):
 def test_a_save_that_was_killed_between_its_renames_is_found_and_tidied(saved, tmp_path):
     (tmp_path / "agent").rename(tmp_path / ".agent.tfdpg-old")
     (tmp_path / ".tfdpg-scratch-killed").mkdir()
-    with pytest.warns(UserWarning, match="was cut short; the agent that was there before is loaded"):
+    with pytest.warns(UserWarning, match="was interrupted; the agent saved there"):
         again = tfdpg.load_agent(saved)
     again.save(tmp_path / "agent")
     again.save(tmp_path / "other")

@@ -1,4 +1,4 @@
-"""Numbers that are not finite: named where they began, and kept out of the replay and of checkpoints."""
+"""Numbers that are not finite: errors name the first, and replay buffers and checkpoints never hold them."""
 
 import functools
 
@@ -12,9 +12,9 @@ from tests.agents.roster import EAGER, SMALL, fit_briefly
 from tests.broken import Mixed
 from tests.environments import Counter
 from tests.misbehaving import Misbehaving
-from tfdpg.training.divergence import divergence
-from tfdpg.training.finite import NO_REWARD, check_finite
-from tfdpg.training.updates import UpdateResult
+from tfdpg.training.environment.finite import NO_REWARD, check_finite
+from tfdpg.training.learning.divergence import divergence
+from tfdpg.training.learning.updates import UpdateResult
 
 NO_UPDATE = SMALL | EAGER | {"update_after": 1000}
 
@@ -40,10 +40,11 @@ def test_the_sub_environment_and_the_number_are_named_and_nothing_of_the_step_is
     value, message = BAD[part]
     envs = SyncVectorEnv([Misbehaving, bad_at(part, value, 7), Misbehaving], autoreset_mode=mode)
     agent = tfdpg.DDPG(envs, **NO_UPDATE, normalize_observations=True)
-    with pytest.raises(ValueError, match=f"{message}, of lane 1") as raised:
+    with pytest.raises(ValueError, match=f"{message}, of sub-environment 1") as raised:
         fit_briefly(agent, envs, epochs=1, steps_per_epoch=60)
     assert "environment step 19; nothing of this step was stored" in str(raised.value)
-    assert agent.env_steps == 18 and np.isfinite(agent.replay.rows[: agent.replay.size]).all()
+    stored = agent.replay.transitions()
+    assert agent.env_steps == 18 and all(np.isfinite(values).all() for values in stored.values())
     fit_briefly(agent, SyncVectorEnv([Misbehaving] * 3), epochs=1, steps_per_epoch=30)
     agent.learn(updates=1)
     assert agent.env_steps == 48 and agent.updates == 1 and np.isfinite(agent.predict(np.zeros(2, np.float32))).all()
@@ -78,11 +79,11 @@ def test_large_finite_numbers_are_no_matter():
     env = Misbehaving({"observation": large, "reward": -3e38}, 5)
     agent = tfdpg.DDPG(env, **NO_UPDATE)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
-    assert agent.replay.rows[: agent.replay.size].max() == np.float32(3e38)
+    assert agent.replay.transitions()["observation"].max() == np.float32(3e38)
 
 
 class Rewards(Counter):
-    """From some step on its rewards are so large that their squares are infinite."""
+    """After 45 steps, rewards are so large that their squares are infinite."""
 
     def step(self, action):
         observation, _, *rest = super().step(action)
@@ -101,14 +102,14 @@ def test_infinite_losses_end_training_and_the_last_checkpoint_stays_the_newest(t
     assert "Lower the learning rates" in str(raised.value) and "at environment step 50" in str(raised.value)
     assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == ["20", "40"]
     assert tfdpg.load_agent(tmp_path / "saved" / "40").env_steps == 40
-    assert ends == [20, 40]  # which is where `ExportBest` would export
+    assert ends == [20, 40]  # where `ExportBest` would export
     with pytest.raises(FloatingPointError, match="not saved"):
         agent.save(tmp_path / "diverged")
 
 
 METRICS = ("loss_q", "loss_pi", "q1")
 FINITE = np.array([[1, 2], [np.nan, np.nan], [3, 4]], np.float32)
-"""An update that left the policy alone."""
+"""The second metric is missing because the policy was not updated."""
 
 
 def changed(metric, *values):
@@ -151,7 +152,7 @@ def test_no_update_is_made_after_the_call_that_broke_weights():
     fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
     agent.learner.set_updates_per_phase(2)
     agent.learn(updates=2)
-    agent.replay.rows[:, -1] = np.nan  # rewards
+    agent.replay.segment(0, agent.replay.added)["rows"][:, -1] = np.nan  # the rewards, in a view of the buffer
     before = agent.updates
     with pytest.raises(FloatingPointError, match="`q1`.* updates 3 to 4, .*`loss_q` = nan in update 3"):
         agent.learn(updates=10)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tfdpg.training.epoch_metrics import EpochMetrics
+from tfdpg.training.learning.epoch_metrics import EpochMetrics
 
 NAN = np.nan
 

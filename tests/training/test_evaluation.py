@@ -7,7 +7,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 import tfdpg
 from tests.agents.roster import fit_briefly
 from tests.environments import Counter
-from tfdpg.training.env_runner import reset_seed
+from tfdpg.training.environment.env_runner import reset_seed
 
 
 class Fixed:
@@ -57,7 +57,7 @@ def test_sub_environments_share_the_episodes(kind, mode):
     envs = kind([lambda: Counter(length=2), lambda: Counter(length=5)], autoreset_mode=mode)
     scores = tfdpg.evaluate(Fixed(envs), envs, episodes=5)
     envs.close()
-    assert scores["episode_length"] == (3 * 2 + 2 * 5) / 5  # a short lane does not crowd out the long one
+    assert scores["episode_length"] == (3 * 2 + 2 * 5) / 5  # short episodes do not crowd out the long ones
     assert scores["return"] == (3 * 3 + 2 * 15) / 5
 
 
@@ -119,7 +119,7 @@ def test_a_callable_sees_all_sub_environments_of_a_vector_environment():
     lean = tfdpg.evaluate(lambda observations: (observations[:, 2] > 0).astype(int), envs, 6, per_episode=True)
     one = tfdpg.evaluate(lambda observation: int(observation[2] > 0), "CartPole-v1", 6)
     assert len(lean["returns"]) == 6 and 20 < one["return"] < 80 and 20 < lean["return"] < 80
-    with pytest.raises(ValueError, match=r"`policy` must give actions of shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"`policy` must return actions of shape \(3,\)"):
         tfdpg.evaluate(lambda observations: 1, envs)
 
 
@@ -128,9 +128,9 @@ def test_a_callable_sees_dicts_and_must_give_actions():
     seen = []
     tfdpg.evaluate(lambda observation: seen.append(observation) or [0.5], env, 1)
     assert seen[1]["position"].tolist() == [0, 1] and seen[1]["phase"] == 2
-    with pytest.raises(ValueError, match=r"actions of shape \(1,\), as `env` takes. Received: array\(0.5\)"):
+    with pytest.raises(ValueError, match=r"shape \(1,\), for `env`. Received: array\(0.5\)"):
         tfdpg.evaluate(lambda observation: 0.5, env)
-    with pytest.raises(ValueError, match="`policy` must give actions alone, and no tuple"):
+    with pytest.raises(ValueError, match="`policy` must return actions, not a tuple"):
         tfdpg.evaluate(lambda observation: (np.zeros(1), None), env)
     with pytest.raises(ValueError, match="`policy` must be a policy, an agent, or a callable"):
         tfdpg.evaluate("TD3", env)

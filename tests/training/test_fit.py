@@ -9,7 +9,6 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 import tfdpg
 from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
-from tfdpg.replay.buffer import NONE
 
 LOGS = {
     *("return", "return_std", "return_min", "return_max", "episode_length", "loss", "loss_q", "loss_pi", "q1", "q2"),
@@ -22,20 +21,21 @@ def agent_for(env, kind=tfdpg.DDPG, **changes):
     return kind(env, **SMALL | changes)
 
 
+def positions(observations):
+    return observations["position"] if isinstance(observations, dict) else observations
+
+
 def transitions(agent):
     """(episode, step, reward, terminated, next episode, next step) of every stored transition."""
-    buffer = agent.replay
-    rows = np.flatnonzero(buffer.successor[: buffer.size] != NONE)
-    following = buffer.rows[buffer.successor[rows], :2]
-    return np.column_stack([buffer.rows[rows, :2], buffer.rows[rows, -1], buffer.terminated[rows], following])
+    stored = agent.replay.transitions()
+    before, after = (positions(stored[name]) for name in ("observation", "next_observation"))
+    return np.column_stack([before, stored["reward"], stored["terminated"], after])
 
 
 def final_rows(agent):
-    """The observations of rows without successor, heads of open episodes left out."""
-    buffer = agent.replay
-    rows = np.flatnonzero(buffer.successor[: buffer.size] == NONE)
-    heads = set(buffer.current[buffer.current != NONE] % buffer.replay_size)
-    return buffer.rows[[row for row in rows if row not in heads], :2]
+    """The final observations of the episodes that have ended."""
+    stored = agent.replay.transitions()
+    return positions(stored["next_observation"])[stored["terminated"] | stored["truncated"]]
 
 
 VECTORS = [(kind, mode) for kind in (SyncVectorEnv, AsyncVectorEnv) for mode in AutoresetMode]
@@ -88,7 +88,7 @@ def test_max_ep_len_truncates(kind):
     agent = agent_for(env, update_after=1000)
     history = fit_briefly(agent, env, epochs=1, steps_per_epoch=20, max_ep_len=5)
     assert history.history["episode_length"] == [5.0]
-    assert not agent.replay.terminated.any()
+    assert not agent.replay.transitions()["terminated"].any()
     assert len(transitions(agent)) == 20
     assert (final_rows(agent)[:, 1] == 5).all()
 
@@ -186,7 +186,7 @@ def test_nan_from_the_environment_stops_and_names_the_step(bad, tmp_path):
     with pytest.raises(ValueError, match=f"environment's {bad} is not finite at environment step 23"):
         fit_briefly(agent, env, epochs=3, steps_per_epoch=20, callbacks=[checkpoint])
     again = tfdpg.load_agent(tmp_path / "22")
-    assert again.env_steps == 22 and np.isfinite(again.replay.rows[: again.replay.size, 0]).all()
+    assert again.env_steps == 22 and np.isfinite(again.replay.transitions()["next_observation"]).all()
     fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=10)  # the agent is as good as before
     assert agent.env_steps == 22 + 10
 
@@ -222,7 +222,7 @@ def test_a_vector_environment_that_cannot_reset_a_sub_environment_is_refused():
         single_observation_space = Counter().observation_space
         single_action_space = Counter.action_space
 
-    with pytest.raises(ValueError, match="reset some of its lanes"):
+    with pytest.raises(ValueError, match="reset single sub-environments"):
         agent_for(Counter()).fit(Own(), verbose=0)
     envs = AsyncVectorEnv([Counter], shared_memory=False)
     with pytest.raises(ValueError, match="shared_memory=True"):

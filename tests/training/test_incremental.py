@@ -18,8 +18,7 @@ from tests.environments import Counter
 from tests.training.saving import digest
 from tfdpg import export
 from tfdpg.replay import ReplayBuffer, segments
-from tfdpg.replay.buffer import NONE
-from tfdpg.training.datasets import load_into
+from tfdpg.training.data.datasets import load_into
 
 
 @pytest.fixture(autouse=True)
@@ -126,10 +125,11 @@ def test_transitions_from_one_file_to_the_next_are_data(agent, tmp_path):
     for data in (tmp_path / "agent", tmp_path / "agent/replay.npz"):
         buffer = ReplayBuffer(agent.spec, 100)
         load_into(buffer, data)
-        assert np.count_nonzero(buffer.successor[: buffer.size] != NONE) == 60
+        assert len(buffer) == 60
     buffer = ReplayBuffer(agent.spec, 100)
     load_into(buffer, tmp_path / "agent/rows-1.npz")
-    assert buffer.size == 10 and buffer.successor[:10].tolist() == [1, NONE, 3, 4, 5, 6, 7, NONE, 9, NONE]
+    ended = buffer.transitions()["terminated"] | buffer.transitions()["truncated"]
+    assert buffer.size == 10 and ended.tolist() == [True, False, False, False, False, True, True]
 
 
 KILLS = [pytest.param(3, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.hours)]

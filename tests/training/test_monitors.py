@@ -1,4 +1,4 @@
-"""What Keras' callbacks monitor, and which of them cannot work."""
+"""The logs that Keras callbacks monitor, and callbacks that are not supported."""
 
 import keras
 import pytest
@@ -8,7 +8,7 @@ from tests.agents.roster import SMALL
 from tests.environments import Counter
 from tests.training.test_callbacks import fit
 from tfdpg.training.callbacks import StopAtReturn
-from tfdpg.training.monitors import prepare
+from tfdpg.training.callbacks.monitors import prepare
 
 
 @pytest.mark.parametrize("monitor, mode", [("val_return", "max"), ("return_min", "max"), ("td_error", "min")])
@@ -60,7 +60,7 @@ def test_what_will_not_be_logged_is_refused_before_the_first_step(callback):
     with pytest.raises(ValueError, match=r"which is not among .*'loss'.*'updates_per_second'"):
         agent.fit_offline(None, callbacks=[callback])
     assert env.total == 0
-    assert keras.callbacks.ModelCheckpoint("unused.keras").monitor == "val_loss"  # which it does not look at
+    assert keras.callbacks.ModelCheckpoint("unused.keras").monitor == "val_loss"  # which it does not use
     prepare([keras.callbacks.ModelCheckpoint("unused.keras")], ["loss"], [])
 
 

@@ -13,9 +13,8 @@ import tfdpg
 from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tfdpg.replay import ReplayBuffer, gather_transitions
-from tfdpg.replay.buffer import NONE
 from tfdpg.replay.segments import as_one_segment
-from tfdpg.training.datasets import load_into
+from tfdpg.training.data.datasets import load_into
 
 SPEC = tfdpg.Spec.of(Counter())
 
@@ -29,14 +28,13 @@ def data(with_next=True):
 
 
 def transitions(buffer, n_step=1):
-    slots = np.flatnonzero(buffer.successor[: buffer.size] != NONE)
-    return gather_transitions(buffer, slots, n_step, 0.5)[0]
+    return gather_transitions(buffer, buffer.transition_slots(), n_step, 0.5)[0]
 
 
 def test_rows_by_hand():
     buffer = ReplayBuffer(SPEC, 50)
     load_into(buffer, data())
-    assert buffer.size == 10 and (buffer.successor[:10] != NONE).sum() == 7
+    assert buffer.size == 10 and len(buffer) == 7
     packed = transitions(buffer, n_step=2)
     expected_reward = [0 + 0.5, 1 + 1, 2, 3 + 2, 4, 5 + 3, 6]
     expected_discount = [0.25, 0, 0, 0.25, 0.5, 0.25, 0.5]
@@ -67,20 +65,25 @@ def test_states_that_data_does_not_have_are_those_of_an_episode_s_start():
     plain = ReplayBuffer(SPEC, 50)
     load_into(buffer, data())
     load_into(plain, data())
-    np.testing.assert_array_equal(buffer.rows[:10, [0, 1, 2, -1]], plain.rows[:10])
-    assert (buffer.rows[:10, 3:6] == 0).all()
-    buffer.rows[:10, 3:6] = 7.0
+    held = buffer.transitions()
+    assert (held.pop("recurrent_state") == 0).all()
+    for name, values in plain.transitions().items():
+        np.testing.assert_array_equal(held[name], values)
+    segment = as_one_segment(buffer)
+    segment["rows"][:, 3:6] = 7.0
     again = ReplayBuffer(SPEC, 50, step_width=SPEC.act_dim + 3, has_predecessors=True)
-    load_into(again, as_one_segment(buffer))
-    np.testing.assert_array_equal(again.rows[:10], buffer.rows[:10])
+    load_into(again, segment)
+    np.testing.assert_array_equal(again.transitions()["recurrent_state"], np.full((7, 3), 7.0))
     for other in (
         plain,
         ReplayBuffer(SPEC, 50, step_width=SPEC.act_dim + 4, has_predecessors=True),
     ):  # another memory's, or none's
-        load_into(other, as_one_segment(buffer))
-        rows = other.rows[other.size - 10 : other.size]
-        np.testing.assert_array_equal(rows[:, [0, 1, 2, -1]], buffer.rows[:10, [0, 1, 2, -1]])
-        assert (rows[:, 3:-1] == 0).all() and rows.shape[1] == 4 + other.state_width
+        load_into(other, segment)
+        stored = other.transitions()
+        for name, values in held.items():
+            np.testing.assert_array_equal(stored[name][-7:], values)
+        assert (stored.get("recurrent_state", np.zeros((0, 0))) == 0).all()
+        assert stored.get("recurrent_state", np.zeros((0, 0))).shape[1] == other.state_width
     with pytest.raises(ValueError, match="with the distribution that drew each action"):
         load_into(ReplayBuffer(SPEC, 50, step_width=SPEC.act_dim + 3, has_windows=True), data())
 
@@ -126,9 +129,10 @@ def test_a_dict_space(tmp_path):
     fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
     buffer = ReplayBuffer(spec, 100)
     load_into(buffer, tmp_path / "run")
-    acted = agent.replay.successor[:24] >= 0
-    np.testing.assert_array_equal(buffer.successor[:24], agent.replay.successor[:24])
-    np.testing.assert_array_equal(buffer.rows[:24][acted], agent.replay.rows[:24][acted])
+    stored = agent.replay.transitions()
+    for name, values in buffer.transitions().items():
+        for part, expected in zip(*map(keras.tree.flatten, (values, stored[name])), strict=True):
+            np.testing.assert_array_equal(part, expected)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +185,7 @@ def test_the_array_of_a_dict_observation_is_named():
         "observations": observations,
     }
     observations["phase"][2] = np.nan
-    with pytest.raises(ValueError, match=r"`phase` of an observation must be whole numbers .* Received: nan in row 2$"):
+    with pytest.raises(ValueError, match=r"`phase` of an observation must be integers .* Received: nan in row 2$"):
         load_into(ReplayBuffer(spec, 50), arrays)
     observations["phase"][2] = 1
     with pytest.raises(ValueError, match=r"'observations' of `data` .* nan in row 1, column \d \(position\[1\]\)"):
@@ -194,17 +198,18 @@ def test_the_array_of_a_dict_observation_is_named():
 def test_stored_rows_that_are_not_finite_are_named(column, name):
     buffer = ReplayBuffer(SPEC, 50)
     load_into(buffer, data())
-    buffer.rows[5, column] = np.nan
+    segment = as_one_segment(buffer)
+    segment["rows"][5, column] = np.nan
     other = ReplayBuffer(SPEC, 50)
     with pytest.raises(ValueError, match=f"`data` must hold finite numbers. Received: nan as {name} in stored row 5"):
-        load_into(other, as_one_segment(buffer))
+        load_into(other, segment)
     assert other.added == 0
 
 
 def test_integers_beyond_numpy_s_are_numbers_and_objects_are_not():
     buffer = ReplayBuffer(SPEC, 50)
     load_into(buffer, data() | {"rewards": [2**70, 1, 2, 3, 4, 5, 6]})
-    assert buffer.rows[0, -1] == np.float32(2.0**70)
+    assert buffer.transitions()["reward"][0] == np.float32(2.0**70)
     for rewards in (["1"] * 7, [{}] * 7, [10**400] * 7):
         with pytest.raises(ValueError, match="The array 'rewards' of `data` must hold real numbers"):
             load_into(buffer, data() | {"rewards": rewards})
@@ -295,7 +300,7 @@ def test_a_minari_data_set(tmp_path, monkeypatch):
     data_set = minari.create_dataset_from_buffers("tfdpg-test/pendulum-v0", buffer=buffers, env=env)
     agent = tfdpg.DDPG(env, **SMALL, run_eagerly=True)
     agent.fit_offline(data_set, epochs=1, steps_per_epoch=2, verbose=0)
-    acted = np.flatnonzero(agent.replay.successor[: agent.replay.size] != NONE)
-    assert agent.replay.size == 33 and len(acted) == 30
-    np.testing.assert_allclose(agent.replay.rows[acted, -1], np.concatenate([b.rewards for b in buffers]), rtol=1e-6)
-    assert not agent.replay.terminated[acted].any()
+    stored = agent.replay.transitions()
+    assert agent.replay.size == 33 and len(agent.replay) == 30
+    np.testing.assert_allclose(stored["reward"], np.concatenate([b.rewards for b in buffers]), rtol=1e-6)
+    assert not stored["terminated"].any()

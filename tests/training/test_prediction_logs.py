@@ -10,9 +10,8 @@ from tests.agents.roster import SMALL
 from tests.environments import Counter
 from tests.training.serving_logs import Client, log_of, write
 from tfdpg.replay import ReplayBuffer, gather_transitions
-from tfdpg.replay.buffer import NONE
-from tfdpg.training.datasets import load_into
-from tfdpg.training.prediction_logs import read_prediction_logs
+from tfdpg.training.data.datasets import load_into
+from tfdpg.training.data.prediction_logs import read_prediction_logs
 
 SPEC = tfdpg.Spec.of(Counter())
 
@@ -50,7 +49,7 @@ def in_turns(clients, turns, part):
 
 def rows(buffer):
     """The transitions that a ring holds, each as (s, a, r, discount, s'), in no order."""
-    packed = gather_transitions(buffer, np.flatnonzero(buffer.successor[: buffer.size] != NONE), 1, 0.5)[0]
+    packed = gather_transitions(buffer, buffer.transition_slots(), 1, 0.5)[0]
     weight = buffer.obs_width + buffer.spec.act_dim + 2
     return sorted(map(tuple, np.round(np.delete(packed, weight, axis=1).astype(np.float64), 6).tolist()))
 

@@ -15,7 +15,7 @@ import pytest
 import tfdpg
 from tests.agents.roster import EAGER, SMALL
 from tests.environments import Counter
-from tfdpg.training.progress import ProgressBar, format_duration, format_number, resolve
+from tfdpg.training.callbacks.progress import ProgressBar, format_duration, format_number, resolve
 
 MEANS = ("return", "episode_length", "loss_q", "loss_pi", "q1")
 SHORT = {"epochs": 2, "steps_per_epoch": 20}
@@ -65,7 +65,7 @@ def test_the_line_of_an_epoch_has_the_numbers_of_its_logs(capsys):
 
 
 def test_the_bar(capsys, monkeypatch):
-    monkeypatch.setattr("tfdpg.training.progress.INTERVAL", 0)
+    monkeypatch.setattr("tfdpg.training.callbacks.progress.INTERVAL", 0)
     env = Counter()
     agent = tfdpg.DDPG(env, **SMALL, **EAGER)
     logs = agent.fit(env, **SHORT, verbose=1).history

@@ -12,9 +12,9 @@ from tests.environments import Counter
 from tests.recurrent_policies import counting_policy
 from tfdpg.replay import ReplayBuffer
 from tfdpg.replay.segments import as_one_segment
-from tfdpg.training.collector import Collector
+from tfdpg.training.environment.collector import Collector
+from tfdpg.training.environment.schedule import Schedule
 from tfdpg.training.evaluation import EvaluationPolicy
-from tfdpg.training.schedule import Schedule
 
 SPEC = tfdpg.Spec.of(Counter())
 
@@ -22,7 +22,7 @@ SPEC = tfdpg.Spec.of(Counter())
 def collecting(shaper=None, start_steps=0, **options):
     behaviour = counting_policy(SPEC, **options)
     schedule = Schedule(start_steps=start_steps, update_after=100, update_every=1, gradient_steps=None)
-    buffer = ReplayBuffer(SPEC, 100, step_width=behaviour.step_width)
+    buffer = ReplayBuffer(SPEC, 100, step_width=behaviour.step_width, has_predecessors=True)
     return Collector(SPEC, buffer, schedule, behaviour, 0, shaper), buffer, behaviour
 
 
@@ -51,10 +51,11 @@ def test_each_sub_environment_remembers_its_episode(mode):
         collector.observe(reward, observations, terminated, truncated, final)
         if mode == AutoresetMode.DISABLED and terminated.any():
             observations, _ = envs.reset(options={"reset_mask": terminated})
-    acted = buffer.rows[: buffer.size][buffer.successor[: buffer.size] >= 0]
-    assert len(acted) > 10
-    for _, t, action, state, _ in acted:  # the state was made of the episode's observations before this one
-        assert state == t and action == pytest.approx((t + 1) / 10)
+    stored = buffer.transitions()
+    t = stored["observation"][:, 1:]
+    assert len(t) > 10
+    np.testing.assert_array_equal(stored["recurrent_state"], t)  # it depends on the episode's earlier observations
+    np.testing.assert_allclose(stored["action"], (t + 1) / 10, rtol=1e-6)
 
 
 def test_rewards_are_remembered_as_the_environment_gives_them():
@@ -62,15 +63,16 @@ def test_rewards_are_remembered_as_the_environment_gives_them():
     env = Counter(length=4)
     run(collector, env, env.reset()[0], 6)
     assert [recurrent_inputs[0, 1] for recurrent_inputs in behaviour.network.recurrent_inputs] == [0, 1, 2, 3, 0, 1]
-    assert buffer.rows[:4, -1].tolist() == [10, 20, 30, 40]
+    assert buffer.transitions()["reward"][:4].tolist() == [10, 20, 30, 40]
 
 
 def test_random_steps_are_stored_with_their_states():
     collector, buffer, _ = collecting(start_steps=3)
     env = Counter(length=9)
     run(collector, env, env.reset()[0], 5)
-    assert buffer.rows[:5, 3].tolist() == [0, 1, 2, 3, 4]
-    np.testing.assert_allclose(buffer.rows[3:5, 2], [0.4, 0.5], rtol=1e-6)
+    stored = buffer.transitions()
+    assert stored["recurrent_state"][:, 0].tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(stored["action"][3:, 0], [0.4, 0.5], rtol=1e-6)
 
 
 def test_a_memory_is_saved_and_restored():
@@ -100,7 +102,7 @@ def test_who_resets_in_the_middle_of_an_episode_begins_anew():
 def test_an_evaluation_carries_the_state_and_begins_anew():
     envs = SyncVectorEnv([lambda: Counter(length=2), lambda: Counter(length=5)])
     behaviour = counting_policy(SPEC)
-    policy = EvaluationPolicy(behaviour, None, 0)
+    policy = EvaluationPolicy(behaviour, 0.0, 0)
     scores = []
     for _ in range(2):
         behaviour.network.recurrent_inputs.clear()
@@ -114,7 +116,7 @@ def test_an_evaluation_carries_the_state_and_begins_anew():
 
 def test_a_policy_begins_anew_in_all_sub_environments_or_some():
     behaviour = counting_policy(SPEC)
-    policy = EvaluationPolicy(behaviour, None, 0)
+    policy = EvaluationPolicy(behaviour, 0.0, 0)
     policy.reset()
     for reset in (lambda: None, lambda: policy.reset([1]), lambda: policy.reset(np.array([True, False])), policy.reset):
         policy(np.zeros((2, 2), np.float32))
@@ -156,7 +158,7 @@ def test_an_agent_is_evaluated_by_its_policy():
             raise AssertionError("predicts without a past")
 
         def policy(self):
-            return EvaluationPolicy(behaviour, None, 0)
+            return EvaluationPolicy(behaviour, 0.0, 0)
 
     behaviour = counting_policy(SPEC)
     assert tfdpg.evaluate(Agent(), Counter(length=3), 1)["return"] == 6

@@ -13,8 +13,8 @@ import tfdpg
 from tests.agents.roster import ACER, SMALL, fit_briefly
 from tests.environments import Counter, RandomWalk
 from tfdpg.replay import segments
-from tfdpg.training.checkpoint import _arrays, _replay
-from tfdpg.training.env_runner import TRAINING, reset_seed
+from tfdpg.training.checkpoints.checkpoint import _arrays, _replay
+from tfdpg.training.environment.env_runner import TRAINING, reset_seed
 
 ENV_FNS = [lambda length=length: RandomWalk(length) for length in (30, 41, 57)]
 SCHEDULE = {"epochs": 3, "steps_per_epoch": 90, "max_ep_len": 50, "verbose": 0}
@@ -117,17 +117,17 @@ def test_an_environment_that_does_not_repeat_itself_is_named(tmp_path):
         return SyncVectorEnv([RandomWalk, lambda: Counter(length=17)])  # which counts its episodes
 
     agent = opened(make_env(), 72, tmp_path)
-    begun = agent.replay.episode_start
+    begun = agent.replay.state()["opened"]
     added = agent.replay.added
-    with pytest.warns(UserWarning, match="lane 1 does not repeat itself: .* led to another observation after 0 steps"):
+    with pytest.warns(UserWarning, match="Sub-environment 1 is not .* led to another observation after 0 steps"):
         trained(agent, make_env, StopAt(78))
-    assert agent.replay.episode_start.tolist() == [begun[0], added] and agent.collector.episodes.tolist() == [2, 4]
+    assert agent.replay.state()["opened"].tolist() == [begun[0], added] and agent.collector.episodes.tolist() == [2, 4]
     assert len(agent.replay.open_episode(0)) == 10 and len(agent.replay.open_episode(1)) == 4
 
 
 def test_an_episode_that_ends_before_it_did_is_named(tmp_path):
     agent = opened(RandomWalk(), 20, tmp_path)
-    with pytest.warns(UserWarning, match="lane 0 does not repeat itself: .* led to an end"):
+    with pytest.warns(UserWarning, match="Sub-environment 0 is not .* led to an end"):
         trained(agent, lambda: RandomWalk(length=12), StopAt(25))
     assert len(agent.replay.open_episode(0)) == 6
 
@@ -135,7 +135,9 @@ def test_an_episode_that_ends_before_it_did_is_named(tmp_path):
 @pytest.mark.parametrize("replay_size, is_held", [(26, True), (25, False)])
 def test_an_episode_goes_on_as_long_as_the_replay_holds_it_whole(tmp_path, replay_size, is_held):
     agent = opened(RandomWalk(), 25, tmp_path, replay_size=replay_size)
-    expected = contextlib.nullcontext() if is_held else pytest.warns(UserWarning, match=r"open on lanes \[0\]")
+    expected = (
+        contextlib.nullcontext() if is_held else pytest.warns(UserWarning, match=r"open in sub-environments \[0\]")
+    )
     with expected:
         trained(agent, RandomWalk, StopAt(29))
     assert agent.collector.episodes.tolist() == [1 if is_held else 2]
@@ -144,7 +146,7 @@ def test_an_episode_goes_on_as_long_as_the_replay_holds_it_whole(tmp_path, repla
 
 def test_an_episode_that_nobody_acted_in_yet_begins_as_it_would_have(tmp_path):
     agent = opened(RandomWalk(), 30, tmp_path)
-    assert agent.replay.current.tolist() == [-1] and agent.collector.episodes.tolist() == [2]
+    assert agent.replay.state()["heads"].tolist() == [-1] and agent.collector.episodes.tolist() == [2]
     trained(agent, RandomWalk, StopAt(31))
     assert agent.collector.episodes.tolist() == [2]
     first = RandomWalk().reset(seed=reset_seed(agent.seed, TRAINING, 0, 1))[0]
@@ -166,7 +168,7 @@ def test_otherwise_open_episodes_are_closed(tmp_path, meanwhile):
         make_env = functools.partial(SyncVectorEnv, ENV_FNS[:2])
     steps = agent.env_steps
     trained(agent, make_env, StopAt(steps + 2))
-    assert (agent.replay.episode_start >= steps + 1).all()
+    assert (agent.replay.state()["opened"] >= steps + 1).all()
     assert len(agent.replay.open_episode(0)) == (2 if meanwhile == "lanes" else 3)
 
 

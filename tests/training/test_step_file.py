@@ -1,6 +1,6 @@
 from tests.agents.roster import AGENTS, fit_briefly
 from tests.environments import Counter
-from tfdpg.training.step_file import StepFile, read_step_file
+from tfdpg.training.callbacks import StepFile, read_step_file
 
 
 def test_the_file_holds_the_steps(tmp_path):

@@ -1,4 +1,4 @@
-"""Environments that hang end a training that asked for it, and their processes end with it."""
+"""With `step_timeout`, an environment that hangs ends the training run, and all its processes end."""
 
 import functools
 import time
@@ -23,7 +23,7 @@ def test_the_sub_environments_that_hang_are_named_and_all_processes_end(at, step
     agent = tfdpg.DDPG(Misbehaving(), **NO_UPDATE)
     began = time.monotonic()
     callbacks = [tfdpg.callbacks.Checkpoint(tmp_path)]
-    with pytest.raises(TimeoutError, match=r"Lanes \[1, 2\] .* did not answer within 0.3 seconds \(`step_timeout`\)"):
+    with pytest.raises(TimeoutError, match=r"Sub-environments \[1, 2\] did not answer within 0.3 seconds"):
         agent.fit(vector.RecordEpisodeStatistics(env), step_timeout=0.3, callbacks=callbacks, **SHORT)
     env.close()
     assert time.monotonic() - began < 20 and not any(process.is_alive() for process in env.processes)
@@ -36,7 +36,7 @@ def test_a_reset_that_hangs():
             time.sleep(60)
 
     env = AsyncVectorEnv([Stuck])
-    with pytest.raises(TimeoutError, match=r"Lanes \[0\]"):
+    with pytest.raises(TimeoutError, match=r"Sub-environments \[0\]"):
         tfdpg.DDPG(Misbehaving(), **NO_UPDATE).fit(env, step_timeout=0.2, **SHORT)
 
 

@@ -13,7 +13,7 @@ from tests.environments import Counter
 from tfdpg import losses
 from tfdpg.networks import Categorical, head_of
 from tfdpg.replay import return_range
-from tfdpg.training.support_range import PERIOD, choose_support, follow_returns
+from tfdpg.training.learning.support_range import PERIOD, choose_support, follow_returns
 
 
 class Returns:

@@ -1,4 +1,4 @@
-"""What `fit` says where nothing comes of it."""
+"""Warnings of `fit` about training runs that cannot learn."""
 
 import warnings
 
@@ -34,7 +34,7 @@ def test_a_training_at_random_is_told():
     with pytest.warns(UserWarning, match=r"step 40: all of its actions are random \(start_steps=40\)\. ") as caught:
         agent.fit(env, epochs=2, steps_per_epoch=20, verbose=0)
     assert [warning.filename for warning in caught] == [__file__]
-    agent.fit(env, epochs=1, steps_per_epoch=5, verbose=0)  # 45: not any more
+    agent.fit(env, epochs=1, steps_per_epoch=5, verbose=0)  # step 45 is not random
 
 
 def test_a_round_that_never_comes_is_told():
@@ -53,7 +53,7 @@ def test_acer_s_own_schedule():
         agent.fit(env, epochs=1, steps_per_epoch=49, verbose=0)
     agent = tfdpg.ACER(env, **ACER | {"on_policy": False, "replay_start": 400})
     with pytest.warns(UserWarning, match=r"step 50: it makes no update \(n_steps=5, replay_start=400\)"):
-        agent.fit(env, epochs=1, steps_per_epoch=50, verbose=0)  # known at its end only
+        agent.fit(env, epochs=1, steps_per_epoch=50, verbose=0)  # known only at the end
 
 
 def test_rounds_by_episodes_that_do_not_end_are_told_at_the_end():
@@ -63,15 +63,15 @@ def test_rounds_by_episodes_that_do_not_end_are_told_at_the_end():
         agent.fit(env, epochs=2, steps_per_epoch=20, verbose=0)
     assert ["no update" in str(warning.message) for warning in caught] == [True, False]
     assert str(caught[1].message) == (
-        "No episode ended in the 40 environment steps of this training, so it has no `return`; the longest open one "
-        "has 40 steps. Raise `epochs` or `steps_per_epoch`, or cut episodes with `max_ep_len`."
+        "No episode ended in the 40 environment steps of this training run, so it has no `return`; the longest open "
+        "one has 40 steps. Raise `epochs` or `steps_per_epoch`, or truncate episodes with `max_ep_len`."
     )
 
 
 def test_sub_environments_round_an_epoch_up():
     envs = gym.vector.SyncVectorEnv([Counter] * 4)
     agent = tfdpg.DDPG(envs, **SMALL | EAGER | {"start_steps": 0, "update_after": 20, "update_every": 4})
-    agent.fit(envs, epochs=3, steps_per_epoch=5, verbose=0)  # of 8 steps each
+    agent.fit(envs, epochs=3, steps_per_epoch=5, verbose=0)  # 8 steps per epoch
     assert agent.env_steps == 24 and agent.updates > 0
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdpg.components import FusedAdam, minimize, run_if, trainable_variables, update_copy
 from tfdpg.networks import stateless_normal
-from tfdpg.training.updates import should_use_xla
+from tfdpg.training.learning.updates import should_use_xla
 
 SCRIPT = """
 import gymnasium as gym, keras, sys, tfdpg

@@ -1,14 +1,9 @@
-"""Forward passes of the stock actors for a few observations at a time. NumPy only.
-
-A call of a compiled TensorFlow function costs more than the arithmetic of acting on one observation.
-"""
+"""Action selection in NumPy: forward passes of policies, exploration, and the state of recurrent policies."""
 
 from tfdpg.acting.behaviour import BehaviourPolicy, Exploration
-from tfdpg.acting.cells import CellKinds
-from tfdpg.acting.critic import NumpyCritic
 from tfdpg.acting.encoder import encode, feature_columns
-from tfdpg.acting.mlp import ACTIVATIONS, NumpyPolicy
-from tfdpg.acting.outputs import MIN_SIGMA, BoxAction, GaussianOutput, OutputTransform, Probabilities
+from tfdpg.acting.layers import ACTIVATIONS, numpy_layer
+from tfdpg.acting.network import NumpyCritic, NumpyPolicy, greedy_actions
 from tfdpg.acting.policy import GreedyPolicy
 from tfdpg.acting.recurrent import ForwardPass, NoState, PolicyState, RecurrentSpec, RecurrentState
 from tfdpg.acting.running_statistics import RunningStatistics
@@ -18,32 +13,28 @@ from tfdpg.acting.torsos import Hidden, Torso, make_torso, mlp
 
 __all__ = [
     "ACTIVATIONS",
-    "GreedyPolicy",
-    "MIN_SIGMA",
     "BehaviourPolicy",
-    "BoxAction",
     "CategoricalSampling",
-    "CellKinds",
     "Exploration",
     "ForwardPass",
     "GaussianSampling",
+    "GreedyPolicy",
     "Hidden",
-    "RecurrentState",
-    "GaussianOutput",
-    "NumpyPolicy",
-    "NumpyCritic",
-    "PolicyState",
-    "RunningStatistics",
     "NoState",
-    "OutputTransform",
-    "Probabilities",
+    "NumpyCritic",
+    "NumpyPolicy",
+    "PolicyState",
     "RecurrentSpec",
+    "RecurrentState",
+    "RunningStatistics",
     "Torso",
     "encode",
     "feature_columns",
-    "load_numpy_policy",
+    "greedy_actions",
     "load_critics",
+    "load_numpy_policy",
     "make_torso",
     "mlp",
+    "numpy_layer",
     "save_numpy_policy",
 ]

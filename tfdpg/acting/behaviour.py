@@ -1,4 +1,4 @@
-"""The one who acts: a policy's forward pass, what it remembers, and what its outputs become."""
+"""The behaviour policy: a policy network with its recurrent state and its exploration."""
 
 import copy
 from collections.abc import Mapping
@@ -11,57 +11,71 @@ from tfdpg.spec import Packed, Spec
 
 
 class Exploration(Protocol):
-    """What is done with a policy's outputs `[num_envs, n]`, and stored with the step: the action, what belongs to it.
+    """Turn the outputs of a policy network, `[num_envs, n]`, into actions and the values stored with them.
+
+    A stored step is one row per sub-environment: the action first, then values such as the parameters of the
+    distribution that the action was sampled from.
 
     Attributes:
-        step_width: the numbers that are stored with a step.
+        step_width: number of columns of a stored step.
     """
 
     step_width: int
 
     @property
     def state(self) -> np.ndarray:
-        """What the next step depends on besides the generator, `[num_envs, n]`."""
+        """The state of stateful noise, `[num_envs, n]`."""
         ...
 
     @state.setter
     def state(self, state: np.ndarray) -> None: ...
 
     def factor(self, step: int) -> float:
-        """How much it explores at an environment step, of 1."""
+        """Return the factor of the exploration noise at an environment step, between 0 and 1."""
         ...
 
     def explore(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
-        """What is stored with an exploring step, float32 `[num_envs, step_width]`; the action comes first."""
+        """Choose exploratory actions.
+
+        Args:
+            output: outputs of the policy network, `[num_envs, n]`.
+            factor: scales the noise; see the method `factor`.
+            rng: source of the random numbers.
+
+        Returns:
+            The steps to store, float32 `[num_envs, step_width]`.
+        """
         ...
 
     def greedy(self, output: np.ndarray) -> np.ndarray:
-        """What is stored with a step that does not explore."""
+        """Choose actions without exploration; returns the steps to store, float32 `[num_envs, step_width]`."""
         ...
 
     def end(self, ended: np.ndarray) -> None:
-        """Forgets the past of the lanes whose episode ended, bool `[num_envs]`."""
+        """Reset the noise of the sub-environments whose episode ended, bool `[num_envs]`."""
         ...
 
     def at_scale(self, scale: float | None) -> "Exploration":
-        """The same in another process, with noise of another scale; None leaves it.
+        """Return a copy for another process, with noise of scale `scale`; None keeps the scale.
 
         Raises:
-            ValueError: it does not explore with noise.
+            ValueError: This exploration does not add noise to actions.
         """
         ...
 
 
 class BehaviourPolicy:
-    """Acts on all lanes, and keeps what each of them remembers; the collector, evaluation and workers have one each.
+    """Choose actions in all sub-environments, and keep the recurrent state and the noise state of each.
 
-    What it gives is stored with the step, float32 `[num_envs, step_width]`: the action first, then what belongs to it.
+    The collector, the evaluation and each worker have their own instance. The methods that act return the steps to
+    store, float32 `[num_envs, step_width]`: the action first, then the columns that `exploration` and `policy_state`
+    add.
 
     Args:
-        spec: the spaces.
-        network: the policy's forward pass.
-        exploration: makes steps of its outputs.
-        policy_state: what the policy remembers of each lane; None is nothing.
+        spec: the spaces of the environment.
+        network: forward pass of the policy network.
+        exploration: chooses actions from the network's outputs.
+        policy_state: recurrent state of the policy; None for a policy that is not recurrent.
     """
 
     def __init__(
@@ -74,21 +88,21 @@ class BehaviourPolicy:
 
     @property
     def step_width(self) -> int:
-        """The numbers that are stored with a step."""
+        """Number of columns of a stored step."""
         return self.exploration.step_width + self.policy_state.width
 
     def explore(self, packed: Packed, factor: float, rng: np.random.Generator) -> np.ndarray:
-        """Exploring steps; `factor` is how much of the exploration there is, of 1."""
+        """Act with exploration; `factor`, between 0 and 1, scales the noise."""
         return self.policy_state.record_step(
             self.exploration.explore(self.policy_state.forward(self.network, packed), factor, rng)
         )
 
     def greedy(self, packed: Packed) -> np.ndarray:
-        """Steps that do not explore."""
+        """Act without exploration."""
         return self.policy_state.record_step(self.exploration.greedy(self.policy_state.forward(self.network, packed)))
 
     def act_uniformly(self, packed: Packed, rng: np.random.Generator) -> np.ndarray:
-        """Steps whose actions are drawn uniformly from the action box; what is remembered goes on."""
+        """Sample actions uniformly from the action box; the recurrent state advances as with any other action."""
         self.policy_state.advance(self.network, packed)
         low = self.spec.low
         high = self.spec.high
@@ -97,25 +111,25 @@ class BehaviourPolicy:
         )
 
     def received(self, reward: np.ndarray) -> None:
-        """Takes note of what the last steps were rewarded with by the environment, `[num_envs]`."""
+        """Pass the rewards of the last steps, `[num_envs]`, to policies that receive the previous reward."""
         self.policy_state.received(reward)
 
     def end(self, ended: np.ndarray) -> None:
-        """Forgets the past of the lanes whose episode ended, bool `[num_envs]`."""
+        """Reset the sub-environments whose episode ended, bool `[num_envs]`."""
         self.exploration.end(ended)
         self.policy_state.end(ended)
 
     def with_network(self, network: ForwardPass) -> "BehaviourPolicy":
-        """The same of another forward pass, without a past."""
+        """Return a copy that acts with another network, with its recurrent state and noise reset."""
         explores = copy.deepcopy(self.exploration)
         explores.state = np.zeros_like(explores.state)
         return BehaviourPolicy(self.spec, network, explores, self.policy_state.fresh_copy())
 
     def state(self) -> dict[str, Any]:
-        """What the next steps depend on besides a generator, as plain JSON values."""
+        """Return the noise state and the recurrent state as JSON values."""
         return {"noise": self.exploration.state.tolist(), "memory": self.policy_state.state.tolist()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes what `state` gave."""
+        """Restore the state that `state` returned."""
         self.exploration.state = np.array(state["noise"], np.float32).reshape(-1, self.spec.act_dim)
         self.policy_state.state = np.array(state["memory"], np.float32)

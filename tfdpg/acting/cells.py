@@ -1,4 +1,4 @@
-"""Forward passes of Keras' recurrent cells, as their defaults have them; weights and gates are in Keras' order."""
+"""Forward passes of Keras' recurrent cells with their default options; weights and gates are in Keras' order."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -6,25 +6,30 @@ from typing import Protocol
 import numpy as np
 
 CellKinds = tuple[tuple[str, int], ...]
-"""The cells of a policy, each fed by the one before: "lstm", "gru" or "rnn", and its units."""
+"""The stacked recurrent cells of a policy: the kind ("lstm", "gru" or "rnn") and the number of units of each."""
 
 ReadWeights = Callable[..., np.ndarray]
-"""From a shape to the next weights, of that shape."""
+"""Reads the next weights of the given shape, as `WeightReader.read`."""
 
 
 class Cell(Protocol):
-    """A cell with its weights.
+    """A recurrent cell with its weights.
 
     Attributes:
-        units: the width of its output, with which its state begins.
-        state_width: the width of its state.
+        units: width of the output, which is stored in the first columns of the state.
+        state_width: width of the state.
     """
 
     units: int
     state_width: int
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """The next state `[num_envs, state_width]`, from inputs `[num_envs, width]` and the state before."""
+        """Return the next state, `[num_envs, state_width]`.
+
+        Args:
+            x: inputs, `[num_envs, width]`.
+            state: the current state, `[num_envs, state_width]`.
+        """
         ...
 
 
@@ -34,12 +39,12 @@ class LSTM:
     def __init__(self, width: int, units: int, read: ReadWeights):
         self.units = units
         self.state_width = 2 * units
-        self.kernel = read(width + units, 4 * units)  # of [x, h]: kernels lie in a row
+        self.kernel = read(width + units, 4 * units)  # multiplies [x, h]
         self.bias = read(4 * units)
         self._scale = np.repeat(np.array([0.5, 0.5, 1, 0.5], np.float32), units)
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """The next state: c' = f c + i g, h' = o tanh c'."""
+        """Return the next state: c' = f c + i g, h' = o tanh c'."""
         units = self.units
         new = np.empty_like(state)
         gates = np.concatenate([x, state[:, :units]], axis=1) @ self.kernel
@@ -58,7 +63,7 @@ class LSTM:
 
 
 class GRU:
-    """`keras.layers.GRUCell`, which resets after the product; the state is h."""
+    """`keras.layers.GRUCell` with `reset_after=True`; the state is h."""
 
     def __init__(self, width: int, units: int, read: ReadWeights):
         self.units = self.state_width = units
@@ -67,7 +72,7 @@ class GRU:
         self.bias, self.recurrent_bias = read(2, 3 * units)
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """The next state: h' = z h + (1 - z) tanh(x_h + r h_h)."""
+        """Return the next state: h' = z h + (1 - z) tanh(x_h + r h_h)."""
         units = self.units
         past = state @ self.recurrent_kernel
         past += self.recurrent_bias
@@ -89,34 +94,43 @@ class SimpleRNN:
 
     def __init__(self, width: int, units: int, read: ReadWeights):
         self.units = self.state_width = units
-        self.kernel = read(width + units, units)  # of [x, h]
+        self.kernel = read(width + units, units)  # multiplies [x, h]
         self.bias = read(units)
 
     def __call__(self, x: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """The next state: h' = tanh([x, h] W + b)."""
+        """Return the next state: h' = tanh([x, h] W + b)."""
         h = np.concatenate([x, state], axis=1) @ self.kernel
         h += self.bias
         return np.tanh(h, out=h)
 
 
 KINDS: dict[str, Callable[[int, int, ReadWeights], Cell]] = {"lstm": LSTM, "gru": GRU, "rnn": SimpleRNN}
-"""The cells that can be computed here."""
+"""The supported cells."""
 
 
 def make_cells(cells: CellKinds, width: int, read: ReadWeights) -> list[Cell]:
-    """Cells with their weights.
+    """Build recurrent cells and read their weights.
 
     Args:
-        cells: their kinds and units.
-        width: of the first one's inputs.
-        read: gives the weights in Keras' order.
+        cells: kinds and units.
+        width: width of the first cell's inputs.
+        read: returns the next weights, in Keras' order.
     """
     widths = (width, *(units for _, units in cells))
     return [KINDS[kind](width, units, read) for width, (kind, units) in zip(widths[:-1], cells, strict=True)]
 
 
 def step_cells(cells: Sequence[Cell], x: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The output `[num_envs, units]` of the last cell, and the next state of all, `[num_envs, n]`."""
+    """Run stacked cells for one step.
+
+    Args:
+        cells: the cells; each receives the output of the cell before it.
+        x: inputs of the first cell, `[num_envs, width]`.
+        state: concatenated states of all cells, `[num_envs, n]`.
+
+    Returns:
+        The output of the last cell, `[num_envs, units]`, and the next state, `[num_envs, n]`.
+    """
     states = []
     start = 0
     for cell in cells:

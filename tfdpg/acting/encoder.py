@@ -1,4 +1,4 @@
-"""The stock observation encoder: flatten, scale images to [0, 1], one-hot discrete parts."""
+"""The built-in observation encoder: flatten, scale images to [0, 1], encode discrete parts as one-hot vectors."""
 
 import numpy as np
 from gymnasium import spaces
@@ -7,14 +7,9 @@ from tfdpg.spec import Leaf, Packed, Spec
 
 
 def encode(spec: Spec, packed: Packed) -> np.ndarray:
-    """The features of packed observations, as `tfdpg.networks.encoder` computes them in Keras.
+    """Compute the features of packed observations, float32 `[num_envs, features]`.
 
-    Args:
-        spec: the spaces.
-        packed: observations `[num_envs, ...]` as `Spec.pack` gives them.
-
-    Returns:
-        float32 `[num_envs, features]`.
+    `tfdpg.networks.encoder` computes the same features in Keras.
     """
     if len(spec.leaves) == 1 and spec.leaves[0].dtype == "float32":
         return packed[0]
@@ -36,13 +31,13 @@ def encode(spec: Spec, packed: Packed) -> np.ndarray:
 
 
 def feature_columns(spec: Spec) -> list[slice]:
-    """The features that each part of an observation has."""
+    """Return the feature columns of each part of an observation."""
     ends = np.cumsum([0, *map(_width, spec.leaves)]).tolist()
     return [slice(first, last) for first, last in zip(ends[:-1], ends[1:], strict=True)]
 
 
 def real_features(spec: Spec) -> np.ndarray:
-    """Which features are the numbers of a Box of floats or integers, bool `[features]`; images are none."""
+    """Return the mask of the features that come from a Box other than an image, bool `[features]`."""
     return np.concatenate([np.full(_width(leaf), leaf.dtype == "float32") for leaf in spec.leaves])
 
 
@@ -52,7 +47,7 @@ def _width(leaf: Leaf) -> int:
 
 
 def discrete_ranges(space: spaces.Space) -> tuple[np.ndarray, np.ndarray]:
-    """The smallest value and the number of values of each element of a Discrete or MultiDiscrete space."""
+    """Return the smallest value and the number of values of each element of a Discrete or MultiDiscrete space."""
     if isinstance(space, spaces.Discrete):
         return np.array([space.start], np.int64), np.array([space.n], np.int64)
     if isinstance(space, spaces.MultiDiscrete):

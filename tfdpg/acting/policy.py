@@ -1,4 +1,4 @@
-"""A policy in the hands of one who acts: observations in, the environment's actions out. NumPy only."""
+"""The greedy policy of an export: observations in, actions of the environment out. NumPy only."""
 
 from typing import Any
 
@@ -12,17 +12,18 @@ from tfdpg.spec import Spec
 class GreedyPolicy:
     """The greedy policy of an export.
 
-    One with a memory (`recurrent`) carries it from call to call, for each row of a batch, and begins anew where their
-    number changes. It is told when episodes end (`reset`), and of rewards, if it remembers them (`received`).
+    A recurrent policy keeps its recurrent state between calls, one for each row of the batch; the state is reset when
+    the batch size changes. Call `reset` when episodes end, and `received` with the rewards if the policy receives the
+    previous reward.
 
     Args:
-        spec: the spaces that it serves.
-        recurrent_spec: what it recalls of an episode; None where it has no memory.
-        forward: from packed observations to actions, as exports give them.
+        spec: the spaces of the environment.
+        recurrent_spec: the recurrent inputs; None for a policy that is not recurrent.
+        forward: maps packed observations to greedy actions, as in the exported model.
 
     Attributes:
-        spec: the spaces that it serves.
-        recurrent_spec: what it recalls of an episode; None where it has no memory.
+        spec: the spaces of the environment.
+        recurrent_spec: the recurrent inputs; None for a policy that is not recurrent.
     """
 
     def __init__(self, spec: Spec, recurrent_spec: RecurrentSpec | None, forward: ForwardPass):
@@ -30,21 +31,24 @@ class GreedyPolicy:
         self.recurrent_spec = recurrent_spec
         self._forward = forward
         self._policy_state: PolicyState = (
-            NoState(spec.no_action) if recurrent_spec is None else RecurrentState(recurrent_spec)
+            NoState(spec.no_action) if recurrent_spec is None else RecurrentState(recurrent_spec._replace(stored=False))
         )
         self._acted = np.zeros(0, bool)
 
     def __call__(self, observation: Any, action_before: Any = None) -> np.ndarray:
-        """The actions for one observation or a batch, in the environment's units and shape, float32.
+        """Return the actions for one observation or a batch.
 
-        Those of a Discrete space are int64, one number or `[batch]`. An observation with a non-finite number is
-        answered with `spec.no_action`: NaN in each component, or the first action of a Discrete space minus 1. What is
-        remembered stays as it was before that observation, and other rows of the batch are computed as ever.
+        The result for an observation with a non-finite number is `spec.no_action`: NaN in each component, or the first
+        action of a Discrete space minus 1. The recurrent state of that row does not change, and the other rows of the
+        batch are not affected.
 
         Args:
-            observation: one, or a batch.
-            action_before: what was done after the last call, where that was not what it gave, for a policy that
-                remembers actions; where an episode begins it is left aside.
+            observation: one observation, or a batch.
+            action_before: the actions executed after the last call, if they differ from those returned, for a policy
+                that receives the previous action. Rows that start an episode ignore it.
+
+        Returns:
+            Actions in the environment's units and shape, float32; in a Discrete space, an int64 number or `[batch]`.
         """
         packed = self.spec.pack(observation)
         single = self.spec.is_single(observation)
@@ -57,40 +61,40 @@ class GreedyPolicy:
         return actions[0] if single else actions
 
     def received(self, reward: Any) -> None:
-        """Tells a policy that remembers rewards what the last actions were rewarded with, a number or `[batch]`."""
+        """Pass the rewards of the last actions, a number or `[batch]`, to a policy that receives them."""
         if np.shape(reward) not in ((), self._acted.shape):
             raise reject("reward", f"of shape {self._acted.shape}, as the last observations", reward)
         self._policy_state.received(reward)
 
     def end(self, ended: np.ndarray) -> None:
-        """Begins anew in the lanes (rows of a batch) whose episode ended, bool `[batch]`."""
+        """Reset the rows of the batch whose episode ended, bool `[batch]`."""
         self.reset(np.asarray(ended, bool))
 
     def reset(self, env_indices: Any = None) -> None:
-        """Begins anew in all lanes (rows of a batch), or in some, by their numbers or a mask."""
+        """Reset all rows of the batch, or those selected by indices or by a mask."""
         ended = np.zeros(len(self._acted), bool)
         try:
             ended[slice(None) if env_indices is None else env_indices] = True
         except IndexError as error:
-            raise reject("env_indices", f"numbers below {len(ended)}, or a mask of so many", env_indices) from error
+            raise reject("env_indices", f"indices below {len(ended)}, or a mask of that length", env_indices) from error
         self._acted[ended] = False
         self._policy_state.end(ended)
 
     def _correct(self, executed: np.ndarray) -> None:
-        """Remembers other actions than it gave, in the lanes where it gave some."""
+        """Replace the previous action by the executed one in all rows that have acted."""
         if self.recurrent_spec is None or not self.recurrent_spec.uses_action:
-            raise ValueError(f"`action_before` is for policies that remember actions. Received one: {self!r}")
+            raise ValueError(f"`action_before` must be None: {self!r} does not receive the previous action")
         if self._acted.any():
             own = self._policy_state.state[:, : self.spec.act_dim]
             self._policy_state.record_step(np.where(self._acted[:, None] & np.isfinite(executed), executed, own))
 
     def _actions(self, name: str, action: Any, leading: tuple[int, ...]) -> np.ndarray:
-        """An action for each observation, as signatures take them: a row, or an entry if Discrete."""
+        """Validate and reshape one action per observation: float32 `[batch, act_dim]`, or int64 `[batch]`."""
         spec = self.spec
         given = np.asarray(action)
         shapes = [(*leading, *spec.act_shape), (*leading, spec.act_dim), *([leading] if spec.act_dim == 1 else [])]
         if given.shape not in shapes or given.dtype.kind not in "biuf":
-            raise reject(name, f"numbers of shape {(*leading, *spec.act_shape)}, as the observations want", action)
+            raise reject(name, f"numbers of shape {(*leading, *spec.act_shape)}, one action per observation", action)
         if spec.actions is None:
             return given.astype(np.float32).reshape(-1, spec.act_dim)
         if not ((given >= spec.low) & (given <= spec.high) & (given == np.floor(given))).all():

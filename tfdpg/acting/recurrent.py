@@ -1,4 +1,4 @@
-"""What policies with a memory recall of an episode, lane by lane; a policy without one recalls nothing. NumPy only."""
+"""The recurrent state of policies in each sub-environment. NumPy only."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -8,21 +8,21 @@ import numpy as np
 from tfdpg.spec import Packed, Spec
 
 ForwardPass = Callable[[Packed], np.ndarray]
-"""From packed observations to the outputs of a policy's network, `[num_envs, n]`.
+"""Maps packed observations to the outputs of a policy network, `[num_envs, n]`.
 
-With a memory, what the lanes recall comes with them as one more matrix at the end, and the outputs with the new state
-behind them (see `RecurrentSpec`). Its inputs are finite: `PolicyState.forward` replaces other numbers.
+A recurrent policy receives its recurrent inputs (see `RecurrentSpec`) as the last matrix, and its outputs are followed
+by the new state, `[num_envs, n + state_width]`. All inputs are finite: `PolicyState.forward` replaces other numbers.
 """
 
 
 def nonfinite_rows(matrices: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Find the rows that hold NaN or an infinity.
+    """Find the rows that contain NaN or an infinity.
 
     Args:
-        matrices: `[batch, n]` each, of floats or integers.
+        matrices: floats or integers, `[batch, n]` each.
 
     Returns:
-        A mask, bool `[batch]`; None where all numbers are finite.
+        A mask, bool `[batch]`; None if all numbers are finite.
     """
     nonfinite: np.ndarray | None = None
     for matrix in matrices:
@@ -35,22 +35,22 @@ def nonfinite_rows(matrices: Sequence[np.ndarray]) -> np.ndarray | None:
 
 
 def with_zeros(matrices: Sequence[np.ndarray]) -> Packed:
-    """Replace NaN and infinities by 0, so that a forward pass sees finite numbers only."""
+    """Replace NaN and infinities by 0, so that a forward pass receives finite numbers only."""
     return tuple(np.nan_to_num(matrix, nan=0, posinf=0, neginf=0) for matrix in matrices)
 
 
 class RecurrentSpec(NamedTuple):
-    """What a policy recalls at each step: the step before, and its state, `[num_envs, previous_width + state_width]`.
+    """The recurrent inputs of a policy at each step, `[num_envs, previous_width + state_width]`.
 
-    The step before is the executed action, clipped to the box and in the environment's units, and the reward as the
-    environment gave it.
+    They are the previous action (as executed, clipped to the box, in the environment's units), the previous reward (as
+    the environment returned it) and the recurrent state.
 
     Attributes:
-        spec: the spaces.
-        uses_action: whether the action before is recalled.
-        uses_reward: whether the reward before is recalled.
-        parts: the parts of the state by their names in the export, with their widths: `(("h", 64), ("c", 64))`.
-        stored: whether the state before a step is stored with it.
+        spec: the spaces of the environment.
+        uses_action: whether the policy receives the previous action.
+        uses_reward: whether the policy receives the previous reward.
+        parts: names and widths of the parts of the recurrent state, as in the export: `(("h", 64), ("c", 64))`.
+        stored: whether the replay buffer stores the recurrent state before each step (R2D2's stored state).
     """
 
     spec: Spec
@@ -61,26 +61,26 @@ class RecurrentSpec(NamedTuple):
 
     @property
     def previous_width(self) -> int:
-        """The numbers of the step before."""
+        """Number of columns of the previous action and the previous reward."""
         return self.uses_action * self.spec.act_dim + self.uses_reward
 
     @property
     def state_width(self) -> int:
-        """The numbers of the state."""
+        """Number of columns of the recurrent state."""
         return sum(width for _, width in self.parts)
 
     @property
     def width(self) -> int:
-        """The numbers of both."""
+        """Number of columns of the recurrent inputs."""
         return self.previous_width + self.state_width
 
     @property
     def stored_width(self) -> int:
-        """The numbers that a stored step has behind its action."""
+        """Number of columns that a stored step has after its action."""
         return self.state_width if self.stored else 0
 
     def initial_state(self, num_envs: int) -> np.ndarray:
-        """What is recalled when an episode begins: the box's center, reward 0 and a state of zeros."""
+        """Return the recurrent inputs at the start of an episode: the box's center, reward 0 and a state of zeros."""
         recurrent_inputs = np.zeros((num_envs, self.previous_width + self.state_width), np.float32)
         if self.uses_action:
             recurrent_inputs[:, : self.spec.act_dim] = self.spec.center
@@ -88,7 +88,7 @@ class RecurrentSpec(NamedTuple):
 
     @property
     def scaling(self) -> tuple[np.ndarray, np.ndarray]:
-        """Factor and offset with which the step before enters a network: an action in half-ranges from the center."""
+        """Factor and offset, `[previous_width]` each, that rescale the previous action to [-1, 1]."""
         action_scale = self.spec.action_scale
         one = np.ones(int(self.uses_reward), np.float32)
         if not self.uses_action:
@@ -97,50 +97,50 @@ class RecurrentSpec(NamedTuple):
 
 
 class PolicyState(Protocol):
-    """The memory of all lanes of one who acts.
+    """The recurrent state of a policy in all sub-environments.
 
     Attributes:
-        width: the numbers that it adds to a stored step.
-        state: all that it recalls, float32 `[num_envs, n]`.
+        width: number of columns that it adds to a stored step.
+        state: the recurrent inputs, float32 `[num_envs, n]`.
     """
 
     width: int
     state: np.ndarray
 
     def forward(self, network: ForwardPass, packed: Packed) -> np.ndarray:
-        """The outputs of a policy, `[num_envs, n]`, which goes on to its next state.
+        """Compute the outputs of a policy, `[num_envs, n]`, and advance the recurrent state.
 
-        A row with a non-finite number in its observation, its last action or reward or its recurrent state has outputs
-        of NaN, and what is remembered for that row stays as it is.
+        A row with a non-finite number in its observation, its previous action or reward or its recurrent state has
+        outputs of NaN, and its recurrent state does not change.
         """
         ...
 
     def advance(self, network: ForwardPass, packed: Packed) -> Any:
-        """Goes on as `forward` does where nobody wants the outputs."""
+        """Advance the recurrent state as `forward` does; the outputs are not used."""
         ...
 
     def record_step(self, step: np.ndarray) -> np.ndarray:
-        """Remembers the action of a step, and gives the step as it is stored, `[num_envs, n + width]`."""
+        """Keep the action of a step, `[num_envs, n]`; returns the step to store, `[num_envs, n + width]`."""
         ...
 
     def received(self, reward: np.ndarray) -> None:
-        """Remembers the rewards of a step, `[num_envs]`."""
+        """Keep the rewards of a step, `[num_envs]`."""
         ...
 
     def end(self, ended: np.ndarray) -> None:
-        """Forgets the past of the lanes whose episode ended, bool `[num_envs]`."""
+        """Reset the sub-environments whose episode ended, bool `[num_envs]`."""
         ...
 
     def fresh_copy(self) -> "PolicyState":
-        """Another of its kind, without a past."""
+        """Return a new instance with the same options and a reset state."""
         ...
 
 
 class NoState:
-    """The memory of a policy that sees nothing but observations.
+    """The empty state of a policy that is not recurrent.
 
     Args:
-        no_output: what the outputs of a row with a non-finite observation are.
+        no_output: the outputs of a row with a non-finite observation.
     """
 
     width = 0
@@ -150,7 +150,7 @@ class NoState:
         self._no_output = no_output
 
     def forward(self, network: ForwardPass, packed: Packed) -> np.ndarray:
-        """The outputs of a policy, `[num_envs, n]`; those of a row with a non-finite observation are `no_output`."""
+        """Compute the outputs of a policy, `[num_envs, n]`; a row with a non-finite observation has `no_output`."""
         nonfinite = nonfinite_rows(packed)
         if nonfinite is None:
             return network(packed)
@@ -159,29 +159,25 @@ class NoState:
         return outputs
 
     def advance(self, network: ForwardPass, packed: Packed) -> None:
-        """Asks nothing: nothing would be remembered."""
+        """Do nothing: there is no state to advance."""
 
     def record_step(self, step: np.ndarray) -> np.ndarray:
-        """The step."""
+        """Return the step unchanged."""
         return step
 
     def received(self, reward: np.ndarray) -> None:
-        """Forgets the rewards."""
+        """Ignore the rewards."""
 
     def end(self, ended: np.ndarray) -> None:
-        """Forgets nothing: there is no past."""
+        """Do nothing: there is no state to reset."""
 
     def fresh_copy(self) -> "NoState":
-        """Another one."""
+        """Return a new instance."""
         return NoState(self._no_output)
 
 
 class RecurrentState:
-    """What each lane recalls; it begins anew when their number changes. See `PolicyState`.
-
-    Args:
-        recurrent_spec: what there is to recall.
-    """
+    """The recurrent inputs of each sub-environment, reset when the number of sub-environments changes."""
 
     def __init__(self, recurrent_spec: RecurrentSpec):
         self.recurrent_spec = recurrent_spec
@@ -192,7 +188,7 @@ class RecurrentState:
         self._nonfinite: np.ndarray | None = None
 
     def forward(self, network: ForwardPass, packed: Packed) -> np.ndarray:
-        """The outputs of a policy, `[num_envs, n]`, which goes on to its next state; see `PolicyState.forward`."""
+        """Compute the outputs of a policy and advance the recurrent state; see `PolicyState.forward`."""
         if len(self.state) != len(packed[0]):
             self.state = self.recurrent_spec.initial_state(len(packed[0]))
         self._recurrent_inputs = self.state
@@ -210,9 +206,9 @@ class RecurrentState:
     advance = forward
 
     def record_step(self, step: np.ndarray) -> np.ndarray:
-        """Remembers the action, and puts the state with which it was taken behind the step, if it is stored.
+        """Keep the action, and append the recurrent state before the step if it is stored.
 
-        What answers a non-finite observation is not remembered.
+        The action for a non-finite observation is not kept.
         """
         spec = self.recurrent_spec.spec
         if self.recurrent_spec.uses_action:
@@ -224,15 +220,15 @@ class RecurrentState:
         return np.concatenate([step, self._recurrent_inputs[:, self._previous_width :]], axis=1) if self.width else step
 
     def received(self, reward: np.ndarray) -> None:
-        """Remembers the rewards, `[num_envs]`."""
+        """Keep the rewards, `[num_envs]`, if the policy receives the previous reward."""
         if self.recurrent_spec.uses_reward:
             self.state[:, self._previous_width - 1] = reward
 
     def end(self, ended: np.ndarray) -> None:
-        """Begins anew in the lanes whose episode ended, bool `[num_envs]`."""
+        """Reset the sub-environments whose episode ended, bool `[num_envs]`."""
         if len(self.state) == len(ended):
             self.state[ended] = self._initial_state
 
     def fresh_copy(self) -> "RecurrentState":
-        """One of the same, without a past."""
+        """Return a new instance with the same options and a reset state."""
         return RecurrentState(self.recurrent_spec)

@@ -1,4 +1,4 @@
-"""Running mean and variance of the features of observations, while collecting."""
+"""Running mean and variance of observation features, updated during collection."""
 
 import numpy as np
 
@@ -7,14 +7,11 @@ from tfdpg.spec import Packed, Spec
 
 
 class RunningStatistics:
-    """Mean and variance of all features seen so far; images and one-hot features are left as they are.
-
-    Args:
-        spec: the spaces.
+    """Mean and variance of all features seen so far; images and one-hot features keep mean 0 and variance 1.
 
     Attributes:
-        count: the observations taken in.
-        rows_seen: the rows of the replay that were looked at.
+        count: number of observations in the statistics.
+        rows_seen: number of rows of the replay buffer in the statistics, counted from the first row ever stored.
         mean: `[features]`.
     """
 
@@ -27,22 +24,22 @@ class RunningStatistics:
 
     @property
     def variance(self) -> np.ndarray:
-        """The variance, `[features]`; 1 where it is not kept, and before anything was seen."""
+        """The variance, `[features]`; 1 for images and one-hot features, and before the first observation."""
         return np.where(self._real & (self.count > 0), self._squares / max(self.count, 1), 1.0)
 
     def update(self, packed: Packed) -> None:
-        """Takes in packed observations `[n, ...]` (Chan, Golub, LeVeque 1979)."""
+        """Add packed observations `[n, ...]` to the statistics (Chan, Golub and LeVeque 1979)."""
         features = encode(self._spec, packed).astype(np.float64)
         count = len(features)
         mean = np.where(self._real, features.mean(axis=0), 0.0)
         self._merge(count, mean, np.where(self._real, np.square(features - mean).sum(axis=0), 0.0))
 
     def set_rows_seen(self, rows: int) -> None:
-        """Takes note of how many rows of the replay have been taken in, from the first one ever."""
+        """Set the number of rows of the replay buffer in the statistics, counted from the first row ever stored."""
         self.rows_seen = rows
 
     def merge(self, state: dict[str, np.ndarray]) -> None:
-        """Takes in what another `RunningStatistics` of the same spec saw; `state` is its own."""
+        """Add the observations of another `RunningStatistics` of the same spec, given its `state()`."""
         if state["moments_count"]:
             self._merge(int(state["moments_count"]), state["moments_mean"], state["moments_squares"])
 
@@ -54,13 +51,13 @@ class RunningStatistics:
         self.count = total
 
     def adopt(self, mean: np.ndarray, variance: np.ndarray, count: int = 1000) -> None:
-        """Starts from known statistics `[features]`, as if they were of `count` observations."""
+        """Replace the statistics by a given mean and variance, `[features]`, weighted as `count` observations."""
         self.count = count
         self.mean = np.where(self._real, mean, 0.0)
         self._squares = np.where(self._real, variance * count, 0.0)
 
     def state(self) -> dict[str, np.ndarray]:
-        """All that a later `restore` needs, as arrays."""
+        """Return the statistics as arrays, for `restore` and `merge`."""
         return {
             "moments_count": np.array(self.count),
             "moments_rows": np.array(self.rows_seen),
@@ -69,14 +66,14 @@ class RunningStatistics:
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Takes what `state` gave.
+        """Restore the statistics that `state` returned.
 
         Raises:
-            ValueError: it is of other features.
+            ValueError: The statistics have another number of features.
         """
         shapes = {state[name].shape for name in ("moments_mean", "moments_squares")}
         if shapes != {self.mean.shape}:
-            raise ValueError(f"The stored moments must be of {len(self.mean)} features. Received shapes: {shapes}")
+            raise ValueError(f"The stored statistics must be of {len(self.mean)} features. Received shapes: {shapes}")
         self.count = int(state["moments_count"])
         self.rows_seen = int(state["moments_rows"])
         self.mean = state["moments_mean"]

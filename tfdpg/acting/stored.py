@@ -1,93 +1,68 @@
-"""The stock actors as a file, `policy.npz`: the weights, and in JSON what they are the weights of."""
+"""The file `policy.npz`: the weights of a policy and its critics, and their layers as JSON."""
 
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from tfdpg.acting.critic import NumpyCritic
-from tfdpg.acting.mlp import NumpyPolicy
-from tfdpg.acting.outputs import BoxAction, GaussianOutput, OutputTransform, Probabilities
+from tfdpg.acting.encoder import feature_columns, real_features
+from tfdpg.acting.network import FEATURES, OTHER, Node, NumpyCritic, NumpyPolicy
 from tfdpg.acting.recurrent import RecurrentSpec
-from tfdpg.acting.torsos import Hidden, Layer, Norm, Residual, Torso
+from tfdpg.acting.torsos import EXPANSION
 from tfdpg.spec import Spec
 
-LAYERS: dict[str, type[Layer]] = {"hidden": Hidden, "norm": Norm, "residual": Residual}
-OUTPUTS: dict[str, type[OutputTransform]] = {
-    "action": BoxAction,
-    "probabilities": Probabilities,
-    "loc_scale": GaussianOutput,
-}
+FORMAT = 2
+"""Files of format 1, which have no `format`, list the layers of built-in networks only."""
 
 
 def save_numpy_policy(
-    path: Path, actor: NumpyPolicy, critics: Mapping[str, NumpyCritic] = MappingProxyType({})
+    path: Path, policy: NumpyPolicy, critics: Mapping[str, NumpyCritic] = MappingProxyType({})
 ) -> None:
-    """Writes an actor: `weights`, float32 `[n]` in Keras' order, and `description`, a text in JSON.
+    """Write a policy and its critics, with their weights.
 
-    The description has the `layers` before the last one, whether each part of an observation has a first layer of its
-    own (`has_branches`), epsilon and clip of the features' `normalizer` or null, the `cells` of a memory in front of
-    the layers, and the `output`. The weights of critics have their names; under `critics` it says of each the `layers`,
-    the one that takes the action, the `head`, and the numbers that this gives.
+    The array `weights`, float32 `[n]`, holds the policy's weights in Keras' order. The string `description` is JSON.
+    Its entry `policy` lists the layers, each with its name, its inputs, its configuration and the position and shape
+    of its weights (see `tfdpg.acting.network.Node`). The weights of each critic are in an array of its name, and its
+    layers are listed under `critics`.
     """
-    torso = actor.torso
-    output = actor.output
     description = {
-        "layers": [{"layer": _name(LAYERS, layer), **layer._asdict()} for layer in torso.pi],
-        "critics": {
-            name: {
-                "layers": [{"layer": _name(LAYERS, layer), **layer._asdict()} for layer in critic.torso.q],
-                "action_layer": critic.torso.action_layer,
-                "head": critic.head,
-                "size": critic.size,
-            }
-            for name, critic in critics.items()
-        },
-        "has_branches": torso.has_branches,
-        "normalizer": actor.normalizer,
-        "cells": actor.cell_kinds,
-        "output": {"kind": _name(OUTPUTS, output)}
-        | ({"sigma": output.sigma} if isinstance(output, GaussianOutput) else {}),
+        "format": FORMAT,
+        "policy": [node._asdict() for node in policy.nodes],
+        "critics": {name: [node._asdict() for node in critic.nodes] for name, critic in critics.items()},
     }
     values: Any = {name: critic.weights for name, critic in critics.items()}
-    np.savez(path, weights=actor.weights, description=np.array(json.dumps(description)), **values)
+    np.savez(path, weights=policy.weights, description=np.array(json.dumps(description)), **values)
 
 
 def load_numpy_policy(path: Path, spec: Spec, recurrent_spec: RecurrentSpec | None) -> NumpyPolicy:
-    """The actor that `save_numpy_policy` wrote.
+    """Load the policy that `save_numpy_policy` wrote.
 
     Args:
         path: the file.
         spec: the spaces.
-        recurrent_spec: what it recalls; None where it has no memory.
+        recurrent_spec: the recurrent state; None if the policy is not recurrent.
 
     Raises:
-        OSError, ValueError, LookupError, TypeError: it is no such file.
+        OSError, ValueError, LookupError, TypeError: the file does not hold a policy.
     """
     arrays, description = _read(path)
-    layers = tuple(_made(LAYERS, "layer", values) for values in description["layers"])
-    torso = Torso("stored", layers, (), has_branches=description["has_branches"])
-    normalizer = description["normalizer"] and tuple(description["normalizer"])
-    cells = tuple((kind, units) for kind, units in description["cells"])
-    output = _made(OUTPUTS, "kind", {"spec": spec, **description["output"]})
-    actor = NumpyPolicy(spec, torso, normalizer, output, cells, recurrent_spec)
-    actor.load(arrays["weights"])
-    return actor
+    nodes = description["policy"] if "format" in description else _nodes_of_format_1(spec, description, recurrent_spec)
+    policy = NumpyPolicy(spec, [_node(each) for each in nodes], recurrent_spec)
+    policy.load(arrays["weights"])
+    return policy
 
 
 def load_critics(path: Path, spec: Spec) -> dict[str, NumpyCritic]:
-    """The critics that `save_numpy_policy` wrote, by name; see `load_numpy_policy`."""
+    """Load the critics that `save_numpy_policy` wrote, by name; see `load_numpy_policy`."""
     arrays, description = _read(path)
-    normalizer = description["normalizer"] and tuple(description["normalizer"])
     critics = {}
-    for name, said in description["critics"].items():
-        layers = tuple(_made(LAYERS, "layer", values) for values in said["layers"])
-        torso = Torso("stored", (), layers, said["action_layer"], description["has_branches"])
-        critics[name] = NumpyCritic(spec, torso, normalizer, said["head"], said["size"])
+    for name, stored in description["critics"].items():
+        nodes = stored if "format" in description else _critic_nodes_of_format_1(spec, description, stored)
+        critics[name] = NumpyCritic(spec, [_node(each) for each in nodes])
         critics[name].load(arrays[name])
     return critics
 
@@ -99,16 +74,143 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     except zipfile.BadZipFile as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     description = {"critics": {}} | json.loads(str(arrays.pop("description")))
+    if description.get("format", FORMAT) != FORMAT:
+        raise ValueError(f"{path} must have format {FORMAT} or no format. Received: {description['format']}")
     for name, values in arrays.items():
         if values.dtype != np.float32 or values.ndim != 1:
             raise ValueError(f"`{name}` of {path} must be float32 [n]. Received: {values.dtype} {list(values.shape)}")
     return arrays, description
 
 
-def _name(kinds: dict[str, Any], thing: Any) -> str:
-    return next(name for name, kind in kinds.items() if type(thing) is kind)
+def _node(stored: Mapping[str, Any]) -> Node:
+    weights = tuple((int(start), tuple(int(size) for size in shape)) for start, shape in stored["weights"])
+    return Node(str(stored["layer"]), tuple(int(number) for number in stored["inputs"]), stored["config"], weights)
 
 
-def _made(kinds: dict[str, Any], tag: str, values: dict[str, Any]) -> Any:
-    arguments = dict(values)
-    return kinds[arguments.pop(tag)](**arguments)
+class _Nodes:
+    """Lists nodes, whose weights follow each other in the flat array."""
+
+    def __init__(self) -> None:
+        self.nodes: list[dict[str, Any]] = []
+        self._start = 0
+
+    def add(self, layer: str, inputs: Sequence[int], *shapes: tuple[int, ...], **config: Any) -> int:
+        """Add a node; returns the number of its output."""
+        weights = []
+        for shape in shapes:
+            weights.append((self._start, shape))
+            self._start += int(np.prod(shape))
+        self.nodes.append({"layer": layer, "inputs": inputs, "config": config, "weights": weights})
+        return len(self.nodes) + 1
+
+    def features(self, description: Mapping[str, Any], spec: Spec) -> tuple[int, int]:
+        """The number and the width of the features, normalised if the networks do that."""
+        width = len(real_features(spec))
+        if not description["normalizer"]:
+            return FEATURES, width
+        epsilon, clip = description["normalizer"]
+        return self.add("tfdpg>Normalizer", [FEATURES], (width,), (width,), epsilon=epsilon, clip=clip), width
+
+    def branches(self, x: int, spec: Spec, layer: Mapping[str, Any]) -> tuple[int, int]:
+        """A layer for each part of an observation; returns the number and the width of their outputs."""
+        parts = []
+        for columns in feature_columns(spec):
+            part = self.add("ops.GetItem", [x], start=columns.start, stop=columns.stop)
+            parts.append(self.hidden(part, columns.stop - columns.start, layer))
+        return self.add("Concatenate", [number for number, _ in parts], axis=-1), sum(width for _, width in parts)
+
+    def hidden(self, x: int, width: int, layer: Mapping[str, Any]) -> tuple[int, int]:
+        """One entry of `layers`; returns the number and the width of its output."""
+        if layer["layer"] == "norm":
+            if layer["kind"] == "batch":
+                shapes = [(width,)] * 4 + [()]
+                return self.add("tfdpg>BatchRenormalization", [x], *shapes, epsilon=1e-3), width
+            return self.layer_norm(x, width), width
+        units = layer["units"]
+        if layer["layer"] == "residual":
+            y = self.layer_norm(x, width)
+            y = self.dense(y, width, EXPANSION * units, layer["activation"])
+            y = self.dense(y, EXPANSION * units, units, "linear")
+            return self.add("Add", [x, y]), units
+        if not layer["layer_norm"]:
+            return self.dense(x, width, units, layer["activation"]), units
+        y = self.layer_norm(self.dense(x, width, units, "linear"), units)
+        return self.add("Activation", [y], activation=layer["activation"]), units
+
+    def dense(self, x: int, width: int, units: int, activation: str) -> int:
+        """A fully connected layer."""
+        return self.add("Dense", [x], (width, units), (units,), activation=activation)
+
+    def layer_norm(self, x: int, width: int) -> int:
+        """A layer normalisation."""
+        shapes = (width,), (width,)
+        return self.add("LayerNormalization", [x], *shapes, epsilon=1e-3, axis=-1, center=True, scale=True)
+
+
+def _nodes_of_format_1(
+    spec: Spec, description: Mapping[str, Any], recurrent_spec: RecurrentSpec | None
+) -> list[dict[str, Any]]:
+    made = _Nodes()
+    x, width = made.features(description, spec)
+    state = OTHER
+    if recurrent_spec is not None:
+        scale, offset = recurrent_spec.scaling
+        previous = made.add("ops.GetItem", [OTHER], start=0, stop=len(scale))
+        previous = made.add("Rescaling", [previous], scale=scale.tolist(), offset=offset.tolist())
+        x = made.add("Concatenate", [x, previous], axis=-1)
+        state = made.add("ops.GetItem", [OTHER], start=len(scale), stop=recurrent_spec.width)
+        cells = description["cells"]
+        shapes: list[tuple[int, ...]] = []
+        width += len(scale)
+        for kind, units in cells:
+            gates = {"lstm": 4, "gru": 3, "rnn": 1}[kind] * units
+            shapes += [(width, gates), (units, gates), (2, gates) if kind == "gru" else (gates,)]
+            width = units
+        state = made.add("tfdpg>RNNStack", [x, state], *shapes, cells=cells)
+        start = recurrent_spec.state_width - (2 if cells[-1][0] == "lstm" else 1) * width
+        x = made.add("ops.GetItem", [state], start=start, stop=start + width)
+    layers = list(description["layers"])
+    if description["has_branches"]:
+        x, width = made.branches(x, spec, layers.pop(0))
+    for layer in layers:
+        x, width = made.hidden(x, width, layer)
+    output = description["output"]
+    units = {"action": spec.act_dim, "probabilities": spec.actions, "loc_scale": 2 * spec.act_dim}[output["kind"]]
+    x = made.dense(x, width, units, "linear")
+    if output["kind"] == "probabilities":
+        x = made.add("Softmax", [x])
+    else:  # the exported action of a Gaussian is its mean
+        if output["kind"] == "loc_scale":
+            x = made.add("ops.GetItem", [x], start=0, stop=spec.act_dim)
+        x = made.add("Activation", [x], activation="tanh")
+        made.add("Rescaling", [x], scale=spec.action_scale.tolist(), offset=spec.center.tolist())
+        x = len(made.nodes) + 1
+    if recurrent_spec is not None:
+        made.add("Concatenate", [x, state], axis=-1)
+    return made.nodes
+
+
+def _critic_nodes_of_format_1(
+    spec: Spec, description: Mapping[str, Any], critic: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    made = _Nodes()
+    x, width = made.features(description, spec)
+    scale = (1 / spec.action_scale).tolist()
+    action = made.add("Rescaling", [OTHER], scale=scale, offset=(-spec.center / spec.action_scale).tolist())
+    layers = list(critic["layers"])
+    action_layer = max(critic["action_layer"], int(description["has_branches"]))
+    if description["has_branches"]:
+        x, width = made.branches(x, spec, layers.pop(0))
+    for depth, layer in enumerate(layers, int(description["has_branches"])):
+        if depth == action_layer:
+            x = made.add("Concatenate", [x, action], axis=-1)
+            width += spec.act_dim
+        x, width = made.hidden(x, width, layer)
+    if action_layer >= len(critic["layers"]):
+        x = made.add("Concatenate", [x, action], axis=-1)
+        width += spec.act_dim
+    size = critic["size"]
+    head = {"value": "tfdpg>Value", "categorical": "tfdpg>Categorical", "mixture": "tfdpg>Mixture"}[critic["head"]]
+    atoms = [(size,)] if critic["head"] == "categorical" else []
+    made.add(head, [x], (width, size), (size,), *atoms)
+    return made.nodes

@@ -1,4 +1,4 @@
-"""What lies between features and outputs of the stock networks, as data that Keras and NumPy builders share."""
+"""Torsos, the hidden layers of the built-in networks, as data that the Keras and the NumPy networks are built from."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -7,7 +7,7 @@ from tfdpg.arguments import reject
 
 
 class Hidden(NamedTuple):
-    """A fully connected layer, with normalised activations (LayerNorm) if so wanted, and its activation function."""
+    """A fully connected layer with an activation function, and optional layer normalisation before the activation."""
 
     units: int
     activation: str
@@ -15,13 +15,13 @@ class Hidden(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """A normalisation by itself: of each sample over features ("layer"), or of each feature over samples ("batch")."""
+    """A normalisation layer: "layer" normalises each sample over its features, "batch" each feature over the batch."""
 
     kind: Literal["layer", "batch"]
 
 
 class Residual(NamedTuple):
-    """x + W₂ f(W₁ LN(x)), with EXPANSION times as many units within (SimBa, Lee et al. 2024, section 4)."""
+    """x + W₂ f(W₁ LN(x)), a residual block with EXPANSION × units hidden units (SimBa, Lee et al. 2024, section 4)."""
 
     units: int
     activation: str
@@ -30,19 +30,19 @@ class Residual(NamedTuple):
 Layer = Hidden | Norm | Residual
 
 EXPANSION = 4
-"""SimBa's."""
+"""Ratio of hidden units to outputs in a residual block, as in SimBa."""
 
 
 class Torso(NamedTuple):
     """The hidden layers of an actor and of critics.
 
     Attributes:
-        name: what the agents' option calls it.
-        pi: the actor's layers.
-        q: the critics'.
-        action_layer: the critics' layer that takes the action; 0 takes it with the features.
-        has_branches: whether each part of a Dict observation has a first layer of its own.
-        output_scale: the scale of the actor's last kernel, of 1 for Glorot's.
+        name: value of the agents' option `torso`.
+        pi: layers of the actor.
+        q: layers of the critics.
+        action_layer: index of the critics' layer that receives the action; 0 concatenates it with the features.
+        has_branches: whether each part of a Dict observation has its own first layer.
+        output_scale: factor of the initial weights of the actor's last layer; 1 is Glorot initialization.
     """
 
     name: str
@@ -54,16 +54,21 @@ class Torso(NamedTuple):
 
 
 def mlp(hidden_units: Sequence[int], activation: str) -> Torso:
-    """The same fully connected layers for actor and critics."""
+    """Return a torso with the same fully connected layers for the actor and the critics."""
     layers = normalized(hidden_units, activation, None, 0)
     return Torso("mlp", layers, layers)
 
 
 def normalized(hidden_units: Sequence[int], activation: str, norm: str | None, blocks: int) -> tuple[Layer, ...]:
-    """Hidden layers with a kind of normalisation, or residual blocks.
+    """Return hidden layers, with an optional normalisation, or residual blocks.
 
-    "layer" stands before each activation; "batch" of the inputs and behind each activation, as in CrossQ (Bhatt et al.
-    2019). Blocks follow a linear layer, and a layer normalisation follows them, as in SimBa.
+    Args:
+        hidden_units: units of each layer; exactly one number if `blocks` is not 0.
+        activation: activation function, by its Keras name.
+        norm: "layer" for layer normalisation before each activation; "batch" for batch normalisation of the inputs and
+            after each activation, as in CrossQ (Bhatt et al. 2019); None for no normalisation.
+        blocks: number of residual blocks, between a linear layer and a layer normalisation, as in SimBa; 0 for fully
+            connected layers.
     """
     if norm not in (None, "layer", "batch"):
         raise reject("norm", '"layer", "batch" or None', norm)
@@ -81,17 +86,18 @@ def normalized(hidden_units: Sequence[int], activation: str, norm: str | None, b
 def make_torso(
     torso: str, hidden_units: Sequence[int], activation: str, norm: str | None = None, blocks: int = 0
 ) -> Torso:
-    """The torso that the agents' options describe.
+    """Return the torso that the agents' options describe.
 
     Args:
-        torso: "mlp", or "control" (Tassa et al. 2018, "DeepMind Control Suite": 300-200 and 400-300, the action joins
-            at the critics' second layer), "layer_norm" (Acme's: 256-256-256 and 512-512-256, of which the first is
-            normalised before a tanh, then ELU; actions start near 0), or "two_branch" (each part of a Dict observation
-            has a first layer of its own, whose outputs are concatenated).
-        hidden_units: of "mlp" and "two_branch".
-        activation: of "mlp" and "two_branch".
-        norm: of "mlp", as `normalized` has it.
-        blocks: likewise.
+        torso: "mlp": fully connected layers; "control": the networks of Tassa et al. 2018, "DeepMind Control Suite"
+            (300-200 and 400-300 units; the critics receive the action at the second layer); "layer_norm": Acme's
+            networks (256-256-256 and 512-512-256 units; the first layer has layer normalisation and tanh, the others
+            ELU; initial actions are close to 0); "two_branch": each part of a Dict observation has its own first
+            layer, and the outputs of these layers are concatenated.
+        hidden_units: units of each layer of "mlp" and "two_branch".
+        activation: activation function of "mlp" and "two_branch".
+        norm: normalisation of "mlp"; see `normalized`.
+        blocks: number of residual blocks of "mlp"; see `normalized`.
     """
     if torso != "mlp" and (norm is not None or blocks):
         raise reject("torso", '"mlp" beside `norm` or `blocks`', torso)
@@ -109,6 +115,6 @@ def make_torso(
         return Torso(torso, layers, layers)
     if torso == "two_branch":
         if not hidden_units:
-            raise reject("hidden_units", "one layer or more, for a torso with branches", hidden_units)
+            raise reject("hidden_units", 'one layer or more with torso="two_branch"', hidden_units)
         return mlp(hidden_units, activation)._replace(name=torso, has_branches=True)
     raise reject("torso", '"mlp", "control", "layer_norm" or "two_branch"', torso)

@@ -1,5 +1,6 @@
-"""The agents: what all of them do once, in `agent`, and one file for each algorithm."""
+"""Agents: the base class in `agent`, and one file for each algorithm."""
 
+import functools
 import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,7 @@ if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
 
 AGENTS = {name: f"tfdpg.agents.{name.lower()}" for name in ("DDPG", "TD3", "D4PG", "ACER")}
-"""The algorithms, and where they live."""
+"""The built-in algorithms, and their modules."""
 
 
 def agent_class(name: str) -> "type[Agent]":
@@ -23,14 +24,25 @@ def agent_class(name: str) -> "type[Agent]":
     raise ValueError(f"There is no agent {name!r}. Known: {', '.join(AGENTS)}")
 
 
-def load_agent(directory: str | Path, env: Any = None, *, trusted: bool = False, **changes: Any) -> "Agent":
-    """Loads what `Agent.save` wrote, ready to go on.
+def load_agent(
+    directory: str | Path,
+    env: Any = None,
+    *,
+    agent_class: "type[Agent] | None" = None,
+    trusted: bool = False,
+    **changes: Any,
+) -> "Agent":
+    """Load an agent that `Agent.save` saved, ready to resume training.
 
     Args:
         directory: the saved agent.
-        env: the environment to go on with, if its spaces are to be checked now.
-        trusted: whether what the file names may be imported (custom callables and schedules) and followed
-            (symbolic links, the directory of the replay); otherwise options are given again among `changes`.
+        env: the environment of further training, if its spaces are to be checked now.
+        agent_class: the class of the agent, if it is not one of tfdpg's. It must have the name of the class that was
+            saved, and may have moved to another module. None imports the class by its import path in the file, if the
+            file is trusted.
+        trusted: whether to import what the file names (the agent's class, custom callables and schedules) and to follow
+            it (symbolic links, the directory of the replay); otherwise pass the class as `agent_class` and the options
+            among `changes`.
         **changes: options that are to be others from now on: all but those of the networks' structure and `seed`. A new
             optimizer starts without the old one's moments.
 
@@ -39,38 +51,96 @@ def load_agent(directory: str | Path, env: Any = None, *, trusted: bool = False,
 
     Raises:
         FileNotFoundError: there is no saved agent.
-        tfdpg.training.checkpoint.CheckpointError: a file is damaged, missing or of another checkpoint.
-        ValueError: the spaces of `env` are not the agent's; a change that is structural or no argument; or
-            something that could not be saved, or is not trusted, is not given again.
+        tfdpg.training.checkpoints.checkpoint.CheckpointError: a file is damaged, missing or of another checkpoint.
+        ValueError: the spaces of `env` are not the agent's; a change that is structural or no argument; something that
+            could not be saved, or is not trusted, is not given again; or `agent_class` is another class.
     """
-    from tfdpg.agents.options import OPTIONS
     from tfdpg.hints import did_you_mean
     from tfdpg.options import Structural, Unsaved, options_of
-    from tfdpg.training import checkpoint
-    from tfdpg.training.objects import why_missing
+    from tfdpg.training.checkpoints import checkpoint
+    from tfdpg.training.checkpoints.objects import why_missing
 
-    saved = checkpoint.read(directory, changes.get("device"), trusted)
+    find_class = functools.partial(_saved_class, directory, agent_class, trusted)
+    saved = checkpoint.read(directory, find_class, changes.get("device"), trusted)
     if env is not None:
         saved.spec.check(env)
-    known = OPTIONS.get(str(saved.agent))
-    if known is None or not saved.arguments.keys().isdisjoint(["env", *known.names(Unsaved)]):
-        raise checkpoint.CheckpointError(f"{directory} names no agent of tfdpg, or arguments that no agent saves.")
+    make: Any = saved.agent_class
+    known = make.__init__.options_class
+    if not saved.arguments.keys().isdisjoint(["env", *known.names(Unsaved)]):
+        raise checkpoint.CheckpointError(f"{directory} has arguments that no agent saves.")
     for name in changes:
         if name in known.names(Structural):
             raise ValueError(f"`{name}` cannot change: a saved agent keeps it. Received: {name}={changes[name]!r}")
         if name not in {option.name for option in options_of(known)}:
             meant = did_you_mean(name, (option.name for option in options_of(known)))
-            raise ValueError(f"`{name}` is no argument of {saved.agent}. Received: {name}={changes[name]!r}.{meant}")
+            raise ValueError(f"`{name}` is no argument of {make.__name__}. Received: {name}={changes[name]!r}.{meant}")
     arguments = saved.arguments | changes
     for name, value in arguments.items():
         if reason := why_missing(value):
             raise ValueError(f"`{name}` {reason}. Give it again: load_agent(..., {name}=...)")
     try:
-        agent: Any = agent_class(saved.agent)
-        agent = agent(saved.spec, **arguments, **saved.networks)
+        agent = make(saved.spec, **arguments, **saved.networks)
         checkpoint.restore(agent, saved, changes)
     except Exception as error:
         if changes and isinstance(error, ValueError):
             raise
         raise checkpoint.CheckpointError(f"The saved agent in {directory} does not fit together: {error}") from error
     return agent
+
+
+def _saved_class(directory: str | Path, given: "type[Agent] | None", trusted: bool, name: Any) -> "type[Agent]":
+    """The class of a saved agent.
+
+    Only the module of `given`, a module of tfdpg, or a trusted import path is used.
+
+    Args:
+        directory: the saved agent.
+        given: the class that the caller passed.
+        trusted: whether the class may be imported by its path in the file.
+        name: the class as recorded in the file; see `tfdpg.training.checkpoints.objects.class_name`.
+    """
+    from tfdpg.training.checkpoints.checkpoint import CheckpointError
+    from tfdpg.training.checkpoints.objects import class_name, import_class
+
+    if not isinstance(name, str) or ":" not in name and name not in AGENTS:
+        raise CheckpointError(f"Unknown agent class in {directory}/agent.json: {name!r}. Known: {', '.join(AGENTS)}")
+    module, is_foreign, qualified_name = name.rpartition(":")
+    short_name = qualified_name.rpartition(".")[2]
+    if given is not None:
+        received = _checked_class(given, "`agent_class`")
+        given_module, given_is_foreign, given_name = class_name(received).rpartition(":")
+        if (is_foreign, short_name) != (given_is_foreign, given_name.rpartition(".")[2]):
+            raise ValueError(f"`agent_class` must be the class that was saved, {name!r}. Received: {given!r}")
+        return received
+    if not is_foreign:
+        return agent_class(name)
+    here = f"The agent in {directory} is of"
+    again = f"load_agent(..., agent_class={short_name})"
+    if not module:
+        raise ValueError(
+            f"{here} the class {short_name!r}, which has no import path, because it was defined in a script or in a "
+            f"function. Pass the class: {again}"
+        )
+    if not trusted:
+        raise ValueError(
+            f"{here} the class {name!r}, which is not part of tfdpg and is imported only with trusted=True. "
+            f"Pass trusted=True, or the class: {again}"
+        )
+    try:
+        return _checked_class(import_class(name), f"{name!r}, the class of the agent in {directory},")
+    except ValueError as error:
+        raise ValueError(f"{error}. Pass the class: {again}") from error
+
+
+def _checked_class(given: Any, what: str) -> "type[Agent]":
+    """The class, if it is one of agents that take options as keyword arguments; raises `ValueError` otherwise."""
+    from tfdpg.agents.agent import Agent
+
+    if not (isinstance(given, type) and issubclass(given, Agent)):
+        raise ValueError(f"{what} must be a subclass of tfdpg.Agent. Received: {given!r}")
+    if not hasattr(given.__init__, "options_class"):
+        raise ValueError(
+            f"The constructor of {what} must take its options with the decorator `tfdpg.options.takes_options`. "
+            f"Received: {given!r}"
+        )
+    return given

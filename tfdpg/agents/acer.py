@@ -1,7 +1,7 @@
 """Actor-critic with experience replay (ACER), for discrete and continuous actions.
 
 Source: Wang et al. 2017, "Sample Efficient Actor-Critic with Experience Replay". Its parallel actor-learners are the
-lanes of a vector environment, in one synchronous update.
+sub-environments of a vector environment, in one synchronous update.
 """
 
 import functools
@@ -11,7 +11,6 @@ from typing import Any, final
 import tensorflow as tf
 
 from tfdpg import export
-from tfdpg.acting import MIN_SIGMA, mlp
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.declarations import given_networks, normalizer
 from tfdpg.agents.options import ACEROptions
@@ -19,6 +18,7 @@ from tfdpg.arguments import reject
 from tfdpg.components import Component, Copy, Declaration, Minibatches, PolicySpec, polyak, rmsprop
 from tfdpg.losses import retrace, trust_region
 from tfdpg.networks import (
+    MIN_SIGMA,
     ACERCritic,
     ActionValues,
     CategoricalPolicy,
@@ -31,20 +31,19 @@ from tfdpg.networks import (
     WindowBatch,
     acer_network,
     check_given_to_acer,
-    numpy_policy,
     unpack_windows,
 )
 from tfdpg.options import takes_options
 from tfdpg.replay import ReplayBuffer, window_minibatches
 from tfdpg.spec import Spec
-from tfdpg.training.batches import pack_windows
-from tfdpg.training.schedule import Schedule
+from tfdpg.training.environment.schedule import Schedule
+from tfdpg.training.learning.batches import pack_windows
 
 METRICS = "loss_q", "loss_pi", "q1", "v", "entropy", "kl", "td_error"
 
 
 def declare(spec: Spec, options: ACEROptions) -> Declaration:
-    """What ACER is made of: a stochastic policy, its critic, and their averages."""
+    """The components of ACER: a stochastic policy, its critic, and their averages."""
     policy, critic = acer_policy_and_critic(spec, options)
     names = ("pi", *critic.names)
     given = given_networks(options, names)
@@ -65,8 +64,6 @@ def declare(spec: Spec, options: ACEROptions) -> Declaration:
         copies += [Copy(f"{name}_target", name, polyak(options.critic_average)) for name in critic.names]
     sampling = {"steps": steps, "newest": on_policy, "ratio": ratio, "start": options.replay_start}
     sampling |= {"seed": options.drawn_seed, "batch_size": options.batch_size, "gamma": options.gamma}
-    make_normalizer = normalizer(options)
-    torso = mlp(options.hidden_units, options.activation)
     width = policy.record_width
     return Declaration(
         spec=spec,
@@ -74,12 +71,11 @@ def declare(spec: Spec, options: ACEROptions) -> Declaration:
         optimizers={"all": rmsprop(options, of=names)},
         copies=copies,
         encoder=options.encoder,
-        normalizer=make_normalizer,
-        policy=PolicySpec(
-            "pi", numpy_policy(spec, options, torso, policy.output, make_normalizer and make_normalizer())
-        ),
+        normalizer=normalizer(options),
+        behaviour=PolicySpec("pi"),
+        evaluation=PolicySpec("pi", call=lambda observation, pi: policy.scores(pi(observation))),
         exploration=policy.exploration,
-        signatures=functools.partial(export.acer_signatures, spec, policy, critic, reward_scale=options.reward_scale),
+        signatures=functools.partial(export.acer_signatures, spec, policy, critic, options.reward_scale),
         minibatches=Minibatches(
             replay=ReplayBuffer(
                 spec, size, options.replay_dir, spec.act_dim + width, has_windows=True, gamma=options.gamma
@@ -117,7 +113,7 @@ def acer_policy_and_critic(spec: Spec, options: ACEROptions) -> tuple[PolicyDist
 
 
 def default_by_action_space(spec: Spec, given: Any, discrete: Any, box: Any) -> Any:
-    """An option as it was given, or the default for the kind of actions."""
+    """Return the value of an option, or its default for Discrete or Box actions if it is None."""
     if given is not None:
         return given
     return box if spec.actions is None else discrete
@@ -131,12 +127,12 @@ class ACER(Agent):
     stochastic dueling network. Some defaults are for one kind or the other: 20 | 50 is for Discrete and for Box.
 
     Args:
-        env: the environment or vector environment to be trained on, its id, or a `Spec`.
-        options: keyword arguments; `help(tfdpg.ACER.__init__)` says what they are.
+        env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
+        options: keyword arguments; `help(tfdpg.ACER.__init__)` describes them.
 
     Raises:
-        ValueError: an argument out of its range or without effect, spaces that are not supported, or networks of
-            wrong shapes.
+        ValueError: an argument is out of its range or has no effect, the spaces are not supported, or a custom network
+            has a wrong shape.
 
     Example:
         ```python
@@ -152,7 +148,7 @@ class ACER(Agent):
         """See the class.
 
         Args:
-            env: the environment or vector environment to be trained on, its id, or a `Spec`.
+            env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
             options: keyword arguments.
         """
         super().__init__(env, options, declare)
@@ -192,9 +188,9 @@ class ACER(Agent):
     def improve(
         self, batch: WindowBatch, statistics: tf.Tensor, average: tf.Tensor, value_estimates: CriticEstimate
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """The importance weights and Q^ret `[batch, T]`, and the direction in which the statistics are to move.
+        """Return the importance weights and Q^ret, `[batch, T]`, and the ascent direction on the statistics.
 
-        z = g − max(0, (k · g − δ) / |k|²) k, and then up the entropy; 0 where no step was taken.
+        The direction is z = g − max(0, (k · g − δ) / |k|²) k plus the entropy's gradient; 0 where no step was taken.
         """
         acted = batch.acted > 0
         behaviour = self.family.recorded(batch.record)
@@ -214,7 +210,7 @@ class ACER(Agent):
     def value_estimates(
         self, estimate: CriticEstimate, batch: WindowBatch, statistics: tf.Tensor, key: tf.Tensor
     ) -> CriticEstimate:
-        """The values from which returns and advantages are made: the critic's own, or the average critic's.
+        """Return the values for returns and advantages: those of the critic, or of the average critic.
 
         Retrace takes V and Q from the same critic: V(s') − Q(s', a') should be 0 on average.
         """
@@ -223,20 +219,20 @@ class ACER(Agent):
         return self.critic.estimate(self.targets, batch, statistics, key, training=False)
 
     def divergence(self, statistics: tf.Tensor, average: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The policy's entropy, and its divergence KL[average ‖ policy], `[batch, T]`."""
+        """Return the policy's entropy and the divergence KL[average ‖ policy], `[batch, T]`."""
         pair = (self.family.parameters(each[:, :-1]) for each in (statistics, average))
         now, before = map(self.family.distribution, pair)
         return {"entropy": now.entropy(), "kl": before.kl_divergence(now)}
 
 
 def next_step_traces(c: tf.Tensor, batch: WindowBatch) -> tf.Tensor:
-    """The traces of the next steps' actions, `[batch, T]`; 0 where there is none of the same episode."""
+    """Return the traces of the next steps' actions, `[batch, T]`; 0 where the episode has no next action."""
     c = c * batch.acted
     return tf.where(batch.discount > 0, tf.concat([c[:, 1:], tf.zeros_like(c[:, :1])], axis=1), 0.0)
 
 
 def mean_of_windows(values: tf.Tensor, acted: tf.Tensor) -> tf.Tensor:
-    """The mean over each window's steps `[batch]`; that over all steps for a window without any."""
+    """Return the mean over each window's steps, `[batch]`; for a window without steps, the mean over all steps."""
     values = tf.where(acted > 0, values, 0.0)
     steps = tf.reduce_sum(acted, axis=1)
     overall = tf.reduce_sum(values) / tf.maximum(tf.reduce_sum(steps), 1)

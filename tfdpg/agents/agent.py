@@ -1,4 +1,4 @@
-"""What every agent does: act, observe, learn, fit, evaluate, save and export."""
+"""The base class of all agents: act, observe, learn, fit, evaluate, save and export."""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -9,28 +9,28 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.acting import BehaviourPolicy, RecurrentState, RunningStatistics
+from tfdpg.acting import BehaviourPolicy, ForwardPass, GreedyPolicy, RecurrentState, RunningStatistics, greedy_actions
 from tfdpg.agents import description
 from tfdpg.agents.declarations import recorders
 from tfdpg.agents.exporting import export_agent
 from tfdpg.agents.options import AgentOptions, ExportOptions
 from tfdpg.arguments import natural
-from tfdpg.components import Declaration, Networks, Optimizers
+from tfdpg.components import Declaration, Networks, Optimizers, PolicySpec
 from tfdpg.hints import ATTRIBUTES, missing_attribute, refuse_positional_updates, reject_unknown_arguments
-from tfdpg.networks import PolicyInference
+from tfdpg.networks import PolicyInference, numpy_policy
 from tfdpg.options import BuiltIn, Unsaved, takes_options
 from tfdpg.spec import Spec
-from tfdpg.training import checkpoint, evaluation, loop, network_weights, offline
-from tfdpg.training.collector import Collector
-from tfdpg.training.env_runner import environment_of
-from tfdpg.training.epoch_metrics import EpochMetrics
-from tfdpg.training.learner import Learner
-from tfdpg.training.normalization import check_normalizers, find_normalizers
+from tfdpg.training import evaluation, loop
+from tfdpg.training.checkpoints import checkpoint, network_weights
+from tfdpg.training.environment.collector import Collector
+from tfdpg.training.environment.env_runner import Episode, environment_of
+from tfdpg.training.learning.epoch_metrics import EpochMetrics
+from tfdpg.training.learning.learner import Learner, check_normalizers, find_normalizers
 from tfdpg.training.options import FitOptions, TrainingOptions
 
 
 class _AgentType(abc.ABCMeta):
-    """The type of the agents' classes, so that `TD3.load`, which other libraries have, gets a hint."""
+    """The metaclass of agents, which adds hints to errors such as that of `TD3.load`, which other libraries have."""
 
     if not TYPE_CHECKING:  # a type checker would accept any attribute
 
@@ -55,17 +55,20 @@ class Agent(metaclass=_AgentType):
         networks: the components, by name: `pi`, `q1`, ...
         copies: the copies of components, by name: `pi_target`, ...
         targets: the target networks among them, by the names of the components.
+        copy_sources: the names of the copies' sources, by the names of the copies.
         custom_networks: the user's own models, by the options that take them.
         optimizers: the optimizers, by name.
         device_state: variables that updates read and write, by name.
         host_state: numbers, strings and lists that are saved with the agent, by name.
         minimize: takes a step of optimizers; see `tfdpg.components.Networks.minimize`.
+        copy_weights: updates copies on request; see `tfdpg.components.Networks.copy_weights`.
         update_copies: updates the copies that are due; see `tfdpg.components.Networks.update_copies`.
         optimizer: all optimizers as one object, which Keras' callbacks expect.
         replay: the replay buffer.
         minibatch_builder: samples minibatches from it; `make_minibatch_builder` makes another for any replay buffer.
         schedule: the schedule of updates, and its counters.
-        actor: computes the outputs of the policy, in NumPy if possible.
+        actor: computes the outputs of the behaviour policy, in NumPy if possible.
+        evaluation_actor: computes the outputs of the evaluation policy.
         behaviour: selects actions during collection.
         collector: stores actions with their outcomes.
         learner: runs the update phases.
@@ -87,6 +90,7 @@ class Agent(metaclass=_AgentType):
         self.networks = self._networks.components
         self.copies = self._networks.copies
         self.targets = self._networks.targets
+        self.copy_sources = {declared.name: declared.of for declared in declaration.copies}
         self.custom_networks = declaration.given
         self.optimizers = self._networks.optimizers
         self.device_state = self._networks.state
@@ -95,10 +99,12 @@ class Agent(metaclass=_AgentType):
         self.update_copies = self._networks.update_copies
         self.restore_variables = self._networks.restore
         self.schedule = declaration.schedule
+        self.schedule.defers_updates = declaration.defers_updates
+        self.copy_weights = self._networks.copy_weights
         with tf.device(options.device):
             self.counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="updates")
         self.optimizer = Optimizers(list(self.optimizers.values()), self.counter)
-        self.normalizers = find_normalizers(self._networks.all.values())
+        self.normalizers = find_normalizers(self._networks.following.values())
         self.observation_statistics = RunningStatistics(self.spec) if self.normalizers else None
         if self.observation_statistics is not None:
             check_normalizers(self.normalizers, len(self.observation_statistics.mean))
@@ -110,15 +116,18 @@ class Agent(metaclass=_AgentType):
         self.batch_elements = minibatches.batch_elements
         self.metrics = tuple(declaration.metrics)
         self.epoch_metrics = EpochMetrics(self.metrics)
-        policy = declaration.policy
-        self.recurrent_spec = recurrent_spec = policy.recurrent
-        width = 0 if recurrent_spec is None else recurrent_spec.width
-        self.actor = PolicyInference(self.spec, self._networks[policy.network], policy.numpy, options.device, width)
+        evaluation = declaration.evaluation or declaration.behaviour
+        self.recurrent_spec = recurrent_spec = declaration.behaviour.recurrent
+        self.actor = self._inference(declaration.behaviour)
+        self.evaluation_actor = self.actor if evaluation is declaration.behaviour else self._inference(evaluation)
         policy_state = None if recurrent_spec is None else RecurrentState(recurrent_spec)
         self.behaviour = BehaviourPolicy(self.spec, self.actor, declaration.exploration, policy_state)
         acting = self.replay, self.schedule, self.behaviour, self.seed, options.reward_shaper
         self.collector = Collector(self.spec, *acting, recorders(options.recorders, self.spec))
-        self.signatures = dict(declaration.signatures(self.networks))
+        self._after_episode = declaration.after_episode
+        if self._after_episode:
+            self.collector.episode_ended = self.end_episode
+        self.signatures = dict(declaration.signatures(self._networks.all, self.evaluation_actor.pi))
         self.learner = Learner(self, declaration.updates_per_phase, declaration.before_phase, declaration.after_phase)
         self.history: keras.callbacks.History | None = None
         self._initial_epoch: int | None = None
@@ -151,50 +160,63 @@ class Agent(metaclass=_AgentType):
         return self._epoch
 
     @property
+    def defers_updates(self) -> bool:
+        """Whether updates that become due are counted, and made when this is False again.
+
+        A function in `Declaration.after_episode` or `after_phase` sets it, for example to assess a policy over several
+        episodes before it is trained on. It is saved with the agent, and so is the number of deferred updates.
+        """
+        return self.schedule.defers_updates
+
+    @defers_updates.setter
+    def defers_updates(self, defers: bool) -> None:
+        self.schedule.defers_updates = defers
+
+    @property
     def env_steps(self) -> int:
-        """Environment steps taken, over all lanes."""
+        """The number of environment steps taken, over all sub-environments."""
         return self.schedule.env_steps
 
     @property
     def updates(self) -> int:
-        """Updates made."""
+        """The number of updates made."""
         return int(self.counter)
 
     def act(self, observation: Any, explore: bool = True) -> np.ndarray:
-        """Chooses actions, and remembers what belongs to this step until `observe`.
+        """Select actions, and keep the state of this step until `observe` is called.
 
         Args:
-            observation: one observation, or a batch with one for each lane (environment).
+            observation: one observation, or a batch with one for each sub-environment.
             explore: False for the greedy action.
 
         Returns:
-            Actions as the environment takes them; for a batch, one for each lane.
+            One action in the environment's shape, or a batch with one for each sub-environment.
         """
         return self.collector.act(observation, explore)
 
     def observe(
         self, reward: Any, next_observation: Any, terminated: Any, truncated: Any, final_observation: Any = None
     ) -> None:
-        """Stores the outcome of the last `act`.
+        """Store the outcome of the last `act`.
 
         Args:
             reward: a number, or `[num_envs]`.
-            next_observation: what the environment returned, one observation or a batch.
+            next_observation: the observation that the environment returned, or a batch.
             terminated: whether the episode ended in a terminal state, a bool or `[num_envs]`.
-            truncated: whether it was cut, a bool or `[num_envs]`.
-            final_observation: for lanes that ended and were reset already, their last observation: a batch, or
-                `info.get("final_obs")` of gymnasium's SAME_STEP mode. Without it, `next_observation` is the last
-                one, and the next step of that lane of a *vector* environment is taken to be gymnasium's
-                NEXT_STEP reset, which is neither stored nor counted.
+            truncated: whether it was truncated, a bool or `[num_envs]`.
+            final_observation: the last observations of episodes whose sub-environments have been reset already: a
+                batch, or `info.get("final_obs")` of Gymnasium's SAME_STEP mode. Without it, `next_observation` is the
+                last observation, and the next step of that sub-environment of a *vector* environment is taken to be
+                the reset step of Gymnasium's NEXT_STEP mode, which is neither stored nor counted.
 
         Raises:
-            RuntimeError: there was no `act` before.
-            ValueError: what came is not finite, or of another shape. Nothing is stored.
+            RuntimeError: `act` was not called before.
+            ValueError: a value is not finite, or has another shape. Nothing is stored.
         """
         self.collector.observe(reward, next_observation, terminated, truncated, final_observation)
 
     def next_reset_seed(self, env_index: int) -> int:
-        """The seed with which `fit` resets a lane's environment for its next training episode."""
+        """Return the seed with which `fit` resets a sub-environment for its next training episode."""
         return self.collector.next_reset_seed(env_index)
 
     def learn(self, *positional: Never, updates: int | None = None, **unknown: Never) -> dict[str, float]:
@@ -213,32 +235,29 @@ class Agent(metaclass=_AgentType):
         """
         refuse_positional_updates(positional)
         reject_unknown_arguments(self.learn, unknown)
-        due = (
-            self.minibatch_builder.sampler.updates_due(self.schedule.begin_update_phase())
-            if updates is None
-            else updates
-        )
-        return self.learner.run_update_phase(due) if natural("updates", due) else {}
+        due = natural("updates", updates) if updates is not None else self._due_updates()
+        return self.learner.run_update_phase(due) if due else {}
 
     def train_on_batch(self, batch: Mapping[str, Any]) -> dict[str, float]:
-        """One update on a minibatch that the caller gives, by the same compiled code as any other.
+        """Make one update on a given minibatch, with the same compiled code as other updates.
 
         Args:
-            batch: a dict of arrays, a row for each of `batch_size` transitions, with the names of `fit_offline`, and
-                `weights` and `discounts` if so wanted; or sequences, or ACER's windows: see `tfdpg.training.batches`.
+            batch: a dict of arrays with `batch_size` rows, one for each transition, with the names of `fit_offline`,
+                and optionally `weights` and `discounts`; or sequences, or ACER's windows: see
+                `tfdpg.training.learning.batches`.
 
         Returns:
-            The update's metrics and `loss`.
+            The metrics of the update, and `loss`.
 
         Raises:
-            ValueError: arrays are missing, not known, of other shapes, or not finite.
+            ValueError: an array is missing, unknown, of another shape, or not finite.
             FloatingPointError: see `learn`.
         """
         return self.learner.update_on_batch(self._pack(batch))
 
     @takes_options(FitOptions)
     def fit(self, env: Any, options: FitOptions) -> keras.callbacks.History:
-        """Trains the agent on an environment.
+        """Train the agent on an environment.
 
         Args:
             env: an environment or a vector environment with the agent's spaces, or an id, such as `module:Class`.
@@ -248,28 +267,28 @@ class Agent(metaclass=_AgentType):
             A `History` with `return`, `loss`, ... for each epoch, and `val_return`, ... with a `validation_env`.
 
         Raises:
-            ValueError: an environment with other spaces; `validation_env` is `env`; NaN from the environment.
-            FloatingPointError, TimeoutError: NaN losses or weights; see `step_timeout`.
-            KeyboardInterrupt, SystemExit(143): Ctrl-C, SIGTERM. Callbacks see the end of training, whatever it is.
+            ValueError: an environment has other spaces, `validation_env` is `env`, or the environment returned NaN.
+            FloatingPointError, TimeoutError: losses or weights are NaN; see `step_timeout`.
+            KeyboardInterrupt, SystemExit(143): after Ctrl-C or SIGTERM. Callbacks are always told that training ended.
         """
         return loop.fit(self, env, options)
 
     @takes_options(TrainingOptions)
     def fit_offline(self, data: Any, options: TrainingOptions) -> keras.callbacks.History:
-        """Trains the agent on stored transitions, which go into its replay; `fit` can go on from there.
+        """Train the agent on stored transitions, which are added to its replay buffer; `fit` can continue afterwards.
 
         Args:
-            data: a dict of arrays, an `.npz`, a directory that a recorder wrote, a saved agent or a Minari data set
-                (see `tfdpg.training.datasets.load_into`); None trains on what the replay holds.
+            data: a dict of arrays, an `.npz` file, a directory that a recorder wrote, a saved agent or a Minari data
+                set (see `tfdpg.training.data.datasets.load_into`); None trains on the content of the replay buffer.
             options: keyword arguments.
 
         Returns:
             A `History` with `loss`, ..., `updates_per_second` and, with a `validation_env`, `val_return`, ...
 
         Raises:
-            ValueError: data of other shapes than the agent's spaces, or not finite.
+            ValueError: the data do not have the shapes of the agent's spaces, or are not finite.
         """
-        return offline.fit_offline(self, data, options)
+        return loop.fit_offline(self, data, options)
 
     def evaluate(
         self,
@@ -281,9 +300,15 @@ class Agent(metaclass=_AgentType):
         max_ep_len: int | None = None,
         per_episode: bool = False,
     ) -> dict[str, Any]:
-        """See `tfdpg.evaluate`; the default seed is the agent's. Equal to the export's scores up to rounding.
+        """Evaluate the policy; see `tfdpg.evaluate`. The scores of the exported policy are equal up to rounding.
 
-        `stochastic` acts as while collecting: actions are drawn from the policy, or have exploration noise.
+        Args:
+            env: an environment or a vector environment, or the id of one.
+            episodes: the number of episodes.
+            stochastic: whether to use the behaviour policy, which explores, in place of the evaluation policy.
+            seed: the seed of the episodes; None is the agent's.
+            max_ep_len: the number of steps after which episodes are truncated; None does not truncate.
+            per_episode: whether to return the return and the length of each episode, too.
         """
         seed = self.seed if seed is None else seed
         policy = self.policy(seed if stochastic else None)
@@ -291,60 +316,72 @@ class Agent(metaclass=_AgentType):
         return evaluation.evaluate(policy, env, episodes, seed=seed, **more)
 
     def predict(self, observations: Any, **unknown: Never) -> np.ndarray:
-        """The greedy action for each observation of a batch, or for one, in the environment's shape; no noise.
+        """Return the greedy action for each observation of a batch, or for one, in the environment's shape; no noise.
 
-        With a memory: for sequences from an episode's start, `[time, ...]` or `[batch, time, ...]`; see also `policy`.
-        An observation with a non-finite number gets `spec.no_action`: NaN in each component, or for a Discrete space
-        its first action minus 1; what is remembered stays as it was before that observation.
+        A recurrent policy takes sequences that begin with an episode's first observation, `[time, ...]` or
+        `[batch, time, ...]`; see also `policy`. The action for an observation that is not finite is `spec.no_action`,
+        which is NaN in each component, or for a Discrete space its first action minus 1; the recurrent state does not
+        change.
         """
         reject_unknown_arguments(self.predict, unknown)
-        return evaluation.predict(self, observations)
+        forward = self._greedy(self.evaluation_actor.predict)
+        return evaluation.predict(self.spec, self.recurrent_spec, forward, observations)
 
     __call__ = predict
 
     def policy(self, seed: int | None = None) -> evaluation.PolicyLike:
-        """The greedy policy as `tfdpg.evaluate` takes it, or with a seed the one that explores."""
-        factor = None if seed is None else self.behaviour.exploration.factor(self.env_steps)
-        return evaluation.EvaluationPolicy(self.behaviour.with_network(self.actor.snapshot()), factor, seed or 0)
+        """Return the evaluation policy with its present weights, for `tfdpg.evaluate`.
+
+        Args:
+            seed: None for the greedy policy. Otherwise the behaviour policy, which explores with this seed.
+        """
+        if seed is None:
+            return GreedyPolicy(self.spec, self.recurrent_spec, self._greedy(self.evaluation_actor.snapshot()))
+        factor = self.behaviour.exploration.factor(self.env_steps)
+        return evaluation.EvaluationPolicy(self.behaviour.with_network(self.actor.snapshot()), factor, seed)
 
     def get_weights(self) -> list[np.ndarray]:
-        """The weights of all components and copies."""
+        """Return the weights of all components and copies."""
         return [weight for network in self._networks.all.values() for weight in network.get_weights()]
 
     def set_weights(self, weights: Sequence[np.ndarray]) -> None:
-        """Sets what `get_weights` gave."""
+        """Set the weights that `get_weights` returned."""
         network_weights.set_weights(self._networks.all, weights)
         if self.observation_statistics is not None and self.observation_statistics.count == 0:
             self.observation_statistics.adopt(self.normalizers[0].mean.numpy(), self.normalizers[0].variance.numpy())
         self.actor.refresh()
 
     def save_weights(self, filepath: str | Path, overwrite: bool = True) -> None:
-        """Saves the weights of all networks and target networks to a `.weights.h5` file."""
+        """Save the weights of all components and copies to a `.weights.h5` file."""
         network_weights.save_weights(self._networks.all, filepath, overwrite)
 
     def load_weights(self, filepath: str | Path) -> None:
-        """Loads what `save_weights` wrote, for networks of the same shapes."""
+        """Load weights that `save_weights` saved, for networks of the same shapes."""
         self.set_weights(network_weights.load_weights(self._networks.all, filepath))
 
     def save(self, filepath: str | Path, overwrite: bool = True) -> None:
-        """Saves everything needed to go on: weights, optimizers, replay, counters, random states.
+        """Save the state of the training run: weights, optimizers, replay buffer, counters and random states.
 
-        The directory `filepath` is replaced as a whole, or not at all; with `overwrite=False` never.
+        The directory `filepath` is replaced completely or not at all; with `overwrite=False` it must not exist.
         """
         checkpoint.save(self, filepath, overwrite)
 
     @takes_options(ExportOptions)
     def export(self, directory: str | Path, options: ExportOptions) -> Path:
-        """Exports the policy and the critics: what is written computes what the agent does, or is not left behind.
+        """Export the evaluation policy and the critics, and verify that the files compute what the agent does.
 
         Args:
-            directory: a model directory, of which a SavedModel becomes the next free integer version, whose path is
-                returned; other formats are written into `directory` itself.
+            directory: a model directory. A SavedModel becomes its next free integer version; files of other formats
+                are written into `directory` itself.
             options: keyword arguments.
 
+        Returns:
+            The directory of the new version, or `directory`.
+
         Raises:
-            NotADirectoryError, FileExistsError: `directory` is a file; or holds something, where it must not.
-            tfdpg.export.ExportError: see above; or the format has not got what the policy needs.
+            NotADirectoryError, FileExistsError: `directory` is a file, or is not empty although it must be.
+            tfdpg.export.ExportError: the exported model differs from the agent, or the format does not support the
+                policy. Nothing is written.
         """
         return export_agent(self, directory, options)
 
@@ -365,14 +402,41 @@ class Agent(metaclass=_AgentType):
         return description.PUBLIC
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Agent":
-        """What saving and loading would give."""
+        """Return a copy that is equal to the agent, as saving and loading would."""
         return checkpoint.copy_agent(self)
 
-    # What the loop, checkpoints and callbacks ask for.
+    def _due_updates(self) -> int:
+        """The number of updates to make now, according to the schedule."""
+        return self.schedule.release(self.minibatch_builder.sampler.updates_due(self.schedule.begin_update_phase()))
+
+    def _inference(self, policy: PolicySpec) -> PolicyInference:
+        """The forward pass of a policy, in NumPy unless a network of it is the user's own."""
+        model = policy.build(self.spec, self._networks)
+        is_built_in = self.custom_networks.keys().isdisjoint(["encoder", *map(self._networks.source, policy.networks)])
+        in_numpy = numpy_policy(self.spec, model, policy.recurrent) if is_built_in else None
+        width = 0 if policy.recurrent is None else policy.recurrent.width
+        return PolicyInference(self.spec, model, in_numpy, self._options.device, width)
+
+    def _greedy(self, forward: ForwardPass) -> ForwardPass:
+        """From packed observations to the actions of the evaluation policy; see `tfdpg.acting.greedy_actions`."""
+        return lambda packed: greedy_actions(self.spec, forward(packed), self.recurrent_spec)
+
+    # The interface for the training loop, checkpoints and callbacks.
     built = True
 
+    def end_episode(self, episode: Episode, updates: int | None = None) -> None:
+        """Run the functions in `Declaration.after_episode`.
+
+        Args:
+            episode: the episode that ended.
+            updates: the number of updates that the policy had when it chose the episode's last action; None is the
+                number of updates made so far.
+        """
+        for function in self._after_episode:
+            function(self, episode, self.updates if updates is None else updates)
+
     def begin_training(self) -> None:
-        """Takes back what an earlier training's callbacks said."""
+        """Reset the state that callbacks of an earlier training run have set."""
         self.stop_training = False
         self._initial_epoch = None
         self.actor.refresh()
@@ -382,13 +446,13 @@ class Agent(metaclass=_AgentType):
         self._epoch = max(self._epoch, epoch + 1)
 
     def state(self) -> dict[str, Any]:
-        """The counters and random states, as plain JSON values."""
+        """Return the counters and random states, as plain JSON values."""
         own = {"updates": self.updates, "epoch": self.epoch, "environment": self.environment}
         own |= {"host_state": dict(self.host_state), "statistics": self.epoch_metrics.state()}
         return own | self.schedule.state() | {"collector": self.collector.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes what `state` gave; networks, optimizers and the replay have been restored."""
+        """Restore the result of `state`, after networks, optimizers and the replay buffer."""
         self.counter.assign(natural("updates", state["updates"]))
         self._epoch = natural("epoch", state["epoch"])
         self.environment = state["environment"]
@@ -400,21 +464,21 @@ class Agent(metaclass=_AgentType):
 
     @property
     def layers(self) -> list[keras.layers.Layer]:
-        """The layers of all online networks, each once (TensorBoard's histograms)."""
+        """The layers of all components, each once, for TensorBoard's histograms."""
         return list(dict.fromkeys(layer for network in self.networks.values() for layer in network.layers))
 
     @property
     def train_function(self) -> Any:
-        """The compiled updates, or None before the first (TensorBoard's graph)."""
+        """The compiled updates, for TensorBoard's graph; None before the first update."""
         return self.learner.function
 
     @property
     def saved_variables(self) -> dict[str, list[Any]]:
-        """The variables that a checkpoint has, in lists by name."""
+        """The variables that a checkpoint holds, in lists by name."""
         return self._networks.variables
 
     @property
     def saved_options(self) -> dict[str, Any]:
-        """The options that a checkpoint has: without networks, and what only stock ones have."""
+        """The options that a checkpoint holds; those of built-in networks only if the agent has one."""
         built_in = self._options.names(BuiltIn) if self.networks.keys() <= self.custom_networks.keys() else []
         return self._options.values(without=[*self._options.names(Unsaved), *built_in])

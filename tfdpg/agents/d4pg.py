@@ -22,15 +22,15 @@ from tfdpg.losses import td_target
 from tfdpg.networks import Batch, Categorical, Head, HeadOptions, Mixture, Value, head_of
 from tfdpg.options import takes_options
 from tfdpg.spec import Spec
-from tfdpg.training.support_range import choose_support, follow_returns, warn_of_edges
+from tfdpg.training.learning.support_range import choose_support, follow_returns, warn_of_edges
 
 METRICS = "loss_q", "loss_pi", "q1", "q2", "td_error"
 DEFAULT_SUPPORT = -149.5, 150.5
-"""The support until returns have been seen; about the DeepMind Control Suite report's, but one that nobody gives."""
+"""The support until returns are known, close to that of the DeepMind Control Suite report."""
 
 
 def declare(spec: Spec, options: D4PGOptions) -> Declaration:
-    """What D4PG is made of: a policy, distributional critics, which export `z`, and target networks of all."""
+    """The components of D4PG: a policy, distributional critics, which export `z`, and their target networks."""
     head = critic_head(options)
     beta = 1.0 if options.replay == "prioritized" and options.beta is None else options.beta
     declaration = deterministic(
@@ -47,7 +47,7 @@ def declare(spec: Spec, options: D4PGOptions) -> Declaration:
     follows = options.v_range == "running"
     return dataclasses.replace(
         declaration,
-        signatures=functools.partial(signatures, spec, declaration.policy.recurrent),
+        signatures=functools.partial(signatures, spec, declaration.behaviour.recurrent),
         host_state={"support_period": 0, "edges_warned": None} if categorical else {},
         before_phase=[follow_returns if follows else choose_support] if categorical and not is_given else [],
         after_phase=[warn_of_edges] if categorical and not follows else [],
@@ -55,16 +55,16 @@ def declare(spec: Spec, options: D4PGOptions) -> Declaration:
 
 
 def signatures(
-    spec: Spec, recurrent_spec: RecurrentSpec | None, networks: Mapping[str, keras.Model]
+    spec: Spec, recurrent_spec: RecurrentSpec | None, networks: Mapping[str, keras.Model], policy: keras.Model
 ) -> dict[str, export.Signature]:
-    """Those of every agent, and `z`, the distribution of the return."""
+    """The signatures of every agent, and `z`, the distribution of the return."""
     q1 = networks["q1"]
     z = export.return_signature(spec, q1, cast(Head, head_of(q1)), recurrent_spec)
-    return export.signatures(spec, networks, recurrent_spec) | {"z": z}
+    return export.signatures(spec, networks, policy, recurrent_spec) | {"z": z}
 
 
 def critic_head(options: D4PGOptions) -> HeadOptions:
-    """What makes the last layer of each critic."""
+    """Return the kind and the options of the critics' last layer."""
     match options.critic:
         case "mixture":
             names = ("components", "target_samples", "min_stddev")
@@ -77,15 +77,15 @@ def critic_head(options: D4PGOptions) -> HeadOptions:
 
 @final
 class D4PG(Agent):
-    """D4PG: a critic that learns the distribution of N-step returns, and a policy that climbs its mean.
+    """D4PG: a critic that learns the distribution of N-step returns, and a policy that maximises its mean.
 
     Args:
-        env: the environment or vector environment to be trained on, its id, or a `Spec`.
-        options: keyword arguments; `help(tfdpg.D4PG.__init__)` says what they are.
+        env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
+        options: keyword arguments; `help(tfdpg.D4PG.__init__)` describes them.
 
     Raises:
-        ValueError: an argument out of its range or without effect, spaces that are not supported, or networks of
-            wrong shapes.
+        ValueError: an argument is out of its range or has no effect, the spaces are not supported, or a custom network
+            has a wrong shape.
 
     Example:
         ```python
@@ -100,7 +100,7 @@ class D4PG(Agent):
         """See the class.
 
         Args:
-            env: the environment or vector environment to be trained on, its id, or a `Spec`.
+            env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
             options: keyword arguments.
         """
         super().__init__(env, options, declare)

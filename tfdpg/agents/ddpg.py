@@ -21,21 +21,21 @@ METRICS = "loss_q", "loss_pi", "q1", "td_error"
 
 
 def declare(spec: Spec, options: DDPGOptions) -> Declaration:
-    """What DDPG is made of: a policy, a critic, and target networks of both."""
+    """The components of DDPG: a policy, a critic, and their target networks."""
     return deterministic(spec, options, ["q1"], polyak(options.polyak, options.target_update_every), METRICS)
 
 
 @final
 class DDPG(Agent):
-    """DDPG: a critic, and a policy that climbs it.
+    """DDPG: a critic, and a policy that maximises its value.
 
     Args:
-        env: the environment or vector environment to be trained on, its id, or a `Spec`.
-        options: keyword arguments; `help(tfdpg.DDPG.__init__)` says what they are.
+        env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
+        options: keyword arguments; `help(tfdpg.DDPG.__init__)` describes them.
 
     Raises:
-        ValueError: an argument out of its range or without effect, spaces that are not supported, or networks of
-            wrong shapes.
+        ValueError: an argument is out of its range or has no effect, the spaces are not supported, or a custom network
+            has a wrong shape.
 
     Example:
         ```python
@@ -50,7 +50,7 @@ class DDPG(Agent):
         """See the class.
 
         Args:
-            env: the environment or vector environment to be trained on, its id, or a `Spec`.
+            env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
             options: keyword arguments.
         """
         super().__init__(env, options, declare)
@@ -61,7 +61,7 @@ class DDPG(Agent):
         self.bc_weight = options.bc_weight
 
     def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
-        """The critic down (y − Q(s, a))², y = r + γ (1 − d) Q_targ(s', π_targ(s')); the policy up Q; the targets."""
+        """Minimise (y − Q(s, a))², y = r + γ (1 − d) Q_targ(s', π_targ(s')); maximise Q(s, π(s))."""
         action_t = batch.ask_next(self.pi_target)
         with self.minimize("q1") as step:
             q, q_t = map(flat_values, batch.ask_both(self.q1, batch.action, self.q1_target, action_t))

@@ -1,4 +1,4 @@
-"""What the declarations of several agents have in common."""
+"""Parts that the declarations of several agents share."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -9,19 +9,18 @@ from typing import Any
 import keras
 
 from tfdpg import export
-from tfdpg.acting import BoxAction, Exploration, OutputTransform, make_torso
+from tfdpg.acting import Exploration
 from tfdpg.agents.options import AgentOptions, OffPolicyOptions
 from tfdpg.components import Component, Copy, Declaration, Minibatches, PolicySpec, UpdateRule, adam
 from tfdpg.exploration import noisy_actions
 from tfdpg.networks import (
     HeadOptions,
     Normalizer,
+    OutputTransform,
     RNNSpec,
     check_device,
     check_given,
     critic_network,
-    hidden_layers_of,
-    numpy_policy,
     policy_network,
     unpack_sequences,
     unpack_transitions,
@@ -29,8 +28,8 @@ from tfdpg.networks import (
 from tfdpg.options import BuiltIn
 from tfdpg.replay import Recorder, ReplayBuffer, sequence_minibatches, transition_minibatches
 from tfdpg.spec import Spec
-from tfdpg.training.batches import pack_sequences, pack_transitions
-from tfdpg.training.schedule import Schedule
+from tfdpg.training.environment.schedule import Schedule
+from tfdpg.training.learning.batches import pack_sequences, pack_transitions
 
 
 def deterministic(
@@ -45,7 +44,7 @@ def deterministic(
     exploration: Exploration | None = None,
     sampling: Mapping[str, Any] = MappingProxyType({}),
 ) -> Declaration:
-    """The declaration of an actor-critic that learns from transitions.
+    """Declare a deterministic actor-critic that learns from transitions or, if it is recurrent, from sequences.
 
     Args:
         spec: the spaces.
@@ -64,12 +63,9 @@ def deterministic(
     check_box(spec)
     given = given_networks(options, ("pi", *critics))
     check_given(spec, given, options, head=head, output=output)
-    output = output or BoxAction(spec)
     noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule
     cells = recurrent_cells(spec, options)
     recurrent_spec = None if cells is None else cells.recurrent_spec
-    make_normalizer = normalizer(options)
-    torso = make_torso(**hidden_layers_of(options))
     names = ("pi", *critics)
     build = {name: critic_network(options, name, head, cells) for name in critics} | {
         "pi": policy_network(options, output, cells)
@@ -80,13 +76,9 @@ def deterministic(
         optimizers={name: adam(options, name) for name in names},
         copies=[Copy(f"{name}_target", name, rule) for name in names] if options.target_networks else [],
         encoder=options.encoder,
-        normalizer=make_normalizer,
+        normalizer=normalizer(options),
         seeds_by_position=True,
-        policy=PolicySpec(
-            "pi",
-            numpy_policy(spec, options, torso, output, make_normalizer and make_normalizer(), cells),
-            recurrent_spec,
-        ),
+        behaviour=PolicySpec("pi", recurrent=recurrent_spec),
         exploration=noisy_actions(spec, *noise) if exploration is None else exploration,
         signatures=functools.partial(export.signatures, spec, recurrent_spec=recurrent_spec),
         minibatches=minibatches(spec, options, cells, sampling),
@@ -103,7 +95,7 @@ def deterministic(
 def minibatches(
     spec: Spec, options: OffPolicyOptions, cells: RNNSpec | None, sampling: Mapping[str, Any] = MappingProxyType({})
 ) -> Minibatches:
-    """Minibatches of transitions, or of sequences for recurrent networks.
+    """Declare minibatches of transitions, or of sequences for recurrent networks.
 
     Args:
         spec: the spaces.
@@ -140,21 +132,21 @@ def minibatches(
 
 
 def recurrent_cells(spec: Spec, options: OffPolicyOptions) -> RNNSpec | None:
-    """The cells of recurrent networks; None where they are not recurrent."""
+    """Return the cells of recurrent networks; None if the networks are not recurrent."""
     if options.recurrent is None:
         return None
     return RNNSpec.of(spec, options.recurrent, options.recurrent_units, options.remembers, options.stored_state)
 
 
 def normalizer(options: AgentOptions) -> Callable[[], Normalizer] | None:
-    """What makes a layer that normalises observations; None where they are not normalised."""
+    """Return a function that makes a layer to normalise observations; None if they are not normalised."""
     if not options.normalize_observations:
         return None
     return functools.partial(Normalizer, options.normalize_epsilon, options.normalize_clip, dtype="float32")
 
 
 def check_box(spec: Spec) -> None:
-    """Raises `ValueError` unless actions are a float Box."""
+    """Raise `ValueError` unless the action space is a Box of floats."""
     if spec.actions is not None:
         raise ValueError(
             f"The action space {spec.action_space} is not supported by this agent, which needs a float Box. "
@@ -163,7 +155,7 @@ def check_box(spec: Spec) -> None:
 
 
 def given_networks(options: AgentOptions, names: Sequence[str]) -> dict[str, keras.Model | None]:
-    """The user's own models by their names, and None for built-in networks.
+    """Return the custom networks among the options, by name, and None for built-in networks.
 
     Raises:
         ValueError: an option of built-in networks where there is none, or models that are not on the device.
@@ -177,6 +169,6 @@ def given_networks(options: AgentOptions, names: Sequence[str]) -> dict[str, ker
 
 
 def recorders(given: Any, spec: Spec) -> list[ReplayBuffer | Recorder]:
-    """Replay buffers as they are, and a `Recorder` for each directory; one directory may come by itself."""
+    """Return replay buffers as they are, and a `Recorder` for each directory; `given` may be a single directory."""
     several = [given] if isinstance(given, str | Path) else given
     return [one if isinstance(one, ReplayBuffer | Recorder) else Recorder(one, spec) for one in several]

@@ -1,11 +1,11 @@
-"""What an agent says of itself, for people."""
+"""Descriptions of an agent: summary, configuration, and the metadata of exports."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tfdpg.options import options_of
 from tfdpg.ranges import KerasCell
-from tfdpg.training.objects import to_json
+from tfdpg.training.checkpoints.objects import to_json
 
 if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
@@ -16,11 +16,11 @@ PUBLIC = (
     *("optimizers", "options", "policy", "predict", "replay", "save", "save_weights", "seed", "set_weights", "spec"),
     *("stop_training", "summary", "targets", "train_on_batch", "updates"),
 )
-"""What tab completion shows of an agent; its other attributes are for the rest of tfdpg."""
+"""The attributes that tab completion shows; the others are for the rest of tfdpg."""
 
 
 def one_line_summary(agent: "Agent") -> str:
-    """The algorithm, the environment, the seed and the options that were changed, and how far it is."""
+    """Return the algorithm, the environment, the seed, the changed options, and the numbers of steps and updates."""
     where = " ".join(str((agent.environment or {}).get("id") or agent.spec).split())
     options = agent.options
     changed = [
@@ -37,9 +37,9 @@ def _shown(value: Any) -> str:
 
 
 def configuration(agent: "Agent") -> dict[str, Any]:
-    """The options as plain values, with which the class makes another such agent: `TD3(env, **config)`.
+    """Return the options as plain values, from which the class makes another such agent: `TD3(env, **config)`.
 
-    Networks, cells, optimizers and callables of one's own are not in it.
+    Custom networks, cells, optimizers and callables are not included.
     """
     options = [option.name for option in options_of(type(agent.options)) if not option.is_object]
     values = {name: getattr(agent.options, name) for name in options}
@@ -47,7 +47,7 @@ def configuration(agent: "Agent") -> dict[str, Any]:
 
 
 def refuse_pickling(agent: "Agent", protocol: Any) -> Any:
-    """Raises `TypeError`, and says what to do; `copy.copy` comes here too."""
+    """Raise `TypeError` with a hint; `copy.copy` calls this, too."""
     raise TypeError(
         "An agent is neither pickled nor copied in part. Use agent.save(directory) and tfdpg.load_agent(directory), "
         "or copy.deepcopy(agent)."
@@ -55,19 +55,19 @@ def refuse_pickling(agent: "Agent", protocol: Any) -> Any:
 
 
 def export_metadata(agent: "Agent") -> dict[str, Any]:
-    """What an export says of the agent."""
+    """Return the metadata of the agent for `tfdpg.json`."""
     critics = sum(name.startswith("q") for name in agent.networks)
     counters = {"env_steps": agent.env_steps, "updates": agent.updates}
     return {"agent": type(agent).__name__, "environment": agent.environment, "critics": critics, **counters}
 
 
 def summary(agent: "Agent", line_length: int | None = None, print_fn: Callable[[str], Any] = print) -> None:
-    """Prints what the agent is made of: options, spaces, networks (as Keras does), optimizers and replay.
+    """Print the agent's options, spaces, networks (as Keras does), optimizers and replay buffer.
 
     Args:
         agent: the agent.
         line_length: the width of Keras' tables.
-        print_fn: takes each line in place of `print`.
+        print_fn: called with each line, in place of `print`.
     """
     print_fn(one_line_summary(agent))
     for leaf in agent.spec.leaves:
@@ -78,6 +78,9 @@ def summary(agent: "Agent", line_length: int | None = None, print_fn: Callable[[
     for name, network in agent.networks.items():
         target = ", with a target network" if name in agent.targets else ""
         print_fn(f"{name}: {network.count_params():,} parameters{target}")
+    for name, source in agent.copy_sources.items():
+        if name not in [f"{component}_target" for component in agent.targets]:
+            print_fn(f"{name}: a copy of {source}")
     for optimizer in agent.optimizers.values():
         print_fn(f"{optimizer.name}: learning rate {float(optimizer.learning_rate):g}")
     print_fn(f"replay: {agent.replay!r}")

@@ -1,4 +1,4 @@
-"""What an agent writes for others to run."""
+"""Export an agent in any format."""
 
 import tempfile
 from pathlib import Path
@@ -31,18 +31,18 @@ def export_agent(agent: "Agent", directory: str | Path, options: ExportOptions) 
 def _write(agent: "Agent", directory: str | Path, options: ExportOptions) -> Path:
     examples = export.example_observations(agent.spec, agent.replay, agent.seed)
     metadata = description.export_metadata(agent) | {"scores": dict(options.scores or {})}
-    contents = agent.spec, agent.networks, agent.signatures, examples, metadata, agent.recurrent_spec
+    networks = agent.networks | agent.copies | {"policy": agent.evaluation_actor.pi}
+    contents = agent.spec, networks, agent.signatures, examples, metadata, agent.recurrent_spec
+    policy = agent.evaluation_actor.numpy_policy()
+    critics = {} if policy is None else _numpy_critics(agent)
     with free_graphs():
-        return export.write(directory, *contents, agent.actor.numpy_policy(), _numpy_critics(agent), options.signatures)
+        return export.write(directory, *contents, policy, critics, options.signatures)
 
 
 def _numpy_critics(agent: "Agent") -> dict[str, NumpyCritic]:
-    """The forward passes of the critics, beside a stock policy without a memory."""
-    actor = agent.actor.numpy_policy()
-    if actor is None or agent.recurrent_spec is not None or "v" in agent.networks:  # beside which q1 is an advantage
+    """The forward passes of the built-in critics, unless they are recurrent, or estimate advantages beside `v`."""
+    if agent.recurrent_spec is not None or "v" in agent.networks:
         return {}
     built_in = {name: network for name, network in agent.networks.items() if name not in agent.custom_networks}
-    critics = {
-        name: numpy_critic(agent.spec, actor, network) for name, network in built_in.items() if name in ("q1", "q2")
-    }
+    critics = {name: numpy_critic(agent.spec, built_in[name]) for name in ("q1", "q2") if name in built_in}
     return {name: critic for name, critic in critics.items() if critic is not None}

@@ -22,7 +22,7 @@ METRICS = "loss_q", "loss_pi", "q1", "q2", "td_error"
 
 
 def declare(spec: Spec, options: TD3Options) -> Declaration:
-    """What TD3 is made of: a policy, one or two critics, and target networks of all."""
+    """The components of TD3: a policy, one or two critics, and their target networks."""
     rule = polyak(options.polyak, every=options.target_update_every or options.policy_delay)
     return deterministic(spec, options, ("q1", "q2")[: options.critics], rule, METRICS)
 
@@ -32,12 +32,12 @@ class TD3(Agent):
     """TD3: two critics, smoothed target actions, a delayed policy.
 
     Args:
-        env: the environment or vector environment to be trained on, its id, or a `Spec`.
-        options: keyword arguments; `help(tfdpg.TD3.__init__)` says what they are.
+        env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
+        options: keyword arguments; `help(tfdpg.TD3.__init__)` describes them.
 
     Raises:
-        ValueError: an argument out of its range or without effect, spaces that are not supported, or networks of
-            wrong shapes.
+        ValueError: an argument is out of its range or has no effect, the spaces are not supported, or a custom network
+            has a wrong shape.
 
     Example:
         ```python
@@ -53,7 +53,7 @@ class TD3(Agent):
         """See the class.
 
         Args:
-            env: the environment or vector environment to be trained on, its id, or a `Spec`.
+            env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
             options: keyword arguments.
         """
         super().__init__(env, options, declare)
@@ -72,7 +72,7 @@ class TD3(Agent):
         self.target_noise_min = options.target_noise_min
 
     def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
-        """The critics towards r + γ (1 − d) min_i Q_i,targ(s', a'); later the policy and the targets."""
+        """Move the critics towards r + γ (1 − d) min_i Q_i,targ(s', a'); with a delay, the policy and the targets."""
         action_t = self.smoothed_action(batch, counter)
         with self.minimize(*self.critics) as step:
             pairs = ((q, self.bootstrap_networks[name]) for name, q in self.critic_networks.items())
@@ -98,7 +98,7 @@ class TD3(Agent):
         return smooth_action(action_t, noise, self.noise_clip, self.spec.low, self.spec.high)
 
     def update_policy(self, batch: Batch) -> tf.Tensor:
-        """One step up mean Q(s, π(s)), or min_i Q_i; returns each element's loss."""
+        """Take one step towards larger Q(s, π(s)), or min_i Q_i; return the loss of each element."""
         with self.minimize("pi") as step:
             action = batch.ask(self.pi, training=True)
             value = smallest([batch.ask(self.networks[name], action) for name in self.policy_critics])
@@ -107,7 +107,7 @@ class TD3(Agent):
         return loss_pi
 
     def smoothing_noise(self, counter: tf.Tensor) -> tf.Tensor:
-        """ε ~ N(0, σ) `[batch, act_dim]`, a sample for each action and dimension; a function of (seed, counter)."""
+        """Sample ε ~ N(0, σ), `[batch, act_dim]`, independently for each action and dimension, from (seed, counter)."""
         key = tf.stack([tf.constant(self.seed, tf.int64), counter])
         noise = stateless_normal((self.batch_elements, self.spec.act_dim), key)
         if self.target_noise_decay > 0:

@@ -1,4 +1,4 @@
-"""`tfdpg.check`: what an environment gives, and what is wrong with it. No TensorFlow is imported."""
+"""`tfdpg.check`: finds problems of an environment. TensorFlow is not imported."""
 
 import traceback
 import warnings
@@ -6,36 +6,37 @@ from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from tfdpg.arguments import natural, positive_int
-from tfdpg.checking.conventions import check_form, conventions, seeds
-from tfdpg.checking.first_env import FirstEnv
-from tfdpg.checking.random_steps import RandomSteps
+from tfdpg.checking.conventions import check_form, conventions
+from tfdpg.checking.random_steps import Observations, seeds, take_random_steps
 from tfdpg.checking.report import Fact, report
 from tfdpg.checking.spaces import findings_from, space_facts
 from tfdpg.environments import make_unchecked
 from tfdpg.findings import Finding, normalizers
-from tfdpg.training.env_runner import check_partial_reset
+from tfdpg.training.environment.env_runner import check_partial_reset
 
 __all__ = ["Finding", "check"]
 
 
 def check(env: Any, *, steps: int = 1000, seed: int = 0, verbose: int = 1) -> list[Finding]:
-    """Looks for what is wrong with an environment, and shows what an agent will see of it.
+    """Find problems of an environment, and report what an agent will see of it.
 
-    The environment is reset, and stepped with random actions; of a vector environment the first lane is looked at.
+    The environment is reset and stepped with random actions. For a vector environment, the first sub-environment is
+    checked.
 
     Args:
-        env: an environment, a vector environment, or an id: a registered one, `module:id` or `module:Class`.
-        steps: how many to take; fewer where they take longer than ten seconds.
-        seed: fixes resets and actions.
-        verbose: 0 prints nothing, 1 a report.
+        env: an environment, a vector environment, or an id: a registered id, `module:id` or `module:Class`.
+        steps: the number of random steps. Stepping stops after ten seconds.
+        seed: seeds the resets and the actions.
+        verbose: 0 prints nothing, 1 prints a report.
 
     Returns:
-        The findings, each with `what` is wrong and its `remedy`; none where there is nothing to change.
+        The findings, each with a problem (`what`) and its `remedy`.
 
     Raises:
-        ValueError: no environment can be made of the id, or `steps` or `seed` is out of range.
+        ValueError: the environment cannot be made, or `steps` or `seed` is out of range.
 
     Example:
         ```python
@@ -54,12 +55,12 @@ def check(env: Any, *, steps: int = 1000, seed: int = 0, verbose: int = 1) -> li
 
 
 def examine(env: Any, steps: int = 1000, seed: int = 0) -> tuple[str, list[Fact], list[Finding]]:
-    """Examine an environment as `check` does.
+    """Check an environment as `check` does.
 
     Args:
         env: an environment or a vector environment.
-        steps: how many random steps to take.
-        seed: fixes resets and actions.
+        steps: the number of random steps.
+        seed: seeds the resets and the actions.
 
     Returns:
         The name of the environment, the facts about it, and the findings.
@@ -72,7 +73,7 @@ def examine(env: Any, steps: int = 1000, seed: int = 0) -> tuple[str, list[Fact]
     items: list[Fact | Finding] = []
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Gymnasium's: `conventions` takes them over
+            warnings.simplefilter("ignore")  # `conventions` turns those of Gymnasium into findings
             for item in _examine(env, steps, seed):
                 items.append(item)
     except (Exception, SystemExit) as error:
@@ -85,10 +86,11 @@ def _examine(env: Any, steps: int, seed: int) -> Iterator[Fact | Finding]:
     if not isinstance(env, gym.Env | gym.vector.VectorEnv):
         yield Finding(
             f"This is a {type(env).__module__}.{type(env).__name__}, not a gymnasium.Env.",
-            "Let its class be one; `pip install shimmy` has `shimmy:GymV26Environment-v0` for those of old Gym.",
+            "Derive its class from gymnasium.Env. For environments of legacy Gym, `pip install shimmy` provides "
+            "`shimmy:GymV26Environment-v0`.",
         )
         return
-    normalizing = list(normalizers(env))
+    normalizing = normalizers(env)
     yield from normalizing
     if isinstance(env, gym.vector.VectorEnv):
         if refused := list(findings_from(lambda: check_partial_reset(env))):
@@ -98,25 +100,58 @@ def _examine(env: Any, steps: int, seed: int) -> Iterator[Fact | Finding]:
         for name in missing:
             yield Finding(f"It has no `{name}`.", f"Set `self.{name} = ...` in `__init__`, then check again.")
         return
-    single_env = FirstEnv(env) if isinstance(env, gym.vector.VectorEnv) else env
+    single_env = _FirstEnv(env) if isinstance(env, gym.vector.VectorEnv) else env
     yield from space_facts(single_env)
     if malformed := check_form(env, single_env, seed):
-        yield malformed._replace(remedy=f"{malformed.remedy} Then check again: the rest was not looked at.")
+        yield malformed._replace(remedy=f"{malformed.remedy} Then check again: nothing else was checked.")
         return
     yield from conventions(single_env, seed)
-    yield from RandomSteps(env, single_env).steps(steps, seed)
-    if not normalizing:  # statistics outlive a reset
-        yield from seeds(single_env, seed)
+    observations = Observations(single_env.observation_space)
+    yield from take_random_steps(env, single_env, observations, steps, seed)
+    if not normalizing:  # the statistics of normalising wrappers persist over a reset
+        yield from seeds(single_env, observations, seed)
+
+
+class _FirstEnv(gym.Env):
+    """The first sub-environment of a vector environment in any autoreset mode.
+
+    All sub-environments are stepped with the same action.
+    """
+
+    def __init__(self, env: Any):
+        self._env = env
+        self.observation_space = env.single_observation_space
+        self.action_space = env.single_action_space
+        self.spec = env.spec
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Reset all sub-environments with the same seed."""
+        observation, info = self._env.reset(seed=[seed] * self._env.num_envs, options=options)
+        return self._first_observation(observation), info
+
+    def step(self, action: Any) -> Any:
+        """Step all sub-environments with the same action."""
+        num_envs = self._env.num_envs
+        empty = create_empty_array(self.action_space, num_envs)
+        observation, reward, terminated, truncated, info = self._env.step(
+            concatenate(self.action_space, [action] * num_envs, empty)
+        )
+        ended = terminated[0] or truncated[0]
+        shown = info["final_obs"][0] if ended and "final_obs" in info else self._first_observation(observation)
+        return shown, reward[0], terminated[0], truncated[0], info
+
+    def _first_observation(self, observation: Any) -> Any:
+        return next(iter(iterate(self._env.observation_space, observation)))
 
 
 def _raised(error: BaseException) -> Finding:
-    """An error that the environment raised, and where."""
+    """Return the finding for an error that the environment raised."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     message = " ".join(f"{type(error).__name__}: {error}".split())
-    return Finding(message, f"It comes from {where.filename}:{where.lineno}. What follows it was not looked at.")
+    return Finding(message, f"It was raised at {where.filename}:{where.lineno}. Nothing after it was checked.")
 
 
 def _name(env: Any) -> str:
     spec = getattr(env, "spec", None)
     name = str(env) if spec is None else spec.id
-    return f"{name}, {env.num_envs} lanes" if isinstance(env, gym.vector.VectorEnv) else name
+    return f"{name}, {env.num_envs} sub-environments" if isinstance(env, gym.vector.VectorEnv) else name

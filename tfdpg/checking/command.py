@@ -1,4 +1,4 @@
-"""`tfdpg check`."""
+"""The command `tfdpg check`."""
 
 import sys
 import warnings
@@ -22,15 +22,15 @@ def check(
     seed: int = 0,
     json: bool = False,
 ) -> int:
-    """Look for what is wrong with an environment, and show what an agent will see of it.
+    """Find problems of an environment, and report what an agent will see of it.
 
-    The exit status is 1 where something was found.
+    The exit status is 1 if there are findings.
 
     Args:
         env: id of a registered Gymnasium environment, module:id or module:Class.
         env_kwargs: arguments of the environment, as name=value with Python literals.
-        steps: random steps to take.
-        seed: fixes resets and actions.
+        steps: number of random steps.
+        seed: seeds the resets and the actions.
         json: print one JSON object with the keys environment, facts and findings instead of a report.
     """
     with warnings.catch_warnings(record=True) as caught:

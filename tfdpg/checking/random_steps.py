@@ -1,250 +1,280 @@
-"""Random steps, and what they show: observations, rewards, ends, speed."""
+"""Random steps in an environment, and what they show about observations, rewards, episodes, speed and seeds."""
 
+import contextlib
 import copy
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from tfdpg.acting.encoder import feature_columns
+from tfdpg.acting.running_statistics import RunningStatistics
 from tfdpg.checking.report import Fact, number
+from tfdpg.checking.spaces import SOME_ACTIONS
 from tfdpg.findings import Finding, outside, wrappers_of
+from tfdpg.spec import Packed, Spec
+from tfdpg.training.environment.finite import NO_REWARD, check_finite, entry_name
+from tfdpg.training.environment.step_parsing import API, batched
 
 SECONDS = 10.0
-"""How long to step, at most."""
+"""The maximum duration of the random steps."""
 SLOW = 100.0
-"""The steps of a second below which a million of them take hours."""
-LARGE, SMALL = 100.0, 1e-3
-"""The mean of absolute rewards above which they are large, and the largest one below which they are small."""
-SCALE = "Scale them to about 1, by the agent's `reward_shaper`, or ACER's `reward_scale`."
-
-
+"""Environments with fewer steps per second are slow: a million steps take hours."""
+LARGE = 100.0
+"""Rewards are large if the mean of their magnitudes is above this."""
+SMALL = 1e-3
+"""Rewards are small if all magnitudes are below this."""
+SCALE = "Scale them to about 1 with the agent's `reward_shaper`, or with ACER's `reward_scale`."
+NOT_FINITE = "Find what divides by 0 or overflows; `fit` rejects such numbers."
 LARGE_FEATURE = 100.0
-"""The root mean square from which on a feature of the observations is large."""
+"""A feature of the observations is large if its root mean square is above this."""
 MAX_SHOWN = 5
-"""How many of these features are named."""
+"""The maximum number of large features in a finding."""
+SEED_STEPS = 20
+"""The maximum length of the episodes that are compared to check seeds."""
 
 
-class _Scale:
-    """The sums, the lowest and the highest values of an array of features."""
-
-    def __init__(self):
-        self._count = 0
-        self._sum: Any = 0.0
-        self._squares: Any = 0.0
-        self.low: Any = np.inf
-        self.high: Any = -np.inf
-
-    def add(self, values: np.ndarray) -> None:
-        self._count += 1
-        self._sum = self._sum + values
-        self._squares = self._squares + values**2
-        self.low = np.minimum(self.low, values)
-        self.high = np.maximum(self.high, values)
-
-    def offset(self) -> np.ndarray:
-        return np.asarray(self._sum / self._count)
-
-    def size(self) -> np.ndarray:
-        return np.sqrt(np.asarray(self._squares / self._count))
-
-    def deviation(self) -> np.ndarray:
-        return np.sqrt(np.maximum(self.size() ** 2 - self.offset() ** 2, 0.0))
-
-
-class RandomSteps:
-    """Takes random steps in an environment.
+class Observations:
+    """Checks observations and keeps their statistics.
 
     Args:
-        env: the environment.
-        single_env: the same, or its first lane, which is stepped.
+        space: the observation space. If agents do not support it, observations are not checked.
     """
 
-    def __init__(self, env: Any, single_env: gym.Env):
-        self._env = env
-        self._single_env = single_env
+    def __init__(self, space: spaces.Space):
+        self._spec = None
+        with contextlib.suppress(ValueError):  # `space_facts` reports it
+            self._spec = Spec(space, SOME_ACTIONS)
         self._found: dict[str, Finding] = {}
-        self._ranges: dict[str, tuple[float, float]] = {}
-        self._scales: dict[str, _Scale] = {}
-        self._rewards: list[float] = []
-        self._lengths: list[int] = []
-        self._ends = Counter()
-        self._seconds: list[float] = []
+        self._statistics = None if self._spec is None else RunningStatistics(self._spec)
+        self._low: list[Any] = [np.inf, np.inf]  # of each packed matrix
+        self._high: list[Any] = [-np.inf, -np.inf]
 
-    def steps(self, steps: int, seed: int) -> Iterator[Fact | Finding]:
-        """Takes so many steps, or as many as there is time for; then says what they showed."""
-        single_env = self._single_env
-        actions = copy.deepcopy(self._single_env.action_space)
-        episode_start = 0
-        actions.seed(seed)
-        self._check_observation(single_env.reset(seed=seed)[0], "after a reset")
-        until = time.perf_counter() + SECONDS
-        while len(self._rewards) < steps and time.perf_counter() < until:
-            action = actions.sample()
-            started = time.perf_counter()
-            observation, reward, terminated, truncated, info = single_env.step(action)
-            self._seconds.append(time.perf_counter() - started)
-            self._rewards.append(float(np.asarray(reward).item()))
-            self._check_observation(observation, f"at step {len(self._rewards)}")
-            if terminated or truncated:
-                self._lengths.append(len(self._rewards) - episode_start)
-                self._ends["terminated" if terminated else "truncated"] += 1
-                self._ends["mistaken"] += bool(terminated and info.get("TimeLimit.truncated"))
-                episode_start = len(self._rewards)
-                started = time.perf_counter()
-                observation, _ = single_env.reset(seed=seed + len(self._lengths))
-                self._seconds[-1] += time.perf_counter() - started
-                self._check_observation(observation, "after a reset")
+    def pack(self, observation: Any, when: str) -> Packed:
+        """Pack an observation, or add a finding and return an empty tuple.
+
+        Args:
+            observation: the observation.
+            when: the step or reset that returned it, for the finding: "step 3".
+        """
+        if self._spec is None:
+            return ()
+        try:
+            packed = self._spec.pack(batched(self._spec, observation))
+        except ValueError as error:
+            what = " ".join(str(error).removesuffix(API).split()).rstrip(".")
+            remedy = f"Correct the space, or the observation that is returned at {when}."
+            self._found.setdefault("form", Finding(f"{what}.", remedy))
+            return ()
+        try:
+            check_finite(self._spec, packed, NO_REWARD, when)
+        except ValueError as error:
+            self._found.setdefault("finite", Finding(f"{error}.", NOT_FINITE))
+            return ()
+        return packed
+
+    def add(self, observation: Any, when: str) -> None:
+        """Check an observation, and add it to the statistics if it is valid."""
+        packed = self.pack(observation, when)
+        for i, matrix in enumerate(packed):
+            self._low[i] = np.minimum(self._low[i], matrix)
+            self._high[i] = np.maximum(self._high[i], matrix)
+        if packed and self._statistics is not None:
+            self._statistics.update(packed)
+
+    def report(self) -> Iterator[Fact | Finding]:
+        """Yield the findings and the ranges of the observations."""
         yield from self._found.values()
-        for name, (low, high) in self._ranges.items():
-            yield Fact("seen", f"{name} from {number(low)} to {number(high)}")
-        yield from self._scale_findings()
-        yield from self._reward_findings()
-        yield from self._episode_findings(steps)
-        yield from self._speed_findings(steps)
-
-    def _check_observation(self, observation: Any, when: str, space: Any = None, name: str = "") -> None:
-        """Looks at an observation, or at a part of it; of each kind of trouble the first is kept."""
-        space = space or self._single_env.observation_space
-        if isinstance(space, spaces.Dict):
-            if not isinstance(observation, Mapping) or set(observation) != set(space.spaces):
-                keys = list(observation) if isinstance(observation, Mapping) else type(observation).__name__
-                self._add_finding(
-                    "keys", f"An observation has the keys {keys}, its space {list(space.spaces)}.", "Give these."
-                )
-                return
-            for key, part in space.spaces.items():
-                self._check_observation(observation[key], when, part, f"{name}.{key}" if name else key)
-        elif isinstance(space, spaces.Box):
-            self._check_numbers(space, np.asarray(observation), name or "x", when)
-        elif not space.contains(observation):
-            self._add_finding(
-                name,
-                f"An observation has {name or 'x'} = {observation!r} {when}, which is not in its space {space}.",
-                "Give the space what there is, or give what the space has.",
-            )
-
-    def _check_numbers(self, space: spaces.Box, values: np.ndarray, name: str, when: str) -> None:
-        if values.shape != space.shape or values.dtype.kind not in "biuf":
-            self._add_finding(
-                f"{name} shape",
-                f"An observation has {name} of type {values.dtype} and shape {values.shape} {when}, "
-                f"its space shape {space.shape}.",
-                "Give both the same shape, of real numbers.",
-            )
+        if self._spec is None or self._statistics is None or not self._statistics.count:
             return
-        if not np.isfinite(values).all():
-            self._add_finding(
-                f"{name} finite",
-                f"An observation has {name} = {values[~np.isfinite(values)].flat[0]} {when}.",
-                "Find what divides by 0 or overflows; `fit` refuses it.",
-            )
-            return
-        if values.size:
-            if space.dtype is not None and space.dtype.kind == "f" and values.ndim < 3:
-                self._scales.setdefault(name, _Scale()).add(values.astype(np.float64))
-            low, high = self._ranges.get(name, (np.inf, -np.inf))
-            self._ranges[name] = min(low, float(values.min())), max(high, float(values.max()))
-        if found := outside(space, values, name):
-            self._add_finding(f"{name} outside", *found)
-
-    def _add_finding(self, kind: str, what: str, remedy: str) -> None:
-        self._found.setdefault(kind, Finding(what, remedy))
-
-    def _scale_findings(self) -> Iterator[Finding]:
-        """The features that are far from 1, the furthest first."""
-        sizes = []
-        texts = []
-        for name, scale in self._scales.items():
-            if f"{name} outside" in self._found:
-                continue  # its finding says the same
-            size = scale.size()
-            offset = scale.offset()
-            deviation = scale.deviation()
-            for index in np.argwhere(size > LARGE_FEATURE).tolist():
-                at = tuple(index)
-                title = f"{name}[{', '.join(map(str, index))}]" if index else name
-                span = f"{number(scale.low[at])} to {number(scale.high[at])}"
-                sizes.append(size[at])
-                texts.append(f"{title} (offset {number(offset[at])}, scale {number(deviation[at])}, {span})")
-        if texts:
-            order = np.argsort(sizes)[::-1]
+        low, high = map(self._spec.unpack, (tuple(self._low), tuple(self._high)))
+        large = []
+        for leaf, columns in zip(self._spec.leaves, feature_columns(self._spec), strict=True):
+            name = leaf.name
+            if not isinstance(leaf.space, spaces.Box) or not low[name].size:
+                continue
+            yield Fact("seen", f"{name} from {number(low[name].min())} to {number(high[name].max())}")
+            if found := outside(leaf.space, np.concatenate([low[name], high[name]]), name):
+                yield found
+            elif len(leaf.shape) < 3:
+                mean = self._statistics.mean[columns]
+                deviation = np.sqrt(self._statistics.variance[columns])
+                size = np.hypot(mean, deviation)
+                for i in np.flatnonzero(size > LARGE_FEATURE).tolist():
+                    column = leaf.columns.start + i
+                    span = f"{number(self._low[0][0, column])} to {number(self._high[0][0, column])}"
+                    scale = f"offset {number(mean[i])}, scale {number(deviation[i])}, {span}"
+                    large.append((size[i], f"{entry_name(self._spec, column)} ({scale})"))
+        if large:
+            texts = [text for _, text in sorted(large, key=lambda entry: -entry[0])]
             others = f" and {len(texts) - MAX_SHOWN} more" if len(texts) > MAX_SHOWN else ""
             yield Finding(
-                f"Features of the observations are large: {', '.join(texts[i] for i in order[:MAX_SHOWN])}{others}.",
+                f"Features of the observations are large: {', '.join(texts[:MAX_SHOWN])}{others}.",
                 "Networks learn best from numbers near 1: pass `normalize_observations=True`, or subtract the offset "
                 "and divide by the scale in the environment.",
             )
 
-    def _reward_findings(self) -> Iterator[Fact | Finding]:
-        rewards = np.array(self._rewards)
-        if not (finite := np.isfinite(rewards)).all():
-            step = int(np.flatnonzero(~finite)[0])
-            yield Finding(
-                f"The reward is {rewards[step]} at step {step + 1}.",
-                "Find what divides by 0 or overflows; `fit` refuses it.",
-            )
-            return
-        low, high, mean = (number(value) for value in (rewards.min(), rewards.max(), rewards.mean()))
-        yield Fact("rewards", f"{low} to {high}, {mean} on average, of random actions")
-        if (largest := np.abs(rewards).max()) == 0:
-            yield Finding(
-                f"The reward is 0 in all of {len(rewards):,} random steps.",
-                "Exploration may never meet another: reward what leads there, by the agent's `reward_shaper` too.",
-            )
-        elif largest < SMALL:
-            yield Finding(f"Rewards are small: none is beyond ±{number(largest)}.", SCALE)
-        elif (average := np.abs(rewards).mean()) > LARGE:
-            yield Finding(f"Rewards are large: {number(average)} on average, the sign left out.", SCALE)
 
-    def _episode_findings(self, steps: int) -> Iterator[Fact | Finding]:
-        lengths = self._lengths
-        taken = len(self._rewards)
-        ends = self._ends
-        if not lengths:
-            is_few = taken < steps or self._is_limited
-            more = f": too few to see one end{'; take more (--steps)' if taken == steps else ''}"
-            yield Fact("episodes", f"none ended in {taken:,} steps{more if is_few else ''}")
-            if not is_few:
-                yield Finding(
-                    f"No episode ended in {taken:,} steps, and no limit of them is known.",
-                    "Make it with `max_episode_steps` (gymnasium.wrappers.TimeLimit), or leave it to `fit`, which cuts "
-                    "episodes after `max_ep_len` steps.",
-                )
-            return
-        span = f"{min(lengths):,} to {max(lengths):,}" if min(lengths) < max(lengths) else f"{lengths[0]:,}"
-        counts = f"{ends['terminated']} terminated, {ends['truncated']} truncated"
-        yield Fact("episodes", f"{len(lengths)} of {span} step{'' if span == '1' else 's'}; {counts}")
-        same = len(lengths) >= 3 and len(set(lengths)) == 1 and lengths[0] > 1
-        if ends["mistaken"] or (same and not ends["truncated"]):
-            length = "a limit of their steps" if ends["mistaken"] else f"exactly {lengths[0]:,} steps"
-            yield Finding(
-                f"Episodes terminate after {length}, as if time were a terminal state.",
-                "If it is a limit, give truncated=True in place of terminated=True: values go on beyond it.",
-            )
+def take_random_steps(
+    env: Any, single_env: gym.Env, observations: Observations, steps: int, seed: int
+) -> Iterator[Fact | Finding]:
+    """Take random steps in an environment for at most `SECONDS`, and report what they show.
 
-    def _speed_findings(self, steps: int) -> Iterator[Fact | Finding]:
-        taken = len(self._seconds)
-        num_envs = 1 if self._single_env is self._env else self._env.num_envs
-        usual = self._seconds[1:] or self._seconds  # the first may compile, or load
-        speed = len(usual) / max(sum(usual), 1e-9)
-        of = f" of each of {num_envs} lanes" if self._single_env is not self._env else ""
-        stopped_early = f"; cut after {SECONDS:.0f} seconds, at {taken:,} of {steps:,} steps" if taken < steps else ""
-        yield Fact("speed", f"{number(speed)} steps/s{of}{stopped_early}")
-        if speed * num_envs < SLOW and sum(usual) > SECONDS / 10:
-            yield Finding(
-                f"It is slow: a million steps take {1e6 / (speed * num_envs) / 3600:,.0f} hours.",
-                "Find what `step` waits for (rendering, sleeping, files), or let several step at once: "
-                '`--num-envs` with `--vectorization async`, in Python `vectorization_mode="async"`.',
-            )
+    Args:
+        env: the environment.
+        single_env: the environment that is stepped: the same, or its first sub-environment.
+        observations: checks the observations.
+        steps: the number of steps.
+        seed: seeds the resets and the actions.
+    """
+    actions = copy.deepcopy(single_env.action_space)
+    actions.seed(seed)
+    rewards: list[float] = []
+    seconds: list[float] = []
+    lengths: list[int] = []
+    terminations = 0
+    has_mistaken_limit = False
+    episode_start = 0
+    observations.add(single_env.reset(seed=seed)[0], "a reset")
+    until = time.perf_counter() + SECONDS
+    while len(rewards) < steps and time.perf_counter() < until:
+        action = actions.sample()
+        started = time.perf_counter()
+        observation, reward, terminated, truncated, info = single_env.step(action)
+        seconds.append(time.perf_counter() - started)
+        rewards.append(float(np.asarray(reward).item()))
+        observations.add(observation, f"step {len(rewards)}")
+        if terminated or truncated:
+            lengths.append(len(rewards) - episode_start)
+            terminations += bool(terminated)
+            has_mistaken_limit |= bool(terminated and info.get("TimeLimit.truncated"))
+            episode_start = len(rewards)
+            started = time.perf_counter()
+            observation, _ = single_env.reset(seed=seed + len(lengths))
+            seconds[-1] += time.perf_counter() - started
+            observations.add(observation, "a reset")
+    yield from observations.report()
+    yield from _report_rewards(np.array(rewards))
+    if lengths:
+        yield from _report_episodes(lengths, terminations, has_mistaken_limit)
+    else:
+        yield from _report_no_end(env, len(rewards), steps)
+    yield from _report_speed(seconds, steps, None if single_env is env else env.num_envs)
 
-    @property
-    def _is_limited(self) -> bool:
-        """Whether the environment is known to have a limit of steps."""
-        spec = self._env.spec
-        return (spec is not None and spec.max_episode_steps is not None) or any(
-            isinstance(wrapper, gym.wrappers.TimeLimit) for wrapper in wrappers_of(self._env)
+
+def seeds(env: gym.Env, observations: Observations, seed: int) -> Iterator[Fact | Finding]:
+    """Report whether a seed reproduces its episode, and whether another seed gives another episode."""
+    first_episode, same_seed_episode, other_seed_episode = (
+        _episode(env, observations, reset_seed, seed) for reset_seed in (seed, seed, seed + 1)
+    )
+    same = _is_same(first_episode, same_seed_episode)
+    differs = not _is_same(first_episode, other_seed_episode)
+    yield Fact(
+        "seeds",
+        f"one seed gives {'one episode' if same else 'several episodes'}, "
+        f"another {'gives another' if differs else 'the same'}",
+    )
+    if not same:
+        yield Finding(
+            "Two resets with one seed, and the same actions, give two episodes.",
+            "Draw random numbers only from `self.np_random`, which `super().reset(seed=seed)` seeds.",
+        )
+    if not differs:
+        yield Finding(
+            "Two resets with two seeds, and the same actions, give one episode.",
+            "Begin `reset` with `super().reset(seed=seed)`, and draw the initial state from `self.np_random`.",
+        )
+
+
+def _episode(env: gym.Env, observations: Observations, seed: int, actions_seed: int) -> np.ndarray:
+    """Return the numbers of the first `SEED_STEPS` steps of an episode: observations and rewards."""
+    actions = copy.deepcopy(env.action_space)
+    actions.seed(actions_seed)
+    observation, _ = env.reset(seed=seed)
+    numbers = [part.flatten() for part in observations.pack(observation, "a reset")]
+    for _ in range(SEED_STEPS):
+        observation, reward, terminated, truncated, _ = env.step(actions.sample())
+        numbers += [part.flatten() for part in (*observations.pack(observation, "a step"), np.asarray(reward))]
+        if terminated or truncated:
+            break
+    return np.concatenate(numbers).astype(np.float64)
+
+
+def _is_same(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.shape == b.shape and np.allclose(a, b, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def _report_rewards(rewards: np.ndarray) -> Iterator[Fact | Finding]:
+    if not (finite := np.isfinite(rewards)).all():
+        step = int(np.flatnonzero(~finite)[0])
+        yield Finding(f"The reward is {rewards[step]} at step {step + 1}.", NOT_FINITE)
+        return
+    low, high, mean = (number(value) for value in (rewards.min(), rewards.max(), rewards.mean()))
+    yield Fact("rewards", f"{low} to {high}, {mean} on average, with random actions")
+    sizes = np.abs(rewards)
+    if sizes.max() == 0:
+        yield Finding(
+            f"The reward is 0 in all of {len(rewards):,} random steps.",
+            "Exploration may never find another one. Reward progress towards the goal in the environment, or with the "
+            "agent's `reward_shaper`.",
+        )
+    elif sizes.max() < SMALL:
+        yield Finding(f"Rewards are small: none is beyond ±{number(sizes.max())}.", SCALE)
+    elif sizes.mean() > LARGE:
+        yield Finding(f"Rewards are large: their magnitude is {number(sizes.mean())} on average.", SCALE)
+
+
+def _report_no_end(env: Any, taken: int, steps: int) -> Iterator[Fact | Finding]:
+    has_limit = (env.spec is not None and env.spec.max_episode_steps is not None) or any(
+        isinstance(wrapper, gym.wrappers.TimeLimit) for wrapper in wrappers_of(env)
+    )
+    is_few = taken < steps or has_limit
+    more = f": too few to see one end{'; take more (--steps)' if taken == steps else ''}"
+    yield Fact("episodes", f"none ended in {taken:,} steps{more if is_few else ''}")
+    if not is_few:
+        yield Finding(
+            f"No episode ended in {taken:,} steps, and the environment has no known step limit.",
+            "Make it with `max_episode_steps` (gymnasium.wrappers.TimeLimit), or rely on `fit`, which truncates "
+            "episodes after `max_ep_len` steps.",
+        )
+
+
+def _report_episodes(lengths: list[int], terminations: int, has_mistaken_limit: bool) -> Iterator[Fact | Finding]:
+    """Report the episodes that ended.
+
+    Args:
+        lengths: their lengths.
+        terminations: how many of them terminated.
+        has_mistaken_limit: whether one terminated although its `info` says that a time limit ended it.
+    """
+    shortest = min(lengths)
+    longest = max(lengths)
+    span = f"{shortest:,} to {longest:,}" if shortest < longest else f"{longest:,}"
+    counts = f"{terminations} terminated, {len(lengths) - terminations} truncated"
+    yield Fact("episodes", f"{len(lengths)} of {span} step{'' if longest == 1 else 's'}; {counts}")
+    is_constant = len(lengths) >= 3 and shortest == longest > 1
+    if has_mistaken_limit or (is_constant and terminations == len(lengths)):
+        length = "a step limit" if has_mistaken_limit else f"exactly {longest:,} steps"
+        yield Finding(
+            f"Episodes terminate after {length}, as if time were a terminal state.",
+            "If it is a limit, return truncated=True in place of terminated=True, because more rewards would follow "
+            "the last state.",
+        )
+
+
+def _report_speed(seconds: list[float], steps: int, num_envs: int | None) -> Iterator[Fact | Finding]:
+    usual = seconds[1:] or seconds  # the first step may compile or load something
+    speed = len(usual) / max(sum(usual), 1e-9)
+    of = f" of each of {num_envs} sub-environments" if num_envs else ""
+    stopped = f"; stopped after {SECONDS:.0f} seconds, at {len(seconds):,} of {steps:,} steps"
+    yield Fact("speed", f"{number(speed)} steps/s{of}{stopped if len(seconds) < steps else ''}")
+    total = speed * (num_envs or 1)
+    if total < SLOW and sum(usual) > SECONDS / 10:
+        yield Finding(
+            f"It is slow: a million steps take {1e6 / total / 3600:,.0f} hours.",
+            "Find out what `step` waits for (rendering, sleeping, files), or step several environments in parallel: "
+            '`--num-envs` with `--vectorization async`, in Python `vectorization_mode="async"`.',
         )

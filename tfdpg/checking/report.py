@@ -1,4 +1,4 @@
-"""A report: facts, then findings."""
+"""The report of `tfdpg check`: facts, then findings."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,14 +9,14 @@ from tfdpg.findings import Finding
 
 
 class Fact(NamedTuple):
-    """A line of the report: what it is about, and what is so."""
+    """A line of the report."""
 
     title: str
     text: str
 
 
 def report(name: str, facts: Sequence[Fact], findings: Sequence[Finding]) -> str:
-    """The lines of a report; a title that repeats stands once."""
+    """Return the text of a report. A title that several facts in a row share is shown once."""
     lines = [name, ""]
     last = ""
     for title, text in facts:
@@ -30,16 +30,16 @@ def report(name: str, facts: Sequence[Fact], findings: Sequence[Finding]) -> str
 
 
 def number(value: Any) -> str:
-    """A number in four digits."""
+    """Format a number with about four digits."""
     return f"{value:,.0f}" if abs(value) >= 1000 and np.isfinite(value) else f"{value:.4g}"
 
 
 def bounds(low: Any, high: Any) -> str:
-    """The bounds of an array of numbers, once where all have the same."""
+    """Format the bounds of an array, once if all elements have the same."""
     low = np.ravel(low)
     high = np.ravel(high)
     if (low == low[:1]).all() and (high == high[:1]).all():
         low, high = low[:1], high[:1]
     if len(low) > 4:
-        return f"bounds of their own, from {number(low.min())} to {number(high.max())}"
+        return f"different bounds, from {number(low.min())} to {number(high.max())}"
     return " × ".join(f"[{number(a)}, {number(b)}]" for a, b in zip(low, high, strict=True))

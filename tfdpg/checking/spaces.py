@@ -1,4 +1,4 @@
-"""The spaces of an environment: whether agents serve them, and what they see of them."""
+"""The spaces of an environment: whether agents support them, and what agents see of them."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,11 +17,12 @@ from tfdpg.spaces import check_action_space
 from tfdpg.spec import Leaf, Spec
 
 SOME_ACTIONS = spaces.Box(-1.0, 1.0, (1,))
-FLATTEN = "gymnasium.wrappers.FlattenObservation makes one Box of many spaces."
+"""An action space for a `Spec` that checks the observation space alone."""
+FLATTEN = "gymnasium.wrappers.FlattenObservation converts nested spaces to one Box."
 
 
 def space_facts(env: gym.Env) -> Iterator[Fact | Finding]:
-    """What agents will see of an environment, or why they refuse it."""
+    """Report what agents see of an environment, or why they do not support its spaces."""
     refused = [
         *findings_from(lambda: Spec(env.observation_space, SOME_ACTIONS), FLATTEN),
         *findings_from(lambda: check_action_space(env.action_space)),
@@ -34,17 +35,17 @@ def space_facts(env: gym.Env) -> Iterator[Fact | Finding]:
     spec = Spec(env.observation_space, env.action_space)
     for leaf, columns in zip(spec.leaves, feature_columns(spec), strict=True):
         yield Fact("observations", _describe_leaf(leaf, columns.stop - columns.start))
-        yield from _misdeclared(leaf)
+        yield from _float_images(leaf)
     yield _actions(spec)
     yield from _replay(spec)
 
 
 def findings_from(check: Callable[[], Any], advice: str = "") -> Iterator[Finding]:
-    """What a check raises as `ValueError`; its first sentence says what is wrong, the others what to change.
+    """Yield the `ValueError` that a check raises, as a finding: the first sentence is the problem, the rest the remedy.
 
     Args:
-        check: what raises.
-        advice: more to change, where something is not supported.
+        check: the function to call.
+        advice: is added to the remedy if something is not supported.
     """
     try:
         check()
@@ -54,34 +55,30 @@ def findings_from(check: Callable[[], Any], advice: str = "") -> Iterator[Findin
 
 
 def _describe_leaf(leaf: Leaf, features: int) -> str:
-    count = f"{features:,} feature{'s' if features > 1 else ''}"
-    shape = f"{leaf.name}: {leaf.space.dtype} {leaf.shape}"
+    text = f"{leaf.name}: {leaf.space.dtype} {leaf.shape}"
     if isinstance(leaf.space, spaces.Box):
-        shape = f"{shape} in {bounds(leaf.space.low, leaf.space.high)}"
-    match leaf.dtype:
-        case "int32":
-            low, high = (np.asarray(end).tolist() for end in leaf.integer_bounds or ())
-            return f"{shape} from {low} to {high}; {count}, one-hot"
-        case "uint8":
-            return f"{shape}; {count}, scaled to [0, 1], unless `encoder` says otherwise"
-    return f"{shape}; {count}, as float32"
+        text += f" in {bounds(leaf.space.low, leaf.space.high)}"
+        use = "scaled to [0, 1], unless `encoder` says otherwise" if leaf.dtype == "uint8" else "as float32"
+    else:
+        low, high = (np.asarray(end).tolist() for end in leaf.integer_bounds or ())
+        text += f" from {low} to {high}"
+        use = "one-hot"
+    return f"{text}; {features:,} feature{'s' if features > 1 else ''}, {use}"
 
 
-def _misdeclared(leaf: Leaf) -> Iterator[Finding]:
+def _float_images(leaf: Leaf) -> Iterator[Finding]:
+    """Find images that are declared as other types than uint8."""
     box = leaf.space
-    if isinstance(box, spaces.Box) and leaf.dtype != "uint8" and len(leaf.shape) >= 2:
-        highest = 1 if _is_photographic(leaf.shape) else 255
-        if (box.low == 0).all() and ((box.high == 255).all() or (box.high == highest).all()):
+    shape = leaf.shape
+    if isinstance(box, spaces.Box) and leaf.dtype != "uint8" and len(shape) >= 2:
+        # A camera image, channels first or last, may be scaled to [0, 1]; other arrays in [0, 1] may be boards.
+        is_photo = len(shape) == 3 and not {1, 3, 4}.isdisjoint((shape[0], shape[-1])) and sorted(shape)[1] >= 16
+        if (box.low == 0).all() and ((box.high == 255).all() or (is_photo and (box.high == 1).all())):
             yield Finding(
                 f"{leaf.name} looks like an image of type {box.dtype}.",
-                "Let its space and its arrays be uint8, in [0, 255]: these are scaled to [0, 1], and take a quarter of "
-                "the replay.",
+                "Declare the space and return arrays as uint8 in [0, 255]. Agents scale them to [0, 1], and they take "
+                "a quarter of the memory in the replay buffer.",
             )
-
-
-def _is_photographic(shape: tuple[int, ...]) -> bool:
-    """Whether it has the shape of a camera's image, channels first or last, rather than that of a board."""
-    return len(shape) == 3 and bool({shape[0], shape[-1]} & {1, 3, 4}) and sorted(shape)[1] >= 16
 
 
 def _actions(spec: Spec) -> Fact:
@@ -89,27 +86,18 @@ def _actions(spec: Spec) -> Fact:
         low = int(spec.low[0])
         return Fact("actions", f"one of {spec.actions}, from {low} to {low + spec.actions - 1}; for ACER only")
     numbers = f"{spec.act_dim} number{'s' if spec.act_dim > 1 else ''}"
-    return Fact("actions", f"{numbers} in {bounds(spec.low, spec.high)}, in these units; for {_names(list(OPTIONS))}")
+    return Fact("actions", f"{numbers} in {bounds(spec.low, spec.high)}, in these units; for {', '.join(OPTIONS)}")
 
 
 def _replay(spec: Spec) -> Iterator[Fact | Finding]:
-    """The memory of a full replay, of the agents' default size."""
+    """Report the memory of a full replay buffer of the agents' default size."""
     if spec.actions is None:
-        of = "DDPG, TD3 and D4PG"
-        buffer = ReplayBuffer(spec, _default_size("TD3"))
+        agents = "DDPG, TD3 and D4PG"
+        buffer = ReplayBuffer(spec, OPTIONS["TD3"]().replay_size)
     else:
-        of = "ACER"
-        buffer = ReplayBuffer(spec, _default_size("ACER"), None, spec.act_dim + spec.actions, has_windows=True)
-    yield Fact(
-        "replay",
-        f"{buffer.nbytes / 1e6:,.0f} MB when full, at the default `replay_size` of {of}, {buffer.replay_size:,}",
-    )
+        agents = "ACER"
+        replay_size = OPTIONS["ACER"]().replay_size
+        buffer = ReplayBuffer(spec, replay_size, None, spec.act_dim + spec.actions, has_windows=True)
+    size = f"{buffer.replay_size:,}"
+    yield Fact("replay", f"{buffer.nbytes / 1e6:,.0f} MB when full, at the default `replay_size` of {agents}, {size}")
     yield from findings_from(lambda: check_capacity(buffer.nbytes, None, f"replay_size={buffer.replay_size}"))
-
-
-def _default_size(agent: str) -> int:
-    return OPTIONS[agent].__dataclass_fields__["replay_size"].default
-
-
-def _names(names: list[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,9 +1,10 @@
-"""The command line. Flags come from the options of what they set.
+"""The command line `tfdpg`. The flags of a command are the parameters of a function, or the options of what it trains.
 
-Nothing heavy is imported before it is known which command runs, so that `tfdpg --help` answers at once.
+Large libraries are imported only when a command needs them, so that `tfdpg --help` responds immediately.
 """
 
 import os
+import pkgutil
 import signal
 import sys
 import traceback
@@ -11,14 +12,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
 import tfdpg
-from tfdpg import run_paths as paths
-from tfdpg.arguments import positive_int
-from tfdpg.cli.exporting import convert, export
+from tfdpg.arguments import natural, positive_int
+from tfdpg.cli import run_paths as paths
 from tfdpg.cli.parsing import UsageError, deferred_call, parse
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.hints import did_you_mean
@@ -31,46 +31,62 @@ Train continuous-control policies, evaluate them, and export them for TensorFlow
 
 commands:
   train AGENT         train {agents} on an environment, in a run directory
-  train --resume RUN  go on with a run, or with all runs in a directory
-  check               look for what is wrong with an environment
+  train --resume RUN  resume a run, or all runs in a directory
+  check               look for problems of an environment
   evaluate            run episodes with a trained or an exported policy
   export              export the policy of a run
   convert             write an exported model in another format
-  inspect             show what an exported model holds
+  inspect             describe an exported model
   serve               serve an exported model as TensorFlow Serving does, for development
-  labels              give versions of an exported model labels, such as stable and canary
+  labels              assign labels such as stable and canary to versions of an exported model
   plot                plot the learning curves of runs
 
 `tfdpg --version` prints the version.
-`tfdpg COMMAND --help` and `tfdpg train AGENT --help` show the options.
+`tfdpg COMMAND --help` and `tfdpg train AGENT --help` list the options.
 """
 TRAIN = """\
 usage: tfdpg train AGENT --env ID [OPTIONS]
        tfdpg train --resume RUN [OPTIONS]
 
-Train {agents} on an environment, in a run directory for each seed; or go on with runs.
+Train {agents} on an environment, in one run directory for each seed; or resume runs.
 
-used most, with an agent:
+common options with an agent:
   --env ID             a registered Gymnasium environment, module:id or module:Class
-  --epochs N           how many
-  --steps-per-epoch N  environment steps in each
-  --seeds N ...        a run for each
-  --jobs N             how many run side by side
-  --run-dir DIR        where the runs go; the default is runs/<agent>-<env>
+  --epochs N           number of epochs
+  --steps-per-epoch N  environment steps per epoch
+  --seeds N ...        seeds; each makes one run
+  --jobs N             number of runs to train at the same time
+  --run-dir DIR        parent of the run directories; the default is runs/<agent>-<env>
 
 with --resume:
-  --epochs N           the epoch to stop at from now on
+  --epochs N           the epoch to stop at
   --trusted            import and follow what the files of the run name
 
-`tfdpg train AGENT --help` and `tfdpg train --resume RUN --help` show all options.
+`tfdpg train AGENT --help` and `tfdpg train --resume RUN --help` list all options.
 """
+FUNCTIONS = {
+    "check": "tfdpg.checking.command:check",
+    "evaluate": "tfdpg.cli:evaluate",
+    "export": "tfdpg.cli:export",
+    "convert": "tfdpg.cli:convert",
+    "inspect": "tfdpg.cli:inspect_export",
+    "serve": "tfdpg.serve.command:serve",
+    "labels": "tfdpg.serve.command:labels",
+    "plot": "tfdpg.cli:plot",
+}
+"""The function of each command except `train`, as module:function."""
+REFUSED = {"check": {"env": "`check` takes the environment without a flag: tfdpg check ENV"}}
+
+
+Model = Annotated[Path, tyro.conf.arg(metavar="MODEL")]
+Directory = Annotated[Path, tyro.conf.arg(metavar="DIRECTORY")]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status. Errors of use, and warnings, are one line on standard error."""
+    """Run a command and return the exit status. Errors and warnings are written to standard error, one per line."""
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _one_line_warnings(warnings.showwarning)
+            warnings.showwarning = _short_warnings(warnings.showwarning)
             try:
                 return _run_command_line(argv)
             finally:
@@ -78,130 +94,104 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError as error:
         try:
             print(flush=True)
-        except BrokenPipeError:  # whoever read has enough
+        except BrokenPipeError:  # the program that reads the output has ended
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
-        print(_error_text(error, str(error)), file=sys.stderr)
-        return 1
+        return _report_error(error, str(error))
 
 
-def _one_line_warnings(show: Callable[..., None]) -> Callable[..., None]:
-    """What shows a user's warnings on one line, and others as `show` does."""
+def _short_warnings(show: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that shows a `UserWarning` on one line, and other warnings as `show` does."""
 
-    def shown(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+    def show_warning(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
         if issubclass(category, UserWarning):
             print(f"tfdpg: warning: {' '.join(str(message).split())}", file=sys.stderr)
         else:
-            show(message, category, *where, **more)
+            show(message, category, *args, **kwargs)
 
-    return shown
+    return show_warning
 
 
 def _run_command_line(argv: Sequence[str] | None) -> int:
-    command, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    commands: dict[str, Callable[[list[str]], int | None]] = {
-        "train": _train,
-        "check": _check,
-        "evaluate": lambda args: parse(deferred_call(evaluate), args, "tfdpg evaluate")(),
-        "export": lambda args: parse(deferred_call(export), args, "tfdpg export")(),
-        "convert": lambda args: parse(deferred_call(convert), args, "tfdpg convert")(),
-        "inspect": lambda args: parse(deferred_call(inspect_export), args, "tfdpg inspect")(),
-        "serve": _serve,
-        "labels": _labels,
-        "plot": lambda args: parse(deferred_call(plot), args, "tfdpg plot")(),
-    }
+    command, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if command in ("-h", "--help"):
-        print(_usage(), end="")
+        print(_usage(USAGE), end="")
         return 0
     if command == "--version":
         print(f"tfdpg {tfdpg.__version__}")
         return 0
+    commands = ["train", *FUNCTIONS]
     if command not in commands:
         meant = did_you_mean(command, commands, QUOTED)
-        print(f"tfdpg: there is no command {command!r}.{meant}\n\n{_usage()}", end="", file=sys.stderr)
+        print(f"tfdpg: there is no command {command!r}.{meant}\n\n{_usage(USAGE)}", end="", file=sys.stderr)
         return 2
     if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` does: the user's modules are where the command is run
-    return _run_command(commands[command], rest)
+        sys.path.insert(0, "")  # the user's modules are in the working directory, as with `python -m`
+    return _run_command(command, arguments)
 
 
-def _run_command(command: Callable[[list[str]], int | None], words: list[str]) -> int:
-    """Runs a command, and tells what went wrong."""
+def _run_command(command: str, arguments: list[str]) -> int:
+    """Run a command and return the exit status. Report exceptions on standard error."""
     try:
-        return command(words) or 0
+        if command == "train":
+            return _train(arguments)
+        function = pkgutil.resolve_name(FUNCTIONS[command])
+        return parse(deferred_call(function), arguments, f"tfdpg {command}", REFUSED.get(command, {}))() or 0
     except UsageError as error:
-        print(f"tfdpg: {error}", file=sys.stderr)
-        return 2
+        return _report_error(error, str(error), 2)
     except KeyboardInterrupt as error:
-        print(f"\n{_error_text(error, str(error) or 'interrupted')}", file=sys.stderr)
-        return 130
+        print(file=sys.stderr)  # ends the line on which the terminal shows ^C
+        return _report_error(error, str(error) or "interrupted", 130)
     except SystemExit as error:
         if error.code == 128 + signal.SIGTERM:
-            print(_error_text(error, "ended by SIGTERM."), file=sys.stderr)
+            _report_error(error, "ended by SIGTERM.")
         raise
     except BrokenPipeError:
         raise
     except (ValueError, OSError, ImportError, RuntimeError, FloatingPointError) as error:
-        print(_error_text(error, str(error)), file=sys.stderr)
-        return 1
-    except Exception as error:  # of an environment's or a network's own code: where it was raised helps
-        print(_error_text(error, f"{type(error).__name__}: {error}"), file=sys.stderr)
+        return _report_error(error, str(error))
+    except Exception as error:  # raised by the user's environment or network, so the traceback is needed
+        status = _report_error(error, f"{type(error).__name__}: {error}")
         traceback.print_exc()
-        return 1
+        return status
 
 
-def _error_text(error: BaseException, message: str) -> str:
-    """What went wrong on one line, and a line for each note."""
-    return "\n".join([f"tfdpg: {message}", *getattr(error, "__notes__", ())])
+def _report_error(error: BaseException, message: str, status: int = 1) -> int:
+    """Print an error message and the notes of the exception, each on its own line, and return the exit status."""
+    print("\n".join([f"tfdpg: {message}", *getattr(error, "__notes__", ())]), file=sys.stderr)
+    return status
 
 
-def _usage(text: str = USAGE) -> str:
+def _usage(text: str) -> str:
     from tfdpg.agents import AGENTS
 
     return text.format(agents="|".join(name.lower() for name in AGENTS))
 
 
-def _check(argv: list[str]) -> int:
-    from tfdpg.checking.command import check
-
-    plain = {"env": "the environment goes in plainly: tfdpg check ENV"}
-    return parse(deferred_call(check), argv, "tfdpg check", plain)()
-
-
-def _serve(argv: list[str]) -> None:
-    from tfdpg.serve.command import serve
-
-    parse(deferred_call(serve), argv, "tfdpg serve")()
-
-
-def _labels(argv: list[str]) -> None:
-    from tfdpg.serve.command import labels
-
-    parse(deferred_call(labels), argv, "tfdpg labels")()
-
-
-def _train(argv: list[str]) -> None:
+def _train(arguments: list[str]) -> int:
     from tfdpg.agents import AGENTS
 
     known = [name.lower() for name in AGENTS]
-    if argv in (["-h"], ["--help"], []):
+    if arguments in (["-h"], ["--help"], []):
         print(_usage(TRAIN), end="")
-        return
-    if "--resume" in argv[1:]:
+        return 0
+    if "--resume" in arguments[1:]:
         raise UsageError("`--resume RUN` comes first: tfdpg train --resume RUN [--epochs N]")
-    if argv[0].lower() not in (*known, "--resume"):
-        agents = f"Agents: {', '.join(known)}; to go on with a run: --resume RUN"
-        raise UsageError(f"there is no agent {argv[0]!r}.{did_you_mean(argv[0].lower(), known, QUOTED)}\n{agents}")
+    if arguments[0].lower() not in (*known, "--resume"):
+        meant = did_you_mean(arguments[0].lower(), known, QUOTED)
+        agents = f"Agents: {', '.join(known)}. To resume a run: --resume RUN"
+        raise UsageError(f"there is no agent {arguments[0]!r}.{meant}\n{agents}")
     from tfdpg.cli.training import resume, train
 
-    if argv[0] == "--resume":
-        resume(argv[1:])
+    if arguments[0] == "--resume":
+        resume(arguments[1:])
     else:
-        train(argv[0], argv[1:])
+        train(arguments[0], arguments[1:])
+    return 0
 
 
 def evaluate(
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|MODEL")],
+    path: Annotated[Path, tyro.conf.arg(metavar="RUN|MODEL")],
     /,
     env: str | None = None,
     episodes: int = 10,
@@ -213,35 +203,34 @@ def evaluate(
     trusted: bool = False,
     json: bool = False,
 ) -> None:
-    """Run episodes without exploration noise, and print each return and length, then mean, std, max and min.
+    """Run episodes without exploration noise. Print the return and length of each, and mean, std, max and min.
 
     Args:
         path: a run directory, or an exported model.
-        env: id of the environment; the default is the run's own.
-        episodes: how many.
-        checkpoint: of a run: latest (the default), best, or the environment steps of a checkpoint.
+        env: id of the environment; the default is the environment of the run.
+        episodes: number of episodes.
+        checkpoint: checkpoint of a run: latest (the default), best, or its number of environment steps.
         render: show the environment in a window.
-        video: write all episodes to this file, whose name ends with .mp4, .mkv, .mov, .avi or .gif.
-        max_ep_len: cut episodes after this many steps; the default is the environment's own limit.
-        seed: fixes the initial states.
-        trusted: import the modules, follow the links and the replay directory that the files name, and load an exported
-            model whatever its operations do.
-        json: print one JSON object with the scores, and the return and length of each episode, instead of text.
+        video: write all episodes to this file; its name must end with .mp4, .mkv, .mov, .avi or .gif.
+        max_ep_len: truncate episodes after this many steps; the default is the environment's own limit.
+        seed: seed of the initial states.
+        trusted: import the modules and follow the links and the replay directory that the files name, and load an
+            exported model that contains unsafe operations.
+        json: print one JSON object with the scores and the return and length of each episode, instead of text.
     """
-    from tfdpg import video_recording
+    from tfdpg.cli import video_recording
 
     paths.check_policy(path)
     if max_ep_len is not None:
         positive_int("max_ep_len", max_ep_len)
     video_recording.check(render, video)
     import_tensorflow()
-    from tfdpg import runs
+    from tfdpg.cli import runs
     from tfdpg.training.evaluation import run_episodes, summarise
 
     policy, environment = runs.load_policy(path, checkpoint, trusted)
     file = path / "run.json" if paths.is_run(path) else path
-    rendering = {"render": render, "video": video, "trusted": trusted, "file": file}
-    with video_recording.evaluation_env(environment, env, **rendering) as environment:
+    with video_recording.evaluation_env(environment, env, render, video, trusted, file) as environment:
         ended = []
         for episode in run_episodes(policy, environment, episodes, seed=seed, max_ep_len=max_ep_len):
             ended.append(episode)
@@ -261,18 +250,116 @@ def evaluate(
         print(f"wrote {video}")
 
 
+def export(
+    run: Annotated[Path, tyro.conf.arg(metavar="RUN")],
+    directory: Directory,
+    /,
+    checkpoint: str = "best",
+    signatures: Literal["tf-agents"] | None = None,
+    format: Literal["tf_saved_model", "litert", "onnx", "c"] = "tf_saved_model",
+    quantize: Literal["int8"] | None = None,
+    max_error: float = 0.05,
+    batch: int | None = None,
+    prefix: str | None = None,
+    weights_in_c_file: bool = False,
+    episodes: int = 0,
+    trusted: bool = False,
+) -> None:
+    """Export the policy of a run as the next version of a model directory, or in another format.
+
+    Args:
+        run: the run directory.
+        directory: the model directory, as TensorFlow Serving expects it; for other formats, a new or empty directory.
+        checkpoint: best, latest, or the number of environment steps of a checkpoint.
+        signatures: tf-agents adds the signature `action` of TF-Agents' PolicySaver; not for the checkpoint best.
+        format: tf_saved_model, litert (extra [litert]), onnx (extra [onnx]) or c.
+        quantize: int8 stores the weights of a LiteRT policy with 8 bits.
+        max_error: maximum error of the actions of a quantized policy, as a fraction of the action scale.
+        batch: fixed batch size of a LiteRT model; the default is any batch size.
+        prefix: prefix of all names in a C header, in lower case; the default is the name of the directory.
+        weights_in_c_file: define the weights of a C policy in policy.c instead of policy.h.
+        episodes: number of episodes to evaluate the policy for; tfdpg.json then contains the scores.
+        trusted: import the modules and follow the links and the replay directory that the files name, and load an
+            exported model that contains unsafe operations.
+    """
+    paths.check_run(run)
+    if paths.is_run(directory):
+        raise ValueError(f"The model directory must not be a run directory. Received: {directory}")
+    from tfdpg.agents.options import ExportOptions
+
+    options = ExportOptions(
+        signatures=signatures,
+        format=format,
+        quantize=quantize,
+        max_error=max_error,
+        batch=batch,
+        prefix=prefix,
+        weights_in_c_file=weights_in_c_file,
+    )
+    natural("episodes", episodes)
+    if episodes and format != "tf_saved_model":
+        raise ValueError(f"`--episodes` is for a SavedModel. Received: --format {format}")
+    import_tensorflow()
+    from tfdpg.cli import runs
+
+    print(f"exported {runs.export_policy(run, directory, checkpoint, trusted, options, episodes)}")
+
+
+def convert(
+    path: Model,
+    directory: Directory,
+    /,
+    format: Literal["litert", "onnx", "c"],
+    quantize: Literal["int8"] | None = None,
+    max_error: float = 0.05,
+    batch: int | None = None,
+    trusted: bool = False,
+    prefix: str | None = None,
+    weights_in_c_file: bool = False,
+) -> None:
+    """Write an exported SavedModel in another format.
+
+    Args:
+        path: a model directory, whose newest version is converted, or the directory of a version.
+        directory: a new or empty directory to write to.
+        format: litert (extra [litert]), onnx (extra [onnx]) or c.
+        quantize: int8 stores the weights of a LiteRT policy with 8 bits.
+        max_error: maximum error of the actions of a quantized policy, as a fraction of the action scale.
+        batch: fixed batch size of a LiteRT model; the default is any batch size.
+        trusted: load a model that contains unsafe operations.
+        prefix: prefix of all names in a C header, in lower case; the default is the name of the directory.
+        weights_in_c_file: define the weights of a C policy in policy.c instead of policy.h.
+    """
+    paths.check_model(path)
+    from tfdpg.agents.options import ExportOptions
+
+    options = ExportOptions(
+        format=format,
+        quantize=quantize,
+        max_error=max_error,
+        batch=batch,
+        prefix=prefix,
+        weights_in_c_file=weights_in_c_file,
+    )
+    import_tensorflow()
+    from tfdpg.cli import runs
+    from tfdpg.export import latest_version
+
+    print(f"wrote {runs.convert(latest_version(path), directory, options, trusted)}")
+
+
 def inspect_export(
-    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    path: Model,
     /,
     trusted: bool = False,
     json: bool = False,
 ) -> None:
-    """Show what an exported model holds: its signatures, spaces, scores and versions.
+    """Describe an exported model: its signatures, spaces, scores and library versions.
 
     Args:
-        path: a model directory, of which the newest version is shown, or a version's directory.
-        trusted: load the model whatever its operations do.
-        json: print one JSON object, which is the model's tfdpg.json without checksums and with its directory.
+        path: a model directory, whose newest version is described, or the directory of a version.
+        trusted: load a model that contains unsafe operations.
+        json: print one JSON object: the model's tfdpg.json without checksums, and its directory.
     """
     paths.check_model(path)
     if json:
@@ -289,7 +376,7 @@ def inspect_export(
 
 
 def plot(
-    run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")],
+    run_dirs: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN...")],
     /,
     out: Path = Path("curves.png"),
     x: str = "env_steps",
@@ -303,26 +390,54 @@ def plot(
     title: str = "",
     label: tuple[str, ...] = (),
 ) -> None:
-    """Plot learning curves; from three runs of one configuration on, their mean and its 95 % confidence interval.
+    """Plot learning curves. With three or more runs of a configuration, plot their mean and 95 % confidence interval.
 
     Args:
-        run_dirs: run directories, files of results that begin with `# tfdpg train ...`, or directories of them.
+        run_dirs: run directories, files of results that begin with `# tfdpg train ...`, or directories of either.
         out: the image to write: .png, .pdf, .svg, ...
-        x: the column of progress.csv on the x axis.
-        y: the column of progress.csv on the y axis.
-        smooth: average over this many points.
-        select: take only runs whose path contains one of these.
-        exclude: leave out runs whose path contains one of these.
-        separate: a curve for each run.
-        aggregate: pool the environments of a configuration, as interquartile mean with 95 % bootstrap interval.
-        normalize: the returns that are 0 and 1 in a pooled environment, as ENV=LOW:HIGH; the default is random actions
-            and TD3 after 1,000,000 steps for Ant, HalfCheetah, Hopper, Humanoid and Walker2d.
-        title: stands above the picture.
-        label: what the legend calls the curves, in their order; the default names what tells them apart.
+        x: column of progress.csv for the x axis.
+        y: column of progress.csv for the y axis.
+        smooth: width of the moving average, in points.
+        select: plot only runs whose path contains one of these texts.
+        exclude: do not plot runs whose path contains one of these texts.
+        separate: plot one curve for each run.
+        aggregate: pool the environments of a configuration; plot the interquartile mean and 95 % bootstrap interval.
+        normalize: the returns that become 0 and 1 in an environment with --aggregate, as ENV=LOW:HIGH; the default is
+            random actions and TD3 after 1,000,000 steps for Ant, HalfCheetah, Hopper, Humanoid and Walker2d.
+        title: title of the figure.
+        label: names of the curves in the legend, in order; the default is the options in which they differ.
     """
-    from tfdpg import plotting
+    from tfdpg.cli import curves, plotting, scores
 
-    chosen: dict[str, Any] = {"smooth": smooth, "select": select, "exclude": exclude, "separate": separate}
-    chosen |= {"aggregate": aggregate, "normalize": normalize, "title": title, "label": label}
-    plotting.plot(run_dirs, out, x=x, y=y, **chosen)
+    found = curves.find_runs(run_dirs)
+    plotting.check(out, y, smooth, aggregate, normalize, separate)
+    runs = []
+    for run in found:
+        if any(part in str(run) for part in select or [""]) and not any(part in str(run) for part in exclude):
+            runs.append(curves.read(run, x, y, smooth))
+    if not runs:
+        raise ValueError(
+            f"None of the {len(found)} runs in {', '.join(map(str, run_dirs))} matches. Received: "
+            f"select={list(select)}, exclude={list(exclude)}"
+        )
+    scale = ""
+    if aggregate:
+        ranges = scores.ranges_of([run.settings["env"] for run in runs], scores.parse_ranges(normalize))
+        runs = [curves.normalise(run, ranges) for run in runs]
+        if ranges:
+            scale = "normalised" if normalize else "0: random, 1: TD3 at 1M steps"
+    groups = curves.label_runs(runs, separate, aggregate)
+    if aggregate:
+        curves.check_pooled(groups)
+    if label:
+        if len(label) != len(groups):
+            raise ValueError(
+                f"`--label` must give a label for each of {len(groups)} curves: {'; '.join(groups)}. "
+                f"Received: {len(label)} labels"
+            )
+        labels = curves.unique_labels(label, map(str, range(len(label))))
+        groups = dict(zip(labels, groups.values(), strict=True))
+    figure = plotting.draw(groups, x, y, title, show_counts=not separate, aggregate=aggregate, scale=scale)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=200)
     print(f"wrote {out}")

@@ -1,5 +1,6 @@
-"""Several commands side by side, each a process of its own."""
+"""Run several commands of tfdpg at the same time, each in its own process."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -10,93 +11,79 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
 PROGRAM = (sys.executable, "-m", "tfdpg")
-"""What commands are of."""
+"""The arguments that start tfdpg."""
 
 
-class Jobs:
-    """Runs commands of tfdpg, some at a time. Their lines are printed with their names before them.
+def run_jobs(commands: Mapping[str, Sequence[str]], max_parallel: int) -> dict[str, int | None]:
+    """Run commands of tfdpg and print each line of their output after the name of the command.
 
-    Ctrl-C and SIGTERM are passed on to all of them, once: they have sessions of their own, which a terminal's Ctrl-C
-    does not reach. No command begins after that.
+    Each command runs in its own session, which the Ctrl-C of a terminal does not reach. SIGINT and SIGTERM are passed
+    to all running commands, and no command starts after that.
 
     Args:
-        max_parallel: how many run at once.
+        commands: the arguments after `tfdpg` of each command, by its name.
+        max_parallel: the maximum number of commands that run at the same time.
 
-    Attributes:
-        failed: the names of those that did not end well.
+    Returns:
+        The exit status of each command by its name.
+
+    Raises:
+        KeyboardInterrupt: there was a SIGINT, and all commands have ended.
+        SystemExit: there was a SIGTERM, and all commands have ended.
     """
+    running: set[subprocess.Popen[Any]] = set()
+    received: list[int] = []
+    lock = threading.RLock()
 
-    def __init__(self, max_parallel: int):
-        self._max_parallel = max_parallel
-        self._running: set[subprocess.Popen[Any]] = set()
-        self._lock = threading.RLock()
-        self._signal: int | None = None
-        self.failed: list[str] = []
-
-    def run(self, commands: Mapping[str, Sequence[str]]) -> None:
-        """Runs commands by their names, whether others fail or not.
-
-        Raises:
-            KeyboardInterrupt: once all have ended, if there was a Ctrl-C.
-            SystemExit: likewise, if there was a SIGTERM.
-            RuntimeError: likewise, if some failed; it names them.
-        """
-        previous = {number: signal.signal(number, self._pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            with ThreadPoolExecutor(self._max_parallel) as threads:
-                statuses = list(threads.map(self._run_one, commands.keys(), commands.values()))
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-        ended = list(zip(commands, statuses, strict=True))
-        if self._signal is not None:
-            is_interrupt = self._signal == signal.SIGINT
-            end = KeyboardInterrupt("Training was interrupted.") if is_interrupt else SystemExit(128 + self._signal)
-            if left := [name for name, status in ended if status is None]:
-                end.add_note(f"Not begun: {', '.join(left)}")
-            raise end
-        self.failed = [name for name, status in ended if status != 0]
-        if failed := [f"{name} (exit status {status})" for name, status in ended if status != 0]:
-            raise RuntimeError(f"{len(failed)} of {len(commands)} runs failed: {', '.join(failed)}")
-
-    def _pass_on(self, number: int, frame: Any) -> None:
-        with self._lock:
-            self._signal = number
-            for process in self._running:
+    def pass_on(number: int, frame: Any) -> None:
+        with lock:
+            received.append(number)
+            for process in running:
                 process.send_signal(number)
 
-    def _run_one(self, name: str, words: Sequence[str]) -> int | None:
-        """Runs a command to its end; gives its exit status, None if it was not begun."""
+    def run_one(name: str, arguments: Sequence[str]) -> int | None:
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
-        with self._lock:
-            if self._signal is not None:
+        with lock:
+            if received:
                 return None
-            process = subprocess.Popen([*PROGRAM, *words], env=environment(self._max_parallel), **pipes)
-            self._running.add(process)
-        with process:
-            pairs = (process.stdout, sys.stdout), (process.stderr, sys.stderr)
-            pumps = [threading.Thread(target=_pump, args=(name, *pair)) for pair in pairs]
-            for pump in pumps:
-                pump.start()
-            for pump in pumps:
-                pump.join()
-        with self._lock:
-            self._running.remove(process)
+            process = subprocess.Popen([*PROGRAM, *arguments], env=environment(max_parallel), **pipes)
+            running.add(process)
+        with process, ThreadPoolExecutor(2) as threads:
+            copy_lines = functools.partial(_copy_lines, name)
+            list(threads.map(copy_lines, (process.stdout, process.stderr), (sys.stdout, sys.stderr)))
+        with lock:
+            running.remove(process)
         return process.returncode
 
+    previous = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with ThreadPoolExecutor(max_parallel) as threads:
+            statuses = dict(zip(commands, threads.map(run_one, commands, commands.values()), strict=True))
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if received:
+        is_interrupt = received[-1] == signal.SIGINT
+        end = KeyboardInterrupt("Training was interrupted.") if is_interrupt else SystemExit(128 + received[-1])
+        if not_started := [name for name, status in statuses.items() if status is None]:
+            end.add_note(f"Not started: {', '.join(not_started)}")
+        raise end
+    return statuses
 
-def _pump(name: str, source: IO[bytes], target: IO[str]) -> None:
+
+def _copy_lines(name: str, source: IO[bytes], target: IO[str]) -> None:
     for line in source:
-        shown = line.decode(errors="replace").rstrip().rpartition("\r")[2]  # of a progress bar, how it ended
+        shown = line.decode(errors="replace").rstrip().rpartition("\r")[2]  # the final state of a progress bar
         if shown:
             target.write(f"{name} | {shown}\n")
             target.flush()
 
 
 def environment(max_parallel: int) -> dict[str, str]:
-    """The variables of a process beside others: its part of the cores, and of a GPU only what it needs.
+    """Return the environment variables of one of several processes that share the cores and the GPU.
 
-    What is set already stays.
+    Each process gets an equal share of the cores, and GPU memory only as it needs it. Variables that are already set
+    keep their values.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = str(max(1, cores // max_parallel))

@@ -1,4 +1,8 @@
-"""What was asked for: words of a command line as options, and the first line of what is wrong with them."""
+"""Parse the arguments of a command line, and say in one line what is wrong with them.
+
+Tyro parses the arguments and writes the help. The format of its error messages changes between versions, so this module
+does not read them: it only uses the exit status, and finds the mistake by parsing each flag alone.
+"""
 
 import contextlib
 import dataclasses
@@ -7,7 +11,8 @@ import inspect
 import io
 import re
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import tyro
@@ -15,97 +20,103 @@ import tyro
 from tfdpg.hints import did_you_mean
 from tfdpg.ranges import Within, describe_type
 
-QUOTED = r"'([^']*)'"
-
 
 class UsageError(Exception):
-    """A command line that is not understood; the first line says what of it."""
+    """The command line is not valid. The first line of the message says why."""
 
 
-def parse(target: Any, words: Sequence[str], prog: str, refused: Mapping[str, str] | None = None) -> Any:
-    """What words say, as `tyro.cli` gives it.
+def parse(target: Any, arguments: Sequence[str], prog: str, refused: Mapping[str, str] = MappingProxyType({})) -> Any:
+    """Parse the arguments of a command line, as `tyro.cli` does.
 
     Args:
         target: a dataclass with groups of flags, or a function whose parameters are the flags.
-        words: the words after the command.
-        prog: the command.
-        refused: flags that are none here, and why.
+        arguments: the arguments after the command.
+        prog: the command, for the help.
+        refused: names of flags that the command does not have, and for each the message that says why.
 
     Raises:
-        UsageError: they are not understood.
-        SystemExit: after the help.
+        UsageError: the arguments are not valid.
+        SystemExit: the help was printed.
     """
-    if not {"-h", "--help"} & set(words):
-        known = flags_of(target)
-        for word in words:
-            _check_flag(word, known, refused or {}, prog)
-    shown = io.StringIO()
     try:
-        with contextlib.redirect_stderr(shown):
-            return tyro.cli(target, args=list(words), prog=prog)
+        with contextlib.redirect_stderr(io.StringIO()):
+            return tyro.cli(target, args=arguments, prog=prog)
     except SystemExit as end:
         if end.code in (0, None):
             raise
-        raise UsageError(f"{_plain_message(_message(shown.getvalue()), target)}\n{_help_hint(prog)}") from None
+    raise UsageError(f"{_mistake(target, arguments, refused)}\n`{prog} --help` lists all flags.")
 
 
 def deferred_call(function: Callable[..., Any]) -> Callable[..., functools.partial[Any]]:
-    """A function with the parameters of another, which gives the call of that one."""
+    """Return a function with the same parameters that returns the call as a `functools.partial`."""
     return functools.wraps(function)(lambda *args, **kwargs: functools.partial(function, *args, **kwargs))
 
 
 def flags_of(target: Any) -> dict[str, Any]:
-    """The flags of a dataclass with groups, or of a function, and their types."""
+    """Return the type of each flag of a dataclass with groups or of a function, by the name without dashes."""
+    flags = (each for each in _parameters(target) if each.kind is not each.POSITIONAL_ONLY)
+    return {each.name.replace("_", "-"): each.annotation for each in flags}
+
+
+def _parameters(target: Any) -> list[inspect.Parameter]:
+    owners = [target]
     if dataclasses.is_dataclass(target):
-        groups = [typing.get_args(group.type)[0] for group in dataclasses.fields(target)]
-        kinds = {field.name: field.type for group in groups for field in dataclasses.fields(group)}
-    else:
-        parameters = inspect.signature(target).parameters.values()
-        kinds = {
-            each.name: each.annotation for each in parameters if each.kind is not inspect.Parameter.POSITIONAL_ONLY
-        }
-    return {name.replace("_", "-"): kind for name, kind in kinds.items()}
+        owners = [typing.get_args(group.type)[0] for group in dataclasses.fields(target)]
+    return [parameter for owner in owners for parameter in inspect.signature(owner).parameters.values()]
 
 
-def _check_flag(word: str, known: Collection[str], refused: Mapping[str, str], prog: str) -> None:
-    flag = word.removeprefix("--").partition("=")[0].replace("_", "-")
-    if not word.startswith("--") or flag in ("", *known) or flag.removeprefix("no-") in known:
-        return
-    if flag.startswith("tyro-"):
-        return  # tyro's own, which print completions for shells
-    if flag in refused:
-        raise UsageError(refused[flag])
-    meant = did_you_mean(flag.replace("-", "_"), (each.replace("-", "_") for each in known), "--{}").replace("_", "-")
-    raise UsageError(f"there is no flag --{flag}.{meant}\n{_help_hint(prog)}")
+def _mistake(target: Any, arguments: Sequence[str], refused: Mapping[str, str]) -> str:
+    """Return what is wrong with arguments that `target` does not accept."""
+    kinds = flags_of(target)
+    groups: list[list[str]] = [[]]
+    for word in arguments:
+        if word.startswith("--"):
+            groups.append([])
+        groups[-1].append(word)
+    positional, *flags = groups
+    given = set()
+    for word, *values in flags:
+        flag, _, value = word.removeprefix("--").partition("=")
+        flag = flag.replace("_", "-")
+        if kinds.get(flag.removeprefix("no-")) is bool:
+            flag = flag.removeprefix("no-")
+        if flag in refused:
+            return refused[flag]
+        if flag not in kinds:
+            return f"there is no flag --{flag}.{_similar_flag(flag, kinds)}"
+        field: Any = flag.replace("-", "_"), kinds[flag], *([False] if kinds[flag] is bool else [])
+        alone = dataclasses.make_dataclass("Flag", [field])
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):
+                positional += tyro.cli(alone, args=[word, *values], return_unknown_args=True)[1]
+        except SystemExit:
+            received = " ".join([value, *values]).strip() or "no value"
+            return f"--{flag} must be {_describe(kinds[flag])}. Received: {received}"
+        given.add(flag)
+    for place, parameter in enumerate(_parameters(target)):
+        is_positional = parameter.kind is parameter.POSITIONAL_ONLY
+        is_given = place < len(positional) if is_positional else parameter.name.replace("_", "-") in given
+        if parameter.default is parameter.empty and not is_given:
+            return _missing(target, parameter)
+    return f"unexpected arguments: {' '.join(positional[len(_parameters(target)) - len(kinds) :] or arguments)}"
 
 
-def _help_hint(prog: str) -> str:
-    return f"`{prog} --help` shows the flags that there are."
+def _similar_flag(flag: str, known: Iterable[str]) -> str:
+    return did_you_mean(flag.replace("-", "_"), (each.replace("-", "_") for each in known), "--{}").replace("_", "-")
 
 
-def _plain_message(message: str, target: Any) -> str:
-    """What tyro says of a flag that is missing, or of another type, in plain words."""
-    if missing := re.match(r"Missing from [^:]*: (--\S+ )?(\S+) (.*?)\.? \(required\)", message):
-        flag, kind, meaning = missing.groups()
-        return f"{(flag or kind).strip()} is missing: {meaning}."
-    if wrong := re.match(r"Error parsing --(?P<flag>\S+): (?P<came>.*)", message) or re.match(
-        rf"invalid choice (?P<came>{QUOTED}) for argument '--(?P<flag>[^']+)'", message
-    ):
-        flag = wrong["flag"]
-        came = " ".join(re.findall(QUOTED, wrong["came"]))
-        words = describe_type(_without_help(flags_of(target)[flag])).removeprefix("a sequence of ")
-        return f"--{flag} must be {words}. Received: {came}"
-    return message
-
-
-def _without_help(kind: Any) -> Any:
+def _describe(kind: Any) -> str:
+    """Return the type of a flag as text, without the marks for tyro."""
     ranges = [mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, Within)]
     plain = kind.__origin__ if typing.get_origin(kind) is Annotated else kind
-    return Annotated[plain, ranges[0]] if ranges else plain
+    return describe_type(Annotated[plain, ranges[0]] if ranges else plain).removeprefix("a sequence of ")
 
 
-def _message(box: str) -> str:
-    """What tyro's box says under its title, up to the first rule, on one line."""
-    lines = [line.strip("│╭╮╰╯─ ") for line in re.sub(r"\x1b\[[\d;]*m", "", box).strip().splitlines()[1:]]
-    text = "\n".join("" if set(line) <= {"-"} else line for line in lines)
-    return " ".join(text.strip().partition("\n\n")[0].split())
+def _missing(target: Any, parameter: inspect.Parameter) -> str:
+    """Return that a parameter is missing, and what it is."""
+    marks = getattr(parameter.annotation, "__metadata__", ())
+    flag = f"--{parameter.name.replace('_', '-')}"
+    name = next((mark.metavar for mark in marks if getattr(mark, "metavar", None)), flag)
+    documented = re.search(rf"^ +{parameter.name}: (.*)", target.__doc__ or "", re.MULTILINE)
+    help_text = documented[1] if documented else next((mark.help for mark in marks if hasattr(mark, "help")), "")
+    return f"{name} is missing: {help_text.rstrip('.')}."

@@ -1,188 +1,208 @@
-"""`tfdpg train`: new runs and old ones, one after the other or side by side."""
+"""`tfdpg train`: start or resume runs, one after the other or at the same time."""
 
 import contextlib
+import csv
 import dataclasses
-import itertools
+import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfdpg import run_lock
-from tfdpg import run_paths as paths
+import numpy as np
+
 from tfdpg.agents.options import OPTIONS
-from tfdpg.cli import report
-from tfdpg.cli.flags import current, resume_flags, training_flags, values_of
-from tfdpg.cli.jobs import Jobs
+from tfdpg.cli import run_lock
+from tfdpg.cli import run_paths as paths
+from tfdpg.cli.jobs import run_jobs
 from tfdpg.cli.parsing import UsageError, flags_of, parse
+from tfdpg.cli.run_options import (
+    Run,
+    RunConfig,
+    RunFlags,
+    current_options,
+    read_config,
+    resume_command,
+    resume_flags,
+    training_flags,
+)
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.distributed.options import Distribution
 from tfdpg.environments import make, parse_kwargs
 from tfdpg.options import options_of
 from tfdpg.recipes import RECIPES
-from tfdpg.run_options import Run, RunConfig, RunFlags, read_config, resume_command
 
 
 class TrainingJob(NamedTuple):
     """A run to train.
 
     Attributes:
-        name: what it is called beside others.
-        directory: where it is.
-        config: what it is.
-        words: those after `tfdpg` that train it alone.
-        run: trains it, in this process.
+        name: the name of the run in the output of several runs.
+        directory: the run directory.
+        config: the configuration.
+        arguments: the arguments after `tfdpg` that train only this run.
     """
 
     name: str
     directory: Path
     config: RunConfig
-    words: list[str]
-    run: Callable[[], None]
+    arguments: list[str]
 
 
-def train(agent: str, words: Sequence[str]) -> None:
-    """Trains one run for each seed."""
-    flags, configs = parse_training_flags(agent, words)
+def train(agent: str, arguments: Sequence[str]) -> None:
+    """Train one run for each seed."""
+    flags, configs = parse_training_flags(agent, arguments)
     make(flags.env, **configs[0].env_kwargs).close()
-    with _parent(agent, flags) as parent:
+    default = paths.parent_of(agent, flags.env)
+    is_auto = flags.run_dir == Path("auto")
+    parent_directory = paths.next_free(default) if is_auto else contextlib.nullcontext(flags.run_dir or default)
+    with parent_directory as parent:
+        jobs = []
         for config in configs:
-            paths.check_free(parent / f"seed-{config.seed}", flags.overwrite)
-        single_job_words = ["train", agent, *words, "--run-dir", str(parent), "--jobs", "1", "--seeds"]
-        _train_all(
-            [_new_job(parent, config, flags.overwrite, single_job_words) for config in configs], parent, flags.jobs
-        )
+            directory = parent / f"seed-{config.seed}"
+            paths.check_free(directory, flags.overwrite)
+            alone = ["train", agent, *arguments, "--run-dir", str(parent), "--jobs", "1", "--seeds", str(config.seed)]
+            jobs.append(TrainingJob(directory.name, directory, config, alone))
+        _train_all(jobs, parent, flags.jobs, lambda runs, job: runs.start(job.directory, job.config, flags.overwrite))
 
 
-def parse_training_flags(agent: str, words: Sequence[str]) -> tuple[RunFlags, list[RunConfig]]:
-    """What words after `tfdpg train AGENT` ask for: what only the command line has, and a run for each seed."""
-    values = values_of(parse(training_flags(agent, _recipe(agent, words)), words, f"tfdpg train {agent}"))
+def parse_training_flags(agent: str, arguments: Sequence[str]) -> tuple[RunFlags, list[RunConfig]]:
+    """Parse the arguments after `tfdpg train AGENT`. Return the flags, and the configuration of each run."""
+    prog = f"tfdpg train {agent}"
+    values = _values(parse(training_flags(agent), arguments, prog))
+    if values["recipe"] is not None:
+        recipe = RECIPES[values["recipe"]]
+        if foreign := sorted(set(recipe) - {option.name for option in options_of(OPTIONS[agent.upper()])}):
+            name = f"{values['recipe']} is not for {agent.upper()}"
+            raise UsageError(f"--recipe {name}, which has no option {foreign[0]!r}.")
+        values = _values(parse(training_flags(agent, recipe), arguments, prog))
     flags = RunFlags(**{option.name: values.pop(option.name) for option in options_of(RunFlags)})
-    distribution = _take_distribution_options(values)
+    distribution = {option.name: values.pop(option.name) for option in options_of(Distribution)}
+    if distribution["actors"] is None:
+        for option in options_of(Distribution):
+            if option.name != "actors" and distribution[option.name] != option.default:
+                flag = option.name.replace("_", "-")
+                raise ValueError(f"`--{flag}` needs `--actors`, the number of rollout workers.")
+        distribution = None
+    seeds = [seed if isinstance(seed, int) else secrets.randbelow(2**31) for seed in flags.seeds]
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"`--seeds` must be one or more different integers, or random. Received: {list(flags.seeds)}")
     shared: dict[str, Any] = {option.name: getattr(flags, option.name) for option in options_of(Run)}
     shared |= {"env_kwargs": parse_kwargs(flags.env_kwargs), "options": values, "distributed": distribution}
-    return flags, [RunConfig(agent=agent.lower(), seed=seed, **shared) for seed in _draw_seeds(flags.seeds)]
+    return flags, [RunConfig(agent=agent.lower(), seed=seed, **shared) for seed in seeds]
 
 
-def _recipe(agent: str, words: Sequence[str]) -> dict[str, Any]:
-    """The recipe that words name, which the defaults of the other flags come from; nothing where there is none.
-
-    Raises:
-        UsageError: it is for another agent.
-    """
-    parts = " ".join(words).replace("--recipe=", "--recipe ").split(" ")
-    given = [second for first, second in itertools.pairwise(parts) if first == "--recipe"]
-    recipe = RECIPES.get(given[-1], {}) if given else {}
-    if foreign := sorted(set(recipe) - {option.name for option in options_of(OPTIONS[agent.upper()])}):
-        raise UsageError(f"--recipe {given[-1]} is not for {agent.upper()}, which has no option {foreign[0]!r}.")
-    return recipe
+def _values(flags: Any) -> dict[str, Any]:
+    """Return the value of each flag of a dataclass with groups, by its name."""
+    return {name: value for group in vars(flags).values() for name, value in vars(group).items()}
 
 
-def _new_job(parent: Path, config: RunConfig, overwrite: bool, words: list[str]) -> TrainingJob:
-    def run() -> None:
-        from tfdpg import runs
-
-        runs.start(directory, config, overwrite)
-
-    name = f"seed-{config.seed}"
-    directory = parent / name
-    return TrainingJob(name, directory, config, [*words, str(config.seed)], run)
-
-
-def resume(words: Sequence[str]) -> None:
-    """Goes on with a run, or with all runs in a directory."""
-    if not words or words[0].startswith("-"):
-        if {"-h", "--help"} & set(words):
-            parse(resume_flags(None), words, "tfdpg train --resume RUN")
+def resume(arguments: Sequence[str]) -> None:
+    """Resume a run, or all runs in a directory."""
+    if not arguments or arguments[0].startswith("-"):
+        if {"-h", "--help"} & set(arguments):
+            parse(resume_flags(None), arguments, "tfdpg train --resume RUN")
         raise UsageError("`--resume` takes a run, or a directory of runs: tfdpg train --resume RUN [--epochs N]")
-    path = Path(words[0])
-    flags = words[1:]
-    training_jobs = [_resumed_job(path, directory, flags) for directory in paths.runs_at(path)]
-    _train_all([job for job, _ in training_jobs], path, max(jobs for _, jobs in training_jobs))
+    path = Path(arguments[0])
+    jobs = []
+    values = {}
+    for directory in paths.runs_at(path):
+        job, values = _resumed_job(path, directory, arguments[1:])
+        jobs.append(job)
+    trusted = values["trusted"]
+    _train_all(jobs, path, values["jobs"], lambda runs, job: runs.resume(job.directory, job.config, trusted))
 
 
-def _resumed_job(path: Path, directory: Path, words: Sequence[str]) -> tuple[TrainingJob, int]:
-    """A run to go on with, and how many are to go on side by side."""
-    saved = read_config(directory, trusted="--trusted" in words)
+def _resumed_job(path: Path, directory: Path, arguments: Sequence[str]) -> tuple[TrainingJob, dict[str, Any]]:
+    """Return a run to resume, and the values of the flags."""
+    saved = read_config(directory, trusted="--trusted" in arguments)
     run_lock.check(directory)
     options = resume_flags(saved)
-    fixed_flags = flags_of(training_flags(saved.agent)).keys() - flags_of(options)
-    refused = {flag: f"--{flag} cannot change: a run keeps what it was started with." for flag in fixed_flags}
-    refused["overwrite"] = "--overwrite is for new runs: one that goes on is not replaced."
-    values = values_of(parse(options, words, f"tfdpg train --resume {path}", refused))
-    current_values = current(saved)
-    run_options = {option.name for option in options_of(Run)}
-    changes = {name: values[name] for name in values if name in current_values and values[name] != current_values[name]}
-    run_changes = {name: changes.pop(name) for name in run_options & set(changes)}
-    config = dataclasses.replace(saved, options=saved.options | changes, **run_changes)
-
-    def run() -> None:
-        from tfdpg import runs
-
-        runs.resume(directory, config, values["trusted"])
+    fixed = flags_of(training_flags(saved.agent)).keys() - flags_of(options)
+    refused = {flag: f"--{flag} cannot change: a run keeps what it was started with." for flag in fixed}
+    refused["overwrite"] = "--overwrite is for new runs: a resumed run is not replaced."
+    values = _values(parse(options, arguments, f"tfdpg train --resume {path}", refused))
+    before = current_options(saved)
+    changes = {name: values[name] for name in values if name in before and values[name] != before[name]}
+    own = {option.name: changes.pop(option.name) for option in options_of(Run) if option.name in changes}
+    config = dataclasses.replace(saved, options=saved.options | changes, **own)
 
     name = directory.relative_to(path).as_posix() if directory != path else directory.name
-    single_job_words = ["train", "--resume", str(directory), *words, "--jobs", "1"]
-    return TrainingJob(name, directory, config, single_job_words, run), values["jobs"]
+    return TrainingJob(
+        name, directory, config, ["train", "--resume", str(directory), *arguments, "--jobs", "1"]
+    ), values
 
 
-def _train_all(training_jobs: Sequence[TrainingJob], parent: Path, jobs: int) -> None:
-    """Trains runs, and tells how they went."""
-    is_quiet = all(job.config.options.get("verbose") == 0 for job in training_jobs)
-    side_by_side: Jobs | None = None
-    jobs = min(jobs, len(training_jobs))
-    is_several = len(training_jobs) > 1
-    failed: RuntimeError | None = None
-    if jobs > 1:
-        try:
-            side_by_side = Jobs(jobs)
-            side_by_side.run({job.name: job.words for job in training_jobs})
-        except (KeyboardInterrupt, SystemExit) as end:
-            config = max((job.config for job in training_jobs), key=lambda config: len(config.external_references))
-            end.add_note(f"Go on with all: {resume_command(parent, config, '--jobs', str(jobs))}")
-            raise
-        except RuntimeError as error:
-            failed = error
-    else:
-        import_tensorflow()
-        for number, job in enumerate(training_jobs, 1):
-            if not is_quiet:
-                count = f" ({number} of {len(training_jobs)})" if is_several else ""
-                print(f"seed {job.config.seed}{count}: {job.directory}", flush=True)
-            job.run()
-    failed_names = side_by_side.failed if side_by_side else ()
-    if is_several and not is_quiet:
-        print(report.table([(job.name, job.directory) for job in training_jobs], failed_names))
-    if failed:
-        raise failed
+def _train_all(
+    jobs: Sequence[TrainingJob], parent: Path, max_parallel: int, train_one: Callable[[Any, TrainingJob], None]
+) -> None:
+    """Train runs, and print a table of their evaluation returns if there are several.
 
-
-def _parent(agent: str, flags: RunFlags) -> contextlib.AbstractContextManager[Path]:
-    default = paths.parent_of(agent, flags.env)
-    if flags.run_dir == Path("auto"):
-        return paths.next_free(default)
-    return contextlib.nullcontext(flags.run_dir or default)
-
-
-def _draw_seeds(seeds: Sequence[int | str]) -> list[int]:
-    """Seeds, drawn where they are to be."""
-    drawn = [seed if isinstance(seed, int) else secrets.randbelow(2**31) for seed in seeds]
-    if not drawn or len(set(drawn)) < len(drawn):
-        raise ValueError(f"`--seeds` must be one or more different integers, or random. Received: {list(seeds)}")
-    return drawn
-
-
-def _take_distribution_options(values: dict[str, Any]) -> dict[str, Any] | None:
-    """The options of `tfdpg.distributed.fit`, which are taken out of `values`; None without `--actors`.
+    Args:
+        jobs: the runs.
+        parent: the directory of the runs.
+        max_parallel: number of processes. With 1, the runs are trained in this process, one after the other.
+        train_one: trains a run in this process. Its first argument is the module `tfdpg.cli.runs`, which is not
+            imported before it is needed because it imports TensorFlow.
 
     Raises:
-        ValueError: an option without `--actors`, which all of them need.
+        RuntimeError: some of several processes failed. The message names their runs.
     """
-    options = options_of(Distribution)
-    chosen = {option.name: values.pop(option.name) for option in options}
-    if chosen["actors"] is not None:
-        return chosen
-    for option in options:
-        if option.name != "actors" and chosen[option.name] != option.default:
-            raise ValueError(f"`--{option.name.replace('_', '-')}` needs `--actors`, the number of rollout workers.")
-    return None
+    is_quiet = all(job.config.options.get("verbose") == 0 for job in jobs)
+    max_parallel = min(max_parallel, len(jobs))
+    failed = {}
+    if max_parallel > 1:
+        try:
+            statuses = run_jobs({job.name: job.arguments for job in jobs}, max_parallel)
+        except (KeyboardInterrupt, SystemExit) as end:
+            config = max((job.config for job in jobs), key=lambda config: len(config.external_references))
+            end.add_note(f"Resume all runs with: {resume_command(parent, config, '--jobs', str(max_parallel))}")
+            raise
+        failed = {name: status for name, status in statuses.items() if status != 0}
+    else:
+        import_tensorflow()
+        from tfdpg.cli import runs
+
+        for number, job in enumerate(jobs, 1):
+            if not is_quiet:
+                count = f" ({number} of {len(jobs)})" if len(jobs) > 1 else ""
+                print(f"seed {job.config.seed}{count}: {job.directory}", flush=True)
+            train_one(runs, job)
+    if len(jobs) > 1 and not is_quiet:
+        print(table([(job.name, job.directory) for job in jobs], failed))
+    if failed:
+        names = ", ".join(f"{name} (exit status {status})" for name, status in failed.items())
+        raise RuntimeError(f"{len(failed)} of {len(jobs)} runs failed: {names}")
+
+
+def table(runs: Sequence[tuple[str, Path]], failed: Collection[str] = ()) -> str:
+    """Return a table of the final and the best evaluation return of each run, and their mean ± standard deviation.
+
+    Args:
+        runs: the name and the directory of each run.
+        failed: the names of the runs that failed. The table marks them and leaves them out of the mean.
+    """
+    rows = [("evaluation return", "final", "best")]
+    counted = []
+    for name, directory in runs:
+        final, best = "-", "-"
+        if returns := _returns(directory):
+            final, best = f"{returns[-1]:.2f}", f"{max(returns):.2f}"
+            if name not in failed:
+                counted.append((returns[-1], max(returns)))
+        rows.append((name + " (failed)" * (name in failed), final, best))
+    if len(counted) > 1:
+        of = "" if len(counted) == len(runs) else f" of {len(counted)}"
+        final, best = (f"{np.mean(column):.2f} ± {np.std(column, ddof=1):.2f}" for column in np.transpose(counted))
+        rows.append((f"mean ± std{of}", final, best))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(f"{name:{widths[0]}}  {final:>{widths[1]}}  {best:>{widths[2]}}" for name, final, best in rows)
+
+
+def _returns(run: Path) -> list[float]:
+    """Return the evaluation return of each epoch of a run that has one."""
+    if not (run / "progress.csv").exists():
+        return []
+    with open(run / "progress.csv", newline="") as file:
+        values = [float(row.get("val_return") or math.nan) for row in csv.DictReader(file)]
+    return [value for value in values if not math.isnan(value)]

@@ -1,12 +1,30 @@
 """Private interfaces of Keras. Written for Keras 3.15.
 
-Without them, nothing tells users that a custom policy cannot reach the bounds of the action space.
+Without them, nothing tells users that a custom policy cannot reach the bounds of the action space, and normalisation
+layers and convolutions of networks are not found.
 """
 
+from collections.abc import Iterator
 from typing import Any
+
+
+def flatten_layers(model: Any) -> list[Any]:
+    """Return a model and all layers in it, also those inside of nested models and of wrappers."""
+    return list(model._flatten_layers())
 
 
 def producer(tensor: Any) -> tuple[Any, list[Any]]:
     """Return the layer or operation of a functional model that computes a symbolic tensor, and its input tensors."""
     operation, node, _ = tensor._keras_history
     return operation, operation._inbound_nodes[node].input_tensors
+
+
+def graph_nodes(model: Any) -> Iterator[Any]:
+    """The calls of layers and operations in a functional model, each behind those whose outputs it takes.
+
+    Each call has the attributes `operation`, `is_input`, `arguments` (with `args` and `kwargs`), `input_tensors` and
+    `outputs`. Written against Keras 3.15. Without it, built-in policies act by compiled calls, not in NumPy, and are
+    not exported to C.
+    """
+    for depth in sorted(model._nodes_by_depth, reverse=True):
+        yield from model._nodes_by_depth[depth]

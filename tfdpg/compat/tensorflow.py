@@ -1,12 +1,10 @@
-"""Imports TensorFlow without its start-up messages. Written for TensorFlow 2.21.
-
-If a later version writes its messages in another way, they appear on standard error again; nothing else stops working.
-"""
+"""Undocumented interfaces of TensorFlow, and its import without start-up messages. Written for TensorFlow 2.21."""
 
 import importlib
 import os
 import sys
 import tempfile
+from typing import Any
 
 
 def import_tensorflow() -> None:
@@ -15,6 +13,9 @@ def import_tensorflow() -> None:
     TensorFlow writes some messages before it reads its log level, so standard error is discarded during the import. If
     the environment variable `TF_CPP_MIN_LOG_LEVEL` is not set, it becomes "3", which hides later messages such as those
     about missing GPU libraries. Set it to "0" to see all messages. Nothing changes if TensorFlow is already imported.
+
+    If a later version writes its messages in another way, they appear on standard error again; nothing else stops
+    working.
     """
     if "tensorflow" in sys.modules or os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "0":
         return
@@ -36,3 +37,37 @@ def import_tensorflow() -> None:
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
+
+
+def saved_model_from_bytes(content: bytes) -> Any:
+    """Decode `saved_model.pb` without loading the model. Without this, exported models cannot be checked and loaded.
+
+    Raises:
+        google.protobuf.message.DecodeError: the content is not a `SavedModel`.
+    """
+    protos: Any = importlib.import_module("tensorflow.core.protobuf.saved_model_pb2")
+    return protos.SavedModel.FromString(content)
+
+
+def tensor_from_bytes(content: bytes) -> Any:
+    """Decode a `TensorProto` as an array. Without this, exported models cannot be converted to other formats.
+
+    Raises:
+        google.protobuf.message.DecodeError: the content is not a `TensorProto`.
+    """
+    tf: Any = importlib.import_module("tensorflow")
+    protos: Any = importlib.import_module("tensorflow.core.framework.tensor_pb2")
+    return tf.make_ndarray(protos.TensorProto.FromString(content))
+
+
+def lite_schema() -> Any:
+    """Return the module of the classes of LiteRT's file format. Without it, there is no export to LiteRT."""
+    return importlib.import_module("tensorflow.lite.python.schema_py_generated")
+
+
+def lite_converter_error() -> type[Exception]:
+    """Return the exception that TensorFlow's LiteRT converter raises for an operation that LiteRT does not have.
+
+    Without it, a policy with a critic that LiteRT cannot compute is not exported to LiteRT without that critic.
+    """
+    return importlib.import_module("tensorflow.lite.python.convert_phase").ConverterError

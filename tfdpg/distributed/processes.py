@@ -1,35 +1,44 @@
-"""Ray: how it is started or joined, and how actors are made that come back."""
+"""Ray: starting or joining a cluster, actors that restart, and the errors of lost processes."""
 
 import contextlib
+import ipaddress
 import logging
+import os
 import re
 import signal
-import sys
+import socket
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+import grpc
 import ray
-from ray._private import ray_constants, services
 from ray.exceptions import ActorUnavailableError, NodeDiedError, ObjectLostError, RayError, RayTaskError
 
-from tfdpg.distributed.address import check_address
+from tfdpg.compat.ray import (
+    address_of_this_machine,
+    authentication_token,
+    call_control_store,
+    local_cluster_settings,
+)
 
 Result = TypeVar("Result")
 
 PROCESS_LOST_ERRORS = (ActorUnavailableError, NodeDiedError, ObjectLostError)
-"""What a call raises when its process or node is gone, and not because of what it did."""
+"""The errors of a call whose process or node is gone; the call itself did not raise them."""
 FIRST_RETRY_DELAY = 0.1
 MAX_RETRY_DELAY = 5.0
-"""Seconds until what did not answer is asked again; they double with each failure."""
+"""Seconds before the next call of a process that was lost. The delay doubles with each failure, up to the maximum."""
+ADDRESS_TIMEOUT = 5.0
+"""Seconds in which a cluster must answer before this process joins it."""
 OBJECT_STORE_BYTES = 256 << 20
-"""Bytes of shared memory of a Ray that is started here; what is under way takes a few MB."""
+"""Bytes of shared memory of a local Ray cluster. The chunks in flight need a few MB."""
 LOOPBACK = ("127.0.0.1", "::1")
-"""The addresses one of which a Ray that is started here listens at, and no other."""
+"""The addresses at which a local Ray cluster may listen."""
 SILENT_RAY: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
-"""Arguments of `ray.init` that keep Ray from printing."""
+"""Arguments of `ray.init` that stop Ray from printing."""
 ACTOR_ENV_VARS = {
     **dict.fromkeys(("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1"),
     "CUDA_VISIBLE_DEVICES": "-1",
@@ -38,23 +47,16 @@ ACTOR_ENV_VARS = {
 """Environment variables of the actors: one thread each, and no GPU."""
 
 
-class ProcessGroupPopen(services.ConsolePopen):
-    """A process of Ray's in a group of its own.
-
-    What a scheduler or a terminal sends to the group of this process would end it before training has ended, and a
-    process whose Ray is gone is ended by Ray at once, without a word or a checkpoint.
-    """
-
-    def __init__(self, *arguments: Any, **options: Any):
-        super().__init__(*arguments, process_group=0, **options)
-
-
 @contextlib.contextmanager
 def connected(address: str | None, cpus: int) -> Iterator[None]:
-    """Joins the Ray at `address`, or starts one here with `cpus` logical CPUs, or takes the one that is there already.
+    """Connect to a Ray cluster, and disconnect at the end.
 
-    One that was started or joined here is left at the end; one that was there already stays. One that was started here
-    listens on this machine only. SIGTERM is handled as before, within and after.
+    An existing connection is used and stays open. A local cluster listens on this machine only. The handler of SIGTERM
+    is the same inside the context, and after it, as before.
+
+    Args:
+        address: the address of the cluster; None starts one on this machine, which ends with the context.
+        cpus: the number of CPUs that the actors need.
     """
     is_owner = not ray.is_initialized()
     if is_owner:
@@ -81,37 +83,28 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
 
 
 def start_local_ray(cpus: int) -> None:
-    """Starts a Ray with `cpus` logical CPUs that listens on this machine only; raises `RuntimeError` if it does not.
+    """Start a Ray cluster with `cpus` logical CPUs that listens on this machine only.
 
-    Ray takes `_node_ip_address="127.0.0.1"` for the machine's address in the network, unless this switch says that
-    there are no clusters. Its variable, RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER, counts only before Ray is imported, and who
-    joins a cluster needs it on. Where Ray's processes do not end with this one by themselves, they stay in its group.
+    Raises:
+        RuntimeError: it listens at another address. It is stopped.
     """
-    enabled = ray_constants.ENABLE_RAY_CLUSTER
-    popen = services.ConsolePopen
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    if sys.platform == "linux":
-        services.ConsolePopen = ProcessGroupPopen
-    try:
+    with local_cluster_settings():
         ray.init("local", num_cpus=cpus, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **SILENT_RAY)
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = enabled
-        services.ConsolePopen = popen
     listens_at = ray.util.get_node_ip_address()
     if listens_at not in LOOPBACK:
         ray.shutdown()
         raise RuntimeError(
-            f"A Ray that is started here must listen at {' or '.join(LOOPBACK)} only. Received: Ray {ray.__version__} "
-            f"at {listens_at}. Start a Ray yourself, and give its address as `ray_address`."
+            f"A local Ray cluster must listen at {' or '.join(LOOPBACK)} only. Received: Ray {ray.__version__} at "
+            f"{listens_at}. Start a Ray cluster yourself, and pass its address as `ray_address`."
         )
 
 
 @contextlib.contextmanager
 def preserved_sigterm_handler() -> Iterator[None]:
-    """Has SIGTERM handled at the end as at the beginning, if this is the main thread: no other can see to that.
+    """Restore the handler of SIGTERM at the end. Only the main thread can do this; in others, nothing happens.
 
-    With `ray.init`, Python's handler calls `sys.exit`, and one below it aborts the process three seconds later. After
-    `ray.shutdown` the system kills the process at once, of which Python does not know.
+    `ray.init` installs a Python handler that calls `sys.exit`, and a C++ handler that aborts the process three seconds
+    later. After `ray.shutdown` the system's own handler, which Python does not know, kills the process at once.
     """
     former = signal.getsignal(signal.SIGTERM)
     try:
@@ -122,13 +115,109 @@ def preserved_sigterm_handler() -> Iterator[None]:
 
 
 def check_joinable(address: str | None) -> None:
-    """Raises `ConnectionError` if `connected` could not join the Ray at `address`."""
+    """Raise `ConnectionError` if `connected` would have to join a cluster at `address` and could not."""
     if address is not None and not ray.is_initialized():
         check_address(address)
 
 
+def check_address(address: str) -> str | None:
+    """Check that there is a Ray cluster at an address, and that it accepts this process.
+
+    Ray itself would try to connect for 20 seconds or longer, and then report only that it failed.
+
+    Args:
+        address: `host:port`, or "auto" for the cluster that this machine belongs to.
+
+    Returns:
+        A warning if anyone who can reach the cluster's port can join it and run code; otherwise None.
+
+    Raises:
+        ConnectionError: there is no cluster, or it refuses this process's token.
+    """
+    if address == "local":
+        return None
+    found = address
+    if address == "auto":
+        try:
+            found = address_of_this_machine() or address
+        except ConnectionError as error:
+            raise ConnectionError(
+                "No Ray is running on this machine. `ray_address` must be the host:port of a Ray cluster, or 'auto' if "
+                "this machine belongs to one (`--ray-address` on the command line). Received: 'auto'. Start one with "
+                "`ray start`, or omit `ray_address`: tfdpg then starts one that ends with the training run."
+            ) from error
+    host, _, port = found.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise ConnectionError(
+            f"`ray_address` must be host:port, or 'auto' (`--ray-address` on the command line). Received: {address!r}"
+        )
+    host = host.strip("[]")
+    try:
+        socket.create_connection((host, int(port)), timeout=ADDRESS_TIMEOUT).close()
+    except OSError as error:
+        raise _no_ray_error(address, found, error) from error
+    if found.startswith("ray://") or os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+        return None
+    return _check_authentication(address, found, host)
+
+
+def _check_authentication(address: str, found: str, host: str) -> str | None:
+    """Return a warning if a cluster has no authentication; raise `ConnectionError` if it refuses this process."""
+    refused = call_control_store(found, ADDRESS_TIMEOUT)
+    if refused is None:
+        if _is_loopback(host):
+            return None
+        return (
+            f"The Ray cluster at {found} has no token authentication: anyone who can reach its port can run code on "
+            "its machines. Start it with RAY_AUTH_MODE=token (see docs/cluster.md)."
+        )
+    if refused.code() is grpc.StatusCode.UNAUTHENTICATED:
+        _check_token(address, found)
+    elif refused.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED) or "http2 header" in (
+        refused.details() or ""
+    ):
+        raise _no_ray_error(address, found, refused.details())
+    return None
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+def _no_ray_error(address: str, found: str, reason: Any) -> ConnectionError:
+    where = repr(address) if found == address else f"{address!r}, which is {found}"
+    return ConnectionError(f"`ray_address` must be the address of a Ray cluster. Received: {where} ({reason})")
+
+
+def _check_token(address: str, found: str) -> None:
+    """Raise `ConnectionError` if a cluster that requires a token refuses the one that Ray would send."""
+    is_known, token = authentication_token()
+    if not is_known:
+        return
+    mode = os.environ.get("RAY_AUTH_MODE")
+    if mode is None and not (address == "auto" and token):
+        received = "RAY_AUTH_MODE is not set, so no token is sent"
+    elif mode is not None and mode.lower() != "token":
+        received = f"RAY_AUTH_MODE={mode}, so no token is sent"
+    elif not token:
+        received = "no token"
+    else:
+        refused = call_control_store(found, ADDRESS_TIMEOUT, token)
+        if refused is None or refused.code() is not grpc.StatusCode.UNAUTHENTICATED:
+            return
+        received = "another token"
+    raise ConnectionError(
+        f"The Ray cluster at {found} accepts only its own authentication token. Set RAY_AUTH_MODE=token, and copy the "
+        f"token that the cluster was started with to ~/.ray/auth_token (or to RAY_AUTH_TOKEN). Received: {received}."
+    )
+
+
 def start_ray_actor(actor_class: type, *arguments: Any, name: str | None = None) -> Any:
-    """Starts an actor that comes back whenever its process or node dies; a call that it cost is not repeated."""
+    """Start an actor that restarts whenever its process or node dies. Calls that were lost are not repeated."""
     remote: Any = ray.remote(
         num_cpus=1,
         max_restarts=-1,
@@ -140,17 +229,17 @@ def start_ray_actor(actor_class: type, *arguments: Any, name: str | None = None)
 
 
 def is_process_lost(error: Exception) -> bool:
-    """Whether a call failed because a process or node is gone, its own or, inside of it, another one's."""
+    """Return whether a call failed because a process or node is gone: its own, or one that it called in turn."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     return isinstance(cause, PROCESS_LOST_ERRORS)
 
 
 def unwrap_ray_error(error: Exception, process_name: str) -> Exception:
-    """Return what was raised in a process, in place of Ray's error about it; its notes say where it was raised.
+    """Return the original error of a call in another process. Its notes say where it was raised.
 
     Args:
-        error: what Ray raised.
-        process_name: the process.
+        error: the error that Ray raised.
+        process_name: the name of the process, for the notes.
     """
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
     cause: Any = getattr(error, "cause", None)
@@ -162,7 +251,7 @@ def unwrap_ray_error(error: Exception, process_name: str) -> Exception:
     where = f", in process {place[1]} on the machine {place[2]}" if place else ""
     notes = [f"It was raised in {process_name}{where}."]
     if isinstance(cause, ImportError):
-        notes.append("Install what is missing on that machine, too, or put it on PYTHONPATH there before `ray start`.")
+        notes.append("Install the missing module on that machine too, or add it to PYTHONPATH before `ray start`.")
     for note in (*notes, *getattr(error, "__notes__", ()), f"Traceback of that process:\n{text}"):
         cause.add_note(note)
     return cause
@@ -170,15 +259,15 @@ def unwrap_ray_error(error: Exception, process_name: str) -> Exception:
 
 @contextlib.contextmanager
 def unwrapped_ray_errors() -> Iterator[None]:
-    """Raises what was raised in a process of Ray's in place of Ray's error about it."""
+    """Replace an error of Ray by the original error of the call."""
     try:
         yield
     except RayError as error:
-        raise unwrap_ray_error(error, "a process of Ray's") from None
+        raise unwrap_ray_error(error, "a Ray process") from None
 
 
 def retry_while_lost(call: Callable[[], Result], seconds: float = 60.0) -> Result:
-    """What `call` returns, which is tried again while its actor or node is gone, for so many seconds."""
+    """Return the result of `call`, which is repeated for up to `seconds` while its process or node is gone."""
     deadline = time.monotonic() + seconds
     delay = FIRST_RETRY_DELAY
     while True:

@@ -1,47 +1,112 @@
-"""A rollout worker: one environment, one policy, in a process of its own. NumPy only."""
+"""Rollout workers: each steps one environment with one policy, in its own process. NumPy only."""
 
 import secrets
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
 from tfdpg.acting import BehaviourPolicy
 from tfdpg.arguments import reject
-from tfdpg.distributed.chunks import Chunk, RolloutRequest, Summary
 from tfdpg.replay import TimeSteps
-from tfdpg.spec import Packed, Spec
+from tfdpg.spec import Packed
 from tfdpg.streams import Purpose, stream
-from tfdpg.training.env_runner import TRAINING, EnvRunner, reset_seed
+from tfdpg.training.environment.env_runner import TRAINING, EnvRunner, Episode, reset_seed
+
+
+class RolloutRequest(NamedTuple):
+    """The learner's request for a chunk of environment steps.
+
+    Attributes:
+        steps: the number of environment steps.
+        random_steps: how many of them, from the first, use uniformly random actions.
+        noise_factor: the factor of the exploration noise.
+        episodes: the number of episodes that this worker's environment has begun, as far as the learner knows. A new
+            worker process begins with the next one.
+    """
+
+    steps: int
+    random_steps: int
+    noise_factor: float
+    episodes: int
+
+
+class Summary(NamedTuple):
+    """A summary of a chunk of environment steps.
+
+    Attributes:
+        process_id: identifies the worker process that collected the chunk.
+        chunk_index: the number of chunks that this process had collected before.
+        version: the version of the policy weights.
+        ended: whether an episode ended with each step, bool `[steps]`.
+        finished: the episodes that ended.
+        episodes: the number of episodes that this worker's environment has begun, in all its processes.
+    """
+
+    process_id: int
+    chunk_index: int
+    version: int
+    ended: np.ndarray
+    finished: list[Episode]
+    episodes: int
+
+
+class Chunk(NamedTuple):
+    """The rows that a worker collected for one request, each with the step that led to it, and their summary."""
+
+    summary: Summary
+    rows: TimeSteps
+
+
+class ChunkSequence:
+    """Tracks which chunk of each worker must arrive next."""
+
+    def __init__(self) -> None:
+        self._next: dict[int, tuple[int, int]] = {}
+
+    def is_latest(self, env_index: int, chunk: Chunk) -> bool:
+        """Return whether this chunk was the last one of its worker to arrive."""
+        return self._next.get(env_index) == (chunk.summary.process_id, chunk.summary.chunk_index + 1)
+
+    def advance(self, env_index: int, chunk: Chunk) -> tuple[bool, np.ndarray]:
+        """Register a chunk that arrived.
+
+        Returns:
+            Whether the chunk directly follows the last one of its worker; and `ended` for those of its steps that can
+            be stored, bool `[steps]`. If the preceding chunk is missing, so is the observation of the first step.
+        """
+        summary = chunk.summary
+        is_next = self._next.get(env_index) == (summary.process_id, summary.chunk_index)
+        self._next[env_index] = summary.process_id, summary.chunk_index + 1
+        keeps_first_step = is_next or bool(chunk.rows.is_first[0])
+        return is_next, summary.ended if keeps_first_step else summary.ended[1:]
 
 
 class Worker:
-    """Collects chunks of one lane.
+    """Collects chunks of steps from one environment.
 
-    It is made in no time: the environment is made with the first order, so that what goes wrong with it is an
-    error of that order and reaches the learner.
+    The environment is made at the first request, so an error that it raises is an error of that request and reaches the
+    learner.
 
     Args:
-        env_index: the lane, which is the number of the worker.
-        spec: the spaces that the environment must have.
-        make_env: makes the environment.
-        behaviour: acts; the weights of its actor come with each order.
-        seed: the agent's.
-        max_ep_len: episodes are cut (truncated) after this many steps; None leaves it to the environment.
+        env_index: the worker's number, which is the `env_index` of its rows in the replay buffer.
+        make_env: makes the environment. Its spaces must be those of the policy.
+        behaviour: the behaviour policy. Its weights come with each request.
+        seed: the agent's seed.
+        max_ep_len: truncate episodes after this many steps; None never truncates them.
     """
 
     def __init__(
         self,
         env_index: int,
-        spec: Spec,
         make_env: Callable[[], gym.Env],
         behaviour: BehaviourPolicy,
         seed: int,
         max_ep_len: int | None,
     ):
-        self._env_index = env_index
-        self._spec = spec
+        self.env_index = env_index
+        self.spec = behaviour.spec
         self._make_env = make_env
         self._behaviour = behaviour
         self._seed = seed
@@ -50,95 +115,67 @@ class Worker:
         self._chunk_count = 0
         self._version = -1
         self._runner: EnvRunner | None = None
-        self._packed: Packed | None = None  # what the environment shows; None between two episodes
+        self._packed: Packed | None = None  # the current observation; None between two episodes
 
     def rollout(self, weights: Any, version: int, request: RolloutRequest) -> Chunk:
-        """Takes `request.steps` steps, and returns them.
+        """Take `request.steps` environment steps and return them.
 
         Args:
-            weights: of the policy.
-            version: the version of the weights; those that the worker has already are not looked at.
-            request: what to do.
+            weights: the weights of the policy.
+            version: the version of the weights. The worker ignores `weights` if it already has this version.
+            request: how to act.
 
         Raises:
-            ValueError: the environment has other spaces than the agent.
+            ValueError: the spaces of the environment differ from the policy's.
         """
         runner = self._runner = self._runner or self._make_runner(request.episodes)
+        behaviour = self._behaviour
         if version != self._version:
-            actor: Any = self._behaviour.network
+            actor: Any = behaviour.network
             actor.load(weights)
             self._version = version
-        rows = _StepBuffer(self._spec, self._behaviour.step_width, 2 * request.steps)
+        no_action = np.zeros((1, behaviour.step_width), np.float32)
+        rows: list[TimeSteps] = []
         ended = np.zeros(request.steps, bool)
-        finished = []
+        finished: list[Episode] = []
         for step in range(request.steps):
             if self._packed is None:
-                self._packed = self._spec.pack(runner.reset())
-                rows.begin(self._packed)
+                self._packed = self.spec.pack(runner.reset())
+                rows.append(_row(self._packed, no_action, np.zeros(1), np.zeros(1, bool), True))
             if step < request.random_steps:
-                action = self._behaviour.act_uniformly(self._packed, self._rng)
+                action = behaviour.act_uniformly(self._packed, self._rng)
             else:
-                action = self._behaviour.explore(self._packed, request.noise_factor, self._rng)
-            outcome, episodes = runner.step(self._spec.to_env(action))
-            self._packed = self._spec.pack(outcome.next_observation)
-            self._behaviour.received(outcome.reward)
-            rows.add(action, outcome.reward, outcome.terminated, self._packed)
+                action = behaviour.explore(self._packed, request.noise_factor, self._rng)
+            outcome, episodes = runner.step(self.spec.to_env(action))
+            self._packed = self.spec.pack(outcome.next_observation)
+            behaviour.received(outcome.reward)
+            rows.append(_row(self._packed, action, outcome.reward, outcome.terminated, False))
             if episodes:
                 finished += episodes
                 ended[step] = True
                 self._packed = None
-                self._behaviour.end(np.ones(1, bool))
+                behaviour.end(np.ones(1, bool))
+        summary = Summary(self._process_id, self._chunk_count, self._version, ended, finished, self._episodes)
         self._chunk_count += 1
-        returns, lengths = ([episode[i] for episode in finished] for i in (1, 2))
-        number = self._process_id, self._chunk_count - 1
-        return Chunk(Summary(*number, self._version, ended, returns, lengths, self._episodes), rows.filled())
+        observations, *others = zip(*rows, strict=True)
+        packed = tuple(map(np.concatenate, zip(*observations, strict=True)))
+        return Chunk(summary, TimeSteps(packed, *map(np.concatenate, others)))
 
     def _make_runner(self, episodes: int) -> EnvRunner:
         env = self._make_env()
         if not isinstance(env, gym.Env):
             raise reject("make_env", "a function that makes one gymnasium.Env", env)
-        self._spec.check(env, "make_env")
+        self.spec.check(env, "make_env")
         self._episodes = episodes
-        self._rng = np.random.default_rng(stream(Purpose.WORKERS, self._seed, self._env_index, episodes))
-        return EnvRunner(env, self._spec, self._next_reset_seed, self._max_ep_len)
+        self._rng = np.random.default_rng(stream(Purpose.WORKERS, self._seed, self.env_index, episodes))
+        return EnvRunner(env, self.spec, self._next_reset_seed, self._max_ep_len)
 
-    def _next_reset_seed(self, env_index: int) -> int:
+    def _next_reset_seed(self, _: int) -> int:
         self._episodes += 1
-        return reset_seed(self._seed, TRAINING, self._env_index, self._episodes - 1)
+        return reset_seed(self._seed, TRAINING, self.env_index, self._episodes - 1)
 
 
-class _StepBuffer:
-    """Room for the rows of a chunk."""
-
-    def __init__(self, spec: Spec, step_width: int, capacity: int):
-        self._count = 0
-        self._rows = TimeSteps(
-            tuple(np.empty((capacity, width), group) for group, width in zip(spec.groups, spec.widths, strict=True)),
-            np.zeros((capacity, step_width), np.float32),
-            np.zeros(capacity, np.float32),
-            np.zeros(capacity, bool),
-            np.zeros(capacity, bool),
-        )
-
-    def begin(self, observation: Packed) -> None:
-        """Adds the row that opens an episode."""
-        self._rows.is_first[self._count] = True
-        self._append(observation)
-
-    def add(self, action: np.ndarray, reward: np.ndarray, terminated: np.ndarray, next_observation: Packed) -> None:
-        """Adds a step, and the row that it led to."""
-        i = self._count
-        rows = self._rows
-        rows.action[i] = action[0]
-        rows.reward[i] = reward[0]
-        rows.terminated[i] = terminated[0]
-        self._append(next_observation)
-
-    def _append(self, observation: Packed) -> None:
-        for part, values in zip(self._rows.observation, observation, strict=True):
-            part[self._count] = values[0]
-        self._count += 1
-
-    def filled(self) -> TimeSteps:
-        """The rows."""
-        return self._rows.part(slice(0, self._count))
+def _row(packed: Packed, action: np.ndarray, reward: np.ndarray, terminated: np.ndarray, is_first: bool) -> TimeSteps:
+    """Return one row. It has a copy of the observation, because an environment may reuse the array."""
+    observation = tuple(part.copy() for part in packed)
+    return TimeSteps(observation, action, reward.astype(np.float32), terminated, np.array([is_first]))

@@ -1,4 +1,4 @@
-"""The workers as Ray actors: orders go out, chunks come in, and what dies comes back."""
+"""The workers as Ray actors: sends requests, collects replies, and retries workers that were lost."""
 
 import collections
 import time
@@ -7,177 +7,148 @@ from typing import Any
 
 import ray
 
-from tfdpg.distributed.chunks import RolloutRequest
 from tfdpg.distributed.liveness import LivenessMonitor
 from tfdpg.distributed.processes import FIRST_RETRY_DELAY, MAX_RETRY_DELAY, is_process_lost, unwrap_ray_error
+from tfdpg.distributed.worker import RolloutRequest
 
 REQUESTS_PER_WORKER = 2
-"""Orders that each worker has at a time, so that it never waits for the learner."""
+"""Requests that each worker has at a time, so that it never waits for the learner."""
 STARTUP_SECONDS = 60.0
-"""Seconds in which a process starts, or comes back, or one that it waits for does."""
+"""Seconds in which a process must start or restart."""
 MAX_POLL_INTERVAL = 1.0
-"""Seconds that the learner may be busy between two looks at what arrived, without an evaluation."""
+"""Seconds between two calls of `collect_replies` if the learner does not run an evaluation in between."""
 
 
 class WorkerHandle:
-    """A worker, the orders that it has, and what is known of it."""
+    """A worker and its pending requests."""
 
-    def __init__(self, worker: Any):
+    def __init__(self, env_index: int, worker: Any):
+        self.env_index = env_index
         self.worker = worker
-        self.requests: collections.deque[tuple[Any, int]] = collections.deque()
+        self.requests: collections.deque[Any] = collections.deque()
         self.process_id = -1
         self.failures = 0
         self.retry_at = 0.0
-        self.last_error: Exception | None = None  # of the last order, if that was lost
-        self.waiting_since = 0.0  # when it delivered something, was lost, or got its first order after that
-        self._oldest_request_steps = 0
-
-    @property
-    def oldest_request_steps(self) -> int:
-        """The environment steps of its oldest order, or of the last one."""
-        self._oldest_request_steps = self.requests[0][1] if self.requests else self._oldest_request_steps
-        return self._oldest_request_steps
+        self.last_error: Exception | None = None  # if the last request was lost
+        self.waiting_since = 0.0  # time of the last reply, of the loss, or of the first request after a reply
 
 
 class WorkerPool:
-    """The workers of a training.
+    """The workers of a training run.
 
     Args:
-        workers: one Ray actor for each lane, with a method `rollout(weights, version, request)`.
-        step_timeout: seconds that an environment step may take; None waits for ever.
-        liveness: tells the user, without a `step_timeout`, that workers do not come back.
+        workers: one Ray actor for each sub-environment, with a method `rollout(weights, version, request)`.
+        chunk: the number of environment steps in each request.
+        liveness: has the `step_timeout`. Without one, it warns of workers that do not reply.
 
     Attributes:
-        in_flight: environment steps that were ordered and did not arrive yet.
-        restarts: how often a worker came back as a new process.
+        restarts: the number of times that a worker restarted in a new process.
     """
 
-    def __init__(
-        self, workers: Sequence[Any], step_timeout: float | None = None, liveness: LivenessMonitor | None = None
-    ):
-        self._handles = [WorkerHandle(worker) for worker in workers]
-        self._timeout = step_timeout
+    def __init__(self, workers: Sequence[Any], chunk: int, liveness: LivenessMonitor):
+        self._handles = [WorkerHandle(*numbered) for numbered in enumerate(workers)]
+        self._chunk = chunk
         self._liveness = liveness
         self._last_collected = time.monotonic()
-        self.in_flight = self.restarts = 0
+        self.restarts = 0
 
     def __enter__(self) -> "WorkerPool":
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Ends all workers."""
+        """End all workers."""
         for handle in self._handles:
             ray.kill(handle.worker)
 
+    @property
+    def in_flight(self) -> int:
+        """The environment steps that were requested and have not arrived."""
+        return self._chunk * sum(len(handle.requests) for handle in self._handles)
+
     def send_requests(self, weights: Any, version: int, next_request: Callable[[int], RolloutRequest]) -> None:
-        """Gives each worker that has less than `REQUESTS_PER_WORKER` orders one more.
+        """Send one request to each worker that has fewer than `REQUESTS_PER_WORKER`.
 
         Args:
-            weights: a reference to them.
-            version: their version.
-            next_request: gives the next order for a lane.
+            weights: an object reference to the weights of the policy.
+            version: the version of the weights.
+            next_request: returns the next request for an `env_index`.
         """
         now = time.monotonic()
-        for env_index, handle in enumerate(self._handles):
+        for handle in self._handles:
             if len(handle.requests) < REQUESTS_PER_WORKER and now >= handle.retry_at:
-                request = next_request(env_index)
-                handle.waiting_since = handle.waiting_since if handle.requests or handle.failures else now
-                handle.requests.append((handle.worker.rollout.remote(weights, version, request), request.steps))
-                self.in_flight += request.steps
+                if not handle.requests and not handle.failures:
+                    handle.waiting_since = now
+                request = next_request(handle.env_index)
+                handle.requests.append(handle.worker.rollout.remote(weights, version, request))
 
     def collect_replies(self, timeout: float) -> list[tuple[int, Any]]:
-        """The replies that arrived, each with its lane, in order for each lane; waits up to `timeout` s for the first.
+        """Return the replies that have arrived, each with its `env_index`, in the order of each worker's requests.
+
+        The requests of a process that died are lost. The worker gets new ones when it is back.
+
+        Args:
+            timeout: seconds to wait for the first reply.
 
         Raises:
-            Exception: what was raised in a worker, with the traceback there. What died is not raised: its orders
-                are lost, and it gets new ones when it is back.
-            TimeoutError: workers deliver nothing.
+            Exception: the error that a worker raised, with its traceback.
+            TimeoutError: workers do not reply, and there is a `step_timeout`.
+            ConnectionError: the Ray cluster is gone.
         """
-        if self._liveness is not None:
-            self._liveness.check_cluster()
+        self._liveness.control_store.check()
         self._exclude_pause()
-        oldest_requests = self._oldest_requests()
-        if not oldest_requests:
-            time.sleep(min(timeout, FIRST_RETRY_DELAY))
+        oldest = self._oldest_requests()
+        if oldest:
+            ray.wait(list(oldest), num_returns=1, timeout=timeout)
         else:
-            ray.wait(list(oldest_requests), num_returns=1, timeout=timeout)
-        received: list[tuple[int, Any]] = []
-        while oldest_requests:  # until no lane's oldest order has its reply
-            ready, _ = ray.wait(list(oldest_requests), num_returns=len(oldest_requests), timeout=0)
-            received += [(oldest_requests[reference], self._receive(oldest_requests[reference])) for reference in ready]
-            oldest_requests = self._oldest_requests() if ready else {}
-        self._check_timeouts()
+            time.sleep(min(timeout, FIRST_RETRY_DELAY))
+        replies: list[tuple[int, Any]] = []
+        while oldest:  # until no worker's oldest request has its reply
+            ready, _ = ray.wait(list(oldest), num_returns=len(oldest), timeout=0)
+            replies += [(oldest[reference].env_index, self._receive(oldest[reference])) for reference in ready]
+            oldest = self._oldest_requests() if ready else {}
+        self._check_liveness()
         self._last_collected = time.monotonic()
-        return [(env_index, reply) for env_index, reply in received if reply is not None]
+        return [(env_index, reply) for env_index, reply in replies if reply is not None]
+
+    def _oldest_requests(self) -> dict[Any, WorkerHandle]:
+        """Return the worker of each oldest pending request, by object reference."""
+        return {handle.requests[0]: handle for handle in self._handles if handle.requests}
 
     def _exclude_pause(self) -> None:
-        """Does not count the time of an evaluation, in which nobody asks a lost worker again."""
-        pause = time.monotonic() - self._last_collected - MAX_POLL_INTERVAL
+        """Exclude the time of an evaluation, during which lost workers get no requests, from the time they waited."""
+        pause = max(0.0, time.monotonic() - self._last_collected - MAX_POLL_INTERVAL)
         for handle in self._handles:
-            handle.waiting_since += max(0.0, pause) if handle.failures else 0.0
+            if handle.failures:
+                handle.waiting_since += pause
 
-    def _check_timeouts(self) -> None:
-        """Raises `TimeoutError` if workers have delivered nothing for longer than their steps may take.
+    def _check_liveness(self) -> None:
+        """Raise `TimeoutError` if a worker has not replied for longer than its steps may take.
 
-        Without a limit, it warns of those whose process was lost, or cannot start.
+        Without a `step_timeout`, warn of workers whose process was lost or cannot start.
         """
         now = time.monotonic()
         liveness = self._liveness
-        waited = {
-            env_index: now - handle.waiting_since
-            for env_index, handle in enumerate(self._handles)
-            if handle.requests or handle.failures
-        }
-        if self._timeout is None:
-            if liveness is not None:
-                self._warn(liveness, waited)
-            return
-        allowed = {
-            env_index: self._handles[env_index].oldest_request_steps * self._timeout + STARTUP_SECONDS
-            for env_index in waited
-        }
-        late = [env_index for env_index in waited if waited[env_index] > allowed[env_index]]
-        if late:
-            reason = liveness.reason(self._last_error(late)) + " " if liveness else ""
-            raise TimeoutError(
-                f"Workers {late}, which are the lanes of these numbers, delivered nothing within "
-                f"{max(allowed[env_index] for env_index in late):g} seconds (`step_timeout={self._timeout:g}` for each "
-                f"step of a chunk, and {STARTUP_SECONDS:g} for a process to start). {reason}"
-                "Find out what they wait for, or raise `step_timeout`."
-            )
-
-    def _warn(self, liveness: LivenessMonitor, waited: dict[int, float]) -> None:
-        """Warns of workers whose process was lost, or cannot start since CPUs are missing."""
-        longest = max(waited.values(), default=0.0)
-        handles = self._handles
-        if longest >= STARTUP_SECONDS:
+        allowed = self._chunk * (liveness.step_timeout or 0.0) + STARTUP_SECONDS
+        waiting = [handle for handle in self._handles if handle.requests or handle.failures]
+        late = [handle for handle in waiting if now - handle.waiting_since > allowed]
+        if late and liveness.step_timeout is None:
             lacks_cpus = liveness.lacks_cpus
-            lost = [n for n in waited if handles[n].failures or (lacks_cpus and handles[n].process_id == -1)]
-            longest = max((waited[env_index] for env_index in lost), default=0.0)
-            liveness.warn(f"{len(lost)} of {len(handles)} workers", longest, STARTUP_SECONDS, self._last_error(lost))
-        else:
-            liveness.warn("", longest, STARTUP_SECONDS)
+            late = [handle for handle in late if handle.failures or (lacks_cpus and handle.process_id == -1)]
+        longest = max((now - handle.waiting_since for handle in late), default=0.0)
+        error = next((handle.last_error for handle in late if handle.last_error), None)
+        liveness.check(f"Workers {[handle.env_index for handle in late]}", longest, allowed, error)
 
-    def _last_error(self, env_indices: Sequence[int]) -> Exception | None:
-        """Why an order of one of these workers was lost, if one was."""
-        return next((error for env_index in env_indices if (error := self._handles[env_index].last_error)), None)
-
-    def _oldest_requests(self) -> dict[Any, int]:
-        """The oldest order of each lane that has one: its reference, and the lane."""
-        return {handle.requests[0][0]: env_index for env_index, handle in enumerate(self._handles) if handle.requests}
-
-    def _receive(self, env_index: int) -> Any:
-        """The oldest reply of a worker; None if it was lost."""
-        handle = self._handles[env_index]
-        reference, steps = handle.requests.popleft()
-        self.in_flight -= steps
+    def _receive(self, handle: WorkerHandle) -> Any:
+        """Return the oldest reply of a worker; None if it was lost."""
         try:
-            reply: Any = ray.get(reference)
+            reply: Any = ray.get(handle.requests.popleft())
         except Exception as error:
             if not is_process_lost(error):
-                raise unwrap_ray_error(error, f"worker {env_index}, which is lane {env_index}") from None
-            handle.retry_at = time.monotonic() + min(FIRST_RETRY_DELAY * 2**handle.failures, MAX_RETRY_DELAY)
-            handle.waiting_since = handle.waiting_since if handle.failures else time.monotonic()
+                raise unwrap_ray_error(error, f"worker {handle.env_index}") from None
+            now = time.monotonic()
+            handle.retry_at = now + min(FIRST_RETRY_DELAY * 2**handle.failures, MAX_RETRY_DELAY)
+            if not handle.failures:
+                handle.waiting_since = now
             handle.failures += 1
             handle.last_error = error
             return None

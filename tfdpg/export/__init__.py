@@ -1,12 +1,10 @@
-"""Policies and critics as SavedModels: write, verify, load, warm up."""
+"""Export policies and critics: write, verify, convert and load exported models."""
 
-from tfdpg.export.acer import acer_signatures
 from tfdpg.export.convert import check_target, convert
 from tfdpg.export.describe import describe
 from tfdpg.export.examples import Observations, example_observations, measured_observations, observations_of_export
 from tfdpg.export.labels import keep_newest, read_labels, write_labels
-from tfdpg.export.signature import Signature
-from tfdpg.export.signatures import return_signature, signatures
+from tfdpg.export.signatures import Signature, acer_signatures, return_signature, signatures
 from tfdpg.export.write import write
 from tfdpg.exported import ExportError, Policy, check_safe, copy, latest_version, load, metadata, versions
 

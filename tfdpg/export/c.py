@@ -1,4 +1,4 @@
-"""C: a stock policy as one header, `policy.h`, tried with the system's compiler."""
+"""Export to C: a built-in policy as one header, `policy.h`, verified with the system's compiler."""
 
 import contextlib
 import re
@@ -59,111 +59,111 @@ int main(int argc, char **argv) {
     return 0;
 }
 """
-"""From observations and states to actions and states, as float32, on its standard input and output. With an argument it
-begins with the state of an episode's start, or goes from observations and actions to the values of the critic named."""
+"""A program that reads observations and recurrent states from standard input, and writes actions and recurrent states
+to standard output, all as float32. With an argument it first writes the initial recurrent state; or, if there are
+critics, it reads observations and actions, and writes the values of the critic that the argument names."""
 
 
-def prefix_of(name: str) -> str:
-    """Make the prefix of names in C from a model's name: in lower case, with _ for all but letters and digits."""
-    found = re.sub("[^a-z0-9]+", "_", name.lower()).strip("_")
-    return found if PREFIX.fullmatch(found) else f"policy_{found}".strip("_")
+def checked_prefix(prefix: str | None, model: str) -> str:
+    """Return the prefix of all names in the header.
 
+    Args:
+        prefix: the user's choice; None makes it of the model's name, in lower case and with _ for all characters but
+            letters and digits.
+        model: the model's name.
 
-def check_prefix(prefix: str) -> None:
-    """Raises `ValueError` unless names that begin with `prefix` are C identifiers."""
+    Raises:
+        ValueError: names with this prefix are not C identifiers.
+    """
+    if prefix is None:
+        prefix = re.sub("[^a-z0-9]+", "_", model.lower()).strip("_")
+        return prefix if PREFIX.fullmatch(prefix) else f"policy_{prefix}".strip("_")
     if not PREFIX.fullmatch(prefix):
         raise reject("prefix", "a C identifier of lower-case letters, digits and _ that begins with a letter", prefix)
+    return prefix
 
 
 def write(
     source: Source, directory: Path, quantize: str | None, prefix: str = "policy", weights_in_c_file: bool = False
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Writes `policy.h`; gives its name for the policy and the stock critics, and why there are no other signatures.
+    """Write `policy.h` with the policy and the built-in critics.
 
     Args:
         source: the SavedModel.
-        directory: where the files go.
+        directory: the directory for the files.
         quantize: None.
-        prefix: what the names in the header begin with.
-        weights_in_c_file: whether `policy.c` defines the weights, in place of the header.
+        prefix: the prefix of the names in the header.
+        weights_in_c_file: whether `policy.c` defines the weights, instead of the header.
+
+    Returns:
+        The file of each signature in the header, and for each other signature the reason.
 
     Raises:
-        ExportError: the policy is no stock one, or there is no compiler to try it with.
+        ExportError: the policy is not a built-in network in float32.
     """
-    if not (source.version / NUMPY_POLICY).exists():
+    weights_path = source.version / NUMPY_POLICY
+    if not weights_path.exists():
         raise ExportError(
-            f"The policy cannot be had in C: it is no stock network in float32, and has no {NUMPY_POLICY}"
+            "The policy cannot be exported to C, because it is not a built-in network in float32: the SavedModel has "
+            f"no {NUMPY_POLICY}"
         )
     facts = source.metadata
     trained = facts.get("environment") or {}
     title = f"The policy of {facts['agent']}{' on ' + trained['id'] if trained else ''}, by tfdpg"
-    actor = load_numpy_policy(source.version / NUMPY_POLICY, source.spec, source.recurrent_spec)
-    critics = load_critics(source.version / NUMPY_POLICY, source.spec)
     title = f"{title} {facts['versions']['tfdpg']}."
-    weights_file = WEIGHTS if weights_in_c_file else None
-    header, weights = c_header(actor, title, critics, prefix, weights_file)
+    actor = load_numpy_policy(weights_path, source.spec, source.recurrent_spec)
+    critics = load_critics(weights_path, source.spec)
+    header, weights = c_header(actor, title, critics, prefix, WEIGHTS if weights_in_c_file else None)
     (directory / HEADER).write_text(header)
     if weights_in_c_file:
         (directory / WEIGHTS).write_text(f'#include "{HEADER}"\n\n{weights}')
     files = dict.fromkeys(("pi", *critics), HEADER)
-    reasons = {name: "it is not in the header" for name in source.signatures if name not in files}
+    reasons = {name: "it is not in the header" for name in source.cases if name not in files}
     if "initial_state" in reasons:
         reasons["initial_state"] = f"it is {prefix}_start"
     return files, reasons
 
 
-def compiler() -> str:
-    """The system's compiler.
-
-    Raises:
-        ExportError: there is none.
-    """
-    for name in COMPILERS:
-        if path := shutil.which(name):
-            return path
-    raise ExportError(f"A C header is compiled before it is left behind, and there is none of {', '.join(COMPILERS)}.")
-
-
 @contextlib.contextmanager
 def run(source: Source, directory: Path) -> Iterator[Run]:
-    """Computes `pi` with the compiled header, for rows one after the other."""
+    """Compile the header with the system's compiler, and compute signatures with it, one row after the other.
+
+    Raises:
+        ExportError: there is no compiler, or the header does not compile.
+    """
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        raise ExportError(
+            f"Exporting to C needs a C compiler, because the header is verified. Expected one of "
+            f"{', '.join(COMPILERS)} on the PATH; there is none."
+        )
     with tempfile.TemporaryDirectory() as scratch:
-        (found,) = re.findall(r"^#ifndef (\w+)_POLICY_H$", (directory / HEADER).read_text(), re.MULTILINE)
-        (Path(scratch) / "main.c").write_text(MAIN.replace("PREFIX", found).replace("prefix", found.lower()))
+        (prefix,) = re.findall(r"^#ifndef (\w+)_POLICY_H$", (directory / HEADER).read_text(), re.MULTILINE)
+        (Path(scratch) / "main.c").write_text(MAIN.replace("PREFIX", prefix).replace("prefix", prefix.lower()))
         weights = [str(path.absolute()) for path in [directory / WEIGHTS] if path.exists()]
-        command = [compiler(), *FLAGS, f"-I{directory.absolute()}", "main.c", *weights, "-o", "main", "-lm"]
+        command = [compiler, *FLAGS, f"-I{directory.absolute()}", "main.c", *weights, "-o", "main", "-lm"]
         compiled = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
         if compiled.returncode:
             raise ExportError(f"The header does not compile: {compiled.stderr[:2000]}")
         spec = source.spec
-        recurrent_spec = source.recurrent_spec
         program = Path(scratch) / "main"
-        leaves = [leaf.name for leaf in spec.leaves]
-        parts = (
-            {} if recurrent_spec is None else named_recurrent_inputs(recurrent_spec, recurrent_spec.initial_state(1))
-        )
 
         def run_program(*arguments: str, rows: bytes = b"") -> np.ndarray:
             completed = subprocess.run([program, *arguments], input=rows, capture_output=True, check=True)
             return np.frombuffer(completed.stdout, np.float32)
 
         def call(name: str, inputs: Inputs) -> dict[str, Any]:
-            if recurrent_spec is not None and name == "initial_state":
-                return named_recurrent_inputs(recurrent_spec, np.tile(run_program("start"), (int(inputs["batch"]), 1)))
-            count = len(inputs[leaves[0]])
+            if name == "initial_state":
+                state = np.tile(run_program("start"), (int(inputs["batch"]), 1))
+                return named_recurrent_inputs(source.recurrent_spec, state)
+            arrays = [inputs[key] for key in source.inputs(name)]
+            count = len(arrays[0])
+            rows = np.concatenate([values.reshape(count, -1) for values in arrays], axis=1, dtype=np.float32).tobytes()
             if name != "pi":
-                given = [inputs[key].reshape(count, -1) for key in (*leaves, "a")]
-                return {name: run_program(name, rows=np.concatenate(given, axis=1, dtype=np.float32).tobytes())}
-            given = [inputs[key].reshape(count, -1) for key in (*leaves, *parts)]
-            found = run_program(rows=np.concatenate(given, axis=1, dtype=np.float32).tobytes()).reshape(count, -1)
-            actions, state = np.split(found, [spec.act_dim], axis=1)
-            outputs = {"pi": actions if spec.actions is None else actions[:, 0].astype(np.int64)}
-            if recurrent_spec is not None:
-                outputs |= {
-                    key: values
-                    for key, values in named_recurrent_inputs(recurrent_spec, state).items()
-                    if key in dict(recurrent_spec.parts)
-                }
-            return outputs
+                return {name: run_program(name, rows=rows)}
+            actions, state = np.split(run_program(rows=rows).reshape(count, -1), [spec.act_dim], axis=1)
+            outputs = named_recurrent_inputs(source.recurrent_spec, state)
+            outputs["pi"] = actions if spec.actions is None else actions[:, 0].astype(np.int64)
+            return {one["name"]: outputs[one["name"]] for one in source.facts("pi")["outputs"]}
 
         yield call

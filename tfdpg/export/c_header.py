@@ -1,20 +1,20 @@
-"""Export built-in policies as one C99 header: weights and forward pass, for machines without Python.
+"""Export policies as one C99 header: weights and forward pass, for machines without Python.
 
-The C code is generated from the forward pass in NumPy (`tfdpg.acting.NumpyPolicy`), so that both have one description.
+The C code is generated from the same list of layers that NumPy computes (`tfdpg.acting.NumpyPolicy`). `c_layer`
+registers a layer in C, as `tfdpg.acting.numpy_layer` does in NumPy.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from tfdpg.acting import ACTIVATIONS, NumpyCritic, NumpyPolicy, feature_columns
+from tfdpg.acting import NumpyCritic, NumpyPolicy, feature_columns
 from tfdpg.acting.cells import GRU, LSTM, SimpleRNN
 from tfdpg.acting.encoder import discrete_ranges
-from tfdpg.acting.mlp import NORM_EPSILON, BatchNorm, Block, Dense, LayerNorm
-from tfdpg.acting.outputs import BoxAction, GaussianOutput
+from tfdpg.acting.layers import rnn_cells
 
 HEAD = """\
 /* {title}
@@ -35,13 +35,13 @@ HEAD = """\
 #define {upper}_RESTRICT restrict
 #endif
 
-#define {upper}_X {x} /* the numbers of an observation */
-#define {upper}_A {a} /* the components of an action */
+#define {upper}_X {x} /* the number of elements of an observation */
+#define {upper}_A {a} /* the number of components of an action */
 
 static inline float {prefix}_clip(float v, float low, float high) {{ return v < low ? low : v > high ? high : v; }}
 static inline float {prefix}_sigmoid(float v) {{ return 0.5f * (1.0f + tanhf(0.5f * v)); }}
 
-/* whether all of n numbers are finite, also where a compiler assumes that they are (-ffast-math) */
+/* whether all of n numbers are finite, even if the compiler assumes that they are (-ffast-math) */
 static inline int {prefix}_finite(int n, const float *v) {{
     for (int i = 0; i < n; i++) {{
         uint32_t bits;
@@ -51,7 +51,7 @@ static inline int {prefix}_finite(int n, const float *v) {{
     return 1;
 }}
 
-/* y += x K, of n numbers to m */
+/* y += x K; x has n elements, y has m */
 static inline void {prefix}_product(int n, int m, const float *K, const float *x, float *{upper}_RESTRICT y) {{
     for (int i = 0; i < n; i++)
         for (int j = 0; j < m; j++) y[j] += x[i] * K[i * m + j];
@@ -83,9 +83,9 @@ def c_header(
 
     Args:
         actor: the policy, with its weights.
-        title: what it is, for the comment at the top.
-        critics: by the names of their functions; `PREFIX_q1(x, a)` is the value of an action.
-        prefix: what every name in the header begins with, in lower case; macros have it in upper case.
+        title: the first line of the comment at the top.
+        critics: the critics by the names of their functions; `PREFIX_q1(x, a)` returns the value of an action.
+        prefix: the prefix of all names in the header, in lower case; macros have it in upper case.
         weights_file: the name of the `.c` file that is to define the weights; None defines them in the header.
 
     Returns:
@@ -95,29 +95,29 @@ def c_header(
     sizes = [leaf.columns.stop - leaf.columns.start for leaf in spec.leaves]
     action = "the action in the environment's units, inside its bounds"
     if spec.actions is not None:
-        action = f"the number of the action, {int(spec.low[0])} to {int(spec.high[0])}"
+        action = f"the action, an integer from {int(spec.low[0])} to {int(spec.high[0])}"
     parts = ", ".join(f"{leaf.name} ({size})" for leaf, size in zip(spec.leaves, sizes, strict=True))
     usage = [
-        f"x: the observation as the environment gives it, flattened: {parts}; a: {action}.",
-        "Normalisation, encoding and the action's scale are inside.",
+        f"x: the observation as the environment returns it, flattened: {parts}; a: {action}.",
+        "The functions include normalisation, encoding and action scaling.",
     ]
-    code = _Code(actor, {}, prefix)
+    code = Code(actor, {}, prefix)
     body = code.forward()
     state = code.state()
-    invalid_action = "a is NaN" if spec.actions is None else f"a is {spec.no_action}, which is no action"
-    unchanged = "" if actor.recurrent_spec is None else ", and the state stays as it was"
-    usage.append(f"{prefix}_pi returns 0; or 1 where an input is NaN or infinite: then {invalid_action}{unchanged}.")
+    invalid_action = "a is NaN" if spec.actions is None else f"a is {spec.no_action}, which is not a valid action"
+    unchanged = "" if actor.recurrent_spec is None else ", and the state is unchanged"
+    usage.append(f"{prefix}_pi returns 0, or 1 if an input is NaN or infinite; then {invalid_action}{unchanged}.")
     for name, critic in critics.items():
-        body += ["", *_Code(critic, code.constants, prefix).value(name)]
+        body += ["", *Code(critic, code.constants, prefix).value(name)]
         usage.append(
-            f"{prefix}_{name}(x, a): what critic {name} says of the action a; NaN where an input is not finite."
+            f"{prefix}_{name}(x, a): the value of the action a by critic {name}; NaN if an input is not finite."
         )
     if actor.recurrent_spec is not None:
         usage.append(f"{prefix}_start(&state) begins an episode. {prefix}_pi(x, a, &state) is a step.")
         if actor.recurrent_spec.uses_action:
-            usage.append("It puts a into state.a_before; put there what was done instead, if it was not a.")
+            usage.append("It stores a in state.a_before; if another action is executed, store that action there.")
         if actor.recurrent_spec.uses_reward:
-            usage.append("Put the reward of each step into state.r_before.")
+            usage.append("Store the reward of each step in state.r_before.")
     count = sum(len(values) for values in code.constants.values())
     where = "" if weights_file is None else f", defined in {weights_file}"
     usage.append(f"Weights: {count} floats, {4 * count} bytes of constants{where}.")
@@ -135,15 +135,54 @@ def c_header(
 
 
 def _definition(name: str, values: list[str]) -> str:
-    """The definition of an array of constants."""
+    """Return the definition of an array of constants."""
     rows = [", ".join(values[start : start + 8]) for start in range(0, len(values), 8)]
     return f"const float {name}[{len(values)}] = {{\n    " + ",\n    ".join(rows) + "};\n"
 
 
-class _Code:
-    """Writes the statements of a forward pass; each step gets an array of its own."""
+Array = tuple[str, int]
+"""An array in C: the expression that points to it, and the number of its elements."""
 
-    def __init__(self, network: Any, constants: dict[str, list[str]], prefix: str):
+CLayer = Callable[..., Array]
+"""Writes a layer. It takes the code, the layer's weights, the input arrays and, as keyword arguments, the layer's
+configuration, and returns the output array."""
+
+C_LAYERS: dict[str, CLayer] = {}
+"""The layers that can be written in C, by the names of `tfdpg.acting.layers.LAYERS`."""
+
+
+def c_layer(*names: str) -> Callable[[CLayer], CLayer]:
+    """Register a layer for C, under the name that it has in NumPy (see `tfdpg.acting.numpy_layer`).
+
+    The decorated function takes the `Code` to write to, the weights, and the arrays of the inputs, then the
+    configuration by name, and returns the array of the output.
+
+    Example:
+        ```python
+        @c_layer("my_package>Scale")
+        def scale(code, weights, x, *, factor):
+            return code.array(x[1], f"{x[0]}[i] * {code.number(factor)}")
+        ```
+    """
+
+    def register(write: CLayer) -> CLayer:
+        for name in names:
+            C_LAYERS[name] = write
+        return write
+
+    return register
+
+
+class Code:
+    """The statements of a forward pass in C; each layer fills an array of its own.
+
+    Args:
+        network: the network.
+        constants: the arrays of weights that have been written, by name; new ones are added.
+        prefix: the prefix of all names.
+    """
+
+    def __init__(self, network: NumpyPolicy | NumpyCritic, constants: dict[str, list[str]], prefix: str):
         self._network = network
         self.constants = constants
         self._lines = list[str]()
@@ -152,82 +191,45 @@ class _Code:
         self._width = sum(leaf.columns.stop - leaf.columns.start for leaf in network.spec.leaves)
 
     def forward(self) -> list[str]:
-        """The function that acts."""
-        actor = self._network
-        recurrent_spec = self._network.recurrent_spec
-        inputs = [("x", self._width)] + [(f"state->{name}", size) for name, size in self._fields()]
-        finite = " && ".join(self._finite(*each) for each in inputs)
-        invalid_action = "NAN" if actor.spec.actions is None else f"{actor.spec.no_action}.0f"
-        self._lines.append(f"if (!({finite})) {{")
+        """Return the function that selects actions."""
+        spec = self._network.spec
+        state = [self._field(*each) for each in self._fields()]
+        invalid_action = "NAN" if spec.actions is None else f"{spec.no_action}.0f"
         self._lines += [
-            f"    for (int i = 0; i < {actor.spec.act_dim}; i++) a[i] = {invalid_action};",
+            f"if (!({self._finite(('x', self._width), *state)})) {{",
+            f"    for (int i = 0; i < {spec.act_dim}; i++) a[i] = {invalid_action};",
             "    return 1;",
             "}",
         ]
-        x = self._normalized(self._encoded())
-        if recurrent_spec is not None:
-            x = self._remembered(x)
-        if actor.first:
-            x = self._branches(x)
-        for step in actor.layers:
-            x = self.step(step, x)
-        self._act(x)
+        features = self._encoded()
+        self._act(*self._layers(features, self.join(state) if state else ("", 0)))
         self._lines.append("return 0;")
-        state = "" if recurrent_spec is None else f", {self._prefix}_state *state"
-        return [
-            f"static inline int {self._prefix}_pi(const float *x, float *a{state}) {{",
-            *(f"    {line}" for line in self._lines),
-            "}",
-        ]
+        last = f", {self._prefix}_state *state" if state else ""
+        return self._function(f"int {self._prefix}_pi(const float *x, float *a{last})", self._lines)
 
     def value(self, name: str) -> list[str]:
-        """The function of a critic."""
-        critic: NumpyCritic = self._network
-        finite = " && ".join(self._finite(*each) for each in (("x", self._width), ("a", critic.spec.act_dim)))
-        self._lines.append(f"if (!({finite})) return NAN;")
-        act_dim = critic.spec.act_dim
-        x = self._normalized(self._encoded())
-        center = self.constant("center", critic.spec.center)
-        half = self.constant("action_scale", critic.spec.action_scale)
-        action = self.array(act_dim, f"(a[i] - {center}[i]) / {half}[i]")
-        if critic.first:
-            x = self._branches(x)
-        for depth, step in enumerate(critic.layers, int(critic.torso.has_branches)):
-            x = self.step(
-                step, self._joined([x, action]) if depth == min(critic.action_layer, len(critic.torso.q)) else x
-            )
-        self._lines.append(f"return {self._mean(critic, x[0])};")
-        signature = f"static inline float {self._prefix}_{name}(const float *x, const float *a) {{"
-        return [
-            f"#define {self._prefix.upper()}_{name.upper()}",
-            signature,
-            *(f"    {line}" for line in self._lines),
-            "}",
-        ]
+        """Return the function of a critic."""
+        act_dim = self._network.spec.act_dim
+        self._lines.append(f"if (!({self._finite(('x', self._width), ('a', act_dim))})) return NAN;")
+        value, _ = self._layers(self._encoded(), ("a", act_dim))
+        self._lines.append(f"return {value}[0];")
+        define = f"#define {self._prefix.upper()}_{name.upper()}"
+        return [define, *self._function(f"float {self._prefix}_{name}(const float *x, const float *a)", self._lines)]
 
-    def _mean(self, critic: NumpyCritic, x: str) -> str:
-        """The expected return, of what a head gives."""
-        if critic.head == "value":
-            return f"{x}[0]"
-        count = critic.size
-        means = self.constant("atoms", critic.atoms) if critic.head == "categorical" else x
-        if critic.head == "mixture":
-            count = critic.size // 3
-            means = f"({x} + {critic.size // 3})"
-        self._lines.append(f"float largest = {x}[0], sum = 0.0f, mean = 0.0f;")
-        self.each(count, f"largest = {x}[i] > largest ? {x}[i] : largest;")
-        self.each(count, f"sum += expf({x}[i] - largest);")
-        self.each(count, f"mean += expf({x}[i] - largest) / sum * {means}[i];")
-        return "mean"
-
-    def _branches(self, x: tuple[str, int]) -> tuple[str, int]:
-        """A layer of its own for each part of the observation."""
-        parts = [(f"({x[0]} + {part.start})", part.stop - part.start) for part in self._columns]
-        return self._joined([self.step(step, part) for step, part in zip(self._network.first, parts, strict=True)])
+    def _layers(self, features: Array, other: Array) -> Array:
+        """Write the layers of the network, from its two inputs to its output."""
+        values = [features, other]
+        for node in self._network.nodes:
+            if node.layer not in C_LAYERS:
+                raise ValueError(f"There is no layer {node.layer!r} in C; see `tfdpg.export.c_layer`")
+            weights = node.parts(self._network.weights)
+            inputs = [values[number] for number in node.inputs]
+            values.append(C_LAYERS[node.layer](self, weights, *inputs, **node.config))
+        return values[-1]
 
     def state(self) -> list[str]:
-        """The struct of what a policy recalls, and the function that begins an episode; nothing without a memory."""
-        recurrent_spec = self._network.recurrent_spec
+        """Return the struct of the recurrent state and the function that resets it; nothing if not recurrent."""
+        recurrent_spec = getattr(self._network, "recurrent_spec", None)
         if recurrent_spec is None:
             return []
         prefix = self._prefix
@@ -241,32 +243,42 @@ class _Code:
             f"#define {prefix.upper()}_STATE /* the policy is recurrent */",
             f"typedef struct {{ float {', '.join(names)}; }} {prefix}_state;",
             "",
-            f"static inline void {prefix}_start({prefix}_state *state) {{",
-            *(f"    {line}" for line in begin),
-            "}",
+            *self._function(f"void {prefix}_start({prefix}_state *state)", begin),
             "",
         ]
 
-    def _fields(self) -> list[tuple[str, int]]:
-        """The fields of the state with their widths; none for a policy that is not recurrent."""
-        recurrent_spec = self._network.recurrent_spec
+    def _function(self, signature: str, lines: Sequence[str]) -> list[str]:
+        """Return the definition of a function."""
+        return [f"static inline {signature} {{", *(f"    {line}" for line in lines), "}"]
+
+    def _fields(self) -> list[Array]:
+        """Return the fields of the recurrent state, in the order of the recurrent inputs; none if not recurrent."""
+        recurrent_spec = getattr(self._network, "recurrent_spec", None)
         if recurrent_spec is None:
             return []
         before = [("a_before", recurrent_spec.spec.act_dim)] if recurrent_spec.uses_action else []
         return [*before, *([("r_before", 1)] if recurrent_spec.uses_reward else []), *recurrent_spec.parts]
 
-    def _finite(self, name: str, width: int) -> str:
-        """Whether all numbers of an array, or the single one of `r_before`, are finite."""
-        return f"{self._prefix}_finite({width}, {'&' if name.endswith('r_before') else ''}{name})"
+    def _field(self, name: str, width: int) -> Array:
+        """Return a field of the state as an array; `r_before` is a single number."""
+        return f"{'&' if name == 'r_before' else ''}state->{name}", width
+
+    def _finite(self, *arrays: Array) -> str:
+        """Return the test that all elements of arrays are finite."""
+        return " && ".join(f"{self._prefix}_finite({width}, {name})" for name, width in arrays)
 
     def constant(self, name: str, values: Any) -> str:
-        """An array of weights; returns its name."""
+        """Write an array of constants, and return its name."""
         name = f"{self._prefix}_{name}{len(self.constants)}"
         self.constants[name] = [_number(value) for value in np.ravel(values)]
         return name
 
-    def array(self, width: int, value: str | None = None) -> tuple[str, int]:
-        """A new array of so many numbers, with this expression of `i` in each; its name and width."""
+    def number(self, value: Any) -> str:
+        """Return a float32 as an exact constant in C."""
+        return _number(value)
+
+    def array(self, width: int, value: str | None = None) -> Array:
+        """Declare an array; each element gets the value of an expression of `i`, if there is one."""
         self._arrays += 1
         name = f"v{self._arrays}"
         self._lines.append(f"float {name}[{width}];")
@@ -275,98 +287,49 @@ class _Code:
         return name, width
 
     def each(self, width: int, statement: str) -> None:
-        """Does it for so many `i`."""
+        """Write a loop over `i`."""
         self._lines.append(f"for (int i = 0; i < {width}; i++) {statement}")
 
-    def product(self, kernel: np.ndarray, bias: np.ndarray, x: str) -> tuple[str, int]:
-        """A linear layer of an array."""
+    def line(self, statement: str) -> None:
+        """Write a statement."""
+        self._lines.append(statement)
+
+    def product(self, kernel: np.ndarray, bias: np.ndarray, x: Array) -> Array:
+        """Write a linear layer."""
         y, width = self.array(len(bias), f"{self.constant('bias', bias)}[i]")
         kernel_name = self.constant("kernel", kernel)
-        self._lines.append(f"{self._prefix}_product({len(kernel)}, {width}, {kernel_name}, {x}, {y});")
+        self._lines.append(f"{self._prefix}_product({len(kernel)}, {width}, {kernel_name}, {x[0]}, {y});")
         return y, width
 
-    @functools.singledispatchmethod
-    def step(self, step: Any, x: tuple[str, int]) -> tuple[str, int]:
-        """A step of the forward pass, from an array to a new one."""
-        raise TypeError(f"There is no C of {step}")
+    def activation(self, name: str, x: Array) -> Array:
+        """Write an activation, in place."""
+        if name != "linear":
+            self.each(x[1], f"{x[0]}[i] = {self.activated(name, f'{x[0]}[i]')};")
+        return x
 
-    @step.register
-    def _(self, step: Dense, x: tuple[str, int]) -> tuple[str, int]:
-        y = self.product(step.kernel, step.bias, x[0])
-        if step.norm is not None:
-            y = self.step(step.norm, y)
-        activation = next(name for name, function in ACTIVATIONS.items() if function is step.activation)
-        if activation != "linear":
-            self.each(y[1], f"{y[0]}[i] = {ACTIVATE[activation].format(v=f'{y[0]}[i]', prefix=self._prefix)};")
-        return y
+    def activated(self, name: str, value: str) -> str:
+        """Return the expression of an activation of a value."""
+        if name not in ACTIVATE:
+            raise ValueError(f"There is no activation {name!r} in C")
+        return ACTIVATE[name].format(v=value, prefix=self._prefix)
 
-    @step.register
-    def _(self, step: LayerNorm, x: tuple[str, int]) -> tuple[str, int]:
-        name, width = x
-        number = self._arrays
-        gamma = self.constant("gamma", step.gamma)
-        beta = self.constant("beta", step.beta)
-        self._lines.append(f"float mean{number} = 0.0f, scale{number} = 0.0f;")
-        self.each(width, f"mean{number} += {name}[i] / {width}.0f;")
-        self.each(width, f"scale{number} += ({name}[i] - mean{number}) * ({name}[i] - mean{number}) / {width}.0f;")
-        self._lines.append(f"scale{number} = sqrtf(scale{number} + {_number(NORM_EPSILON)});")
-        return self.array(width, f"({name}[i] - mean{number}) / scale{number} * {gamma}[i] + {beta}[i]")
+    def clipped(self, value: str, low: str, high: str) -> str:
+        """Return the expression of a clipped value."""
+        return f"{self._prefix}_clip({value}, {low}, {high})"
 
-    @step.register
-    def _(self, step: BatchNorm, x: tuple[str, int]) -> tuple[str, int]:
-        mean, scale, beta = (self.constant(name, getattr(step, name)) for name in ("mean", "scale", "beta"))
-        return self.array(x[1], f"({x[0]}[i] - {mean}[i]) * {scale}[i] + {beta}[i]")
+    def join(self, arrays: Sequence[Array]) -> Array:
+        """Write the concatenation of arrays."""
+        joined = self.array(sum(width for _, width in arrays))
+        start = 0
+        for name, width in arrays:
+            self.each(width, f"{joined[0]}[{start} + i] = ({name})[i];")
+            start += width
+        return joined
 
-    @step.register
-    def _(self, step: Block, x: tuple[str, int]) -> tuple[str, int]:
-        y = functools.reduce(lambda y, part: self.step(part, y), step.steps, x)
-        return self.array(x[1], f"{x[0]}[i] + {y[0]}[i]")
-
-    @functools.singledispatchmethod
-    def cell(self, cell: Any, x: tuple[str, int], parts: list[str]) -> tuple[str, int]:
-        """A step of a memory, whose state is in the arrays `parts`, from an array to a new one."""
-        raise TypeError(f"There is no C of {cell}")
-
-    @cell.register
-    def _(self, cell: LSTM, x: tuple[str, int], parts: list[str]) -> tuple[str, int]:
-        units = cell.units
-        h, c = parts
-        gates, _ = self.product(cell.kernel, cell.bias, self._joined([x, (h, units)])[0])
-        sigmoid = f"{self._prefix}_sigmoid"
-        i, f, g, o = (f"{gates}[{k * units} + i]" for k in range(4))
-        self.each(units, f"{c}[i] = {sigmoid}({f}) * {c}[i] + {sigmoid}({i}) * tanhf({g});")
-        self.each(units, f"{h}[i] = {sigmoid}({o}) * tanhf({c}[i]);")
-        return h, units
-
-    @cell.register
-    def _(self, cell: GRU, x: tuple[str, int], parts: list[str]) -> tuple[str, int]:
-        units = cell.units
-        (h,) = parts
-        new, _ = self.product(cell.kernel, cell.bias, x[0])
-        past, _ = self.product(cell.recurrent_kernel, cell.recurrent_bias, h)
-        sigmoid = f"{self._prefix}_sigmoid"
-        z, _ = self.array(units, f"{sigmoid}({new}[i] + {past}[i])")
-        reset = f"{sigmoid}({new}[{units} + i] + {past}[{units} + i])"
-        candidate, _ = self.array(units, f"tanhf({new}[{2 * units} + i] + {reset} * {past}[{2 * units} + i])")
-        self.each(units, f"{h}[i] = {candidate}[i] + {z}[i] * ({h}[i] - {candidate}[i]);")
-        return h, units
-
-    @cell.register
-    def _(self, cell: SimpleRNN, x: tuple[str, int], parts: list[str]) -> tuple[str, int]:
-        units = cell.units
-        (h,) = parts
-        new, _ = self.product(cell.kernel, cell.bias, self._joined([x, (h, units)])[0])
-        self.each(units, f"{h}[i] = tanhf({new}[i]);")
-        return h, units
-
-    @property
-    def _columns(self) -> list[slice]:
-        return feature_columns(self._network.spec)
-
-    def _encoded(self) -> tuple[str, int]:
-        """Features of the observation: images scaled, discrete parts one-hot (see `tfdpg.acting.encode`)."""
+    def _encoded(self) -> Array:
+        """Write the features of the observation: images scaled, discrete parts one-hot (see `tfdpg.acting.encode`)."""
         spec = self._network.spec
-        columns = self._columns
+        columns = feature_columns(spec)
         start = 0
         if all(leaf.dtype == "float32" for leaf in spec.leaves):
             return "x", columns[-1].stop
@@ -384,63 +347,195 @@ class _Code:
             start += size
         return features
 
-    def _normalized(self, x: tuple[str, int]) -> tuple[str, int]:
-        actor = self._network
-        if actor.normalizer is None:
-            return x
-        clip = _number(actor.normalizer[1])
-        mean = self.constant("mean", actor.mean)
-        std = self.constant("std", actor.std)
-        return self.array(x[1], f"{self._prefix}_clip(({x[0]}[i] - {mean}[i]) / {std}[i], -{clip}, {clip})")
-
-    def _remembered(self, x: tuple[str, int]) -> tuple[str, int]:
-        """The features and the step before through the cells; the state goes on."""
-        recurrent_spec: Any = self._network.recurrent_spec
-        factor, offset = recurrent_spec.scaling
-        before = [x]
-        act_dim = recurrent_spec.spec.act_dim if recurrent_spec.uses_action else 0
-        if recurrent_spec.uses_action:
-            scaled = f"state->a_before[i] * {self.constant('factor', factor[:act_dim])}[i]"
-            before.append(self.array(act_dim, f"{scaled} + {self.constant('offset', offset[:act_dim])}[i]"))
-        if recurrent_spec.uses_reward:
-            before.append(("&state->r_before", 1))
-        x = self._joined(before) if len(before) > 1 else x
-        parts = [f"state->{name}" for name, _ in recurrent_spec.parts]
-        for cell in self._network.cells:
-            own = parts[: cell.state_width // cell.units]
-            parts = parts[cell.state_width // cell.units :]
-            x = self.cell(cell, x, own)
-        return x
-
-    def _act(self, x: tuple[str, int]) -> None:
-        """Writes the action into `a`."""
-        actor = self._network
+    def _act(self, outputs: str, width: int) -> None:
+        """Write the action into `a` and the new state into `state` (see `tfdpg.acting.greedy_actions`)."""
         spec = self._network.spec
-        output = self._network.output
-        box = output.mean if isinstance(output, GaussianOutput) else output
-        if isinstance(box, BoxAction):
-            names = ("action_scale", "center", "low", "high")
-            values = box.action_scale, box.center, spec.low, spec.high
-            half, center, low, high = (self.constant(*pair) for pair in zip(names, values, strict=True))
-            action = f"tanhf({x[0]}[i]) * {half}[i] + {center}[i]"
-            self.each(spec.act_dim, f"a[i] = {self._prefix}_clip({action}, {low}[i], {high}[i]);")
-        else:
+        if spec.actions is not None:
             self._lines.append("int best = 0;")
-            self.each(x[1], f"best = {x[0]}[i] > {x[0]}[best] ? i : best;")
+            self.each(width, f"best = {outputs}[i] > {outputs}[best] ? i : best;")
             self._lines.append(f"a[0] = (float)(best + {int(spec.low[0])});")
-        if actor.recurrent_spec is not None and actor.recurrent_spec.uses_action:
-            self.each(spec.act_dim, "state->a_before[i] = a[i];")
+            return
+        low = self.constant("low", spec.low)
+        high = self.constant("high", spec.high)
+        self.each(spec.act_dim, f"a[i] = {self.clipped(f'{outputs}[i]', f'{low}[i]', f'{high}[i]')};")
+        start = spec.act_dim
+        for name, size in self._fields():
+            if name == "a_before":
+                self.each(size, "state->a_before[i] = a[i];")
+            elif name != "r_before":
+                self.each(size, f"state->{name}[i] = {outputs}[{start} + i];")
+                start += size
 
-    def _joined(self, arrays: list[tuple[str, int]]) -> tuple[str, int]:
-        joined = self.array(sum(width for _, width in arrays))
-        start = 0
-        for name, width in arrays:
-            self.each(width, f"{joined[0]}[{start} + i] = ({name})[i];")
-            start += width
-        return joined
+
+@c_layer("Dense")
+def _dense(code: Code, weights: Sequence[np.ndarray], x: Array, *, activation: str) -> Array:
+    kernel, bias = weights
+    return code.activation(activation, code.product(kernel, bias, x))
+
+
+@c_layer("Activation")
+def _activation(code: Code, weights: Sequence[np.ndarray], x: Array, *, activation: str) -> Array:
+    return code.array(x[1], code.activated(activation, f"{x[0]}[i]"))
+
+
+@c_layer("ops.Softplus")
+def _softplus(code: Code, weights: Sequence[np.ndarray], x: Array) -> Array:
+    return code.array(x[1], code.activated("softplus", f"{x[0]}[i]"))
+
+
+@c_layer("ops.Tanh")
+def _tanh(code: Code, weights: Sequence[np.ndarray], x: Array) -> Array:
+    return code.array(x[1], f"tanhf({x[0]}[i])")
+
+
+@c_layer("LayerNormalization")
+def _layer_norm(code: Code, weights: Sequence[np.ndarray], x: Array, *, epsilon: float, **config: Any) -> Array:
+    name, width = x
+    gamma = code.constant("gamma", weights[0])
+    beta = code.constant("beta", weights[1])
+    (mean, _), (scale, _) = code.array(1, "0.0f"), code.array(1, "0.0f")
+    code.each(width, f"{mean}[0] += {name}[i] / {width}.0f;")
+    code.each(width, f"{scale}[0] += ({name}[i] - {mean}[0]) * ({name}[i] - {mean}[0]) / {width}.0f;")
+    code.line(f"{scale}[0] = sqrtf({scale}[0] + {code.number(epsilon)});")
+    return code.array(width, f"({name}[i] - {mean}[0]) / {scale}[0] * {gamma}[i] + {beta}[i]")
+
+
+@c_layer("tfdpg>BatchRenormalization")
+def _batch_norm(code: Code, weights: Sequence[np.ndarray], x: Array, *, epsilon: float) -> Array:
+    gamma, beta, mean, variance, _ = weights
+    scale = code.constant("scale", gamma / np.sqrt(variance + np.float32(epsilon)))
+    return code.array(
+        x[1], f"({x[0]}[i] - {code.constant('mean', mean)}[i]) * {scale}[i] + {code.constant('beta', beta)}[i]"
+    )
+
+
+@c_layer("tfdpg>Normalizer")
+def _normalizer(code: Code, weights: Sequence[np.ndarray], x: Array, *, epsilon: float, clip: float) -> Array:
+    mean = code.constant("mean", weights[0])
+    std = code.constant("std", np.sqrt(weights[1]) + np.float32(epsilon))
+    largest = code.number(clip)
+    return code.array(x[1], code.clipped(f"({x[0]}[i] - {mean}[i]) / {std}[i]", f"-{largest}", largest))
+
+
+@c_layer("Rescaling")
+def _rescaling(code: Code, weights: Sequence[np.ndarray], x: Array, *, scale: Any, offset: Any) -> Array:
+    scale_name = code.constant("scale", np.broadcast_to(np.asarray(scale, np.float32), x[1:]))
+    offset_name = code.constant("offset", np.broadcast_to(np.asarray(offset, np.float32), x[1:]))
+    return code.array(x[1], f"{x[0]}[i] * {scale_name}[i] + {offset_name}[i]")
+
+
+@c_layer("Concatenate")
+def _concatenate(code: Code, weights: Sequence[np.ndarray], *inputs: Array, axis: int) -> Array:
+    return code.join(inputs)
+
+
+@c_layer("Add")
+def _add(code: Code, weights: Sequence[np.ndarray], x: Array, y: Array) -> Array:
+    return code.array(x[1], f"{x[0]}[i] + {y[0]}[i]")
+
+
+@c_layer("ops.Add")
+def _add_number(code: Code, weights: Sequence[np.ndarray], x: Array, *, other: float) -> Array:
+    return code.array(x[1], f"{x[0]}[i] + {code.number(other)}")
+
+
+@c_layer("ops.GetItem")
+def _columns(code: Code, weights: Sequence[np.ndarray], x: Array, *, start: int, stop: int) -> Array:
+    return f"({x[0]} + {start})", stop - start
+
+
+@c_layer("ops.Clip")
+def _clip(code: Code, weights: Sequence[np.ndarray], x: Array, *, x_min: float, x_max: float) -> Array:
+    return code.array(x[1], code.clipped(f"{x[0]}[i]", code.number(x_min), code.number(x_max)))
+
+
+@c_layer("Softmax")
+def _softmax(code: Code, weights: Sequence[np.ndarray], x: Array) -> Array:
+    (largest, _), (total, _) = code.array(1, f"{x[0]}[0]"), code.array(1, "0.0f")
+    code.each(x[1], f"{largest}[0] = {x[0]}[i] > {largest}[0] ? {x[0]}[i] : {largest}[0];")
+    y, width = code.array(x[1], f"expf({x[0]}[i] - {largest}[0])")
+    code.each(width, f"{total}[0] += {y}[i];")
+    code.each(width, f"{y}[i] /= {total}[0];")
+    return y, width
+
+
+@c_layer("tfdpg>RNNStack")
+def _rnn_stack(
+    code: Code, weights: Sequence[np.ndarray], x: Array, state: Array, *, cells: Sequence[tuple[str, int]]
+) -> Array:
+    new, width = code.array(state[1], f"{state[0]}[i]")
+    start = 0
+    for cell in rnn_cells(weights, cells):
+        x = _cell(cell, code, x, f"({new} + {start})")
+        start += cell.state_width
+    return new, width
+
+
+@functools.singledispatch
+def _cell(cell: Any, code: Code, x: Array, state: str) -> Array:
+    """Write one step of a recurrent cell, which changes its state in place, and return its output."""
+    raise TypeError(f"There is no {cell} in C")
+
+
+@_cell.register
+def _(cell: LSTM, code: Code, x: Array, state: str) -> Array:
+    units = cell.units
+    h, c = state, f"({state} + {units})"
+    gates, _ = code.product(cell.kernel, cell.bias, code.join([x, (h, units)]))
+    i, f, g, o = (f"{gates}[{k * units} + i]" for k in range(4))
+    i, f, o = (code.activated("sigmoid", gate) for gate in (i, f, o))
+    code.each(units, f"{c}[i] = {f} * {c}[i] + {i} * tanhf({g});")
+    code.each(units, f"{h}[i] = {o} * tanhf({c}[i]);")
+    return h, units
+
+
+@_cell.register
+def _(cell: GRU, code: Code, x: Array, state: str) -> Array:
+    units = cell.units
+    new, _ = code.product(cell.kernel, cell.bias, x)
+    past, _ = code.product(cell.recurrent_kernel, cell.recurrent_bias, (state, units))
+    z, _ = code.array(units, code.activated("sigmoid", f"({new}[i] + {past}[i])"))
+    reset = code.activated("sigmoid", f"({new}[{units} + i] + {past}[{units} + i])")
+    candidate, _ = code.array(units, f"tanhf({new}[{2 * units} + i] + {reset} * {past}[{2 * units} + i])")
+    code.each(units, f"{state}[i] = {candidate}[i] + {z}[i] * ({state}[i] - {candidate}[i]);")
+    return state, units
+
+
+@_cell.register
+def _(cell: SimpleRNN, code: Code, x: Array, state: str) -> Array:
+    new, units = code.product(cell.kernel, cell.bias, code.join([x, (state, cell.units)]))
+    code.each(units, f"{state}[i] = tanhf({new}[i]);")
+    return state, units
+
+
+@c_layer("tfdpg>Value")
+def _value_head(code: Code, weights: Sequence[np.ndarray], x: Array) -> Array:
+    kernel, bias = weights
+    return code.product(kernel, bias, x)
+
+
+@c_layer("tfdpg>Categorical")
+def _categorical_head(code: Code, weights: Sequence[np.ndarray], x: Array) -> Array:
+    kernel, bias, atoms = weights
+    return _mean(code, code.product(kernel, bias, x), code.constant("atoms", atoms))
+
+
+@c_layer("tfdpg>Mixture")
+def _mixture_head(code: Code, weights: Sequence[np.ndarray], x: Array) -> Array:
+    kernel, bias = weights
+    output, width = code.product(kernel, bias, x)
+    return _mean(code, (output, width // 3), f"({output} + {width // 3})")
+
+
+def _mean(code: Code, logits: Array, values: str) -> Array:
+    """Write the mean of values, weighted by the softmax of logits, as an array of one element."""
+    probs, width = _softmax(code, (), logits)
+    mean = code.array(1, "0.0f")
+    code.each(width, f"{mean[0]}[0] += {probs}[i] * {values}[i];")
+    return mean
 
 
 def _number(value: Any) -> str:
-    """A float32 in C, to the bit."""
+    """Return a float32 as an exact constant in C."""
     text = f"{float(value):.9g}"
     return f"{text}f" if set(text) & set(".e") else f"{text}.0f"

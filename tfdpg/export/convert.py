@@ -1,4 +1,4 @@
-"""Other formats, made of a SavedModel: written, verified in their own runtime, and only then moved into place."""
+"""Convert SavedModels to other formats, and verify the result in the format's own runtime."""
 
 import contextlib
 import functools
@@ -12,24 +12,23 @@ from tfdpg import files
 from tfdpg.acting import GreedyPolicy
 from tfdpg.arguments import reject
 from tfdpg.export import c, litert, onnx
-from tfdpg.export.contract import signature_facts
 from tfdpg.export.examples import Observations, observations_of_export
-from tfdpg.export.fidelity import ActionError, action_error, differences
 from tfdpg.export.source import Source
-from tfdpg.export.verify import Reference, Run, check_nonfinite, in_session
-from tfdpg.exported import FORMAT, METADATA, ExportError, check_directory, step, versions
+from tfdpg.export.verify import ActionError, Reference, Run, action_error, check_nonfinite, differences, in_session
+from tfdpg.exported import FORMAT, METADATA, ExportError, check_directory, new_directory, step, versions
 
 
 class Format(NamedTuple):
-    """A format that is made of a SavedModel.
+    """A format to which SavedModels can be converted.
 
     Attributes:
         write: writes the signatures of a source into a directory, quantized or not, with the format's own options as
-            keywords; gives the file of each signature that is written, and the reason for each that is left out.
-        run: from a source and such a directory to what computes the signatures in the format's own runtime.
-        modules: what both import.
-        libraries: the names under which these are installed.
-        output_name: what an output is called, by its name and those of the signature's inputs.
+            keywords. It returns the file of each signature that it writes, and for each other one the reason.
+        run: returns for a source and such a directory what computes the signatures in the format's own runtime.
+        modules: the modules that both import.
+        libraries: the names of the distributions that contain these modules.
+        output_name: returns the name of an output in this format, from its name and the names of the inputs.
+        half_precision: whether networks in half precision can be converted.
     """
 
     write: Callable[..., tuple[dict[str, str], dict[str, str]]]
@@ -37,6 +36,7 @@ class Format(NamedTuple):
     modules: Sequence[str] = ()
     libraries: Sequence[str] = ()
     output_name: Callable[[str, Collection[str]], str] = lambda name, inputs: name
+    half_precision: bool = True
 
 
 FORMATS = {
@@ -44,19 +44,19 @@ FORMATS = {
     "onnx": Format(
         onnx.write, onnx.run, ["tf2onnx", "onnxruntime"], ["tf2onnx", "onnx", "onnxruntime"], onnx.output_name
     ),
-    "c": Format(c.write, c.run),
+    "c": Format(c.write, c.run, half_precision=False),
 }
-"""By the names of their extras, which are Keras' names of the formats."""
+"""The formats by the names of their extras, which are Keras' names of the formats."""
 
 
 def check_target(directory: str | Path, format: str) -> None:
-    """Refuses what cannot be written, before there is anything.
+    """Check that a model can be written in a format into a directory, before the work begins.
 
     Raises:
-        ValueError: there is no such format.
+        ValueError: the format is unknown.
         ImportError: its libraries are not installed.
         NotADirectoryError: `directory` is a file.
-        FileExistsError: `directory` holds something.
+        FileExistsError: `directory` is not empty.
     """
     if format not in FORMATS:
         raise reject("format", f"one of {', '.join(FORMATS)}", format)
@@ -71,8 +71,8 @@ def check_target(directory: str | Path, format: str) -> None:
         numbers = versions(directory)
         what = f"the versions {numbers} of a SavedModel" if numbers else ", ".join(existing[:5])
         raise FileExistsError(
-            f"`directory` must be new or empty for format={format!r}, which is written into it itself. "
-            f"Received: {directory}, which holds {what}"
+            f"`directory` must be new or empty for format={format!r}, whose files are written directly into it. "
+            f"Received: {directory}, which contains {what}"
         )
 
 
@@ -86,16 +86,17 @@ def _checked(
 ) -> dict[str, Any]:
     """Raise `ValueError` for options that the format does not have; return those that only C has."""
     if quantize is not None and (quantize, format) != ("int8", "litert"):
-        raise reject("quantize", f'None, or "int8" where format="litert", beside format={format!r}', quantize)
+        raise reject("quantize", f'None, or "int8" with format="litert", for format={format!r}', quantize)
     if batch is not None and format != "litert":
-        raise reject("batch", f'None unless format="litert", beside format={format!r}', batch)
+        raise reject("batch", f'None unless format="litert", for format={format!r}', batch)
     if format != "c":
         if prefix is not None or weights_in_c_file:
             raise ValueError(f'`prefix` and `weights_in_c_file` need format="c". Received: format={format!r}')
         return {}
-    chosen = c.prefix_of(Path(directory).absolute().name) if prefix is None else prefix
-    c.check_prefix(chosen)
-    return {"prefix": chosen, "weights_in_c_file": weights_in_c_file}
+    return {
+        "prefix": c.checked_prefix(prefix, Path(directory).absolute().name),
+        "weights_in_c_file": weights_in_c_file,
+    }
 
 
 def convert(
@@ -112,86 +113,89 @@ def convert(
     *,
     trusted: bool = False,
 ) -> Path:
-    """Writes a SavedModel in another format into a directory, whole.
+    """Convert a SavedModel to another format. The directory is complete when it appears under its name.
 
     Args:
         version: the directory of a SavedModel's version.
-        directory: new or empty.
+        directory: a new or empty directory.
         format: one of `FORMATS`.
-        quantize: "int8" for a quantized policy, if the format has it.
-        max_error: the largest error of its actions, in units of the action scale.
-        references: what signatures must compute; the default of each is what the SavedModel does in a session.
-        observations: on which a quantized policy is measured; by default, those of `observations_of_export`.
+        quantize: "int8" for a quantized policy, for LiteRT.
+        max_error: the largest accepted error of a quantized policy's actions, in units of the action scale.
+        references: the expected outputs of signatures; by default, a session computes them with the SavedModel.
+        observations: the observations on which a quantized policy is measured; the default is `observations_of_export`.
         batch: the number of rows that signatures take, for LiteRT; None leaves it free.
-        prefix: for C, what all names in the header begin with, a C identifier in lower case; the default is made of the
+        prefix: for C, the prefix of all names in the header, a C identifier in lower case; the default is made of the
             name of `directory`.
-        weights_in_c_file: for C, whether the weights are defined in `policy.c` in place of `policy.h`.
-        trusted: whether to load the SavedModel whatever its operations do.
+        weights_in_c_file: for C, whether the weights are defined in `policy.c` instead of `policy.h`.
+        trusted: whether to load the SavedModel without checking its operations.
 
     Returns:
         The directory.
 
     Raises:
-        ExportError: the SavedModel is damaged or refused, or the format cannot have its policy or computes something
-            else; nothing is left behind.
+        ExportError: the SavedModel is damaged or refused, the format cannot represent its policy, or the result
+            computes something else. Nothing is written then.
         ValueError, ImportError, NotADirectoryError, FileExistsError: see `check_target`.
     """
     check_target(directory, format)
     own = _checked(directory, format, quantize, batch, prefix, weights_in_c_file)
     chosen = FORMATS[format]
-    source = Source.open(version, batch, trusted)
-    directory = Path(directory)
-    made = files.make_directory(directory.absolute().parent)
-    try:
-        parent = directory.absolute().parent
-        writing = files.writing(directory)
-        with (
-            _as_export_error(format),
-            writing,
-            files.scratch_directory(parent) as scratch,
-            in_session(version, trusted) as saved,
-        ):
-            written, left_out = chosen.write(source, scratch, quantize, **own)
-            if "pi" in left_out:
-                raise ExportError(f"The policy cannot be had as format={format!r}: {left_out['pi']}")
-            expected = {name: functools.partial(saved, name) for name in source.signatures} | dict(references or {})
-            facts = {"export_format": format, "left_out": left_out}
-            with chosen.run(source, scratch) as run:
-                for name in written:
-                    if source.is_of_rows(name):
-                        check_nonfinite(name, source.cases[name][-1], source.observations, run)
-                if quantize is None:
-                    found = differences(source, run, expected, list(written))
-                else:
-                    measured = observations or _default_observations(source, saved)
-                    error = action_error(source, run, expected, measured.values)
-                    facts["quantized"] = _accepted(source, quantize, error, max_error, measured.origin)
-                    found = {}
-            signatures = {name: _described(source, chosen, name, file, found) for name, file in written.items()}
-            files.write_manifest(scratch, METADATA, _facts(source, chosen) | facts | {"signatures": signatures})
-            files.move(scratch, directory.absolute())
-    except BaseException:
-        with contextlib.suppress(OSError):  # someone else uses the directory by now
-            for path in made:
-                path.rmdir()
-        raise
-    return directory
+    target = Path(directory).absolute()
+    expected = dict(references or {})
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_as_export_error(format))
+        source = Source(version, batch, trusted)
+        scratch = stack.enter_context(new_directory(target.parent, target))
+        if not expected.keys() >= source.cases.keys() or quantize is not None and observations is None:
+            saved = stack.enter_context(in_session(version, trusted))
+            expected = {name: functools.partial(saved, name) for name in source.cases} | expected
+            if quantize is not None and observations is None:
+                observations = _default_observations(source, saved)
+        written, left_out = chosen.write(source, scratch, quantize, **own)
+        if "pi" in left_out:
+            raise ExportError(f"The policy cannot be exported as format={format!r}: {left_out['pi']}")
+        facts = {"export_format": format, "left_out": left_out}
+        found = {}
+        run = stack.enter_context(chosen.run(source, scratch))
+        leaf = source.spec.leaves[0]
+        for name in written:
+            observation = source.inputs(name).get(leaf.name)
+            if observation is not None and len(observation.shape) == len(leaf.shape) + 1:  # and not a sequence of them
+                check_nonfinite(name, source.cases[name][-1], source.spec, run)
+        if quantize is None or observations is None:
+            half = chosen.half_precision and source.in_half_precision()
+            found = differences(source, run, expected, list(written), half)
+        else:
+            error = action_error(source, run, expected, observations.values)
+            facts["quantized"] = _accepted(source, quantize, error, max_error, observations.origin)
+        facts["signatures"] = {
+            name: {"file": file}
+            | _renamed(source.facts(name), chosen)
+            | ({"difference": found[name]} if name in found else {})
+            for name, file in written.items()
+        }
+        inherited = {key: value for key, value in source.metadata.items() if key not in ("files", "sha256")}
+        libraries = {name: importlib.metadata.version(name) for name in chosen.libraries}
+        inherited |= {"format": FORMAT, "versions": source.metadata["versions"] | libraries}
+        files.write_manifest(scratch, METADATA, inherited | facts)
+        files.move(scratch, target)
+    return Path(directory)
 
 
 @contextlib.contextmanager
 def _as_export_error(format: str) -> Iterator[None]:
-    """Makes what converters and runtimes raise an `ExportError`."""
+    """Convert exceptions of converters and runtimes to `ExportError`."""
     try:
         yield
     except (ExportError, OSError):
         raise
     except Exception as error:
         reason = (str(error).strip() or repr(error)).splitlines()[0]
-        raise ExportError(f"The policy cannot be had as format={format!r}: {reason}") from error
+        raise ExportError(f"The policy cannot be exported as format={format!r}: {reason}") from error
 
 
 def _default_observations(source: Source, run: Run) -> Observations:
-    """Observations for a quantized policy that comes without its agent."""
+    """Return observations for measuring a quantized policy without its agent."""
     policy = GreedyPolicy(
         source.spec, source.recurrent_spec, functools.partial(step, source.spec, source.recurrent_spec, run)
     )
@@ -204,8 +208,8 @@ def _accepted(source: Source, quantize: str, error: ActionError, max_error: floa
         about = f"the error of an action, in units of the action scale, is {error.mean:.3g} on average and "
         about += f"{error.largest:.3g} at most"
     else:
-        about = f"the action is another for {error.mean:.3g} of the observations"
-        about += "" if source.recurrent_spec is None else f" on average, and for {error.largest:.3g} at one step"
+        about = f"the policy chooses another action for a fraction of {error.mean:.3g} of the observations"
+        about += "" if source.recurrent_spec is None else f" on average, and of {error.largest:.3g} at one step"
     about = f"{quantize}: {about}, measured on {error.observations} observations: {origin}"
     if not error.largest <= max_error:
         raise ExportError(f"{about}; it must be at most max_error={max_error:g}")
@@ -214,20 +218,8 @@ def _accepted(source: Source, quantize: str, error: ActionError, max_error: floa
     return facts | {"observations": error.observations, "observations_from": origin}
 
 
-def _described(source: Source, chosen: Format, name: str, file: str, found: Mapping[str, float]) -> dict[str, Any]:
-    """What `tfdpg.json` says of a signature."""
-    inputs = source.inputs(name)
-    outputs = source.signatures[name].structured_outputs
-    facts = signature_facts(inputs, outputs, source.spec, source.recurrent_spec)
-    for output in facts["outputs"]:
-        output["name"] = chosen.output_name(output["name"], inputs)
-    return {"file": file} | facts | ({"difference": found[name]} if name in found else {})
-
-
-def _facts(source: Source, chosen: Format) -> dict[str, Any]:
-    """What holds for the SavedModel too."""
-    inherited = {
-        name: value for name, value in source.metadata.items() if name not in ("files", "sha256", "signatures")
-    }
-    libraries = {name: importlib.metadata.version(name) for name in chosen.libraries}
-    return inherited | {"format": FORMAT, "versions": source.metadata["versions"] | libraries}
+def _renamed(facts: dict[str, list[dict[str, Any]]], chosen: Format) -> dict[str, list[dict[str, Any]]]:
+    """Give the outputs of a signature their names in a format."""
+    inputs = [one["name"] for one in facts["inputs"]]
+    outputs = [one | {"name": chosen.output_name(one["name"], inputs)} for one in facts["outputs"]]
+    return facts | {"outputs": outputs}

@@ -1,50 +1,107 @@
-"""What an exported model holds, for people."""
+"""Descriptions of exported models: the signatures in `tfdpg.json`, and a text for people."""
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from tfdpg.export.contract import in_order
-from tfdpg.exported import Policy, load
+from tfdpg.acting import RecurrentSpec
+from tfdpg.exported import check_safe, load
+from tfdpg.spaces import compact
+from tfdpg.spec import Leaf, Spec
 
-SKIPPED = ("observation_space", "action_space", "format", "files", "sha256")
-"""What of `tfdpg.json` is shown in other words, or says nothing to people."""
-STEPS = ("pi", "serving_default", "initial_state", "action", "get_initial_state")
-"""What of a policy with a memory is of single steps, and not of sequences."""
+UNITS = {
+    **dict.fromkeys(("a", "pi", "a_before", "loc", "scale"), "action"),
+    **dict.fromkeys(("r", "r_before"), "reward"),
+    **dict.fromkeys(("q1", "q2", "v", "atoms", "means", "stddevs", "quantiles", "cvar"), "return"),
+    **dict.fromkeys(("probs", "weights", "levels"), "probability"),
+    "batch": "count",
+}
+"""The units of inputs and outputs that are neither parts of the observation nor of the recurrent state."""
+SKIPPED = ("observation_space", "action_space", "format", "signatures", "files", "sha256")
+"""The entries of `tfdpg.json` that `describe` omits or formats itself."""
 
 
 def describe(directory: str | Path, trusted: bool = False) -> str:
-    """What an exported model holds, for people: its signatures with shapes and types, and `tfdpg.json`.
+    """Describe an exported model for people: its signatures with types and shapes, and `tfdpg.json`.
 
     Args:
         directory: see `load`.
-        trusted: see `load`.
+        trusted: whether to describe the model without checking its operations.
+
+    Raises:
+        FileNotFoundError, ExportError: see `load`.
+        ExportError: an operation is refused.
     """
-    policy = load(directory, trusted=trusted)
+    policy = load(directory)
+    if not trusted:
+        check_safe(policy.directory)
     lines = [str(policy.directory), "signatures:"]
-    for name, signature in policy._model.signatures.items():
-        _, inputs = signature.structured_input_signature
-        inputs = {tensor.name: tensor for tensor in inputs.values()}  # arguments are called otherwise: no slashes
-        is_step = policy.recurrent_spec is None or name in STEPS
-        axes = ("batch",) if is_step else ("batch", "time")
-        lines.append(
-            f"  {name}({_tensors(policy, inputs, axes)}) -> {_tensors(policy, signature.structured_outputs, axes)}"
-        )
+    for name, signature in policy.metadata["signatures"].items():
+        lines.append(f"  {name}({_formatted(signature['inputs'])}) -> {_formatted(signature['outputs'])}")
     lines += [f"observation space: {policy.spec.observation_space}", f"action space: {policy.spec.action_space}"]
     lines += [f"{key}: {json.dumps(value)}" for key, value in policy.metadata.items() if key not in SKIPPED]
     return "\n".join(lines)
 
 
-def _tensors(policy: Policy, specs: dict[str, tf.TensorSpec], axes: tuple[str, ...]) -> str:
-    """Inputs or outputs in their order."""
-    names = in_order(specs, policy.spec, policy.recurrent_spec)
-    return ", ".join(f"{name}: {_described(specs[name], axes)}" for name in names)
+def _formatted(tensors: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{one['name']}: {one['dtype']}[{', '.join(map(str, one['shape']))}]" for one in tensors)
 
 
-def _described(spec: tf.TensorSpec, axes: tuple[str, ...]) -> str:
-    if spec.shape.rank is None:
-        return f"{spec.dtype.name}[levels] or [batch, levels]"
-    names = [*axes, *["any"] * spec.shape.rank]
-    shape = [names[axis] if size is None else str(size) for axis, size in enumerate(spec.shape)]
-    return f"{spec.dtype.name}[{', '.join(shape)}]"
+def signature_facts(function: Any, spec: Spec, recurrent_spec: RecurrentSpec | None) -> dict[str, list[dict[str, Any]]]:
+    """Describe the inputs and the outputs of a signature for `tfdpg.json`.
+
+    Args:
+        function: the signature, a concrete function.
+        spec: the spaces.
+        recurrent_spec: describes the policy's recurrent state; None for a policy without recurrent layers.
+
+    Returns:
+        `inputs` and `outputs`. Each has a list with the `name`, `dtype`, `shape` (with the names of free axes), `unit`
+        and, if it is bounded, `low` and `high` of the tensors. The observation comes first, then the action and values,
+        the recurrent state, and the rest.
+    """
+    leaves = {leaf.name: leaf for leaf in spec.leaves}
+    parts = () if recurrent_spec is None else dict(recurrent_spec.parts)
+    order = [*leaves, "pi", "q1", "q2", "a_before", "r_before", *parts, "a", "r", "levels"]
+    inputs = {each.name: each for each in tf.nest.flatten(function.structured_input_signature)}
+    over_time = any(name in leaves and each.shape.rank == len(leaves[name].shape) + 2 for name, each in inputs.items())
+    facts = {}
+    for key, tensors in (("inputs", inputs), ("outputs", function.structured_outputs)):
+        names = sorted(tensors, key=lambda name: (order.index(name) if name in order else len(order), name))
+        facts[key] = []
+        for name in names:
+            about = {
+                "name": name,
+                "dtype": tensors[name].dtype.name,
+                "shape": _shape(tensors[name].shape, over_time and name != "levels"),
+            }
+            if name in parts:
+                about["unit"] = "state"
+            elif name in leaves:
+                about |= {"unit": "observation"} | _bounds(*_range(leaves[name]))
+            elif name in UNITS:
+                about["unit"] = UNITS[name]
+            if about.get("unit") == "action" and name != "scale":
+                about |= _bounds(spec.low, spec.high)
+            facts[key].append(about)
+    return facts
+
+
+def _shape(shape: tf.TensorShape, over_time: bool) -> list[Any]:
+    words = iter(["batch", "time", "levels"] if over_time else ["batch", "levels"])
+    if shape.rank is None:  # outputs that have the shape of `levels`
+        return [*words]
+    return [next(words) if size is None else size for size in shape]
+
+
+def _range(leaf: Leaf) -> Any:
+    space: Any = leaf.space
+    return leaf.integer_bounds or (space.low, space.high)
+
+
+def _bounds(low: Any, high: Any) -> dict[str, Any]:
+    return {"low": compact(np.asarray(low)), "high": compact(np.asarray(high))}

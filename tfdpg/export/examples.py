@@ -1,4 +1,4 @@
-"""Observations to verify an export on, to warm a server up with, and to measure a quantized policy on."""
+"""Observations for the verification of an export, for warm-up requests, and for measuring a quantized policy."""
 
 import contextlib
 import copy
@@ -17,7 +17,7 @@ COUNT = 7
 MEASURED = 1000
 """The number of observations on which a quantized policy is measured."""
 WIDEST = 1e6
-"""A range of observations that is wider says nothing about where they lie."""
+"""The widest range of an observation space from which observations are sampled uniformly."""
 
 
 class Observations(NamedTuple):
@@ -25,7 +25,7 @@ class Observations(NamedTuple):
 
     Attributes:
         values: raw observations, `[n, *shape]` by input name.
-        origin: where they come from, as it is printed and stored.
+        origin: a description of their origin, which is printed and stored.
     """
 
     values: Mapping[str, np.ndarray]
@@ -33,13 +33,13 @@ class Observations(NamedTuple):
 
 
 def example_observations(spec: Spec, replay: ReplayBuffer, seed: int, count: int = COUNT) -> dict[str, np.ndarray]:
-    """Raw observations, from the replay where it has some, else from the observation space.
+    """Return raw observations from the replay buffer or, if it is empty, from the observation space.
 
     Args:
         spec: the spaces.
-        replay: the rows held.
-        seed: fixes the samples of the space.
-        count: how many.
+        replay: the replay buffer.
+        seed: the seed of the observation space.
+        count: the number of observations.
 
     Returns:
         Arrays `[count, *shape]` by input name.
@@ -51,36 +51,39 @@ def example_observations(spec: Spec, replay: ReplayBuffer, seed: int, count: int
 
 
 def sampled(spec: Spec, seed: int, count: int) -> dict[str, np.ndarray]:
-    """Samples of the observation space, `[count, *shape]` by input name."""
+    """Sample the observation space; return arrays `[count, *shape]` by input name."""
     space = copy.deepcopy(spec.observation_space)
     space.seed(seed)
     return _unpacked(spec, [spec.pack(space.sample()) for _ in range(count)])
 
 
 def measured_observations(spec: Spec, replay: ReplayBuffer, seed: int) -> Observations:
-    """Observations of the replay buffer, to which samples of the observation space are added if it holds too few.
+    """Return observations of the replay buffer, and samples of the observation space if it contains too few.
 
     Args:
         spec: the spaces.
         replay: the replay buffer, which may be empty.
-        seed: fixes the samples of the space.
+        seed: the seed of the observation space.
     """
     num_from_replay = min(replay.size, MEASURED)
-    origins = [f"{num_from_replay} from the replay buffer"] if num_from_replay else []
-    values = example_observations(spec, replay, seed, num_from_replay) if num_from_replay else {}
+    if not num_from_replay:
+        return Observations(sampled(spec, seed, MEASURED), f"{MEASURED} drawn from the observation space")
+    values = example_observations(spec, replay, seed, num_from_replay)
+    origin = f"{num_from_replay} from the replay buffer"
     if missing := MEASURED - num_from_replay:
         values = _joined(values, sampled(spec, seed, missing))
-        origins.append(f"{missing} drawn from the observation space")
-    return Observations(values, " and ".join(origins))
+        origin += f" and {missing} drawn from the observation space"
+    return Observations(values, origin)
 
 
 def observations_of_export(
     spec: Spec, policy: GreedyPolicy, environment: Any, requests: Mapping[str, np.ndarray]
 ) -> Observations:
-    """Observations for an exported model that has no agent: of its environment, else near its warm-up requests.
+    """Return observations for measuring an exported model without its agent.
 
-    The environment is the one that `tfdpg.json` names. The policy acts in it. It is not made if it imports a module or
-    reads a file, since the exported model may be another person's.
+    They are observations of the environment that `tfdpg.json` names, in which the policy acts. If it cannot be used,
+    they are samples near the warm-up requests. An environment that imports a module or reads a file is not created,
+    because the exported model may be untrusted.
 
     Args:
         spec: the spaces.
@@ -92,15 +95,15 @@ def observations_of_export(
         return _visited(spec, policy, environment)
     except Exception as error:
         why = " ".join(str(error).split())
-    values = _joined(requests, _near(spec, requests, MEASURED - len(next(iter(requests.values())))))
     count = len(next(iter(requests.values())))
+    values = _joined(requests, _near(spec, requests, MEASURED - count))
     return Observations(
         values, f"{count} of the warm-up requests and {MEASURED - count} drawn from the observation space, since {why}"
     )
 
 
 def _visited(spec: Spec, policy: GreedyPolicy, environment: Any) -> Observations:
-    """Observations of episodes in which the policy acts; raises an exception, which says why, if there are none."""
+    """Return observations of episodes in which the policy acts, or raise an exception with the reason."""
     if not environment:
         raise ValueError("tfdpg.json does not name the environment")
     env_id = environment["id"]
@@ -115,7 +118,7 @@ def _visited(spec: Spec, policy: GreedyPolicy, environment: Any) -> Observations
 
 
 def _rolled_out(spec: Spec, policy: GreedyPolicy, env: Any) -> dict[str, np.ndarray]:
-    """As many observations as are measured, of one episode after another."""
+    """Run episodes until there are `MEASURED` observations."""
     packed: list[Packed] = []
     episode = 0
     while len(packed) < MEASURED:
@@ -132,7 +135,7 @@ def _rolled_out(spec: Spec, policy: GreedyPolicy, env: Any) -> dict[str, np.ndar
 
 
 def _near(spec: Spec, requests: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
-    """Samples of the observation space; where it is unbounded, normal ones with the requests' mean and deviation."""
+    """Sample the observation space; unbounded parts are normal with the mean and deviation of the requests."""
     values = sampled(spec, 0, count)
     rng = np.random.default_rng(0)
     for leaf in spec.leaves:
@@ -152,5 +155,4 @@ def _unpacked(spec: Spec, packed: list[Packed]) -> dict[str, np.ndarray]:
 
 
 def _joined(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Two sets of observations as one; the first may be empty."""
-    return {name: np.concatenate([first[name], values]) if first else values for name, values in second.items()}
+    return {name: np.concatenate([first[name], values]) for name, values in second.items()}

@@ -1,4 +1,4 @@
-"""Which versions of a model directory a server takes: labels such as `stable` and `canary`, and how many are kept."""
+"""Labels such as `stable` and `canary` for the versions that a server loads, and removal of old versions."""
 
 import re
 from collections.abc import Mapping
@@ -9,19 +9,19 @@ from tfdpg.arguments import natural, reject
 from tfdpg.exported import metadata, versions
 
 CONFIG = "models.config"
-"""The file of a model directory that TensorFlow Serving takes as its `--model_config_file`."""
+"""The file in a model directory that is the `--model_config_file` of TensorFlow Serving."""
 LABEL = re.compile(r'version_labels\s*:?\s*{\s*key:\s*["\']([^"\']+)["\'][\s,;]*value:\s*([0-9]+)')
 
 
 def write_labels(directory: str | Path, labels: Mapping[str, int], base_path: str | None = None) -> Path:
-    """Writes `models.config`, with which TensorFlow Serving and `tfdpg serve` serve the versions that have labels.
+    """Write `models.config`, with which TensorFlow Serving and `tfdpg serve` serve the versions that have labels.
 
-    Clients then ask for a label, and a version is tried out, promoted or taken back by writing the file again.
+    Clients request a label instead of a version. To try out, promote or withdraw a version, write the file again.
 
     Args:
         directory: the model directory, whose name is the model's.
         labels: the version of each label, such as `{"stable": 3, "canary": 4}`.
-        base_path: where the server finds the model directory; the default is `/models/<name>`.
+        base_path: the path of the model directory on the server; the default is `/models/<name>`.
 
     Returns:
         The file, in the model directory.
@@ -29,7 +29,8 @@ def write_labels(directory: str | Path, labels: Mapping[str, int], base_path: st
     Raises:
         FileNotFoundError: there is no exported model.
         ExportError: one of the versions is damaged.
-        ValueError: a label is no plain word, there is no such version, or there are no labels.
+        ValueError: a label contains other characters than letters, digits, `_`, `.` and `-`, a version does not exist,
+            or there are no labels.
     """
     directory = Path(directory)
     existing = versions(directory)
@@ -42,28 +43,33 @@ def write_labels(directory: str | Path, labels: Mapping[str, int], base_path: st
             raise reject("labels", "of letters, digits, `_`, `.` and `-`", label)
         if natural(label, version) not in existing:
             raise reject(label, f"one of the versions {existing}", version)
-    for version in set(labels.values()):
+    served = sorted(set(labels.values()))
+    for version in served:
         metadata(directory / str(version))
-    served = "".join(f"        versions: {version}\n" for version in sorted(set(labels.values())))
-    named = "".join(
-        f'    version_labels {{\n      key: "{label}"\n      value: {version}\n    }}\n'
-        for label, version in labels.items()
-    )
     name = directory.resolve().name
-    files.write_text(
-        directory / CONFIG,
-        f'model_config_list {{\n  config {{\n    name: "{name}"\n    base_path: "{base_path or f"/models/{name}"}"\n'
-        f'    model_platform: "tensorflow"\n    model_version_policy {{\n      specific {{\n{served}      }}\n    }}\n'
-        f"{named}  }}\n}}\n",
-    )
+    lines = [
+        "model_config_list {",
+        "  config {",
+        f'    name: "{name}"',
+        f'    base_path: "{base_path or f"/models/{name}"}"',
+        '    model_platform: "tensorflow"',
+        "    model_version_policy {",
+        "      specific {",
+        *(f"        versions: {version}" for version in served),
+        "      }",
+        "    }",
+    ]
+    for label, version in labels.items():
+        lines += ["    version_labels {", f'      key: "{label}"', f"      value: {version}", "    }"]
+    files.write_text(directory / CONFIG, "\n".join([*lines, "  }", "}", ""]))
     return directory / CONFIG
 
 
 def read_labels(directory: str | Path) -> dict[str, int]:
-    """The version of each label, as `write_labels` wrote them; empty if the model directory has no `models.config`."""
+    """Return the version of each label in `models.config`; empty if the model directory has no such file."""
     try:
         path = Path(directory) / CONFIG
-        if path.exists() and not path.is_file():  # to open a named pipe would wait for its writer
+        if path.exists() and not path.is_file():  # opening a named pipe would block
             raise OSError(f"{path} is not a regular file")
         text = path.read_text()
     except FileNotFoundError:
@@ -72,11 +78,12 @@ def read_labels(directory: str | Path) -> dict[str, int]:
 
 
 def keep_newest(directory: str | Path, count: int) -> None:
-    """Removes the versions of a model directory but the newest `count`, and those that have labels.
+    """Remove all versions of a model directory except the newest `count` and those that have labels.
 
-    What a server finds under a version's name is the whole version, to the last.
+    A server never finds an incomplete version while versions are removed.
     """
-    directory, labelled = Path(directory), read_labels(directory).values()
+    directory = Path(directory)
+    labelled = read_labels(directory).values()
     for version in versions(directory)[:-count]:
         if version not in labelled:
             files.remove(directory / str(version))

@@ -1,4 +1,4 @@
-"""LiteRT: all signatures in one file, for phones and small devices."""
+"""Export to LiteRT, for phones and small devices: one file with all signatures."""
 
 import contextlib
 import copy
@@ -11,25 +11,24 @@ from typing import Any
 import flatbuffers
 import numpy as np
 import tensorflow as tf
-from tensorflow.lite.python import schema_py_generated as schema
-from tensorflow.lite.python.convert_phase import ConverterError
 
-from tfdpg.export.contract import in_order
+from tfdpg.compat.tensorflow import lite_converter_error, lite_schema
 from tfdpg.export.onnx import output_name
 from tfdpg.export.source import Source
 from tfdpg.export.verify import Inputs, Run
 
 FILE = "model.tflite"
 ABSENT = {"TensorListReserve", "Erfc", "Ndtri"}
-"""Operations that signatures have, and LiteRT has not."""
+"""Operations of signatures that LiteRT does not have."""
 POLICY = ("pi", "initial_state")
-"""What is quantized: that an action hardly differs can be said in half-ranges, and nothing like it of a value."""
+"""The signatures that are quantized. The error of an action can be judged in units of the action scale; values have no
+such unit."""
 
 
 def write(source: Source, directory: Path, quantize: str | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Writes the signatures that LiteRT has the operations for; gives their files, and of the others the reasons."""
+    """Write the signatures whose operations LiteRT has; return their file, and for the others the reasons."""
     left_out = {}
-    for name in source.signatures:
+    for name in source.cases:
         absent = sorted(ABSENT & {node.op for node in source.nodes(name)})
         if quantize and name not in POLICY:
             left_out[name] = f'quantize="{quantize}" is for the policy'
@@ -38,14 +37,15 @@ def write(source: Source, directory: Path, quantize: str | None) -> tuple[dict[s
         elif source.batch is not None and any(None in each.shape for each in source.inputs(name).values()):
             left_out[name] = "with a fixed batch, the length of sequences is not fixed"
     # subgraph 0, which runtimes run if no signature is named, must be the policy
-    names = sorted((name for name in source.signatures if name not in left_out), key=lambda name: name != "pi")
+    names = sorted((name for name in source.cases if name not in left_out), key=lambda name: name != "pi")
+    converter_error = lite_converter_error()
     try:
         content = _converted(source, names, quantize)
-    except ConverterError:  # which of them it was
+    except converter_error:  # find the signatures that cannot be converted
         for name in names:
             try:
                 _converted(source, [name], quantize)
-            except ConverterError as error:
+            except converter_error as error:
                 half = " in half precision" if source.in_half_precision() else ""
                 left_out[name] = f"LiteRT has no {', '.join(_missing(error))}{half}"
         names = [name for name in names if name not in left_out]
@@ -56,46 +56,55 @@ def write(source: Source, directory: Path, quantize: str | None) -> tuple[dict[s
 
 def _converted(source: Source, names: Sequence[str], quantize: str | None) -> bytes:
     """Convert signatures into a file that has them in the order of `names`."""
-    # the converter sorts signatures by name
+    # prefixes, because the converter sorts signatures by name
     sorting = {f"s{index:03}_{name}": name for index, name in enumerate(names)}
     with tempfile.TemporaryDirectory() as scratch:
         source.save(scratch, sorting)
         converter = tf.lite.TFLiteConverter.from_saved_model(scratch, signature_keys=list(sorting))
         if quantize:
-            # the weights; activations are quantized row by row when it runs, and so need no ranges
+            # quantizes the weights; the runtime quantizes activations row by row, so they need no ranges
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        model: Any = schema.ModelT.InitFromPackedBuf(bytearray(converter.convert()), 0)
+        model = lite_schema().ModelT.InitFromPackedBuf(bytearray(converter.convert()), 0)
     for signature in model.signatureDefs:
-        signature.signatureKey = sorting[signature.signatureKey.decode()].encode()
+        name = sorting[signature.signatureKey.decode()]
         graph = model.subgraphs[signature.subgraphIndex]
-        graph.name = signature.signatureKey
-        for tensors in (signature.inputs, signature.outputs):
-            order = in_order([each.name.decode() for each in tensors], source.spec, source.recurrent_spec)
-            tensors.sort(key=lambda each, order=order: order.index(each.name.decode()))
-        _separate_outputs(signature.outputs, graph)
-        graph.inputs = np.array([each.tensorIndex for each in signature.inputs], np.int32)
-        graph.outputs = np.array([each.tensorIndex for each in signature.outputs], np.int32)
-        _name_tensors(graph, signature)
+        graph.name = signature.signatureKey = name.encode()
+        facts = source.facts(name)
+        inputs = [one["name"] for one in facts["inputs"]]
+        graph.inputs = _arrange(graph, signature.inputs, {each: each for each in inputs})
+        outputs = {one["name"]: output_name(one["name"], inputs) for one in facts["outputs"]}
+        graph.outputs = _arrange(graph, signature.outputs, outputs)
     builder = _AlignedBuilder(0)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
 
 
-def _separate_outputs(outputs: Sequence[Any], graph: Any) -> None:
-    """Give each output of a signature a tensor of its own, by which runtimes find it.
+def _arrange(graph: Any, tensors: list[Any], names: dict[str, str]) -> np.ndarray:
+    """Sort and name the inputs or outputs of a signature, and return the indices of their tensors.
 
-    The converter merges equal outputs, such as `q1` and `q2` of an agent with one critic. For each further output, the
-    operator that computes the tensor is repeated.
+    Runtimes find outputs by their tensors, so each of them must have a tensor of its own. The converter merges equal
+    outputs, such as `q1` and `q2` of an agent with one critic. For each further output, the operator that computes the
+    tensor is repeated.
+
+    Args:
+        graph: the signature's graph.
+        tensors: the inputs or outputs, which are changed in place.
+        names: the names of the tensors by those of the inputs or outputs, in order.
     """
-    used: set[int] = set()
-    for output in outputs:
-        if output.tensorIndex in used:
-            output.tensorIndex = _repeated(graph, output.tensorIndex)
-        used.add(output.tensorIndex)
+    order = list(names)
+    tensors.sort(key=lambda each: order.index(each.name.decode()))
+    used: list[int] = []
+    for each in tensors:
+        if each.tensorIndex in used:
+            each.tensorIndex = _repeated(graph, each.tensorIndex)
+        used.append(each.tensorIndex)
+    for index, name in zip(used, names.values(), strict=True):
+        graph.tensors[index].name = name.encode()
+    return np.array(used, np.int32)
 
 
 def _repeated(graph: Any, index: int) -> int:
-    """Compute a tensor a second time, and return the new tensor's index."""
+    """Repeat the operator that computes a tensor, and return the index of the new tensor."""
     first = len(graph.tensors)
     producers = [operator for operator in graph.operators if index in operator.outputs]
     if not producers:  # a constant
@@ -107,15 +116,6 @@ def _repeated(graph: Any, index: int) -> int:
     repeated.outputs = np.arange(first, first + len(results), dtype=np.int32)
     graph.operators.append(repeated)
     return first + results.index(index)
-
-
-def _name_tensors(graph: Any, signature: Any) -> None:
-    """Give tensors the names of the signature's inputs and outputs; see `output_name`."""
-    inputs = [each.name.decode() for each in signature.inputs]
-    for each in signature.inputs:
-        graph.tensors[each.tensorIndex].name = each.name
-    for each in signature.outputs:
-        graph.tensors[each.tensorIndex].name = output_name(each.name.decode(), inputs).encode()
 
 
 class _AlignedBuilder(flatbuffers.Builder):
@@ -132,7 +132,7 @@ def _missing(error: Exception) -> list[str]:
 
 @contextlib.contextmanager
 def run(source: Source, directory: Path) -> Iterator[Run]:
-    """Computes signatures with LiteRT's interpreter."""
+    """Return a function that computes signatures with LiteRT's interpreter."""
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter: Any = Interpreter(model_path=str(directory / FILE))

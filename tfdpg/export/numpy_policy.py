@@ -1,4 +1,4 @@
-"""`policy.npz`: a stock policy for runtimes without TensorFlow, verified like the signatures."""
+"""`policy.npz`: the weights of a built-in policy for processes without TensorFlow, verified like the signatures."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,16 +20,16 @@ def write_numpy_policy(
     references: Mapping[str, Reference],
     cases: Mapping[str, Sequence[Inputs]],
 ) -> None:
-    """Writes `policy.npz`, and compares what it holds with the networks.
+    """Write `policy.npz`, load it, and compare the loaded policy and critics with the networks.
 
     Args:
         directory: the SavedModel.
         spec: the spaces.
         actor: the policy.
-        critics: by the names of their signatures.
-        recurrent_spec: what the policy recalls; None where it has no memory.
-        references: what signatures must compute.
-        cases: inputs of the signatures.
+        critics: the critics, by the names of their signatures.
+        recurrent_spec: describes the recurrent state; None for a policy without recurrent layers.
+        references: the expected outputs of the signatures.
+        cases: the inputs of the signatures.
 
     Raises:
         ExportError: actions or values differ.
@@ -43,13 +43,11 @@ def write_numpy_policy(
     for name, critic in load_critics(directory / NUMPY_POLICY, spec).items():
         for inputs in cases[name]:
             critic_inputs = packed_inputs(spec, None, inputs), inputs["a"]
-            summands = max(map(scale, (critic.output(*critic_inputs), critic.atoms)))  # a mean is rounded as they are
-            compare(
-                f"{name} of {NUMPY_POLICY}", critic(*critic_inputs), references[name](inputs)[name], ATOL * summands
-            )
+            wanted = references[name](inputs)[name]
+            compare(f"{name} of {NUMPY_POLICY}", critic(*critic_inputs), wanted, ATOL * critic.summand(scale(wanted)))
 
 
 def _joined(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """What is given, with the parts of a state behind it."""
+    """Concatenate the outputs of `pi`: the action, and the parts of the recurrent state."""
     parts = list(outputs.values())
     return np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]

@@ -1,4 +1,4 @@
-"""ONNX: a file for each signature."""
+"""Export to ONNX: a file for each signature."""
 
 import contextlib
 import logging
@@ -8,20 +8,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdpg.export.contract import signature_facts
 from tfdpg.export.source import Source
 from tfdpg.export.verify import Run, quiet
 
 OPSET = 17
 AFTER = "_next"
-"""How the name of an output ends that is called like an input: the part of a state after a step."""
+"""The suffix of an output that has the name of an input: a part of the recurrent state after a step."""
 
 
 def write(source: Source, directory: Path, quantize: str | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Writes the signatures that ONNX has the operations for; gives their files, and of the others the reasons."""
+    """Write the signatures whose operations ONNX has; return their files, and for the others the reasons."""
     files = {}
     left_out = {}
-    for name in source.signatures:
+    for name in source.cases:
         model = _converted(source, name)
         if absent := sorted(set(_absent(model.graph))):
             left_out[name] = f"ONNX has no {', '.join(absent)}"
@@ -39,7 +38,7 @@ def _converted(source: Source, name: str) -> Any:
     def call(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         return {output_name(key, inputs): tensor for key, tensor in source.signatures[name](*tensors).items()}
 
-    with quiet("tf2onnx", logging.CRITICAL):  # which tells of every operation that there is not
+    with quiet("tf2onnx", logging.CRITICAL):  # it logs every operation that ONNX does not have
         model, _ = tf2onnx.convert.from_function(
             tf.function(call, autograph=False),
             list(inputs.values()),
@@ -52,29 +51,28 @@ def _converted(source: Source, name: str) -> Any:
 
 def _name_axes(graph: Any, source: Source, name: str) -> None:
     """Name the free axes of inputs and outputs `batch`, `time` and `levels`; tf2onnx gives each axis its own number."""
-    inputs = source.inputs(name)
-    facts = signature_facts(inputs, source.signatures[name].structured_outputs, source.spec, source.recurrent_spec)
+    facts = source.facts(name)
     shapes = {one["name"]: one["shape"] for one in facts["inputs"]}
-    shapes |= {output_name(one["name"], inputs): one["shape"] for one in facts["outputs"]}
+    shapes |= {output_name(one["name"], shapes): one["shape"] for one in facts["outputs"]}
     for tensor in (*graph.input, *graph.output):
         for axis, word in zip(tensor.type.tensor_type.shape.dim, shapes[tensor.name], strict=True):
             if isinstance(word, str):
                 axis.dim_param = word
-    del graph.value_info[:]  # the axes of other tensors, which runtimes infer
+    del graph.value_info[:]  # runtimes infer the axes of other tensors
 
 
 def _select(graph: Any, node: Any, name: str, arguments: Any) -> None:
-    """Converts SelectV2 as Where. tf2onnx multiplies by 0 and 1, with which NaN is in both branches."""
+    """Convert SelectV2 to Where; tf2onnx multiplies by 0 and 1 instead, so that NaN in one branch affects the other."""
     node.type = "Where"
 
 
 def output_name(name: str, inputs: Collection[str]) -> str:
-    """What an output is called: in an ONNX graph `h` cannot be an input and an output."""
+    """Return the name of an output in ONNX, whose graphs cannot have an input and an output of the same name."""
     return name + AFTER if name in inputs else name
 
 
 def _absent(graph: Any) -> Iterator[str]:
-    """The operations of a graph, and of those within it, that ONNX has not."""
+    """Yield the operations of a graph, and of the graphs within it, that ONNX does not have."""
     from onnx import defs
 
     for node in graph.node:
@@ -86,7 +84,7 @@ def _absent(graph: Any) -> Iterator[str]:
 
 @contextlib.contextmanager
 def run(source: Source, directory: Path) -> Iterator[Run]:
-    """Computes signatures with ONNX Runtime."""
+    """Return a function that computes signatures with ONNX Runtime."""
     import onnxruntime
 
     sessions: dict[str, Any] = {}

@@ -1,14 +1,13 @@
-"""What other formats are made of: a verified SavedModel, opened."""
+"""A verified SavedModel, from which the other formats are made."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.acting import RecurrentSpec
-from tfdpg.export.contract import in_order
 from tfdpg.export.warmup import read_warmup
 from tfdpg.exported import LEVELS, loadable, metadata, recurrent_spec_of
 from tfdpg.spec import Spec
@@ -16,112 +15,119 @@ from tfdpg.spec import Spec
 HALF = (tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum)
 
 
-class Source(NamedTuple):
-    """A verified SavedModel.
+class Source:
+    """A verified SavedModel, which TensorFlow loads when its signatures are first used.
+
+    Args:
+        version: the directory of a version.
+        batch: the number of rows that signatures take; None leaves it free.
+        trusted: whether to load the SavedModel without checking its operations.
 
     Attributes:
-        version: its directory.
-        metadata: the content of its `tfdpg.json`.
+        version: the directory.
+        metadata: the content of `tfdpg.json`.
         spec: the spaces.
-        recurrent_spec: what its policy recalls of an episode; None where it has no memory.
-        model: keeps the variables of the signatures.
-        signatures: functions of tensors by position, by name; every input has a rank.
-        cases: for each signature inputs in batches of 1 and 7, on observations of the replay.
-        batch: the number of rows that signatures take; None where it is free.
+        recurrent_spec: describes the policy's recurrent state; None for a policy without recurrent layers.
+        cases: for each signature inputs in batches of 1 and 7, with observations from the replay buffer.
+        batch: the number of rows that signatures take; None if it is free.
+
+    Raises:
+        ExportError: a file is damaged, missing, changed, or of another export.
     """
 
-    version: Path
-    metadata: dict[str, Any]
-    spec: Spec
-    recurrent_spec: RecurrentSpec | None
-    model: Any
-    signatures: Mapping[str, Any]
-    cases: Mapping[str, Sequence[dict[str, np.ndarray]]]
-    batch: int | None = None
+    def __init__(self, version: Path, batch: int | None = None, trusted: bool = False):
+        self.version = version
+        self.batch = batch
+        self._trusted = trusted
+        self.metadata = metadata(version)
+        self.spec = Spec.from_json(self.metadata)
+        self.recurrent_spec = recurrent_spec_of(self.spec, self.metadata)
+        self.cases = {name: inputs for name, inputs in read_warmup(version).items() if name != "serving_default"}
 
-    @classmethod
-    def open(cls, version: Path, batch: int | None = None, trusted: bool = False) -> "Source":
-        """Opens a version's directory.
+    def facts(self, name: str) -> dict[str, list[dict[str, Any]]]:
+        """Return the `inputs` and `outputs` of a signature in their order, as `tfdpg.json` describes them.
 
-        Args:
-            version: the directory.
-            batch: the number of rows that signatures are to take; None leaves it free.
-            trusted: whether to load the SavedModel whatever its operations do.
-
-        Raises:
-            ExportError: a file is damaged, missing, changed, or of another export; or an operation is refused.
+        With a number `batch`, the batch size and the number of levels are fixed in the shapes.
         """
-        facts = metadata(version)
-        spec = Spec.from_json(facts)
-        recurrent_spec = recurrent_spec_of(spec, facts)
-        with loadable(version, trusted) as path:
-            model = tf.saved_model.load(path)
-        cases = {name: inputs for name, inputs in read_warmup(version).items() if name != "serving_default"}
-        signatures = {name: _by_position(model.signatures[name], spec, recurrent_spec, batch) for name in cases}
-        return cls(version, facts, spec, recurrent_spec, model, signatures, cases, batch)
+        sizes = {} if self.batch is None else {"batch": self.batch, "levels": len(LEVELS)}
+        return {
+            key: [tensor | {"shape": [sizes.get(size, size) for size in tensor["shape"]]} for tensor in tensors]
+            for key, tensors in self.metadata["signatures"][name].items()
+            if key in ("inputs", "outputs")
+        }
+
+    def inputs(self, name: str) -> dict[str, tf.TensorSpec]:
+        """Return the inputs of a signature, in their order."""
+        return {
+            one["name"]: tf.TensorSpec(
+                [None if isinstance(size, str) else size for size in one["shape"]], one["dtype"], one["name"]
+            )
+            for one in self.facts(name)["inputs"]
+        }
 
     @property
     def observations(self) -> dict[str, np.ndarray]:
         """Seven raw observations by input name."""
         return {leaf.name: self.cases["pi"][-1][leaf.name] for leaf in self.spec.leaves}
 
-    def is_of_rows(self, name: str) -> bool:
-        """Whether a signature takes an observation for each row, and no sequences of them."""
-        leaf = self.spec.leaves[0]
-        given = self.inputs(name).get(leaf.name)
-        return given is not None and len(given.shape) == len(leaf.shape) + 1
+    @functools.cached_property
+    def model(self) -> Any:
+        """The loaded SavedModel, which keeps the variables of the signatures.
 
-    def inputs(self, name: str) -> dict[str, tf.TensorSpec]:
-        """The inputs of a signature, in their order."""
-        return {spec.name: spec for spec in self.signatures[name].structured_input_signature[0]}
+        Raises:
+            ExportError: an operation is refused.
+        """
+        with loadable(self.version, self._trusted) as path:
+            return tf.saved_model.load(path)
+
+    @functools.cached_property
+    def signatures(self) -> dict[str, Any]:
+        """The signatures by name, as concrete functions of positional tensors."""
+        return {name: self._by_position(name) for name in self.cases}
+
+    def _by_position(self, name: str) -> Any:
+        """Return a signature as a function of its inputs in their order, each of known rank.
+
+        With a number `batch`, the inputs and outputs have that many rows, and `initial_state` returns that many rows
+        for any input.
+        """
+        signature = self.model.signatures[name]
+        # the names of tensors may contain slashes, and those of arguments may not
+        arguments = {tensor.name: argument for argument, tensor in signature.structured_input_signature[1].items()}
+        inputs = self.inputs(name)
+
+        def call(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+            given = {arguments[key]: tensor for key, tensor in zip(inputs, tensors, strict=True)}
+            if self.batch is None:
+                return signature(**given)
+            outputs = signature(
+                **{key: each if each.shape.rank else tf.constant(self.batch) for key, each in given.items()}
+            )
+            for output in outputs.values():
+                output.set_shape([self.batch, *output.shape[1:]])
+            return outputs
+
+        return tf.function(call, autograph=False).get_concrete_function(*inputs.values())
 
     def nodes(self, name: str) -> Iterable[Any]:
-        """The nodes of a signature's graph, and of the functions that it calls."""
+        """Yield the nodes of a signature's graph, and of the functions that it calls."""
         graph = self.signatures[name].graph.as_graph_def()
         yield from graph.node
         for function in graph.library.function:
             yield from function.node_def
 
     def in_half_precision(self) -> bool:
-        """Whether something is computed in half precision."""
+        """Return whether a signature contains operations in half precision."""
         nodes = (node for name in self.signatures for node in self.nodes(name))
         return any(value.type in HALF for node in nodes for value in node.attr.values())
 
     def save(self, directory: str, names: Mapping[str, str]) -> None:
-        """Writes some of the signatures as a SavedModel.
+        """Write some of the signatures as a SavedModel.
 
         Args:
-            directory: where it is written.
-            names: of the signatures, by the names that they get there.
+            directory: the directory to write to.
+            names: the names of the signatures, by their names in the new SavedModel.
         """
         module: Any = tf.Module()
         module.model = self.model
         tf.saved_model.save(module, directory, signatures={key: self.signatures[name] for key, name in names.items()})
-
-
-def _by_position(signature: Any, spec: Spec, recurrent_spec: RecurrentSpec | None, batch: int | None) -> Any:
-    """A signature with its inputs in their order, each of them with a rank; `levels` has one for each observation.
-
-    With a number `batch`, all shapes are fixed: inputs and outputs have that many rows, `levels` has as many columns as
-    `LEVELS`, and `initial_state` gives that many rows whatever its input says.
-    """
-    _, given = signature.structured_input_signature
-    arguments = {tensor.name: argument for argument, tensor in given.items()}  # a name may have a slash
-    names = [arguments[name] for name in in_order(arguments, spec, recurrent_spec)]
-    ranked = []
-    for tensor in (given[name] for name in names):
-        shape: Any = (
-            [batch, None if batch is None else len(LEVELS)] if tensor.name == "levels" else tensor.shape.as_list()
-        )
-        ranked.append(tf.TensorSpec([batch, *shape[1:]] if shape else [], tensor.dtype, tensor.name))
-
-    def call(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
-        inputs = dict(zip(names, tensors, strict=True))
-        if batch is None:
-            return signature(**inputs)
-        outputs = signature(**{name: each if each.shape.rank else tf.constant(batch) for name, each in inputs.items()})
-        for output in outputs.values():
-            output.set_shape([batch, *output.shape[1:]])
-        return outputs
-
-    return tf.function(call, autograph=False).get_concrete_function(*ranked)

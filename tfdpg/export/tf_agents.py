@@ -1,6 +1,6 @@
-"""A policy as TF-Agents' `PolicySaver` writes it, so that clients of one go on.
+"""The signatures that TF-Agents' `PolicySaver` writes, so that its clients need not be changed.
 
-Source: `tf_agents/policies/policy_saver.py` of TF-Agents 0.19, which names inputs and outputs by their places in
+Source: `tf_agents/policies/policy_saver.py` of TF-Agents 0.19, which names inputs and outputs by their positions in
 `(TimeStep, policy_state)` and `PolicyStep`, joined by slashes.
 """
 
@@ -13,19 +13,19 @@ from gymnasium import spaces
 
 from tfdpg.acting import RecurrentSpec
 from tfdpg.arguments import reject
-from tfdpg.export.signature import Outputs, Signature
+from tfdpg.export.signatures import Outputs, Signature, example_rewards, where_rows
 from tfdpg.exported import named_recurrent_inputs
 from tfdpg.networks import network_inputs
 from tfdpg.spec import Leaf, Spec
 
 FIRST = 0
-"""The step type that an episode begins with; 1 is one within, 2 its last."""
+"""The step type of the first step of an episode; 1 is a step within an episode, 2 its last step."""
 STEP = {"step_type": tf.int32, "reward": tf.float32, "discount": tf.float32}
-"""What comes with an observation."""
+"""The parts of a `TimeStep` besides the observation."""
 
 
 class TimeStep(NamedTuple):
-    """To TensorFlow the same as TF-Agents': it compares such tuples by their names."""
+    """Equivalent to TF-Agents' class for TensorFlow, which compares such tuples by their names."""
 
     step_type: Any
     reward: Any
@@ -34,7 +34,7 @@ class TimeStep(NamedTuple):
 
 
 class PolicyStep(NamedTuple):
-    """To TensorFlow the same as TF-Agents'."""
+    """Equivalent to TF-Agents' class for TensorFlow."""
 
     action: Any
     state: Any
@@ -44,22 +44,22 @@ class PolicyStep(NamedTuple):
 def with_signatures_of(
     library: str | None, spec: Spec, signatures: Mapping[str, Signature], recurrent_spec: RecurrentSpec | None = None
 ) -> dict[str, Signature]:
-    """The signatures of an export, and those that another library's clients ask for.
+    """Add the signatures that clients of another library call.
 
     `action(0/step_type, 0/reward, 0/discount, 0/observation) → action`, `[batch, *act_shape]`; a Dict observation has
-    `0/observation/<key>` for each key. Of a policy without a memory only the observation counts. One with a memory
-    also takes `1/0`, `1/1`, ... and gives `state/0`, ...: the parts of its state, and the action before if it
-    remembers actions. `get_initial_state(batch_size)` gives them as `0`, `1`, ...; the reward that it remembers is
-    `0/reward`, and where `0/step_type` is 0 it begins anew.
+    the input `0/observation/<key>` for each key. A policy without recurrent layers uses only the observation. A
+    recurrent policy also takes `1/0`, `1/1`, ... and returns `state/0`, `state/1`, ...: the parts of its state, and the
+    previous action if it receives it. `get_initial_state(batch_size)` returns them as `0`, `1`, .... The previous
+    reward is `0/reward`. Where `0/step_type` is 0, the recurrent state is reset first.
 
     Args:
         library: "tf-agents", or None.
         spec: the spaces.
-        signatures: what the export has anyway.
-        recurrent_spec: what the policy recalls of an episode; None where it has no memory.
+        signatures: the other signatures of the export.
+        recurrent_spec: describes the policy's recurrent state; None for a policy without recurrent layers.
 
     Raises:
-        ValueError: another library.
+        ValueError: the library is unknown.
     """
     if library is None:
         return dict(signatures)
@@ -67,16 +67,16 @@ def with_signatures_of(
         raise reject("signatures", 'None or "tf-agents"', library)
     more = {"action": _action(spec, signatures["pi"], recurrent_spec)}
     if recurrent_spec is not None:
-        more["get_initial_state"] = _initial_state(signatures["initial_state"], recurrent_spec)
+        more["get_initial_state"] = _initial_state(signatures["initial_state"], _state_names(recurrent_spec))
     return {**signatures, **more}
 
 
 def methods(spec: Spec, signatures: Mapping[str, Signature]) -> dict[str, Any]:
-    """What `tf.saved_model.load` is to give beside them: `action(time_step, policy_state)`, `get_initial_state`.
+    """Return the methods that a loaded policy of TF-Agents has: `action(time_step, policy_state)`, `get_initial_state`.
 
     Args:
         spec: the spaces.
-        signatures: what `with_signatures_of` gave.
+        signatures: the result of `with_signatures_of`.
     """
     signature = signatures["action"]
     observation = {leaf.name: signature.inputs[_place(spec, leaf)] for leaf in spec.leaves}
@@ -107,7 +107,7 @@ def methods(spec: Spec, signatures: Mapping[str, Signature]) -> dict[str, Any]:
 
 
 def _action(spec: Spec, pi: Signature, recurrent_spec: RecurrentSpec | None) -> Signature:
-    names = [] if recurrent_spec is None else _state(recurrent_spec)
+    names = [] if recurrent_spec is None else _state_names(recurrent_spec)
     inputs = {f"0/{name}": tf.TensorSpec([None], dtype, name=f"0/{name}") for name, dtype in STEP.items()}
     inputs |= {_place(spec, leaf): _tensor(spec, leaf) for leaf in spec.leaves}
     inputs |= {f"1/{i}": tf.TensorSpec(pi.inputs[name].shape, name=f"1/{i}") for i, name in enumerate(names)}
@@ -120,23 +120,19 @@ def _action(spec: Spec, pi: Signature, recurrent_spec: RecurrentSpec | None) -> 
             start = named_recurrent_inputs(recurrent_spec, tf.constant(recurrent_spec.initial_state(1)))
             is_first = given["0/step_type"] == FIRST
             recurrent_inputs = {
-                name: _where(is_first, start[name], values) for name, values in recurrent_inputs.items()
+                name: where_rows(is_first, start[name], values) for name, values in recurrent_inputs.items()
             }
         outputs = pi.outputs(spec, network_inputs(spec, raw), **recurrent_inputs)
         state = dict(outputs)
-        if (
-            recurrent_spec is not None and recurrent_spec.uses_action
-        ):  # the action before a non-finite observation stays the one before
+        if "a_before" in names:  # a non-finite observation does not change the previous action
             state["a_before"] = tf.where(tf.math.is_nan(outputs["pi"]), recurrent_inputs["a_before"], outputs["pi"])
         action = tf.reshape(outputs["pi"], [-1, *spec.act_shape])
         return {"action": action} | {f"state/{i}": state[name] for i, name in enumerate(names)}
 
     def examples(observations: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        count = len(next(iter(observations.values())))
-        given: dict[str, np.ndarray] = {
-            "0/step_type": np.arange(1, count + 1, dtype=np.int32) % 3
-        }  # 1: neither an episode's first nor last
-        given |= {"0/reward": np.linspace(-1, 1, count, dtype=np.float32), "0/discount": np.ones(count, np.float32)}
+        reward = example_rewards(observations, 1)
+        given: dict[str, np.ndarray] = {"0/step_type": np.arange(1, len(reward) + 1, dtype=np.int32) % 3}
+        given |= {"0/reward": reward, "0/discount": np.ones_like(reward)}
         for leaf in spec.leaves:
             given[_place(spec, leaf)] = observations[leaf.name].astype(_tensor(spec, leaf).dtype.as_numpy_dtype)
         example_state = pi.examples(observations)
@@ -145,17 +141,17 @@ def _action(spec: Spec, pi: Signature, recurrent_spec: RecurrentSpec | None) -> 
     return Signature(compute, inputs, examples, axes=0)
 
 
-def _initial_state(initial_state: Signature, recurrent_spec: RecurrentSpec) -> Signature:
+def _initial_state(initial_state: Signature, names: list[str]) -> Signature:
     def compute(_: None, batch_size: Any) -> Outputs:
         outputs = initial_state.compute(None, batch_size)
-        return {str(i): outputs[name] for i, name in enumerate(_state(recurrent_spec))}
+        return {str(i): outputs[name] for i, name in enumerate(names)}
 
     inputs = {"batch_size": tf.TensorSpec([], tf.int32, name="batch_size")}
     return Signature(compute, inputs, lambda rows: {"batch_size": initial_state.examples(rows)["batch"]}, axes=0)
 
 
-def _state(recurrent_spec: RecurrentSpec) -> list[str]:
-    """What a client carries, in its order; the reward comes with the time step."""
+def _state_names(recurrent_spec: RecurrentSpec) -> list[str]:
+    """Return the names of the recurrent inputs that a client keeps, in order; the reward is part of the time step."""
     return [name for name, _ in recurrent_spec.parts] + ["a_before"] * recurrent_spec.uses_action
 
 
@@ -164,10 +160,6 @@ def _place(spec: Spec, leaf: Leaf) -> str:
 
 
 def _tensor(spec: Spec, leaf: Leaf) -> tf.TensorSpec:
-    """As TF-Agents has it: Discrete is int64 there."""
+    """Return the input of a part of the observation with TF-Agents' type, which is int64 for Discrete spaces."""
     dtype = tf.int64 if isinstance(leaf.space, spaces.Discrete) else leaf.dtype
     return tf.TensorSpec([None, *leaf.shape], dtype, name=_place(spec, leaf))
-
-
-def _where(is_first: tf.Tensor, start: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    return tf.where(tf.reshape(is_first, [-1, *[1] * (len(values.shape) - 1)]), start, values)

@@ -1,7 +1,16 @@
-"""Exported models, read: their directories, and policies that act. TensorFlow is loaded when a signature is asked."""
+"""Read exported models: model directories and policies. TensorFlow is imported when a signature is first called."""
 
-from tfdpg.exported.policy import LEVELS, NUMPY_POLICY, Policy, load
-from tfdpg.exported.recurrent import named_recurrent_inputs, packed_inputs, recurrent_metadata, recurrent_spec_of, step
+from tfdpg.exported.policy import (
+    LEVELS,
+    NUMPY_POLICY,
+    Policy,
+    load,
+    named_recurrent_inputs,
+    packed_inputs,
+    recurrent_metadata,
+    recurrent_spec_of,
+    step,
+)
 from tfdpg.exported.safety import check_safe, loadable
 from tfdpg.exported.versions import (
     FORMAT,
@@ -12,6 +21,7 @@ from tfdpg.exported.versions import (
     latest_version,
     metadata,
     move_to_next_version,
+    new_directory,
     versions,
 )
 
@@ -32,6 +42,7 @@ __all__ = [
     "metadata",
     "move_to_next_version",
     "named_recurrent_inputs",
+    "new_directory",
     "packed_inputs",
     "recurrent_spec_of",
     "step",

@@ -1,7 +1,7 @@
-"""The operations of TensorFlow that a foreign exported model may hold, reviewed for TensorFlow 2.21.
+"""The operations of TensorFlow that an untrusted exported model may contain, reviewed for TensorFlow 2.21.
 
 None of them reads or writes a file, uses the network, runs Python or native code from outside TensorFlow, prints, or
-reaches state outside the loaded model. Missing on purpose are, among operations that TensorFlow does not mark as
+reaches state outside the loaded model. Some operations are not listed although TensorFlow does not mark them as
 stateful: `ReadFile`, `MatchingFiles`, `ImmutableConst` (maps a file), `GenerateVocabRemapping`,
 `InitializeTableFromTextFile`, the readers, queues and datasets, `DecodeProtoV2` and `EncodeProto` (read descriptors
 from files), `DebugIdentity`, `Copy` and `CopyHost` (write to debug URLs), `PyFuncStateless`, `XlaCustomCall` (calls
@@ -108,4 +108,4 @@ STATEFUL = frozenset(
 """Variables, tables and arrays in memory, control flow over them, random numbers, and assertions."""
 
 SAVER = frozenset({"MergeV2Checkpoints", "RestoreV2", "SaveV2", "ShardedFilename"})
-"""The file operations of the saver, which only the functions of TensorFlow's own saver may hold."""
+"""The file operations of the saver, which only the functions of TensorFlow's own saver may contain."""

@@ -1,42 +1,48 @@
-"""An exported policy, loaded without the training code."""
+"""Exported policies, loaded without the training code. TensorFlow is imported when a signature is first called."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tfdpg.acting import GreedyPolicy, load_numpy_policy
+from tfdpg.acting import GreedyPolicy, RecurrentSpec, load_numpy_policy
 from tfdpg.arguments import real, reject
 from tfdpg.compat.tensorflow import import_tensorflow
-from tfdpg.exported.recurrent import named_recurrent_inputs, recurrent_spec_of, step
 from tfdpg.exported.safety import UnsafeModelError, loadable
 from tfdpg.exported.versions import ExportError, latest_version, metadata
 from tfdpg.spec import Packed, Spec
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Where the signature `z` is verified, and what `Policy.z` asks for by itself."""
+"""The levels at which the signature `z` is verified, and the default levels of `Policy.z`."""
 NUMPY_POLICY = "policy.npz"
-"""The file that stock policies have beside the SavedModel; see `tfdpg.acting.save_numpy_policy`."""
+"""The file with the weights of built-in policies, beside the SavedModel; see `tfdpg.acting.save_numpy_policy`."""
+REQUIREMENTS = {
+    "pi_and_q": "a policy without recurrent layers",
+    "z": "a distributional critic",
+    "v": "a stochastic policy (ACER)",
+    "distribution": "a stochastic policy (ACER)",
+}
+"""What a model must have to be exported with a signature."""
 
 
 class Policy(GreedyPolicy):
-    """A policy and its critics from a SavedModel, which is loaded, with TensorFlow, when it is first asked.
+    """A policy and its critics from a SavedModel, which is loaded, with TensorFlow, at the first call.
 
-    The critics of one with a memory judge whole sequences from an episode's start, `[time, ...]` or
+    The critics of a recurrent agent take whole sequences from an episode's start, `[time, ...]` or
     `[batch, time, ...]`.
 
     Args:
-        directory: a version's directory, with `saved_model.pb` and `tfdpg.json`.
+        directory: the directory of a version, with `saved_model.pb` and `tfdpg.json`.
         trusted: see `load`.
 
     Attributes:
-        directory: where it was loaded from.
-        trusted: whether its SavedModel is loaded whatever it does.
+        directory: the directory of the version.
+        trusted: whether the SavedModel is loaded without checking its operations.
         metadata: the content of `tfdpg.json`.
-        spec: the spaces that it serves.
-        recurrent_spec: what it recalls of an episode; None where it has no memory.
+        spec: the spaces.
+        recurrent_spec: describes the recurrent state; None for a policy without recurrent layers.
 
     Example:
         ```python
@@ -55,7 +61,7 @@ class Policy(GreedyPolicy):
             recurrent_spec = recurrent_spec_of(spec, self.metadata)
         except Exception as error:
             raise _unloadable(directory, error) from error
-        super().__init__(spec, recurrent_spec, self._step)
+        super().__init__(spec, recurrent_spec, functools.partial(step, spec, recurrent_spec, self._call))
 
     @functools.cached_property
     def _model(self) -> Any:
@@ -68,8 +74,11 @@ class Policy(GreedyPolicy):
                 model = tf.saved_model.load(path)
             pi = model.signatures["pi"]
             found = _shapes(pi.structured_input_signature[1]), _shapes(pi.structured_outputs)
-            if found != (wanted := self._expected_tensors()):
-                raise ExportError(f"`pi` must take and give {wanted}, as tfdpg.json says. Received: {found}")
+            if found != (expected := self._expected_tensors()):
+                raise ExportError(
+                    f"the inputs and outputs of `pi` must be those of tfdpg.json. Expected: {expected}. "
+                    f"Received: {found}"
+                )
             return model
         except UnsafeModelError:
             raise
@@ -77,7 +86,7 @@ class Policy(GreedyPolicy):
             raise _unloadable(self.directory, error) from error
 
     def _expected_tensors(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The types and shapes of the inputs and the outputs of `pi`, by name, without the batch."""
+        """Return the types and shapes of the inputs and the outputs of `pi`, by name, without the batch axis."""
         discrete = self.spec.actions is not None
         inputs = {leaf.name: (leaf.dtype, leaf.shape) for leaf in self.spec.leaves}
         outputs: dict[str, Any] = {"pi": ("int64", ()) if discrete else ("float32", (self.spec.act_dim,))}
@@ -87,15 +96,16 @@ class Policy(GreedyPolicy):
         return inputs, outputs
 
     def numpy(self) -> GreedyPolicy:
-        """The policy alone, computed in NumPy, for a process without TensorFlow; it begins anew.
+        """Return the policy in NumPy, without the critics and TensorFlow, in its initial recurrent state.
 
         Raises:
-            ValueError: its network is not a stock one.
+            ValueError: the policy is not a built-in network in float32.
             ExportError: `policy.npz` is damaged.
         """
         if not (self.directory / NUMPY_POLICY).exists():
             raise ValueError(
-                f"The model in {self.directory} has no {NUMPY_POLICY}: its policy is no stock network in float32."
+                f"The model in {self.directory} has no {NUMPY_POLICY}, because its policy is not a built-in network in "
+                "float32."
             )
         try:
             actor = load_numpy_policy(self.directory / NUMPY_POLICY, self.spec, self.recurrent_spec)
@@ -104,81 +114,76 @@ class Policy(GreedyPolicy):
         return GreedyPolicy(self.spec, self.recurrent_spec, actor.greedy)
 
     def q1(self, observation: Any, action: Any, reward: Any = None) -> np.ndarray:
-        """The first critic's values of actions in observations: one (a scalar) or a batch `[batch]`.
+        """Return the first critic's values of actions: one value (a scalar) or a batch `[batch]`.
 
-        Of one with a memory: of the steps of a sequence from an episode's start, `[time]`, or of a batch of them,
-        `[batch, time]`; if rewards are remembered, `reward` are those of the steps.
-        """
-        return self._critic_outputs("q1", observation, action, reward)["q1"]
-
-    def q2(self, observation: Any, action: Any, reward: Any = None) -> np.ndarray:
-        """The second critic's values; the same as `q1`'s where there is only one."""
-        return self._critic_outputs("q2", observation, action, reward)["q2"]
-
-    def pi_and_q(self, observation: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The action as `policy(observation)` gives it, and `q1` and `q2` of it, in one call.
+        For a recurrent agent, return the values of the steps of a sequence from an episode's start, `[time]`, or of a
+        batch of sequences, `[batch, time]`.
 
         Args:
-            observation: one, or a batch.
+            observation: an observation, a batch, or for a recurrent agent a sequence or a batch of sequences.
+            action: the action for each observation.
+            reward: the reward of each step, for recurrent agents that receive previous rewards.
+        """
+        return self._outputs("q1", observation, action, reward)["q1"]
+
+    def q2(self, observation: Any, action: Any, reward: Any = None) -> np.ndarray:
+        """Return the second critic's values; the same as `q1`'s if there is only one critic."""
+        return self._outputs("q2", observation, action, reward)["q2"]
+
+    def pi_and_q(self, observation: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the action of `policy(observation)` and its values `q1` and `q2`, in one call.
+
+        Args:
+            observation: an observation or a batch.
 
         Returns:
-            The action or actions, and two values, each a scalar or `[batch]`; the same twice where there is one critic.
+            The action or actions, and two values, each a scalar or `[batch]`; equal values if there is one critic.
 
         Raises:
-            ValueError: the policy has a memory, whose critics judge sequences, or the model is from before `pi_and_q`.
+            ValueError: the policy is recurrent, so that its critics take sequences.
         """
-        if "pi_and_q" not in self._model.signatures:
-            why = (
-                "it is older: export it again"
-                if self.recurrent_spec is None
-                else "its critics judge sequences: see `q1`"
-            )
-            raise ValueError(f"The model in {self.directory} has no signature `pi_and_q`, since {why}.")
-        outputs = self._run("pi_and_q", observation)
+        outputs = self._outputs("pi_and_q", observation)
         return self.spec.shaped(outputs["pi"]), outputs["q1"], outputs["q2"]
 
     def z(
         self, observation: Any, action: Any, levels: float | Sequence[float] = LEVELS, reward: Any = None
     ) -> dict[str, np.ndarray]:
-        """The distribution of the return, of an agent with a distributional critic.
+        """Return the distribution of the return, for an agent with a distributional critic.
 
         Args:
-            observation: one, or a batch.
-            action: one, or a batch.
-            levels: where the quantiles and the conditional values at risk are wanted, one or several in [0, 1].
+            observation: see `q1`.
+            action: see `q1`.
+            levels: the levels of the quantiles and of the conditional values at risk, one or several in [0, 1].
             reward: see `q1`.
 
         Returns:
             `atoms` and `probs`, or `weights`, `means` and `stddevs`; and `quantiles` and `cvar`, a number for each
-            level. Each `[n]` for one observation, `[batch, n]` for a batch; with a memory `[time, n]` for a sequence.
+            level. Each `[n]` for one observation, `[batch, n]` for a batch, and `[time, n]` or `[batch, time, n]` for
+            sequences of a recurrent agent.
 
         Raises:
             ValueError: the model has no distributional critic, or a level is not in [0, 1].
         """
-        if "z" not in self._model.signatures:
-            raise ValueError(f"The model in {self.directory} has no signature `z`: its critic gives values only.")
-        wanted = np.array([real("levels", level, 0, 1) for level in np.atleast_1d(levels).tolist()], np.float32)
-        return self._critic_outputs("z", observation, action, reward, levels=wanted[None])
+        levels = [real("levels", level, 0, 1) for level in np.atleast_1d(levels).tolist()]
+        return self._outputs("z", observation, action, reward, levels=np.array([levels], np.float32))
 
     def v(self, observation: Any) -> np.ndarray:
-        """The value of one observation (a scalar) or of a batch `[batch]`, of an agent with a stochastic policy.
+        """Return the value of an observation (a scalar) or of a batch `[batch]`, for a stochastic policy.
 
         Raises:
-            ValueError: the model's policy is deterministic.
+            ValueError: the policy is deterministic.
         """
-        self._need_stochastic("v")
-        return self._run("v", observation)["v"]
+        return self._outputs("v", observation)["v"]
 
     def distribution(self, observation: Any) -> dict[str, np.ndarray]:
-        """The distribution of actions of a stochastic policy: `probs`, or `loc` and `scale` in the environment's units.
+        """Return a stochastic policy's distribution of actions: `probs`, or `loc` and `scale` in the action's units.
 
-        Each `[n]` for one observation, `[batch, n]` for a batch.
+        Each is `[n]` for one observation and `[batch, n]` for a batch.
 
         Raises:
-            ValueError: the model's policy is deterministic.
+            ValueError: the policy is deterministic.
         """
-        self._need_stochastic("distribution")
-        return self._run("distribution", observation)
+        return self._outputs("distribution", observation)
 
     def __repr__(self) -> str:
         trained = self.metadata.get("environment") or {}
@@ -188,39 +193,44 @@ class Policy(GreedyPolicy):
     def __reduce__(self) -> Any:
         return type(self), (self.directory, self.trusted)
 
-    def _need_stochastic(self, signature: str) -> None:
-        if signature not in self._model.signatures:
-            raise ValueError(f"The model in {self.directory} has no signature `{signature}`: its policy is no ACER's.")
-
-    def _step(self, packed: Packed) -> np.ndarray:
-        """The policy's forward pass (see `tfdpg.acting.ForwardPass`)."""
-        return step(self.spec, self.recurrent_spec, self._call, packed)
-
-    def _critic_outputs(
-        self, name: str, observation: Any, action: Any, reward: Any, **others: Any
+    def _outputs(
+        self, name: str, observation: Any, action: Any = None, reward: Any = None, **others: Any
     ) -> dict[str, np.ndarray]:
-        """What a critic says of actions in observations, or of sequences of them."""
+        """Call a signature on observations, or on sequences of observations if the policy is recurrent.
+
+        Args:
+            name: the signature.
+            observation: see `q1`.
+            action: see `q1`; ignored if the signature takes no action.
+            reward: see `q1`.
+            others: further inputs, by name.
+        """
+        if name not in self._model.signatures:
+            needed = f", which needs {REQUIREMENTS[name]}" if name in REQUIREMENTS else ""
+            raise ValueError(
+                f"The model in {self.directory} has no signature `{name}`{needed}. Its signatures are "
+                f"{', '.join(self._model.signatures)}."
+            )
         if self.recurrent_spec is None:
             packed = self.spec.pack(observation)
-            given = () if self.spec.is_single(observation) else (len(packed[0]),)
+            leading = () if self.spec.is_single(observation) else (len(packed[0]),)
+            is_batch = bool(leading)
         else:
-            packed, given = self.spec.pack_steps(observation)
-        is_batch = len(given) == (1 if self.recurrent_spec is None else 2)
-        inputs = self.spec.unpack(packed) | {"a": self._actions("action", action, given)}
+            packed, leading = self.spec.pack_steps(observation)
+            is_batch = len(leading) == 2
+        inputs = self.spec.unpack(packed)
+        if "a" in self._model.signatures[name].structured_input_signature[1]:
+            inputs["a"] = self._actions("action", action, leading)
         if self.recurrent_spec is not None and self.recurrent_spec.uses_reward:
-            if np.shape(reward) != given:
-                raise reject("reward", f"numbers of shape {given}, those of the steps", reward)
+            if np.shape(reward) != leading:
+                raise reject("reward", f"numbers of shape {leading}, one for each step", reward)
             inputs["r"] = np.asarray(reward, np.float32).reshape(-1)
         elif reward is not None:
-            raise ValueError(f"`reward` is for policies that remember rewards. Received one: {self!r}")
-        leading = given if is_batch else (1, *given)
-        inputs = {key: values.reshape(*leading, *values.shape[1:]) for key, values in inputs.items()}
+            raise ValueError(f"`reward` is for policies that receive previous rewards. Received a reward for {self!r}")
+        axes = leading if is_batch else (1, *leading)
+        inputs = {key: values.reshape(*axes, *values.shape[1:]) for key, values in inputs.items()}
         outputs = self._call(name, inputs | others)
         return outputs if is_batch else {key: values[0] for key, values in outputs.items()}
-
-    def _run(self, name: str, observation: Any) -> dict[str, np.ndarray]:
-        outputs = self._call(name, self.spec.unpack(self.spec.pack(observation)))
-        return {key: values[0] if self.spec.is_single(observation) else values for key, values in outputs.items()}
 
     def _call(self, name: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         signature = self._model.signatures[name]
@@ -239,17 +249,74 @@ def _unloadable(directory: Path, error: Exception) -> ExportError:
 
 
 def load(directory: str | Path, *, trusted: bool = False) -> Policy:
-    """Loads an exported policy; it needs no training code and no agent class.
+    """Load an exported policy; this needs neither the training code nor the agent's class.
 
-    Before TensorFlow first loads the SavedModel, all of its operations are checked. One that could do anything but
-    compute, such as read or write files, is refused with an `ExportError` when the policy is first called.
+    Before TensorFlow first loads the SavedModel, all of its operations are checked. If one of them could do anything
+    but compute, such as read or write files, the first call of the policy raises an `ExportError`.
 
     Args:
-        directory: a model directory, of which the newest version is taken, or a version's directory.
-        trusted: whether to load the SavedModel whatever its operations do.
+        directory: a model directory, whose newest version is loaded, or the directory of a version.
+        trusted: whether to load the SavedModel without checking its operations.
 
     Raises:
         FileNotFoundError: there is no exported model.
-        ExportError: a file of it is damaged, missing, changed or of another export.
+        ExportError: a file of the model is damaged, missing, changed or of another export.
     """
     return Policy(latest_version(directory), trusted)
+
+
+def named_recurrent_inputs(recurrent_spec: RecurrentSpec | None, recurrent_inputs: Any) -> dict[str, Any]:
+    """Split the recurrent inputs of a policy, `[batch, n]`, into the inputs of `pi` by name; none without a state."""
+    if recurrent_spec is None:
+        return {}
+    names = {"a_before": recurrent_inputs[:, : recurrent_spec.spec.act_dim]} if recurrent_spec.uses_action else {}
+    start = recurrent_spec.previous_width
+    if recurrent_spec.uses_reward:
+        names["r_before"] = recurrent_inputs[:, start - 1]
+    for name, width in recurrent_spec.parts:
+        names[name] = recurrent_inputs[:, start : start + width]
+        start += width
+    return names
+
+
+def recurrent_metadata(recurrent_spec: RecurrentSpec) -> dict[str, Any]:
+    """Describe a recurrent policy for `tfdpg.json`: its inputs at each step, and the parts of its state in order."""
+    remembers = ["observation", *["action"] * recurrent_spec.uses_action, *["reward"] * recurrent_spec.uses_reward]
+    return {"remembers": remembers, "state": [{"name": name, "shape": [width]} for name, width in recurrent_spec.parts]}
+
+
+def recurrent_spec_of(spec: Spec, metadata: Mapping[str, Any]) -> RecurrentSpec | None:
+    """Read what `recurrent_metadata` wrote; None for a policy without recurrent layers."""
+    if "state" not in metadata:
+        return None
+    remembers = metadata["remembers"]
+    parts = [(part["name"], *part["shape"]) for part in metadata["state"]]
+    if not all(isinstance(name, str) and isinstance(width, int) and width > 0 for name, width in parts):
+        raise ValueError(f"`state` must consist of strings as names and positive integers as widths. Received: {parts}")
+    return RecurrentSpec(spec, "action" in remembers, "reward" in remembers, tuple(parts), stored=False)
+
+
+def packed_inputs(spec: Spec, recurrent_spec: RecurrentSpec | None, inputs: Mapping[str, np.ndarray]) -> Packed:
+    """Pack the inputs of `pi`, by name, for a forward pass (see `tfdpg.acting.ForwardPass`)."""
+    packed = spec.pack({leaf.name: inputs[leaf.name] for leaf in spec.leaves} if spec.is_dict else inputs["x"])
+    if recurrent_spec is None:
+        return packed
+    names = named_recurrent_inputs(recurrent_spec, recurrent_spec.initial_state(0))
+    return (*packed, np.concatenate([inputs[name].reshape(len(packed[0]), -1) for name in names], axis=1))
+
+
+def step(
+    spec: Spec, recurrent_spec: RecurrentSpec | None, run: Callable[[str, Any], Mapping[str, Any]], packed: Packed
+) -> np.ndarray:
+    """Compute the forward pass of a policy (see `tfdpg.acting.ForwardPass`) by its signature `pi`.
+
+    Args:
+        spec: the spaces.
+        recurrent_spec: describes the recurrent state; None for a policy without one.
+        run: computes a signature, from its name and its inputs by name.
+        packed: observations, and the recurrent inputs if there are any.
+    """
+    outputs = run("pi", spec.unpack(packed) | named_recurrent_inputs(recurrent_spec, packed[-1]))
+    if recurrent_spec is None:
+        return outputs["pi"]
+    return np.concatenate([outputs["pi"], *(outputs[name] for name, _ in recurrent_spec.parts)], axis=1)

@@ -1,10 +1,8 @@
-"""The one rule for exported models of unknown origin, applied before TensorFlow loads anything.
+"""The check of exported models of unknown origin, before TensorFlow loads them.
 
 A SavedModel is a program, and TensorFlow has operations that read and write files, use the network and run Python.
 Unless its origin is trusted, a model is loaded only if all of its operations are free of such side effects.
 """
-# pyright: reportAttributeAccessIssue=false
-# Modules of protocol buffers make their classes when they are imported.
 
 import contextlib
 import re
@@ -14,29 +12,30 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
+from tfdpg.compat.tensorflow import saved_model_from_bytes
 from tfdpg.exported.operations import SAVER, STATEFUL, STATELESS
 from tfdpg.exported.versions import ExportError
 
 FILE_NAMES = {"MergeV2Checkpoints": 2, "RestoreV2": 1, "SaveV2": 1}
-"""How many of an operation's first inputs are names of files."""
+"""The number of first inputs of an operation that are file names."""
 SUFFIXES = {b".part", b"_temp/part"}
-"""What TensorFlow's saver appends to the file name that it receives."""
+"""The suffixes that TensorFlow's saver appends to the file name that it receives."""
 
 
 class UnsafeModelError(ExportError):
-    """An exported model could do more than compute, and is not trusted."""
+    """An exported model that is not trusted could do more than compute."""
 
 
 @contextlib.contextmanager
 def loadable(version: Path, trusted: bool = False) -> Iterator[str]:
-    """Checks an exported model, and gives the path from which TensorFlow is to load it.
+    """Check an exported model, and return the path from which TensorFlow can load it.
 
-    TensorFlow takes some of its paths as patterns of file names. A path with characters that have a meaning in
+    TensorFlow treats some of its paths as patterns of file names. A path with characters that have a meaning in
     patterns is therefore replaced by that of a temporary link.
 
     Args:
-        version: the version's directory.
-        trusted: whether to load the model whatever it does.
+        version: the directory of a version.
+        trusted: whether to skip the check.
 
     Raises:
         ExportError: see `check_safe`.
@@ -53,26 +52,25 @@ def loadable(version: Path, trusted: bool = False) -> Iterator[str]:
 
 
 def check_safe(version: Path) -> None:
-    """Refuses an exported model that could do anything but compute.
+    """Refuse an exported model that could do anything but compute.
 
-    All operations of the file are checked, whether or not a signature reaches them, because a loader also runs
+    All operations of the file are checked, whether or not a signature runs them, because a loader also runs
     initialisers, functions that create resources, and functions that restore them.
 
     Args:
-        version: the version's directory.
+        version: the directory of a version.
 
     Raises:
-        UnsafeModelError: the model holds an operation that is not known to be free of side effects, or file
-            operations beside those of TensorFlow's saver; or its directory leads to files outside of it.
+        UnsafeModelError: the model contains an operation that is not known to be free of side effects, or file
+            operations besides those of TensorFlow's saver; or its directory contains links to files outside of it.
         ExportError: `saved_model.pb` cannot be read.
     """
     from google.protobuf.message import DecodeError
-    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
     try:
         _check_files(version)
         content = (version / "saved_model.pb").read_bytes()
-        model = SavedModel.FromString(content)
+        model = saved_model_from_bytes(content)
     except (OSError, DecodeError) as error:
         raise ExportError(f"The exported model in {version} cannot be loaded: {error}") from error
     for graph in model.meta_graphs:
@@ -91,7 +89,7 @@ def _check_files(version: Path) -> None:
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise _refused(version, f"{path} is neither a file nor a directory")
         if path.parent == version and path.name.startswith("saved_model.") and path.name != "saved_model.pb":
-            raise _refused(version, f"{path} could be loaded in place of saved_model.pb")
+            raise _refused(version, f"{path} could be loaded instead of saved_model.pb")
 
 
 def _check_operations(version: Path, graph: Any, content: bytes) -> None:
@@ -104,11 +102,11 @@ def _check_operations(version: Path, graph: Any, content: bytes) -> None:
 
 
 def _check_nodes(version: Path, graph: Any, function: str | None, nodes: Iterable[Any], allowed: Set[str]) -> None:
-    """Checks the nodes of a function, or of the graph itself where `function` is None."""
+    """Check the nodes of a function, or of the graph itself if `function` is None."""
     for node in nodes:
         if node.op in allowed:
             continue
-        kind = "a file operation beside those of TensorFlow's saver" if node.op in SAVER else "an operation"
+        kind = "a file operation besides those of TensorFlow's saver" if node.op in SAVER else "an operation"
         place = "in the graph" if function is None else f"in the function {function!r}"
         signatures = _signatures_that_run(graph, node.name if function is None else function)
         if signatures:
@@ -128,14 +126,14 @@ def _refused(version: Path, reason: str) -> UnsafeModelError:
 
 
 def _saver_functions(graph: Any, content: bytes) -> dict[str, frozenset[str]]:
-    """The functions that save and restore variables as TensorFlow writes them, with the file operations of each.
+    """Find the functions that save and restore variables as TensorFlow writes them, with the file operations of each.
 
     One node of the graph calls such a function, with the placeholder of the saver's file name as its first argument.
-    No other node, signature or initialiser uses that node, and nothing else in the file names the function.
+    No other node, signature or initialiser uses that node, and the function's name occurs nowhere else in the file.
 
     Args:
         graph: the `MetaGraphDef`.
-        content: the file.
+        content: the content of the file.
     """
     saver = graph.saver_def
     nodes = {node.name: node for node in graph.graph_def.node}
@@ -153,17 +151,17 @@ def _saver_functions(graph: Any, content: bytes) -> dict[str, frozenset[str]]:
             continue
         name = node.attr["f"].func.name
         is_called = node.op == "StatefulPartitionedCall" and list(node.input[:1]) == [filename.name]
-        is_named_once = content.count(name.encode()) == 2  # where it is defined, and where it is called
+        is_named_once = content.count(name.encode()) == 2  # in its definition and in the call
         if is_called and is_named_once and name in functions and _is_standard(functions[name]):
             found[name] = operations
     return found
 
 
 def _is_standard(function: Any) -> bool:
-    """Whether the names of all files that a saver's function uses derive from its first argument.
+    """Return whether all file names that a saver's function uses are derived from its first argument.
 
-    A function with an attribute such as `api_implements` is none of TensorFlow's: with that, the optimizer of graphs
-    may put it in the place of another function.
+    A function with an attribute such as `api_implements` is not TensorFlow's: with this attribute, the graph optimizer
+    may replace another function by it.
     """
     if not all(attribute.startswith("_") for attribute in function.attr) or not function.signature.input_arg:
         return False
@@ -182,7 +180,7 @@ def _is_standard(function: Any) -> bool:
 
 
 def _sources(nodes: Mapping[str, Any], name: str) -> list[str]:
-    """From what the file name, or the file names, of a node derive; nothing where the saver has no such node."""
+    """Return the tensors from which a node derives its file names; none if the saver has no such node."""
     if name not in nodes:
         return []
     node = nodes[name]
@@ -197,7 +195,7 @@ def _sources(nodes: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _are_suffixes(nodes: Mapping[str, Any], tensors: Iterable[str]) -> bool:
-    """Whether all tensors are suffixes of the saver's, or choices between such."""
+    """Return whether all tensors are suffixes of the saver, or selections between such suffixes."""
     names = []
     for name in map(_node, tensors):
         is_choice = name in nodes and nodes[name].op == "Select"
@@ -209,7 +207,7 @@ def _are_suffixes(nodes: Mapping[str, Any], tensors: Iterable[str]) -> bool:
 
 
 def _signatures_that_run(graph: Any, name: str) -> list[str]:
-    """The signatures that run a function, or a node of the graph, of a name."""
+    """Return the signatures that run the function, or the node of the graph, with a name."""
     nodes = {node.name: [node] for node in graph.graph_def.node}
     functions = {function.signature.name: function.node_def for function in graph.graph_def.library.function}
     found = []
@@ -231,11 +229,11 @@ def _signatures_that_run(graph: Any, name: str) -> list[str]:
 
 
 def _strings(messages: Iterable[Any]) -> Iterator[str]:
-    """All texts in protocol buffers."""
+    """Yield all strings in protocol buffers."""
     for message in messages:
         yield from re.findall(r'"((?:[^"\\]|\\.)*)"', str(message))
 
 
 def _node(tensor: str) -> str:
-    """The name of a node, from that of a tensor (`name:0`) or of a control input (`^name`)."""
+    """Return the name of a node from that of a tensor (`name:0`) or of a control input (`^name`)."""
     return tensor.removeprefix("^").partition(":")[0]

@@ -1,8 +1,9 @@
 """The integer versions of a model directory, as TensorFlow Serving reads them."""
 
+import contextlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,15 +13,15 @@ from tfdpg import files
 METADATA = "tfdpg.json"
 FORMAT = 2
 LOADED = ("saved_model.", "variables/")
-"""What a loader may take from a version's directory: how the paths begin."""
+"""The prefixes of the paths that a loader may read in the directory of a version."""
 
 
 class ExportError(RuntimeError):
-    """An exported model does not load, is damaged, or does not compute what the agent does."""
+    """An exported model does not load, is damaged, or does not compute what the agent computes."""
 
 
 def versions(directory: str | Path) -> list[int]:
-    """The versions in a model directory, ascending; empty if there is no such directory."""
+    """Return the versions in a model directory in ascending order; none if the directory does not exist."""
     directory = Path(directory)
     if not directory.is_dir():
         return []
@@ -28,10 +29,10 @@ def versions(directory: str | Path) -> list[int]:
 
 
 def latest_version(directory: str | Path) -> Path:
-    """The directory of the newest version.
+    """Return the directory of the newest version.
 
     Args:
-        directory: a model directory, or already a version's.
+        directory: a model directory, or the directory of a version, which is returned.
 
     Raises:
         FileNotFoundError: there is no exported model.
@@ -45,7 +46,7 @@ def latest_version(directory: str | Path) -> Path:
         if (directory / "agent.json").exists():
             why = "it is a saved agent, for tfdpg.load_agent"
         elif (directory / METADATA).exists():
-            why = "it is one in another format, for another runtime"
+            why = "it is an exported model in another format"
         elif others := versions(directory.parent):
             why = f"there are the versions {others}"
         raise FileNotFoundError(f"No exported model in {directory}: {why}")
@@ -53,10 +54,10 @@ def latest_version(directory: str | Path) -> Path:
 
 
 def metadata(version: Path) -> dict[str, Any]:
-    """What `tfdpg.json` says of an exported model, whose files are all as they were when it was written.
+    """Read `tfdpg.json` of an exported model, and check that all files are unchanged since the export.
 
     Raises:
-        FileNotFoundError: tfdpg did not export it.
+        FileNotFoundError: there is no `tfdpg.json`, so tfdpg did not export the model.
         ExportError: a file is damaged, missing, changed, or of another export; the message names it.
     """
     if not os.path.lexists(version / METADATA):
@@ -74,26 +75,53 @@ def metadata(version: Path) -> dict[str, Any]:
     return description
 
 
+@contextlib.contextmanager
+def new_directory(
+    parent: Path, target: Path | None = None, required_bytes: Callable[[], int] = lambda: 0
+) -> Iterator[Path]:
+    """Create a scratch directory inside `parent`, for `files.move` to rename when its content is complete.
+
+    If an exception is raised, the scratch directory and the directories that were created for it are removed.
+
+    Args:
+        parent: created if it does not exist.
+        target: the path that error messages name; the default is `parent`.
+        required_bytes: returns the least number of bytes that will be written, for the message if the disk is full.
+
+    Raises:
+        tfdpg.files.DiskFullError: the disk is full.
+    """
+    made = files.make_directory(parent)
+    try:
+        with files.writing(target or parent, required_bytes), files.scratch_directory(parent) as scratch:
+            yield scratch
+    except BaseException:
+        with contextlib.suppress(OSError):  # another process uses the directory now
+            for path in made:
+                path.rmdir()
+        raise
+
+
 def move_to_next_version(source: Path, directory: Path) -> Path:
-    """Moves `source`, a directory inside `directory`, to the next free version; returns the new path."""
+    """Rename `source`, a directory inside `directory`, to the next free version, and return the new path."""
     number = max(versions(directory), default=0) + 1
     while True:
         try:
             files.move(source, directory / str(number))
             return directory / str(number)
-        except OSError:  # someone else took the number meanwhile
+        except OSError:  # another process created this version in the meantime
             if not (directory / str(number)).exists():
                 raise
             number += 1
 
 
 def copy(version: Path, directory: str | Path, facts: Mapping[str, Any] = MappingProxyType({})) -> Path:
-    """Copies an exported model as the next version of another model directory; returns the new path.
+    """Copy an exported model to the next version of another model directory, and return the new path.
 
     Args:
-        version: a version's directory.
+        version: the directory of a version.
         directory: the other model directory.
-        facts: what its `tfdpg.json` says besides, or instead.
+        facts: entries that are added to the copy's `tfdpg.json` or replace entries of it.
 
     Raises:
         NotADirectoryError: `directory` is a file.
@@ -102,8 +130,7 @@ def copy(version: Path, directory: str | Path, facts: Mapping[str, Any] = Mappin
     directory = Path(directory)
     description = metadata(version)
     check_directory(directory)
-    files.make_directory(directory)
-    with files.writing(directory), files.scratch_directory(directory) as scratch:
+    with new_directory(directory) as scratch:
         for name in description["files"]:
             (scratch / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(version / name, scratch / name)
@@ -113,6 +140,6 @@ def copy(version: Path, directory: str | Path, facts: Mapping[str, Any] = Mappin
 
 
 def check_directory(directory: Path) -> None:
-    """Raises `NotADirectoryError` if a model directory's path is a file's."""
+    """Raise `NotADirectoryError` if the path of a model directory is a file."""
     if directory.exists() and not directory.is_dir():
         raise NotADirectoryError(f"`directory` must be a directory to export to. Received a file: {directory}")

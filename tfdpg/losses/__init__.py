@@ -1,6 +1,6 @@
-"""The arithmetic of the algorithms: pure functions on tensors, one topic a file.
+"""Losses, targets and gradients of the algorithms: pure functions of tensors.
 
-Every function takes any leading shape `[...]`, float32 or float64, and returns the same type.
+The functions accept any leading shape `[...]` and float32 or float64 tensors, and return the same type.
 """
 
 from tfdpg.losses.acer import (

@@ -1,7 +1,8 @@
-"""The policy gradient of ACER on the statistics of its distribution, and the trust region there.
+"""ACER's policy gradient with respect to the statistics of the policy's distribution, and its trust region.
 
-Source: Wang et al. 2017, "Sample Efficient Actor-Critic with Experience Replay" (ACER). Every direction is one of
-ascent, without gradient.
+All directions are directions of ascent, and no gradient flows through them.
+
+Source: Wang et al. 2017, "Sample Efficient Actor-Critic with Experience Replay" (ACER).
 """
 
 import tensorflow as tf
@@ -10,7 +11,7 @@ from tensorflow.types.experimental import TensorLike
 from tfdpg.losses.td import same_shape
 
 MIN_PROBABILITY = 1e-8
-"""Of a probability in a denominator or logarithm: softmax gives 0 where logits lie far apart."""
+"""Lower limit of probabilities in denominators and logarithms; a softmax can be 0."""
 
 
 def acer_gradient_categorical(
@@ -22,30 +23,30 @@ def acer_gradient_categorical(
     v: TensorLike,
     c: float,
 ) -> tf.Tensor:
-    """The truncated policy gradient with bias correction over all actions, on probabilities (equation 9).
+    """Return the truncated policy gradient with bias correction over all actions, for probabilities (equation 9).
 
     min(c, ρ(a)) (target − V) ∇ log f(a) + Σ_a' f(a') [1 − c / ρ(a')]₊ (Q(a') − V) ∇ log f(a'), with ρ = f / μ.
 
     Args:
         probs: f, the policy's probabilities, `[..., A]`.
-        behaviour_probs: μ, those with which the action was drawn, `[..., A]`.
+        behaviour_probs: μ, the behaviour policy's probabilities, `[..., A]`.
         action: the action taken, integers `[...]`.
         q: Q(s, ·), `[..., A]`.
         target: the return estimate for the action taken, Q^ret, `[...]`.
         v: V(s), `[...]`.
-        c: where importance weights are truncated, above 0; `math.inf` is plain importance sampling.
+        c: upper limit of importance weights, above 0; `math.inf` for plain importance sampling.
 
     Returns:
-        The direction on `probs`, `[..., A]`.
+        The direction for `probs`, `[..., A]`.
 
     Raises:
-        ValueError: the shapes do not match.
+        ValueError: The shapes do not match.
     """
     probs, behaviour_probs, q = same_shape(probs=probs, behaviour_probs=behaviour_probs, q=q)
     action, target, v, _ = same_shape(action=action, target=target, v=v, one_of_q=q[..., 0])
     limit = tf.cast(c, probs.dtype)
     taken = tf.one_hot(tf.cast(action, tf.int32), probs.shape[-1], dtype=probs.dtype)
-    # min(c, ρ) ∇ log f = min(c / f, 1 / μ): finite where f is 0, since μ of an action that was drawn is not
+    # min(c, ρ) ∇ log f = min(c / f, 1 / μ): finite where f is 0, since μ of a sampled action is not 0
     weight = tf.where(taken > 0, tf.minimum(limit / probs, 1 / behaviour_probs), 0)
     # f [1 − c / ρ]₊ ∇ log f = [1 − c / ρ]₊
     excess = tf.nn.relu(probs - tf.where(tf.math.is_inf(limit), limit, limit * behaviour_probs))
@@ -65,27 +66,27 @@ def acer_gradient_gaussian(
     q_prime: TensorLike,
     c: float,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The truncated policy gradient with bias correction from one sample, on mean and scale (equations 15 and 16).
+    """Return the truncated policy gradient with bias correction from one sample, for a Gaussian (equations 15 and 16).
 
-    min(c, ρ) (target − V) ∇ log f(a) + [1 − c / ρ']₊ (Q(a') − V) ∇ log f(a'), with a' drawn from f.
+    min(c, ρ) (target − V) ∇ log f(a) + [1 − c / ρ']₊ (Q(a') − V) ∇ log f(a'), with a' sampled from f.
 
     Args:
-        loc: the means of f, `[..., act_dim]`.
-        scale: its standard deviations, `[..., act_dim]`.
-        rho: f(a) / μ(a), of the action taken, `[...]`.
-        action: the action taken, as it was drawn, `[..., act_dim]`.
-        target: the return estimate for it, Q^opc, `[...]`.
+        loc: means of f, `[..., act_dim]`.
+        scale: standard deviations of f, `[..., act_dim]`.
+        rho: f(a) / μ(a) of the action taken, `[...]`.
+        action: the action taken, as sampled, `[..., act_dim]`.
+        target: the return estimate for the action taken, Q^opc, `[...]`.
         v: V(s), `[...]`.
         rho_prime: f(a') / μ(a'), `[...]`.
         action_prime: a', `[..., act_dim]`.
         q_prime: Q(s, a'), `[...]`.
-        c: where importance weights are truncated, above 0; `math.inf` is plain importance sampling.
+        c: upper limit of importance weights, above 0; `math.inf` for plain importance sampling.
 
     Returns:
-        The directions on `loc` and on `scale`, `[..., act_dim]` each.
+        The directions for `loc` and `scale`, `[..., act_dim]` each.
 
     Raises:
-        ValueError: the shapes do not match.
+        ValueError: The shapes do not match.
     """
     loc, scale, action, action_prime = same_shape(loc=loc, scale=scale, action=action, action_prime=action_prime)
     rho, target, v, rho_prime, q_prime, _ = same_shape(
@@ -102,39 +103,39 @@ def acer_gradient_gaussian(
 
 
 def acer_v_target(rho: TensorLike, target: TensorLike, q: TensorLike, v: TensorLike) -> tf.Tensor:
-    """What V learns where it is a network of its own: min(1, ρ) (target − Q(s, a)) + V(s) (equation 14).
+    """Return the target of a separate value network: min(1, ρ) (target − Q(s, a)) + V(s) (equation 14).
 
     Args:
-        rho: the importance weight of the action taken, `[...]`.
-        target: Q^ret of it, `[...]`.
+        rho: importance weight of the action taken, `[...]`.
+        target: Q^ret of the action taken, `[...]`.
         q: Q(s, a), `[...]`.
         v: V(s), `[...]`.
 
     Returns:
-        The target `[...]`, without gradient.
+        The target, `[...]`, without gradient.
 
     Raises:
-        ValueError: the shapes differ.
+        ValueError: The shapes differ.
     """
     rho, target, q, v = same_shape(rho=rho, target=target, q=q, v=v)
     return tf.stop_gradient(tf.minimum(tf.ones_like(rho), rho) * (target - q) + v)
 
 
 def trust_region(g: TensorLike, k: TensorLike, delta: float) -> tf.Tensor:
-    """The direction next to g along which the divergence grows by delta at most (equations 11 and 12).
+    """Return the direction closest to g along which the divergence grows by at most delta (equations 11 and 12).
 
     g − max(0, (k · g − δ) / |k|²) k; g itself where k = 0.
 
     Args:
-        g: the gradient on the statistics, `[..., n]`.
-        k: the gradient of KL[average ‖ policy] on them, `[..., n]`.
-        delta: δ, at least 0; `math.inf` is no trust region.
+        g: gradient with respect to the statistics, `[..., n]`.
+        k: gradient of KL[average ‖ policy] with respect to the statistics, `[..., n]`.
+        delta: δ, at least 0; `math.inf` for no trust region.
 
     Returns:
         The direction, `[..., n]`, without gradient.
 
     Raises:
-        ValueError: the shapes differ.
+        ValueError: The shapes differ.
     """
     g, k = same_shape(g=g, k=k)
     excess = tf.reduce_sum(k * g, axis=-1, keepdims=True) - tf.cast(delta, g.dtype)
@@ -143,7 +144,7 @@ def trust_region(g: TensorLike, k: TensorLike, delta: float) -> tf.Tensor:
 
 
 def kl_gradient_categorical(average: TensorLike, probs: TensorLike) -> tf.Tensor:
-    """∇_f KL[average ‖ f] = −average / f, on probabilities, `[..., A]`."""
+    """Return ∇_f KL[average ‖ f] = −average / f for probabilities, `[..., A]`."""
     average, probs = same_shape(average=average, probs=probs)
     return tf.stop_gradient(-average / tf.maximum(probs, MIN_PROBABILITY))
 
@@ -151,9 +152,9 @@ def kl_gradient_categorical(average: TensorLike, probs: TensorLike) -> tf.Tensor
 def kl_gradient_gaussian(
     average_loc: TensorLike, average_scale: TensorLike, loc: TensorLike, scale: TensorLike
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """∇ KL[average ‖ f] of diagonal Gaussians, on mean and scale, `[..., act_dim]` each.
+    """Return ∇ KL[average ‖ f] for the mean and the standard deviation of diagonal Gaussians, `[..., act_dim]` each.
 
-    (m − m̄) / s² and 1 / s − (s̄² + (m − m̄)²) / s³.
+    They are (m − m̄) / s² and 1 / s − (s̄² + (m − m̄)²) / s³.
     """
     average_loc, average_scale, loc, scale = same_shape(
         average_loc=average_loc, average_scale=average_scale, loc=loc, scale=scale
@@ -164,10 +165,10 @@ def kl_gradient_gaussian(
 
 
 def entropy_gradient_categorical(probs: tf.Tensor) -> tf.Tensor:
-    """∇ of the entropy −Σ f log f on probabilities, −(log f + 1), `[..., A]`."""
+    """Return the gradient of the entropy −Σ f log f for probabilities, −(log f + 1), `[..., A]`."""
     return tf.stop_gradient(-tf.math.log(tf.maximum(probs, MIN_PROBABILITY)) - 1)
 
 
 def entropy_gradient_gaussian(scale: tf.Tensor) -> tf.Tensor:
-    """∇ of the entropy of a diagonal Gaussian on its scale, 1 / s, `[..., act_dim]`."""
+    """Return the gradient of the entropy of a diagonal Gaussian for its deviation, 1 / s, `[..., act_dim]`."""
     return tf.stop_gradient(1 / scale)

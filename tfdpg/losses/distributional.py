@@ -1,4 +1,4 @@
-"""Losses of critics that give the distribution of the return: categorical on atoms, or a mixture of Gaussians.
+"""Losses of distributional critics: categorical on atoms, or a mixture of Gaussians.
 
 Source: Barth-Maron et al. 2018, "Distributed Distributional Deterministic Policy Gradients", appendices A and B.
 """
@@ -12,21 +12,22 @@ from tfdpg.losses.td import same_shape
 
 
 def project_categorical(atoms_from: TensorLike, probs: TensorLike, atoms_to: TensorLike) -> tf.Tensor:
-    """Moves probability onto a fixed support: `p'_i = Σ_j h_i(clip(z_j, Vmin, Vmax)) p_j`.
+    """Project a distribution onto a fixed support: `p'_i = Σ_j h_i(clip(z_j, Vmin, Vmax)) p_j`.
 
-    h_i(z) = clip(1 − |z − z_i| / Δ, 0, 1) is the hat at atom i: a point between two atoms is shared between them so
-    that its mean stays, and one outside the support goes whole to the edge atom.
+    h_i(z) = clip(1 − |z − z_i| / Δ, 0, 1) is the hat function of atom i. The probability of a point between two atoms
+    is divided between them so that the mean is preserved; that of a point outside the support moves to the edge atom.
 
     Args:
-        atoms_from: where the probability lies, [..., m].
-        probs: how much, [..., m].
+        atoms_from: atoms of the distribution, [..., m].
+        probs: probabilities of these atoms, [..., m].
         atoms_to: the support, increasing and equally spaced, [l].
 
     Returns:
         The probabilities of `atoms_to`, [..., l].
 
     Raises:
-        ValueError: `atoms_to` is not a vector of two atoms or more, or the other two differ in their last axis.
+        ValueError: `atoms_to` is not a vector with at least two atoms, or the last axes of `atoms_from` and `probs`
+            differ.
 
     Source: Barth-Maron et al. 2018, appendix B; Bellemare et al. 2017, eq. 7.
     """
@@ -50,7 +51,7 @@ def project_categorical(atoms_from: TensorLike, probs: TensorLike, atoms_to: Ten
 
 
 def _scatter(atom: tf.Tensor, probs: tf.Tensor, count: int) -> tf.Tensor:
-    """Adds up probabilities `[..., m]` by the atoms that they go to: [n, count], n of all leading axes."""
+    """Add up probabilities `[..., m]` by their target atoms: [n, count], with all leading axes flattened to n."""
     flat = tf.reshape(tf.cast(atom, tf.int32), [-1, atom.shape[-1]])
     rows = tf.broadcast_to(tf.range(tf.shape(flat)[0])[:, None], tf.shape(flat))
     zeros = tf.zeros([tf.shape(flat)[0], count], probs.dtype)
@@ -60,20 +61,20 @@ def _scatter(atom: tf.Tensor, probs: tf.Tensor, count: int) -> tf.Tensor:
 def categorical_td_loss(
     logits_tm1: TensorLike, r_t: TensorLike, discount_t: TensorLike, logits_t: TensorLike, atoms: TensorLike
 ) -> tf.Tensor:
-    """The cross-entropy `-Σ_i p'_i log p_i` from the projected Bellman target, through which no gradient flows.
+    """Return the cross-entropy `-Σ_i p'_i log p_i` with the projected Bellman target, through which no gradient flows.
 
     Args:
         logits_tm1: the critic's logits for the actions taken, [..., l].
         r_t: rewards, [...]; for n steps, their discounted sum.
-        discount_t: [...], gamma^m (1 - terminated).
+        discount_t: discounts gamma^m (1 - terminated), [...].
         logits_t: the target critic's logits for the next observation, [..., l].
-        atoms: the support of both, [l].
+        atoms: the support of both distributions, [l].
 
     Returns:
-        The losses, [...]; the caller takes the mean.
+        The losses, [...].
 
     Raises:
-        ValueError: shapes that differ.
+        ValueError: The shapes do not match.
 
     Source: Barth-Maron et al. 2018, appendix A, "Categorical".
     """
@@ -82,13 +83,13 @@ def categorical_td_loss(
 
 
 def cross_entropy(logits_tm1: TensorLike, target: TensorLike) -> tf.Tensor:
-    """`-Σ_i p'_i log p_i`, [...], from the critic's logits and the target's probabilities, [..., l] each."""
+    """Return `-Σ_i p'_i log p_i`, [...], for the critic's logits and the target's probabilities, [..., l] each."""
     logits_tm1, target = same_shape(logits_tm1=logits_tm1, target=target)
     return -tf.reduce_sum(target * tf.nn.log_softmax(logits_tm1), axis=-1)
 
 
 def categorical_target(r_t: TensorLike, discount_t: TensorLike, logits_t: TensorLike, atoms: TensorLike) -> tf.Tensor:
-    """The projected Bellman target `ΦT p`: probabilities [..., l], no gradient. See `categorical_td_loss`."""
+    """Return the projected Bellman target `ΦT p`, [..., l], without gradient; see `categorical_td_loss`."""
     logits_t = tf.convert_to_tensor(logits_t)
     r_t, discount_t, atoms = (tf.convert_to_tensor(values, logits_t.dtype) for values in (r_t, discount_t, atoms))
     r_t, discount_t = same_shape(r_t=r_t, discount_t=discount_t)
@@ -102,17 +103,17 @@ def categorical_target(r_t: TensorLike, discount_t: TensorLike, logits_t: Tensor
 
 
 def mixture_td_loss(distribution_tm1: Any, target_samples: TensorLike) -> tf.Tensor:
-    """The sampled cross-entropy `-mean_j log p(z_j)`, without gradient through the samples.
+    """Return the sampled cross-entropy `-mean_j log p(z_j)`, without gradient through the samples.
 
     Args:
-        distribution_tm1: the critic's distribution for the actions taken, a TF-Probability one of batch shape [...].
+        distribution_tm1: the critic's distribution for the actions taken, from TF-Probability, of batch shape [...].
         target_samples: samples of the Bellman target, r + discount * z, [J, ...].
 
     Returns:
-        The losses, [...]; the caller takes the mean.
+        The losses, [...].
 
     Raises:
-        ValueError: the samples' shape is not [J, ...].
+        ValueError: The shape of the samples is not [J, ...].
 
     Source: Barth-Maron et al. 2018, appendix A, "Mixture of Gaussians".
     """
@@ -126,17 +127,17 @@ def mixture_td_loss(distribution_tm1: Any, target_samples: TensorLike) -> tf.Ten
 def mixture_sample(
     weights: TensorLike, means: TensorLike, stddevs: TensorLike, uniform: TensorLike, normal: TensorLike
 ) -> tf.Tensor:
-    """Samples of mixtures of Gaussians, made of uniform and normal numbers.
+    """Sample mixtures of Gaussians, given uniform and normal random numbers.
 
     Args:
-        weights: the weights of the components, [..., K], with sum 1.
-        means: their means, [..., K].
-        stddevs: their standard deviations, [..., K].
-        uniform: numbers in [0, 1) that choose the components, [J, ...].
+        weights: weights of the components, [..., K], with sum 1.
+        means: means of the components, [..., K].
+        stddevs: standard deviations of the components, [..., K].
+        uniform: numbers in [0, 1) that select the components, [J, ...].
         normal: standard normal numbers, [J, ...].
 
     Returns:
-        [J, ...].
+        The samples, [J, ...].
     """
     weights, means, stddevs = same_shape(weights=weights, means=means, stddevs=stddevs)
     passed = tf.expand_dims(uniform, -1) >= tf.cumsum(weights, axis=-1)[..., :-1]

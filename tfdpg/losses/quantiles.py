@@ -1,7 +1,7 @@
-"""Quantiles and conditional values at risk of the distributions that critics give.
+"""Quantiles and conditional values at risk (CVaR) of the return distributions of critics.
 
-The quantile at level u is the smallest z with F(z) ≥ u. CVaR at u is the mean of the worst part u of all outcomes:
-1/u ∫_0^u F⁻¹(v) dv (Rockafellar, Uryasev 2000). Levels are clipped to [1e-6, 1 − 1e-6].
+The quantile at level u is the smallest z with F(z) ≥ u. CVaR at level u is the mean of the worst fraction u of
+outcomes: 1/u ∫_0^u F⁻¹(v) dv (Rockafellar, Uryasev 2000). Levels are clipped to [1e-6, 1 − 1e-6].
 """
 
 import math
@@ -14,15 +14,15 @@ BISECTIONS = 40
 
 
 def categorical_quantiles(atoms: TensorLike, probs: TensorLike, levels: TensorLike) -> tf.Tensor:
-    """The quantiles of distributions on atoms.
+    """Return quantiles of categorical distributions.
 
     Args:
         atoms: the support, increasing, [l].
-        probs: [..., l].
-        levels: [..., L], or [L] for all.
+        probs: probabilities of the atoms, [..., l].
+        levels: levels for each distribution, [..., L], or for all distributions, [L].
 
     Returns:
-        [..., L].
+        The quantiles, [..., L].
     """
     atoms, probs, levels = _tensors(atoms, probs, levels)
     below = tf.expand_dims(tf.cumsum(probs, axis=-1), -2) < tf.expand_dims(levels, -1)
@@ -31,7 +31,7 @@ def categorical_quantiles(atoms: TensorLike, probs: TensorLike, levels: TensorLi
 
 
 def categorical_cvar(atoms: TensorLike, probs: TensorLike, levels: TensorLike) -> tf.Tensor:
-    """The conditional values at risk of distributions on atoms; see `categorical_quantiles`."""
+    """Return conditional values at risk of categorical distributions; see `categorical_quantiles`."""
     atoms, probs, levels = _tensors(atoms, probs, levels)
     before = tf.expand_dims(tf.cumsum(probs, axis=-1, exclusive=True), -2)
     in_tail = tf.minimum(tf.maximum(tf.expand_dims(levels, -1) - before, 0), tf.expand_dims(probs, -2))
@@ -39,16 +39,16 @@ def categorical_cvar(atoms: TensorLike, probs: TensorLike, levels: TensorLike) -
 
 
 def mixture_quantiles(weights: TensorLike, means: TensorLike, stddevs: TensorLike, levels: TensorLike) -> tf.Tensor:
-    """The quantiles of mixtures of Gaussians, by bisection between the components' own quantiles.
+    """Return quantiles of mixtures of Gaussians, by bisection between the quantiles of the components.
 
     Args:
-        weights: [..., K], with sum 1.
-        means: [..., K].
-        stddevs: [..., K].
-        levels: [..., L], or [L] for all.
+        weights: weights of the components, [..., K], with sum 1.
+        means: means of the components, [..., K].
+        stddevs: standard deviations of the components, [..., K].
+        levels: levels for each distribution, [..., L], or for all distributions, [L].
 
     Returns:
-        [..., L].
+        The quantiles, [..., L].
     """
     weights, means, stddevs, levels = _tensors(weights, means, stddevs, levels)
     weights, means, stddevs = (tf.expand_dims(values, -2) for values in (weights, means, stddevs))
@@ -66,9 +66,9 @@ def mixture_quantiles(weights: TensorLike, means: TensorLike, stddevs: TensorLik
 
 
 def mixture_cvar(weights: TensorLike, means: TensorLike, stddevs: TensorLike, levels: TensorLike) -> tf.Tensor:
-    """The conditional values at risk of mixtures of Gaussians; see `mixture_quantiles`.
+    """Return conditional values at risk of mixtures of Gaussians; see `mixture_quantiles`.
 
-    With q the quantile, `Σ_k w_k (μ_k Φ(x_k) − σ_k φ(x_k)) / Σ_k w_k Φ(x_k)`, where x_k = (q − μ_k) / σ_k.
+    They are `Σ_k w_k (μ_k Φ(x_k) − σ_k φ(x_k)) / Σ_k w_k Φ(x_k)`, where x_k = (q − μ_k) / σ_k and q is the quantile.
     """
     weights, means, stddevs, levels = _tensors(weights, means, stddevs, levels)
     quantile = tf.expand_dims(mixture_quantiles(weights, means, stddevs, levels), -1)

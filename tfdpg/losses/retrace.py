@@ -1,4 +1,4 @@
-"""Returns of whole windows of steps, off-policy."""
+"""Off-policy returns of trajectory windows."""
 
 from typing import Any
 
@@ -9,23 +9,23 @@ from tfdpg.losses.td import same_shape
 
 
 def retrace(q_tm1: TensorLike, v_t: TensorLike, r_t: TensorLike, discount_t: TensorLike, c_t: TensorLike) -> tf.Tensor:
-    """Retrace targets, from the last step to the first: G_t = r_t + discount_t (v_t + c_t (G_{t+1} − q_{t+1})).
+    """Return Retrace targets: G_t = r_t + discount_t (v_t + c_t (G_{t+1} − q_{t+1})).
 
-    At the end of the window G_t = r_t + discount_t v_t, whatever its c_t is.
+    At the end of the window, G_t = r_t + discount_t v_t.
 
     Args:
         q_tm1: Q(s_t, a_t), `[..., T]`.
-        v_t: V(s_{t+1}); where the episode was cut there, of its final observation; `[..., T]`.
+        v_t: V(s_{t+1}), `[..., T]`; at the end of a truncated episode, the value of its final observation.
         r_t: rewards, `[..., T]`.
         discount_t: gamma (1 − terminated), `[..., T]`.
-        c_t: the trace of the action of step t + 1, λ min(1, ρ_{t+1}); 0 where step t + 1 is none of the same episode;
-            `[..., T]`. With 1 inside of episodes the targets are ACER's Q^opc.
+        c_t: trace of the action of step t + 1, λ min(1, ρ_{t+1}), `[..., T]`; 0 if step t + 1 is not in the same
+            episode. With traces of 1 inside episodes, the targets are ACER's Q^opc.
 
     Returns:
-        The targets `[..., T]`, without gradient.
+        The targets, `[..., T]`, without gradient.
 
     Raises:
-        ValueError: the shapes differ.
+        ValueError: The shapes differ.
 
     Source: Munos et al. 2016, "Safe and Efficient Off-Policy Reinforcement Learning", equation 3, as a recursion;
     Q^opc: Wang et al. 2017, "Sample Efficient Actor-Critic with Experience Replay", equation 21.
@@ -34,7 +34,7 @@ def retrace(q_tm1: TensorLike, v_t: TensorLike, r_t: TensorLike, discount_t: Ten
     steps = q.shape[-1] or 0
     decay = discount * c * tf.one_hot(steps - 1, steps, on_value=0, off_value=1, dtype=c.dtype)
     targets = r + discount * v - decay * _shift(q, 1)
-    # G_t = targets_t + decay_t G_{t+1}: each pass doubles the number of steps that a target has summed
+    # G_t = targets_t + decay_t G_{t+1}: each pass doubles the number of steps in the sum of a target
     step = 1
     while step < steps:
         targets += decay * _shift(targets, step)
@@ -44,5 +44,5 @@ def retrace(q_tm1: TensorLike, v_t: TensorLike, r_t: TensorLike, discount_t: Ten
 
 
 def _shift(x: Any, steps: int) -> tf.Tensor:
-    """x_{t + steps}, 0 beyond the end."""
+    """Return x_{t + steps}, with 0 after the end."""
     return tf.concat([x[..., steps:], tf.zeros_like(x[..., :steps])], axis=-1)

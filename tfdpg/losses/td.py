@@ -1,4 +1,4 @@
-"""One-step temporal-difference targets and losses of deterministic policy gradients.
+"""Temporal-difference targets and losses of deterministic policy gradient algorithms.
 
 Sources: Silver et al. 2014 and Lillicrap et al. 2016 (DDPG); Fujimoto et al. 2018 (TD3).
 """
@@ -10,18 +10,18 @@ from tensorflow.types.experimental import TensorLike
 
 
 def td_target(r_t: TensorLike, discount_t: TensorLike, value_t: TensorLike) -> tf.Tensor:
-    """The Bellman target `y = r + discount * v`, through which no gradient flows.
+    """Return the Bellman target `y = r + discount * v`, through which no gradient flows.
 
     Args:
         r_t: rewards, [...]; for n steps, their discounted sum.
-        discount_t: [...], gamma^m (1 - terminated); a truncated end keeps its discount and so bootstraps.
+        discount_t: discounts gamma^m (1 - terminated), [...]; a truncated episode bootstraps.
         value_t: the target networks' value of the next observation, [...].
 
     Returns:
         The targets, [...].
 
     Raises:
-        ValueError: the three shapes differ.
+        ValueError: The shapes differ.
 
     Source: Fujimoto et al. 2018, eq. 10, with `value_t` = min_i Q_i'(s', a').
     """
@@ -30,17 +30,17 @@ def td_target(r_t: TensorLike, discount_t: TensorLike, value_t: TensorLike) -> t
 
 
 def td_loss(q_tm1: TensorLike, target: TensorLike) -> tf.Tensor:
-    """The squared error `(target - q)^2` of each element, without a factor of one half.
+    """Return the squared errors `(target - q)^2`, without a factor of one half.
 
     Args:
         q_tm1: the critic's values of the actions taken, [...].
         target: the targets, [...].
 
     Returns:
-        The losses, [...]; the caller takes the mean.
+        The losses, [...].
 
     Raises:
-        ValueError: the two shapes differ (`[B, 1] - [B]` would silently be `[B, B]`).
+        ValueError: The shapes differ (`[B, 1] - [B]` would broadcast to `[B, B]`).
 
     Source: Spinning Up, TD3, L(phi_i, D).
     """
@@ -55,23 +55,23 @@ def bc_loss(
     bc_weight: float,
     average: Callable[[tf.Tensor], tf.Tensor] = tf.reduce_mean,
 ) -> tf.Tensor:
-    """The policy's loss with behaviour cloning: `-q / mean |q| + w * mean_dim (a - b)^2`, no gradient through mean |q|.
+    """Return the policy loss with behaviour cloning: `-q / mean |q| + w * mean_dim (a - b)^2`.
 
-    TD3+BC's loss, `-lambda q + (a - b)^2` with lambda = alpha / mean |q|, divided by alpha: w = 1 / alpha, so its
-    alpha of 2.5 is a weight of 0.4.
+    No gradient flows through mean |q|. This is TD3+BC's loss, `-lambda q + (a - b)^2` with lambda = alpha / mean |q|,
+    divided by alpha. So w = 1 / alpha, and TD3+BC's alpha of 2.5 is a weight of 0.4.
 
     Args:
         q_t: the critic's values of the policy's actions, [B].
-        action: the policy's actions, scaled to [-1, 1], [B, act_dim].
-        data_action: the actions in the data, scaled alike, [B, act_dim].
+        action: the policy's actions, rescaled to [-1, 1], [B, act_dim].
+        data_action: the actions in the data, rescaled to [-1, 1], [B, act_dim].
         bc_weight: w, at least 0.
-        average: the mean over [B], of the elements that count.
+        average: computes the mean over [B], without padding.
 
     Returns:
-        The losses, [B]; the caller takes the mean.
+        The losses, [B].
 
     Raises:
-        ValueError: the two actions differ in shape.
+        ValueError: The shapes of the actions differ.
 
     Source: Fujimoto, Gu 2021, "A Minimalist Approach to Offline Reinforcement Learning", eq. 3 and 5.
     """
@@ -84,20 +84,20 @@ def bc_loss(
 def smooth_action(
     action: TensorLike, noise: TensorLike, noise_clip: TensorLike, low: TensorLike, high: TensorLike
 ) -> tf.Tensor:
-    """Target policy smoothing: `clip(a + clip(noise, -c, c), low, high)`.
+    """Smooth the target policy: `clip(a + clip(noise, -c, c), low, high)`.
 
     Args:
         action: the target policy's actions, [..., act_dim].
-        noise: a sample for each action and each dimension, [..., act_dim], in action units.
-        noise_clip: the largest absolute noise, a scalar or [act_dim], in action units, at least 0.
-        low: the lower bounds of the actions, [act_dim].
-        high: the upper bounds of the actions, [act_dim].
+        noise: independent noise for each action and dimension, [..., act_dim], in the environment's units.
+        noise_clip: largest absolute noise, a scalar or [act_dim], in the environment's units, at least 0.
+        low: lower bounds of the actions, [act_dim].
+        high: upper bounds of the actions, [act_dim].
 
     Returns:
         Actions inside the box, [..., act_dim].
 
     Raises:
-        ValueError: `action` and `noise` differ in shape (one noise vector for the whole batch is not smoothing).
+        ValueError: The shapes of `action` and `noise` differ (one noise vector for the whole batch is not smoothing).
 
     Source: Fujimoto et al. 2018, sec. 5.3 and eq. 14.
     """
@@ -107,15 +107,15 @@ def smooth_action(
 
 
 def clip_action_gradient(gradient: TensorLike, limit: float, action_scale: TensorLike) -> tf.Tensor:
-    """Shortens each gradient by an action to a norm of `limit`, measured with the action in half-ranges of its box.
+    """Clip the norm of each gradient with respect to an action, measured in units of the action scale.
 
     Args:
-        gradient: ∇_a Q, [..., act_dim], in action units.
-        limit: the largest norm of action_scale · ∇_a Q, above 0.
+        gradient: ∇_a Q, [..., act_dim], in the environment's units.
+        limit: largest norm of action_scale · ∇_a Q, above 0.
         action_scale: half the width of the action box, [act_dim].
 
     Returns:
-        The gradients, [..., act_dim], in action units.
+        The gradients, [..., act_dim], in the environment's units.
     """
     gradient = tf.convert_to_tensor(gradient)
     norm = tf.norm(gradient * tf.convert_to_tensor(action_scale, gradient.dtype), axis=-1, keepdims=True)
@@ -123,7 +123,7 @@ def clip_action_gradient(gradient: TensorLike, limit: float, action_scale: Tenso
 
 
 def same_shape(**tensors: TensorLike) -> list[tf.Tensor]:
-    """The tensors, or `ValueError` where their shapes differ."""
+    """Return the arguments as tensors; raises `ValueError` if their shapes differ."""
     values = [tf.convert_to_tensor(value) for value in tensors.values()]
     for value in values[1:]:
         if value.shape.rank != values[0].shape.rank or not value.shape.is_compatible_with(values[0].shape):

@@ -1,20 +1,21 @@
-"""Keras builders: the observation encoder, actors and critics.
+"""Keras networks: the observation encoder, actors and critics, and minibatches that call them.
 
-Networks take raw observations and actions in the environment's units, and rescale inside.
+Networks receive raw observations and actions in the environment's units, and rescale them internally.
 """
 
 from tfdpg.networks.acer_builders import acer_network, check_given_to_acer
 from tfdpg.networks.acer_critics import ACERCritic, ActionValues, Dueling, SeparateCritic
 from tfdpg.networks.acer_policies import CategoricalPolicy, GaussianPolicy, PolicyDistribution
-from tfdpg.networks.actor import PolicyInference, compiled_actor, flat_weights, numpy_critic
-from tfdpg.networks.builders import check_given, critic_network, hidden_layers_of, numpy_policy, policy_network
+from tfdpg.networks.actor import PolicyInference, compiled_actor, flat_weights
+from tfdpg.networks.builders import check_given, critic_network, policy_network
 from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width
 from tfdpg.networks.device import check_device
 from tfdpg.networks.distributions import Categorical, Mixture
 from tfdpg.networks.encoder import Normalizer, encoder, observation_inputs
 from tfdpg.networks.graph_cleanup import free_graphs
 from tfdpg.networks.heads import Head, HeadOptions, Value, head_of
-from tfdpg.networks.mlp import mlp_actor, mlp_critic
+from tfdpg.networks.mlp import MIN_SIGMA, OutputTransform, mlp_actor, mlp_critic
+from tfdpg.networks.numpy_form import numpy_critic, numpy_policy
 from tfdpg.networks.randomness import stateless_normal, stateless_uniform
 from tfdpg.networks.recurrent import Recurrent, RNNSpec
 from tfdpg.networks.renormalization import BatchRenormalization
@@ -26,6 +27,7 @@ from tfdpg.networks.tensors import (
     WindowActions,
     WindowBatch,
     bounded,
+    chosen_actions,
     flat_values,
     in_half_precision,
     network_inputs,
@@ -38,6 +40,8 @@ from tfdpg.networks.tensors import (
 
 __all__ = [
     "ActionValues",
+    "MIN_SIGMA",
+    "OutputTransform",
     "PolicyInference",
     "Batch",
     "BatchRenormalization",
@@ -66,7 +70,6 @@ __all__ = [
     "check_given",
     "check_given_to_acer",
     "critic_network",
-    "hidden_layers_of",
     "numpy_policy",
     "bounded",
     "check_critics",
@@ -74,6 +77,7 @@ __all__ = [
     "check_loadable",
     "check_separate",
     "check_width",
+    "chosen_actions",
     "compiled_actor",
     "encoder",
     "flat_values",

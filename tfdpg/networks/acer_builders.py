@@ -1,4 +1,4 @@
-"""What builds the components of a stochastic actor-critic, and checks of the user's own models."""
+"""Build the networks of stochastic actor-critics (ACER), and check custom networks."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,18 +14,22 @@ from tfdpg.networks.mlp import actor_output, features, hidden_layers, initialize
 from tfdpg.spec import Spec
 
 OUTPUT_SCALE = 1e-4
-"""Of the policy's last kernel, so that all actions are as likely at first, or means in the middle of the box."""
+"""Scale of the initial weights of the policy's last layer.
+
+It is small, so that the initial policy is close to uniform, or its means are close to the middle of the action box.
+"""
 
 
 def acer_network(options: Any, policy: PolicyDistribution, name: str) -> Callable[[Any], keras.Model]:
-    """What builds `pi`, `v` or `q1` from a component's context.
+    """Return a function that builds `pi`, `v` or `q1` from a component's context.
 
-    With `shared_torso`, all networks of a context share features, and those which take no action hidden layers.
+    With `shared_torso`, all networks of a context share the encoder, and the networks without an action input also
+    share the hidden layers.
 
     Args:
         options: the agent's options.
-        policy: what `pi` returns.
-        name: the name of the network.
+        policy: the distribution whose parameters `pi` returns.
+        name: the network to build: "pi", "v" or "q1".
     """
     layers = mlp(options.hidden_units, options.activation).pi
 
@@ -60,26 +64,26 @@ def acer_network(options: Any, policy: PolicyDistribution, name: str) -> Callabl
 def check_given_to_acer(
     spec: Spec, policy: PolicyDistribution, given: Mapping[str, keras.Model | None], options: Any
 ) -> None:
-    """Check the user's own models, and the options beside them.
+    """Check custom networks, and the options used with them.
 
     Args:
-        spec: the spaces.
-        policy: what `pi` returns.
-        given: `pi`, `q1` and, for Box actions, `v` by name; None is a built-in network.
+        spec: the spaces of the environment.
+        policy: the distribution whose parameters `pi` returns.
+        given: `pi`, `q1` and, for Box actions, `v` by name; None stands for a built-in network.
         options: the agent's options.
 
     Raises:
-        ValueError: models of wrong shapes, that share weights or cannot be saved and loaded, or options of built-in
-            networks that they leave without effect.
+        ValueError: A network has wrong shapes, shares weights with another one or cannot be saved and loaded, or an
+            option for built-in networks has no effect.
     """
     own = {name: network for name, network in given.items() if network is not None}
     if own and (options.shared_torso or options.normalize_observations):
         raise ValueError(
-            "`shared_torso` and `normalize_observations` are for stock networks, all of them. Received: "
+            "`shared_torso` and `normalize_observations` need built-in networks only. Received: "
             + ", ".join(f"{name}={network!r}" for name, network in own.items())
         )
     if options.normalize_observations and options.encoder is not None:
-        raise ValueError("`normalize_observations` is for the stock encoder; put it into your own.")
+        raise ValueError("`normalize_observations` needs the built-in encoder; normalise inside your `encoder`.")
     if options.encoder is not None:
         check_loadable("encoder", options.encoder)
     takes_action = {"pi": False, "v": False, "q1": spec.actions is None}

@@ -1,4 +1,4 @@
-"""The critics of stochastic policies behind one interface: Q(s, a), V(s) and Q of other actions, over windows."""
+"""Critics of stochastic policies (ACER): Q(s, a), V(s) and Q of other actions, over trajectory windows."""
 
 import abc
 import math
@@ -18,46 +18,46 @@ Networks = Mapping[str, keras.Model]
 
 
 class ACERCritic(abc.ABC):
-    """Values of actions and of states, from an agent's networks by their names."""
+    """Compute values of actions and states from an agent's networks."""
 
     names: tuple[str, ...]
-    """The networks that it needs."""
+    """The names of the networks it uses."""
 
     @abc.abstractmethod
     def estimate(
         self, networks: Networks, batch: WindowBatch, statistics: tf.Tensor, key: tf.Tensor, training: bool
     ) -> CriticEstimate:
-        """The values on windows.
+        """Compute values on windows.
 
         Args:
-            networks: the networks.
+            networks: the networks by name.
             batch: the windows.
-            statistics: of the policy in all of their states, `[batch, T + 1, n]`.
-            key: what random samples are a function of, int64 `[2]`.
-            training: whether the networks learn from it.
+            statistics: statistics of the policy in all states of the windows, `[batch, T + 1, n]`.
+            key: key of the random numbers, int64 `[2]`.
+            training: whether the networks are called in training mode.
         """
 
     @abc.abstractmethod
     def loss(self, estimate: CriticEstimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
-        """Half the squared errors of what it learns, summed, `[batch, T]`.
+        """Return the sum of half the squared errors of the learned values, `[batch, T]`.
 
         Args:
             estimate: the values.
             target: Q^ret of the actions taken, `[batch, T]`.
-            rho: their importance weights, `[batch, T]`.
+            rho: importance weights of these actions, `[batch, T]`.
         """
 
     @abc.abstractmethod
     def v(self, networks: Networks, observation: Any, output: tf.Tensor) -> tf.Tensor:
-        """The values of states `[batch]`, where the policy's network gives `output`."""
+        """Return the values of states, `[batch]`; `output` is the output of the policy network for them."""
 
     @abc.abstractmethod
     def q(self, networks: Networks, observation: Any, action: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-        """The values of actions `[batch]`; the same at each call."""
+        """Return the values of actions, `[batch]`, deterministically."""
 
 
 class ActionValues(ACERCritic):
-    """`q1(s)` gives the value of each action; V is their mean under the policy."""
+    """`q1(s)` returns the value of each action; V is their mean under the policy."""
 
     names = ("q1",)
 
@@ -67,21 +67,21 @@ class ActionValues(ACERCritic):
     def estimate(
         self, networks: Networks, batch: WindowBatch, statistics: tf.Tensor, key: tf.Tensor, training: bool
     ) -> CriticEstimate:
-        """With the values of all actions, `[batch, T, actions]`, as those of other ones."""
+        """Compute values on windows; `q_other` has the values of all actions, `[batch, T, actions]`."""
         values = over_steps(networks["q1"], batch.observation, training=training)
         q = self._select_actions(values[:, :-1], batch.action)
         return CriticEstimate(q, tf.reduce_sum(statistics * values, axis=-1), None, values[:, :-1])
 
     def loss(self, estimate: CriticEstimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
-        """½ (Q^ret − Q)²."""
+        """Return ½ (Q^ret − Q)²."""
         return 0.5 * losses.td_loss(estimate.q, target)
 
     def v(self, networks: Networks, observation: Any, output: tf.Tensor) -> tf.Tensor:
-        """Σ_a f(a) Q(s, a)."""
+        """Return Σ_a f(a) Q(s, a)."""
         return tf.reduce_sum(self._policy.statistics(output) * networks["q1"](observation), axis=-1)
 
     def q(self, networks: Networks, observation: Any, action: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-        """Q(s, a); NaN for what is no action."""
+        """Return Q(s, a); NaN for values that are not in the action space."""
         values = networks["q1"](observation)
         taken = tf.expand_dims(action, -1)
         return tf.where(self._policy.is_action(taken), self._select_actions(values, taken), math.nan)
@@ -92,7 +92,7 @@ class ActionValues(ACERCritic):
 
 
 class SeparateCritic(ACERCritic):
-    """`q1(s, a)` and `v(s)`, which share no network: V learns from Q."""
+    """Separate networks `q1(s, a)` and `v(s)`; V learns from Q."""
 
     names = ("q1", "v")
 
@@ -102,25 +102,26 @@ class SeparateCritic(ACERCritic):
     def estimate(
         self, networks: Networks, batch: WindowBatch, statistics: tf.Tensor, key: tf.Tensor, training: bool
     ) -> CriticEstimate:
-        """With one other action, drawn from the policy."""
+        """Compute values on windows, with one other action sampled from the policy."""
         other = self._policy.sample(statistics[:, :-1], 1, key)
         q, q_other = self._action_values(networks, batch, tf.concat([batch.action[None], other], axis=0), training)
         return CriticEstimate(q, self._state_values(networks, batch, training), other[0], q_other)
 
     def loss(self, estimate: CriticEstimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
-        """½ (Q^ret − Q)² + ½ (V^target − V)², with min(1, ρ) (Q^ret − Q) + Q(s, a') for V^target, a' from the policy.
+        """Return ½ (Q^ret − Q)² + ½ (V^target − V)², where V^target = min(1, ρ) (Q^ret − Q) + Q(s, a').
 
-        Equation 14 has V in place of Q(s, a'), which holds V to Q where Q contains V, and leaves it alone here.
+        The action a' is sampled from the policy. Equation 14 has V in place of Q(s, a'). That ties V to Q only if Q
+        contains V, as in a dueling network; it does not here.
         """
         v_target = losses.acer_v_target(rho, target, estimate.q, estimate.q_other)
         return 0.5 * (losses.td_loss(estimate.q, target) + losses.td_loss(estimate.v[:, :-1], v_target))
 
     def v(self, networks: Networks, observation: Any, output: tf.Tensor) -> tf.Tensor:
-        """V(s)."""
+        """Return V(s)."""
         return flat_values(networks["v"](observation))
 
     def q(self, networks: Networks, observation: Any, action: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-        """Q(s, a)."""
+        """Return Q(s, a)."""
         return flat_values(networks["q1"]([observation, action]))
 
     def _state_values(self, networks: Networks, batch: WindowBatch, training: bool) -> tf.Tensor:
@@ -129,7 +130,7 @@ class SeparateCritic(ACERCritic):
     def _action_values(
         self, networks: Networks, batch: WindowBatch, actions: tf.Tensor, training: bool
     ) -> list[tf.Tensor]:
-        """What `q1` says of actions `[n, batch, T, act_dim]`, `[batch, T]` for each of the n."""
+        """Call `q1` for actions `[n, batch, T, act_dim]`; returns n tensors `[batch, T]`."""
         count = actions.shape[0]
         states = keras.tree.map_structure(lambda x: tf.repeat(x[None, :, :-1], count, axis=0), batch.observation)
         flat = keras.tree.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), (states, actions))
@@ -138,14 +139,14 @@ class SeparateCritic(ACERCritic):
 
 
 class Dueling(SeparateCritic):
-    """A stochastic dueling network: Q̃(s, a) = V(s) + A(s, a) − mean_i A(s, u_i), with u_i drawn from the policy.
+    """A stochastic dueling network: Q̃(s, a) = V(s) + A(s, a) − mean_i A(s, u_i), with u_i sampled from the policy.
 
-    Its A is the network `q1`. Wang et al. 2017, equation 13.
+    The network `q1` is A. Source: Wang et al. 2017, equation 13.
 
     Args:
-        policy: what is drawn from.
-        samples: the number of u_i.
-        seed: fixes those in exports, which are functions of constants.
+        policy: the distribution that the u_i are sampled from.
+        samples: number of u_i.
+        seed: seed of the constant noise for the u_i in `q`, and so in exports.
     """
 
     def __init__(self, policy: GaussianPolicy, samples: int, seed: int):
@@ -159,7 +160,7 @@ class Dueling(SeparateCritic):
     def estimate(
         self, networks: Networks, batch: WindowBatch, statistics: tf.Tensor, key: tf.Tensor, training: bool
     ) -> CriticEstimate:
-        """With one other action, drawn from the policy as the u_i are."""
+        """Compute values on windows, with one other action sampled from the policy in addition to the u_i."""
         drawn = self._policy.sample(statistics[:, :-1], 1 + self._samples, key)
         a, a_other, *others = self._action_values(
             networks, batch, tf.concat([batch.action[None], drawn], axis=0), training
@@ -169,13 +170,13 @@ class Dueling(SeparateCritic):
         return CriticEstimate(base + a, v, drawn[0], base + a_other)
 
     def loss(self, estimate: CriticEstimate, target: tf.Tensor, rho: tf.Tensor) -> tf.Tensor:
-        """½ (Q^ret − Q̃)² + ½ (V^target − V)²."""
+        """Return ½ (Q^ret − Q̃)² + ½ (V^target − V)²."""
         v = estimate.v[:, :-1]
         v_target = losses.acer_v_target(rho, target, estimate.q, v)
         return 0.5 * (losses.td_loss(estimate.q, target) + losses.td_loss(v, v_target))
 
     def q(self, networks: Networks, observation: Any, action: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-        """Q̃(s, a), with stored noise for the u_i."""
+        """Return Q̃(s, a), with constant noise for the u_i."""
         drawn = self._policy.transformed(self._policy.statistics(output), self._noise)
         advantages = [flat_values(networks["q1"]([observation, a])) for a in (action, *tf.unstack(drawn))]
         return flat_values(networks["v"](observation)) + advantages[0] - tf.add_n(advantages[1:]) / self._samples

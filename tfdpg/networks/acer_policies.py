@@ -1,8 +1,9 @@
-"""Stochastic policies behind one interface: what a network's output means as a distribution, and gradients on it.
+"""Stochastic policies: the distribution that a network's output describes, and gradients with respect to it.
 
-The *statistics* `[..., n]` of a distribution are what a policy's gradient and trust region are taken on: the
-probabilities; or the means, and scales where they are learnt, in half-ranges from the middle of the action box.
-Its *parameters* `[..., m]` say all of it, and so does its *record*, which is stored with a step.
+The *statistics* `[..., n]` of a distribution are the values that the policy gradient and the trust region act on: the
+probabilities, or the means and, if they are learned, the standard deviations. Means are relative to the middle of the
+action box, and both are in units of the action scale.
+The *parameters* `[..., m]` determine the distribution completely, and so does the *record* stored with a step.
 """
 
 import abc
@@ -12,32 +13,25 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import losses
-from tfdpg.acting import (
-    BoxAction,
-    CategoricalSampling,
-    Exploration,
-    GaussianOutput,
-    GaussianSampling,
-    OutputTransform,
-    Probabilities,
-)
+from tfdpg.acting import CategoricalSampling, Exploration, GaussianSampling
 from tfdpg.arguments import reject
+from tfdpg.networks.mlp import OutputTransform, box_action, gaussian_output, probabilities
 from tfdpg.networks.randomness import stateless_normal
-from tfdpg.networks.tensors import CriticEstimate, WindowActions, bounded
+from tfdpg.networks.tensors import CriticEstimate, WindowActions
 from tfdpg.spec import Spec
 
 LARGEST_LOG_RATIO = 30.0
-"""Of two densities, so that an importance weight is a finite number."""
+"""Upper limit of the logarithm of an importance weight, which keeps the weight finite."""
 
 
 class PolicyDistribution(abc.ABC):
-    """A policy by the distribution that it draws actions from.
+    """The distribution that a policy samples actions from.
 
     Attributes:
-        output: what a stock network makes of its last layer.
-        exploration: draws actions, in NumPy.
-        dimensions: of an action, whose root an importance weight's trace is.
-        record_width: the numbers in a record.
+        output: output transform of the built-in network.
+        exploration: samples actions, in NumPy.
+        dimensions: number d of action dimensions; Retrace's trace is the d-th root of the importance weight.
+        record_width: number of columns of a record.
     """
 
     output: OutputTransform
@@ -47,108 +41,112 @@ class PolicyDistribution(abc.ABC):
 
     @abc.abstractmethod
     def check(self, output: np.ndarray) -> None:
-        """Raises `ValueError` for outputs `[batch, units]` of an own `pi` that are no distributions."""
+        """Check the outputs of a custom `pi`, `[batch, units]`.
+
+        Raises:
+            ValueError: The outputs do not describe a distribution.
+        """
 
     @abc.abstractmethod
     def statistics(self, output: tf.Tensor) -> tf.Tensor:
-        """The statistics of a network's output `[..., units]`."""
+        """Return the statistics of a network's output `[..., units]`."""
 
     @abc.abstractmethod
     def parameters(self, statistics: tf.Tensor) -> tf.Tensor:
-        """The parameters of the distribution that has these statistics."""
+        """Return the parameters of the distribution with these statistics."""
 
     @abc.abstractmethod
     def recorded(self, record: tf.Tensor) -> tf.Tensor:
-        """The parameters of the distribution that has this record."""
+        """Return the parameters of the distribution with this record."""
 
     @abc.abstractmethod
     def distribution(self, parameters: tf.Tensor) -> Any:
-        """A TF-Probability distribution of batch shape `[...]`, of what `events` gives."""
+        """Return a TF-Probability distribution of batch shape `[...]` over the values that `events` returns."""
 
     @abc.abstractmethod
     def events(self, action: tf.Tensor) -> tf.Tensor:
-        """Actions `[..., act_dim]` as the distribution has them."""
+        """Convert actions `[..., act_dim]` to values of the distribution."""
 
     @abc.abstractmethod
     def trace(self, c: tf.Tensor) -> tf.Tensor:
-        """The traces `[...]` of the returns in the policy's gradient, from those of Retrace."""
+        """Convert the traces of Retrace, `[...]`, to those of the returns in the policy gradient."""
 
     @abc.abstractmethod
     def gradient(
         self, statistics: tf.Tensor, window_actions: WindowActions, estimate: CriticEstimate, c: float
     ) -> tf.Tensor:
-        """ACER's truncated policy gradient with bias correction, on the statistics.
+        """Return ACER's truncated policy gradient with bias correction, with respect to the statistics.
 
         Args:
-            statistics: of the policy.
-            window_actions: the actions taken, and what is known of them.
-            estimate: what the critic says of other actions.
-            c: where importance weights are truncated.
+            statistics: statistics of the policy.
+            window_actions: the actions taken, with their importance weights and returns.
+            estimate: the critic's values, also for other actions.
+            c: importance weights are truncated at this value.
         """
 
     @abc.abstractmethod
     def kl_gradient(self, average: tf.Tensor, statistics: tf.Tensor) -> tf.Tensor:
-        """∇ KL[average ‖ policy] on the statistics; `average` are others' statistics."""
+        """Return ∇ KL[average ‖ policy] with respect to `statistics`; `average` has those of the average policy."""
 
     @abc.abstractmethod
     def entropy_gradient(self, statistics: tf.Tensor) -> tf.Tensor:
-        """∇ of the entropy on the statistics."""
+        """Return the gradient of the entropy with respect to the statistics."""
 
     @abc.abstractmethod
-    def mode(self, output: tf.Tensor) -> tf.Tensor:
-        """The actions that exports give for a network's output: `[batch, act_dim]`, or int64 `[batch]`."""
+    def scores(self, output: Any) -> Any:
+        """The output of the evaluation policy (see `tfdpg.acting.greedy_actions`) for a network's output."""
 
     @abc.abstractmethod
     def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The distribution for a network's output, by its parameters in the environment's units."""
+        """Return the parameters of the distribution for a network's output, in the environment's units."""
 
     def ratio(self, parameters: tf.Tensor, behaviour: tf.Tensor, action: tf.Tensor) -> tf.Tensor:
-        """The importance weights ρ = f(a) / μ(a) of actions `[..., act_dim]`, `[...]`, without gradient."""
+        """Return importance weights ρ = f(a) / μ(a), `[...]`, of actions `[..., act_dim]`, without gradient."""
         event = self.events(action)
         log_ratio = self.distribution(parameters).log_prob(event) - self.distribution(behaviour).log_prob(event)
         return tf.stop_gradient(tf.exp(tf.minimum(log_ratio, LARGEST_LOG_RATIO)))
 
 
 class CategoricalPolicy(PolicyDistribution):
-    """Probabilities of the actions of a Discrete space."""
+    """A categorical distribution over the actions of a Discrete space; the statistics are the probabilities."""
 
     dimensions = 1
 
     def __init__(self, spec: Spec):
         self._first = int(spec.low[0])
         self.record_width = spec.actions or 0
-        self.output = Probabilities(spec)
+        self.output = probabilities(spec)
         self.exploration = CategoricalSampling(spec)
 
     def check(self, output: np.ndarray) -> None:
-        """They must be probabilities."""
+        """Check that the outputs are probabilities."""
         if (output < 0).any() or not np.allclose(output.sum(axis=-1), 1, atol=1e-3):
             raise reject("pi", "a model that returns probabilities (end it in a softmax)", output[0].tolist())
 
     def statistics(self, output: tf.Tensor) -> tf.Tensor:
-        """The probabilities `[..., actions]`."""
+        """Return the probabilities `[..., actions]`."""
         return output
 
     def parameters(self, statistics: tf.Tensor) -> tf.Tensor:
-        """The probabilities."""
+        """Return the probabilities."""
         return statistics
 
     def recorded(self, record: tf.Tensor) -> tf.Tensor:
-        """The probabilities."""
+        """Return the probabilities."""
         return record
 
     def distribution(self, parameters: tf.Tensor) -> Any:
-        """Of indices from 0."""
+        """Return the distribution over indices, which start at 0."""
         from tensorflow_probability import distributions as tfd
 
         return tfd.Categorical(probs=tf.maximum(parameters, losses.MIN_PROBABILITY))
 
     def events(self, action: tf.Tensor) -> tf.Tensor:
-        """Indices from 0, `[...]`; what is no action, where no step was taken, becomes one."""
+        """Convert actions to indices, which start at 0, `[...]`; clips the padding of windows to a valid index."""
         return tf.clip_by_value(self._index(action), 0, self.record_width - 1)
 
     def is_action(self, action: tf.Tensor) -> tf.Tensor:
-        """Which of `[..., 1]` there are, bool `[...]`."""
+        """Return which of the values `[..., 1]` are in the action space, bool `[...]`."""
         index = self._index(action)
         return (index >= 0) & (index < self.record_width)
 
@@ -156,42 +154,42 @@ class CategoricalPolicy(PolicyDistribution):
         return tf.cast(tf.squeeze(action, axis=-1), tf.int32) - self._first
 
     def trace(self, c: tf.Tensor) -> tf.Tensor:
-        """Retrace's own."""
+        """Return Retrace's traces unchanged."""
         return c
 
     def gradient(
         self, statistics: tf.Tensor, window_actions: WindowActions, estimate: CriticEstimate, c: float
     ) -> tf.Tensor:
-        """With all other actions."""
+        """Return the gradient with respect to the probabilities; the bias correction sums over all actions."""
         values = estimate.q_other, window_actions.target, window_actions.v
         return losses.acer_gradient_categorical(
             statistics, window_actions.behaviour, self.events(window_actions.action), *values, c
         )
 
     def kl_gradient(self, average: tf.Tensor, statistics: tf.Tensor) -> tf.Tensor:
-        """On the probabilities."""
+        """Return the gradient with respect to the probabilities."""
         return losses.kl_gradient_categorical(average, statistics)
 
     def entropy_gradient(self, statistics: tf.Tensor) -> tf.Tensor:
-        """On the probabilities."""
+        """Return the gradient with respect to the probabilities."""
         return losses.entropy_gradient_categorical(statistics)
 
-    def mode(self, output: tf.Tensor) -> tf.Tensor:
-        """The most probable actions, int64 `[batch]`."""
-        return tf.argmax(output, axis=-1) + self._first
+    def scores(self, output: Any) -> Any:
+        """The probabilities, `[batch, actions]`."""
+        return output
 
     def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
-        """`probs` `[batch, actions]`."""
+        """Return `probs`, `[batch, actions]`."""
         return {"probs": output}
 
 
 class GaussianPolicy(PolicyDistribution):
-    """A Gaussian with independent dimensions, whose mean is in the action box.
+    """A Gaussian with independent dimensions and its mean in the action box.
 
     Args:
-        spec: the spaces.
-        sigma: its scale, as a fraction of the half-range.
-        learns_scale: whether networks give scales too, which `sigma` is the first of.
+        spec: the spaces of the environment.
+        sigma: standard deviation, as a fraction of the action scale; the initial one if it is learned.
+        learns_scale: whether the policy network also returns standard deviations.
     """
 
     def __init__(self, spec: Spec, sigma: float, learns_scale: bool):
@@ -200,58 +198,61 @@ class GaussianPolicy(PolicyDistribution):
         self._learns_scale = learns_scale
         self.dimensions = spec.act_dim
         self.record_width = 2 * spec.act_dim
-        self.output = GaussianOutput(spec, sigma) if learns_scale else BoxAction(spec)
+        self.output = gaussian_output(spec, sigma) if learns_scale else box_action(spec)
         self.exploration = GaussianSampling(spec, sigma)
 
     def check(self, output: np.ndarray) -> None:
-        """Scales must be above 0."""
+        """Check that standard deviations are positive."""
         if self._learns_scale and not (output[:, self.dimensions :] > 0).all():
-            raise reject("pi", "a model that returns means, then scales above 0", output[0].tolist())
+            raise reject("pi", "a model that returns means, then positive deviations", output[0].tolist())
 
     def statistics(self, output: tf.Tensor) -> tf.Tensor:
-        """The means `[..., act_dim]`, or means and scales `[..., 2 act_dim]`."""
+        """Return means `[..., act_dim]`, or means and standard deviations `[..., 2 act_dim]`."""
         if not self._learns_scale:
             return self.events(output)
         return self.recorded(output)
 
     def parameters(self, statistics: tf.Tensor) -> tf.Tensor:
-        """Means and scales `[..., 2 act_dim]`."""
+        """Return means and standard deviations, `[..., 2 act_dim]`."""
         if self._learns_scale:
             return statistics
         return tf.concat([statistics, tf.fill(tf.shape(statistics), self._sigma)], axis=-1)
 
     def recorded(self, record: tf.Tensor) -> tf.Tensor:
-        """Means and scales, which a record has in the environment's units."""
+        """Convert a record, which is in the environment's units, to means and standard deviations."""
         loc, scale = tf.split(record, 2, axis=-1)
         return tf.concat([self.events(loc), scale / self._spec.action_scale], axis=-1)
 
     def distribution(self, parameters: tf.Tensor) -> Any:
-        """Of actions in half-ranges from the middle of the box."""
+        """Return the distribution over actions relative to the middle of the box, in units of the action scale."""
         from tensorflow_probability import distributions as tfd
 
         return tfd.Independent(tfd.Normal(*tf.split(parameters, 2, axis=-1)), 1)
 
     def events(self, action: tf.Tensor) -> tf.Tensor:
-        """In half-ranges from the middle of the box, `[..., act_dim]`."""
+        """Convert actions to offsets from the middle of the box, in units of the action scale, `[..., act_dim]`."""
         return (action - self._spec.center) / self._spec.action_scale
 
     def sample(self, statistics: tf.Tensor, count: int, key: tf.Tensor) -> tf.Tensor:
-        """Drawn actions in the environment's units, `[count, ..., act_dim]`, without gradient, a function of `key`."""
+        """Sample actions in the environment's units, `[count, ..., act_dim]`, without gradient.
+
+        The same `key` gives the same actions.
+        """
         return self.transformed(statistics, stateless_normal((count, *statistics.shape[:-1], self.dimensions), key))
 
     def transformed(self, statistics: tf.Tensor, noise: Any) -> tf.Tensor:
-        """The actions that standard normal numbers `[..., act_dim]` stand for, in the environment's units."""
+        """Convert standard normal noise, `[..., act_dim]`, to actions in the environment's units."""
         loc, scale = tf.split(tf.stop_gradient(self.parameters(statistics)), 2, axis=-1)
         return self._spec.center + self._spec.action_scale * (loc + scale * noise)
 
     def trace(self, c: tf.Tensor) -> tf.Tensor:
-        """1: Q^opc corrects by no importance weights."""
+        """Return 1, because Q^opc does not use importance weights."""
         return tf.ones_like(c)
 
     def gradient(
         self, statistics: tf.Tensor, window_actions: WindowActions, estimate: CriticEstimate, c: float
     ) -> tf.Tensor:
-        """With one other action, drawn from the policy."""
+        """Return the gradient with respect to the statistics; the bias correction uses one sampled action."""
         parameters = self.parameters(statistics)
         other = cast(tf.Tensor, estimate.other)
         loc, scale = tf.split(parameters, 2, axis=-1)
@@ -260,21 +261,21 @@ class GaussianPolicy(PolicyDistribution):
         return self._on_statistics(*losses.acer_gradient_gaussian(loc, scale, *here, *there, c))
 
     def kl_gradient(self, average: tf.Tensor, statistics: tf.Tensor) -> tf.Tensor:
-        """On the means, and on the scales where they are learnt."""
+        """Return the gradient with respect to the means, and to the standard deviations if they are learned."""
         ends = [tf.split(self.parameters(each), 2, axis=-1) for each in (average, statistics)]
         return self._on_statistics(*losses.kl_gradient_gaussian(*ends[0], *ends[1]))
 
     def entropy_gradient(self, statistics: tf.Tensor) -> tf.Tensor:
-        """On the scales; 0 on the means."""
+        """Return the gradient, which is 0 for the means."""
         loc, scale = tf.split(self.parameters(statistics), 2, axis=-1)
         return self._on_statistics(tf.zeros_like(loc), losses.entropy_gradient_gaussian(scale))
 
-    def mode(self, output: tf.Tensor) -> tf.Tensor:
-        """The means, inside the box, `[batch, act_dim]`."""
-        return bounded(self._spec, self._loc(output))
+    def scores(self, output: Any) -> Any:
+        """The means, `[batch, act_dim]`."""
+        return output[:, : self.dimensions] if self._learns_scale else output
 
     def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
-        """`loc` and `scale` `[batch, act_dim]`, in the environment's units."""
+        """Return `loc` and `scale`, `[batch, act_dim]` each, in the environment's units."""
         _, scale = tf.split(self.parameters(self.statistics(output)), 2, axis=-1)
         return {"loc": self._loc(output), "scale": scale * self._spec.action_scale}
 

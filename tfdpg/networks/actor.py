@@ -1,4 +1,4 @@
-"""The policy in the hands of those who act."""
+"""Policies for acting: in NumPy, or as compiled calls."""
 
 import copy
 import functools
@@ -9,25 +9,23 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.acting import NumpyCritic, NumpyPolicy
-from tfdpg.networks.distributions import Categorical, Mixture
-from tfdpg.networks.heads import Value, head_of
+from tfdpg.acting import NumpyPolicy
 from tfdpg.networks.tensors import unpack_observation
 from tfdpg.spec import Packed, Spec
 
-HEADS = {Value: "value", Categorical: "categorical", Mixture: "mixture"}
-"""The names of heads in `tfdpg.acting.NumpyCritic`."""
-
 
 class PolicyInference:
-    """A policy's network for acting: in NumPy where there is a forward pass, else as a compiled call.
+    """The outputs of a policy: in NumPy where NumPy can compute them, otherwise by a compiled call.
 
     Args:
         spec: the spaces.
-        pi: the policy, observation → `[batch, n]`, actions or what they are chosen by.
-        numpy_policy: its forward pass in NumPy, which takes copies of the weights; None for a network that has none.
+        pi: the policy, observation → outputs `[batch, n]`.
+        numpy_policy: its forward pass in NumPy, which takes copies of the weights; None if NumPy cannot compute it.
         device: where the compiled call runs.
         recurrent_width: the width of the recurrent inputs (see `tfdpg.acting.RecurrentSpec`); 0 without any.
+
+    Attributes:
+        pi: the policy.
     """
 
     def __init__(
@@ -38,53 +36,54 @@ class PolicyInference:
         device: str | None = None,
         recurrent_width: int = 0,
     ):
-        self._pi = pi
+        self.pi = pi
         self._numpy_policy = numpy_policy
         self._compiled = compiled_actor(spec, pi, device, recurrent_width)
         self.refresh()
 
     def __call__(self, packed: Packed) -> np.ndarray:
-        """Outputs `[num_envs, n]`, with the weights last given to `load` or taken by `refresh`."""
+        """Outputs `[num_envs, n]`, with the weights that `load` or `refresh` took last."""
         return self._compiled(packed) if self._numpy_policy is None else self._numpy_policy(packed)
 
     def predict(self, packed: Packed) -> np.ndarray:
-        """Outputs `[batch, n]`, with the weights that the policy has now."""
+        """Outputs `[batch, n]`, with the policy's present weights."""
         return self._compiled(packed)
 
     @property
     def weights_from(self) -> keras.Model | None:
-        """The network whose weights `load` wants; None if it wants none."""
-        return None if self._numpy_policy is None else self._pi
+        """The model whose weights `load` takes; None if acting needs no copies of weights."""
+        return None if self._numpy_policy is None else self.pi
 
     def load(self, weights: np.ndarray) -> None:
-        """Takes the weights of `weights_from`, flat (see `flat_weights`)."""
+        """Take the weights of `weights_from`, flat (see `flat_weights`)."""
         if self._numpy_policy is not None:
             self._numpy_policy.load(weights)
 
     def refresh(self) -> None:
-        """Takes the weights that the policy has now."""
+        """Take the policy's present weights."""
         if self._numpy_policy is not None:
-            self.load(flat_weights(self._pi).numpy())
+            self.load(flat_weights(self.pi).numpy())
 
     def snapshot(self) -> Callable[[Packed], np.ndarray]:
-        """An actor with the weights of now, which later `load`s leave alone."""
+        """The policy with its present weights, which later calls of `load` do not change if it acts in NumPy."""
         return self.numpy_policy() or self._compiled
 
     def numpy_policy(self) -> NumpyPolicy | None:
-        """The forward pass in NumPy with the weights of now; None where there is none."""
+        """The forward pass in NumPy with the present weights; None if NumPy cannot compute the policy."""
         if self._numpy_policy is None:
             return None
-        actor = copy.copy(self._numpy_policy)
-        actor.load(flat_weights(self._pi).numpy())
-        return actor
+        policy = copy.copy(self._numpy_policy)
+        policy.load(flat_weights(self.pi).numpy())
+        return policy
 
 
 def compiled_actor(
     spec: Spec, pi: keras.Model, device: str | None = None, recurrent_width: int = 0
 ) -> Callable[[Packed], np.ndarray]:
-    """From packed observations to a policy's outputs, one compiled call for any number of lanes, on `device`.
+    """Compile a policy: one call on `device` from packed observations to outputs, for any number of observations.
 
-    With a memory, what is recalled comes as a matrix of its own at the end, `[num_envs, recurrent_width]`.
+    A recurrent policy takes the recurrent inputs as one more matrix behind the observations,
+    `[num_envs, recurrent_width]`.
     """
     matrices = [
         *zip(spec.groups, spec.widths, strict=True),
@@ -108,16 +107,5 @@ def compiled_actor(
 
 
 def flat_weights(network: keras.Model) -> tf.Tensor:
-    """All weights of a network in Keras' order, flattened and concatenated, `[n]`."""
+    """Return all weights of a network, flattened and concatenated in Keras' order, `[n]`."""
     return tf.concat([tf.reshape(weight.value, [-1]) for weight in network.weights], axis=0)
-
-
-def numpy_critic(spec: Spec, actor: NumpyPolicy, critic: keras.Model) -> NumpyCritic | None:
-    """The forward pass of a stock critic with the weights of now, beside that of its policy; None without a head."""
-    head = head_of(critic)
-    kind = next((name for kind, name in HEADS.items() if isinstance(head, kind)), None)
-    if head is None or kind is None:
-        return None
-    forward_pass = NumpyCritic(spec, actor.torso, actor.normalizer, kind, head.bias.shape[0])
-    forward_pass.load(flat_weights(critic).numpy())
-    return forward_pass

@@ -1,21 +1,19 @@
-"""What builds the components of actor-critics that learn from transitions, and checks of the user's own models."""
+"""Build the networks of actor-critics that learn from transitions, and check custom networks."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import keras
 
-from tfdpg.acting import ACTIVATIONS, BoxAction, NumpyPolicy, OutputTransform, Torso
 from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width, warn_of_range
-from tfdpg.networks.encoder import Normalizer
 from tfdpg.networks.heads import HeadOptions, Value
-from tfdpg.networks.mlp import mlp_actor, mlp_critic
+from tfdpg.networks.mlp import OutputTransform, mlp_actor, mlp_critic
 from tfdpg.networks.recurrent import RNNSpec, recurrent_actor, recurrent_critic
 from tfdpg.spec import Spec
 
 
 def hidden_layers_of(options: Any) -> dict[str, Any]:
-    """The options of the hidden layers, as `make_torso` takes them."""
+    """Return the options of the hidden layers as arguments of `make_torso`."""
     torso = getattr(options, "torso", "mlp")
     names = "hidden_units", "activation", "norm", "blocks"
     return {"torso": torso} | {name: getattr(options, name) for name in names}
@@ -24,12 +22,12 @@ def hidden_layers_of(options: Any) -> dict[str, Any]:
 def policy_network(
     options: Any, output: OutputTransform | None = None, cells: RNNSpec | None = None
 ) -> Callable[[Any], keras.Model]:
-    """What builds a policy (see `mlp_actor`) from a component's context.
+    """Return a function that builds a policy (see `mlp_actor`) from a component's context.
 
     Args:
         options: the agent's options.
-        output: transforms the last layer; None is actions.
-        cells: of a recurrent policy.
+        output: output transform; None for `BoxAction`.
+        cells: recurrent cells; None for a policy that is not recurrent.
     """
 
     def build(context: Any) -> keras.Model:
@@ -44,13 +42,13 @@ def policy_network(
 def critic_network(
     options: Any, name: str, head: HeadOptions | None = None, cells: RNNSpec | None = None
 ) -> Callable[[Any], keras.Model]:
-    """What builds a critic (see `mlp_critic`) from a component's context.
+    """Return a function that builds a critic (see `mlp_critic`) from a component's context.
 
     Args:
         options: the agent's options.
-        name: the name of the critic.
-        head: makes the last layer; None is for values.
-        cells: of a recurrent critic.
+        name: name of the critic.
+        head: builds the last layer; None for `Value`.
+        cells: recurrent cells; None for a critic that is not recurrent.
     """
 
     def build(context: Any) -> keras.Model:
@@ -67,36 +65,6 @@ def _given(options: Any, context: Any) -> dict[str, Any]:
     return layers | {"encoder": context.encoder, "normalizer": context.normalizer}
 
 
-def numpy_policy(
-    spec: Spec,
-    options: Any,
-    torso: Torso,
-    output: OutputTransform | None,
-    normalizer: Normalizer | None,
-    cells: RNNSpec | None = None,
-) -> NumpyPolicy | None:
-    """The forward pass of a built-in policy in NumPy; None where there is none.
-
-    Args:
-        spec: the spaces.
-        options: the agent's options.
-        torso: the hidden layers.
-        output: transforms the last layer; None is actions.
-        normalizer: a layer such as the policy has; None where observations are not normalised.
-        cells: of a recurrent policy.
-    """
-    kinds = () if cells is None else cells.cell_kinds
-    known = options.activation in ACTIVATIONS and all(kind for kind, _ in kinds)
-    if options.pi is not None or options.encoder is not None or not known:
-        return None
-    if keras.config.dtype_policy().name != "float32":
-        return None
-    statistics = None if normalizer is None else (normalizer.epsilon, normalizer.clip)
-    return NumpyPolicy(
-        spec, torso, statistics, output, cast(Any, kinds), None if cells is None else cells.recurrent_spec
-    )
-
-
 def check_given(
     spec: Spec,
     given: Mapping[str, keras.Model | None],
@@ -105,47 +73,47 @@ def check_given(
     head: HeadOptions | None = None,
     output: OutputTransform | None = None,
 ) -> None:
-    """Check the user's own models, and the options beside them.
+    """Check custom networks, and the options used with them.
 
     Args:
-        spec: the spaces.
-        given: `pi` and the critics by name; None is a built-in network.
+        spec: the spaces of the environment.
+        given: `pi` and the critics by name; None stands for a built-in network.
         options: the agent's options.
-        head: makes the last layer of each critic, and the user's critics end in such a layer; None is for values.
-        output: what `pi` returns; None is actions.
+        head: the head in which each custom critic must end; None for critics that return values.
+        output: output transform, whose outputs `pi` must return; None for actions.
 
     Raises:
-        ValueError: models of wrong shapes, that share weights or cannot be saved and loaded, critics that are equal, or
-            an option that goes with built-in networks only.
+        ValueError: A network has wrong shapes, shares weights with another one or cannot be saved and loaded; two
+            critics have equal weights; or an option needs built-in networks.
     """
     own = {name: network for name, network in given.items() if network is not None}
     _check_options(spec, given, list(own), options)
     if options.encoder is not None:
         check_loadable("encoder", options.encoder)
     if "pi" in own:
-        width = (output or BoxAction(spec)).units
+        width = spec.act_dim if output is None else output.units
         check_width(spec, "pi", own["pi"], takes_action=False, width=width)
-        if isinstance(output or BoxAction(spec), BoxAction):
+        if output is None:
             warn_of_range(spec, own["pi"])
     critics = {name: network for name, network in own.items() if name != "pi"}
     check_critics(spec, critics, None if head is None else head.kind)
     check_separate(own)
-    for name, network in own.items():  # built by now: the checks before have called them
+    for name, network in own.items():  # the checks above have called, and so built, the networks
         check_loadable(name, network)
 
 
 def _check_options(spec: Spec, given: Mapping[str, keras.Model | None], own: Sequence[str], options: Any) -> None:
-    """Raises `ValueError` for options that built-in networks cannot have together, or beside the user's own."""
+    """Raise `ValueError` for options that exclude each other or custom networks."""
     torso = hidden_layers_of(options)["torso"]
     if options.normalize_observations and (own or options.encoder is not None):
-        raise ValueError("`normalize_observations` is for stock networks with the stock encoder; put it into your own.")
+        raise ValueError(
+            "`normalize_observations` needs built-in networks and the built-in encoder; add the layer to your own."
+        )
     if options.recurrent is not None and (own or torso == "two_branch"):
         received = [f"{name}={given[name]!r}" for name in sorted(own)] or [f"torso={torso!r}"]
-        raise ValueError(
-            "`recurrent` is for stock networks, all of them, without branches. Received: " + ", ".join(received)
-        )
+        raise ValueError("`recurrent` needs built-in networks only, without branches. Received: " + ", ".join(received))
     if torso == "two_branch" and (options.encoder is not None or len(spec.leaves) < 2):
         raise ValueError(
-            "`torso='two_branch'` needs a Dict of two observations or more, and the stock encoder. "
+            "`torso='two_branch'` needs a Dict space with at least two observations, and the built-in encoder. "
             f"Received: {spec.observation_space}, encoder={options.encoder!r}"
         )

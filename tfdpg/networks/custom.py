@@ -1,4 +1,4 @@
-"""Checks of a user's own networks, by trying them on a batch of zeros."""
+"""Checks of custom networks, which call them with a batch of zeros."""
 
 import itertools
 import tempfile
@@ -19,12 +19,15 @@ _BATCH = 3
 
 
 def check_critics(spec: Spec, critics: dict[str, keras.Model], head: type[Head] | None = None) -> None:
-    """Raises `ValueError` unless each critic gives one value an element, and no two have equal weights.
+    """Check that critics have the right outputs, and that no two critics have equal weights.
 
     Args:
-        spec: the spaces.
-        critics: by name; each is called with `[observation, action]` and returns `[batch]` or `[batch, 1]`.
-        head: the layer in which each must end, whatever it returns; None for values.
+        spec: the spaces of the environment.
+        critics: critics by name, each called with `[observation, action]`.
+        head: the layer in which each critic must end; None for critics that return values, `[batch]` or `[batch, 1]`.
+
+    Raises:
+        ValueError: A critic has another output, or two critics have equal weights.
     """
     for name, q in critics.items():
         if head is None:
@@ -38,21 +41,29 @@ def check_critics(spec: Spec, critics: dict[str, keras.Model], head: type[Head] 
     for (first, q1), (second, q2) in itertools.combinations(critics.items(), 2):
         heads = [head_of(q) for q in (q1, q2)]
         if head is not None and len({str(one.settings) for one in heads if one is not None}) > 1:
-            raise ValueError(f"`{first}` and `{second}` must end in layers of the same settings.")
+            raise ValueError(f"`{first}` and `{second}` must end in layers with the same settings.")
         weights1 = q1.get_weights()
         weights2 = q2.get_weights()
         shapes1, shapes2 = ([w.shape for w in weights] for weights in (weights1, weights2))
         if shapes1 == shapes2 and all(np.array_equal(a, b) for a, b in zip(weights1, weights2, strict=True)):
             raise ValueError(
-                f"`{first}` and `{second}` must start from different weights, or their minimum is of no use. "
+                f"`{first}` and `{second}` must start from different weights, or their minimum has no effect. "
                 f"Received: equal weights of shapes {shapes1} and {shapes2}"
             )
 
 
 def check_width(spec: Spec, name: str, network: keras.Model, takes_action: bool, width: int | None) -> None:
-    """Raises `ValueError` unless a network maps observations, or `[observation, action]`, to `[batch, width]`.
+    """Check the output shape of a network.
 
-    Without a width it is to give values, `[batch]` or `[batch, 1]`.
+    Args:
+        spec: the spaces of the environment.
+        name: name of the network in messages.
+        network: the network.
+        takes_action: whether it receives `[observation, action]` rather than an observation.
+        width: required width of the output, `[batch, width]`; None for values, `[batch]` or `[batch, 1]`.
+
+    Raises:
+        ValueError: The network cannot be called, or returns another shape.
     """
     observation, action = _zeros(spec)
     shape = _output_shape(name, network, [observation, action] if takes_action else observation)
@@ -72,16 +83,17 @@ RANGES = {
     "relu": (0.0, np.inf),
     "softplus": (0.0, np.inf),
 }
-"""The ranges of bounded activation functions by the names that Keras gives them."""
+"""The ranges of bounded activation functions, by their Keras names."""
 
 
 def warn_of_range(spec: Spec, policy: keras.Model) -> None:
-    """Warn if the last layers of a policy keep its actions away from the bounds of the action space.
+    """Warn if the actions of a policy cannot reach the bounds of the action space.
 
-    The range is known where a policy ends in a bounded activation function, also with `Rescaling` layers behind it.
+    The range of the actions is known if the policy ends in a bounded activation function, optionally followed by
+    `Rescaling` layers.
 
     Args:
-        spec: the spaces; its actions must be of a Box.
+        spec: the spaces of the environment, with a Box of actions.
         policy: maps observations to actions in the environment's units.
     """
     found = output_range(policy)
@@ -98,19 +110,19 @@ def warn_of_range(spec: Spec, policy: keras.Model) -> None:
         layer = f"keras.layers.Rescaling(scale={_numbers(scale)}, offset={_numbers(offset)})"
         advice = f"End the network in {layer}."
     warn(
-        f"`pi` cannot reach the bounds of the action space: its last layers give numbers from {_numbers(low)} to "
-        f"{_numbers(high)}, and actions go from {_numbers(spec.low)} to {_numbers(spec.high)}. {advice}"
+        f"`pi` cannot reach the bounds of the action space: its outputs range from {_numbers(low)} to "
+        f"{_numbers(high)}, and actions from {_numbers(spec.low)} to {_numbers(spec.high)}. {advice}"
     )
 
 
 def _numbers(values: np.ndarray) -> str:
-    """Numbers as Python, only one if all are equal."""
+    """Format numbers as Python; as a single number if all are equal."""
     numbers = [float(f"{value:.6g}") for value in values]
     return str(numbers[0] if len(set(numbers)) == 1 else numbers)
 
 
 def output_range(network: keras.Model) -> tuple[np.ndarray, np.ndarray] | None:
-    """The lowest and the highest output that the last layers of a network allow; None where that is not known."""
+    """Return the lowest and the highest output that the last layers of a network allow; None if they are unknown."""
     if not getattr(network, "outputs", None):
         return None
     return _range_of(network.outputs[0])
@@ -135,18 +147,18 @@ def _range_of(tensor: Any) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def check_separate(networks: dict[str, keras.Model]) -> None:
-    """Raises `ValueError` if two of the networks, by name, share weights: each is saved, and has targets, by itself."""
+    """Raise `ValueError` if two of the networks share weights, since each is saved and has targets separately."""
     for (first, network1), (second, network2) in itertools.combinations(networks.items(), 2):
         if {id(v) for v in network1.trainable_variables} & {id(v) for v in network2.trainable_variables}:
             raise ValueError(f"`{first}` and `{second}` must be separate models; the models received share weights.")
 
 
 def check_loadable(name: str, network: keras.Model) -> None:
-    """Raises `ValueError` unless a network can be loaded again once saved, as a checkpoint needs."""
+    """Raise `ValueError` unless a network can be saved and loaded again, as checkpoints require."""
     if not isinstance(network, keras.Model):
         raise reject(name, "a keras.Model", network)
     with tempfile.TemporaryDirectory() as directory, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The object being serialized includes a `lambda`")  # the error says more
+        warnings.filterwarnings("ignore", "The object being serialized includes a `lambda`")  # raised below
         path = f"{directory}/{name}.keras"
         try:
             network.save(path)
@@ -156,21 +168,21 @@ def check_loadable(name: str, network: keras.Model) -> None:
 
 
 def _why_not_loadable(network: keras.Model, error: Exception) -> str:
-    """Why a network cannot be loaded again, and what to do."""
+    """Explain why a network cannot be loaded again, and how to change it."""
     for layer in network._flatten_layers(include_self=False):
         is_lambda = isinstance(layer, keras.layers.Lambda)
         if is_lambda or getattr(getattr(layer, "activation", None), "__name__", "") == "<lambda>":
             what = "a Lambda layer" if is_lambda else "a layer with a lambda as its activation"
             return (
-                f": {layer.name!r} is {what}, and files of agents never hold Python code. Apply functions of keras.ops "
-                "to the tensors of the model instead, as in keras.ops.tanh(x), or write a layer (or a named function) "
-                "and decorate it with @keras.saving.register_keras_serializable()."
+                f": {layer.name!r} is {what}, and files of agents never contain Python code. Apply functions of "
+                "keras.ops to the tensors of the model instead, as in keras.ops.tanh(x), or write a layer (or a named "
+                "function) and decorate it with @keras.saving.register_keras_serializable()."
             )
-    return f". Own layers need @keras.saving.register_keras_serializable(). Keras says: {error}"
+    return f". Custom layers need @keras.saving.register_keras_serializable(). Keras says: {error}"
 
 
 def output_on_zeros(spec: Spec, network: keras.Model) -> np.ndarray:
-    """What a network gives for a batch of observations of zeros."""
+    """Return the output of a network for a batch of zero observations."""
     return np.asarray(network(_zeros(spec)[0]))
 
 

@@ -1,4 +1,4 @@
-"""Where networks live and compiled functions run."""
+"""Check the device of networks and compiled functions."""
 
 from collections.abc import Mapping
 
@@ -9,10 +9,10 @@ from tfdpg.arguments import reject
 
 
 def check_device(device: str | None, networks: Mapping[str, keras.Model]) -> str | None:
-    """Returns `device` if this process has it, and if all weights of `networks` are on it; None is always fine.
+    """Return `device` after checking that it exists and has all weights of `networks`; None is always valid.
 
     Raises:
-        ValueError: there is no such device, or a network was built on another one.
+        ValueError: This process has no such device, or a network was built on another one.
     """
     if device is None:
         return None
@@ -21,7 +21,7 @@ def check_device(device: str | None, networks: Mapping[str, keras.Model]) -> str
         raise reject("device", f"None or one of {sorted(available)}", device)
     for name, network in networks.items():
         if not isinstance(network, keras.Model):
-            continue  # the checks of networks say so
+            continue  # reported by the checks of custom networks
         devices = {_short(variable.value.device) for variable in network.variables}
         if devices - {_short(device)}:
             raise ValueError(
@@ -32,6 +32,6 @@ def check_device(device: str | None, networks: Mapping[str, keras.Model]) -> str
 
 
 def _short(device: str) -> str:
-    """Such as "gpu:0", from "gpu", "/device:GPU:0" or TensorFlow's full name of a device."""
+    """Return a short name such as "gpu:0" for "gpu", "/device:GPU:0" or TensorFlow's full device name."""
     name = device.rsplit("device:", 1)[-1].lower()
     return name if ":" in name else f"{name}:0"

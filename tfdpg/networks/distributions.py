@@ -1,4 +1,4 @@
-"""The last layers of distributional critics: probabilities on atoms, or a mixture of Gaussians."""
+"""Heads of distributional critics: a categorical distribution on atoms, or a mixture of Gaussians."""
 
 from typing import Any
 
@@ -12,19 +12,19 @@ from tfdpg.networks.heads import Head
 from tfdpg.networks.randomness import stateless_normal, stateless_uniform
 
 LARGEST = 1e30
-"""Of a support: sums and differences of its atoms are float32 too."""
+"""Largest absolute value of an atom, so that sums and differences of atoms are finite in float32."""
 
 
 @keras.saving.register_keras_serializable("tfdpg")
 class Categorical(Head):
-    """Probabilities of returns on a fixed support of equally spaced atoms; the output is their logits `[batch, atoms]`.
+    """A categorical distribution of returns on equally spaced atoms; the output has its logits, `[batch, atoms]`.
 
-    The support is a weight that is not trained, so that it can be set once returns have been seen.
+    The atoms are a weight that is not trained, so that `set_range` can change them after returns have been observed.
 
     Args:
-        v_min: the first atom.
-        v_max: the last.
-        atoms: how many, at least 2.
+        v_min: the smallest atom.
+        v_max: the largest atom.
+        atoms: number of atoms, at least 2.
         kernel_initializer: see `Head`.
         l2: see `Head`.
     """
@@ -39,7 +39,7 @@ class Categorical(Head):
         _equally_spaced(v_min, v_max, atoms)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Makes the weights."""
+        """Create the weights."""
         self.add_linear(int(input_shape[-1] or 0), self.size)
         self.atoms = self.add_weight(
             name="atoms", shape=(self.size,), initializer="zeros", trainable=False, dtype="float32", autocast=False
@@ -47,48 +47,52 @@ class Categorical(Head):
         self.set_range(self.v_min, self.v_max)
 
     def set_range(self, v_min: float, v_max: float) -> None:
-        """Spaces the atoms equally from `v_min` to `v_max`; `ValueError` where float32 cannot tell them apart."""
+        """Space the atoms equally from `v_min` to `v_max`.
+
+        Raises:
+            ValueError: The atoms are not distinct in float32.
+        """
         self.atoms.assign(_equally_spaced(v_min, v_max, self.size))
 
     def call(self, features: Any) -> Any:
-        """The logits."""
+        """Return the logits, `[batch, atoms]`."""
         return keras.ops.matmul(features, self.kernel) + self.bias
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The support that it was made with."""
+        """The initial range and the number of atoms."""
         return {"v_min": float(self.v_min), "v_max": float(self.v_max), "atoms": self.size}
 
     def get_config(self) -> dict[str, Any]:
-        """The settings, and what every head has."""
+        """Return the arguments of the constructor."""
         return super().get_config() | self.settings
 
     def distribution(self, output: tf.Tensor) -> Any:
-        """The return distribution, a TF-Probability `FiniteDiscrete` of batch shape `[batch]`."""
+        """Return the return distribution, a TF-Probability `FiniteDiscrete` of batch shape `[batch]`."""
         from tensorflow_probability import distributions as tfd
 
         return tfd.FiniteDiscrete(self.atoms.value, logits=output)
 
     def mean(self, output: tf.Tensor) -> tf.Tensor:
-        """Σ_i p_i z_i."""
+        """Return Σ_i p_i z_i."""
         return self.distribution(output).mean()
 
     def target(self, r_t: tf.Tensor, discount_t: tf.Tensor, output_t: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-        """Its probabilities on the atoms, `[batch, atoms]`."""
+        """Return the probabilities of the target on the atoms, `[batch, atoms]`."""
         return losses.categorical_target(r_t, discount_t, output_t, self.atoms.value)
 
     def td_loss(self, output_tm1: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-        """The cross-entropy."""
+        """Return the cross-entropy."""
         return losses.cross_entropy(output_tm1, target)
 
     def measure(self, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The probability of the target that lies on the edges of the support, and the support."""
+        """Return the probability that the target assigns to the first and the last atom, and the range of atoms."""
         edges = target[:, 0] + target[:, -1]
         v_min, v_max = (tf.broadcast_to(self.atoms.value[edge], tf.shape(edges)) for edge in (0, -1))
         return {"edge_mass": edges, "v_min": v_min, "v_max": v_max}
 
     def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
-        """`atoms` and their `probs`."""
+        """Return `atoms` and their probabilities `probs`."""
         probs = tf.nn.softmax(output)
         return {"atoms": tf.broadcast_to(self.atoms.value, tf.shape(probs)), "probs": probs}
 
@@ -115,12 +119,12 @@ def _equally_spaced(v_min: float, v_max: float, atoms: int) -> np.ndarray:
 
 @keras.saving.register_keras_serializable("tfdpg")
 class Mixture(Head):
-    """A mixture of Gaussians; the output `[batch, 3 · components]` holds logits, means and raw deviations.
+    """A mixture of Gaussians; the output, `[batch, 3 · components]`, has logits, means and raw standard deviations.
 
     Args:
-        components: how many, at least 1.
-        target_samples: samples of the target with which the loss is estimated.
-        min_stddev: the deviations are softplus(raw) + min_stddev, which is above 0.
+        components: number of Gaussians, at least 1.
+        target_samples: number of samples of the target from which the loss is estimated.
+        min_stddev: standard deviations are softplus(raw) + min_stddev; above 0.
         kernel_initializer: see `Head`.
         l2: see `Head`.
     """
@@ -132,36 +136,36 @@ class Mixture(Head):
         self.min_stddev = positive("min_stddev", min_stddev)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Makes the weights."""
+        """Create the weights."""
         self.add_linear(int(input_shape[-1] or 0), 3 * self.components)
 
     def call(self, features: Any) -> Any:
-        """Logits, means and raw deviations, side by side."""
+        """Return logits, means and raw standard deviations, concatenated."""
         return keras.ops.matmul(features, self.kernel) + self.bias
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The number of components and samples, and the smallest deviation."""
+        """The number of components and samples, and the smallest standard deviation."""
         return {name: getattr(self, name) for name in ("components", "target_samples", "min_stddev")}
 
     def get_config(self) -> dict[str, Any]:
-        """The settings, and what every head has."""
+        """Return the arguments of the constructor."""
         return super().get_config() | self.settings
 
     def distribution(self, output: tf.Tensor) -> Any:
-        """The return distribution, a TF-Probability `MixtureSameFamily` of batch shape `[batch]`."""
+        """Return the return distribution, a TF-Probability `MixtureSameFamily` of batch shape `[batch]`."""
         from tensorflow_probability import distributions as tfd
 
         logits, means, stddevs = self._parameters(output)
         return tfd.MixtureSameFamily(tfd.Categorical(logits=logits), tfd.Normal(means, stddevs))
 
     def mean(self, output: tf.Tensor) -> tf.Tensor:
-        """Σ_k w_k μ_k."""
+        """Return Σ_k w_k μ_k."""
         logits, means, _ = self._parameters(output)
         return tf.reduce_sum(tf.nn.softmax(logits) * means, axis=-1)
 
     def target(self, r_t: tf.Tensor, discount_t: tf.Tensor, output_t: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-        """Samples of it, `[target_samples, batch]`."""
+        """Return samples of the target, `[target_samples, batch]`."""
         logits, means, stddevs = self._parameters(output_t)
         shape = self.target_samples, output_t.shape[0]
         uniform = stateless_uniform(shape, key + tf.constant([0, 2**40], tf.int64))
@@ -169,15 +173,15 @@ class Mixture(Head):
         return losses.td_target(tf.broadcast_to(r_t, shape), tf.broadcast_to(discount_t, shape), samples)
 
     def td_loss(self, output_tm1: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-        """The sampled cross-entropy."""
+        """Return the cross-entropy, estimated from the samples of the target."""
         return losses.mixture_td_loss(self.distribution(output_tm1), target)
 
     def measure(self, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Nothing."""
+        """Return no metrics."""
         return {}
 
     def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
-        """`weights`, `means` and `stddevs` of the components."""
+        """Return `weights`, `means` and `stddevs` of the components."""
         logits, means, stddevs = self._parameters(output)
         return {"weights": tf.nn.softmax(logits), "means": means, "stddevs": stddevs}
 

@@ -1,4 +1,4 @@
-"""From raw observations to one feature vector: flatten, scale images, one-hot discrete parts."""
+"""The built-in observation encoder and the observation normaliser."""
 
 from typing import Any
 
@@ -9,20 +9,21 @@ from tfdpg.spec import Leaf, Spec
 
 
 def observation_inputs(spec: Spec) -> Any:
-    """Keras inputs for raw observations: one tensor, or a dict of them for a Dict space."""
+    """Return Keras inputs for raw observations: one tensor, or a dict of tensors for a Dict space."""
     inputs = {leaf.name: keras.Input(leaf.shape, dtype=leaf.dtype, name=leaf.name) for leaf in spec.leaves}
     return inputs if spec.is_dict else inputs["x"]
 
 
 def encoder(spec: Spec, normalizer: "Normalizer | None" = None) -> keras.Model:
-    """The stock encoder; its only weights are the normaliser's, if there is one.
+    """Build the built-in encoder. It has no weights except those of the normaliser.
 
-    Box observations are flattened; uint8 ones are first scaled from 0..255 to [0, 1]; Discrete and
-    MultiDiscrete ones become one-hot. The parts of a Dict are concatenated in the order of its keys.
+    Box observations are flattened, and those of dtype uint8 are scaled from 0..255 to [0, 1]. Discrete and
+    MultiDiscrete observations are encoded as one-hot vectors. The parts of a Dict are concatenated in the order of its
+    keys.
 
     Args:
-        spec: the spaces.
-        normalizer: a layer for the features, which networks may share.
+        spec: the spaces of the environment.
+        normalizer: a layer applied to the features, which networks may share.
 
     Returns:
         A functional model from raw observations (see `observation_inputs`) to features `[batch, features]`.
@@ -32,7 +33,14 @@ def encoder(spec: Spec, normalizer: "Normalizer | None" = None) -> keras.Model:
     features: Any = parts[0] if len(parts) == 1 else keras.layers.Concatenate()(parts)
     if normalizer is not None:
         features = normalizer(features)
-    return keras.Model(inputs, features, name="encoder")
+    model: Any = keras.Model(inputs, features, name="encoder")
+    model.is_built_in_encoder = True
+    return model
+
+
+def is_built_in_encoder(model: keras.Model) -> bool:
+    """Whether `encoder` made a model, so that `tfdpg.acting.encode` computes the same features."""
+    return getattr(model, "is_built_in_encoder", False)
 
 
 def _encode(leaf: Leaf, x: Any) -> Any:
@@ -52,7 +60,7 @@ def _encode(leaf: Leaf, x: Any) -> Any:
 
 @keras.saving.register_keras_serializable("tfdpg")
 class Normalizer(keras.layers.Layer):
-    """clip((x − mean) / (√variance + epsilon), −clip, clip), feature by feature.
+    """Normalise each feature: clip((x − mean) / (√variance + epsilon), −clip, clip).
 
     The mean and the variance are weights that are not trained: before each update phase, the agent writes the
     statistics of the observations that it has collected. All networks of an agent have the same statistics, and an
@@ -61,7 +69,7 @@ class Normalizer(keras.layers.Layer):
 
     Args:
         epsilon: added to the standard deviation.
-        clip: the largest absolute value that comes out.
+        clip: largest absolute value of the output.
     """
 
     def __init__(self, epsilon: float = 1e-8, clip: float = 5.0, **kwargs: Any):
@@ -70,16 +78,16 @@ class Normalizer(keras.layers.Layer):
         self.clip = clip
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Makes the weights."""
+        """Create the weights."""
         shape = (input_shape[-1],)
         self.mean = self.add_weight(name="mean", shape=shape, initializer="zeros", trainable=False)
         self.variance = self.add_weight(name="variance", shape=shape, initializer="ones", trainable=False)
 
     def call(self, features: Any) -> Any:
-        """The normalised features."""
+        """Return the normalised features."""
         std: Any = keras.ops.sqrt(self.variance)
         return keras.ops.clip((features - self.mean) / (std + self.epsilon), -self.clip, self.clip)
 
     def get_config(self) -> dict[str, Any]:
-        """Epsilon and clip."""
+        """Return the arguments of the constructor."""
         return super().get_config() | {"epsilon": self.epsilon, "clip": self.clip}

@@ -1,9 +1,11 @@
-"""Graphs that can be freed.
+"""Free TensorFlow graphs that use `tf.custom_gradient`.
 
-TensorFlow keeps each gradient function that `tf.custom_gradient` made while a graph was traced, and with it the graph,
-for as long as the process lives (its issues 27492 and 97697): those of our layers, and one of Keras' optimizers. Nobody
-asks for it once gradients are in the graph. What another thread traces meanwhile loses its own, too: a gradient through
-it that is taken later is an error of TensorFlow's, never a wrong one.
+While a graph is traced, TensorFlow registers each gradient function that `tf.custom_gradient` creates, and never
+removes it (TensorFlow issues 27492 and 97697). The function keeps the graph alive until the process ends. This concerns
+layers of this library and one of Keras' optimizers. The function is no longer needed once the gradients are in the
+graph.
+The cleanup also removes the functions of graphs that other threads trace at the same time. Computing a gradient through
+such a graph later raises an error in TensorFlow; it never returns a wrong gradient.
 """
 
 import contextlib
@@ -17,7 +19,7 @@ _one_at_a_time = threading.RLock()
 
 @contextlib.contextmanager
 def free_graphs() -> Iterator[None]:
-    """Graphs that are traced within are freed when their owners are; gradients through them are taken within."""
+    """Let graphs that are traced in this context be freed; compute gradients through them in this context, too."""
     with _one_at_a_time:
         before = set(ops.gradient_registry.list())
         try:

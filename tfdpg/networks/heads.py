@@ -1,4 +1,4 @@
-"""The last layers of critics behind one interface, and the one that gives a number; see `distributions` for others."""
+"""Heads, the last layers of critics: their interface, and the head that returns a value."""
 
 import abc
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from tfdpg import losses
 
 
 class Head(keras.layers.Layer, abc.ABC):
-    """The last layer of a critic, from features `[batch, features]` to an output that says what the return is like.
+    """The last layer of a critic: maps features `[batch, features]` to a value or to a distribution of returns.
 
     Args:
-        kernel_initializer: of the linear layer.
+        kernel_initializer: initializer of the linear layer.
         l2: the kernel adds l2 · Σ w² to the loss.
     """
 
     metrics_of_update: tuple[str, ...] = ()
-    """The names of what `measure` gives."""
+    """The names of the metrics that `measure` returns."""
 
     def __init__(self, kernel_initializer: Any = "glorot_uniform", l2: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
@@ -28,7 +28,7 @@ class Head(keras.layers.Layer, abc.ABC):
         self.l2 = l2
 
     def add_linear(self, features: int, units: int) -> None:
-        """Makes the weights of the linear layer."""
+        """Create the weights of the linear layer."""
         self.kernel = self.add_weight(
             name="kernel",
             shape=(features, units),
@@ -38,98 +38,98 @@ class Head(keras.layers.Layer, abc.ABC):
         self.bias = self.add_weight(name="bias", shape=(units,), initializer="zeros")
 
     def get_config(self) -> dict[str, Any]:
-        """The initializer and the regularization."""
+        """Return the arguments of the constructor."""
         initializer = keras.initializers.serialize(self.kernel_initializer)
         return super().get_config() | {"kernel_initializer": initializer, "l2": self.l2}
 
     @property
     @abc.abstractmethod
     def settings(self) -> dict[str, Any]:
-        """What critics of one agent have in common, beside the kind of their heads."""
+        """The settings that the heads of all critics of an agent must have in common."""
 
     @abc.abstractmethod
     def mean(self, output: tf.Tensor) -> tf.Tensor:
-        """The expected return `[batch]`: the action value."""
+        """Return the expected return, which is the action value, `[batch]`."""
 
     @abc.abstractmethod
     def target(self, r_t: tf.Tensor, discount_t: tf.Tensor, output_t: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-        """The Bellman target r + discount · Z as `td_loss` takes it, without gradient.
+        """Return the Bellman target r + discount · Z in the form that `td_loss` expects, without gradient.
 
         Args:
-            r_t: `[batch]`.
-            discount_t: `[batch]`.
-            output_t: the target critic's output for the next observation.
-            key: what random samples are a function of, int64 `[2]`.
+            r_t: rewards, `[batch]`.
+            discount_t: discounts, `[batch]`.
+            output_t: output of the target critic for the next observation.
+            key: key of the random numbers, int64 `[2]`.
         """
 
     @abc.abstractmethod
     def td_loss(self, output_tm1: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-        """How far the output for the actions taken is from the target, `[batch]`."""
+        """Return the loss of the output for the actions taken, `[batch]`."""
 
     @abc.abstractmethod
     def measure(self, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The metrics of an update beyond those of all heads, `[batch]` each."""
+        """Return additional metrics of an update, `[batch]` each, named by `metrics_of_update`."""
 
     @abc.abstractmethod
     def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The return distribution by its parameters, `[batch, n]` each."""
+        """Return the parameters of the return distribution, `[batch, n]` each."""
 
     @abc.abstractmethod
     def quantiles(self, output: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """The quantiles of the return, `[batch, L]`, at levels `[batch, L]` or `[L]`; see `losses.quantiles`."""
+        """Return quantiles of the return, `[batch, L]`, at levels `[batch, L]` or `[L]`; see `losses.quantiles`."""
 
     @abc.abstractmethod
     def cvar(self, output: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """The mean of the worst part of returns, `[batch, L]`, for each of the levels."""
+        """Return the conditional value at risk, `[batch, L]`: the mean of the worst returns up to each level."""
 
 
 @keras.saving.register_keras_serializable("tfdpg")
 class Value(Head):
-    """`Dense(1)` without its last axis: `[batch, features]` → `[batch]`, with the same weights.
+    """A linear layer with one output: `[batch, features]` → `[batch]`, with the weights of `Dense(1)`.
 
-    A sum of products, where `Dense` has a product with a one-column matrix: XLA fuses that product's gradient
-    with the activation before it into a loop over columns, which takes ten times as long.
+    It sums products instead of multiplying by a matrix with one column as `Dense` does. XLA fuses the gradient of that
+    multiplication with the preceding activation into a loop over columns, which is ten times slower.
     """
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Makes the weights."""
+        """Create the weights."""
         self.add_linear(int(input_shape[-1] or 0), 1)
 
     def call(self, features: Any) -> Any:
-        """The values."""
+        """Return values `[batch]`."""
         return _product(features, self.kernel[:, 0]) + self.bias[0]
 
     @property
     def settings(self) -> dict[str, Any]:
-        """None."""
+        """No settings."""
         return {}
 
     def mean(self, output: tf.Tensor) -> tf.Tensor:
-        """The value itself."""
+        """Return the output, which is the value."""
         return output
 
     def target(self, r_t: tf.Tensor, discount_t: tf.Tensor, output_t: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-        """Its value `[batch]`."""
+        """Return the target values, `[batch]`."""
         return losses.td_target(r_t, discount_t, output_t)
 
     def td_loss(self, output_tm1: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-        """The squared error."""
+        """Return the squared error."""
         return losses.td_loss(output_tm1, target)
 
     def measure(self, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Nothing."""
+        """Return no metrics."""
         return {}
 
     def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
-        """All probability on one atom."""
+        """Return one atom with probability 1."""
         return {"atoms": output[:, None], "probs": tf.ones_like(output)[:, None]}
 
     def quantiles(self, output: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """The value, at each level."""
+        """Return the value for each level."""
         return output[:, None] + tf.zeros_like(levels)
 
     def cvar(self, output: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """The value, at each level."""
+        """Return the value for each level."""
         return output[:, None] + tf.zeros_like(levels)
 
 
@@ -143,18 +143,18 @@ def _product(features: tf.Tensor, kernel: tf.Tensor) -> Any:
 
 
 class HeadOptions(NamedTuple):
-    """A kind of head and its own options; called with what all heads have, it makes one."""
+    """A class of heads and its own options; call it with the common arguments to build a head."""
 
     kind: type[Head]
     options: Mapping[str, Any] = MappingProxyType({})
 
     def __call__(self, **common: Any) -> Head:
-        """A new layer."""
+        """Return a new layer."""
         return self.kind(**self.options, **common)
 
 
 def head_of(critic: keras.Model) -> Head | None:
-    """The head in which a critic ends; None where it ends in another layer."""
+    """Return the head in which a critic ends; None if it ends in another layer."""
     last = critic.layers[-1] if critic.layers else None
     if isinstance(last, keras.Model):
         return head_of(last)

@@ -1,14 +1,13 @@
-"""The stock networks: fully connected actor and critic."""
+"""The built-in networks: fully connected actors and critics."""
 
 import copy
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 
-from tfdpg.acting import BoxAction, GaussianOutput, OutputTransform, Probabilities, Torso, feature_columns, make_torso
-from tfdpg.acting.outputs import MIN_SIGMA
+from tfdpg.acting import Torso, feature_columns, make_torso
 from tfdpg.acting.torsos import EXPANSION, Hidden, Layer, Norm, Residual
 from tfdpg.networks.encoder import Normalizer, observation_inputs
 from tfdpg.networks.encoder import encoder as built_in_encoder
@@ -16,6 +15,55 @@ from tfdpg.networks.heads import Head, Value
 from tfdpg.networks.renormalization import BatchRenormalization
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, seeds
+
+MIN_SIGMA = 1e-2
+"""The smallest learnt scale of a Gaussian, as a fraction of the action scale."""
+
+
+class OutputTransform(NamedTuple):
+    """What turns the last linear layer of a policy into its output.
+
+    Attributes:
+        units: the width of that layer.
+        apply: from `[batch, units]` to the policy's output, of Keras layers.
+    """
+
+    units: int
+    apply: Callable[[Any], Any]
+
+
+def box_action(spec: Spec) -> OutputTransform:
+    """Actions `[batch, act_dim]` in the environment's units: tanh, then each dimension rescaled to its bounds."""
+
+    def apply(x: Any) -> Any:
+        rescaled = keras.layers.Rescaling(spec.action_scale.tolist(), spec.center.tolist(), dtype="float32")
+        return rescaled(keras.layers.Activation("tanh", dtype="float32")(x))
+
+    return OutputTransform(spec.act_dim, apply)
+
+
+def probabilities(spec: Spec) -> OutputTransform:
+    """The probabilities of the actions of a Discrete space, `[batch, actions]`: softmax."""
+    return OutputTransform(spec.actions or 0, lambda x: keras.layers.Softmax(dtype="float32")(x))
+
+
+def gaussian_output(spec: Spec, sigma: float) -> OutputTransform:
+    """The means of a Gaussian, as `box_action` gives them, and its scales, `[batch, 2 · act_dim]`.
+
+    A scale is (softplus(x + c) + MIN_SIGMA) · action scale.
+
+    Args:
+        spec: the spaces.
+        sigma: the scale for x = 0, as a fraction of the action scale, above `MIN_SIGMA`.
+    """
+    offset = np.float32(np.log(np.expm1(sigma - MIN_SIGMA)))
+
+    def apply(x: Any) -> Any:
+        above: Any = keras.ops.softplus(x[:, spec.act_dim :] + offset)
+        scale = keras.layers.Rescaling(spec.action_scale.tolist(), dtype="float32")(above + MIN_SIGMA)
+        return keras.layers.Concatenate(dtype="float32")([box_action(spec).apply(x[:, : spec.act_dim]), scale])
+
+    return OutputTransform(2 * spec.act_dim, apply)
 
 
 def mlp_actor(
@@ -32,25 +80,25 @@ def mlp_actor(
     seed: int = 0,
     output: OutputTransform | None = None,
 ) -> keras.Model:
-    """A policy: features, hidden layers, tanh, then each dimension stretched to its bounds.
+    """Build a policy: encoder, hidden layers, tanh, and rescaling of each dimension to its bounds.
 
     Args:
-        spec: the spaces.
-        torso: the kind of hidden layers; see `tfdpg.acting.make_torso`.
-        hidden_units: the units of each hidden layer.
-        activation: a Keras activation for the hidden layers.
-        norm: their normalisation; see `tfdpg.acting.make_torso`.
-        blocks: the number of residual blocks in their place.
-        encoder: a model from raw observations to features `[batch, features]`; a copy is used, with its
-            weights. The default is the stock encoder.
-        normalizer: a layer for the stock encoder's features, which networks may share.
+        spec: the spaces of the environment.
+        torso: kind of hidden layers; see `tfdpg.acting.make_torso`.
+        hidden_units: units of each hidden layer.
+        activation: Keras activation of the hidden layers.
+        norm: normalisation of the hidden layers; see `tfdpg.acting.make_torso`.
+        blocks: number of residual blocks, which replace the hidden layers; 0 for none.
+        encoder: a model from raw observations to features `[batch, features]`, which is copied with its weights. The
+            default is the built-in encoder.
+        normalizer: a layer applied to the features of the built-in encoder, which networks may share.
         l2: each kernel adds l2 · Σ w² to the loss.
-        seed: fixes the initial weights (Glorot uniform kernels, zero biases).
-        output: what is made of the last layer; None is tanh and stretching.
+        seed: seed of the initial weights (Glorot uniform kernels, zero biases).
+        output: output transform; None for tanh and rescaling.
 
     Returns:
-        A functional model, observation → action `[batch, act_dim]` in the environment's units, float32 whatever
-        Keras' dtype policy.
+        A functional model, observation → action `[batch, act_dim]` in the environment's units, float32 under any Keras
+        dtype policy.
     """
     observation = observation_inputs(spec)
     layers = make_torso(torso, hidden_units, activation, norm, blocks)
@@ -59,7 +107,7 @@ def mlp_actor(
 
 
 def actor_torso(spec: Spec, layers: Torso, x: Any, *, seed: int, l2: float, output: OutputTransform | None) -> Any:
-    """From features `[batch, n]`, or what is remembered, to what `mlp_actor` gives; see there."""
+    """Apply the hidden layers and the output of `mlp_actor` to features or to the output of recurrent cells."""
     depths = list(enumerate(layers.pi))
     if layers.has_branches:
         x = _branches(spec, x, layers.pi[0], seed, l2)
@@ -67,37 +115,12 @@ def actor_torso(spec: Spec, layers: Torso, x: Any, *, seed: int, l2: float, outp
     for depth, layer in depths:
         x = _layer(x, layer, seed, depth, l2)
     kernel = initializer(seed, len(layers.pi), layers.output_scale)
-    return actor_output(output or BoxAction(spec), x, kernel_initializer=kernel, kernel_regularizer=_regularizer(l2))
+    return actor_output(output or box_action(spec), x, kernel_initializer=kernel, kernel_regularizer=_regularizer(l2))
 
 
 def actor_output(output: OutputTransform, x: Any, **kernel: Any) -> Any:
-    """Keras' form of what is made of an actor's last layer, which has a `kernel`, for `[batch, features]`."""
-    return keras_form(output, keras.layers.Dense(output.units, **kernel, dtype="float32")(x))
-
-
-@functools.singledispatch
-def keras_form(output: OutputTransform, x: Any) -> Any:
-    """Keras' form of an `OutputTransform`, for the last layer's `[batch, units]`; each kind registers its own."""
-    raise TypeError(f"There is no Keras form of {output}")
-
-
-@keras_form.register
-def _box_action(output: BoxAction, x: Any) -> Any:
-    rescaled = keras.layers.Rescaling(output.action_scale.tolist(), output.center.tolist(), dtype="float32")
-    return rescaled(keras.layers.Activation("tanh", dtype="float32")(x))
-
-
-@keras_form.register
-def _probabilities(output: Probabilities, x: Any) -> Any:
-    return keras.layers.Softmax(dtype="float32")(x)
-
-
-@keras_form.register
-def _loc_scale(output: GaussianOutput, x: Any) -> Any:
-    act_dim = output.units // 2
-    above: Any = keras.ops.softplus(x[:, act_dim:] + output.offset)
-    scale = keras.layers.Rescaling(output.mean.action_scale.tolist(), dtype="float32")(above + MIN_SIGMA)
-    return keras.layers.Concatenate(dtype="float32")([_box_action(output.mean, x[:, :act_dim]), scale])
+    """The output of a policy for `[batch, features]`: a linear layer with a `kernel`, then the output transform."""
+    return output.apply(keras.layers.Dense(output.units, **kernel, dtype="float32")(x))
 
 
 def mlp_critic(
@@ -115,25 +138,25 @@ def mlp_critic(
     name: str = "q1",
     head: Callable[..., Head] = Value,
 ) -> keras.Model:
-    """An action-value function: features and the action, scaled to [-1, 1], through hidden layers to a head.
+    """Build an action-value function: encoder, the action rescaled to [-1, 1], hidden layers, and a head.
 
     Args:
-        spec: the spaces.
-        torso: as for `mlp_actor`.
-        hidden_units: the units of each hidden layer.
-        activation: a Keras activation for the hidden layers.
-        norm: their normalisation; see `tfdpg.acting.make_torso`.
-        blocks: the number of residual blocks in their place.
-        encoder: as for `mlp_actor`.
-        normalizer: as for `mlp_actor`.
-        l2: as for `mlp_actor`.
-        seed: fixes the initial weights.
-        name: the name of the model.
-        head: makes the last layer from `kernel_initializer`, `l2` and `dtype`.
+        spec: the spaces of the environment.
+        torso: see `mlp_actor`.
+        hidden_units: see `mlp_actor`.
+        activation: see `mlp_actor`.
+        norm: see `mlp_actor`.
+        blocks: see `mlp_actor`.
+        encoder: see `mlp_actor`.
+        normalizer: see `mlp_actor`.
+        l2: see `mlp_actor`.
+        seed: see `mlp_actor`.
+        name: name of the model.
+        head: builds the last layer from `kernel_initializer`, `l2` and `dtype`.
 
     Returns:
-        A functional model, `[observation, action]` → what the head gives, values `[batch]` if it is the default;
-        float32 whatever Keras' dtype policy.
+        A functional model, `[observation, action]` → the output of the head, which is values `[batch]` by default;
+        float32 under any Keras dtype policy.
     """
     observation = observation_inputs(spec)
     action = action_input(spec)
@@ -146,7 +169,7 @@ def mlp_critic(
 def critic_torso(
     spec: Spec, layers: Torso, x: Any, action: Any, *, seed: int, l2: float, head: Callable[..., Head]
 ) -> Any:
-    """From features `[batch, n]`, or what is remembered, and an action to what `mlp_critic` gives; see there."""
+    """Apply the hidden layers and the head of `mlp_critic` to an action and features, or recurrent cells' output."""
     scaled = scaled_action(spec, action)
     depths = list(enumerate(layers.q))
     if layers.has_branches:
@@ -163,29 +186,29 @@ def critic_torso(
 
 
 def action_input(spec: Spec) -> Any:
-    """A Keras input for actions in the environment's units."""
+    """Return a Keras input for actions in the environment's units."""
     return keras.Input((spec.act_dim,), name="a")
 
 
 def features(spec: Spec, encoder: keras.Model | None, normalizer: Normalizer | None) -> keras.Model:
-    """The stock encoder, or a copy of one's own."""
+    """Return the built-in encoder, or a copy of a custom encoder."""
     return built_in_encoder(spec, normalizer) if encoder is None else copy.deepcopy(encoder)
 
 
 def scaled_action(spec: Spec, action: Any) -> Any:
-    """Actions from the environment's units to [-1, 1]."""
+    """Rescale actions from the environment's units to [-1, 1]."""
     return keras.layers.Rescaling((1 / spec.action_scale).tolist(), (-spec.center / spec.action_scale).tolist())(action)
 
 
 def hidden_layers(x: Any, layers: Sequence[Layer], seed: int) -> Any:
-    """Features `[batch, n]` through hidden layers."""
+    """Apply hidden layers to features `[batch, n]`."""
     for depth, layer in enumerate(layers):
         x = _layer(x, layer, seed, depth, 0.0)
     return x
 
 
 def _branches(spec: Spec, features: keras.KerasTensor, layer: Layer, seed: int, l2: float) -> keras.KerasTensor:
-    """A layer of its own for each part of an observation, concatenated."""
+    """Apply a separate layer to each part of an observation, and concatenate the outputs."""
     branch_seeds = seeds(Purpose.BRANCHES, seed, count=len(spec.leaves))
     parts = [
         _layer(features[:, columns], layer, branch_seed, 0, l2)
@@ -223,6 +246,6 @@ def _regularizer(l2: float) -> keras.regularizers.Regularizer | None:
 
 
 def initializer(seed: int, depth: int, scale: float = 1.0) -> Any:
-    """Of a layer's kernel: Glorot's uniform one, if the scale is 1."""
+    """Return the initializer of a layer's kernel; with scale 1 it is Glorot uniform."""
     (layer_seed,) = seeds(Purpose.LAYERS, seed, depth)
     return keras.initializers.VarianceScaling(scale, "fan_avg", "uniform", seed=layer_seed)

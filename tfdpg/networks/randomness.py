@@ -1,6 +1,7 @@
-"""Random numbers inside compiled calls, a function of a key alone.
+"""Random numbers inside compiled functions that depend only on a key.
 
-TensorFlow's own stateless numbers differ under XLA even with the Philox generator; its bits do not.
+TensorFlow's stateless random floats differ with and without XLA, even with the Philox generator; its random bits do
+not.
 """
 
 import math
@@ -11,18 +12,18 @@ import tensorflow as tf
 
 
 def stateless_uniform(shape: Sequence[Any], key: tf.Tensor) -> tf.Tensor:
-    """Uniform numbers of 24 bits in (0, 1), the same with and without XLA.
+    """Return uniform random numbers in (0, 1) with 24 random bits, equal with and without XLA.
 
     Args:
-        shape: the shape of the result, without unknown sizes.
-        key: two integers, int64 `[2]`.
+        shape: shape of the result, fully defined.
+        key: int64 `[2]`.
     """
     all_bits: Any = {"minval": None, "maxval": None, "dtype": tf.uint32}
     bits = tf.random.stateless_uniform(shape, key, alg="philox", **all_bits)
     uniform = (tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32) + 0.5) * 2.0**-24
-    return tf.minimum(uniform, 1 - 2.0**-24)  # float32 rounds the largest to 1, whose Φ⁻¹ is infinite
+    return tf.minimum(uniform, 1 - 2.0**-24)  # float32 rounds the largest to 1; Φ⁻¹(1) is infinite
 
 
 def stateless_normal(shape: Sequence[Any], key: tf.Tensor) -> tf.Tensor:
-    """Standard normal numbers, the same with and without XLA up to rounding: Φ⁻¹ of `stateless_uniform`."""
+    """Return standard normal numbers, Φ⁻¹ of `stateless_uniform`; equal with and without XLA up to rounding."""
     return math.sqrt(2) * tf.math.erfinv(2 * stateless_uniform(shape, key) - 1)

@@ -1,4 +1,4 @@
-"""A network with a memory between encoder and torso."""
+"""Recurrent networks, with recurrent cells between the encoder and the torso."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tfdpg.acting import OutputTransform, RecurrentSpec, make_torso
+from tfdpg.acting import RecurrentSpec, make_torso
 from tfdpg.networks.encoder import Normalizer, observation_inputs
 from tfdpg.networks.heads import Head
-from tfdpg.networks.mlp import action_input, actor_torso, critic_torso, features
+from tfdpg.networks.mlp import OutputTransform, action_input, actor_torso, critic_torso, features
 from tfdpg.networks.rnn import RNNStack, cell_name, make_cells, output_width, part_names
 from tfdpg.networks.tensors import over_steps
 from tfdpg.spec import Spec
@@ -17,13 +17,13 @@ from tfdpg.spec import Spec
 
 @keras.saving.register_keras_serializable("tfdpg")
 class Recurrent(keras.Model):
-    """What there is to see at a step goes through the encoder into the memory, and what that says into the torso.
+    """A recurrent network: encoder, recurrent cells, torso.
 
     Args:
-        encoder: from observations to features.
-        previous_scaling: from what came before (see `RecurrentSpec`) to numbers that are as large as features.
-        rnn: from both to what is remembered; it has its weights already.
-        torso: from that, or from that and an action, to the output.
+        encoder: maps observations to features.
+        previous_scaling: rescales the previous action and reward (see `RecurrentSpec`) to the magnitude of features.
+        rnn: the recurrent cells, already built; their inputs are the features and the rescaled previous step.
+        torso: maps the output of the cells, or this output and an action, to the output of the network.
     """
 
     def __init__(
@@ -43,24 +43,27 @@ class Recurrent(keras.Model):
         self.built = True
 
     def unroll(self, observation: Any, previous: Any, valid: Any, state: Any, training: bool = False) -> Any:
-        """What is remembered after each step `[batch, steps, units]`, and the state after the last one.
+        """Run the encoder and the recurrent cells over sequences.
 
         Args:
             observation: `[batch, steps, ...]`.
-            previous: the action and the reward before each, as far as they are seen, `[batch, steps, n]`.
-            valid: which steps there were, bool `[batch, steps]`.
-            state: before the first step, `[batch, state_width]`.
+            previous: previous actions and rewards, if the network receives them, `[batch, steps, n]`.
+            valid: mask of the valid steps, bool `[batch, steps]`; the others do not change the state.
+            state: recurrent state before the first step, `[batch, state_width]`.
             training: as for any Keras layer.
+
+        Returns:
+            The outputs of the cells, `[batch, steps, units]`, and the state after the last step.
         """
         encoded = tf.cast(over_steps(self.encoder, observation, training=training), tf.float32)
         return self.rnn(tf.concat([encoded, self.previous_scaling(previous)], axis=-1), state, valid, training=training)
 
     def apply_torso(self, remembered: Any, action: Any = None, training: bool = False) -> Any:
-        """The output `[n, ...]` for what is remembered, `[n, units]`, and an action."""
+        """Return the output `[n, ...]` for outputs of the cells, `[n, units]`, and an action."""
         return self.torso(remembered if action is None else [remembered, action], training=training)
 
     def call(self, inputs: tuple[Any, Any], training: bool = False) -> Any:
-        """One step: from an observation and what is recalled (see `RecurrentSpec`) to the output and the new state."""
+        """Run one step: from an observation and recurrent inputs (see `RecurrentSpec`) to the output and new state."""
         observation, recurrent_inputs = inputs
         rows = keras.tree.map_structure(lambda x: x[:, None], observation)
         previous = recurrent_inputs[:, None, : len(self.previous_scaling.scale)]
@@ -69,17 +72,17 @@ class Recurrent(keras.Model):
         return tf.concat([self.apply_torso(remembered[:, 0], None, training), state], axis=-1)
 
     def initial_state(self, like: Any) -> Any:
-        """The state before an episode's first step, `[batch, state_width]`, of as many as there are of `like`."""
+        """Return the state at the start of an episode, `[batch, state_width]`, with the batch size of `like`."""
         return tf.zeros([tf.shape(like)[0] if like.shape[0] is None else like.shape[0], self.rnn.state_width])
 
     def get_config(self) -> dict[str, Any]:
-        """The parts."""
+        """Return the parts of the network, serialized."""
         parts = {name: getattr(self, name) for name in ("encoder", "previous_scaling", "rnn", "torso")}
         return {"name": self.name} | {name: keras.saving.serialize_keras_object(part) for name, part in parts.items()}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Recurrent":
-        """The inverse of `get_config`."""
+        """Build a network from the result of `get_config`."""
         parts = {
             name: keras.saving.deserialize_keras_object(config.pop(name))
             for name in ("encoder", "previous_scaling", "rnn", "torso")
@@ -88,12 +91,12 @@ class Recurrent(keras.Model):
 
 
 class RNNSpec(NamedTuple):
-    """What the memories of an agent's networks are made of, and what the policy's recalls.
+    """The recurrent cells of an agent's networks, and the recurrent inputs of its policy.
 
     Attributes:
         recurrent: "lstm", "gru", "rnn", or a Keras RNN cell.
-        units: of each layer of named cells, or of the only one.
-        recurrent_spec: what comes with an observation.
+        units: number of units of each layer of named cells, or of the only layer.
+        recurrent_spec: the recurrent inputs.
     """
 
     recurrent: Any
@@ -102,17 +105,17 @@ class RNNSpec(NamedTuple):
 
     @classmethod
     def of(cls, spec: Spec, recurrent: Any, units: Any, remembers: Sequence[str], stored: bool) -> "RNNSpec":
-        """By the agents' options.
+        """Build the specification from the agents' options.
 
         Raises:
-            ValueError: `recurrent` is no cell.
+            ValueError: `recurrent` is not a supported cell.
         """
         parts = part_names(make_cells(recurrent, units, 0))
         return cls(recurrent, units, RecurrentSpec(spec, "action" in remembers, "reward" in remembers, parts, stored))
 
     @property
     def cell_kinds(self) -> tuple[tuple[str | None, int], ...]:
-        """The name and the units of each cell; None where NumPy does not know it."""
+        """The name and the units of each cell; the name is None if NumPy does not support the cell."""
         return tuple((cell_name(cell), output_width(cell)) for cell in make_cells(self.recurrent, self.units, 0))
 
 
@@ -131,7 +134,7 @@ def recurrent_actor(
     seed: int,
     output: OutputTransform | None,
 ) -> Recurrent:
-    """A policy with a memory; see `mlp_actor`."""
+    """Build a recurrent policy; see `mlp_actor` for the arguments."""
     layers = make_torso(torso, hidden_units, activation, norm, blocks)
     x = keras.Input((rnn_spec.cell_kinds[-1][1],), name="remembered")
     torso_model = keras.Model(x, actor_torso(spec, layers, x, seed=seed, l2=l2, output=output), name="torso")
@@ -154,7 +157,10 @@ def recurrent_critic(
     name: str,
     head: Callable[..., Head],
 ) -> Recurrent:
-    """A critic with a memory; the action joins after it, so that no other action enters the history."""
+    """Build a recurrent critic; see `mlp_critic` for the arguments.
+
+    The action enters after the recurrent cells, so that only executed actions are part of the history.
+    """
     layers = make_torso(torso, hidden_units, activation, norm, blocks)
     x = keras.Input((rnn_spec.cell_kinds[-1][1],), name="remembered")
     action = action_input(spec)

@@ -8,21 +8,21 @@ import tensorflow as tf
 
 @keras.saving.register_keras_serializable("tfdpg")
 class BatchRenormalization(keras.layers.Layer):
-    """Each feature with mean 0 and variance 1 over a minibatch, then scaled and moved: γ x̂ + β.
+    """Normalise each feature over the minibatch, then scale and shift it: γ x̂ + β.
 
-    In training x̂ = (x − μ) / σ · r + d, with the minibatch's μ and σ, and without gradient
-    r = clip(σ / σ_run, 1 / r_max, r_max) and d = clip((μ − μ_run) / σ_run, −d_max, d_max), so that it is what the
-    running statistics give, as long as these are near; in the first `warm_up` updates r = 1 and d = 0. Elsewhere it is
-    what the running statistics give; also where the layer is frozen (`trainable = False`).
+    In training, x̂ = (x − μ) / σ · r + d, with μ and σ of the minibatch, r = clip(σ / σ_run, 1 / r_max, r_max) and
+    d = clip((μ − μ_run) / σ_run, −d_max, d_max). No gradient flows through r and d. Unless they are clipped, x̂ equals
+    the normalisation with the running statistics. In the first `warm_up` updates, r = 1 and d = 0.
+    Otherwise, and if the layer is frozen (`trainable = False`), the running statistics are used.
 
     Args:
-        momentum: the part of the running statistics that is kept at each update.
+        momentum: fraction of the running statistics that is kept at each update.
         epsilon: added to variances.
-        r_max: see above.
-        d_max: see above.
-        warm_up: see above.
+        r_max: limit of r.
+        d_max: limit of d.
+        warm_up: number of updates with r = 1 and d = 0.
 
-    Source: Ioffe 2017, "Batch Renormalization", algorithm 1; the numbers are CrossQ's (Bhatt et al. 2019).
+    Source: Ioffe 2017, "Batch Renormalization", algorithm 1; the defaults are CrossQ's (Bhatt et al. 2019).
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class BatchRenormalization(keras.layers.Layer):
         self.warm_up = warm_up
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Makes the weights: γ and β, which are trained, the running mean and variance, and the updates made."""
+        """Create the weights: γ and β, which are trained; the running mean and variance; the number of updates."""
         if len(input_shape) != 2:
-            raise ValueError(f"BatchRenormalization takes `[batch, n]`. Received: {input_shape}")
+            raise ValueError(f"The input of BatchRenormalization must be `[batch, n]`. Received: {input_shape}")
         shape = (input_shape[-1],)
         self.gamma = self.add_weight(name="gamma", shape=shape, initializer="ones")
         self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros")
@@ -53,7 +53,7 @@ class BatchRenormalization(keras.layers.Layer):
         self.updates = self.add_weight(name="updates", shape=(), initializer="zeros", trainable=False)
 
     def call(self, x: Any, training: bool = False) -> Any:
-        """The normalised features, `[batch, n]`."""
+        """Return the normalised features, `[batch, n]`."""
         if not (training and self.trainable):
             return (x - self.mean.value) * self._scale() + self.beta.value
         mean, variance = tf.nn.moments(x, axes=[0])
@@ -75,6 +75,6 @@ class BatchRenormalization(keras.layers.Layer):
         return self.gamma.value * tf.math.rsqrt(self.variance.value + self.epsilon)
 
     def get_config(self) -> dict[str, Any]:
-        """What it was made with."""
+        """Return the arguments of the constructor."""
         names = "momentum", "epsilon", "r_max", "d_max", "warm_up"
         return super().get_config() | {name: getattr(self, name) for name in names}

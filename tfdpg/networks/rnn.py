@@ -1,4 +1,4 @@
-"""The memory of a network: recurrent cells, unrolled over sequences of any length."""
+"""Recurrent cells, unrolled over sequences of any length."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,16 +10,12 @@ from tfdpg.arguments import reject
 from tfdpg.streams import Purpose, seeds
 
 CELL_TYPES = {"lstm": keras.layers.LSTMCell, "gru": keras.layers.GRUCell, "rnn": keras.layers.SimpleRNNCell}
-"""The cells that have names, with Keras' default settings: those that NumPy and the loop below know."""
+"""The cells that have names, with Keras' default settings. NumPy and the function `unroll` support these cells."""
 
 
 @keras.saving.register_keras_serializable("tfdpg")
 class RNNStack(keras.layers.Layer):
-    """Cells one above the other, from what there was at each step to what is remembered of it.
-
-    Args:
-        cells: Keras RNN cells.
-    """
+    """Stacked Keras RNN cells: each receives the output of the cell before it."""
 
     def __init__(self, cells: Sequence[keras.layers.Layer], **kwargs: Any):
         kwargs.setdefault("dtype", "float32")
@@ -30,7 +26,7 @@ class RNNStack(keras.layers.Layer):
         self.state_width = sum(map(sum, self.widths))
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Makes the weights."""
+        """Create the weights."""
         width = input_shape[-1]
         for cell in self.cells:
             if not cell.built:
@@ -38,20 +34,20 @@ class RNNStack(keras.layers.Layer):
             width = output_width(cell)
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
-        """The shape of what is remembered."""
+        """Return the shape of the last cell's outputs."""
         return (*input_shape[:-1], output_width(self.cells[-1]))
 
     def call(self, inputs: Any, state: Any, valid: Any, training: bool = False) -> tuple[Any, Any]:
-        """What is remembered after each step.
+        """Run the cells over sequences.
 
         Args:
             inputs: `[batch, steps, n]`.
-            state: before the first step, `[batch, state_width]`.
-            valid: which steps there were, bool `[batch, steps]`; the others leave the state as it is.
-            training: as for any Keras layer; for cells of one's own.
+            state: state before the first step, `[batch, state_width]`.
+            valid: mask of the valid steps, bool `[batch, steps]`; the others do not change the state.
+            training: as for any Keras layer; only custom cells use it.
 
         Returns:
-            `[batch, steps, units]`, and the state after the last step.
+            The outputs of the last cell, `[batch, steps, units]`, and the state after the last step.
         """
         states = tf.split(state, [width for widths in self.widths for width in widths], axis=-1)
         last = []
@@ -66,21 +62,22 @@ class RNNStack(keras.layers.Layer):
         return inputs, tf.concat(last, axis=-1)
 
     def get_config(self) -> dict[str, Any]:
-        """The cells."""
+        """Return the cells, serialized."""
         return super().get_config() | {"cells": [keras.saving.serialize_keras_object(cell) for cell in self.cells]}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "RNNStack":
-        """The inverse of `get_config`."""
+        """Build a layer from the result of `get_config`."""
         cells = [keras.saving.deserialize_keras_object(cell) for cell in config.pop("cells")]
         return cls(cells, **config)
 
 
 def unroll(cell: Any, inputs: Any, state: list[Any], valid: Any) -> tuple[Any, list[Any]]:
-    """A stock cell's outputs `[batch, steps, units]`, and its state after the last step.
+    """Run a named cell over sequences; returns its outputs `[batch, steps, units]` and its state after the last step.
 
-    A loop, since XLA takes minutes for 30 steps that are written out; what inputs alone decide is multiplied before it.
-    A single step, which exported policies are made of, is none: LiteRT has no lists of tensors.
+    The steps are a loop, because XLA compiles 30 unrolled steps for minutes. The products of the inputs and the kernel
+    are computed before the loop. A single step, as in exported policies, does not use a loop, because LiteRT does not
+    support lists of tensors.
     """
     bias, recurrent_bias = tf.unstack(cell.bias) if cell.bias.shape.rank == 2 else (cell.bias, tf.zeros_like(cell.bias))
     given = tf.tensordot(tf.transpose(inputs, [1, 0, 2]), cell.kernel, 1) + bias
@@ -94,9 +91,10 @@ def unroll(cell: Any, inputs: Any, state: list[Any], valid: Any) -> tuple[Any, l
 
 
 def _loop(step: Callable[..., list[Any]], valid: Any) -> Callable[..., Any]:
-    """From what is given at each step, weights and a state to outputs and the last state, by steps that are `valid`.
+    """Return a function from input products, weights and a state to outputs and the last state.
 
-    Its gradient, back through time, is a loop, too, and the products of the weights' gradients come after it, in one.
+    Only steps that are `valid` change the state. The gradient is backpropagation through time in a second loop; the
+    gradients of the weights are computed in one product after that loop.
     """
 
     @tf.custom_gradient
@@ -139,9 +137,9 @@ def _loop(step: Callable[..., list[Any]], valid: Any) -> Callable[..., Any]:
 
 
 def _vector_jacobian_products(step: Callable[..., list[Any]], taken: list[Any], grad_after: list[Any]) -> list[Any]:
-    """How what comes after a step changes with each of what it takes, times `came`."""
+    """Return the gradients of a step's results, weighted by `grad_after`, with respect to each of its arguments."""
     nothing = tf.UnconnectedGradients.ZERO
-    if not tf.executing_eagerly():  # in a loop's graph, a tape keeps the graph of an LSTM for ever
+    if not tf.executing_eagerly():  # in the graph of a loop, a tape would keep an LSTM's graph alive forever
         return tf.gradients(step(*taken), taken, grad_after, unconnected_gradients=nothing)
     tape: Any
     with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -151,7 +149,7 @@ def _vector_jacobian_products(step: Callable[..., list[Any]], taken: list[Any], 
 
 
 def _array(rows: Any, like: Any) -> tf.TensorArray:
-    """Room for as many tensors as there are rows."""
+    """Return an array of tensors of the shape of `like`, one for each of the `rows`."""
     return tf.TensorArray(tf.float32, rows.shape[0] or tf.shape(rows)[0], element_shape=like.shape)
 
 
@@ -160,16 +158,16 @@ def _loop_options(rows: Any) -> dict[str, Any]:
 
 
 def _lstm(given: Any, recurrent: Any, h: Any, c: Any) -> list[Any]:
-    """Gates in the order input, forget, cell, output."""
+    """Return h and c; the gates are in the order input, forget, cell, output."""
     i, f, new, o = tf.split(given + recurrent, 4, axis=-1)
     c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(new)
     return [tf.sigmoid(o) * tf.tanh(c), c]
 
 
 def _gru(given: Any, recurrent: Any, h: Any) -> list[Any]:
-    """Gates in the order update, reset, candidate; the reset gate comes after the product.
+    """Return h; the gates are in the order update, reset, candidate, and reset is applied after the product.
 
-    XLA makes one slow loop of all of them, but where two are concatenated.
+    XLA would fuse all gates into one slow loop; concatenating two of them prevents that.
     """
     (z, r, new), (z_h, r_h, new_h) = (tf.split(part, 3, axis=-1) for part in (given, recurrent))
     z, r = tf.split(tf.sigmoid(tf.concat([z + z_h, r + r_h], axis=-1)), 2, axis=-1)
@@ -188,16 +186,16 @@ CELL_STEPS: dict[type, Callable[..., list[Any]]] = {
 
 
 def make_cells(recurrent: Any, units: int | Sequence[int], seed: int) -> list[keras.layers.Layer]:
-    """New cells, from the lowest to the highest; they compute in float32 whatever Keras' dtype policy.
+    """Build recurrent cells, from the first to the last; they compute in float32 under any Keras dtype policy.
 
     Args:
-        recurrent: "lstm", "gru", "rnn", or a Keras RNN cell, which is copied by its configuration; what a
-            `StackedRNNCells` holds are cells of their own.
-        units: of each layer of named cells, or of the only one.
-        seed: fixes their initial weights, but for initializers with seeds of their own.
+        recurrent: "lstm", "gru", "rnn", or a Keras RNN cell, which is copied by its configuration. A `StackedRNNCells`
+            is replaced by its cells.
+        units: units of each layer of named cells, or of the only layer.
+        seed: seed of the initial weights, except for initializers that have a seed.
 
     Raises:
-        ValueError: something else, or a cell whose state is not made of vectors.
+        ValueError: `recurrent` is something else, or a cell whose state is not made of vectors.
     """
     layers = [units] if isinstance(units, int) else units
     cells = [CELL_TYPES[recurrent](n) for n in layers] if isinstance(recurrent, str) else _flatten_cells(recurrent)
@@ -210,7 +208,7 @@ def make_cells(recurrent: Any, units: int | Sequence[int], seed: int) -> list[ke
             copies.append(keras.saving.deserialize_keras_object(_seeded(config, own_seeds)))
         except (TypeError, ValueError) as error:
             raise ValueError(
-                "`recurrent` cannot be copied by its configuration. Own cells need "
+                "`recurrent` cannot be copied by its configuration. Custom cells need "
                 f"@keras.saving.register_keras_serializable() and get_config(). Keras says: {error}"
             ) from error
     return copies
@@ -224,7 +222,7 @@ def _flatten_cells(cell: Any) -> list[Any]:
 
 
 def _seeded(config: Any, own_seeds: Any) -> Any:
-    """A configuration in which every seed that was left open is fixed."""
+    """Return a configuration in which each unset seed is set."""
     if isinstance(config, dict):
         return {
             key: next(own_seeds) if key == "seed" and value is None else _seeded(value, own_seeds)
@@ -234,7 +232,7 @@ def _seeded(config: Any, own_seeds: Any) -> Any:
 
 
 def cell_name(cell: keras.layers.Layer) -> str | None:
-    """The name of a cell with Keras' default settings; None of any other."""
+    """Return the name of a cell with Keras' default settings; None for any other cell."""
     for name, kind in CELL_TYPES.items():
         if type(cell) is kind:
             plain = kind(1).get_config()
@@ -245,10 +243,10 @@ def cell_name(cell: keras.layers.Layer) -> str | None:
 
 
 def state_widths(cell: Any) -> list[int]:
-    """The widths of the parts of a cell's state, of which the first, for stock cells, is its output.
+    """Return the widths of the parts of a cell's state; the first part of a named cell's state is its output.
 
     Raises:
-        ValueError: it is no cell, or its state is not made of vectors.
+        ValueError: `cell` is not an RNN cell, or its state is not made of vectors.
     """
     is_cell = isinstance(cell, keras.layers.Layer) and not isinstance(cell, keras.layers.RNN)
     if not is_cell or not hasattr(cell, "state_size"):
@@ -260,12 +258,12 @@ def state_widths(cell: Any) -> list[int]:
 
 
 def output_width(cell: Any) -> int:
-    """The width of a cell's output."""
+    """Return the width of a cell's output."""
     return getattr(cell, "output_size", None) or state_widths(cell)[0]
 
 
 def part_names(cells: Sequence[keras.layers.Layer]) -> tuple[tuple[str, int], ...]:
-    """The parts of a state with their widths: `h`, `c`; with several cells `h_0`, `c_0`, `h_1`, ..."""
+    """Return the names and widths of the parts of a state: `h`, `c`; with several cells `h_0`, `c_0`, `h_1`, ..."""
     names = []
     for depth, cell in enumerate(cells):
         for part, width in enumerate(state_widths(cell)):

@@ -1,4 +1,4 @@
-"""A minibatch of sequences, which asks networks with a memory; see `TransitionBatch` for one of transitions."""
+"""Minibatches of sequences for recurrent networks; see `TransitionBatch` for minibatches of transitions."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,22 +13,24 @@ from tfdpg.spec import Spec
 
 
 class SequenceBatch(NamedTuple):
-    """A minibatch of sequences: rows of burn-in, of steps to be learnt, and those from which they bootstrap.
+    """A minibatch of sequences: burn-in rows, the steps to learn from, and the rows from which these bootstrap.
 
-    What an update sees of them is flat, `[n, ...]` with n = batch · steps. Steps after an episode's end have no weight.
+    The values that updates use are flat, `[n, ...]` with n = batch · steps. Steps after the end of an episode have
+    weight 0.
 
     Attributes:
-        observation: of all rows, `[batch, rows, ...]`.
-        previous: the action and the reward before each, as far as they are seen, `[batch, rows, k]`.
-        valid: which rows there are, bool `[batch, rows]`.
-        state: what the policy remembered before the first of them, `[batch, state_width]`.
-        bootstrap_offset: how many rows ahead each step bootstraps, 0 where there was none, `[batch, steps]`.
-        burn_in: the rows before the first step.
+        observation: observations of all rows, `[batch, rows, ...]`.
+        previous: previous actions and rewards of all rows, if the networks receive them, `[batch, rows, k]`.
+        valid: mask of the valid rows, bool `[batch, rows]`.
+        state: recurrent state of the policy before the first row, `[batch, state_width]`.
+        bootstrap_offset: number of rows from each step to the row from which it bootstraps, `[batch, steps]`; 0 for
+            padding.
+        burn_in: number of rows before the first step to learn from.
         action: a, `[n, act_dim]`, in the environment's units.
-        reward: the sum of the discounted rewards of m steps, `[n]`.
+        reward: sum of the discounted rewards of m steps, `[n]`.
         discount: gamma^m (1 - terminated), `[n]`.
-        weight: how much each counts in the critic's loss, `[n]`.
-        acted: 1 where there was a step, else 0, `[n]`.
+        weight: weight in the critic's loss, `[n]`.
+        acted: 1 for a step, 0 for padding, `[n]`.
     """
 
     observation: Any
@@ -44,7 +46,7 @@ class SequenceBatch(NamedTuple):
     acted: tf.Tensor
 
     def ask(self, network: Any, action: tf.Tensor | None = None, training: bool = False) -> tf.Tensor:
-        """What a network says of the steps, or of them and actions, `[n, ...]`; burn-in has no gradient."""
+        """Call a network for the steps, or for the steps and actions; returns `[n, ...]`. Burn-in has no gradient."""
         state = self._initial_state(network, action)
         first = self.burn_in
         if first:
@@ -53,40 +55,40 @@ class SequenceBatch(NamedTuple):
         return network.apply_torso(_flat(remembered), action, training)
 
     def ask_next(self, network: Any, action: tf.Tensor | None = None) -> tf.Tensor:
-        """What a network says of the rows ahead, or of them and actions, having seen all rows before."""
+        """Call a network for the rows from which the steps bootstrap, after all rows before them."""
         remembered, _ = network.unroll(*self._part(slice(None)), self._initial_state(network, action))
         return network.apply_torso(_flat(self._bootstrap_rows(remembered)), action)
 
     def ask_both(
         self, network: Any, action: tf.Tensor, next_network: Any, next_action: tf.Tensor
     ) -> Sequence[tf.Tensor]:
-        """What a network, in training, says of the steps and actions, and its target of the rows ahead and others."""
+        """Call a network, in training mode, for the steps, and its target for the rows from which they bootstrap."""
         return self.ask(network, action, training=True), self.ask_next(next_network, next_action)
 
     def mean(self, losses: tf.Tensor) -> tf.Tensor:
-        """The mean over the steps that there were `[]`, each with its weight."""
+        """Return the weighted mean over the valid steps, `[]`."""
         return tf.reduce_sum(self.weight * losses) / tf.reduce_sum(self.acted)
 
     def average(self, values: tf.Tensor) -> tf.Tensor:
-        """The mean over the steps that there were `[]`."""
+        """Return the mean over the valid steps, `[]`."""
         return tf.reduce_sum(self.acted * values) / tf.reduce_sum(self.acted)
 
     def mask_metrics(self, metrics: tf.Tensor) -> tf.Tensor:
-        """Metrics `[metrics, n]`, NaN where there was no step."""
+        """Replace metrics `[metrics, n]` by NaN for padding."""
         return tf.where(self.acted > 0, metrics, float("nan"))
 
     @property
     def steps(self) -> int:
-        """The steps of each sequence."""
+        """Number of steps to learn from in each sequence."""
         shape: Any = self.bootstrap_offset.shape
         return shape[1]
 
     def _part(self, rows: slice) -> Any:
-        """Some of the rows: observations, what came before, and which there are."""
+        """Return observation, previous step and mask of some rows."""
         return keras.tree.map_structure(lambda x: x[:, rows], (self.observation, self.previous, self.valid))
 
     def _bootstrap_rows(self, rows: Any) -> tf.Tensor:
-        """Of all rows those from which steps bootstrap, `[batch, steps, ...]`; a gather takes XLA longer."""
+        """Select the rows from which steps bootstrap, `[batch, steps, ...]`; XLA is slower with a gather."""
         first = self.burn_in
         steps = self.steps
         taken = rows[:, first + 1 : first + 1 + steps]
@@ -97,18 +99,18 @@ class SequenceBatch(NamedTuple):
         return taken
 
     def _initial_state(self, network: Any, action: tf.Tensor | None) -> tf.Tensor:
-        """What a network remembers before the first row: what the policy, which takes no action, did; else nothing."""
+        """Return a network's state before the first row: the stored state for the policy, zeros for critics."""
         return self.state if action is None else network.initial_state(self.previous)
 
 
 Batch = TransitionBatch | SequenceBatch
-"""What an update takes: it asks its networks, which have a memory or none, in one way."""
+"""A minibatch of an update; both classes have the same interface, for networks that are recurrent or not."""
 
 
 def unpack_sequences(
     spec: Spec, packed: tuple[tf.Tensor, ...], recurrent_spec: RecurrentSpec, burn_in: int, length: int
 ) -> SequenceBatch:
-    """The sequences of one row of a packed chunk (see `tfdpg.replay.gather_sequences`)."""
+    """Unpack the sequences of one minibatch (see `tfdpg.replay.gather_sequences`)."""
     real: Any
     layout = SequenceLayout.of(spec, recurrent_spec.previous_width)
     real = packed[0]
@@ -135,5 +137,5 @@ def unpack_sequences(
 
 
 def _flat(x: Any) -> tf.Tensor:
-    """`[batch, steps, ...]` as `[batch · steps, ...]`."""
+    """Reshape `[batch, steps, ...]` to `[batch · steps, ...]`."""
     return tf.reshape(x, [-1, *x.shape[2:]])

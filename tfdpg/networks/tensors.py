@@ -1,4 +1,4 @@
-"""From packed arrays to what networks take, inside the compiled call."""
+"""Unpack packed minibatches inside compiled functions, and call networks for them."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,15 +11,15 @@ from tfdpg.spec import Spec
 
 
 class TransitionBatch(NamedTuple):
-    """A minibatch. Observations are as networks take them: one tensor, or a dict of them.
+    """A minibatch of transitions. An observation is one tensor, or a dict of tensors for a Dict space.
 
     Attributes:
         observation: s, `[batch, ...]`.
         action: a, `[batch, act_dim]`, in the environment's units.
-        reward: the sum of the discounted rewards of m steps, `[batch]`.
+        reward: sum of the discounted rewards of m steps, `[batch]`.
         discount: gamma^m (1 - terminated), `[batch]`.
-        weight: how much it counts in the critic's loss, `[batch]`.
-        next_observation: the observation m steps on, `[batch, ...]`.
+        weight: weight in the critic's loss, `[batch]`.
+        next_observation: the observation m steps later, `[batch, ...]`.
     """
 
     observation: Any
@@ -30,20 +30,20 @@ class TransitionBatch(NamedTuple):
     next_observation: Any
 
     def ask(self, network: keras.Model, action: tf.Tensor | None = None, training: bool = False) -> tf.Tensor:
-        """What a network says of s, or of s and an action."""
+        """Call a network for s, or for s and an action."""
         return network(self.observation if action is None else [self.observation, action], training=training)
 
     def ask_next(self, network: keras.Model, action: tf.Tensor | None = None) -> tf.Tensor:
-        """What a network says of the next observation, or of it and an action."""
+        """Call a network for the next observation, or for the next observation and an action."""
         return network(self.next_observation if action is None else [self.next_observation, action])
 
     def ask_both(
         self, network: keras.Model, action: tf.Tensor, next_network: keras.Model, next_action: tf.Tensor
     ) -> Sequence[tf.Tensor]:
-        """What a network, in training, says of s and an action, and its target of the next observation and another.
+        """Call a network, in training mode, for s and `action`, and its target for the next observation.
 
-        A network that is its own target says both in one pass, so that a batch's statistics are those of both, as in
-        CrossQ (Bhatt et al. 2019, section 3).
+        A network that is its own target computes both in one pass, so that batch normalisation uses the statistics of
+        both, as in CrossQ (Bhatt et al. 2019, section 3).
         """
         if next_network is not network:
             return self.ask(network, action, training=True), self.ask_next(next_network, next_action)
@@ -52,28 +52,28 @@ class TransitionBatch(NamedTuple):
         return tf.split(network(both, training=True), 2)
 
     def mean(self, losses: tf.Tensor) -> tf.Tensor:
-        """Their mean `[]`, each with its weight."""
+        """Return the weighted mean, `[]`."""
         return tf.reduce_mean(self.weight * losses)
 
     def average(self, values: tf.Tensor) -> tf.Tensor:
-        """Their mean `[]`, each alike."""
+        """Return the unweighted mean, `[]`."""
         return tf.reduce_mean(values)
 
     def mask_metrics(self, metrics: tf.Tensor) -> tf.Tensor:
-        """Metrics `[metrics, batch]` as they are: all elements count."""
+        """Return metrics `[metrics, batch]` unchanged: there is no padding."""
         return metrics
 
 
 class WindowBatch(NamedTuple):
-    """Windows of T steps and the state after them. Observations are as networks take them.
+    """A minibatch of trajectory windows: T steps and the state after them.
 
     Attributes:
         observation: s_0, ..., s_T, `[batch, T + 1, ...]`.
-        action: a_0, ..., a_{T-1} as they were drawn, `[batch, T, act_dim]`, in the environment's units.
-        record: what was stored of the distribution that drew them, `[batch, T, n]`.
+        action: a_0, ..., a_{T-1} as sampled, `[batch, T, act_dim]`, in the environment's units.
+        record: record of the distribution they were sampled from, `[batch, T, n]`; see `PolicyDistribution`.
         reward: `[batch, T]`.
         discount: gamma (1 - terminated), `[batch, T]`.
-        acted: 1 where a step was taken, 0 where an episode was cut or the window has no more, `[batch, T]`.
+        acted: 1 for a step, 0 at the end of a truncated episode and for padding, `[batch, T]`.
     """
 
     observation: Any
@@ -84,26 +84,26 @@ class WindowBatch(NamedTuple):
     acted: tf.Tensor
 
     def ask(self, network: keras.Model, training: bool = False) -> tf.Tensor:
-        """What a network says of s_0, ..., s_T, `[batch, T + 1, n]`."""
+        """Call a network for s_0, ..., s_T; returns `[batch, T + 1, n]`."""
         return over_steps(network, self.observation, training=training)
 
     def mean(self, losses: tf.Tensor) -> tf.Tensor:
-        """The mean `[]` over the steps that were taken, of `[batch, T]`."""
+        """Return the mean of `[batch, T]` over the steps where `acted` is 1, `[]`."""
         return tf.reduce_sum(tf.where(self.acted > 0, losses, 0.0)) / tf.maximum(tf.reduce_sum(self.acted), 1)
 
     def mask_metrics(self, metrics: tf.Tensor) -> tf.Tensor:
-        """Metrics `[metrics, batch]` as they are: all windows count."""
+        """Return metrics `[metrics, batch]` unchanged: each window has at least one step."""
         return metrics
 
 
 class CriticEstimate(NamedTuple):
-    """What a critic says of windows.
+    """A critic's values on windows.
 
     Attributes:
         q: Q(s_t, a_t), `[batch, T]`.
         v: V(s_0), ..., V(s_T), `[batch, T + 1]`.
-        other: a'_t, an action drawn from the policy, `[batch, T, act_dim]`; None where there are few enough for all.
-        q_other: Q(s_t, a'_t), `[batch, T]`; or Q(s_t, ·), `[batch, T, actions]`.
+        other: a'_t, an action sampled from the policy, `[batch, T, act_dim]`; None for discrete actions.
+        q_other: Q(s_t, a'_t), `[batch, T]`; for discrete actions Q(s_t, ·), `[batch, T, actions]`.
     """
 
     q: tf.Tensor
@@ -113,13 +113,13 @@ class CriticEstimate(NamedTuple):
 
 
 class WindowActions(NamedTuple):
-    """The actions that windows took.
+    """The actions in windows, with the values that the policy gradient needs.
 
     Attributes:
-        behaviour: the parameters of the distribution that drew them, `[batch, T, n]`.
+        behaviour: parameters of the distribution they were sampled from, `[batch, T, n]`.
         action: `[batch, T, act_dim]`.
-        rho: their importance weights, `[batch, T]`.
-        target: the return estimates for them in the policy's gradient, `[batch, T]`.
+        rho: importance weights, `[batch, T]`.
+        target: return estimates for the policy gradient, `[batch, T]`.
         v: V(s_t), `[batch, T]`.
     """
 
@@ -131,12 +131,12 @@ class WindowActions(NamedTuple):
 
 
 def network_inputs(spec: Spec, leaves: dict[str, tf.Tensor]) -> Any:
-    """Tensors by leaf name, in the structure that networks take."""
+    """Return tensors by leaf name in the structure that networks receive: one tensor, or a dict for a Dict space."""
     return leaves if spec.is_dict else leaves["x"]
 
 
 def unpack_observation(spec: Spec, packed: tuple[tf.Tensor, ...]) -> Any:
-    """The tensors `[batch, *shape]` of packed observations (see `Spec.pack`), as networks take them."""
+    """Unpack packed observations (see `Spec.pack`) to tensors `[batch, *shape]`, as networks receive them."""
     leaves = {}
     for leaf in spec.leaves:
         columns = packed[spec.groups.index(leaf.group)][:, leaf.columns]
@@ -145,7 +145,7 @@ def unpack_observation(spec: Spec, packed: tuple[tf.Tensor, ...]) -> Any:
 
 
 def unpack_transitions(spec: Spec, packed: tuple[tf.Tensor, ...]) -> TransitionBatch:
-    """The minibatch of one row of a packed chunk (see `tfdpg.replay.TransitionLayout`)."""
+    """Unpack one minibatch of transitions (see `tfdpg.replay.TransitionLayout`)."""
     layout = TransitionLayout.of(spec)
     real = packed[0]
 
@@ -164,7 +164,7 @@ def unpack_transitions(spec: Spec, packed: tuple[tf.Tensor, ...]) -> TransitionB
 
 
 def unpack_windows(spec: Spec, packed: tuple[tf.Tensor, ...], record_width: int) -> WindowBatch:
-    """The windows of one row of a packed chunk (see `tfdpg.replay.gather_windows`)."""
+    """Unpack one minibatch of windows (see `tfdpg.replay.gather_windows`)."""
     real: Any
     layout = WindowLayout.of(spec, spec.act_dim + record_width)
     real = packed[0]
@@ -181,7 +181,11 @@ def unpack_windows(spec: Spec, packed: tuple[tf.Tensor, ...], record_width: int)
 
 
 def over_steps(network: keras.Model, inputs: Any, training: bool = False, values: bool = False) -> tf.Tensor:
-    """What a network gives for inputs `[batch, steps, ...]`: `[batch, steps, n]`, or `[batch, steps]` of values."""
+    """Call a network for inputs `[batch, steps, ...]`.
+
+    Returns:
+        `[batch, steps, n]`; `[batch, steps]` if `values` is set.
+    """
     first = keras.tree.flatten(inputs)[0]
     leading = [tf.shape(first)[i] if size is None else size for i, size in enumerate(first.shape[:2])]
     flat = keras.tree.map_structure(lambda x: tf.reshape(x, [-1, *x.shape[2:]]), inputs)
@@ -191,20 +195,27 @@ def over_steps(network: keras.Model, inputs: Any, training: bool = False, values
 
 
 def bounded(spec: Spec, action: tf.Tensor) -> tf.Tensor:
-    """A policy's output, `[batch, act_dim]`, inside the action box; the stock policy's is already."""
+    """Clip a policy's actions, `[batch, act_dim]`, to the action box, which a custom policy may leave."""
     return tf.clip_by_value(action, spec.low, spec.high)
 
 
+def chosen_actions(spec: Spec, outputs: tf.Tensor) -> tf.Tensor:
+    """The actions that an evaluation policy chooses, for its outputs; see `tfdpg.acting.greedy_actions`."""
+    if spec.actions is None:
+        return bounded(spec, outputs)
+    return tf.argmax(outputs, axis=-1) + int(spec.low[0])
+
+
 def flat_values(values: tf.Tensor) -> tf.Tensor:
-    """A critic's output, `[batch]` or `[batch, 1]`, as `[batch]`."""
+    """Reshape a critic's output, `[batch]` or `[batch, 1]`, to `[batch]`."""
     return values if values.shape.rank == 1 else tf.squeeze(values, axis=-1)
 
 
 def smallest(outputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The smallest value that critics give, min_i Q_i, `[batch]`."""
+    """Return the minimum over critics, min_i Q_i, `[batch]`."""
     return tf.reduce_min([flat_values(output) for output in outputs], axis=0)
 
 
 def in_half_precision(network: keras.Model) -> bool:
-    """Whether a layer of the network computes in float16 or bfloat16."""
+    """Return whether a layer of the network computes in float16 or bfloat16."""
     return any(layer.compute_dtype in ("float16", "bfloat16") for layer in network._flatten_layers())

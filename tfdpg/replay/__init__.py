@@ -1,6 +1,6 @@
-"""The replay: one ring of rows, and what can be drawn from it. NumPy only."""
+"""The replay buffer, its samplers, and minibatches of transitions, sequences and windows. NumPy only."""
 
-from tfdpg.replay.buffer import ReplayBuffer
+from tfdpg.replay.buffer import ReplayBuffer, TimeSteps
 from tfdpg.replay.memory import available_memory
 from tfdpg.replay.minibatches import (
     MakeMinibatchBuilder,
@@ -10,11 +10,9 @@ from tfdpg.replay.minibatches import (
     window_minibatches,
 )
 from tfdpg.replay.recorder import Recorder
-from tfdpg.replay.returns import return_range
 from tfdpg.replay.samplers import Sampler, make_sampler
 from tfdpg.replay.sequences import SequenceLayout, gather_sequences, pack_sequence
-from tfdpg.replay.time_steps import TimeSteps
-from tfdpg.replay.transitions import TransitionLayout, gather_transitions
+from tfdpg.replay.transitions import TransitionLayout, gather_transitions, return_range
 from tfdpg.replay.uniform import uniform_rows
 from tfdpg.replay.windows import WindowLayout, WindowSampler, gather_windows
 

@@ -1,15 +1,17 @@
-"""One global ring of rows, linked by a `successor` index.
+"""The replay buffer: a ring of rows, linked by a `successor` index.
 
-A row is an observation and, once it has acted, its action, reward and end. The next observation of a row is
-its successor's: nothing is stored twice. The observation that ends an episode is a row of its own, without
-successor; it says with which row its lane went on. A lane (one environment) is nothing but its current row, so
-lanes may come, go and run at unequal speed. Overwriting the oldest row is safe, since a successor is always newer than
-its row.
+A row is an observation and, after its action was executed, the action, the reward and whether the episode terminated.
+The next observation of a row is that of its successor, so no observation is stored twice. The last observation of an
+episode is a row without a successor; `next_episode` links it to the first row of the next episode.
+
+Rows are numbered from the first row ever stored; row number r is in slot r % replay_size. For each sub-environment the
+buffer keeps only the numbers of a few rows, so sub-environments can be added at any time and run at different speeds.
+The oldest row can always be overwritten, because a successor is newer than its row.
 """
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,43 +19,77 @@ from tfdpg.arguments import positive_int, real
 from tfdpg.replay import segments
 from tfdpg.replay.memory import allocate_array, check_capacity
 from tfdpg.replay.segments import LINKS, SavedSegments, check_links
-from tfdpg.replay.time_steps import TimeSteps
 from tfdpg.spec import Packed, Spec
 
 NONE = -1
-"""No successor yet; a lane without an open episode."""
+"""Stands for no row: no successor yet, or no open episode."""
+EMPTY_REPLAY = "The replay buffer holds no transition yet. Call agent.fit(env), which collects transitions and learns."
+
+
+class TimeSteps(NamedTuple):
+    """Successive rows of one sub-environment, each with the step that led to it.
+
+    Attributes:
+        observation: packed, `[n, ...]`.
+        action: `[n, act_dim]`; undefined in the first row of an episode, as are `reward` and `terminated`.
+        reward: `[n]`.
+        terminated: whether that step ended in a terminal state, bool `[n]`.
+        is_first: whether the row is the first of an episode, bool `[n]`.
+    """
+
+    observation: Packed
+    action: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    is_first: np.ndarray
+
+    @property
+    def masked_action(self) -> np.ndarray:
+        """The actions, with 0 in the first row of an episode, `[n, act_dim]`."""
+        return np.where(self.is_first[:, None], np.float32(0), self.action)
+
+    def part(self, rows: slice) -> "TimeSteps":
+        """Return some of the rows."""
+        return TimeSteps(tuple(part[rows] for part in self.observation), *(values[rows] for values in self[1:]))
+
+
+def group_widths(spec: Spec) -> tuple[int, int]:
+    """Return the number of float32 columns and of uint8 columns of a packed observation."""
+    widths = dict(zip(spec.groups, spec.widths, strict=True))
+    return widths.get("float32", 0), widths.get("uint8", 0)
 
 
 class ReplayBuffer:
-    """A replay of at most `replay_size` rows.
+    """A replay buffer of at most `replay_size` rows.
 
     Args:
-        spec: the spaces; they fix the width of a row.
-        replay_size: the number of rows, an observation each.
-        directory: where to put rows and images in memory-mapped files, which vanish with the ring; None keeps
+        spec: the spaces of the environment.
+        replay_size: maximum number of rows, each with one observation.
+        directory: directory of memory-mapped files for rows and images, which are deleted with the buffer; None keeps
             them in memory.
-        step_width: the numbers that are stored with a step, the action first; None is the action alone.
-        has_windows: whether the last rows of episodes say with which rows their lanes went on.
-        has_predecessors: whether rows know which row came before them; behind the action, they then store the state
-            that the policy was in, which is 0 at an episode's start.
-        n_step: the number of steps whose rewards `sample` sums.
-        gamma: the discount factor of one step in `sample`, in [0, 1].
+        step_width: number of columns stored with a step, the action first; None for the action alone.
+        has_windows: whether the last row of an episode is linked to the first row of the next one.
+        has_predecessors: whether rows are linked to the rows before them. The columns after the action then store the
+            recurrent state of the policy, which is 0 at the start of an episode.
+        n_step: number of steps whose rewards `sample` sums.
+        gamma: discount factor of one step in `sample` and `transitions`, in [0, 1].
 
     Attributes:
-        rows: for each row the real part of the observation, the action (and what belongs to it) and the reward,
-            float32 `[replay_size, width + step_width + 1]`.
-        images: the uint8 parts of the observations, `[replay_size, image_width]`, or None.
-        terminated: whether the row's transition ended in a terminal state, bool `[replay_size]`.
-        successor: the row that followed, int32 `[replay_size]`; -1 where none did yet.
-        next_episode: the first row of the next episode, where an episode ended, int32 `[replay_size]`; else -1. None
-            without `has_windows`.
-        predecessor: the row before in the episode, int32 `[replay_size]`; -1 where there was none. One that has been
-            overwritten is another's by now: it counts only if it is its successor. None without `has_predecessors`.
-        added: the number of rows ever added.
-        current: for each lane the number (counted from the first row ever) of the row that has not acted yet, or -1.
-        newest: for each lane the number of its newest row, or -1.
-        episode_start: for each lane the number of the row that its newest episode began with, or -1.
-        saved_segments: which of the rows are in files; None where none are.
+        rows: observation (without images), action and the columns stored with it, and reward of each row, float32
+            `[replay_size, obs_width + step_width + 1]`.
+        images: the uint8 parts of the observations, `[replay_size, image_width]`; None without images.
+        terminated: whether the step of the row ended in a terminal state, bool `[replay_size]`.
+        successor: slot of the next row of the episode, int32 `[replay_size]`; -1 if there is none yet.
+        next_episode: for the last row of an episode the slot of the first row of the next one, int32 `[replay_size]`;
+            -1 for other rows. None without `has_windows`.
+        predecessor: slot of the previous row of the episode, int32 `[replay_size]`; -1 for the first row. If the
+            previous row was overwritten, the slot has another row, whose successor is not this row. None without
+            `has_predecessors`.
+        added: number of rows ever stored.
+        current: for each sub-environment the number of the row that waits for its step; -1 without an open episode.
+        newest: for each sub-environment the number of its newest row, or -1.
+        episode_start: for each sub-environment the number of the first row of its newest episode, or -1.
+        saved_segments: the rows that are already in files of a checkpoint; None if there are none.
     """
 
     def __init__(
@@ -75,18 +111,13 @@ class ReplayBuffer:
         self.spec = spec
         self._directory = None if directory is None else Path(directory)
         self.replay_size = positive_int("replay_size", replay_size)
-        if self.replay_size < 2 or self.replay_size > np.iinfo(np.int32).max:
+        if not 2 <= self.replay_size <= np.iinfo(np.int32).max:
             raise ValueError(
-                f"`replay_size` must be between 2 and 2^31 - 1 rows (a transition takes two). "
+                "`replay_size` must be between 2 and 2^31 - 1 rows (a transition takes two). "
                 f"Received: replay_size={replay_size}"
             )
-        widths = dict(zip(spec.groups, spec.widths, strict=True))
-        self.obs_width = widths.get("float32", 0)
-        self.image_width = widths.get("uint8", 0)
-        self.added = 0
-        self.current = self.newest = self.episode_start = np.empty(0, np.int64)
-        self.saved_segments: SavedSegments | None = None
-        self._allocated = False
+        self.obs_width, self.image_width = group_widths(spec)
+        self.clear()
 
     @property
     def size(self) -> int:
@@ -94,19 +125,34 @@ class ReplayBuffer:
         return min(self.added, self.replay_size)
 
     @property
+    def oldest(self) -> int:
+        """The number of the oldest row held."""
+        return self.added - self.size
+
+    @property
     def state_width(self) -> int:
-        """The numbers of a policy's state that are stored behind the action."""
+        """Number of columns of the stored recurrent state."""
         return self.step_width - self.spec.act_dim if self.has_predecessors else 0
 
     @property
     def nbytes(self) -> int:
-        """The bytes that a full ring takes, in memory and files."""
+        """The size of the full buffer in bytes, in memory and files."""
         links = 1 + self.has_windows + self.has_predecessors
         return (4 * (self.obs_width + self.step_width + 1 + links) + self.image_width + 1) * self.replay_size
 
+    @property
+    def links(self) -> dict[str, np.ndarray]:
+        """The links to later rows, by their names in segments."""
+        arrays = zip(LINKS, (self.successor, self.next_episode), strict=True)
+        return {name: links for name, links in arrays if links is not None}
+
     def __len__(self) -> int:
-        """The number of transitions held, which `sample` chooses from; fewer than rows, which also end episodes."""
-        return int(np.count_nonzero(self.successor[: self.size] != NONE)) if self.size else 0
+        """The number of transitions held. It is smaller than `size`, because some rows have no successor."""
+        return int(np.count_nonzero(self.successor[: self.size] != NONE))
+
+    def transition_slots(self) -> np.ndarray:
+        """Return the slots of the rows that have a successor, in ascending order, `[len(self)]`."""
+        return np.flatnonzero(self.successor[: self.size] != NONE)
 
     def sample(self, n: int, seed: int | np.random.Generator | None = None) -> dict[str, Any]:
         """Sample transitions uniformly and with replacement, as named arrays.
@@ -128,7 +174,7 @@ class ReplayBuffer:
             - `next_observation`: the observation after the m steps, as `observation`.
             - `terminated`: whether the last of the steps ended in a terminal state, bool `[n]`.
             - `truncated`: whether the episode was truncated after the last of the steps, bool `[n]`.
-            - `behaviour` (ACER): what the policy's distribution was, float32 `[n, width]`.
+            - `behaviour` (ACER): parameters of the distribution the action was sampled from, float32 `[n, width]`.
             - `recurrent_state` (stored states): the policy's state before the step, float32 `[n, state_width]`.
 
         Raises:
@@ -140,15 +186,34 @@ class ReplayBuffer:
             batch["reward"].mean()
             ```
         """
-        from tfdpg.replay.transitions import named_transitions
-        from tfdpg.replay.uniform import EMPTY_REPLAY
-
         positive_int("n", n)
-        slots = np.flatnonzero(self.successor[: self.size] != NONE) if self.size else np.empty(0, np.int64)
+        slots = self.transition_slots()
         if not len(slots):
             raise ValueError(EMPTY_REPLAY)
-        chosen = slots[np.random.default_rng(seed).integers(len(slots), size=n)]
-        return named_transitions(self, chosen, self._n_step, self._gamma)
+        return self._named(slots[np.random.default_rng(seed).integers(len(slots), size=n)], self._n_step)
+
+    def transitions(self) -> dict[str, Any]:
+        """Return all stored transitions, as named arrays.
+
+        Each transition is one environment step, independent of the agent's `n_step`. Transitions are ordered by the
+        time at which their observations were stored, the oldest first. The steps of several sub-environments alternate.
+
+        Returns:
+            A dict of arrays, copies, with a row for each transition; `sample` describes the keys.
+
+        Example:
+            ```python
+            data = agent.replay.transitions()
+            data["reward"][data["terminated"]]
+            ```
+        """
+        slots = np.arange(self.oldest, self.added) % self.replay_size
+        return self._named(slots[self.successor[slots] != NONE], 1)
+
+    def _named(self, slots: np.ndarray, n_step: int) -> dict[str, Any]:
+        from tfdpg.replay.transitions import named_transitions  # which imports this module
+
+        return named_transitions(self, slots, n_step, self._gamma)
 
     def save(self, directory: str | Path, overwrite: bool = True) -> None:
         """Save the replay buffer alone, as a directory; `Agent.save` saves it together with the agent.
@@ -183,26 +248,34 @@ class ReplayBuffer:
         segments.load(self, Path(directory))
 
     def allocate(self) -> None:
-        """Takes the memory, or the files; does nothing the second time.
+        """Allocate the memory or the files; does nothing if they are allocated.
 
         Raises:
-            ValueError: the ring needs more memory than the process may still take, or more than its disk has free.
-            OSError: the directory cannot be written to.
+            ValueError: The buffer needs more memory than is available to the process, or more disk space than is free.
+            OSError: The directory is not writable.
         """
-        if self._allocated:
+        if len(self.successor):
             return
         check_capacity(self.nbytes, self._directory, f"replay_size={self.replay_size}")
-        size = self.replay_size
-        self.rows = allocate_array((size, self.obs_width + self.step_width + 1), np.float32, self._directory)
-        self.images = allocate_array((size, self.image_width), np.uint8, self._directory) if self.image_width else None
+        self._create_arrays(self.replay_size, self._directory)
+
+    def _create_arrays(self, size: int, directory: Path | None) -> None:
+        self.rows = allocate_array((size, self.obs_width + self.step_width + 1), np.float32, directory)
+        self.images = allocate_array((size, self.image_width), np.uint8, directory) if self.image_width else None
         self.terminated = np.zeros(size, np.bool_)
         self.successor = np.full(size, NONE, np.int32)
         self.next_episode = np.full(size, NONE, np.int32) if self.has_windows else None
         self.predecessor = np.full(size, NONE, np.int32) if self.has_predecessors else None
-        self._allocated = True
+
+    def clear(self) -> None:
+        """Remove all rows and free their memory."""
+        self.added = 0
+        self.saved_segments: SavedSegments | None = None
+        self.current = self.newest = self.episode_start = np.empty(0, np.int64)
+        self._create_arrays(0, None)
 
     def begin(self, env_indices: np.ndarray, observation: Packed) -> None:
-        """Opens an episode on each of `env_indices` with its first observation, packed `[n, ...]`."""
+        """Open an episode in each of the sub-environments with its first observation, packed `[n, ...]`."""
         self.allocate()
         if len(env_indices):
             self._grow(env_indices.max())
@@ -218,32 +291,29 @@ class ReplayBuffer:
         terminated: np.ndarray,
         next_observation: Packed,
     ) -> None:
-        """Completes the current row of each lane, and makes its next observation the current one.
+        """Store a step in the current row of each sub-environment, and make its next observation the current row.
 
         Args:
-            env_indices: the lanes that took a step, `[n]`, each with an open episode.
-            action: `[n, step_width]`.
+            env_indices: the sub-environments, `[n]`, each with an open episode.
+            action: the action and the columns stored with it, `[n, step_width]`.
             reward: `[n]`.
             terminated: `[n]`, bool.
-            next_observation: packed, `[n, ...]`; an episode's final observation at its end.
+            next_observation: packed, `[n, ...]`; the final observation at the end of an episode.
         """
         new = self._append(next_observation)
         rows = self.current[env_indices]
-        is_held = rows >= self.added - self.replay_size  # a lane may be so slow that its row was overwritten
+        steps = rows, new, action, reward, terminated
+        is_held = rows >= self.oldest  # the current row of a slow sub-environment may be overwritten
         if not is_held.all():
-            rows, action, reward, terminated, followers = (
-                values[is_held] for values in (rows, action, reward, terminated, new)
-            )
-        else:
-            followers = new
-        self._complete(rows, followers, action, reward, terminated)
+            steps = tuple(values[is_held] for values in steps)
+        self._complete(*steps)
         self.current[env_indices] = self.newest[env_indices] = new
 
     def extend(self, env_index: int, rows: TimeSteps) -> None:
-        """Adds successive rows of a lane, as `begin` and `add` would one by one.
+        """Store successive rows of a sub-environment, with the same result as `begin` and `add` for each row.
 
-        The first of them follows the lane's current row, unless it opens an episode; where the lane has none, the step
-        that led to it is not kept.
+        The first row follows the current row of the sub-environment, unless it is the first of an episode. If there is
+        no current row, the step that led to the first row is not stored.
         """
         self.allocate()
         self._grow(env_index)
@@ -255,7 +325,7 @@ class ReplayBuffer:
         current = self.current[env_index]
         numbers = self._append(rows.observation)
         opens = np.flatnonzero(rows.is_first)
-        if not rows.is_first[0] and current != NONE and current >= self.added - self.replay_size:
+        if not rows.is_first[0] and current >= self.oldest:
             self._complete(np.array([current]), numbers[:1], *(values[:1] for values in rows[1:4]))
         self._link_episodes(np.append(self.newest[env_index], numbers[:-1])[opens], numbers[opens])
         self.episode_start[env_index] = np.append(self.episode_start[env_index], numbers[opens])[-1]
@@ -264,14 +334,14 @@ class ReplayBuffer:
         self.current[env_index] = self.newest[env_index] = numbers[-1]
 
     def _link_episodes(self, numbers: np.ndarray, followers: np.ndarray) -> None:
-        """Says of the last rows of episodes, by their numbers (-1 is none), with which rows their lanes went on."""
+        """Link the last rows of episodes to the first rows of the next ones, by row numbers; -1 for no last row."""
         if self.next_episode is None:
             return
-        held = numbers >= max(0, self.added - self.replay_size)
+        held = numbers >= self.oldest
         self.next_episode[numbers[held] % self.replay_size] = followers[held] % self.replay_size
 
     def _complete(self, numbers: np.ndarray, followers: np.ndarray, action: Any, reward: Any, terminated: Any) -> None:
-        """Gives rows the rows that followed, by their numbers, and the steps that led there."""
+        """Store steps in rows and link the rows to their followers, by row numbers."""
         slots = self._slots(numbers)
         self.rows[slots, self.obs_width : -1] = action
         self.rows[slots, -1] = reward
@@ -281,28 +351,30 @@ class ReplayBuffer:
             self.predecessor[followers % self.replay_size] = numbers % self.replay_size
 
     def end(self, env_indices: np.ndarray) -> None:
-        """Closes the episode on each of `env_indices`: its current row is the final observation."""
+        """Close the episode in each of the sub-environments: its current row is the final observation."""
         self.current[env_indices[env_indices < len(self.current)]] = NONE
 
     def continues(self, env_indices: np.ndarray, observation: Packed) -> np.ndarray:
-        """Whether each of `env_indices` has an open episode whose current row is this observation, bool `[n]`."""
+        """Return whether sub-environments have an open episode whose current row is this observation, bool `[n]`."""
         if len(env_indices) == 0 or env_indices[-1] >= len(self.current):
             return np.zeros(len(env_indices), bool)
         rows = self.current[env_indices]
-        same = rows >= max(0, self.added - self.replay_size)
+        same = rows >= self.oldest
         for held, given in zip(self.observation(rows % self.replay_size), observation, strict=True):
             if held.tobytes() != given.tobytes():  # several times as fast as comparing numbers
                 same &= (held == given).all(axis=1)
         return same
 
     def open_episode(self, env_index: int) -> np.ndarray | None:
-        """The slots of a lane's open episode, from its first row to its current one, `[steps + 1]`.
+        """Return the slots of the open episode of a sub-environment, `[steps + 1]`.
 
-        None at all where there is none, or not all of them are held any more: `[0]` and None.
+        Returns:
+            The slots, from the first row of the episode to its current one; an empty array if no episode is open; None
+            if rows of the episode were overwritten.
         """
         if env_index >= len(self.current) or self.current[env_index] == NONE:
             return np.empty(0, np.int64)
-        if self.episode_start[env_index] < max(0, self.added - self.replay_size):
+        if self.episode_start[env_index] < self.oldest:
             return None
         slots = [int(self.episode_start[env_index] % self.replay_size)]
         last = self.current[env_index] % self.replay_size
@@ -311,23 +383,14 @@ class ReplayBuffer:
         return np.array(slots) if slots[-1] == last else None
 
     def observation(self, slots: np.ndarray) -> Packed:
-        """The packed observations of rows, `[len(slots), ...]`."""
+        """Return the packed observations of rows, `[len(slots), ...]`."""
         real = self.rows.take(slots, axis=0)[:, : self.obs_width] if self.obs_width else None
         image = self.images.take(slots, axis=0) if self.images is not None else None
         return tuple(part for part in (real, image) if part is not None)
 
     def action(self, slots: np.ndarray) -> np.ndarray:
-        """The actions of rows, `[len(slots), act_dim]`."""
+        """Return the actions of rows, `[len(slots), act_dim]`."""
         return self.rows[slots, self.obs_width : self.obs_width + self.spec.act_dim]
-
-    def clear(self) -> None:
-        """Forgets all rows and gives back their memory."""
-        if self._allocated:
-            del self.rows, self.images, self.terminated, self.successor, self.next_episode, self.predecessor
-        self.added = 0
-        self._allocated = False
-        self.saved_segments = None
-        self.current = self.newest = self.episode_start = np.empty(0, np.int64)
 
     def __repr__(self) -> str:
         held = f"{self.size:,} of {self.replay_size:,} rows"
@@ -336,14 +399,15 @@ class ReplayBuffer:
         return f"<ReplayBuffer: {held}, {self.nbytes / 1e6:,.1f} MB when full{of_which}>"
 
     def state(self) -> dict[str, Any]:
-        """What a later `restore` needs beside the rows, as arrays."""
+        """Return the arrays that `restore` needs in addition to the rows."""
         positions = {"heads": self.current, "newest": self.newest, "opened": self.episode_start}
         return {"added": np.int64(self.added), "size": np.int64(self.size), **positions}
 
     def segment(self, first: int, stop: int) -> dict[str, Any]:
-        """The rows numbered `first` to `stop` - 1, which are held, as arrays that do not depend on where rows lie.
+        """Return the rows with numbers `first` to `stop` - 1, which must be held, as arrays for `append`.
 
-        They are views of the ring where that is possible. Links are how many rows later the other came; 0 is none.
+        The arrays are views of the buffer where that is possible. A link is stored as the distance to the later row,
+        so that it is independent of slots; 0 stands for no link.
         """
         self.allocate()
         slots = np.arange(first, stop) % self.replay_size
@@ -352,47 +416,51 @@ class ReplayBuffer:
         held |= {"rows": self.rows[place], "terminated": self.terminated[place]}
         if self.images is not None:
             held["images"] = self.images[place]
-        for name, links in zip(LINKS, (self.successor, self.next_episode), strict=True):
-            if links is not None:
-                after = (links[place] - slots) % self.replay_size
-                held[name] = np.where(links[place] == NONE, 0, after).astype(np.int32)
+        for name, links in self.links.items():
+            after = (links[place] - slots) % self.replay_size
+            held[name] = np.where(links[place] == NONE, 0, after).astype(np.int32)
         return held
 
     def restore(self, state: Mapping[str, Any], segments: Iterable[Mapping[str, Any]]) -> None:
-        """Becomes what a ring of the same spec and of any size was when it gave `state`; too many rows: the newest.
+        """Restore the rows and the state of another buffer of the same spec; if there are too many, the newest rows.
 
         Args:
-            state: what `state` gave.
-            segments: all of its rows, in segments one after the other; older rows before them are left out.
+            state: the result of the other buffer's `state`.
+            segments: all rows of the other buffer, as successive segments; rows before the oldest one are ignored.
 
         Raises:
-            ValueError: rows are missing, of another shape, or lead to older ones; or lanes are at none of them.
+            ValueError: Rows are missing or have another shape, or links or positions are invalid.
         """
         added = int(state["added"])
         held = int(state["size"])
-        forgotten = added - held if held < self.replay_size else 0  # slots that no row was ever put into come last
-        first = added - held - forgotten
+        # Rows of a buffer that is not full are renumbered from 0, so that the slots that were never used come last.
+        shift = added - held if held < self.replay_size else 0
+        first = added - held - shift
         self.added = first
         self.saved_segments = None
         for segment in segments:
-            overwritten = max(0, self.added + forgotten - int(segment["first"]))
+            overwritten = max(0, self.added + shift - int(segment["first"]))
             self.append({name: values[overwritten:] if np.ndim(values) else values for name, values in segment.items()})
         if self.added - first != held:
-            raise ValueError(f"The stored replay must have {held} rows. Received: {self.added - first}")
-        heads = state["heads"]
-        known = heads, state.get("newest", heads), state.get("opened", np.full_like(heads, NONE))
+            raise ValueError(f"The stored replay buffer must have {held} rows. Received: {self.added - first}")
         self.current, self.newest, self.episode_start = (
-            np.where(rows >= forgotten, rows - forgotten, NONE) for rows in known
+            np.where(state[name] >= shift, state[name] - shift, NONE) for name in ("heads", "newest", "opened")
         )
         check_links(self)
 
     def append(self, segment: Mapping[str, Any]) -> None:
-        """Adds a segment of another ring as the newest rows; rows of the segment before lead to it, lanes do not."""
+        """Append a segment of another buffer as the newest rows.
+
+        The links of the previously appended segment lead into it, but no sub-environment continues from its rows.
+        """
         self.allocate()
         rows = segment["rows"]
         size = self.replay_size
         if rows.shape[1:] != self.rows.shape[1:] or ("images" in segment) != (self.images is not None):
-            raise ValueError(f"The stored replay has rows of shape {rows.shape}; this one takes {self.rows.shape}")
+            raise ValueError(
+                f"The stored replay buffer must have rows of shape [n, {self.rows.shape[1]}], with images: "
+                f"{self.images is not None}. Received: {list(rows.shape)}, with images: {'images' in segment}"
+            )
         skipped = max(0, len(rows) - size)
         stop = self.added + len(rows)
         numbers = np.arange(self.added + skipped, stop)
@@ -401,10 +469,9 @@ class ReplayBuffer:
         self.terminated[place] = segment["terminated"][skipped:]
         if self.images is not None:
             self.images[place] = segment["images"][skipped:]
-        for name, links in zip(LINKS, (self.successor, self.next_episode), strict=True):
-            if links is not None:
-                after = segment[name][skipped:] if name in segment else np.zeros(len(numbers), np.int32)
-                links[place] = np.where(after == 0, NONE, (numbers + after) % size)
+        for name, links in self.links.items():
+            after = segment[name][skipped:] if name in segment else np.zeros(len(numbers), np.int32)
+            links[place] = np.where(after == 0, NONE, (numbers + after) % size)
         if self.predecessor is not None:
             slots = numbers % size
             self.predecessor[slots[self.successor[self.predecessor[place]] != slots]] = NONE
@@ -413,11 +480,11 @@ class ReplayBuffer:
         self.added = stop
 
     def _append(self, observation: Packed) -> np.ndarray:
-        """Writes observations as new rows without successor, and returns their numbers."""
+        """Write observations as new rows without links, and return the numbers of the rows."""
         count = len(observation[0])
         if 2 * count > self.replay_size:
             raise ValueError(
-                f"`replay_size` must be at least two rows for each of the {count} lanes. "
+                f"`replay_size` must be at least two rows for each of the {count} sub-environments. "
                 f"Received: replay_size={self.replay_size}"
             )
         numbers = np.arange(self.added, self.added + count)
@@ -433,7 +500,7 @@ class ReplayBuffer:
         return numbers
 
     def _grow(self, env_index: int) -> None:
-        """Makes what is known of each lane long enough for one."""
+        """Extend the positions of sub-environments to include one with this index."""
         if env_index >= len(self.current):
             more = np.full(env_index + 1 - len(self.current), NONE)
             self.current, self.newest, self.episode_start = (
@@ -441,12 +508,12 @@ class ReplayBuffer:
             )
 
     def _slots(self, numbers: np.ndarray) -> np.ndarray | slice:
-        """Where rows lie; a slice for one row, which NumPy indexes several times as fast."""
+        """Return the slots of rows; a slice for one row, which NumPy indexes several times as fast."""
         slots = numbers % self.replay_size
         return slots if len(slots) != 1 else slice(slots[0], slots[0] + 1)
 
     def _slot_range(self, first: int, stop: int) -> np.ndarray | slice:
-        """Where the rows numbered `first` to `stop` - 1 lie; a slice where they do one after the other."""
+        """Return the slots of the rows with numbers `first` to `stop` - 1; a slice if they are contiguous."""
         start = first % self.replay_size
-        end = first % self.replay_size + stop - first
+        end = start + stop - first
         return slice(start, end) if end <= self.replay_size else np.arange(first, stop) % self.replay_size

@@ -1,9 +1,10 @@
-"""Memory for large arrays: how much this process may still take, control groups counted, or files in its place."""
+"""Memory for large arrays: the memory available to the process, including control groups, and memory-mapped files."""
 
 import contextlib
 import math
 import mmap
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -15,37 +16,41 @@ import numpy as np
 
 from tfdpg.files import writing
 
-UNLIMITED = 1 << 60  # version 1 control groups write a number near 2^63 for "no limit"
+UNLIMITED = 1 << 60
+"""Version 1 control groups write a number near 2^63 for "no limit"."""
 
 
 def check_capacity(nbytes: int, directory: Path | None, argument: str) -> None:
-    """Raises `ValueError` if `nbytes` are more than this process may still take, or than the disk has free.
+    """Check that memory or disk space for a replay buffer is available.
 
     Args:
-        nbytes: what is to be taken.
-        directory: where files are to be made, and is made if missing; None is for memory.
-        argument: what the caller asked for, for the message.
+        nbytes: size of the buffer in bytes.
+        directory: directory of the files, which is created if it is missing; None for memory.
+        argument: the argument that determines the size, such as "replay_size=1000", for the message.
+
+    Raises:
+        ValueError: `nbytes` exceeds the memory available to the process, or the free disk space.
     """
     if directory is None:
         available = available_memory()
-        place = "the memory that this process may still take"
-        hint = " Give `replay_dir` to keep it in files."
+        place = "the memory available to this process"
+        hint = " Set `replay_dir` to store it in files."
     else:
         directory.mkdir(parents=True, exist_ok=True)
         available = shutil.disk_usage(directory).free
-        place = f"what the disk of `replay_dir`={directory} has free"
+        place = f"the free space on the disk of `replay_dir`={directory}"
         hint = ""
     if available is not None and nbytes > available:
         raise ValueError(
             f"`replay_size` must fit in {place}, {available / 1e9:.2f} GB. "
-            f"Received: {argument}, which takes {nbytes / 1e9:.2f} GB.{hint}"
+            f"Received: {argument}, which needs {nbytes / 1e9:.2f} GB.{hint}"
         )
 
 
 def allocate_array(shape: tuple[int, ...], dtype: Any, directory: Path | None) -> np.ndarray:
-    """An array of zeros: in memory, or mapped to a file in `directory` that lives as long as the array.
+    """Return an array of zeros: in memory, or mapped to a file in `directory` that is deleted with the array.
 
-    The system gives memory when it is first written to, so that zeros cost nothing; files have their room at once.
+    The operating system provides memory when it is first written to, so zeros use none; files use disk space at once.
     """
     if directory is None:
         return np.zeros(shape, dtype)
@@ -53,56 +58,41 @@ def allocate_array(shape: tuple[int, ...], dtype: Any, directory: Path | None) -
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     with writing(directory, lambda: nbytes):
         file.truncate(nbytes)
-        if sys.platform != "darwin":  # which cannot
-            os.posix_fallocate(file.fileno(), 0, nbytes)  # a full disk would kill whoever writes to the mapping
+        if sys.platform != "darwin":  # macOS has no such function
+            os.posix_fallocate(file.fileno(), 0, nbytes)  # writing to the mapping on a full disk would kill the process
     memory = mmap.mmap(file.fileno(), 0)
     weakref.finalize(memory, _remove, file)
     return np.frombuffer(memory, dtype).reshape(shape)
 
 
 def _remove(file: Any) -> None:
-    with contextlib.suppress(FileNotFoundError):  # somebody did
+    with contextlib.suppress(FileNotFoundError):  # it may have been deleted already
         file.close()
 
 
 def available_memory(root: str | Path = "/") -> int | None:
-    """Bytes that this process may still take, or None where the system does not say.
+    """Return the memory available to this process in bytes, or None if the system does not report it.
 
-    It is the smallest of the machine's available memory and what each control group on the way to this
-    process leaves free.
+    It is the minimum of the machine's available memory and the free memory of each control group of this process.
 
     Args:
-        root: the root of the file system, to read `proc` and `sys` below.
+        root: the directory that contains `proc` and `sys`.
     """
     root = Path(root)
-    free = [_machine(root)]
+    machine = re.search(r"^MemAvailable:\s*(\d+)", _text(root / "proc/meminfo"), re.MULTILINE)
+    free = [int(machine[1]) * 1024] if machine else []
     for group, limit, usage in _control_groups(root):
-        maximum = _number(group / limit)
-        used = _number(group / usage)
-        if maximum is not None and maximum < UNLIMITED:
-            free.append(max(0, maximum - (used or 0)))
-    known = [value for value in free if value is not None]
-    return min(known) if known else None
-
-
-def _machine(root: Path) -> int | None:
-    try:
-        for line in (root / "proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
+        maximum = _text(group / limit)
+        used = _text(group / usage)
+        if maximum.isdigit() and int(maximum) < UNLIMITED:
+            free.append(max(0, int(maximum) - (int(used) if used.isdigit() else 0)))
+    return min(free, default=None)
 
 
 def _control_groups(root: Path) -> list[tuple[Path, str, str]]:
-    """The directories of this process' control groups and their parents, with their files' names."""
-    try:
-        entries = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
+    """Return the directories of this process' control groups and of their parents, with the names of their files."""
     groups = []
-    for entry in entries:
+    for entry in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = entry.split(":", 2)
         if controllers == "":
             base = root / "sys/fs/cgroup"
@@ -117,9 +107,9 @@ def _control_groups(root: Path) -> list[tuple[Path, str, str]]:
     return groups
 
 
-def _number(file: Path) -> int | None:
+def _text(file: Path) -> str:
+    """Return the text of a file; an empty string if the file cannot be read."""
     try:
-        text = file.read_text().strip()
+        return file.read_text().strip()
     except OSError:
-        return None
-    return int(text) if text.isdigit() else None
+        return ""

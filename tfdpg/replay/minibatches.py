@@ -1,4 +1,4 @@
-"""The one who draws: rows from a sampler, packed for the updates."""
+"""Build packed minibatches from the rows that a sampler selects."""
 
 import functools
 from collections.abc import Callable
@@ -14,22 +14,22 @@ from tfdpg.replay.windows import WindowSampler, gather_windows
 from tfdpg.spec import Packed
 
 Pack = Callable[..., Packed]
-"""From a ring, the rows that a sampler drew, and their `weights` (None is 1), to packed minibatches."""
+"""Packs minibatches, given a replay buffer, the sampled rows, and their `weights` (None for 1)."""
 Summarise = Callable[[np.ndarray], np.ndarray]
-"""From the TD errors of rows that were drawn, `[..., n]`, to what the sampler is to take for them, `[...]`."""
+"""Converts the n TD errors of each sampled row, `[..., n]`, to one for the sampler, `[...]`."""
 
 
 class MinibatchBuilder:
-    """Minibatches of a ring; the learner has one, and so has each shard.
+    """Sample and pack minibatches of a replay buffer. The learner and each replay shard have one.
 
     Args:
-        sampler: draws rows.
+        sampler: selects rows.
         pack: packs them.
-        gamma: the discount factor of one step.
-        summarise: makes one of the TD errors of a row, where there are more.
+        gamma: discount factor of one step.
+        summarise: combines the TD errors of a row, if there are several; None if there is one.
 
     Attributes:
-        buffer: where the rows are.
+        buffer: the replay buffer of the sampler.
     """
 
     def __init__(self, sampler: Sampler, pack: Pack, gamma: float, summarise: Summarise | None = None):
@@ -40,31 +40,31 @@ class MinibatchBuilder:
         self._summarise = summarise
 
     def __call__(self, update: int, count: int) -> tuple[Packed, np.ndarray]:
-        """The minibatches of the updates after the first `update`, packed `[count, batch, ...]`, and their rows.
+        """Return minibatches for the updates after the first `update`, packed `[count, batch, ...]`, and their slots.
 
         Raises:
-            ValueError: there is nothing to draw.
+            ValueError: The replay buffer holds no transition.
         """
         rows, weights = self.sampler.sample(update, count)
         return self.pack(rows, weights), rows
 
     def pack(self, rows: np.ndarray, weights: np.ndarray | None = None) -> Packed:
-        """The minibatches of some rows, with some weights; None is 1."""
+        """Pack minibatches of given rows, with weights in the critic's loss; None for 1."""
         return self._pack(self.buffer, rows, weights=weights)
 
     def update_priorities(self, rows: np.ndarray, errors: np.ndarray) -> None:
-        """Takes the TD errors of rows `[...]` that were drawn; as many of each, side by side."""
+        """Update the priorities of sampled rows `[...]` from their TD errors, the same number for each row."""
         if self._summarise is not None:
             errors = self._summarise(errors.reshape(*rows.shape, -1))
         self.sampler.update_priorities(rows, errors)
 
 
 MakeMinibatchBuilder = Callable[[ReplayBuffer], MinibatchBuilder]
-"""An agent's way to draw, for any ring; it can be sent to another process."""
+"""Creates an agent's minibatch builder for a replay buffer; picklable."""
 
 
 def transition_minibatches(buffer: ReplayBuffer, *, n_step: int, gamma: float, **sampling: Any) -> MinibatchBuilder:
-    """Draws transitions over n steps; `sampling` are the options of `make_sampler`."""
+    """Build minibatches of n-step transitions; `sampling` are the options of `make_sampler`."""
     return MinibatchBuilder(
         make_sampler(buffer, **sampling), functools.partial(gather_transitions, n_step=n_step, gamma=gamma), gamma
     )
@@ -80,16 +80,16 @@ def sequence_minibatches(
     length: int,
     **sampling: Any,
 ) -> MinibatchBuilder:
-    """Draws sequences, as `gather_sequences` explains; `sampling` are the options of `make_sampler`.
+    """Build minibatches of sequences (see `gather_sequences`); `sampling` are the options of `make_sampler`.
 
-    TD errors come with NaN where no step was taken.
+    The TD errors of padding must be NaN.
     """
-    how = {"n_step": n_step, "gamma": gamma, "recurrent_spec": recurrent_spec, "burn_in": burn_in, "length": length}
-    return MinibatchBuilder(
-        make_sampler(buffer, **sampling), functools.partial(gather_sequences, **how), gamma, priority
+    pack = functools.partial(
+        gather_sequences, n_step=n_step, gamma=gamma, recurrent_spec=recurrent_spec, burn_in=burn_in, length=length
     )
+    return MinibatchBuilder(make_sampler(buffer, **sampling), pack, gamma, priority)
 
 
 def window_minibatches(buffer: ReplayBuffer, *, gamma: float, **sampling: Any) -> MinibatchBuilder:
-    """Draws windows of successive steps; `sampling` are the arguments of `WindowSampler`."""
+    """Build minibatches of windows of successive steps; `sampling` are the arguments of `WindowSampler`."""
     return MinibatchBuilder(WindowSampler(buffer, **sampling), functools.partial(gather_windows, gamma=gamma), gamma)

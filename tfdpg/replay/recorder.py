@@ -1,4 +1,4 @@
-"""A recording of every transition, in files that `Agent.fit_offline` reads."""
+"""Record every transition in files that `Agent.fit_offline` reads."""
 
 import weakref
 from pathlib import Path
@@ -8,21 +8,21 @@ import numpy as np
 
 from tfdpg import files
 from tfdpg.arguments import positive_int
-from tfdpg.replay.time_steps import TimeSteps
+from tfdpg.replay.buffer import TimeSteps
 from tfdpg.spec import Packed, Spec
 
 
 class Recorder:
-    """Writes transitions to `directory/000000.npz`, `000001.npz`, ...; it takes what a `ReplayBuffer` takes.
+    """Write transitions to `directory/000000.npz`, `000001.npz`, ...; it has the methods with which a buffer is filled.
 
-    A file holds `observations`, `actions`, `rewards`, `terminations`, `truncations` and `next_observations`, a row
-    for each transition; a Dict observation has `observations/<key>` for each key. Rewards are those that the replay
-    stores.
+    A file contains `observations`, `actions`, `rewards`, `terminations`, `truncations` and `next_observations`, with a
+    row for each transition; a Dict observation has an array `observations/<key>` for each key. Rewards are those that
+    the replay buffer stores.
 
     Args:
-        directory: where to write; files that are there stay.
-        spec: the spaces.
-        rows: transitions in a file at most.
+        directory: the directory; existing files are not overwritten.
+        spec: the spaces of the environment.
+        rows: maximum number of transitions in a file.
     """
 
     def __init__(self, directory: str | Path, spec: Spec, rows: int = 10_000):
@@ -30,12 +30,12 @@ class Recorder:
         self.spec = spec
         self._rows = positive_int("rows", rows)
         self._observations: dict[int, Packed] = {}
-        self._last_transition: dict[int, int] = {}
+        self._last_transition: dict[int, dict] = {}
         self._transitions: list[dict] = []
         weakref.finalize(self, _write, self.directory, self.spec, self._transitions)
 
     def begin(self, env_indices: np.ndarray, observation: Packed) -> None:
-        """Opens an episode on each of `env_indices`, as `ReplayBuffer.begin`."""
+        """Open an episode in each of the sub-environments; see `ReplayBuffer.begin`."""
         for i, env_index in enumerate(env_indices):
             self._observations[int(env_index)] = tuple(part[i].copy() for part in observation)
 
@@ -47,24 +47,26 @@ class Recorder:
         terminated: np.ndarray,
         next_observation: Packed,
     ) -> None:
-        """Takes a transition of each lane, as `ReplayBuffer.add`."""
+        """Record a step of each of the sub-environments; see `ReplayBuffer.add`."""
         if len(self._transitions) >= self._rows:
             self.flush()
-        width = self.spec.act_dim  # what else is stored with a step stands behind the action
         for i, env_index in enumerate(map(int, env_indices)):
             following = tuple(part[i].copy() for part in next_observation)
-            row = {
+            transition = {
                 "observation": self._observations[env_index],
-                "action": action[i, :width].copy(),
+                "action": action[i, : self.spec.act_dim].copy(),  # other stored columns follow the action
                 "reward": reward[i],
+                "terminated": bool(terminated[i]),
+                "truncated": False,
+                "next": following,
+                "env_index": env_index,
             }
-            row |= {"terminated": bool(terminated[i]), "truncated": False, "next": following, "env_index": env_index}
             self._observations[env_index] = following
-            self._last_transition[env_index] = len(self._transitions)
-            self._transitions.append(row)
+            self._last_transition[env_index] = transition
+            self._transitions.append(transition)
 
     def extend(self, env_index: int, rows: TimeSteps) -> None:
-        """Takes successive rows of a lane, as `ReplayBuffer.extend`."""
+        """Record successive rows of a sub-environment; see `ReplayBuffer.extend`."""
         env_indices = np.array([env_index])
         for i, opens in enumerate(rows.is_first):
             row = rows.part(slice(i, i + 1))
@@ -76,24 +78,23 @@ class Recorder:
                 self.add(env_indices, row.action, row.reward, row.terminated, row.observation)
 
     def end(self, env_indices: np.ndarray) -> None:
-        """Closes the episode on each of `env_indices`, as `ReplayBuffer.end`: what did not terminate was truncated."""
+        """Close the episode in each of the sub-environments; it is truncated unless its last step terminated it."""
         for env_index in map(int, env_indices):
             last = self._last_transition.pop(env_index, None)
             if last is not None:
-                self._transitions[last]["truncated"] = not self._transitions[last]["terminated"]
+                last["truncated"] = not last["terminated"]
             self._observations.pop(env_index, None)
 
     def flush(self) -> None:
-        """Writes what was not written yet."""
+        """Write the transitions that are not in a file yet."""
         _write(self.directory, self.spec, self._transitions)
         self._transitions.clear()
-        self._last_transition.clear()
 
 
 def _write(directory: Path, spec: Spec, rows: list[dict]) -> None:
     if not rows:
         return
-    rows = sorted(rows, key=lambda row: row["env_index"])  # so that an episode's steps follow each other
+    rows = sorted(rows, key=lambda row: row["env_index"])  # so that the steps of an episode are contiguous
 
     def observations(name: str, key: str) -> dict[str, np.ndarray]:
         packed = tuple(np.stack(parts) for parts in zip(*(row[key] for row in rows), strict=True))

@@ -1,7 +1,8 @@
-"""Segments: successive rows of a ring, from one number to another, in files that are written once.
+"""Segments: files with successive rows of a replay buffer, which several checkpoints share.
 
-A row changes while it is the newest of its lane, and never after that. So a segment that was full when it was written,
-and whose rows had all been left behind, is in every later checkpoint a link to the same file, whose sum is known.
+A row changes only while it is the newest of its sub-environment. A segment that was full when it was written, and none
+of whose rows was the newest of a sub-environment, therefore never changes. Later checkpoints contain a hard link to its
+file, and reuse its checksum.
 """
 
 import os
@@ -19,96 +20,104 @@ if TYPE_CHECKING:
 
 MIN_BYTES = 2**20
 MIN_ROWS = 512
-"""What a segment has at least. Longer ones are fewer links, and more to be written again for a row that changed."""
+"""Minimum size of a segment. Longer segments need fewer links, but rewrite more rows if one row changed."""
 LINKS = "successor_after", "onward_after"
-"""The arrays of a segment that say how many rows later another one came; 0 is none."""
+"""The arrays of a segment with the distance, in rows, from each row to its successor and to the next episode."""
 PREFIX = "rows-"
-DESCRIPTION, FORMAT = "replay.json", 1
-"""The file that describes a replay buffer that is saved alone, and the version of its format."""
+DESCRIPTION = "replay.json"
+"""The file that describes a replay buffer that is saved alone."""
+FORMAT = 1
+"""The version of the format of such a replay buffer."""
 
 FileIdentity = tuple[int, ...]
-"""What tells a file from another that took its name."""
+"""Distinguishes a file from another file that has replaced it."""
+
+
+class LinkedFile(NamedTuple):
+    """The file of a segment that has not changed since it was written."""
+
+    path: Path
+    checksum: str
+    identity: FileIdentity
 
 
 class SavedSegments(NamedTuple):
-    """What of a ring is in files: its rows as they were once.
+    """The segments of a replay buffer that are in the files of a checkpoint.
 
     Attributes:
-        directory: where.
-        length: the rows of a segment.
-        added: the number of rows that had ever been added.
-        newest: what `ReplayBuffer.newest` was.
-        files: by the segments' numbers the sums of their files, and which files these are.
+        length: number of rows of a segment.
+        added: `ReplayBuffer.added` when the files were written.
+        newest: `ReplayBuffer.newest` when the files were written.
+        files: the files, by the number of the segment.
     """
 
-    directory: Path
     length: int
     added: int
     newest: np.ndarray
-    files: dict[int, tuple[str, FileIdentity]]
+    files: dict[int, LinkedFile]
 
-    def unchanged(self, buffer: "ReplayBuffer") -> dict[int, tuple[str, FileIdentity]]:
-        """The files of segments that are still what they were."""
-        if self.length != segment_length(buffer):
-            return {}
-        left = self.newest != buffer.newest[: len(self.newest)]
-        changed = {*(self.newest[left] // self.length).tolist()}
-        if buffer.added > self.added:
-            changed.add(self.added // self.length)  # it was not full
-        return {number: file for number, file in self.files.items() if number not in changed}
+
+def unchanged_segments(buffer: "ReplayBuffer") -> dict[int, LinkedFile]:
+    """Return the files of segments that have not changed since they were written, by the number of the segment."""
+    saved = buffer.saved_segments
+    if saved is None or saved.length != segment_length(buffer):
+        return {}
+    is_older = saved.newest != buffer.newest[: len(saved.newest)]
+    changed = {*(saved.newest[is_older] // saved.length).tolist()}
+    if buffer.added > saved.added:
+        changed.add(saved.added // saved.length)  # the last segment was not full
+    return {number: file for number, file in saved.files.items() if number not in changed}
 
 
 def segment_length(buffer: "ReplayBuffer") -> int:
-    """The rows of a segment."""
+    """Return the number of rows of a segment."""
     return max(MIN_ROWS, MIN_BYTES * buffer.replay_size // buffer.nbytes)
 
 
 def state(buffer: "ReplayBuffer") -> dict[str, Any]:
-    """What the segments of a ring need, to be a ring again."""
+    """Return the arrays that `ReplayBuffer.restore` needs, and the number of rows of a segment."""
     return buffer.state() | {"segment_length": np.int64(segment_length(buffer))}
 
 
 def segment_ranges(buffer: "ReplayBuffer") -> Iterator[tuple[int, int, int]]:
-    """The segments of a ring, an empty one of none: each one's number, and those of its first row and of the next."""
+    """Yield the number, the first row and the end of each segment; one segment without rows if the buffer is empty."""
     length = segment_length(buffer)
-    oldest = buffer.added - buffer.size
-    for number in range(oldest // length, max(1, -(-buffer.added // length))):
-        yield number, max(number * length, oldest), min((number + 1) * length, buffer.added)
+    for number in range(buffer.oldest // length, max(1, -(-buffer.added // length))):
+        yield number, max(number * length, buffer.oldest), min((number + 1) * length, buffer.added)
 
 
 def unwritten_bytes(buffer: "ReplayBuffer") -> int:
-    """The bytes of the rows that `write` writes, which has links for the others."""
-    linked = buffer.saved_segments.unchanged(buffer) if buffer.saved_segments else {}
+    """Return the size in bytes of the rows that `write` has to write, because it cannot link to a file."""
+    linked = unchanged_segments(buffer)
     rows = sum(stop - first for number, first, stop in segment_ranges(buffer) if number not in linked)
     return buffer.nbytes * rows // buffer.replay_size
 
 
 def iter_segments(buffer: "ReplayBuffer") -> Iterator[dict[str, Any]]:
-    """All segments of a ring, as views where that is possible."""
+    """Yield all segments, as views of the buffer where that is possible."""
     for _, first, stop in segment_ranges(buffer):
         yield buffer.segment(first, stop)
 
 
 def write(buffer: "ReplayBuffer", directory: Path) -> dict[str, str]:
-    """Writes the rows of a ring, or links to the files where they are already; returns the sums of the linked ones.
+    """Write all segments to a directory, or link to existing files of unchanged segments.
 
-    Where there can be no link, the rows are written.
+    Segments are written if a link is not possible. Returns the checksums of the linked files, by file name.
     """
-    unchanged = buffer.saved_segments.unchanged(buffer) if buffer.saved_segments else {}
-    sums = {}
+    unchanged = unchanged_segments(buffer)
+    checksums = {}
     for number, first, stop in segment_ranges(buffer):
         path = directory / f"{PREFIX}{number}.npz"
-        if buffer.saved_segments and number in unchanged:
-            sum_of_file, identity = unchanged[number]
-            if _link(buffer.saved_segments.directory / path.name, path, identity):
-                sums[path.name] = sum_of_file
-                continue
-        np.savez(path, **buffer.segment(first, stop))
-    return sums
+        file = unchanged.get(number)
+        if file is not None and _link(file.path, path, file.identity):
+            checksums[path.name] = file.checksum
+        else:
+            np.savez(path, **buffer.segment(first, stop))
+    return checksums
 
 
 def _link(source: Path, target: Path, identity: FileIdentity) -> bool:
-    """Links to a file; False where that is not possible, or it is another by now."""
+    """Create a hard link; returns False if that is not possible, or if the file was replaced by another one."""
     try:
         os.link(source, target)
     except OSError:
@@ -125,7 +134,7 @@ def _identity(path: Path) -> FileIdentity:
 
 
 def save(buffer: "ReplayBuffer", directory: Path, overwrite: bool = True) -> None:
-    """Write a ring as a directory of its own; see `ReplayBuffer.save`."""
+    """Save a replay buffer alone; see `ReplayBuffer.save`."""
     if directory.exists():
         if not overwrite:
             raise FileExistsError(f"{directory} exists. Pass overwrite=True to replace it.")
@@ -141,7 +150,7 @@ def save(buffer: "ReplayBuffer", directory: Path, overwrite: bool = True) -> Non
 
 
 def load(buffer: "ReplayBuffer", directory: Path) -> None:
-    """Append what `save` wrote to a ring, or nothing if a file is damaged; see `ReplayBuffer.load`."""
+    """Append the rows that `save` wrote, or none if a file is damaged; see `ReplayBuffer.load`."""
     description, paths = verify_saved(directory)
     _check_layout(buffer, description, directory)
     rows_left = description["rows"]
@@ -154,11 +163,11 @@ def load(buffer: "ReplayBuffer", directory: Path) -> None:
 
 
 def verify_saved(directory: Path) -> tuple[dict[str, Any], list[Path]]:
-    """What is known of a saved replay buffer, and the files of its segments in order, once all checksums are checked.
+    """Verify the checksums of a saved replay buffer; return its description and the files of its segments in order.
 
     Raises:
-        FileNotFoundError: there is none.
-        tfdpg.files.DamagedError: a file is damaged, missing or from another save.
+        FileNotFoundError: The directory is not a saved replay buffer.
+        tfdpg.files.DamagedError: A file is damaged, missing or from another save.
     """
     if not is_saved(directory):
         raise FileNotFoundError(
@@ -171,21 +180,16 @@ def verify_saved(directory: Path) -> tuple[dict[str, Any], list[Path]]:
 
 
 def _layout(buffer: "ReplayBuffer") -> dict[str, Any]:
-    """What of a row must be the same for rows to go from one ring to another, beside the spaces."""
+    """Return what must be equal, in addition to the spaces, to append the rows of another replay buffer."""
     return {"step_width": buffer.step_width, "state_width": buffer.state_width, "has_windows": buffer.has_windows}
 
 
 def _check_layout(buffer: "ReplayBuffer", description: Mapping[str, Any], directory: Path) -> None:
-    spec = Spec.from_json(description)
-    for kind in ("observation_space", "action_space"):
-        expected = getattr(buffer.spec, kind)
-        received = getattr(spec, kind)
-        if received != expected:
-            raise ValueError(f"The {kind} of {directory} must be the agent's, {expected}. Received: {received}")
+    buffer.spec.check(Spec.from_json(description), str(directory))
     if (received := {name: description[name] for name in _layout(buffer)}) != _layout(buffer):
         raise ValueError(
-            f"{directory} must hold the steps of an agent of the same kind (its algorithm and its recurrent state), "
-            f"with {_layout(buffer)}. Received: {received}. agent.fit_offline takes transitions of other agents"
+            f"{directory} must hold the steps of an agent of the same kind (with the same algorithm and recurrent "
+            f"state), {_layout(buffer)}. Received: {received}. agent.fit_offline takes transitions of other agents"
         )
 
 
@@ -195,15 +199,15 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 
 def _check_segment(buffer: "ReplayBuffer", path: Path, rows_left: int) -> int:
-    """Check a segment before it is appended; return how many rows are left after it.
+    """Check a segment before it is appended; return the number of rows after it.
 
     Args:
-        buffer: the ring that it goes to.
-        path: its file.
-        rows_left: the rows from its first one to the last one of all.
+        buffer: the replay buffer to which it is appended.
+        path: file of the segment.
+        rows_left: number of rows in this segment and all later ones.
 
     Raises:
-        tfdpg.files.DamagedError: it has other arrays, or links to rows that do not exist.
+        tfdpg.files.DamagedError: The segment has other arrays, or links to rows that do not exist.
     """
     segment = _read(path)
     count = len(segment.get("rows", ()))
@@ -225,54 +229,56 @@ def _check_segment(buffer: "ReplayBuffer", path: Path, rows_left: int) -> int:
 
 
 def is_saved(directory: Path) -> bool:
-    """Whether a directory is a saved replay buffer, damaged or not."""
+    """Return whether a directory is a saved replay buffer, damaged or not."""
     return (files.current_path(directory) / DESCRIPTION).exists()
 
 
 def segment_files(names: Iterable[str], prefix: str = PREFIX) -> dict[int, str]:
-    """The files of segments among others, by their numbers, in their order."""
+    """Select the files of segments, by the number of the segment, in ascending order."""
     return dict(sorted((int(Path(name).stem.removeprefix(prefix)), name) for name in names if name.startswith(prefix)))
 
 
 def saved_segments(directory: Path, state: Mapping[str, Any], sums: Mapping[str, str]) -> SavedSegments:
-    """What is in the files of a directory.
+    """Describe the segments in the files of a checkpoint.
 
     Args:
-        directory: the directory.
-        state: the ring's, when they were written.
-        sums: of all files of the directory, by their names.
+        directory: directory of the checkpoint.
+        state: the result of `state` when the files were written.
+        sums: checksums of all files of the directory, by file name.
     """
-    files = {number: (sums[name], _identity(directory / name)) for number, name in segment_files(sums).items()}
-    facts = int(state["segment_length"]), int(state["added"]), np.array(state["newest"])
-    return SavedSegments(directory.absolute(), *facts, files)
+    directory = directory.absolute()
+    linked = {
+        number: LinkedFile(directory / name, sums[name], _identity(directory / name))
+        for number, name in segment_files(sums).items()
+    }
+    return SavedSegments(int(state["segment_length"]), int(state["added"]), np.array(state["newest"]), linked)
 
 
 def as_one_segment(buffer: "ReplayBuffer") -> dict[str, Any]:
-    """All rows of a ring as one segment."""
-    return buffer.segment(buffer.added - buffer.size, buffer.added)
+    """Return all rows of a replay buffer as one segment."""
+    return buffer.segment(buffer.oldest, buffer.added)
 
 
 def check_links(buffer: "ReplayBuffer") -> None:
-    """Checks what a ring was restored from, so that every way through its rows has an end.
+    """Check the links and positions of a restored replay buffer, so that following its links always ends.
 
     Raises:
-        ValueError: a lane is at a row that there is not, or a row leads to one that is not newer.
+        ValueError: A sub-environment is at a row that does not exist, or a row is linked to one that is not newer.
     """
     for row_numbers in (buffer.current, buffer.newest, buffer.episode_start):
         known = row_numbers.shape == buffer.current.shape == (len(row_numbers),) and row_numbers.dtype == np.int64
         if not known or not ((row_numbers >= -1) & (row_numbers < buffer.added)).all():
-            raise ValueError("The stored replay has lanes at rows that there are not")
-    slots = np.arange(buffer.added - buffer.size, buffer.added) % buffer.replay_size
+            raise ValueError("The stored replay buffer has sub-environments at rows that do not exist")
+    slots = np.arange(buffer.oldest, buffer.added) % buffer.replay_size
     left = np.arange(buffer.size, 0, -1)
-    for links in (buffer.successor, buffer.next_episode) if buffer.size else ():
-        if links is not None:
-            after = (links[slots] - slots) % buffer.replay_size
-            if ((links[slots] >= 0) & ((after == 0) | (after >= left))).any():
-                raise ValueError("The stored replay has rows that lead to older ones, or to none")
+    for links in buffer.links.values():
+        after = (links[slots] - slots) % buffer.replay_size
+        if ((links[slots] >= 0) & ((after == 0) | (after >= left))).any():
+            raise ValueError("The stored replay buffer has links to older rows, or to rows that do not exist")
 
 
 def drop_outgoing_links(segment: Mapping[str, Any]) -> dict[str, Any]:
-    """A segment without what leads to rows after it."""
+    """Return a segment without its links to rows after it."""
     rows_after = np.arange(len(segment["rows"]))[::-1]
     within = {name: np.where(segment[name] <= rows_after, segment[name], 0) for name in LINKS if name in segment}
     return {**segment, **within}

@@ -1,56 +1,55 @@
-"""Sequences: successive steps of one episode, behind those that lead up to them, for policies with memory."""
+"""Sequences for recurrent policies: successive steps of one episode, preceded by burn-in."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 
-from tfdpg.replay.buffer import NONE, ReplayBuffer
-from tfdpg.replay.time_steps import TimeSteps
+from tfdpg.replay.buffer import NONE, ReplayBuffer, TimeSteps, group_widths
 from tfdpg.spec import Packed, Spec
 
 ETA = 0.9
-"""How much the largest TD error of a sequence counts, and not their mean."""
+"""Weight of the largest TD error of a sequence; the mean has the weight 1 - eta."""
 
 
 class RecurrentInputs(Protocol):
-    """What a policy recalls, as `tfdpg.acting.RecurrentSpec` says it."""
+    """The part of `tfdpg.acting.RecurrentSpec` that packing needs; this package must not import that one."""
 
     @property
     def uses_action(self) -> bool:
-        """Whether it recalls the action before."""
+        """Whether the policy receives the previous action."""
         ...
 
     @property
     def uses_reward(self) -> bool:
-        """Whether it recalls the reward before."""
+        """Whether the policy receives the previous reward."""
         ...
 
     @property
     def previous_width(self) -> int:
-        """The numbers of these."""
+        """Number of columns of the previous action and reward."""
         ...
 
     @property
     def stored_width(self) -> int:
-        """The numbers of its state that are stored with a step."""
+        """Number of columns of the recurrent state that is stored with a step."""
         ...
 
 
 class SequenceLayout(NamedTuple):
-    """The columns of packed sequences, a row for each observation.
+    """The columns of packed sequences, with a row for each observation.
 
     Attributes:
-        observation: the real part of the observation.
-        previous: the previous action, in its box, and the previous reward, if they are used; at an episode's start
-            the box's center, and 0.
-        valid: 1 where the row holds an observation of the episode.
-        action: the step's own; that and what follows is 0 in rows that only lead up to the first step.
-        reward: the sum over n steps.
+        observation: the observation without images.
+        previous: the previous action, clipped to its box, and the previous reward, if they are used; at the start of an
+            episode the center of the box, and 0.
+        valid: 1 if the row has an observation of the episode.
+        action: the action of the step. This and the following columns are 0 in burn-in rows.
+        reward: sum of the discounted rewards of m steps.
         discount: gamma^m (1 - terminated).
-        weight: in the critic's loss; 0 where no step was taken.
-        bootstrap_index: which row of the sequence is the one m steps on.
-        width: the numbers of a row.
+        weight: weight in the critic's loss; 0 for padding.
+        bootstrap_index: index in the sequence of the row after m steps.
+        width: number of columns.
     """
 
     observation: slice
@@ -65,8 +64,8 @@ class SequenceLayout(NamedTuple):
 
     @classmethod
     def of(cls, spec: Spec, previous_width: int) -> "SequenceLayout":
-        """The layout for the spaces of `spec`, and so many numbers that are recalled of the step before."""
-        obs = dict(zip(spec.groups, spec.widths, strict=True)).get("float32", 0)
+        """Return the layout for the spaces of `spec` and `previous_width` columns of previous action and reward."""
+        obs, _ = group_widths(spec)
         valid = obs + previous_width
         after = valid + 1 + spec.act_dim
         parts = slice(0, obs), slice(obs, valid), valid, slice(valid + 1, after)
@@ -74,12 +73,15 @@ class SequenceLayout(NamedTuple):
 
 
 def follow_links(follow: Callable[[np.ndarray], np.ndarray], starts: np.ndarray, steps: int) -> np.ndarray:
-    """Rows one after the other, `[..., steps + 1]`; where the way ends the last one is repeated.
+    """Follow links between rows; the last row of a chain is repeated as padding.
 
     Args:
-        follow: from rows to the ones that come next, -1 where none does.
-        starts: the first rows, `[...]`; -1 stays where it is.
-        steps: how many to take.
+        follow: maps slots to the next slots, -1 if there is none.
+        starts: the first slots, `[...]`; -1 for a chain without rows.
+        steps: number of links to follow.
+
+    Returns:
+        Slots, `[..., steps + 1]`.
     """
     rows = np.empty((*starts.shape, steps + 1), np.int64)
     rows[..., 0] = starts
@@ -90,7 +92,7 @@ def follow_links(follow: Callable[[np.ndarray], np.ndarray], starts: np.ndarray,
 
 
 def previous_rows(buffer: ReplayBuffer, rows: np.ndarray) -> np.ndarray:
-    """The rows before these in their episodes, -1 where none is held."""
+    """Return the slots of the previous rows of the same episodes; -1 if the row is the first or was overwritten."""
     predecessor = cast(np.ndarray, buffer.predecessor)[rows]
     return np.where(buffer.successor[predecessor] == rows, predecessor, NONE)
 
@@ -106,29 +108,29 @@ def gather_sequences(
     gamma: float,
     weights: np.ndarray | None = None,
 ) -> Packed:
-    """Sequences whose first step to learn from was taken at `slots`.
+    """Pack sequences whose first steps to learn from are at rows.
 
-    A sequence has `burn_in` + `length` + `n_step` rows: those that lead up to that step, of its episode and held, in
-    front of them as many that are not valid as are missing; the steps to learn from; and the rows to bootstrap from.
-    None goes over an episode's end. A step is the transition that `gather_transitions` gives.
+    A sequence has `burn_in` + `length` + `n_step` rows: burn-in rows, the steps to learn from, and the rows to
+    bootstrap from. All are rows of one episode. Missing burn-in rows are replaced by rows that are not valid, at the
+    start of the sequence. Each step has the rewards and the discount of `gather_transitions`.
 
     Args:
-        buffer: the replay; it walks back.
-        slots: rows with a successor, `[...]`.
-        recurrent_spec: what the policy recalls of the step before.
-        burn_in: rows that lead up to the first step, at most.
-        length: steps to learn from, at most.
+        buffer: a replay buffer with predecessors.
+        slots: slots of rows with a successor, `[...]`.
+        recurrent_spec: the recurrent inputs of the policy.
+        burn_in: maximum number of burn-in rows.
+        length: maximum number of steps to learn from.
         n_step: n, at least 1.
-        gamma: the discount factor of one step.
-        weights: how much each sequence counts in the critic's loss, `[...]`; None is 1.
+        gamma: discount factor of one step.
+        weights: weights of the sequences in the critic's loss, `[...]`; None for 1.
 
     Returns:
-        What `pack_sequence` gives; between its arrays, if it is stored, the state of the policy in the first valid row,
-        float32 `[..., stored_width]`.
+        The arrays of `pack_sequence`. If the recurrent state is stored, the state before the first valid row, float32
+        `[..., stored_width]`, is between them.
     """
     back = follow_links(lambda rows: previous_rows(buffer, rows), slots, burn_in + 1)
     forth = follow_links(lambda rows: buffer.successor[rows], slots, length + n_step - 1)
-    rows = np.concatenate([back[..., :0:-1], forth], axis=-1)  # the first one is before the sequence
+    rows = np.concatenate([back[..., :0:-1], forth], axis=-1)  # the first row precedes the sequence
     previous = rows[..., :-1]
     inside = rows[..., 1:]
     width = buffer.obs_width
@@ -161,20 +163,20 @@ def pack_sequence(
     gamma: float | np.ndarray,
     weights: np.ndarray | None = None,
 ) -> Packed:
-    """Packs successive rows; those after the first `burn_in` + `length` are what n-step returns bootstrap from.
+    """Pack successive rows; n-step returns bootstrap from the rows after the first `burn_in` + `length`.
 
     Args:
-        spec: the spaces.
-        rows: each with the step that led to it, `[..., rows]`; `is_first` is where there was none, or none that counts,
-            and what stands there need not be numbers.
-        recurrent_spec: what the policy recalls of the step before.
-        burn_in: rows that lead up to the first step.
-        length: steps to learn from.
-        gamma: the discount factor of one step; it may be one for each row, of the step that led to it, `[..., rows]`.
-        weights: how much each sequence counts in the critic's loss, `[...]`; None is 1.
+        spec: the spaces of the environment.
+        rows: rows, each with the step that led to it, `[..., rows]`. Where `is_first` is set, the step is not used and
+            may be NaN.
+        recurrent_spec: the recurrent inputs of the policy.
+        burn_in: number of burn-in rows.
+        length: number of steps to learn from.
+        gamma: discount factor of one step, or of the step that led to each row, `[..., rows]`.
+        weights: weights of the sequences in the critic's loss, `[...]`; None for 1.
 
     Returns:
-        `[..., rows, width]` float32 (see `SequenceLayout`) and, if there are images, `[..., rows, image_width]` uint8.
+        Float32 `[..., rows, width]` (see `SequenceLayout`) and, with images, uint8 `[..., rows, image_width]`.
     """
     layout = SequenceLayout.of(spec, recurrent_spec.previous_width)
     led = ~rows.is_first
@@ -190,7 +192,7 @@ def pack_sequence(
     packed[..., :-1, layout.valid] += led[..., 1:] & rows.is_first[..., :-1]
 
     def taken(values: np.ndarray, later: int = 0) -> np.ndarray:
-        """Of the steps that were taken in the rows to learn from, or some rows later."""
+        """Return the values of the steps in the rows to learn from, or `later` rows later."""
         return values[..., burn_in + 1 + later :][..., :length]
 
     gammas = np.broadcast_to(np.float32(gamma), led.shape)
@@ -216,16 +218,16 @@ def pack_sequence(
 
 
 def priority(errors: np.ndarray) -> np.ndarray:
-    """What TD errors say of sequences: eta max |error| + (1 - eta) mean |error|, eta = 0.9.
+    """Combine the TD errors of sequences: eta max |error| + (1 - eta) mean |error|, with eta = 0.9.
+
+    Args:
+        errors: TD errors, `[..., length]`; NaN for padding.
+
+    Returns:
+        Errors of the sequences, `[...]`.
 
     Source: Kapturowski, Ostrovski, Quan, Munos, Dabney 2019, "Recurrent Experience Replay in Distributed Reinforcement
     Learning", section 2.3.
-
-    Args:
-        errors: `[..., length]`, NaN where no step was taken.
-
-    Returns:
-        `[...]`.
     """
     counts = ~np.isnan(errors)
     sizes = np.where(counts, np.abs(errors), 0)

@@ -1,18 +1,23 @@
-"""Transitions over n steps, packed so that a whole chunk of minibatches crosses to the device at once."""
+"""n-step transitions, packed so that many minibatches are transferred to the device at once; the range of returns."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfdpg.replay.buffer import NONE, ReplayBuffer
+from tfdpg.replay.buffer import EMPTY_REPLAY, NONE, ReplayBuffer, group_widths
 from tfdpg.spec import Packed, Spec
+
+MAX_ROWS = 100_000
+"""`return_range` uses at most this number of rows, the newest."""
+MARGIN = 0.1
+"""Margin that `return_range` adds on both sides, as a fraction of the range."""
 
 
 class TransitionLayout(NamedTuple):
-    """The columns of a packed chunk: observation, action, reward, discount, weight, next observation.
+    """The columns of packed transitions: observation, action, reward, discount, weight, next observation.
 
-    All real numbers are in one float32 array `[..., width]`; images, where the observation has any, in one
-    uint8 array `[..., 2 * image_width]`, observation first.
+    They are in one float32 array `[..., width]`. Images are in a uint8 array `[..., 2 * image_width]`, those of the
+    observation first.
     """
 
     observation: slice
@@ -26,41 +31,33 @@ class TransitionLayout(NamedTuple):
 
     @classmethod
     def of(cls, spec: Spec) -> "TransitionLayout":
-        """The layout for the observations and actions of `spec`."""
-        widths = dict(zip(spec.groups, spec.widths, strict=True))
-        obs = widths.get("float32", 0)
-        act = spec.act_dim
-        after = obs + act + 3
-        return cls(
-            observation=slice(0, obs),
-            action=slice(obs, obs + act),
-            reward=obs + act,
-            discount=obs + act + 1,
-            weight=obs + act + 2,
-            next_observation=slice(after, after + obs),
-            width=after + obs,
-            image_width=widths.get("uint8", 0),
-        )
+        """Return the layout for the observations and actions of `spec`."""
+        obs, image_width = group_widths(spec)
+        after = obs + spec.act_dim
+        width = after + 3 + obs
+        action = slice(obs, after)
+        return cls(slice(0, obs), action, after, after + 1, after + 2, slice(after + 3, width), width, image_width)
 
 
 def gather_transitions(
     buffer: ReplayBuffer, slots: np.ndarray, n_step: int, gamma: float, weights: np.ndarray | None = None
 ) -> Packed:
-    """The transitions over up to `n_step` steps that start at `slots`.
+    """Pack the transitions over up to `n_step` steps that start at rows.
 
-    The rewards of the m <= n steps up to the episode's end, or to its newest row, are summed with powers of
-    gamma; `discount` is gamma^m (1 - terminated), and the next observation is the one m steps on. So a
-    truncated end bootstraps from its final observation.
+    The rewards of the m <= n steps up to the end of the episode, or to its newest row, are summed with powers of gamma.
+    The discount is gamma^m (1 - terminated), and the next observation is the one after m steps. A truncated episode
+    therefore bootstraps from its final observation.
 
     Args:
-        buffer: the replay.
-        slots: rows with a successor, `[...]`.
+        buffer: the replay buffer.
+        slots: slots of rows with a successor, `[...]`.
         n_step: n, at least 1.
-        gamma: the discount factor of one step.
-        weights: how much each counts in the critic's loss, `[...]`; None is 1.
+        gamma: discount factor of one step.
+        weights: weights in the critic's loss, `[...]`; None for 1.
 
     Returns:
-        The packed chunk, `[..., width]` float32 and, if there are images, `[..., 2 * image_width]` uint8.
+        Packed transitions, float32 `[..., width]`, and, with images, uint8 `[..., 2 * image_width]`; see
+        `TransitionLayout`.
     """
     layout = TransitionLayout.of(buffer.spec)
     first = slots.ravel()
@@ -82,18 +79,18 @@ def gather_transitions(
 def _n_step_returns(
     buffer: ReplayBuffer, first: np.ndarray, reward: np.ndarray, n_step: int, gamma: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Sum the rewards of the m <= n steps that begin at rows.
+    """Sum the rewards of the m <= n steps that start at rows.
 
     Args:
         buffer: the replay buffer.
-        first: rows with a successor, `[n]`.
-        reward: their rewards, `[n]`.
+        first: slots of rows with a successor, `[n]`.
+        reward: rewards of these rows, `[n]`.
         n_step: n, at least 1.
-        gamma: the discount factor of one step.
+        gamma: discount factor of one step.
 
     Returns:
-        The summed rewards, gamma^m, whether the last of the steps terminated the episode, and the row after it,
-        `[n]` each.
+        The summed rewards, gamma^m, whether the last step terminated the episode, and the slot of the row
+        after it, `[n]` each.
     """
     terminated = buffer.terminated[first]
     last = buffer.successor[first]
@@ -101,7 +98,7 @@ def _n_step_returns(
     for _ in range(n_step - 1):
         follower = buffer.successor[last]
         has_next = ~terminated & (follower != NONE)
-        reward = reward + discount * np.where(has_next, buffer.rows[last, -1], 0)  # a row that never acted has none
+        reward = reward + discount * np.where(has_next, buffer.rows[last, -1], 0)  # a row without a step has no reward
         terminated = np.where(has_next, buffer.terminated[last], terminated)
         discount = np.where(has_next, discount * np.float32(gamma), discount)
         last = np.where(has_next, follower, last)
@@ -109,18 +106,11 @@ def _n_step_returns(
 
 
 def named_transitions(buffer: ReplayBuffer, slots: np.ndarray, n_step: int, gamma: float) -> dict[str, Any]:
-    """The transitions that `gather_transitions` packs, as named arrays; `ReplayBuffer.sample` describes them.
-
-    Args:
-        buffer: the replay buffer.
-        slots: rows with a successor, `[n]`.
-        n_step: the number of steps whose rewards are summed, at least 1.
-        gamma: the discount factor of one step.
-    """
+    """Return the transitions that `gather_transitions` packs as named arrays; see `ReplayBuffer.sample`."""
     spec = buffer.spec
     reward, discount, terminated, last = _n_step_returns(buffer, slots, buffer.rows[slots, -1], n_step, gamma)
     steps = buffer.rows[slots, buffer.obs_width : -1]
-    current = buffer.current[buffer.current >= max(0, buffer.added - buffer.replay_size)] % buffer.replay_size
+    current = buffer.current[buffer.current >= buffer.oldest] % buffer.replay_size
     has_ended = (buffer.successor[last] == NONE) & ~np.isin(last, current)
     arrays: dict[str, Any] = {
         "observation": _observations(spec, buffer.observation(slots)),
@@ -137,6 +127,38 @@ def named_transitions(buffer: ReplayBuffer, slots: np.ndarray, n_step: int, gamm
 
 
 def _observations(spec: Spec, packed: Packed) -> Any:
-    """Packed observations as arrays, by key for a Dict space."""
+    """Unpack observations to an array, or to a dict of arrays for a Dict space."""
     arrays = spec.unpack(packed)
     return arrays if spec.is_dict else arrays["x"]
+
+
+def return_range(buffer: ReplayBuffer, gamma: float) -> tuple[float, float]:
+    """Estimate the smallest and the largest return from the transitions held.
+
+    They are the extremes of the discounted returns of all rows and of the returns if the 1 % or the 99 % quantile of
+    the rewards were received forever, with a margin of a tenth of the range on both sides.
+
+    Args:
+        buffer: the replay buffer.
+        gamma: discount factor, in [0, 1].
+
+    Raises:
+        ValueError: The replay buffer holds no transition.
+    """
+    if not len(buffer):
+        raise ValueError(EMPTY_REPLAY)
+    rows = np.arange(max(buffer.oldest, buffer.added - MAX_ROWS), buffer.added) % buffer.replay_size
+    rewards = buffer.rows[:, -1]
+    successors = buffer.successor
+    returns = np.zeros(buffer.replay_size)
+    acted = rows[successors[rows] != NONE]
+    for row in acted[::-1].tolist():  # a successor is newer than its row
+        next_return = 0.0 if buffer.terminated[row] else gamma * returns[successors[row]]
+        returns[row] = rewards[row] + next_return
+    extremes = [returns[acted].min(), returns[acted].max()]
+    if gamma < 1:
+        extremes += (np.quantile(rewards[acted], [0.01, 0.99]) / (1 - gamma)).tolist()
+    low = min(extremes)
+    high = max(extremes)
+    margin = max(MARGIN * (high - low), 1e-3 * max(abs(low), abs(high))) or 1.0
+    return float(low - margin), float(high + margin)

@@ -1,20 +1,12 @@
-"""Uniform draws of rows, each minibatch a pure function of (seed, update counter, ring)."""
+"""Uniform sampling; a minibatch depends only on the seed, the update counter and the rows held."""
 
 import numpy as np
 
-from tfdpg.replay.buffer import NONE, ReplayBuffer
-
-EMPTY_REPLAY = "The replay holds no transition yet, to learn from; agent.fit(env) collects and learns."
+from tfdpg.replay.buffer import EMPTY_REPLAY, NONE, ReplayBuffer
 
 
 class UniformSampler:
-    """Draws rows uniformly and with replacement (see `uniform_rows`).
-
-    Args:
-        buffer: where to draw from.
-        seed: the seed of the agent.
-        batch_size: rows in a minibatch.
-    """
+    """Sample rows uniformly and with replacement (see `uniform_rows`)."""
 
     uses_td_errors: bool = False
 
@@ -24,53 +16,53 @@ class UniformSampler:
         self._batch_size = batch_size
 
     def updates_due(self, credit: int) -> int:
-        """The updates of a learning round: what the schedule says."""
+        """Return the number of updates of an update phase, which is that of the schedule."""
         return credit
 
     def sample(self, update: int, minibatches: int) -> tuple[np.ndarray, None]:
-        """Draws the minibatches of updates `update`, `update` + 1, ...; the weights are all 1, which None says.
+        """Sample minibatches for the updates `update`, `update` + 1, ...; weights are None, which stands for 1.
 
         Raises:
-            ValueError: no row of the ring has a successor.
+            ValueError: The replay buffer holds no transition.
         """
         return uniform_rows(self.buffer, self._seed, update, minibatches, self._batch_size), None
 
     def update_priorities(self, slots: np.ndarray, errors: np.ndarray) -> None:
-        """Takes TD errors, which change nothing."""
+        """Ignore TD errors."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """Nothing: a draw depends on the update counter alone."""
+        """Return an empty state: samples depend only on the update counter."""
         return {}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Takes what `state` gave."""
+        """Do nothing: there is no state."""
 
 
 def uniform_rows(buffer: ReplayBuffer, seed: int, update: int, minibatches: int, batch_size: int) -> np.ndarray:
-    """Draws rows that have a successor, uniformly and with replacement.
+    """Sample rows that have a successor, uniformly and with replacement.
 
-    Minibatch `i` depends on (`seed`, `update + i`) and on what the ring holds, not on how many are drawn
-    at once: each owns a stretch of one Philox stream. A row without successor is drawn again from the
-    stream of the next attempt.
+    Minibatch `i` depends on `seed`, `update + i` and the rows held, and not on the number of minibatches sampled in one
+    call: each uses its own part of a Philox stream. A row without successor is replaced with the stream of the next
+    attempt.
 
     Args:
-        buffer: where to draw from.
-        seed: the seed of the agent.
-        update: the counter of the first update.
-        minibatches: how many to draw.
-        batch_size: rows in each.
+        buffer: the replay buffer.
+        seed: seed of the agent.
+        update: counter of the first update.
+        minibatches: number of minibatches.
+        batch_size: rows in a minibatch.
 
     Returns:
-        Slots in the ring, int64 `[minibatches, batch_size]`.
+        Slots, int64 `[minibatches, batch_size]`.
 
     Raises:
-        ValueError: no row of the ring has a successor.
+        ValueError: The replay buffer holds no transition.
     """
     slots = np.empty((minibatches, batch_size), np.int64)
     wanted = np.ones(slots.shape, bool)
     attempt = 0
     while wanted.any():
-        if buffer.size < 2 or (attempt == 2 and not count_transitions(buffer)):
+        if buffer.size < 2 or (attempt == 2 and not len(buffer)):
             raise ValueError(EMPTY_REPLAY)
         words = random_words((seed, attempt), update, slots.shape)
         sampled = ((words >> np.uint64(32)) * np.uint64(buffer.size) >> np.uint64(32)).astype(np.int64)
@@ -80,13 +72,8 @@ def uniform_rows(buffer: ReplayBuffer, seed: int, update: int, minibatches: int,
     return slots
 
 
-def count_transitions(buffer: ReplayBuffer) -> int:
-    """The number of rows that have a successor."""
-    return int(np.count_nonzero(buffer.successor[: buffer.size] != NONE)) if buffer.size else 0
-
-
 def random_words(key: tuple[int, int], update: int, shape: tuple[int, int]) -> np.ndarray:
-    """Random uint64 words, `shape`; row `i` is the stretch of the stream `key` that update + i owns."""
-    blocks = -(-shape[1] // 4)  # Philox gives four words a block
+    """Return random uint64 words of shape `shape`; row `i` is the part of the stream `key` that update + i uses."""
+    blocks = -(-shape[1] // 4)  # Philox generates four words per block
     stream = np.random.Philox(key=np.array(key, np.uint64), counter=[update * blocks, 0, 0, 0])
     return stream.random_raw(shape[0] * blocks * 4).reshape(shape[0], -1)[:, : shape[1]]

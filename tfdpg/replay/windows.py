@@ -1,10 +1,10 @@
-"""Windows: successive steps of a lane, as many in each, over the ends of episodes."""
+"""Windows: a fixed number of successive rows of a sub-environment, which may span several episodes."""
 
 from typing import NamedTuple, cast
 
 import numpy as np
 
-from tfdpg.replay.buffer import NONE, ReplayBuffer
+from tfdpg.replay.buffer import NONE, ReplayBuffer, group_widths
 from tfdpg.replay.sequences import follow_links
 from tfdpg.replay.uniform import uniform_rows
 from tfdpg.spec import Packed, Spec
@@ -12,20 +12,21 @@ from tfdpg.streams import Purpose, stream
 
 
 class WindowSampler:
-    """A round of windows: those of the newest steps, then ones that begin anywhere; a `Sampler`.
+    """A `Sampler` of windows for ACER: first windows of the newest steps, then windows that start at random rows.
 
-    A window is `steps` + 1 rows of a lane as they came, those of the next episode after an episode's end. The last
-    observation of an episode that was cut is among them; that of one which terminated is not, having no value.
+    A window is `steps` + 1 successive rows of a sub-environment, and continues with the next episode after the end of
+    an episode. The final observation of a truncated episode is part of a window; that of a terminated episode is not,
+    because its value is 0.
 
     Args:
-        buffer: where to draw from; it has windows.
-        seed: the seed of the agent.
+        buffer: a replay buffer with windows.
+        seed: seed of the agent.
         batch_size: windows in a minibatch.
         steps: steps in a window.
-        newest: whether a round begins with windows of the steps since the last round, each of which is in one of them;
-            they take as few minibatches as hold them, the last one filled up with windows without a step.
-        ratio: the mean number of minibatches of a round (Poisson) whose windows begin anywhere, at least 0.
-        start: the rows held before there are any of these.
+        newest: whether an update phase begins with windows of all steps since the last phase, each step in one window.
+            The last minibatch of them is padded with windows without a step.
+        ratio: mean number of minibatches of random windows in an update phase (Poisson distributed), at least 0.
+        start: number of rows in the replay buffer from which random windows are used.
     """
 
     uses_td_errors: bool = False
@@ -41,10 +42,10 @@ class WindowSampler:
         self._ratio = ratio
         self._start = start
         self._pending = np.empty((0, batch_size), np.int64)
-        self._seen = 0  # the rows that were ever added when the last round began
+        self._seen = 0  # the number of rows ever stored when the last update phase began
 
     def updates_due(self, credit: int) -> int:
-        """The updates of the round that `credit` steps have filled."""
+        """Return the number of updates of an update phase; 0 if `credit` is 0."""
         if credit == 0:
             return 0
         starts = newest_starts(self.buffer, self._steps, self._seen) if self._newest else np.empty(0, np.int64)
@@ -58,10 +59,14 @@ class WindowSampler:
         return minibatches + int(random.poisson(self._ratio))
 
     def sample(self, update: int, minibatches: int) -> tuple[np.ndarray, None]:
-        """Rows `[minibatches, batch_size, steps + 1]`, -1 in windows without a step; the weights are all 1.
+        """Sample windows.
+
+        Returns:
+            Slots, int64 `[minibatches, batch_size, steps + 1]`, -1 in windows without a step; and None, which stands
+            for weights of 1.
 
         Raises:
-            ValueError: no row of the ring has a successor.
+            ValueError: The replay buffer holds no transition.
         """
         newest = self._pending[:minibatches]
         self._pending = self._pending[minibatches:]
@@ -70,30 +75,30 @@ class WindowSampler:
         return window_rows(self.buffer, np.concatenate([newest, sampled]), self._steps), None
 
     def update_priorities(self, slots: np.ndarray, errors: np.ndarray) -> None:
-        """Takes TD errors, which change nothing."""
+        """Ignore TD errors."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """Which rows the last round has seen; a draw depends on the update counter alone."""
+        """Return the number of rows before the last update phase; random samples depend only on the update counter."""
         return {"windows_seen": np.array(self._seen)}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Takes what `state` gave, beside the ring's own."""
+        """Restore the result of `state`, merged with the state of the replay buffer."""
         self._seen = self.buffer.added - int(state["added"] - state["windows_seen"])
 
 
 def window_rows(buffer: ReplayBuffer, starts: np.ndarray, steps: int) -> np.ndarray:
-    """The rows of windows, `[..., steps + 1]`; a lane's newest row is repeated up to the end.
+    """Return the slots of windows, `[..., steps + 1]`; the newest row of a sub-environment is repeated as padding.
 
     Args:
-        buffer: the replay.
-        starts: their first rows, `[...]`; -1 is a window without any.
+        buffer: a replay buffer with windows.
+        starts: slots of the first rows, `[...]`; -1 for a window without a step.
         steps: steps in a window.
     """
     return follow_links(lambda rows: next_rows(buffer, rows), starts, steps)
 
 
 def next_rows(buffer: ReplayBuffer, rows: np.ndarray) -> np.ndarray:
-    """The rows that lanes had after these, -1 where none did yet."""
+    """Return the slots of the next rows of the same sub-environments, -1 if there is none yet."""
     successor = buffer.successor[rows]
     next_episode = cast(np.ndarray, buffer.next_episode)
     follower = np.where(successor == NONE, next_episode[rows], successor)
@@ -103,28 +108,30 @@ def next_rows(buffer: ReplayBuffer, rows: np.ndarray) -> np.ndarray:
 
 
 def newest_starts(buffer: ReplayBuffer, steps: int, seen: int) -> np.ndarray:
-    """Where windows begin that together have every step which followed the first `seen` rows ever, each once.
+    """Return the first rows of windows that contain each new step exactly once.
 
-    A lane has one, and another where the last observations of cut episodes take places in it.
+    A sub-environment with at most `steps` new steps has one window, or two if final observations of truncated episodes
+    are between the steps.
 
     Args:
-        buffer: the replay.
+        buffer: a replay buffer with windows.
         steps: steps in a window.
-        seen: the rows that were there before; the steps that led to later ones are new.
+        seen: number of rows ever stored before; steps that led to later rows are new.
 
     Returns:
-        Slots, `[n]`, lane by lane.
+        Slots, `[n]`, in the order of the sub-environments.
     """
     newest_rows = buffer.newest[buffer.newest >= 0]
     recent = np.arange(max(0, seen - 4 * len(newest_rows), buffer.added - buffer.replay_size), buffer.added)
     slots = recent % buffer.replay_size
     successor = buffer.successor[slots]
     follower = next_rows(buffer, slots)
-    led_to = recent[-1:] - (recent[-1:] - successor) % buffer.replay_size  # the number of the successor
-    is_new, is_old = ((successor != NONE) & known for known in (led_to >= seen, led_to < seen))
-    place = (follower - recent[:1]) % buffer.replay_size  # of a slot among the recent ones
+    led_to = recent[-1:] - (recent[-1:] - successor) % buffer.replay_size  # row numbers of the successors
+    is_new = (successor != NONE) & (led_to >= seen)
+    is_old = (successor != NONE) & (led_to < seen)
+    place = (follower - recent[:1]) % buffer.replay_size  # index of the next row in `recent`
     previous = np.arange(len(recent))
-    for acted in (False, True):  # a step that terminated goes before the observation that it led to
+    for acted in (False, True):  # a terminating step precedes the next episode; its final observation is skipped
         known = (follower != NONE) & ((successor != NONE) == acted)
         previous[place[known]] = np.flatnonzero(known)
     starts: list[int] = []
@@ -139,7 +146,7 @@ def newest_starts(buffer: ReplayBuffer, steps: int, seen: int) -> np.ndarray:
 
 
 class WindowLayout(NamedTuple):
-    """The columns of packed windows: observation, what was stored with the step, reward, discount, whether it acted."""
+    """The columns of packed windows: observation, stored step, reward, discount, and 1 if the row has a step."""
 
     observation: slice
     step: slice
@@ -150,32 +157,32 @@ class WindowLayout(NamedTuple):
 
     @classmethod
     def of(cls, spec: Spec, step_width: int) -> "WindowLayout":
-        """The layout for the observations of `spec`, and steps of so many numbers."""
-        obs = dict(zip(spec.groups, spec.widths, strict=True)).get("float32", 0)
+        """Return the layout for the observations of `spec` and stored steps with `step_width` columns."""
+        obs, _ = group_widths(spec)
         after = obs + step_width
         return cls(slice(0, obs), slice(obs, after), after, after + 1, after + 2, after + 3)
 
 
 def gather_windows(buffer: ReplayBuffer, rows: np.ndarray, gamma: float, weights: np.ndarray | None = None) -> Packed:
-    """Packed windows.
+    """Pack windows.
 
     Args:
-        buffer: the replay.
-        rows: their rows, `[..., steps + 1]`, -1 in windows without a step.
-        gamma: the discount factor.
-        weights: None: all count alike.
+        buffer: a replay buffer with windows.
+        rows: slots of the windows, `[..., steps + 1]`, -1 in windows without a step.
+        gamma: discount factor of one step.
+        weights: not used; all windows have the same weight.
 
     Returns:
-        `[..., steps + 1, width]` float32 (see `WindowLayout`; where a row did not act, its step is all ones and its
-        reward 0) and, if there are images, `[..., steps + 1, image_width]` uint8.
+        Float32 `[..., steps + 1, width]` (see `WindowLayout`; a row without a step has a step of ones and reward 0)
+        and, with images, uint8 `[..., steps + 1, image_width]`.
     """
     layout = WindowLayout.of(buffer.spec, buffer.step_width)
     acted = (buffer.successor[rows] != NONE) & (rows != NONE)
-    rows = np.where(rows == NONE, (buffer.added - 1) % buffer.replay_size, rows)  # a row that holds an observation
-    acted[..., -1] = False  # nothing follows it here
+    rows = np.where(rows == NONE, (buffer.added - 1) % buffer.replay_size, rows)  # any row with an observation
+    acted[..., -1] = False  # the last row has no step in this window
     packed = np.empty((*rows.shape, layout.width), np.float32)
     packed[..., : layout.discount] = buffer.rows.take(rows, axis=0)
-    packed[..., layout.step][~acted] = 1.0  # what is stored there is of no meaning, and need not be a number
+    packed[..., layout.step][~acted] = 1.0  # undefined values, which may be NaN
     packed[..., layout.reward][~acted] = 0.0
     packed[..., layout.discount] = np.where(buffer.terminated[rows], 0.0, gamma)
     packed[..., layout.acted] = acted

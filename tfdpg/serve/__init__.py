@@ -1,1 +1,1 @@
-"""A server for development and tests, which speaks TensorFlow Serving's REST and gRPC."""
+"""A server for development and tests with TensorFlow Serving's REST and gRPC protocols."""

@@ -1,4 +1,4 @@
-"""`tfdpg serve` and `tfdpg labels`."""
+"""The commands `tfdpg serve` and `tfdpg labels`."""
 
 import asyncio
 import atexit
@@ -12,8 +12,8 @@ from typing import Annotated
 
 import tyro
 
-from tfdpg import run_paths
 from tfdpg.arguments import reject
+from tfdpg.cli import run_paths
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.files import is_version
 from tfdpg.serve.limits import Limits
@@ -32,26 +32,42 @@ def serve(
     timeout: float = Limits.timeout,
     trusted: bool = False,
 ) -> None:
-    """Serve an exported model as TensorFlow Serving does, by REST and gRPC, for development and tests.
+    """Serve an exported model with TensorFlow Serving's REST and gRPC protocols, for development and tests.
 
-    The newest version is served, or those that have labels (`tfdpg labels`), and new ones as they come. Ctrl-C ends it.
+    The server serves the newest version, or the versions that have labels (see `tfdpg labels`), and loads new ones when
+    they appear. Ctrl-C ends it.
 
     Args:
-        path: a model directory, whose name is the model's.
-        port: REST's; 0 takes a free one.
-        grpc_port: gRPC's; 0 takes a free one.
-        host: the address to listen on; 0.0.0.0 lets others in, and there is no password.
-        max_request_mib: larger requests are refused.
-        max_response_mib: requests whose response would be larger are refused before anything is computed.
-        max_rows: requests with more rows are refused; a row is an observation, also one of a sequence.
-        max_connections: of REST and of gRPC each; above it, REST closes the one that has been idle longest.
-        timeout: seconds in which a request must arrive, its response be read, and the next request begin.
-        trusted: load versions whatever their operations do.
+        path: a model directory. Its name is the name of the model.
+        port: the port for REST; 0 uses a free one.
+        grpc_port: the port for gRPC; 0 uses a free one.
+        host: the address to listen on. 0.0.0.0 accepts other machines; there is no password.
+        max_request_mib: refuse larger requests.
+        max_response_mib: refuse requests with a larger response before anything is computed.
+        max_rows: refuse requests with more rows. A row is one observation, also within a sequence.
+        max_connections: the connections of REST and of gRPC each. Above it, REST closes the one that has been idle
+            longest.
+        timeout: seconds in which a request must arrive, its response must be read, and the next request must begin.
+        trusted: also load versions whose operations have side effects.
     """
-    for name, number in (("port", port), ("grpc_port", grpc_port)):
-        if not 0 <= number < 2**16:
-            raise reject(name, "in [0, 65535]", number)
-    limits = _limits(max_request_mib, max_response_mib, max_rows, max_connections, timeout)
+    for name, value, low, high, expected in (
+        ("port", port, 0, 65535, "in [0, 65535]"),
+        ("grpc_port", grpc_port, 0, 65535, "in [0, 65535]"),
+        ("max_request_mib", max_request_mib, 1, 2047, "an integer in [1, 2047]"),
+        ("max_response_mib", max_response_mib, 1, 2047, "an integer in [1, 2047]"),
+        ("max_rows", max_rows, 1, 2**31 - 1, "a positive integer below 2**31"),
+        ("max_connections", max_connections, 1, 2**31 - 1, "a positive integer below 2**31"),
+        ("timeout", timeout, 0.001, 86400, "in [0.001, 86400] seconds"),
+    ):
+        if not low <= value <= high:
+            raise reject(name, expected, value)
+    limits = Limits(
+        request_bytes=max_request_mib << 20,
+        response_bytes=max_response_mib << 20,
+        rows=max_rows,
+        connections=max_connections,
+        timeout=timeout,
+    ).within_descriptors()
     _check_extra()
     run_paths.check_model(path)
     if (path / "saved_model.pb").exists():
@@ -86,7 +102,7 @@ def serve(
             report("ends, once the requests under way are answered")
             exit_timer.start()
 
-    # otherwise Python ends by looking through all objects of TensorFlow, for up to four seconds on a busy machine
+    # otherwise Python's last garbage collection visits all objects of TensorFlow, which takes up to four seconds
     atexit.register(gc.freeze)
     try:
         asyncio.run(serve_until_signal())
@@ -102,35 +118,17 @@ def _check_extra() -> None:
         raise ImportError(f"`tfdpg serve` needs {error.name}: pip install 'tfdpg[serve]'") from error
 
 
-def _limits(max_request_mib: int, max_response_mib: int, max_rows: int, max_connections: int, timeout: float) -> Limits:
-    for name, number in (("max_request_mib", max_request_mib), ("max_response_mib", max_response_mib)):
-        if not 1 <= number < 2**11:
-            raise reject(name, "an integer in [1, 2047]", number)
-    for name, number in (("max_rows", max_rows), ("max_connections", max_connections)):
-        if not 1 <= number < 2**31:
-            raise reject(name, "a positive integer below 2**31", number)
-    if not 0.001 <= timeout <= 86400:
-        raise reject("timeout", "in [0.001, 86400] seconds", timeout)
-    return Limits(
-        request_bytes=max_request_mib << 20,
-        response_bytes=max_response_mib << 20,
-        rows=max_rows,
-        connections=max_connections,
-        timeout=timeout,
-    ).within_descriptors()
-
-
 def labels(
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
     labels: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="LABEL=VERSION...")],
     /,
     base_path: str | None = None,
 ) -> None:
-    """Give versions of an exported model labels, in its `models.config`, which TensorFlow Serving and `serve` read.
+    """Label versions of an exported model in its `models.config`, which TensorFlow Serving and `tfdpg serve` read.
 
     Args:
-        path: a model directory, whose name is the model's.
-        labels: the version of each label, as stable=3 canary=4.
+        path: a model directory. Its name is the name of the model.
+        labels: the version of each label, for example stable=3 canary=4.
         base_path: where the server finds the model directory; the default is /models/NAME.
     """
     run_paths.check_model(path)

@@ -1,4 +1,4 @@
-"""What a server accepts at most, so that no client can stop it."""
+"""Limits on what a server accepts, so that no client can stop it."""
 
 import dataclasses
 import resource
@@ -6,7 +6,7 @@ import resource
 BACKLOG = 64
 """Connections that the event loop may accept at once, before any of them is counted or closed."""
 RESERVED = 64 + BACKLOG
-"""File descriptors for all else: libraries, models that are being loaded, the listening sockets, the backlog."""
+"""File descriptors for everything else: libraries, models that are being loaded, listening sockets, the backlog."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -14,11 +14,11 @@ class Limits:
     """The limits of a server.
 
     Attributes:
-        request_bytes: the size of a request; of a compressed body, before and after it is decompressed.
+        request_bytes: the size of a request; for a compressed body, both before and after it is decompressed.
         response_bytes: the size of the outputs of a request.
         rows: the rows of a request: the batch size, or the batch size times the number of time steps.
-        connections: open connections of each protocol.
-        timeout: seconds in which a header, a body, the reading of a response or the next request must arrive.
+        connections: the open connections of each protocol.
+        timeout: seconds in which a header, a body or the next request must arrive, and a response must be read.
     """
 
     request_bytes: int = 32 << 20
@@ -28,7 +28,7 @@ class Limits:
     timeout: float = 75.0
 
     def within_descriptors(self) -> "Limits":
-        """These limits with as many connections as the process may open file descriptors for.
+        """Return these limits with no more connections than the process may open file descriptors for.
 
         Raises:
             ValueError: the process may open too few file descriptors for a single connection.

@@ -1,11 +1,11 @@
-"""A version of a model, in the session that TensorFlow Serving would run it in."""
+"""A version of a model in a session of the kind that TensorFlow Serving uses."""
 # pyright: reportAttributeAccessIssue=false
-# Modules of protocol buffers make their classes when they are imported.
+# Protocol buffer modules create their classes when they are imported.
 
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,14 +19,14 @@ from tfdpg.serve.limits import Limits
 
 DEFAULT = "serving_default"
 AXES = {"batch": "batch size", "time": "number of time steps"}
-"""What an axis of `tfdpg.json` is called in messages."""
+"""The names of the axes in `tfdpg.json`, and what messages call their sizes."""
 
 
 class RequestError(ValueError):
-    """A request that cannot be answered.
+    """A request cannot be answered.
 
     Attributes:
-        code: why, by the name of a gRPC status.
+        code: the name of a gRPC status.
     """
 
     def __init__(self, message: str, code: str = "INVALID_ARGUMENT"):
@@ -34,87 +34,108 @@ class RequestError(ValueError):
         self.code = code
 
 
-class Input(NamedTuple):
-    """An input of a signature: its type, and its shape, in which any size will do that is None."""
+class Tensor:
+    """An input or an output of a signature.
 
-    dtype: np.dtype
-    shape: tf.TensorShape
+    Args:
+        info: its `TensorInfo`.
+        axes: its shape in `tfdpg.json`, where an axis of any size has a name.
+    """
+
+    def __init__(self, info: Any, axes: list[Any]):
+        self.name = info.name
+        self.dtype = np.dtype(tf.dtypes.as_dtype(info.dtype).as_numpy_dtype)
+        self.axes = axes
+        self._shape = tf.TensorShape(info.tensor_shape)
 
     def check(self, name: str, value: np.ndarray) -> None:
-        """Raises `RequestError` for an array of another type or shape."""
+        """Raise `RequestError` if an array has another type or shape, or contains NaN or infinity."""
         if value.dtype != self.dtype:
             raise RequestError(f"input tensor {name}: expects to be {self.dtype} but {value.dtype} is provided")
-        if not self.shape.is_compatible_with(value.shape):
-            raise RequestError(f"input tensor {name}: expects shape {self.shape} but {value.shape} is provided")
-        check_finite(name, value)
-
-
-def check_finite(name: str, value: np.ndarray) -> None:
-    """Raises `RequestError` for an array that holds NaN or an infinity."""
-    if value.dtype.kind == "f" and not (finite := np.isfinite(value)).all():
-        raise RequestError(f"input tensor {name}: expects finite numbers but {value[~finite].flat[0]} is provided")
+        if not self._shape.is_compatible_with(value.shape):
+            raise RequestError(f"input tensor {name}: expects shape {self._shape} but {value.shape} is provided")
+        if value.dtype.kind == "f" and not (finite := np.isfinite(value)).all():
+            raise RequestError(f"input tensor {name}: expects finite numbers but {value[~finite].flat[0]} is provided")
 
 
 class Signature:
-    """An exported function, ready to be called from any thread.
+    """An exported function. It can be called from any thread.
 
     Args:
         name: its name.
         definition: its `SignatureDef`.
-        description: what `tfdpg.json` says about it.
+        description: its entry in `tfdpg.json`.
         session: a session with the model.
     """
 
     def __init__(self, name: str, definition: Any, description: Mapping[str, Any], session: tf.compat.v1.Session):
+        def tensors(kind: str) -> dict[str, Tensor]:
+            axes = {each["name"]: each["shape"] for each in description[kind]}
+            return {key: Tensor(info, axes[key]) for key, info in getattr(definition, kind).items()}
+
         self.name = name
-        self._shapes = {
-            key: {each["name"]: each["shape"] for each in description[key]} for key in ("inputs", "outputs")
-        }
-        self.inputs = {key: _input(tensor) for key, tensor in definition.inputs.items()}
-        self.outputs = {key: _input(tensor).dtype for key, tensor in definition.outputs.items()}
+        self.inputs = tensors("inputs")
+        self.outputs = tensors("outputs")
         self._call = session.make_callable(
-            [tensor.name for tensor in definition.outputs.values()],
-            [tensor.name for tensor in definition.inputs.values()],
+            [tensor.name for tensor in self.outputs.values()], [tensor.name for tensor in self.inputs.values()]
         )
 
-    def check(self, names: Iterable[str]) -> None:
-        """Raises `RequestError` unless the names are those of the inputs."""
+    def check_names(self, names: Iterable[str]) -> None:
+        """Raise `RequestError` unless the names are those of the inputs."""
         given = sorted(names)
-        expected = sorted(self.inputs)
-        if unknown := [name for name in given if name not in self.inputs]:
+        expected = ",".join(sorted(self.inputs))
+        if unknown := sorted(set(given) - self.inputs.keys()):
             raise RequestError(
                 f"input tensor alias not found in signature: {unknown[0]}. "
-                f"Inputs expected to be in the set {{{','.join(expected)}}}."
+                f"Inputs expected to be in the set {{{expected}}}."
             )
-        if missing := [name for name in expected if name not in given]:
+        if missing := sorted(self.inputs.keys() - set(given)):
             raise RequestError(
-                f"input size does not match signature: {len(given)}!={len(expected)} len({{{','.join(given)}}}) != "
-                f"len({{{','.join(expected)}}}). Sent extra: {{}}. Missing but required: {{{','.join(missing)}}}."
+                f"input size does not match signature: {len(given)}!={len(self.inputs)} len({{{','.join(given)}}}) != "
+                f"len({{{expected}}}). Sent extra: {{}}. Missing but required: {{{','.join(missing)}}}."
             )
 
-    def check_size(self, inputs: Mapping[str, np.ndarray], limits: Limits, bytes_per_value: int | None = None) -> None:
-        """Refuse inputs that have too many rows, or whose outputs would be too large, before anything is computed.
+    def __call__(
+        self, inputs: Mapping[str, np.ndarray], limits: Limits | None = None, bytes_per_value: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return the outputs by name.
 
         Args:
             inputs: the inputs by name.
-            limits: what is accepted.
-            bytes_per_value: the bytes of an element of the response; None stands for those of its type.
+            limits: the limits on the rows and on the size of the outputs, which are checked before anything is
+                computed.
+            bytes_per_value: the size of an element in the response; None uses the size of its type.
 
         Raises:
-            RequestError: a limit is exceeded, or the batch sizes of two inputs differ.
+            RequestError: an input is missing, unknown, or of another type or shape; the sizes of two inputs differ; a
+                limit is exceeded; or the computation fails.
         """
+        self.check_names(inputs)
         for name, expected in self.inputs.items():
             expected.check(name, inputs[name])
-        sizes = self._free_axes(inputs)
+        if limits is not None:
+            self._check_size(self._free_axes(inputs), limits, bytes_per_value)
+        try:
+            outputs = self._call(*(inputs[name] for name in self.inputs))
+        except tf.errors.OpError as error:
+            code = "INVALID_ARGUMENT" if isinstance(error, tf.errors.InvalidArgumentError) else "INTERNAL"
+            # TensorFlow puts the names of operations before the reason, and the graph after it
+            lines = [line.strip() for line in error.message.partition("\n\t [[{{node")[0].splitlines()]
+            reason = next((line for line in reversed(lines) if line), "the computation failed")
+            raise RequestError(reason, code) from error
+        return dict(zip(self.outputs, outputs, strict=True))
+
+    def _check_size(self, sizes: Mapping[str, int], limits: Limits, bytes_per_value: int | None) -> None:
+        """Raise `RequestError` if there are too many rows, or if the outputs would be too large."""
         if (rows := sizes.get("batch", 1) * sizes.get("time", 1)) > limits.rows:
             raise RequestError(
                 f"The request has {rows} rows; the server accepts at most {limits.rows} (--max-rows)",
                 "RESOURCE_EXHAUSTED",
             )
         size = 0
-        for name, dtype in self.outputs.items():
-            count = math.prod(each if isinstance(each, int) else sizes[each] for each in self._shapes["outputs"][name])
-            size += count * (bytes_per_value or dtype.itemsize)
+        for output in self.outputs.values():
+            count = math.prod(axis if isinstance(axis, int) else sizes[axis] for axis in output.axes)
+            size += count * (bytes_per_value or output.dtype.itemsize)
         if size > limits.response_bytes:
             raise RequestError(
                 f"The response would have about {size} bytes; the server answers with at most {limits.response_bytes}"
@@ -123,12 +144,12 @@ class Signature:
             )
 
     def _free_axes(self, inputs: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """The sizes of the axes that a request chooses: `batch`, `time` and `levels`."""
+        """Return the sizes of the axes that the request determines: `batch`, `time` and `levels`."""
         sizes = dict[str, int]()
         origins = dict[str, str]()
         for name, value in inputs.items():
-            axes = self._shapes["inputs"][name]
-            if not axes and value.dtype.kind == "i":  # a number of rows
+            axes = self.inputs[name].axes
+            if not axes and value.dtype.kind == "i":  # the value is itself the number of rows
                 axes = ["batch"]
                 lengths = (int(value),)
                 if lengths[0] < 0:
@@ -150,46 +171,29 @@ class Signature:
                 origins[axis] = name
         return sizes
 
-    def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs by name.
-
-        Raises:
-            RequestError: an input is missing, unknown, of another type or shape; they do not fit together; or the
-                computation fails.
-        """
-        self.check(inputs)
-        for name, expected in self.inputs.items():
-            expected.check(name, inputs[name])
-        try:
-            outputs = self._call(*(inputs[name] for name in self.inputs))
-        except tf.errors.OpError as error:
-            code = "INVALID_ARGUMENT" if isinstance(error, tf.errors.InvalidArgumentError) else "INTERNAL"
-            raise RequestError(_reason(error.message), code) from error
-        return dict(zip(self.outputs, outputs, strict=True))
-
 
 class Model:
     """A version of a model. Its session ends with the last request that holds it.
 
     Args:
-        directory: the version's directory.
-        trusted: whether to load it whatever its operations do.
+        directory: the directory of the version.
+        trusted: whether to load it even if its operations have side effects.
 
     Attributes:
-        version: its number.
-        definitions: the signatures, as the SavedModel has them.
-        signatures: those that can be called.
+        version: the number of the version.
+        definitions: the `SignatureDef`s of the SavedModel.
+        signatures: the signatures that can be called.
 
     Raises:
-        FileNotFoundError: tfdpg did not export it.
-        ExportError: a file is damaged or missing, it does not load or is refused, or does not answer its warm-up
-            requests.
+        FileNotFoundError: the model was not exported by tfdpg.
+        ExportError: a file is damaged or missing, the model cannot be loaded or is refused, or it cannot answer its
+            warm-up requests.
     """
 
     def __init__(self, directory: Path, trusted: bool = False):
         description = export.metadata(directory)["signatures"]
         description = {DEFAULT: description["pi"], **description}
-        # a request's own thread computes: to wake others for a small network takes longer than the network
+        # compute in the thread of the request: for a small network, waking other threads takes longer
         config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=-1)
         session, self.definitions = open_session(directory, config, trusted)
         try:
@@ -205,10 +209,10 @@ class Model:
             raise
 
     def signature(self, name: str) -> Signature:
-        """A signature by its name; the default is `pi`.
+        """Return a signature; an empty name stands for the default, `pi`.
 
         Raises:
-            RequestError: there is none.
+            RequestError: the model has no such signature.
         """
         if (name or DEFAULT) not in self.signatures:
             raise RequestError(f'Serving signature name: "{name}" not found in signature def')
@@ -222,14 +226,3 @@ class Model:
                 self.signature(request.model_spec.signature_name)(inputs)
         except (DecodeError, ValueError, TypeError, KeyError, tf.errors.OpError) as error:
             raise export.ExportError(f"The exported model in {directory} does not answer: {error}") from error
-
-
-def _reason(message: str) -> str:
-    """Why a computation failed: TensorFlow's message has the operations' names before it and the graph after it."""
-    lines = [line.strip() for line in message.partition("\n\t [[{{node")[0].splitlines()]
-    return next((line for line in reversed(lines) if line), "the computation failed")
-
-
-def _input(tensor: Any) -> Input:
-    dtype = np.dtype(tf.dtypes.as_dtype(tensor.dtype).as_numpy_dtype)
-    return Input(dtype, tf.TensorShape(tensor.tensor_shape))

@@ -1,41 +1,50 @@
-"""The versions of a model directory that are served at a time, and how they change."""
+"""The versions of a model that are served, and how they change."""
+# pyright: reportAttributeAccessIssue=false
+# Protocol buffer modules create their classes when they are imported.
 
+import operator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2
 
 from tfdpg import export
 from tfdpg.serve.model import Model, RequestError
 
+DATA_LOSS = 15
+"""The gRPC status of a version that is damaged."""
+
 
 class ServedModels(NamedTuple):
-    """What is served: models by version, ascending, and the version of each label."""
+    """The models by version, in ascending order, and the version of each label."""
 
     models: dict[int, Model]
     labels: dict[str, int]
 
 
 class ModelStore:
-    """Serves the newest version of a model directory, or those that its `models.config` has labels for.
+    """Serves the newest version of a model directory, or the versions that have labels in its `models.config`.
 
     Args:
-        directory: the model directory, whose name is the model's.
-        trusted: whether to load versions whatever their operations do.
+        directory: the model directory. Its name is the name of the model.
+        trusted: whether to load versions even if their operations have side effects.
 
     Attributes:
-        name: the model's.
-        served: replaced as a whole when versions change; a request under way keeps the model that it has.
-        failed: why versions that should be served are not, by version.
+        name: the name of the model.
+        served: the served versions. This object is replaced when they change; a request under way keeps its model.
+        failed: for each version that should be served and cannot be, the reason.
 
     Raises:
-        FileNotFoundError: there is no exported model.
+        FileNotFoundError: the directory has no exported model.
         ExportError: no version can be loaded.
     """
 
     def __init__(self, directory: Path, trusted: bool = False):
         if not export.versions(directory):
             raise FileNotFoundError(f"No exported model in {directory}: expected {directory}/<integer version>")
-        self.directory = directory
-        self.trusted = trusted
+        self._directory = directory
+        self._trusted = trusted
         self.name = directory.resolve().name
         self.served = ServedModels({}, {})
         self.failed = dict[int, str]()
@@ -45,16 +54,16 @@ class ModelStore:
             raise export.ExportError("; ".join(self.failed.values()))
 
     def poll(self) -> list[str]:
-        """Loads the versions that should be served by now, and then drops others; returns what has changed, in words.
+        """Load the versions that should be served now, and drop the others. Return the changes as text.
 
-        Without labels that is the newest version that loads. A version that does not load is not served, and what it
-        was to replace goes on; so does a label that was to move to it. It is tried again when its files change.
+        Without labels, this is the newest version that loads. If a version does not load, the version that it should
+        replace stays, and so does a label that should move to it. It is tried again when its files change.
         """
-        available = export.versions(self.directory)
-        labels = export.read_labels(self.directory)
+        available = export.versions(self._directory)
+        labels = export.read_labels(self._directory)
         labelled = sorted({version for version in labels.values() if version in available})
         previous = self.served
-        models = dict(self.served.models)
+        models = dict(previous.models)
         changes = []
         wanted = []
         for version in labelled or reversed(available):
@@ -68,42 +77,21 @@ class ModelStore:
             label: version if version in models else previous.labels.get(label, version)
             for label, version in labels.items()
         }
-        kept_versions = {version for version in (*wanted, *label_versions.values()) if version in models}
-        if kept_versions:
-            self.served = ServedModels({version: models[version] for version in sorted(kept_versions)}, label_versions)
-        return changes + [
-            f"version {version} is no longer served"
-            for version in previous.models.keys() - kept_versions
-            if kept_versions
-        ]
-
-    def find(self, name: str, version: int | None = None, label: str = "") -> Model:
-        """The model that a request asks for: a version, that of a label, or the newest one.
-
-        Raises:
-            RequestError: there is none.
-        """
-        served = self.served
-        if name == self.name and label:
-            if label not in served.labels:
-                raise RequestError(f"Unrecognized servable version label: {label}")
-            version = served.labels[label]
-        if name == self.name and version is None:
-            version = max(served.models)
-        if name != self.name or version not in served.models:
-            which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
-            raise RequestError(f"Servable not found for request: {which}", "NOT_FOUND")
-        return served.models[version]
+        kept = sorted({version for version in (*wanted, *label_versions.values()) if version in models})
+        if kept:
+            self.served = ServedModels({version: models[version] for version in kept}, label_versions)
+            changes += [f"version {version} is no longer served" for version in previous.models if version not in kept]
+        return changes
 
     def _load(self, version: int, models: dict[int, Model]) -> list[str]:
-        directory = self.directory / str(version)
+        directory = self._directory / str(version)
         try:
             signature = _file_signature(directory)
             if version in self.failed and signature == self._tried_signatures.get(version):
                 return []
             self._tried_signatures[version] = signature
-            models[version] = Model(directory, self.trusted)
-        except Exception as error:  # whatever is wrong with one version, the others are served
+            models[version] = Model(directory, self._trusted)
+        except Exception as error:  # an error of one version must not affect the others
             text = str(error) if isinstance(error, export.ExportError | OSError) else f"{type(error).__name__}: {error}"
             last_failure = self.failed.get(version)
             self.failed[version] = text
@@ -111,11 +99,78 @@ class ModelStore:
         self.failed.pop(version, None)
         return [f"version {version} is served"]
 
+    def find(self, name: str, version: int | None = None, label: str = "") -> Model:
+        """Return the model with this version or label, or the newest version.
+
+        Raises:
+            RequestError: there is none.
+        """
+        models, labels = self.served
+        if name == self.name:
+            if label and label not in labels:
+                raise RequestError(f"Unrecognized servable version label: {label}")
+            if label:
+                version = labels[label]
+            elif version is None:
+                version = max(models)
+            if version in models:
+                return models[version]
+        which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+        raise RequestError(f"Servable not found for request: {which}", "NOT_FOUND")
+
+    def status(self, name: str, version: int | None = None, label: str = "") -> Any:
+        """Return a `GetModelStatusResponse` for one version, or for all versions that are served or should be.
+
+        Raises:
+            RequestError: there is no such model or version.
+        """
+        if name != self.name:
+            raise RequestError(f"Could not find any versions of model {name}", "NOT_FOUND")
+        if label:
+            version = self.find(name, label=label).version
+        response = get_model_status_pb2.GetModelStatusResponse()
+        served = self.served.models
+        failed = self.failed
+        for number in sorted({*served, *failed}, reverse=True):
+            if version in (None, number):
+                state = "AVAILABLE" if number in served else "END"
+                status = response.model_version_status.add(version=number, state=state)
+                status.status.SetInParent()
+                if number not in served:
+                    status.status.error_code = DATA_LOSS
+                    status.status.error_message = failed[number]
+        if not response.model_version_status:
+            raise RequestError(f"Could not find version {version} of model {name}", "NOT_FOUND")
+        return response
+
+    def metadata(
+        self,
+        name: str,
+        version: int | None = None,
+        label: str = "",
+        fields: Sequence[str] = ("signature_def",),
+    ) -> Any:
+        """Return a `GetModelMetadataResponse` with the signatures of a model.
+
+        Raises:
+            RequestError: there is no such model, or `fields` contains another field than `signature_def`.
+        """
+        if not fields:
+            raise RequestError("GetModelMetadataRequest must specify at least one metadata_field")
+        if unknown := [field for field in fields if field != "signature_def"]:
+            raise RequestError(f"Metadata field {unknown[0]} is not supported")
+        model = self.find(name, version, label)
+        response = get_model_metadata_pb2.GetModelMetadataResponse()
+        response.model_spec.name = name
+        response.model_spec.version.value = model.version
+        signatures = get_model_metadata_pb2.SignatureDefMap()
+        for key, definition in model.definitions.items():
+            signatures.signature_def[key].CopyFrom(definition)
+        response.metadata["signature_def"].Pack(signatures)
+        return response
+
 
 def _file_signature(directory: Path) -> list[tuple[Any, ...]]:
-    """What changes when a file below a directory changes."""
-    found = []
-    for path in sorted([directory, *directory.rglob("*")]):
-        about = path.lstat()
-        found.append((str(path), about.st_mode, about.st_size, about.st_mtime_ns, about.st_ino))
-    return found
+    """Return a value that changes when a file below a directory changes."""
+    values = operator.attrgetter("st_mode", "st_size", "st_mtime_ns", "st_ino")
+    return [(path, *values(path.lstat())) for path in sorted([directory, *directory.rglob("*")])]

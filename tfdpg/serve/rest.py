@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST."""
+"""TensorFlow Serving's REST protocol."""
 
 import asyncio
 import json
@@ -13,26 +13,27 @@ from google.protobuf import json_format
 
 from tfdpg.serve import tensors
 from tfdpg.serve.limits import Limits
-from tfdpg.serve.messages import metadata_response, status_response
 from tfdpg.serve.model import RequestError
 from tfdpg.serve.model_store import ModelStore
 
-MODEL_PATH = r"(?i:/v1/models/)(?P<name>[^/:]+)(/(?i:versions)/(?P<version>[0-9]+)|/(?i:labels)/(?P<label>[^/:]+))?"
-PREDICT, METADATA, STATUS = (re.compile(MODEL_PATH + end) for end in ("(?i::predict)", "(?i:/metadata)", "/?"))
+PATH = re.compile(
+    r"(?i:/v1/models/)(?P<name>[^/:]+)(/(?i:versions)/(?P<version>[0-9]+)|/(?i:labels)/(?P<label>[^/:]+))?"
+    r"(?P<action>(?i::predict|/metadata)|/?)"
+)
 STATUSES = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "RESOURCE_EXHAUSTED": 413, "INTERNAL": 500}
 NEXT_REQUEST_SECONDS = 1.0
-"""Seconds in which a server that ends answers the next request of an open connection, before it closes it."""
+"""Seconds in which a server that is ending still answers the next request of an open connection."""
 BYTES_PER_VALUE = 22
-"""About the length of a number in JSON: float32 values are written with all digits of a float64."""
+"""Approximate length of a number in JSON: float32 values are written with all digits of a float64."""
 
 
 class RestServer(web.Server):
-    """Answers HTTP/1.1 requests, each in a thread of its own; a protocol factory for `loop.create_server`.
+    """Answers HTTP/1.1 requests, each in its own thread. It is a protocol factory for `loop.create_server`.
 
     Args:
         model_store: the model.
-        limits: what is accepted. Above the limit of connections, the one that has been idle longest is closed.
-        log: receives a line for each error that is no answer to a valid HTTP request.
+        limits: the limits of the server. Above the limit of connections, the one that has been idle longest is closed.
+        log: receives a line for each error that is not the response to a valid HTTP request.
     """
 
     def __init__(self, model_store: ModelStore, limits: Limits, log: Callable[[str], None]):
@@ -53,7 +54,7 @@ class RestServer(web.Server):
         self._is_ending = False
 
     def __call__(self) -> web.RequestHandler:
-        """The handler of a new connection."""
+        """Return the handler of a new connection."""
         return _Connection(self, loop=self._loop, **self._kwargs)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
@@ -68,12 +69,12 @@ class RestServer(web.Server):
             self._idle[handler] = None
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        """Forget a connection."""
+        """Remove a connection from the records."""
         super().connection_lost(handler, exc)
         self._forget(handler)
 
     async def end(self, deadline: float) -> None:
-        """Answer the requests that have arrived, and those that open connections send next, then close all connections.
+        """Answer the requests that have arrived, and the next ones of open connections; then close all connections.
 
         Args:
             deadline: the time of the event loop at which connections are closed in any case.
@@ -119,42 +120,43 @@ class RestServer(web.Server):
 
     async def _response(self, request: web.BaseRequest) -> web.Response:
         try:
-            content = await self._content(request)
+            return web.Response(body=await self._content(request), content_type="application/json")
         except RequestError as error:
             return error_response(STATUSES[error.code], str(error))
         except web.HTTPRequestEntityTooLarge:
             return error_response(413, f"The body of the request has more than {self._limits.request_bytes} bytes")
         except web.RequestPayloadError as error:
-            return _force_close(
-                error_response(400, f"The body of the request is malformed: {error.__cause__ or error}")
-            )
+            status = 400
+            message = f"The body of the request is malformed: {error.__cause__ or error}"
         except TimeoutError:
+            status = 408
             message = f"The body of the request did not arrive within {self._limits.timeout:g} seconds"
-            return _force_close(error_response(408, message))
         except Exception as error:
-            if request.protocol not in self._open:
-                return _force_close(
-                    error_response(400, "The connection was closed before the body of the request arrived")
-                )
-            self.log(f"REST: a request failed: {type(error).__name__}: {error}")
-            return error_response(500, f"Internal error: {type(error).__name__}: {error}")
-        return web.Response(body=content, content_type="application/json")
+            if request.protocol in self._open:
+                self.log(f"REST: a request failed: {type(error).__name__}: {error}")
+                return error_response(500, f"Internal error: {type(error).__name__}: {error}")
+            status = 400
+            message = "The connection was closed before the body of the request arrived"
+        return error_response(status, message, closes=True)
 
     async def _content(self, request: web.BaseRequest) -> bytes:
-        if request.method == "POST" and (found := PREDICT.fullmatch(request.path)):
-            requested = _requested_model(found)
-            body = await self._body(request)
-            return await asyncio.to_thread(self._predict, body, request.headers.get("Content-Encoding", ""), requested)
-        if request.method == "GET" and (found := METADATA.fullmatch(request.path)):
-            return _to_json(metadata_response(self._model_store, **_requested_model(found), fields=["signature_def"]))
-        if request.method == "GET" and (found := STATUS.fullmatch(request.path)):
-            return _to_json(status_response(self._model_store, **_requested_model(found)))
+        found = PATH.fullmatch(request.path)
+        match request.method, found and found["action"].lower():
+            case "POST", ":predict":
+                model = _requested_model(found)
+                body = await self._body(request)
+                encoding = request.headers.get("Content-Encoding", "")
+                return await asyncio.to_thread(self._predict, body, encoding, model)
+            case "GET", "/metadata":
+                return _to_json(self._model_store.metadata(**_requested_model(found)))
+            case "GET", "" | "/":
+                return _to_json(self._model_store.status(**_requested_model(found)))
         raise RequestError(f"Malformed request: {request.method} {tensors.abbreviate(request.path)}")
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            request.writer.output_size = 0  # what follows is still the beginning of the response
+            request.writer.output_size = 0  # the response has not begun yet
         self._receiving[request.protocol] = None
         try:
             async with asyncio.timeout(self._limits.timeout):
@@ -170,33 +172,38 @@ class RestServer(web.Server):
             inputs = tensors.inputs_of(request, signature)
         except RecursionError as error:
             raise RequestError("JSON Value: lists or objects are nested too deeply") from error
-        signature.check_size(inputs, self._limits, BYTES_PER_VALUE)
-        return tensors.answer(request, signature(inputs))
+        return tensors.answer(request, signature(inputs, self._limits, BYTES_PER_VALUE))
 
 
 class _Connection(web.RequestHandler):
     def handle_error(
         self, request: Any, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """Answer what is no HTTP/1.1 request with JSON, and log one line in place of a traceback."""
-        if isinstance(self._manager, RestServer):  # the connection is still open
-            self._manager.log(f"REST: refused a request that is not valid HTTP/1.1 ({type(exc).__name__})")
+        """Respond to an invalid HTTP/1.1 request with JSON, and log one line instead of a traceback."""
+        self._log(f"REST: refused a request that is not valid HTTP/1.1 ({type(exc).__name__})")
         text = (message or f"Internal error: {type(exc).__name__}").partition("\n")[0].rstrip(":")
-        return _force_close(error_response(status, f"The request is not valid HTTP/1.1: {tensors.abbreviate(text)}"))
+        return error_response(status, f"The request is not valid HTTP/1.1: {tensors.abbreviate(text)}", closes=True)
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Log one line in place of a traceback."""
-        if isinstance(self._manager, RestServer):
-            self._manager.log(f"REST: a connection failed ({type(kw.get('exc_info')).__name__})")
+        """Log one line instead of a traceback."""
+        self._log(f"REST: a connection failed ({type(kw.get('exc_info')).__name__})")
+
+    def _log(self, line: str) -> None:
+        if isinstance(self._manager, RestServer):  # the connection is still open
+            self._manager.log(line)
 
 
-def error_response(status: int, message: str) -> web.Response:
-    """An error as TensorFlow Serving answers it."""
-    return web.Response(status=status, body=json.dumps({"error": message}), content_type="application/json")
+def error_response(status: int, message: str, closes: bool = False) -> web.Response:
+    """Return an error response in TensorFlow Serving's form.
 
-
-def _force_close(response: web.Response) -> web.Response:
-    response.force_close()
+    Args:
+        status: the HTTP status.
+        message: the error.
+        closes: whether to close the connection after the response.
+    """
+    response = web.Response(status=status, body=json.dumps({"error": message}), content_type="application/json")
+    if closes:
+        response.force_close()
     return response
 
 
@@ -209,7 +216,7 @@ def _has_unread_bytes(transport: asyncio.Transport) -> bool:
 
 
 def _decompressed(body: bytes, encoding: str, limit: int) -> bytes:
-    """The body of a request without its `Content-Encoding`."""
+    """Return the body of a request after undoing its `Content-Encoding`."""
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
         return body
@@ -217,7 +224,7 @@ def _decompressed(body: bytes, encoding: str, limit: int) -> bytes:
         raise RequestError(
             f"Content-Encoding must be gzip, deflate or identity. Received: {tensors.abbreviate(encoding)}"
         )
-    decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # takes the headers of gzip and of zlib
+    decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # accepts the headers of gzip and of zlib
     try:
         content = decompressor.decompress(body, limit + 1)
     except zlib.error as error:
@@ -230,8 +237,8 @@ def _decompressed(body: bytes, encoding: str, limit: int) -> bytes:
     return content
 
 
-def _requested_model(found: re.Match[str]) -> dict[str, Any]:
-    """The model that a path names."""
+def _requested_model(found: Any) -> dict[str, Any]:
+    """Return the name, version and label in a path."""
     version = found["version"]
     if version and (len(version) > 19 or int(version) >= 2**63):
         raise RequestError(f"Failed to convert version: {tensors.abbreviate(version)} to numeric.")

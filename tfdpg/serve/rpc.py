@@ -1,6 +1,6 @@
-"""TensorFlow Serving's gRPC: PredictionService and ModelService."""
+"""TensorFlow Serving's gRPC services: PredictionService and ModelService."""
 # pyright: reportAttributeAccessIssue=false
-# Modules of protocol buffers make their classes when they are imported.
+# Protocol buffer modules create their classes when they are imported.
 
 import asyncio
 from collections.abc import Callable
@@ -15,28 +15,29 @@ from tensorflow_serving.apis import (
 
 from tfdpg.serve import tensors
 from tfdpg.serve.limits import Limits
-from tfdpg.serve.messages import metadata_response, status_response
 from tfdpg.serve.model import RequestError
 from tfdpg.serve.model_store import ModelStore
 
 MAX_AGE_TIMEOUTS = 10
 """The age, in timeouts, at which a connection is closed."""
 QUIET_SECONDS = 0.1
-"""Seconds without a new call after which a server that ends stops taking calls."""
+"""Seconds without a new call after which a server that is ending stops accepting calls."""
 MAX_DRAIN_SECONDS = 2.0
-"""Seconds after which it stops in any case."""
+"""Seconds after which it stops accepting calls in any case."""
 
 
-class GrpcServer:
-    """Answers requests, each in a thread of its own.
+class GrpcServer(prediction_service_pb2_grpc.PredictionServiceServicer, model_service_pb2_grpc.ModelServiceServicer):
+    """Answers requests, each in its own thread.
 
     Args:
         model_store: the model.
-        limits: what is accepted. Connections above their limit are closed.
-        log: receives a line for each error that no request explains.
+        limits: the limits of the server. Connections above their limit are refused.
+        log: receives a line for each error that is not due to a request.
     """
 
     def __init__(self, model_store: ModelStore, limits: Limits, log: Callable[[str], None]):
+        self._model_store = model_store
+        self._limits = limits
         self._log = log
         self._calls = 0
         self._may_respond = asyncio.Event()
@@ -55,15 +56,14 @@ class GrpcServer:
                 ("grpc.max_connection_age_grace_ms", timeout),
             ]
         )
-        prediction = _Prediction(model_store, limits, self)
-        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(prediction, self._server)
-        model_service_pb2_grpc.add_ModelServiceServicer_to_server(_Model(model_store, self), self._server)
+        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(self, self._server)
+        model_service_pb2_grpc.add_ModelServiceServicer_to_server(self, self._server)
 
     async def start(self, where: str) -> int:
-        """Listen, and return the port.
+        """Listen at an address, and return the port.
 
         Raises:
-            OSError: the port is taken.
+            OSError: the port is in use.
         """
         try:
             port = self._server.add_insecure_port(where)
@@ -75,8 +75,8 @@ class GrpcServer:
     async def end(self, deadline: float) -> None:
         """Answer the requests that have arrived, then close all connections.
 
-        gRPC cancels calls that have arrived but that it has not yet begun when it is stopped. So responses are held
-        back until no more calls arrive, and are sent after clients were told to send no more.
+        When gRPC stops, it cancels calls that have arrived and that it has not begun. Responses are therefore held back
+        until no more calls arrive, and are sent after clients have been told to send no more.
 
         Args:
             deadline: the time of the event loop at which connections are closed in any case.
@@ -93,8 +93,20 @@ class GrpcServer:
         self._may_respond.set()
         await stopping
 
-    async def answer(self, context: grpc.aio.ServicerContext, answer: Callable[[Any], Any], request: Any) -> Any:
-        """Answer a call in a thread of its own."""
+    async def Predict(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
+        """Compute the outputs of a signature."""
+        return await self._answer(context, self._predict, request)
+
+    async def GetModelMetadata(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
+        """Return the signatures of the model."""
+        return await self._answer(context, self._metadata, request)
+
+    async def GetModelStatus(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
+        """Return the state of the versions."""
+        return await self._answer(context, self._status, request)
+
+    async def _answer(self, context: grpc.aio.ServicerContext, answer: Callable[[Any], Any], request: Any) -> Any:
+        """Answer a call in its own thread."""
         self._calls += 1
         response = None
         code = "OK"
@@ -113,19 +125,6 @@ class GrpcServer:
             await context.abort(grpc.StatusCode[code], message)
         return response
 
-
-class _Prediction(prediction_service_pb2_grpc.PredictionServiceServicer):
-    def __init__(self, model_store: ModelStore, limits: Limits, server: GrpcServer):
-        self._model_store = model_store
-        self._limits = limits
-        self._server = server
-
-    async def Predict(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
-        return await self._server.answer(context, self._predict, request)
-
-    async def GetModelMetadata(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
-        return await self._server.answer(context, self._metadata, request)
-
     def _predict(self, request: Any) -> Any:
         model = self._model_store.find(**_requested_model(request))
         signature = model.signature(request.model_spec.signature_name)
@@ -135,37 +134,29 @@ class _Prediction(prediction_service_pb2_grpc.PredictionServiceServicer):
                 f"output tensor alias not found in signature: {unknown[0]} "
                 f"Outputs expected to be in the set {{{','.join(sorted(signature.outputs))}}}."
             )
-        signature.check(request.inputs)
+        signature.check_names(request.inputs)
         inputs = {
             name: tensors.from_proto(name, request.inputs[name], expected, self._limits.request_bytes)
             for name, expected in signature.inputs.items()
         }
-        signature.check_size(inputs, self._limits)
-        outputs = signature(inputs)
+        outputs = signature(inputs, self._limits)
         response = predict_pb2.PredictResponse()
-        spec = response.model_spec
-        spec.name, spec.version.value, spec.signature_name = request.model_spec.name, model.version, signature.name
+        response.model_spec.name = request.model_spec.name
+        response.model_spec.version.value = model.version
+        response.model_spec.signature_name = signature.name
         for name in wanted:
             response.outputs[name].CopyFrom(tensors.to_proto(outputs[name]))
         return response
 
     def _metadata(self, request: Any) -> Any:
-        return metadata_response(self._model_store, **_requested_model(request), fields=request.metadata_field)
+        return self._model_store.metadata(**_requested_model(request), fields=request.metadata_field)
 
-
-class _Model(model_service_pb2_grpc.ModelServiceServicer):
-    def __init__(self, model_store: ModelStore, server: GrpcServer):
-        self._model_store = model_store
-        self._server = server
-
-    async def GetModelStatus(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
-        return await self._server.answer(
-            context, lambda request: status_response(self._model_store, **_requested_model(request)), request
-        )
+    def _status(self, request: Any) -> Any:
+        return self._model_store.status(**_requested_model(request))
 
 
 def _requested_model(request: Any) -> dict[str, Any]:
-    """The model that a request names."""
+    """Return the name, version and label of the model that a request names."""
     if not request.HasField("model_spec"):
         raise RequestError("Missing ModelSpec")
     spec = request.model_spec

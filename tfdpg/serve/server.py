@@ -1,4 +1,4 @@
-"""REST and gRPC in one event loop, beside a thread that polls for versions."""
+"""REST and gRPC in one event loop, and a thread that polls for new versions."""
 
 import asyncio
 import contextlib
@@ -14,24 +14,24 @@ from tfdpg.serve.rest import RestServer
 from tfdpg.serve.rpc import GrpcServer
 
 POLL_INTERVAL = 1.0
-"""Seconds between two looks at the directory, as TensorFlow Serving's."""
+"""Seconds between two polls of the model directory, as in TensorFlow Serving."""
 SHUTDOWN_SECONDS = 10.0
 """Seconds within which the process ends."""
 REQUEST_SECONDS = 6.0
-"""Seconds of them that requests under way have; then connections are closed, and Python and TensorFlow end."""
+"""How many of them requests under way may take. The rest is for closing connections and for Python and TensorFlow."""
 REPETITION_INTERVAL = 60.0
-"""Seconds in which the same line is printed once."""
+"""Seconds in which a repeated line is printed once."""
 
 
 class Ports(NamedTuple):
-    """Where the server listens."""
+    """The ports of a server."""
 
     rest: int
     grpc: int
 
 
 def address(host: str, port: int) -> str:
-    """A host and a port, as URLs have them."""
+    """Return a host and a port in the form of a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -39,17 +39,20 @@ def address(host: str, port: int) -> str:
 async def running_server(
     model_store: ModelStore, host: str, ports: Ports, limits: Limits, report: Callable[[str], None]
 ) -> AsyncIterator[Ports]:
-    """Serves a model, and polls for versions, until it is left; requests under way are answered then.
+    """Serve a model and poll for new versions. At the end, requests under way are answered.
 
     Args:
         model_store: the model.
         host: the address to listen on.
-        ports: of REST and gRPC; 0 takes a free one.
-        limits: what is accepted of clients.
-        report: receives a line for each change and for each error, but a repeated error only once a minute.
+        ports: the ports; 0 uses a free one.
+        limits: the limits of the server.
+        report: receives a line for each change, and for each error; a repeated error only once a minute.
+
+    Yields:
+        The ports that are in use.
 
     Raises:
-        OSError: a port is taken.
+        OSError: a port is in use.
     """
     loop = asyncio.get_running_loop()
     log = _without_repetition(report)
@@ -72,7 +75,7 @@ async def running_server(
 
 
 async def _stop_listening(listening: asyncio.Server, rest_server: RestServer, deadline: float) -> None:
-    """Stop listening once every connection that clients have made is accepted, and end the server."""
+    """Stop listening after every connection that clients have made is accepted, and end the server."""
     loop = asyncio.get_running_loop()
     poll = select.poll()
     for each in listening.sockets:
@@ -90,7 +93,7 @@ def _error_text(context: dict[str, Any]) -> str:
 
 
 def _without_repetition(report: Callable[[str], None]) -> Callable[[str], None]:
-    """A function that passes on a line unless it passed it on within the last minute."""
+    """Return a function that reports a line unless it has reported the same line within the last minute."""
     last_reported: dict[str, float] = {}
 
     def report_once(line: str) -> None:
@@ -109,9 +112,7 @@ async def _poll(model_store: ModelStore, report: Callable[[str], None], log: Cal
     while True:
         await asyncio.sleep(POLL_INTERVAL)
         try:
-            changes = await asyncio.to_thread(model_store.poll)
-        except Exception as error:  # what is served goes on, whatever is wrong with the directory
+            for line in await asyncio.to_thread(model_store.poll):
+                report(line)
+        except Exception as error:  # the loaded versions are still served
             log(f"the directory cannot be read: {error}")
-            changes = []
-        for line in changes:
-            report(line)

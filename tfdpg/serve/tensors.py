@@ -1,8 +1,8 @@
-"""TensorFlow Serving's JSON and protocol buffers, to arrays and back.
+"""Conversion between TensorFlow Serving's JSON and protocol buffers, and arrays.
 
-A request by REST has its inputs in rows, `"instances": [{"x": [...], "a": [...]}, ...]`, or in columns,
-`"inputs": {"x": [[...], ...], "a": [[...], ...]}`; the answer has the same form. Names are left out where there is but
-one. Numbers in requests must be finite; in answers there may be NaN, Infinity and -Infinity.
+A REST request has its inputs in rows, `"instances": [{"x": [...], "a": [...]}, ...]`, or in columns,
+`"inputs": {"x": [[...], ...], "a": [[...], ...]}`. The response has the same form. A single input or output may have no
+name. Numbers in requests must be finite; responses may contain NaN, Infinity and -Infinity.
 """
 
 import json
@@ -12,23 +12,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.serve.model import Input, RequestError, Signature
+from tfdpg.serve.model import RequestError, Signature, Tensor
 
 VALUES = {"float32": "float_val", "float64": "double_val", "int32": "int_val", "int64": "int64_val"}
-"""The fields that clients read a tensor's values from."""
+"""The fields from which clients read the values of a tensor."""
 FORMS = {"instances", "inputs"}
 BOOLEANS = (b"true", b"false")
-"""What NumPy would take as a number."""
+"""Values that NumPy would convert to numbers."""
 
 
 class Request(NamedTuple):
-    """What a client asks for.
+    """A REST request.
 
     Attributes:
-        signature: the name of the signature, or nothing.
+        signature: the name of the signature; empty for the default.
         values: the inputs.
-        in_rows: whether they are rows.
-        may_have_booleans: whether there may be truth values among them.
+        in_rows: whether the inputs are in rows.
+        may_have_booleans: whether the inputs may contain truth values.
     """
 
     signature: str
@@ -38,10 +38,10 @@ class Request(NamedTuple):
 
 
 def parse(body: bytes) -> Request:
-    """What the body of a request says.
+    """Parse the body of a REST request.
 
     Raises:
-        RequestError: it is no request.
+        RequestError: the body is not a request.
     """
     try:
         content = json.loads(body, parse_constant=_refuse_constant)
@@ -68,10 +68,10 @@ def parse(body: bytes) -> Request:
 
 
 def inputs_of(request: Request, signature: Signature) -> dict[str, np.ndarray]:
-    """The inputs of a signature.
+    """Return the inputs of a request as arrays.
 
     Raises:
-        RequestError: they are not those of the signature.
+        RequestError: the names, types or shapes are not those of the signature.
     """
     columns = _columns(request.values, signature) if request.in_rows else request.values
     if not isinstance(columns, dict):
@@ -81,7 +81,7 @@ def inputs_of(request: Request, signature: Signature) -> dict[str, np.ndarray]:
                 "tensorinfo_map"
             )
         columns = dict.fromkeys(signature.inputs, columns)
-    signature.check(columns)
+    signature.check_names(columns)
     return {
         name: _array(columns[name], name, expected, request.may_have_booleans)
         for name, expected in signature.inputs.items()
@@ -89,7 +89,7 @@ def inputs_of(request: Request, signature: Signature) -> dict[str, np.ndarray]:
 
 
 def answer(request: Request, outputs: Mapping[str, np.ndarray]) -> bytes:
-    """The body of the answer, in the form of the request."""
+    """Return the body of the response, in the form of the request."""
     columns: dict[str, Any] = {name: values.tolist() for name, values in outputs.items()}
     (first, *others) = columns.values()
     if not request.in_rows:
@@ -98,12 +98,17 @@ def answer(request: Request, outputs: Mapping[str, np.ndarray]) -> bytes:
     return json.dumps({"predictions": rows}).encode()
 
 
-def from_proto(name: str, tensor: Any, expected: Input, limit: int) -> np.ndarray:
-    """A `TensorProto` as an array.
+def from_proto(name: str, tensor: Any, expected: Tensor, limit: int) -> np.ndarray:
+    """Return a `TensorProto` as an array.
+
+    Args:
+        name: the name of the input.
+        tensor: the `TensorProto`.
+        expected: the input of the signature.
+        limit: the maximum size of the array in bytes. A short message may stand for many equal values.
 
     Raises:
-        RequestError: it is of another type than expected, malformed, or has more than `limit` bytes (a short message
-            may stand for many equal values).
+        RequestError: the type is not the expected one, the message is malformed, or the array is too large.
     """
     if tensor.dtype != tf.dtypes.as_dtype(expected.dtype).as_datatype_enum:
         raise RequestError(
@@ -127,7 +132,7 @@ def _dtype_name(number: int) -> str:
 
 
 def to_proto(values: np.ndarray) -> Any:
-    """An array as a `TensorProto`, in the fields that clients of TensorFlow Serving read."""
+    """Return an array as a `TensorProto`, in the fields that clients of TensorFlow Serving read."""
     if values.dtype.name not in VALUES:
         return tf.make_tensor_proto(values)
     proto = tf.make_tensor_proto(np.zeros(0, values.dtype), shape=[0])
@@ -138,7 +143,7 @@ def to_proto(values: np.ndarray) -> Any:
 
 
 def _columns(rows: Any, signature: Signature) -> dict[str, list[Any]]:
-    """Rows as columns."""
+    """Return rows as columns."""
     if not isinstance(rows, list):
         raise RequestError(f"JSON Value: {_abbreviate_json(rows)} Excepting 'instances' to be an list/array")
     if not rows:
@@ -163,7 +168,7 @@ def _columns(rows: Any, signature: Signature) -> dict[str, list[Any]]:
     return {name: [row[name] for row in rows] for name in signature.inputs}
 
 
-def _array(value: Any, name: str, expected: Input, may_have_booleans: bool) -> np.ndarray:
+def _array(value: Any, name: str, expected: Tensor, may_have_booleans: bool) -> np.ndarray:
     kinds = "iuf" if expected.dtype.kind == "f" else "iu"
     if (may_have_booleans or isinstance(value, str | dict)) and (wrong := _leaf_of(value, (bool, str, dict))):
         raise _type_error(wrong[0], name, expected)
@@ -176,7 +181,7 @@ def _array(value: Any, name: str, expected: Input, may_have_booleans: bool) -> n
     if array.dtype.kind not in kinds:
         wrong = _leaf_of(value, (str, dict, type(None)) if kinds == "iuf" else (str, dict, type(None), float))
         raise _type_error(wrong[0] if wrong else value, name, expected)
-    if np.isinf(array).any():  # NaN and infinity themselves are no JSON
+    if np.isinf(array).any():  # from a number such as 1e400; `parse` refuses Infinity itself
         raise RequestError(f"input tensor {name}: a number is outside the range of float64")
     with np.errstate(over="ignore"):
         converted = array.astype(expected.dtype)
@@ -190,13 +195,13 @@ def _array(value: Any, name: str, expected: Input, may_have_booleans: bool) -> n
 
 
 def _leaf_of(value: Any, kinds: tuple[type, ...]) -> list[Any]:
-    """The first value of such types in nested lists, in a list; an empty one where there is none."""
+    """Return a list with the first value of these types in nested lists; an empty list if there is none."""
     if isinstance(value, list):
         return next((found for each in value if (found := _leaf_of(each, kinds))), [])
     return [value] if isinstance(value, kinds) else []
 
 
-def _type_error(value: Any, name: str, expected: Input) -> RequestError:
+def _type_error(value: Any, name: str, expected: Tensor) -> RequestError:
     kinds = {bool: str(value), str: "String", dict: "Object", list: "Array", type(None): "Null"}
     kind = kinds.get(type(value), "Number")
     return RequestError(
@@ -206,12 +211,12 @@ def _type_error(value: Any, name: str, expected: Input) -> RequestError:
 
 
 def _abbreviate_json(value: Any) -> str:
-    """A value in a message, not longer than a line."""
+    """Return a value for a message, at most one line long."""
     return abbreviate(json.dumps(value))
 
 
 def abbreviate(string: str) -> str:
-    """A text in a message, not longer than a line."""
+    """Return a string for a message, at most one line long."""
     return string if len(string) <= 120 else f"{string[:117]}..."
 
 

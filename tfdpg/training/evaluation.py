@@ -1,4 +1,4 @@
-"""Episodes of a policy, and their returns."""
+"""Evaluation: run episodes with a policy, and summarise their returns."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -6,13 +6,13 @@ from typing import Any, Protocol, runtime_checkable
 import gymnasium as gym
 import numpy as np
 
-from tfdpg.acting import BehaviourPolicy, NoState
+from tfdpg.acting import BehaviourPolicy, ForwardPass, GreedyPolicy, RecurrentSpec, RecurrentState
 from tfdpg.arguments import positive_int, reject
 from tfdpg.environments import opened
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, stream
-from tfdpg.training.env_runner import EVALUATION, EnvRunner, Episode, reset_seed
-from tfdpg.training.finite import NO_REWARD, check_finite
+from tfdpg.training.environment.env_runner import EVALUATION, EnvRunner, Episode, reset_seed
+from tfdpg.training.environment.finite import NO_REWARD, check_finite
 
 
 @runtime_checkable
@@ -21,56 +21,56 @@ class PolicyLike(Protocol):
 
     @property
     def spec(self) -> Spec:
-        """The spaces that it serves."""
+        """The spaces of its observations and actions."""
         ...
 
     def __call__(self, observation: Any) -> np.ndarray:
-        """The actions for a batch of observations, a row or an entry for each."""
+        """Return the actions for a batch of observations, one for each."""
         ...
 
 
 @runtime_checkable
 class HasPolicy(PolicyLike, Protocol):
-    """An agent, whose policy acts apart from what the agent itself goes on with."""
+    """An agent: its policy has a state of its own, separate from the state of the agent during collection."""
 
     def policy(self) -> PolicyLike:
-        """The greedy policy."""
+        """Return the greedy policy."""
         ...
 
 
 @runtime_checkable
 class StatefulPolicy(Protocol):
-    """A policy that carries something from step to step."""
+    """A policy with a state that depends on the steps before."""
 
     def received(self, reward: np.ndarray) -> None:
-        """Takes note of what the last actions were rewarded with, `[num_envs]`."""
+        """Receive the rewards of the last actions, `[num_envs]`."""
         ...
 
     def end(self, ended: np.ndarray) -> None:
-        """Forgets the past of the lanes whose episode ended, bool `[num_envs]`."""
+        """Reset the state of the sub-environments whose episode ended, bool `[num_envs]`."""
         ...
 
 
 @runtime_checkable
 class ResettablePolicy(Protocol):
-    """A policy that can begin anew."""
+    """A policy whose state can be reset."""
 
     def reset(self) -> None:
-        """Forgets the past of all lanes."""
+        """Reset the state of all sub-environments."""
         ...
 
 
 AnyPolicy = PolicyLike | Callable[[Any], Any]
-"""What can be evaluated: a policy or an agent, or what takes an observation of an environment and gives an action."""
+"""What can be evaluated: a policy, an agent, or a callable from an observation to an action."""
 
 
 class _CallablePolicy:
-    """A callable as a policy: it sees what the environment gives, and gives what the environment takes.
+    """Makes a policy from a callable between observations and actions as the environment has them.
 
     Args:
         spec: the spaces.
-        act: from an observation to an action, or from a vector environment's to its actions.
-        num_envs: the lanes of a vector environment; None is a single one.
+        act: maps an observation to an action, or the observations of a vector environment to its actions.
+        num_envs: the number of sub-environments; None for a single environment.
     """
 
     def __init__(self, spec: Spec, act: Callable[[Any], Any], num_envs: int | None):
@@ -79,30 +79,30 @@ class _CallablePolicy:
         self._num_envs = num_envs
 
     def __call__(self, observation: Any) -> np.ndarray:
-        """The actions for a batch of observations."""
+        """Return the actions for a batch of observations."""
         if self._num_envs is None:
             observation = {k: v[0] for k, v in observation.items()} if self.spec.is_dict else observation[0]
         given = self._act(observation)
         batch_shape = () if self._num_envs is None else (self._num_envs,)
         if isinstance(given, tuple):
-            raise ValueError(f"`policy` must give actions alone, and no tuple with something else. Received: {given!r}")
+            raise ValueError(f"`policy` must return actions, not a tuple. Received: {given!r}")
         action = np.asarray(given)
         expected = (*batch_shape, *self.spec.act_shape)
         if action.shape != expected or action.dtype.kind not in "biuf":
-            raise ValueError(f"`policy` must give actions of shape {expected}, as `env` takes. Received: {action!r}")
+            raise ValueError(f"`policy` must return actions of shape {expected}, for `env`. Received: {action!r}")
         return action if batch_shape else action[None]
 
 
 class EvaluationPolicy:
-    """An agent's policy as `evaluate` takes it.
+    """An agent's behaviour policy as `evaluate` takes it: it explores.
 
     Args:
-        behaviour: acts; its memory is this policy's alone.
-        factor: how much of its exploration there is, of 1; None is the greedy policy.
-        seed: fixes what it draws.
+        behaviour: selects actions; its recurrent state is this policy's alone.
+        factor: the factor of the exploration, in [0, 1].
+        seed: the seed of the exploration.
     """
 
-    def __init__(self, behaviour: BehaviourPolicy, factor: float | None, seed: int):
+    def __init__(self, behaviour: BehaviourPolicy, factor: float, seed: int):
         self._behaviour = behaviour
         self._factor = factor
         self._batch_size = 0
@@ -110,29 +110,26 @@ class EvaluationPolicy:
 
     @property
     def spec(self) -> Spec:
-        """The spaces that it serves."""
+        """The spaces of its observations and actions."""
         return self._behaviour.spec
 
     def __call__(self, observation: Any) -> np.ndarray:
-        """The actions for a batch of observations, or the one for one, in the environment's shape."""
+        """Return the actions for a batch of observations, or the action for one, in the environment's shape."""
         packed = self.spec.pack(observation)
         self._batch_size = len(packed[0])
-        if self._factor is None:
-            actions = self._behaviour.greedy(packed)
-        else:
-            actions = self._behaviour.explore(packed, self._factor, self._rng)
+        actions = self._behaviour.explore(packed, self._factor, self._rng)
         return self.spec.to_user(actions)[0 if self.spec.is_single(observation) else slice(None)]
 
     def end(self, ended: np.ndarray) -> None:
-        """Forgets the past of the lanes whose episode ended, bool `[num_envs]`."""
+        """Reset the state of the sub-environments whose episode ended, bool `[num_envs]`."""
         self._behaviour.end(ended)
 
     def received(self, reward: np.ndarray) -> None:
-        """Takes note of what the last actions were rewarded with, `[num_envs]`."""
+        """Receive the rewards of the last actions, `[num_envs]`."""
         self._behaviour.received(reward)
 
     def reset(self, env_indices: Any = None) -> None:
-        """Forgets the past of some lanes, by their numbers or a mask; None is all of them."""
+        """Reset the state of some sub-environments, given by numbers or a mask; None resets all."""
         ended = np.zeros(self._batch_size, bool)
         ended[slice(None) if env_indices is None else env_indices] = True
         self._behaviour.end(ended)
@@ -147,23 +144,24 @@ def evaluate(
     max_ep_len: int | None = None,
     per_episode: bool = False,
 ) -> dict[str, Any]:
-    """Runs episodes with the actions that a policy gives; exports and agents do not explore.
+    """Run episodes with a policy; exported policies and agents do not explore.
 
     Args:
-        policy: an exported policy, an agent, or any callable from an observation, as `env` gives it, to an action, as
-            `env` takes it: `lambda observation: env.action_space.sample()`. One that carries state has `end(ended)`
-            and `received(reward)`, both `[num_envs]`, which are called after each step; it begins anew by `reset()`.
-        env: an environment or a vector environment with the policy's spaces, or the id of one.
-        episodes: how many; a vector environment's lanes share them evenly, and step together.
-        seed: fixes the episodes' initial states, lane for lane; the same seed and number of lanes give the same ones.
-        max_ep_len: cuts episodes after this many steps; None leaves it to the environment.
-        per_episode: adds `returns` and `lengths`, lists with a number for each episode in the order of their ends.
+        policy: an exported policy, an agent, or any callable that receives an observation from `env` and returns an
+            action for `env`, such as `lambda observation: env.action_space.sample()`. A policy with state has
+            `received(reward)` and `end(ended)`, both with `[num_envs]`, which are called after each step, and
+            `reset()`, which is called first.
+        env: an environment or a vector environment with the policy's spaces, or the id of an environment.
+        episodes: the number of episodes; the sub-environments of a vector environment run equally many.
+        seed: the seed of the initial states. The same seed and number of sub-environments give the same states.
+        max_ep_len: truncate episodes after this many steps; None sets no limit beyond the environment's own.
+        per_episode: also return `returns` and `lengths`, lists with an entry for each episode, ordered by their ends.
 
     Returns:
         `return` (the mean), `return_std`, `return_min`, `return_max` and `episode_length` (the mean).
 
     Raises:
-        ValueError: the spaces of `env` are not the policy's, or a callable gives something else than actions.
+        ValueError: the spaces of `env` are not the policy's, or a callable does not return actions.
     """
     with opened(env) as env:
         ended = list(run_episodes(policy, env, episodes, seed=seed, max_ep_len=max_ep_len))
@@ -177,7 +175,7 @@ def evaluate(
 def run_episodes(
     policy: AnyPolicy, env: Any, episodes: int, *, seed: int = 0, max_ep_len: int | None = None
 ) -> Iterator[Episode]:
-    """Runs episodes as `evaluate` does, and yields each as it ends."""
+    """Run episodes as `evaluate` does, and yield each one when it ends."""
     positive_int("episodes", episodes)
     policy, memory = _prepare_policy(policy, env)
     spec = policy.spec
@@ -213,7 +211,7 @@ def run_episodes(
 
 
 def _prepare_policy(given: Any, env: Any) -> tuple[PolicyLike, StatefulPolicy | None]:
-    """A policy without a past for an environment, and whoever wants to know how its steps end."""
+    """Return a policy for an environment, after a reset, and the same object again if it has state."""
     if not callable(given):
         raise reject("policy", "a policy, an agent, or a callable from observations to actions", given)
     if isinstance(given, HasPolicy):
@@ -226,33 +224,39 @@ def _prepare_policy(given: Any, env: Any) -> tuple[PolicyLike, StatefulPolicy | 
     return policy, memory
 
 
-def predict(agent: Any, observations: Any) -> np.ndarray:
-    """The greedy actions of an agent for observations, or, with a memory, for sequences; see `Agent.predict`."""
-    spec = agent.spec
-    behaviour = agent.behaviour
-    if agent.recurrent_spec is None:
-        outputs = NoState().forward(agent.actor.predict, spec.pack(observations))
-        actions = spec.to_user(behaviour.exploration.greedy(outputs))
-        return actions[0] if spec.is_single(observations) else actions
-    if agent.recurrent_spec.uses_reward:
+def predict(spec: Spec, recurrent_spec: RecurrentSpec | None, forward: ForwardPass, observations: Any) -> np.ndarray:
+    """The greedy actions for observations, or for sequences if the policy is recurrent; see `Agent.predict`.
+
+    Args:
+        spec: the spaces.
+        recurrent_spec: the recurrent state; None if the policy is not recurrent.
+        forward: from packed observations to actions, with the new state behind them.
+        observations: one or a batch, or sequences.
+    """
+    if recurrent_spec is None:
+        return GreedyPolicy(spec, None, forward)(observations)
+    if recurrent_spec.uses_reward:
         raise ValueError(
-            "A policy that remembers rewards cannot predict from observations alone. Take `agent.policy()`, and tell "
-            "it what its actions were rewarded with: policy.received(reward)."
+            "`predict` takes observations only, but this recurrent policy also receives rewards. Use `agent.policy()`, "
+            "and pass it the reward of each step: policy.received(reward)."
         )
     if spec.is_single(observations):
         raise ValueError(
-            "An agent with a memory predicts for sequences from an episode's start. For one observation at a time take "
-            "`agent.policy()`, which remembers those before, and call its reset() where an episode ends."
+            "A recurrent agent predicts for sequences that begin with an episode's first observation. For one "
+            "observation at a time use `agent.policy()`, which keeps the state, and call its reset() after an episode."
         )
     packed, leading = spec.pack_steps(observations)
     rows = [part.reshape(-1, leading[-1], part.shape[1]) for part in packed]
-    acts = behaviour.with_network(agent.actor.predict)
-    steps = [acts.greedy(tuple(part[:, t] for part in rows))[:, : spec.act_dim] for t in range(leading[-1])]
-    return spec.shaped(np.stack(steps, axis=1).reshape(*leading, spec.act_dim))
+    state = RecurrentState(recurrent_spec)
+    actions = []
+    for t in range(leading[-1]):
+        actions.append(state.forward(forward, tuple(part[:, t] for part in rows)))
+        state.record_step(actions[-1])
+    return spec.shaped(np.stack(actions, axis=1).reshape(*leading, spec.act_dim))
 
 
 def summarise(episodes: list[Episode]) -> dict[str, float]:
-    """The statistics of finished episodes; NaN where there is none."""
+    """Return the statistics of finished episodes; NaN if there are none."""
     if not episodes:
         return dict.fromkeys(("return", "return_std", "return_min", "return_max", "episode_length"), np.nan)
     returns = np.array([episode.episode_return for episode in episodes])

@@ -1,4 +1,4 @@
-"""The training loop: act, step, observe, learn; and Keras' callbacks around it."""
+"""The training loops: with an environment (`fit`) and without one (`fit_offline`), with Keras' callbacks."""
 
 import contextlib
 import dataclasses
@@ -12,26 +12,27 @@ import numpy as np
 
 from tfdpg.environments import opened
 from tfdpg.findings import warn_of_normalizers, warn_of_observations
-from tfdpg.training.env_runner import EnvRunner, Episode
-from tfdpg.training.env_timeout import check_processes, env_timeout
+from tfdpg.training.callbacks.monitors import as_callback_list, prepare
+from tfdpg.training.callbacks.progress import ProgressBar, resolve
+from tfdpg.training.data.datasets import load_into
+from tfdpg.training.environment.env_runner import EnvRunner, Episode
+from tfdpg.training.environment.env_timeout import check_processes, env_timeout
 from tfdpg.training.evaluation import summarise
 from tfdpg.training.interrupt import Interrupt, deferred_signals
-from tfdpg.training.monitors import as_callback_list, prepare
+from tfdpg.training.learning.updates import LARGEST_CHUNK
 from tfdpg.training.options import FitOptions, TrainingOptions
-from tfdpg.training.progress import ProgressBar, resolve
-from tfdpg.training.protocols import TrainableAgent
 from tfdpg.training.training_warnings import TrainingWarnings, actions_at_bounds
 
 Trained = TypeVar("Trained", bound=TrainingOptions)
 STEP_LOGS = (*summarise([]), "env_steps", "steps_per_second")
-"""The logs of an epoch in an environment, beside what updates measure."""
+"""The logs of an epoch in an environment, in addition to the metrics of updates."""
 
 
-def fit(agent: TrainableAgent, env: Any, options: FitOptions) -> keras.callbacks.History:
+def fit(agent: Any, env: Any, options: FitOptions) -> keras.callbacks.History:
     """See `Agent.fit`.
 
-    Ctrl-C ends training between two steps: callbacks see the end of training, so that a checkpoint is
-    written, and `KeyboardInterrupt` is raised. SIGTERM does the same, and raises `SystemExit(143)`.
+    Ctrl-C ends training between two steps: the callbacks' `on_train_end` is called, so that a checkpoint is written,
+    and `KeyboardInterrupt` is raised. SIGTERM does the same, and raises `SystemExit(143)`.
     """
     with opened(env) as env, with_environment(options) as options, env_timeout(env, options.step_timeout):
         check_environments(agent, options.validation_env, env)
@@ -48,70 +49,95 @@ def fit(agent: TrainableAgent, env: Any, options: FitOptions) -> keras.callbacks
     return training.history
 
 
+def fit_offline(agent: Any, data: Any, options: TrainingOptions) -> keras.callbacks.History:
+    """See `Agent.fit_offline`.
+
+    Epochs are numbered from those that the agent has completed. Signals end training between two update phases.
+    """
+
+    def train_epoch(epoch: int) -> dict[str, float]:
+        agent.epoch_metrics.reset()
+        began = time.perf_counter()
+        done = 0
+        steps = options.steps_per_epoch
+        while done < steps and not (agent.stop_training or interrupted.is_set()):
+            training.callbacks.on_train_batch_begin(done)
+            count = min(LARGEST_CHUNK, steps - done)
+            logs = agent.learn(updates=count) | {"updates": agent.updates}
+            done += count
+            training.callbacks.on_train_batch_end(done - 1, logs)
+        speed = done / (time.perf_counter() - began)
+        return agent.epoch_metrics.summary() | {"updates": agent.updates, "updates_per_second": speed}
+
+    with with_environment(options) as options:
+        check_environments(agent, options.validation_env)
+        agent.collector.close_episodes()
+        if data is not None:
+            load_into(agent.replay, data)
+        training = TrainingRun(agent, options, agent.epoch + options.epochs, ("updates", "updates_per_second"))
+        with deferred_signals() as interrupted:
+            training.run(interrupted, agent.epoch, train_epoch)
+    return training.history
+
+
 @contextlib.contextmanager
 def with_environment(options: Trained) -> Iterator[Trained]:
-    """The options, with an environment where `validation_env` is the id of one; it is closed in the end."""
+    """Return the options, in which the id of a `validation_env` is replaced by the environment, and close it later."""
     with opened(options.validation_env) as env:
-        yield (
-            dataclasses.replace(cast(Any, options), validation_env=env)
-            if isinstance(options.validation_env, str)
-            else options
-        )
+        yield dataclasses.replace(cast(Any, options), validation_env=env)
 
 
-def check_environments(agent: TrainableAgent, validation_env: Any, env: Any = None) -> None:
-    """Raises `ValueError` for environments that are not the agent's, or that are one; warns of what normalises."""
-    for each in (env, validation_env):
-        if each is not None:
-            check_processes(each)
-    if env is not None:
-        agent.spec.check(env)
-        warn_of_normalizers(env, "env")
-    if validation_env is not None:
-        agent.spec.check(validation_env, "validation_env")
-        warn_of_normalizers(validation_env, "validation_env")
-        if env is not None and (validation_env is env or validation_env.unwrapped is env.unwrapped):
-            raise ValueError("`validation_env` must be another environment than `env`: evaluating would reset it.")
+def check_environments(agent: Any, validation_env: Any, env: Any = None) -> None:
+    """Raise `ValueError` for other spaces, or if both are one environment; warn of wrappers that normalise."""
+    environments = {"env": env, "validation_env": validation_env}
+    environments = {name: each for name, each in environments.items() if each is not None}
+    for each in environments.values():
+        check_processes(each)
+    for name, each in environments.items():
+        agent.spec.check(each, name)
+        warn_of_normalizers(each, name)
+    if len(environments) == 2 and validation_env.unwrapped is env.unwrapped:
+        raise ValueError("`validation_env` must be another environment than `env`: evaluating would reset it.")
 
 
 class TrainingRun:
-    """The epochs of a training, with Keras' callbacks around them.
+    """The epochs of a training run, with Keras' callbacks.
 
     Args:
         agent: the agent.
-        options: what `fit` was given.
+        options: the options of `fit`.
         stop: the epoch to stop at.
-        logs: the names of an epoch's logs, beside what updates measure.
+        logs: the names of an epoch's logs, in addition to the metrics of updates.
 
     Attributes:
-        training_warnings: what is to be said about it.
-        callbacks: the callbacks, with a progress bar and `history`.
-        history: what the epochs logged.
+        training_warnings: the warnings about this training run.
+        callbacks: the callbacks, including a progress bar and `history`.
+        history: the logs of the epochs.
     """
 
-    def __init__(self, agent: TrainableAgent, options: TrainingOptions, stop: int, logs: Sequence[str]):
+    def __init__(self, agent: Any, options: TrainingOptions, stop: int, logs: Sequence[str]):
         self._agent = agent
         self._options = options
         self._stop = stop
         self.callbacks, self.history = _callback_list(agent, options, stop, logs)
         self.training_warnings = TrainingWarnings(agent)
         agent.begin_training()
-        if not agent.collector.is_restored:  # what is open, episodes and an epoch, goes on only where it was saved
+        if not agent.collector.is_restored:  # open episodes and an unfinished epoch resume only directly after loading
             agent.collector.close_episodes()
             agent.epoch_metrics.reset()
 
     def run(self, interrupted: Interrupt, first: int, train_epoch: Callable[[int], dict[str, float]]) -> None:
-        """Trains and validates, epoch for epoch.
+        """Train and validate in every epoch.
 
         Args:
-            interrupted: set by Ctrl-C, or by SIGTERM.
-            first: the epoch to begin with, unless a callback knows better.
-            train_epoch: trains the epoch of a number, and gives its logs.
+            interrupted: whether Ctrl-C or SIGTERM was received.
+            first: the epoch to begin with, unless Keras' `BackupAndRestore` sets another one.
+            train_epoch: receives the number of an epoch, trains in it, and returns its logs.
 
         Raises:
             KeyboardInterrupt: after the end of training, if there was a Ctrl-C.
-            SystemExit: likewise, if there was a SIGTERM.
-            Exception: what the environment, an update or a callback raised; the callbacks see the end of training
+            SystemExit: after the end of training, if there was a SIGTERM.
+            Exception: the error of the environment, an update or a callback. The callbacks' `on_train_end` is called
                 first, so that `Checkpoint` saves the steps before it.
         """
         agent = self._agent
@@ -135,7 +161,7 @@ class TrainingRun:
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             if interrupted.is_repeated:
                 raise
-            signalled = interrupted.error()  # sent to all processes, it ends those of the environments: their error
+            signalled = interrupted.error()  # it may also have ended the processes of environments, which is `error`
             _end_early(signalled or error, callbacks)
             if signalled:
                 raise signalled from None
@@ -144,23 +170,23 @@ class TrainingRun:
         self.training_warnings.end()
 
     def _validate(self) -> dict[str, float]:
-        """The logs of an evaluation; none without an environment for it."""
+        """Evaluate in `validation_env`, if there is one, and return the logs."""
         options = self._options
         if options.validation_env is None:
             return {}
         self.callbacks.on_test_begin()
-        env = options.validation_env
-        episodes = options.validation_episodes
-        scores = self._agent.evaluate(env, episodes, max_ep_len=options.max_ep_len)
+        scores = self._agent.evaluate(
+            options.validation_env, options.validation_episodes, max_ep_len=options.max_ep_len
+        )
         self.callbacks.on_test_end(scores)
         return {f"val_{name}": value for name, value in scores.items()}
 
 
 def _end_early(error: BaseException, callbacks: keras.callbacks.CallbackList) -> None:
-    """Tells every callback that training ended; what they raise in turn becomes a note of the error."""
+    """Call `on_train_end` of every callback; their own errors become notes of the error that ended training."""
     for callback in callbacks.callbacks:
         if isinstance(callback, keras.callbacks.BackupAndRestore):
-            continue  # which takes the end as success, and removes its backup
+            continue  # it removes its backup at the end of training
         try:
             callback.on_train_end()
         except Exception as second:
@@ -168,11 +194,11 @@ def _end_early(error: BaseException, callbacks: keras.callbacks.CallbackList) ->
 
 
 class _StepLoop:
-    """The steps of one `fit`, which go on from epoch to epoch."""
+    """Steps the environment of one `fit`; its episodes continue from one epoch to the next."""
 
     def __init__(
         self,
-        agent: TrainableAgent,
+        agent: Any,
         runner: EnvRunner,
         callbacks: keras.callbacks.CallbackList,
         interrupted: Interrupt,
@@ -182,22 +208,21 @@ class _StepLoop:
         self._runner = runner
         self._callbacks = callbacks
         self._interrupted = interrupted
-        self._epochs = options.epochs
-        self._steps = options.steps_per_epoch
+        self._options = options
         self._observation: Any = None
         self._has_checked_observations = False
 
     def epoch(self, epoch: int) -> dict[str, float]:
-        """Takes an epoch's environment steps, with the learning that falls due; returns its logs."""
+        """Take an epoch's environment steps, with the updates that become due; return its logs."""
         agent = self._agent
-        schedule = self._agent.schedule
-        steps = self._steps
+        schedule = agent.schedule
+        steps = self._options.steps_per_epoch
         epoch_metrics = agent.epoch_metrics
         epoch_metrics.begin(epoch, schedule.env_steps)
         first = epoch_metrics.first_step
         began = time.perf_counter()
         taken_before = schedule.env_steps
-        schedule.plan(first + (self._epochs - epoch) * steps - schedule.env_steps)
+        schedule.plan(first + (self._options.epochs - epoch) * steps - schedule.env_steps)
         if self._observation is None:
             self._observation = self._begin()
         while schedule.env_steps - first < steps and not (agent.stop_training or self._interrupted.is_set()):
@@ -206,11 +231,10 @@ class _StepLoop:
             ended = self._collect(first + steps)
             if not self._has_checked_observations:
                 self._check_observations()
-            logs = agent.learn()
+            logs = agent.learn() | {"env_steps": schedule.env_steps}
             epoch_metrics.episodes += ended
-            logs |= {"env_steps": schedule.env_steps}
             if ended:
-                logs |= {"return": float(np.mean([episode.episode_return for episode in ended]))}
+                logs["return"] = summarise(ended)["return"]
             self._callbacks.on_train_batch_end(schedule.env_steps - first - 1, logs)
         taken = schedule.env_steps - taken_before
         seconds = time.perf_counter() - began
@@ -221,42 +245,42 @@ class _StepLoop:
         )
 
     def _begin(self) -> Any:
-        """What the lanes see first: their open episodes go on, if the agent was loaded with them."""
-        agent = self._agent
+        """Return the first observations, after replaying the open episodes of an agent that was loaded."""
+        collector = self._agent.collector
         runner = self._runner
-        episodes = agent.collector.open_episodes() if agent.collector.is_restored else []
+        episodes = collector.open_episodes()
         if len(episodes) != runner.num_envs:
-            agent.collector.close_episodes()
+            collector.close_episodes()
             return runner.reset()
         observation, mismatches = runner.replay_episodes(episodes)
         for env_index, mismatch in mismatches.items():
             warnings.warn(
-                f"The environment of lane {env_index} does not repeat itself: the steps of the episode open when "
-                f"the agent was saved led to {mismatch}. That episode ends there, and a new one begins.",
+                f"Sub-environment {env_index} is not deterministic: repeating the steps of the episode that was open "
+                f"when the agent was saved led to {mismatch}. The episode is closed, and a new one begins.",
                 stacklevel=2,
             )
         lost = [env_index for env_index, episode in enumerate(episodes) if episode is None]
         if lost:
             warnings.warn(
-                f"The replay does not hold the episodes whole that were open on lanes {lost} when the agent was saved. "
-                "They end there, and new ones begin.",
+                f"The replay buffer does not hold the complete episodes that were open in sub-environments {lost} when "
+                "the agent was saved. They are closed, and new ones begin.",
                 stacklevel=2,
             )
-        agent.collector.close_episodes(np.array([*mismatches, *lost], np.int64))
+        collector.close_episodes(np.array([*mismatches, *lost], np.int64))
         return observation
 
     def _check_observations(self) -> None:
-        """Warns if the newest observations are far outside their space."""
+        """Warn if the newest observations are far outside their space."""
         self._has_checked_observations = True
         buffer = self._agent.replay
         newest = np.arange(max(0, buffer.added - 100), buffer.added) % buffer.replay_size
         warn_of_observations(self._agent.spec, buffer.observation(newest))
 
     def _collect(self, until: int) -> list[Episode]:
-        """Steps the lanes until learning is due, the epoch ends or Ctrl-C; returns the episodes that ended."""
+        """Step until updates are due, the epoch ends or a signal is received; return the episodes that ended."""
         agent = self._agent
         runner = self._runner
-        schedule = self._agent.schedule
+        schedule = agent.schedule
         interrupted = self._interrupted
         ended: list[Episode] = []
         while True:
@@ -274,7 +298,7 @@ class _StepLoop:
 def _callback_list(
     agent: Any, options: TrainingOptions, stop: int, logs: Sequence[str]
 ) -> tuple[keras.callbacks.CallbackList, keras.callbacks.History]:
-    """Keras' list of a training's callbacks, with a progress bar and a `History`, which is also given by itself."""
+    """Return Keras' list of the callbacks of a training run, with a progress bar and a `History`; and that history."""
     callbacks = as_callback_list(options.callbacks)
     verbose = resolve(options.verbose)
     validated = () if options.validation_env is None else [f"val_{name}" for name in summarise([])]
@@ -288,6 +312,6 @@ def _callback_list(
     if not histories:
         callbacks.append(history)
     if verbose and not any(isinstance(callback, keras.callbacks.ProgbarLogger) for callback in callbacks):
-        callbacks.insert(0, ProgressBar())  # its line is whole before others write theirs
+        callbacks.insert(0, ProgressBar())  # it completes its line before other callbacks print
     counts: dict[str, Any] = {"epochs": stop, "steps": options.steps_per_epoch, "verbose": verbose}
     return keras.callbacks.CallbackList(callbacks, model=agent, **counts), history

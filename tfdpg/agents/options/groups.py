@@ -14,7 +14,7 @@ from tfdpg.replay import ReplayBuffer
 if TYPE_CHECKING:
     import keras
 
-    from tfdpg.training.collector import RewardShaper
+    from tfdpg.training.environment.collector import RewardShaper
 
 
 class Schedule(Options, group="schedule"):

@@ -1,0 +1,253 @@
+"""The options of a training run: the flags that set them, and `run.json`, which stores them.
+
+This module does not import TensorFlow.
+"""
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from tfdpg import files
+from tfdpg.agents.options import OPTIONS, AgentOptions
+from tfdpg.distributed.options import Distribution
+from tfdpg.environments import external_references
+from tfdpg.options import Option, Options, Structural, options_of
+from tfdpg.ranges import Count, Natural, command_line_type
+from tfdpg.recipes import RECIPES
+from tfdpg.training.options import FitOptions
+
+GROUPS = (
+    *("environment", "training", "run", "schedule", "exploration", "algorithm", "returns", "networks", "memory"),
+    *("optimisers", "observations", "replay", "machine", "rollout workers"),
+)
+"""The groups of flags in the order of the help: the required and the most common ones come first."""
+
+
+class Environment(Options, group="environment"):
+    """The environment that an agent trains on."""
+
+    env: str
+    """id of a registered Gymnasium environment, module:id or module:Class."""
+    num_envs: Count = 1
+    """number of sub-environments; more than one makes a vector environment."""
+    vectorization: Literal["sync", "async"] = "sync"
+    """"sync" steps the sub-environments one after the other, "async" steps each in its own process."""
+
+
+class Run(Environment, group="run"):
+    """What a run writes, and when it ends."""
+
+    networks: str | None = None
+    """module:function that takes the Spec and returns a dict with any of pi, q1, q2, v, encoder and the agent's other
+    objects (pi_optimizer, act_noise_schedule, ...)."""
+    target_return: float | None = None
+    """stop when the mean return of an evaluation reaches this value."""
+    save_every: Count = 1
+    """epochs between two checkpoints."""
+    keep_checkpoints: Count = 2
+    """number of checkpoints to keep; older ones are removed."""
+    write_interval: Count = 250
+    """environment steps between two writes of metrics to TensorBoard."""
+
+
+class EnvironmentArguments(Options, group="environment"):
+    """The arguments of the environment, as given on the command line."""
+
+    env_kwargs: tuple[str, ...] = ()
+    """arguments of the environment, as name=value with Python literals."""
+
+
+class RunFlags(Run, EnvironmentArguments, group="run"):
+    """The flags of `tfdpg train AGENT` that are not options of the agent, of `fit` or of the rollout workers."""
+
+    seeds: tuple[int | Literal["random"], ...] = (0,)
+    """seeds; each makes one run. `random` draws a seed, and the run directory is named after it."""
+    run_dir: Path | None = None
+    """parent of the run directories <run_dir>/seed-<seed>. The default is runs/<agent>-<env>; `auto` takes the first of
+    runs/<agent>-<env>, runs/<agent>-<env>-2, ... that does not exist."""
+    recipe: Literal[tuple(RECIPES)] | None = None  # pyright: ignore[reportInvalidTypeForm]
+    """recipe of `tfdpg.recipes` that replaces defaults; other flags override its values."""
+    overwrite: bool = False
+    """replace existing runs."""
+    jobs: Count = 1
+    """number of runs to train at the same time, each in its own process with an equal share of the cores. Set
+    OMP_NUM_THREADS, TF_NUM_INTRAOP_THREADS and TF_NUM_INTEROP_THREADS to choose another share."""
+
+    def check(self) -> None:
+        """Reject `overwrite` together with a new run directory."""
+        if self.run_dir == Path("auto"):
+            self.refuse(["overwrite"], "`--run-dir auto` takes a directory that does not exist")
+
+
+class ResumeFlags(Options, group="run"):
+    """The flags that only `tfdpg train --resume` has."""
+
+    trusted: bool = False
+    """import the modules and follow the links and the replay directory that the files of the run name."""
+    jobs: Count = 1
+    """number of runs to train at the same time, each in its own process."""
+
+
+class RunConfig(Run, group="run"):
+    """The configuration of a run, which `run.json` stores."""
+
+    agent: str
+    """name of the algorithm, in lower case."""
+    seed: Natural
+    """seed of the agent."""
+    env_kwargs: dict[str, Any]
+    """arguments of the environment."""
+    options: dict[str, Any]
+    """options of the agent and of `fit` that are flags."""
+    distributed: dict[str, Any] | None = None
+    """options of `tfdpg.distributed.fit`; None trains without rollout workers."""
+
+    def check(self) -> None:
+        """Reject an unknown agent, and options that no flag can set or that are not valid."""
+        if self.agent.upper() not in OPTIONS:
+            raise ValueError(f"There is no agent {self.agent!r}. Known: {', '.join(OPTIONS)}")
+        if objects := sorted(set(self.options) & set(OBJECTS)):
+            raise ValueError(f"`options` has {objects[0]!r}, which is no flag")
+        OPTIONS[self.agent.upper()](**self.agent_options)
+        FitOptions(**self.fit_options)
+        Distribution(**(self.distributed or {}))
+        has_own_processes = self.distributed is not None or (self.num_envs > 1 and self.vectorization == "async")
+        if self.options.get("step_timeout") is not None and not has_own_processes:
+            raise ValueError(
+                "`--step-timeout` needs environments in their own processes, because a step in the process of the "
+                "agent cannot be interrupted: pass --num-envs and --vectorization async, or --actors."
+            )
+
+    @property
+    def fit_options(self) -> dict[str, Any]:
+        """The options of `fit`."""
+        return {name: value for name, value in self.options.items() if name in FIT_FLAGS}
+
+    @property
+    def agent_options(self) -> dict[str, Any]:
+        """The options of the agent."""
+        return {name: value for name, value in self.options.items() if name not in FIT_FLAGS}
+
+    @property
+    def external_references(self) -> list[str]:
+        """The modules, paths and addresses that the run uses only if it is trusted."""
+        named = self.networks, self.options.get("replay_dir"), (self.distributed or {}).get("ray_address")
+        return [*map(str, filter(None, named)), *external_references(self.env, self.env_kwargs)]
+
+    def write(self, directory: Path) -> None:
+        """Write `run.json` into a run directory."""
+        files.write_text(directory / "run.json", json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+
+
+OBJECTS = sorted({option.name for kind in OPTIONS.values() for option in options_of(kind) if option.is_object})
+"""The options of agents that no flag can set."""
+FIT_FLAGS = [option.name for option in options_of(FitOptions) if not option.is_object]
+"""The options of `fit` that are flags."""
+
+
+def read_config(directory: Path, trusted: bool = False) -> RunConfig:
+    """Read the configuration of a run. Every command calls this before it opens another file of the run.
+
+    Args:
+        directory: the run directory.
+        trusted: whether the run directory may contain symbolic links.
+
+    Raises:
+        ValueError: `run.json` is damaged.
+        tfdpg.files.UnsafeFileError: the run directory contains a link, or something that is not a regular file.
+    """
+    files.check_tree(directory, trusted)
+    try:
+        return RunConfig(**json.loads((directory / "run.json").read_text()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{directory}/run.json is damaged: {error}") from error
+
+
+def resume_command(directory: Path, config: RunConfig, *flags: str) -> str:
+    """Return the command that resumes a run, or all runs in a directory."""
+    trusted = ["--trusted"] if config.external_references else []
+    return shlex.join(["tfdpg", "train", "--resume", str(directory), *trusted, *flags])
+
+
+def train_command(config: RunConfig) -> str:
+    """Return the command that starts a run like this one, with the options that differ from their defaults."""
+    words = ["tfdpg", "train", config.agent, "--env", config.env]
+    if config.env_kwargs:
+        words += ["--env-kwargs", *(f"{name}={value!r}" for name, value in config.env_kwargs.items())]
+    values = vars(config) | config.options | (config.distributed or {})
+    for kind in (Run, OPTIONS[config.agent.upper()], FitOptions, Distribution):
+        for option in options_of(kind):
+            value = values.get(option.name, option.default)
+            value = tuple(value) if isinstance(value, list) else value
+            if value == option.default or option.name in ("env", "seed", "verbose", "initial_epoch"):
+                continue
+            flag = option.name.replace("_", "-")
+            if option.kind is bool:
+                words.append(f"--{flag}" if value else f"--no-{flag}")
+            else:
+                words += [f"--{flag}", *map(str, value if isinstance(value, tuple) else [value])]
+    return shlex.join([*words, "--seeds", str(config.seed)])
+
+
+def training_flags(agent: str, recipe: Mapping[str, Any] = MappingProxyType({})) -> type:
+    """Return a dataclass with the flags of `tfdpg train AGENT`, in which each group of flags is a dataclass.
+
+    Args:
+        agent: the name of the algorithm.
+        recipe: values that replace the defaults of the options.
+    """
+    options = []
+    for kind in (RunFlags, FitOptions, OPTIONS[agent.upper()], Distribution):
+        for option in options_of(kind):
+            if option.name == "actors":
+                option = option._replace(kind=int | None, default=None)  # None trains without rollout workers
+            options.append(option._replace(default=recipe.get(option.name, option.default)))
+    options.sort(key=lambda option: option.name == "initial_epoch")  # rarely needed, so the last of its group
+    return _dataclass("TrainingFlags", f"Train {agent.upper()} on an environment.", options)
+
+
+def resume_flags(config: RunConfig | None) -> type:
+    """Return a dataclass with the flags of `tfdpg train --resume RUN`, whose defaults are the options of the run.
+
+    If `config` is None, it has only the flags that the runs of all agents have.
+    """
+    fixed = {"networks", "initial_epoch", *(option.name for option in options_of(Environment))}
+    options = list(options_of(ResumeFlags))
+    values = {} if config is None else current_options(config)
+    for kind in (Run, FitOptions, AgentOptions if config is None else OPTIONS[config.agent.upper()]):
+        for option in options_of(kind):
+            if option.name not in fixed and Structural not in option.marks:
+                options.append(option._replace(default=values.get(option.name, option.default)))
+    doc = "Resume a run from its latest checkpoint, or all runs in a directory. New values of options are saved."
+    if config is None:
+        doc += " These flags apply to all runs; `tfdpg train --resume RUN --help` lists all flags of a run."
+    return _dataclass("ResumeFlags", doc, options)
+
+
+def current_options(config: RunConfig) -> dict[str, Any]:
+    """Return the options of a run, of `fit` and of its agent by name."""
+    own = {option.name: getattr(config, option.name) for option in options_of(Run)}
+    agent = OPTIONS[config.agent.upper()](**config.agent_options)
+    return own | FitOptions(**config.fit_options).values() | agent.values()
+
+
+def _dataclass(name: str, doc: str, options: Iterable[Option]) -> type:
+    groups: dict[str, list[Any]] = {title: [] for title in GROUPS}
+    for option in options:
+        if option.is_object or option.name == "seed":
+            continue  # `--networks` sets objects, and `--seeds` sets seeds
+        annotation = Annotated[command_line_type(option.kind), tyro.conf.arg(help=option.help)]
+        default = [] if option.default is dataclasses.MISSING else [option.default]
+        groups[option.group].append((option.name, annotation, *default))
+    members = []
+    for title, fields in groups.items():
+        if fields:
+            group = dataclasses.make_dataclass(title.title(), fields, kw_only=True)
+            members.append((title.replace(" ", "_"), tyro.conf.OmitArgPrefixes[group]))
+    return dataclasses.make_dataclass(name, members, namespace={"__doc__": doc})

@@ -1,0 +1,322 @@
+"""Train, resume, load and export the runs of `tfdpg train`.
+
+A run directory contains:
+
+run.json        the configuration
+checkpoints/    the newest checkpoints, named by environment steps
+progress.csv    the metrics of each epoch; progress.txt has them under the names of Spinning Up
+tensorboard/    TensorBoard events
+best/           the exported policy with the best evaluation return
+export/         the exported policy at the end of training
+env_steps       the number of environment steps taken, also of those after the newest checkpoint
+lock            names the process that trains the run (`tfdpg.cli.run_lock`)
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from tfdpg import distributed, export, files
+from tfdpg.agents import agent_class, load_agent
+from tfdpg.agents.agent import Agent
+from tfdpg.agents.options import OPTIONS, ExportOptions
+from tfdpg.cli import run_lock
+from tfdpg.cli import run_paths as paths
+from tfdpg.cli.run_options import OBJECTS, RunConfig, read_config, resume_command, train_command
+from tfdpg.distributed.options import Distribution
+from tfdpg.distributed.plan import check, policy_for_workers, require_ray
+from tfdpg.environments import check_followed, check_trusted, make, make_envs
+from tfdpg.options import Structural
+from tfdpg.spec import Spec
+from tfdpg.training.callbacks import (
+    Checkpoint,
+    EpochLogger,
+    ExportBest,
+    ProgressLogger,
+    ScalarWriter,
+    StepFile,
+    StopAtReturn,
+    read_step_file,
+)
+from tfdpg.training.checkpoints.checkpoint import CheckpointError
+from tfdpg.training.evaluation import PolicyLike, evaluate
+
+
+def start(directory: Path, config: RunConfig, overwrite: bool = False) -> None:
+    """Train a new agent in a new run directory. The directory is made only after all options have been checked.
+
+    Args:
+        directory: the run directory.
+        config: the configuration.
+        overwrite: whether to replace an existing run.
+    """
+    paths.check_free(directory, overwrite)
+    env = _make_env(config)
+    agent = _new_agent(config, env)
+    _check_distributed(config, agent)
+    callbacks = _callbacks(directory, config)
+    files.make_directory(directory.parent)
+    if overwrite and paths.is_run(directory):
+        with run_lock.held(directory):
+            files.remove(directory)
+    files.make_directory(directory)
+    with run_lock.held(directory):
+        paths.check_free(directory)  # another process may have started a run here in the meantime
+        config.write(directory)
+        _train(directory, config, agent, env, callbacks)
+
+
+def _make_env(config: RunConfig) -> Any:
+    return make_envs(config.env, config.env_kwargs, config.num_envs, config.vectorization)
+
+
+def _new_agent(config: RunConfig, env: Any) -> Agent:
+    objects = _own_objects(config.networks, Spec.of(env)) if config.networks else {}
+    agent: Any = agent_class(config.agent)
+    return agent(env, **config.agent_options, **objects, seed=config.seed)
+
+
+def _own_objects(reference: str, spec: Spec) -> dict[str, Any]:
+    """Return what the function that `--networks` names returns."""
+    module, _, function = reference.partition(":")
+    if not function:
+        raise ValueError(f"`--networks` must be module:function. Received: {reference!r}")
+    build = getattr(importlib.import_module(module), function, None)
+    if not callable(build):
+        raise ValueError(f"`--networks` must be module:function, and {module} has no function {function!r}.")
+    objects: Any = build(spec)
+    if unknown := set(objects) - set(OBJECTS):
+        raise ValueError(
+            f"`--networks` must return a dict with any of {', '.join(OBJECTS)}. Received: {sorted(unknown)}"
+        )
+    return objects
+
+
+def _check_distributed(config: RunConfig, agent: Agent) -> None:
+    """Check the options of distributed training before anything is written."""
+    if config.distributed is None:
+        return
+    distribution = Distribution(**config.distributed)
+    if config.num_envs != 1:
+        raise ValueError(
+            "`--num-envs` and `--actors` exclude each other, because each worker has one environment. Received: "
+            f"num_envs={config.num_envs}, actors={distribution.actors}"
+        )
+    require_ray()
+    check(agent, distribution)
+    policy_for_workers(agent, distribution.worker_backend)
+    from tfdpg.distributed.processes import check_joinable
+
+    check_joinable(distribution.ray_address)
+
+
+def _callbacks(directory: Path, config: RunConfig) -> list[keras.callbacks.Callback]:
+    callbacks = [
+        ProgressLogger(str(directory / "progress.csv"), append=True),
+        EpochLogger(directory / "progress.txt", append=True),
+        ScalarWriter(directory / "tensorboard", config.write_interval),
+        StepFile(directory / "env_steps"),
+        ExportBest(directory / "best"),
+        # The checkpoint is last. If the process is killed before it is saved, the resumed run removes or repeats what
+        # the other callbacks wrote in this epoch.
+        Checkpoint(directory / "checkpoints", every=config.save_every, keep=config.keep_checkpoints),
+    ]
+    if config.target_return is not None:
+        callbacks.append(StopAtReturn(config.target_return))
+    return callbacks
+
+
+def _train(
+    directory: Path, config: RunConfig, agent: Agent, env: Any, callbacks: list[keras.callbacks.Callback]
+) -> None:
+    make_env = functools.partial(make, config.env, **config.env_kwargs)
+    validation_env = make_env()
+    options: dict[str, Any] = {"validation_env": validation_env, "callbacks": callbacks, **config.fit_options}
+    try:
+        if config.distributed is None:
+            agent.fit(env, **options)
+        else:
+            distributed.fit(agent, make_env, **options, **config.distributed)
+        _export(agent, directory)
+    except (KeyboardInterrupt, SystemExit) as end:
+        end.add_note(f"Resume with: {resume_command(directory, config)}")
+        raise
+    finally:
+        for each in (env, validation_env):
+            with contextlib.suppress(OSError, EOFError):  # the processes of the sub-environments have ended
+                each.close()
+
+
+def _export(agent: Agent, directory: Path) -> None:
+    print(f"exported {agent.export(directory / 'export')}; the best policy is in {directory / 'best'}")
+
+
+def resume(directory: Path, config: RunConfig, trusted: bool = False) -> None:
+    """Resume a run from its newest undamaged checkpoint. A run without checkpoints starts again.
+
+    Args:
+        directory: the run directory.
+        config: the new configuration. It may differ from `run.json` in the options that can change.
+        trusted: whether to import the modules and follow the paths that `run.json` and the checkpoint name.
+    """
+    with run_lock.held(directory):
+        before = read_config(directory, trusted)
+        check_followed(before.external_references, trusted, directory / "run.json")
+        env = _make_env(config)
+        if export.versions(directory / "checkpoints"):
+            agent = _load_latest(directory, trusted, env, config)
+        else:
+            agent = _new_agent(config, env)
+            for name in ("progress.csv", "progress.txt"):
+                (directory / name).unlink(missing_ok=True)
+            shutil.rmtree(directory / "tensorboard", ignore_errors=True)
+        if agent.epoch >= config.options["epochs"]:
+            if config == before and not _is_exported(agent, directory / "export"):
+                _export(agent, directory)
+                return
+            note = "" if config == before else "; nothing was changed"
+            print(
+                f"{directory} is complete: {agent.epoch} epochs{note}. To continue: --epochs {agent.epoch + 1} or more."
+            )
+            return
+        if lost := read_step_file(directory / "env_steps") - agent.env_steps:
+            outcome = "lost" if config.distributed else "taken again"
+            print(f"resumed at step {agent.env_steps}; {lost} steps after the checkpoint are {outcome}")
+        if config != before:
+            config.write(directory)
+        config = dataclasses.replace(config, options={**config.options, "initial_epoch": agent.epoch})
+        _train(directory, config, agent, env, _callbacks(directory, config))
+
+
+def _is_exported(agent: Agent, directory: Path) -> bool:
+    """Return whether the newest export has the agent's present state. A run may be killed just before the export."""
+    try:
+        exported = export.metadata(export.latest_version(directory))
+    except (OSError, export.ExportError):
+        return False
+    return (exported.get("env_steps"), exported.get("updates")) == (agent.env_steps, agent.updates)
+
+
+def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[PolicyLike, dict[str, Any] | None]:
+    """Return the policy of a run or of an exported model, and the id and arguments of its environment."""
+    if not paths.is_run(path):
+        if checkpoint is not None:
+            raise ValueError(f"`--checkpoint` is for run directories, and {path} has no run.json")
+        policy = export.load(path, trusted=trusted)
+        return policy, policy.metadata.get("environment")
+    config = read_config(path, trusted)
+    environment = {"id": config.env, "kwargs": config.env_kwargs}
+    if checkpoint == "best":
+        return export.load(_best_export(path), trusted=trusted), environment
+    return _load(path, checkpoint or "latest", trusted).policy(), environment
+
+
+def export_policy(
+    run: Path, directory: Path, checkpoint: str, trusted: bool, options: ExportOptions, episodes: int
+) -> Path:
+    """Export a checkpoint of a run, or copy or convert its best policy, into `directory`.
+
+    The `tfdpg.json` of a SavedModel contains the command and the seed of the run, and the scores of `episodes`
+    evaluation episodes if there are any.
+    """
+    config = read_config(run, trusted)
+    if episodes:
+        check_trusted(config.env, config.env_kwargs, trusted, run / "run.json")
+    if checkpoint == "best" and options.signatures is not None:
+        raise ValueError(
+            "`--signatures` needs a checkpoint, because the best policy was exported during training. Add --checkpoint "
+            "latest, or the environment steps of a checkpoint."
+        )
+    if options.format != "tf_saved_model":
+        if checkpoint == "best":
+            return convert(_best_export(run), directory, options, trusted)
+        return _load(run, checkpoint, trusted).export(directory, **options.values())
+    with tempfile.TemporaryDirectory() as scratch:
+        if checkpoint == "best":
+            version = _best_export(run)
+            if not trusted:
+                export.check_safe(version)  # TensorFlow Serving would run the copy
+        else:
+            version = _load(run, checkpoint, trusted).export(scratch, **options.values())
+        info: dict[str, Any] = {"command": train_command(config), "seed": config.seed}
+        if episodes:
+            with contextlib.closing(make(config.env, **config.env_kwargs)) as env:
+                scores = evaluate(export.load(version, trusted=True), env, episodes)
+            info["scores"] = scores | {"episodes": episodes}
+        return export.copy(version, directory, info)
+
+
+def convert(version: Path, directory: Path, options: ExportOptions, trusted: bool) -> Path:
+    """Write an exported SavedModel in another format into `directory`."""
+    return export.convert(version, directory, **options.values(without=("scores", "signatures")), trusted=trusted)
+
+
+def _best_export(run: Path) -> Path:
+    """Return the newest version of a run's best policy."""
+    if not paths.is_model(run / "best"):
+        raise FileNotFoundError(f"{run} has no best policy yet. The first evaluation writes one.")
+    return export.latest_version(run / "best")
+
+
+def _load(run: Path, which: str, trusted: bool) -> Agent:
+    """Load the agent of the checkpoint `latest`, or of the one with this number of environment steps."""
+    saved = export.versions(run / "checkpoints")
+    if not saved:
+        raise FileNotFoundError(f"{run} has no checkpoint yet. The first epoch writes one, and so does Ctrl-C.")
+    if which == "latest":
+        return _load_latest(run, trusted)
+    if not which.isdigit() or int(which) not in saved:
+        raise ValueError(f"`--checkpoint` must be latest, best or one of {saved}. Received: {which!r}")
+    paths.check_built_in(run / "checkpoints" / which)
+    return load_agent(run / "checkpoints" / which, trusted=trusted)
+
+
+def _load_latest(run: Path, trusted: bool, env: Any = None, config: RunConfig | None = None) -> Agent:
+    """Load the newest undamaged checkpoint.
+
+    Args:
+        run: the run directory.
+        trusted: whether to import and follow what the checkpoint names.
+        env: the environment, to resume the run.
+        config: the configuration, to resume the run: its options replace those of the checkpoint, and damaged
+            checkpoints are renamed, so that new ones can take their place.
+
+    Raises:
+        CheckpointError: all checkpoints are damaged. The message is about the newest.
+    """
+    damaged = []
+    for steps in reversed(export.versions(run / "checkpoints")):
+        directory = run / "checkpoints" / str(steps)
+        paths.check_built_in(directory)
+        try:
+            agent = load_agent(directory, env, trusted=trusted, **(_changes(directory, config) if config else {}))
+        except (CheckpointError, FileNotFoundError) as error:
+            damaged.append((directory, error))
+            continue
+        for directory, error in damaged:
+            print(f"{error}; using the checkpoint of step {steps} instead", file=sys.stderr)
+            if config:
+                number = len(list(directory.parent.glob(f"{directory.name}.damaged*"))) + 1
+                directory.rename(directory.with_name(f"{directory.name}.damaged-{number}"))
+        return agent
+    raise damaged[0][1]
+
+
+def _changes(checkpoint: Path, config: RunConfig) -> dict[str, Any]:
+    """Return the options of a run that differ from those of a checkpoint, out of the options that can change."""
+    try:
+        saved = json.loads((checkpoint / "agent.json").read_text())["arguments"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}  # `load_agent` reports the damage
+    now = json.loads(json.dumps(config.agent_options))
+    names = set(now) & set(saved) - set(OPTIONS[config.agent.upper()].names(Structural))
+    return {name: config.agent_options[name] for name in names if now[name] != saved[name]}

@@ -1,0 +1,194 @@
+"""Networks as data for NumPy and C: what `tfdpg.acting.NumpyPolicy` computes, made from Keras models."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfdpg.acting import NumpyCritic, NumpyPolicy, RecurrentSpec
+from tfdpg.acting.encoder import feature_columns
+from tfdpg.acting.layers import LAYERS
+from tfdpg.acting.network import FEATURES, OTHER, Node, NumpyNetwork
+from tfdpg.compat.keras import graph_nodes
+from tfdpg.networks.encoder import Normalizer, is_built_in_encoder
+from tfdpg.networks.heads import head_of
+from tfdpg.networks.recurrent import Recurrent
+from tfdpg.networks.rnn import RNNStack, cell_name, output_width
+from tfdpg.spec import Spec
+
+
+class _Unsupported(Exception):
+    """NumPy cannot compute a model."""
+
+
+def numpy_policy(spec: Spec, pi: keras.Model, recurrent_spec: RecurrentSpec | None) -> NumpyPolicy | None:
+    """The forward pass of a policy in NumPy, without weights.
+
+    Args:
+        spec: the spaces.
+        pi: the policy, from an observation, or with recurrent inputs behind it, to outputs.
+        recurrent_spec: the recurrent state; None if the policy is not recurrent.
+
+    Returns:
+        None if a layer is not registered for NumPy (see `tfdpg.acting.numpy_layer`), has a configuration that NumPy
+        does not support, or computes in half precision.
+    """
+    nodes = _nodes(spec, pi)
+    return None if nodes is None else NumpyPolicy(spec, nodes, recurrent_spec)
+
+
+def numpy_critic(spec: Spec, critic: keras.Model) -> NumpyCritic | None:
+    """The forward pass of a critic in NumPy, with its weights.
+
+    Args:
+        spec: the spaces.
+        critic: from `[observation, action]` to a value; it ends in a `tfdpg.networks.Head`.
+
+    Returns:
+        None if NumPy cannot compute it; see `numpy_policy`.
+    """
+    nodes = _nodes(spec, critic)
+    if nodes is None or head_of(critic) is None:
+        return None
+    made = NumpyCritic(spec, nodes)
+    made.load(np.concatenate([np.ravel(weight) for weight in critic.get_weights()]))
+    return made
+
+
+def _nodes(spec: Spec, model: keras.Model) -> list[Node] | None:
+    """The nodes of a model; None if NumPy cannot compute it."""
+    converter = _Converter(spec, model)
+    try:
+        if isinstance(model, Recurrent):
+            converter.recurrent(model)
+        else:
+            converter.functional(model, converter.inputs(model))
+        weights = np.zeros(sum(math.prod(weight.shape) for weight in model.weights), np.float32)
+        for node in converter.nodes:
+            node.function(weights)  # raises an error for what NumPy does not support
+        if NumpyNetwork(spec, converter.nodes).size != len(weights):
+            return None
+    except (_Unsupported, ValueError, LookupError, TypeError):
+        return None
+    return converter.nodes
+
+
+class _Converter:
+    """Collects the nodes of a model."""
+
+    def __init__(self, spec: Spec, model: keras.Model):
+        self._spec = spec
+        self.nodes: list[Node] = []
+        self._weights: dict[int, tuple[int, tuple[int, ...]]] = {}
+        start = 0
+        for weight in model.weights:
+            shape = tuple(weight.shape)
+            self._weights[id(weight)] = start, shape
+            start += math.prod(shape)
+
+    def inputs(self, model: keras.Model) -> list[Any]:
+        """The values of a model's inputs: the names of parts of an observation, then perhaps the action's number."""
+        names = [leaf.name for leaf in self._spec.leaves]
+        if self._spec.is_dict:
+            names.sort()  # as Keras flattens a dict
+        extra = len(model.inputs) - len(names)
+        if extra not in (0, 1):
+            raise _Unsupported
+        return [*names, *[OTHER] * extra]
+
+    def functional(self, model: keras.Model, inputs: Sequence[Any]) -> int:
+        """Add the nodes of a functional model; returns the number of its output.
+
+        Args:
+            model: the model.
+            inputs: for each of its inputs the number of a value, or the name of a part of an observation.
+        """
+        if not isinstance(model, keras.Model) or len(model.outputs) != 1:
+            raise _Unsupported
+        values: dict[int, Any] = {id(tensor): value for tensor, value in zip(model.inputs, inputs, strict=True)}
+        if is_built_in_encoder(model):
+            return self._encoder(model)
+        for node in graph_nodes(model):
+            if not node.is_input:
+                values[id(node.outputs[0])] = self._call(node, [values[id(tensor)] for tensor in node.input_tensors])
+        return self._number(values[id(model.outputs[0])])
+
+    def recurrent(self, model: Recurrent) -> int:
+        """Add the nodes of one step of a recurrent model; its output is followed by the new state."""
+        features = self.functional(model.encoder, [leaf.name for leaf in self._spec.leaves])
+        width = len(model.previous_scaling.scale)
+        rnn = model.rnn
+        parts = [features]
+        if width:
+            parts.append(self._layer(model.previous_scaling, [self._columns(OTHER, 0, width)]))
+        x = self._add("Concatenate", parts, {"axis": -1}) if len(parts) > 1 else features
+        state = self._layer(rnn, [x, self._columns(OTHER, width, width + rnn.state_width)])
+        start = rnn.state_width - sum(rnn.widths[-1])
+        remembered = self._columns(state, start, start + output_width(rnn.cells[-1]))
+        return self._add("Concatenate", [self.functional(model.torso, [remembered]), state], {"axis": -1})
+
+    def _encoder(self, model: keras.Model) -> int:
+        normalizers = [layer for layer in model.layers if isinstance(layer, Normalizer)]
+        return self._layer(normalizers[0], [FEATURES]) if normalizers else FEATURES
+
+    def _number(self, value: Any) -> int:
+        """The number of a value; the features of one part of an observation, if it is a vector of floats."""
+        if isinstance(value, int):
+            return value
+        names = [leaf.name for leaf in self._spec.leaves]
+        leaf = self._spec.leaves[names.index(value)]
+        if leaf.dtype != "float32" or len(leaf.shape) != 1:
+            raise _Unsupported
+        if len(names) == 1:
+            return FEATURES
+        columns = feature_columns(self._spec)[names.index(value)]
+        return self._columns(FEATURES, columns.start, columns.stop)
+
+    def _call(self, node: Any, inputs: Sequence[Any]) -> int:
+        operation = node.operation
+        if isinstance(operation, keras.Model):
+            return self.functional(operation, inputs)
+        numbers = [self._number(value) for value in inputs]
+        if isinstance(operation, keras.layers.Layer):
+            return self._layer(operation, numbers)
+        name = f"ops.{type(operation).__name__}"
+        if name == "ops.GetItem":
+            return self._columns(numbers[0], *_column_range(node.arguments.args))
+        config: dict[str, Any] = operation.get_config()
+        if name == "ops.Add":
+            if len(numbers) == 2:
+                return self._add("Add", numbers, {})
+            config |= {"other": float(node.arguments.args[1])}
+        return self._add(name, numbers, config)
+
+    def _layer(self, layer: keras.layers.Layer, inputs: Sequence[int]) -> int:
+        if layer.compute_dtype != "float32":
+            raise _Unsupported
+        config: Mapping[str, Any] = layer.get_config()
+        if isinstance(layer, RNNStack):
+            config = {"cells": [[cell_name(cell), output_width(cell)] for cell in layer.cells]}
+        name = keras.saving.get_registered_name(type(layer))
+        return self._add(name, inputs, config, [self._weights[id(weight)] for weight in layer.weights])
+
+    def _columns(self, value: int, start: int, stop: int) -> int:
+        return self._add("ops.GetItem", [value], {"start": start, "stop": stop})
+
+    def _add(self, name: str, inputs: Sequence[int], config: Mapping[str, Any], weights: Sequence[Any] = ()) -> int:
+        if name not in LAYERS:
+            raise _Unsupported
+        used = {key: config[key] for key in LAYERS[name].config}
+        self.nodes.append(Node(name, tuple(inputs), used, tuple(weights)))
+        return len(self.nodes) + 1
+
+
+def _column_range(arguments: Sequence[Any]) -> tuple[int, int]:
+    """The start and the stop of `x[:, start:stop]`, by the arguments of the operation."""
+    tensor, key = arguments
+    if not (isinstance(key, tuple) and len(key) == 2 and key[0] == slice(None) and isinstance(key[1], slice)):
+        raise _Unsupported
+    start, stop, step = key[1].indices(tensor.shape[-1])
+    if step != 1 or len(tensor.shape) != 2:
+        raise _Unsupported
+    return start, stop

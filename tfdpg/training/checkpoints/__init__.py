@@ -1,0 +1,1 @@
+"""Checkpoints of agents, and files of weights."""

@@ -1,0 +1,265 @@
+"""Checkpoints: saved agents. The directory of a checkpoint is written completely, or not at all.
+
+    agent.json      class, arguments, spaces, counters, random states; the checksums of all files (`tfdpg.files`)
+    variables.npz   weights of networks and their copies, optimizer states
+    replay.npz      the state of the replay buffer and of the sampler, without the rows; observation statistics
+    rows-0.npz, ... the rows (`tfdpg.replay.segments`); those of replay shards are in replay-0.npz, replay-1.npz, ...
+    pi.keras, ...   the custom networks, which cannot be rebuilt from the arguments
+
+Weights are restored from `variables.npz`, in order; the `.keras` files only describe how the networks are built.
+"""
+
+import copy
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdpg import files
+from tfdpg.replay import segments
+from tfdpg.spec import Spec
+from tfdpg.training.checkpoints.network_weights import check_finite
+from tfdpg.training.checkpoints.objects import class_name, from_json, to_json, untrusted
+
+FORMAT = 4
+DESCRIPTION = "agent.json"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint is damaged, incomplete, or of another version."""
+
+
+class Saved(NamedTuple):
+    """A checkpoint that was read and verified, and from which no agent was built yet."""
+
+    agent_class: type
+    spec: Spec
+    arguments: dict[str, Any]
+    networks: Mapping[str, Any]
+    state: dict[str, Any]
+    variables: dict[str, np.ndarray]
+    replay: dict[str, Any]
+    rows: Iterable[Mapping[str, Any]]
+    saved_segments: segments.SavedSegments | None
+
+
+def save(agent: Any, directory: str | Path, overwrite: bool = True) -> None:
+    """Write an agent to a temporary directory beside `directory`, and rename that when it is on the disk.
+
+    Raises:
+        FileExistsError: `directory` exists and `overwrite` is False, or it is not a saved agent.
+        FloatingPointError: weights, or the last losses, are NaN or infinite. Nothing is written.
+        tfdpg.files.DiskFullError: the disk is full. A checkpoint that was in `directory` is still there.
+    """
+    directory = Path(directory)
+    if directory.exists():
+        if not overwrite:
+            raise FileExistsError(f"{directory} exists. Pass overwrite=True to replace it.")
+        if not is_saved(directory):
+            raise FileExistsError(f"{directory} exists and is not a saved agent, so it is not replaced.")
+    check_finite(agent.networks | agent.copies)
+    if agent.learner.has_diverged:
+        raise FloatingPointError("The last losses are not finite, so the agent is not saved.")
+    with files.writing(directory, lambda: _nbytes(agent)):
+        files.make_directory(directory.parent)
+        with files.scratch_directory(directory.parent) as scratch:
+            checksums, linked = _write(agent, scratch)
+            files.replace(scratch, directory, linked)
+    if agent.learner.remote_replay is None:
+        agent.replay.saved_segments = segments.saved_segments(directory, segments.state(agent.replay), checksums)
+    else:
+        agent.learner.remote_replay.on_saved(directory)
+
+
+def read(
+    directory: str | Path, find_class: Callable[[Any], type], device: str | None = None, trusted: bool = False
+) -> Saved:
+    """Read and verify a checkpoint, and build its custom networks.
+
+    Args:
+        directory: the directory of the checkpoint.
+        find_class: finds the agent's class from its recorded name. It is called before networks are loaded, because
+            the module of a user's class may register the user's layers.
+        device: the device for the networks; None takes the one that they were on.
+        trusted: whether to import callables, and to follow links and paths, that the files name.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint.
+        CheckpointError: a file is damaged, missing, changed, or of another checkpoint; the message names it.
+    """
+    directory, description = _read_description(directory, trusted)
+    agent_class = find_class(description.get("agent"))
+    try:
+        paths = {name: directory / name for name in description["files"]}
+        arguments = {name: from_json(value, trusted) for name, value in description["arguments"].items()}
+        if arguments.get("replay_dir") is not None and not trusted:
+            arguments["replay_dir"] = untrusted(arguments["replay_dir"])
+        with tf.device(device or arguments["device"]):
+            own = {name: paths[f"{name}.keras"] for name in description["own_networks"]}
+            networks = {name: keras.saving.load_model(file, compile=False) for name, file in own.items()}
+        variables = _read_arrays(paths["variables.npz"])
+        replay = _read_arrays(paths["replay.npz"])
+        spec = Spec.from_json(description)
+        rows = read_rows(_row_files(paths))
+        has_segments = "segment_length" in replay
+        saved_segments = segments.saved_segments(directory, replay, description["files"]) if has_segments else None
+        built = agent_class, spec, arguments, networks, description["state"]
+        return Saved(*built, variables, replay, rows, saved_segments)
+    except Exception as error:
+        raise CheckpointError(f"The saved agent in {directory} cannot be loaded: {error!r}") from error
+
+
+def copy_agent(agent: Any) -> Any:
+    """Return a copy of an agent, equal to what saving and loading would return.
+
+    Raises:
+        ValueError: the rows are in `replay_dir`, or in other processes.
+    """
+    if agent.options.replay_dir is not None or agent.learner.remote_replay is not None:
+        raise ValueError(
+            "An agent with `replay_dir`, or whose rows are in other processes, is copied by save and load."
+        )
+    arguments, networks, state = copy.deepcopy((agent.saved_options, agent.custom_networks, agent.state()))
+    other = type(agent)(agent.spec, **arguments, **networks)
+    facts = type(agent), agent.spec, arguments, networks, state
+    saved = Saved(*facts, _arrays(agent), _replay(agent), segments.iter_segments(agent.replay), None)
+    restore(other, saved, {})
+    return other
+
+
+def is_saved(directory: Path) -> bool:
+    """Return whether a directory is a saved agent, valid or damaged."""
+    return (files.current_path(directory) / DESCRIPTION).exists()
+
+
+def _read_description(directory: str | Path, trusted: bool = False) -> tuple[Path, dict[str, Any]]:
+    """Return the directory of a checkpoint and its `agent.json`, after verifying links and all checksums."""
+    requested = Path(directory)
+    directory = files.current_path(requested)
+    if not is_saved(directory):
+        raise FileNotFoundError(f"No saved agent in {directory}: there is no {DESCRIPTION}{_hint(directory)}")
+    if directory != requested:
+        warnings.warn(f"Saving to {requested} was interrupted; the agent saved there before is loaded.", stacklevel=4)
+    try:
+        files.check_tree(directory, trusted)
+        return directory, files.read_manifest(directory, DESCRIPTION, FORMAT)
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"The saved agent cannot be loaded: {error}") from error
+
+
+def _hint(directory: Path) -> str:
+    """Describe a directory that is not a saved agent, and say what to load instead."""
+    if (directory / "checkpoints").exists():
+        return f". It is a run: load {directory}/checkpoints/<steps>"
+    if any((each / "saved_model.pb").exists() for each in (directory, *directory.glob("*"))):
+        return ". It is an exported model, for tfdpg.load"
+    held = [each.name for each in directory.glob("*") if is_saved(each)]
+    return f". It holds saved agents: {', '.join(sorted(held))}" if held else ""
+
+
+def restore(agent: Any, saved: Saved, changes: Mapping[str, Any]) -> None:
+    """Restore the variables, replay buffer, counters and random states of an agent.
+
+    Args:
+        agent: an agent that was built from `saved`.
+        saved: the checkpoint.
+        changes: the arguments that differ from the saved ones.
+    """
+    agent.restore_variables(saved.variables, changes)
+    from_shards = "added" not in saved.replay
+    if from_shards:
+        for segment in saved.rows:
+            agent.replay.append(segment)
+    else:
+        agent.replay.restore(saved.replay, saved.rows)
+        if agent.replay.added == saved.replay["added"]:
+            agent.replay.saved_segments = saved.saved_segments
+    agent.minibatch_builder.sampler.restore(saved.replay)
+    statistics = agent.observation_statistics
+    if statistics is not None:
+        statistics.restore(saved.replay)
+        rows = agent.replay.added
+        statistics.set_rows_seen(rows if from_shards else min(statistics.rows_seen, rows))
+    agent.restore(saved.state)
+
+
+def replay_files(directory: str | Path) -> list[Path]:
+    """Return the files with the rows of a checkpoint, in order, for `read_rows`.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint.
+        CheckpointError: it is damaged.
+    """
+    directory, description = _read_description(directory)
+    return _row_files({name: directory / name for name in description["files"]})
+
+
+def _row_files(paths: Mapping[str, Path]) -> list[Path]:
+    """Return the files with rows, ordered by their numbers."""
+    for prefix in ("replay-", segments.PREFIX):
+        if found := segments.segment_files(paths, prefix):
+            return [paths[name] for name in found.values()]
+    return []
+
+
+def read_rows(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """Read the segments in `replay_files`, one at a time."""
+    for path in paths:
+        arrays = _read_arrays(path)
+        if "rows" in arrays:
+            yield arrays
+
+
+def _write(agent: Any, directory: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Write a checkpoint; return the checksums of its files, and of those that are links to an earlier checkpoint."""
+    np.savez(directory / "variables.npz", **_arrays(agent))
+    np.savez(directory / "replay.npz", **_replay(agent))
+    linked = {}
+    if agent.learner.remote_replay is None:
+        linked = segments.write(agent.replay, directory)
+    else:
+        agent.learner.remote_replay.save(directory)
+    for name, network in agent.custom_networks.items():
+        network.save(directory / f"{name}.keras")
+    description = {
+        "format": FORMAT,
+        "agent": class_name(type(agent)),
+        "arguments": {name: to_json(value) for name, value in agent.saved_options.items()},
+        **agent.spec.to_json(),
+        "own_networks": sorted(agent.custom_networks),
+        "state": agent.state(),
+    }
+    return files.write_manifest(directory, DESCRIPTION, description, linked), linked
+
+
+def _nbytes(agent: Any) -> int:
+    """Return the bytes that `_write` needs, without the rows of replay shards."""
+    arrays = [*_arrays(agent).values(), *_replay(agent).values()]
+    rows = 0 if agent.learner.remote_replay is not None else segments.unwritten_bytes(agent.replay)
+    return rows + sum(np.asarray(array).nbytes for array in arrays)
+
+
+def _arrays(agent: Any) -> dict[str, Any]:
+    """Return the weights and the optimizers' states, by name and position."""
+    return {
+        f"{name}/{i}": np.asarray(variable)
+        for name, variables in agent.saved_variables.items()
+        for i, variable in enumerate(variables)
+    }
+
+
+def _replay(agent: Any) -> dict[str, Any]:
+    """Return the state of the replay buffer and its sampler, without the rows, and the observation statistics."""
+    state = {} if agent.observation_statistics is None else agent.observation_statistics.state()
+    if agent.learner.remote_replay is None:
+        state = segments.state(agent.replay) | agent.minibatch_builder.sampler.state() | state
+    return state
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    with open(path, "rb") as stream, np.load(stream) as file:
+        return {name: file[name] for name in file.files}

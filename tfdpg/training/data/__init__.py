@@ -1,0 +1,1 @@
+"""Stored transitions: data sets, and the prediction logs of TensorFlow Serving."""

@@ -1,0 +1,184 @@
+"""TensorFlow Serving's logs of requests, TFRecord files of `PredictionLog`s, as arrays."""
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework.tensor_pb2 import TensorProto
+
+from tfdpg.arguments import reject, warn
+from tfdpg.export.warmup import fields
+from tfdpg.spec import Spec
+
+POLICY_SIGNATURES = {b"", b"serving_default", b"pi", b"pi_and_q"}
+"""The signatures whose requests are steps; requests to others are passed over."""
+
+FRAME = 16
+"""The bytes of a TFRecord file around each record: its length, and the checksums of the length and of the record."""
+OBSERVATIONS = "observations", "next_observations"
+
+
+def read_prediction_logs(files: str | Path | Iterable[str | Path], spec: Spec) -> dict[str, Any]:
+    """The steps that clients of an exported policy took, in the order of the log.
+
+    Row i of a request with several rows is a step in the i-th environment of that client. Where a file is truncated or
+    damaged, the records before that place are kept, and a warning says how many bytes are lost. Later files are then
+    not read, since their steps do not follow those that were kept.
+
+    Args:
+        files: a TFRecord file, a directory of them, or several, in the order of time.
+        spec: the spaces of the policy.
+
+    Returns:
+        `observations`, `[n, ...]`, or a dict of them by key; `actions`, the `pi` of the responses, `[n, ...]`; and
+        `client_ids`, n texts: the request's `client_id`, with `/1`, `/2`, ... behind it for its further rows.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a file holds other records, or no intact one; a request has no response, or other inputs than the
+            observation; no request was for the policy; or the server logged only a share of the requests.
+    """
+    observations: dict[str, list[np.ndarray]] = {leaf.name: [] for leaf in spec.leaves}
+    actions = []
+    client_ids = []
+    paths = _files(files)
+    for place, file in enumerate(paths):
+        number, intact = -1, 0
+        for number, record in enumerate(_records(file)):
+            intact += FRAME + len(record)
+            try:
+                step = _step(record, spec)
+            except (TypeError, ValueError, struct.error) as error:
+                raise ValueError(f"The prediction log {file} cannot be used: record {number}: {error}") from error
+            if step is None:
+                continue
+            client, inputs, action = step
+            actions.append(action)
+            client_ids += [client + (f"/{row}" if row else "") for row in range(len(action))]
+            for name, values in inputs.items():
+                observations[name].append(values)
+        if lost := file.stat().st_size - intact:
+            later = len(paths) - place - 1
+            skipped = f" The {later} later files are not read, since their steps do not follow; read them apart."
+            warn(
+                f"The prediction log {file} is truncated or damaged: its first {number + 1} records are intact and "
+                f"are used, and its other {lost:,} bytes are lost.{skipped if later else ''}"
+            )
+            break
+    if not actions:
+        raise ValueError(f"The prediction logs hold no request for `pi`. Received: prediction_logs={str(files)!r}")
+    arrays = {name: np.concatenate(values) for name, values in observations.items()}
+    return {
+        "observations": arrays if spec.is_dict else arrays["x"],
+        "actions": np.concatenate(actions),
+        "client_ids": client_ids,
+    }
+
+
+def _step(record: bytes, spec: Spec) -> tuple[str, dict[str, np.ndarray], np.ndarray] | None:
+    """Who asked, the observation's parts `[n, ...]` and the actions `[n, ...]`; None if it was not for the policy.
+
+    The messages, of which other fields are passed over:
+
+        PredictionLog {LogMetadata log_metadata = 1; PredictLog predict_log = 6, or predict_streamed_log = 7}
+        LogMetadata {SamplingConfig sampling_config = 2}, SamplingConfig {double sampling_rate = 1}
+        PredictLog {PredictRequest request = 1; PredictResponse response = 2}
+        PredictRequest {ModelSpec model_spec = 1; map<string, TensorProto> inputs = 2; bytes client_id = 6}
+        PredictResponse {map<string, TensorProto> outputs = 1}, ModelSpec {string signature_name = 3}
+    """
+    log = fields(record)
+    for metadata in log.get(1, []):
+        for config in fields(metadata).get(2, []):
+            (rate,) = struct.unpack("<d", fields(config).get(1, [bytes(8)])[-1])
+            if 0 < rate < 1:
+                raise ValueError(f"it is of every request, and not of a share of {rate:g}, that transitions are made")
+    (call,) = log.get(6, []) + log.get(7, []) or [b""]
+    if not call:
+        return None
+    call = fields(call)
+    request = fields(call.get(1, [b""])[-1])
+    if fields(request.get(1, [b""])[-1]).get(3, [b""])[-1] not in POLICY_SIGNATURES:
+        return None
+    outputs = _tensors(fields(call.get(2, [b""])[-1]).get(1, []), {"pi"})
+    if "pi" not in outputs:
+        raise ValueError("there is no response that has `pi`")
+    inputs = _tensors(request.get(2, []), {leaf.name for leaf in spec.leaves})
+    action = outputs["pi"]
+    for leaf in spec.leaves:
+        received = inputs[leaf.name].shape if leaf.name in inputs else None
+        if received != (len(action), *leaf.shape):
+            expected = (len(action), *leaf.shape)
+            raise ValueError(f"the input `{leaf.name}` must be of shape {expected}. Received: {received}")
+    return request.get(6, [b""])[-1].decode(errors="backslashreplace"), inputs, action
+
+
+def _tensors(entries: Iterable[bytes], names: set[str]) -> dict[str, np.ndarray]:
+    """Some entries of a map of tensors."""
+    pairs = [fields(entry) for entry in entries]
+    held = {pair.get(1, [b""])[-1].decode(): pair.get(2, [b""])[-1] for pair in pairs}
+    try:
+        return {name: tf.make_ndarray(TensorProto.FromString(held[name])) for name in names & set(held)}
+    except DecodeError as error:
+        raise ValueError(f"it is no PredictionLog: {error}") from error
+
+
+def _files(files: str | Path | Iterable[str | Path]) -> list[Path]:
+    paths = [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files]
+    return [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+
+
+def _records(file: Path) -> Iterator[bytes]:
+    if not file.is_file():
+        raise FileNotFoundError(f"There is no prediction log {file}")
+    has_intact = False
+    try:
+        for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
+            has_intact = True
+            yield bytes(record)
+    except tf.errors.DataLossError:
+        if not has_intact:
+            raise ValueError(
+                f"The prediction log {file} must be a TFRecord file. Received: {file.stat().st_size:,} bytes that do "
+                "not begin with an intact record"
+            ) from None
+
+
+def by_client(data: Mapping[str, Any]) -> dict[Any, dict[str, Any]]:
+    """Transitions of several clients, by the array `client_ids`; all together, as those of None, without it.
+
+    Rewards and ends may be dicts by client, of arrays in the order of its own steps.
+
+    Raises:
+        ValueError: an array has not a row for each step, or a client is missing.
+    """
+    if "client_ids" not in data:
+        for name, values in data.items():
+            if isinstance(values, Mapping) and name not in OBSERVATIONS:
+                raise reject(name, "an array where there are no `client_ids`", values)
+        return {None: dict(data)}
+    rows: dict[Any, list[int]] = {}
+    for row, client in enumerate(data["client_ids"]):
+        rows.setdefault(client, []).append(row)
+    rest = {name: values for name, values in data.items() if name != "client_ids"}
+    count = len(data["client_ids"])
+    return {
+        client: {name: _select_client(name, values, client, client_rows, count) for name, values in rest.items()}
+        for client, client_rows in rows.items()
+    }
+
+
+def _select_client(name: str, values: Any, client: Any, rows: list[int], count: int) -> Any:
+    if isinstance(values, Mapping) and name in OBSERVATIONS:
+        return {key: _select_client(f"{name}/{key}", part, client, rows, count) for key, part in values.items()}
+    if isinstance(values, Mapping):
+        if client not in values or len(values[client]) != len(rows):
+            received = f"{len(values[client])} for it" if client in values else f"those of {list(values)}"
+            raise ValueError(f"`{name}` must have {len(rows)} numbers for client {client!r}. Received: {received}")
+        return np.asarray(values[client])
+    if len(values) != count:
+        raise ValueError(f"`{name}` must have a row for each of {count} steps. Received: {len(values)} rows")
+    return np.asarray(values)[rows]

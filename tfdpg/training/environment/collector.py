@@ -1,0 +1,301 @@
+"""Collection: `act` and `observe`, and the state of each sub-environment between the two calls. NumPy only."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfdpg.acting import BehaviourPolicy
+from tfdpg.arguments import reject
+from tfdpg.replay import Recorder, ReplayBuffer, TimeSteps
+from tfdpg.spec import Spec
+from tfdpg.streams import Purpose, stream
+from tfdpg.training.environment.env_runner import TRAINING, Episode, OpenEpisode, reset_seed
+from tfdpg.training.environment.finite import NO_REWARD, check_finite, float32_rewards
+from tfdpg.training.environment.schedule import Schedule
+
+RewardShaper = Callable[[np.ndarray, int, int | None], Any]
+"""Maps rewards `[num_envs]`, the environment step and the total number of steps (None if unknown) to the rewards to
+store."""
+
+
+class Collector:
+    """Pairs each action with its outcome and stores both.
+
+    Args:
+        spec: the spaces.
+        replay: the replay buffer.
+        schedule: counts environment steps, and says when actions are uniformly random.
+        behaviour: selects actions.
+        seed: the seed of the exploration and of the resets.
+        reward_shaper: computes the rewards to store; None stores them as they are.
+        recorders: receive every row that `replay` receives.
+
+    Attributes:
+        rng: the generator of all random numbers for acting.
+        env_indices: the sub-environments that acted last, `[num_envs]`.
+        episodes: the number of episodes begun in each sub-environment with a seed from `next_reset_seed`.
+        restored_at: the environment step at which the agent was loaded; None if it was not loaded.
+        episode_ended: called with each episode that ended, after its last step was stored; None if nothing needs it.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        replay: ReplayBuffer,
+        schedule: Schedule,
+        behaviour: BehaviourPolicy,
+        seed: int,
+        reward_shaper: RewardShaper | None,
+        recorders: Sequence[ReplayBuffer | Recorder] = (),
+    ):
+        self._spec = spec
+        self._replay = replay
+        self._schedule = schedule
+        self._recorders = recorders
+        self._stores = (replay, *recorders)
+        self._behaviour = behaviour
+        self._seed = seed
+        if reward_shaper is not None and not callable(reward_shaper):
+            raise reject("reward_shaper", "a callable of (reward, step, steps)", reward_shaper)
+        self._shaper = reward_shaper
+        self.rng = np.random.Generator(np.random.PCG64(stream(Purpose.ACTING, seed)))
+        self.episodes = np.zeros(0, np.int64)
+        self.env_indices = np.zeros(0, np.int64)
+        self._resetting: np.ndarray | None = None  # mask of sub-environments whose next step is a reset
+        self._pending: np.ndarray | None = None
+        self.restored_at: int | None = None
+        self._restored_rows: int | None = None
+        self.episode_ended: Callable[[Episode], None] | None = None
+        self._returns = np.zeros(0)  # of the open episodes; not counted unless `episode_ended` is set
+        self._lengths = np.zeros(0, np.int64)
+
+    def act(self, observation: Any, explore: bool) -> np.ndarray:
+        """See `Agent.act`."""
+        packed = self._spec.pack(observation)
+        if len(packed[0]) != len(self.env_indices):
+            self.close_episodes()
+            self.env_indices = np.arange(len(packed[0]))
+            self._schedule.set_num_envs(len(self.env_indices))
+        continues = self._replay.continues(self.env_indices, packed)
+        if self._resetting is not None:
+            continues |= self._resetting
+        if not continues.all():
+            starts = ~continues
+            check_finite(self._spec, packed, NO_REWARD, self._this_step)
+            self._behaviour.end(starts)
+            self._forget_returns(starts if len(starts) == len(self._returns) else slice(None))
+            for store in self._stores:
+                store.begin(self.env_indices[starts], tuple(part[starts] for part in packed))
+        if explore and self._schedule.acts_at_random:
+            self._pending = self._behaviour.act_uniformly(packed, self.rng)
+        elif explore:
+            factor = self._behaviour.exploration.factor(self._schedule.env_steps)
+            self._pending = self._behaviour.explore(packed, factor, self.rng)
+        else:
+            self._pending = self._behaviour.greedy(packed)
+        action = self._spec.to_env(self._pending[:, : self._spec.act_dim])
+        return action[0] if self._spec.is_single(observation) else action
+
+    def observe(
+        self, reward: Any, next_observation: Any, terminated: Any, truncated: Any, final_observation: Any
+    ) -> None:
+        """See `Agent.observe`."""
+        if self._pending is None:
+            raise RuntimeError("observe() must follow act(), once each.")
+        reward = float32_rewards(reward).reshape(self.env_indices.shape)
+        terminated, truncated = (
+            np.asarray(end, bool).reshape(self.env_indices.shape) for end in (terminated, truncated)
+        )
+        all_terminated = terminated
+        ended = terminated | truncated
+        any_ended = bool(ended.any())
+        packed = self._spec.pack(next_observation)
+        if final_observation is not None and final_observation is not next_observation and any_ended:
+            packed = self._spec.pack_final(packed, final_observation, ended)
+        check_finite(self._spec, packed, reward, self._this_step, self._pending)
+        self._behaviour.received(reward)
+        if self.episode_ended is not None:
+            self._count_rewards(reward)
+        if self._shaper is not None:
+            reward = self._shaped(self._shaper, reward)
+
+        steps_to_store = self._pending
+        env_indices = self.env_indices
+        if self._resetting is not None:
+            is_live = ~self._resetting
+            ended = ended & is_live
+            any_ended = bool(ended.any())
+            env_indices, steps_to_store, reward, terminated = (
+                values[is_live] for values in (env_indices, steps_to_store, reward, terminated)
+            )
+            packed = tuple(part[is_live] for part in packed)
+        self._replay.add(env_indices, steps_to_store, reward, terminated, packed)
+        for recorder in self._recorders:
+            action = np.clip(steps_to_store[:, : self._spec.act_dim], self._spec.low, self._spec.high)
+            recorder.add(env_indices, action, reward, terminated, packed)
+        self._schedule.count(len(env_indices), any_ended)
+        self._pending = None
+        self._resetting = None
+        if any_ended:
+            self._end(self.env_indices[ended])
+            if final_observation is None and not self._spec.is_single(next_observation):
+                self._resetting = ended
+            if self.episode_ended is not None:
+                self._report_episodes(ended, all_terminated, truncated)
+
+    def _count_rewards(self, reward: np.ndarray) -> None:
+        """Add the rewards of a step, `[num_envs]`, to the returns of the open episodes."""
+        if len(self._returns) != len(reward):
+            self._returns = np.zeros(len(reward))
+            self._lengths = np.zeros(len(reward), np.int64)
+        is_live = np.ones(len(reward), bool) if self._resetting is None else ~self._resetting
+        self._returns[is_live] += reward[is_live]
+        self._lengths[is_live] += 1
+
+    def _forget_returns(self, env_indices: Any) -> None:
+        """Set the returns of open episodes to 0 in some sub-environments."""
+        if len(self._returns):
+            self._returns[env_indices] = 0
+            self._lengths[env_indices] = 0
+
+    def _report_episodes(self, ended: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:
+        """Pass the episodes that ended to `episode_ended`."""
+        for env_index in np.flatnonzero(ended).tolist():
+            episode = Episode(
+                env_index,
+                float(self._returns[env_index]),
+                int(self._lengths[env_index]),
+                bool(terminated[env_index]),
+                bool(truncated[env_index]),
+            )
+            self._forget_returns(env_index)
+            if self.episode_ended is not None:
+                self.episode_ended(episode)
+
+    def receive(self, env_index: int, rows: TimeSteps, continues: bool) -> None:
+        """Store rows that another process collected in a sub-environment, all of them or none.
+
+        Steps are not counted here. The reward shaper receives the rewards of all rows in one array.
+
+        Args:
+            env_index: the sub-environment.
+            rows: its next rows.
+            continues: whether they follow the rows received before; otherwise the open episode is closed first.
+
+        Raises:
+            ValueError: an observation or a reward is not finite. Nothing is stored.
+        """
+        first = self._schedule.env_steps + 1
+        steps = ~rows.is_first
+        last = first + max(0, int(steps.sum()) - 1)
+        of = f"of sub-environment {env_index} (worker {env_index})"
+        where = f"environment steps {first} to {last}, {of}; none of these was stored"
+        check_finite(self._spec, rows.observation, rows.reward, where, rows.masked_action, "row")
+        if self._shaper is not None and steps.any():
+            reward = rows.reward.copy()
+            reward[steps] = self._shaped(self._shaper, reward[steps])
+            rows = rows._replace(reward=reward)
+        if not continues:
+            self._end(np.array([env_index]))
+        for store in self._stores:
+            store.extend(env_index, rows)
+
+    def _shaped(self, shaper: RewardShaper, reward: np.ndarray) -> np.ndarray:
+        shaped = np.asarray(shaper(reward.copy(), self._schedule.env_steps, self._schedule.total_steps), np.float32)
+        if shaped.shape != reward.shape or not np.isfinite(shaped).all():
+            raise ValueError(
+                f"`reward_shaper` must return finite rewards of shape {reward.shape}. "
+                f"Received: {shaped} at {self._this_step}"
+            )
+        return shaped
+
+    def close_episodes(self, env_indices: np.ndarray | None = None) -> None:
+        """Close open episodes as truncated, in all or in some sub-environments; the next `act` begins new ones."""
+        self._end(np.arange(len(self._replay.current)) if env_indices is None else env_indices)
+        self._forget_returns(slice(None) if env_indices is None else env_indices)
+        self._pending = None
+        self._resetting = None
+        self._restored_rows = None
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether the agent was loaded, and no row was stored since."""
+        return self._restored_rows == self._replay.added
+
+    def open_episodes(self) -> list[OpenEpisode | None]:
+        """Return the open episodes of a loaded agent, to be replayed; [] if the agent was not loaded.
+
+        The entry of a sub-environment is None if the replay buffer does not hold its complete episode.
+        """
+        if not self.is_restored:
+            return []
+        return [self._open_episode(env_index) for env_index in self.env_indices.tolist()]
+
+    def _open_episode(self, env_index: int) -> OpenEpisode | None:
+        slots = self._replay.open_episode(env_index)
+        if slots is None or not self.episodes[env_index : env_index + 1].any():
+            return None
+        observations = self._replay.observation(slots) if len(slots) else ()
+        seed = reset_seed(self._seed, TRAINING, env_index, int(self.episodes[env_index]) - 1)
+        return OpenEpisode(seed, observations, self._replay.action(slots[:-1]))
+
+    def _end(self, env_indices: np.ndarray) -> None:
+        for store in self._stores:
+            store.end(env_indices)
+
+    def flush(self) -> None:
+        """Write the rows that recorders still hold in memory."""
+        for recorder in self._recorders:
+            if isinstance(recorder, Recorder):
+                recorder.flush()
+
+    def next_reset_seed(self, env_index: int) -> int:
+        """See `Agent.next_reset_seed`."""
+        self.ensure_env_index(env_index)
+        self.episodes[env_index] += 1
+        return reset_seed(self._seed, TRAINING, env_index, int(self.episodes[env_index]) - 1)
+
+    def set_episodes_begun(self, env_index: int, episodes: int) -> None:
+        """Set the number of episodes begun in a sub-environment that another process steps."""
+        self.ensure_env_index(env_index)
+        self.episodes[env_index] = episodes
+
+    def ensure_env_index(self, env_index: int) -> None:
+        """Extend `episodes` to include a sub-environment."""
+        if env_index >= len(self.episodes):
+            self.episodes = np.append(self.episodes, np.zeros(env_index + 1 - len(self.episodes), np.int64))
+
+    def state(self) -> dict[str, Any]:
+        """Return the random state and the number of episodes begun, as plain JSON values."""
+        return {
+            "random_state": self.rng.bit_generator.state,
+            "episodes": self.episodes.tolist(),
+            **self._behaviour.state(),
+            "lanes": len(self.env_indices),
+            "resetting": None if self._resetting is None else self._resetting.tolist(),
+            "open_returns": self._returns.tolist(),
+            "open_lengths": self._lengths.tolist(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state`."""
+        self.rng.bit_generator.state = state["random_state"]
+        self.episodes = np.array(state["episodes"], np.int64)
+        self._behaviour.restore(state)
+        self.env_indices = np.arange(state["lanes"])
+        self._schedule.set_num_envs(max(1, len(self.env_indices)))
+        self._resetting = None if state["resetting"] is None else np.array(state["resetting"])
+        self._returns = np.array(state["open_returns"], np.float64)
+        self._lengths = np.array(state["open_lengths"], np.int64)
+        self.restored_at = self._schedule.env_steps
+        self._restored_rows = self._replay.added
+        env_indices = np.flatnonzero(self._replay.current >= 0)
+        for recorder in self._recorders:  # they were not there when the open episodes began
+            recorder.begin(
+                env_indices, self._replay.observation(self._replay.current[env_indices] % self._replay.replay_size)
+            )
+
+    @property
+    def _this_step(self) -> str:
+        return f"environment step {self._schedule.env_steps + 1}; nothing of this step was stored"

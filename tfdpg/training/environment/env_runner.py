@@ -1,0 +1,322 @@
+"""One interface for single environments and for vector environments in any autoreset mode.
+
+In every mode, `reset_ended` resets the sub-environments whose episode ended, each with the seed of its next episode, so
+that every episode is seeded.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from tfdpg.compat.gymnasium import awaits_replies
+from tfdpg.findings import malformed, malformed_reset
+from tfdpg.spec import Packed, Spec
+from tfdpg.training.environment.env_timeout import check_processes, terminate_processes
+from tfdpg.training.environment.step_parsing import (
+    API,
+    batched,
+    failed_env_index,
+    is_parse_error,
+    parse_step,
+    parse_vector_step,
+)
+
+ResetSeed = Callable[[int], int]
+"""Maps `env_index` to the seed of its next episode."""
+
+
+TRAINING, EVALUATION = 0, 1
+"""The streams of reset seeds. They differ, so that evaluation does not repeat the training episodes."""
+
+
+def reset_seed(seed: int, stream: int, env_index: int, episode: int) -> int:
+    """Return the seed of the reset that begins an episode."""
+    return int(np.random.SeedSequence([seed, stream, env_index, episode]).generate_state(1)[0])
+
+
+class Step(NamedTuple):
+    """One step of all sub-environments. The fields are in the order of the arguments of `Agent.observe`.
+
+    Attributes:
+        reward: `[num_envs]`.
+        next_observation: a batch of observations.
+        terminated: `[num_envs]`.
+        truncated: `[num_envs]`, also True where `max_ep_len` truncated the episode.
+        final_observation: a batch of observations, or the objects of SAME_STEP mode (see `Spec.pack_final`).
+    """
+
+    reward: np.ndarray
+    next_observation: Any
+    terminated: np.ndarray
+    truncated: np.ndarray
+    final_observation: Any
+
+
+class Episode(NamedTuple):
+    """A finished episode.
+
+    Attributes:
+        env_index: the sub-environment.
+        episode_return: the sum of the rewards, neither discounted nor shaped.
+        length: the number of environment steps.
+        terminated: whether it ended in a terminal state.
+        truncated: whether it was truncated; both may be True.
+    """
+
+    env_index: int
+    episode_return: float
+    length: int
+    terminated: bool
+    truncated: bool
+
+
+class OpenEpisode(NamedTuple):
+    """An episode that has not ended.
+
+    Attributes:
+        seed: the seed of its reset.
+        observations: its observations, packed, `[steps + 1, ...]`; an empty tuple if there was no action yet.
+        actions: `[steps, act_dim]`.
+    """
+
+    seed: int
+    observations: Packed
+    actions: np.ndarray
+
+
+class EnvRunner:
+    """Steps and resets all sub-environments, and counts the rewards and steps of their episodes.
+
+    Args:
+        env: an environment, or a `SyncVectorEnv` or `AsyncVectorEnv` (wrapped or not).
+        spec: its spaces.
+        reset_seed: returns the seed of each reset.
+        max_ep_len: truncate episodes after this many steps; None sets no limit beyond the environment's own.
+
+    Attributes:
+        has_hit_max_ep_len: whether an episode was truncated because of `max_ep_len` alone.
+
+    Raises:
+        ValueError: the vector environment cannot reset only some of its sub-environments.
+    """
+
+    def __init__(self, env: Any, spec: Spec, reset_seed: ResetSeed, max_ep_len: int | None = None):
+        self._env = env
+        self._spec = spec
+        self._reset_seed = reset_seed
+        self._is_vector = isinstance(env, gym.vector.VectorEnv)
+        if self._is_vector:
+            check_partial_reset(env)
+        self.num_envs: int = env.num_envs if self._is_vector else 1
+        self._max_ep_len = np.inf if max_ep_len is None else max_ep_len
+        self._returns = np.zeros(self.num_envs)
+        self._lengths = np.zeros(self.num_envs, np.int64)
+        self._has_stepped = False
+        self.has_hit_max_ep_len = False
+
+    @property
+    def longest_open_episode(self) -> int:
+        """The number of steps of the longest episode that has not ended."""
+        return int(self._lengths.max())
+
+    def reset(self, seed: ResetSeed | None = None) -> Any:
+        """Reset all sub-environments with `seed`, or with the seeds of their next episodes; return the observations.
+
+        Raises:
+            ValueError: the environment's `reset` does not follow Gymnasium's API.
+        """
+        self._returns[:] = 0
+        self._lengths[:] = 0
+        seeds = [(seed or self._reset_seed)(env_index) for env_index in range(self.num_envs)]
+        return self._reset(seed=seeds if self._is_vector else seeds[0])
+
+    def _reset(self, **arguments: Any) -> Any:
+        """Call `reset` of the environment, and return the batch of observations."""
+        try:
+            result = self._env.reset(**arguments)
+        except Exception as error:
+            self._explain(error)
+            raise
+        if found := malformed_reset(result):
+            raise ValueError(f"{found} {API}")
+        return result[0] if self._is_vector else batched(self._spec, result[0])
+
+    def step(self, action: np.ndarray) -> tuple[Step, list[Episode]]:
+        """Step all sub-environments with `action`, `[num_envs, *act_shape]`; also return the episodes that ended.
+
+        Raises:
+            ValueError: the environment's `step` does not follow Gymnasium's API.
+        """
+        try:
+            result = self._env.step(action if self._is_vector else action[0])
+        except Exception as error:
+            self._explain(error)
+            raise
+        self._has_stepped = True
+        if self._is_vector:
+            observation, reward, terminated, truncated, info = result
+            final = info.get("final_obs", observation)
+            if "_final_obs" in info:
+                self._check_final(final, info["_final_obs"])
+            if not self._are_well_formed(reward, terminated, truncated):
+                reward, terminated, truncated = parse_vector_step(reward, terminated, truncated, self.num_envs)
+        else:
+            observation, reward, terminated, truncated = parse_step(result)
+            observation = final = batched(self._spec, observation)
+            reward = np.array([reward], np.float64)
+            terminated = np.array([terminated])
+            truncated = np.array([truncated])
+        self._returns += reward
+        self._lengths += 1
+        if (over := self._lengths >= self._max_ep_len).any():
+            self.has_hit_max_ep_len |= bool((over & ~terminated & ~truncated).any())
+            truncated = truncated | over
+        step = Step(reward, observation, terminated, truncated, final)
+        any_ended = terminated.any() or truncated.any()
+        return step, self._finished_episodes(terminated, truncated) if any_ended else []
+
+    def _are_well_formed(self, reward: Any, *ends: Any) -> bool:
+        """Return whether these are arrays `[num_envs]`, and `ends` arrays of bools."""
+        shape = self._returns.shape
+        return getattr(reward, "shape", None) == shape and all(
+            getattr(end, "shape", None) == shape and end.dtype.kind == "b" for end in ends
+        )
+
+    def _check_final(self, observations: Any, there: np.ndarray) -> None:
+        """Raise `ValueError` if a final observation, which Gymnasium does not check, is not of the space."""
+        for env_index in np.flatnonzero(there).tolist():
+            try:
+                self._spec.pack(batched(self._spec, observations[env_index]))
+            except ValueError as error:
+                raise ValueError(f"Sub-environment {env_index}: {error}") from None
+
+    def _explain(self, error: Exception) -> None:
+        """Raise an error that says what to change, if the environment breaks the API; else note the sub-environment."""
+        base = self._env.unwrapped
+        if getattr(base, "closed", False):
+            return  # it was closed because it exceeded the time limit
+        if isinstance(error, EOFError | ConnectionError):
+            check_processes(self._env, error)
+        env_index = failed_env_index(error, self._env, self._spec) if self._is_vector else None
+        if isinstance(base, AsyncVectorEnv) and awaits_replies(base):
+            terminate_processes(base)
+        where = "" if env_index is None else f"Sub-environment {env_index}: "
+        if not self._has_stepped and (found := malformed(self._env, env_index or 0)):
+            raise ValueError(f"{where}{found}") from error
+        if is_parse_error(error):
+            raise ValueError(
+                f"{where}the environment returned values that are not of Gymnasium's API ({error}). {API}"
+            ) from error
+        if where:
+            error.add_note(f"It was raised in sub-environment {env_index}.")
+
+    def _finished_episodes(self, terminated: np.ndarray, truncated: np.ndarray) -> list[Episode]:
+        """Return the episodes that ended, and reset their counts."""
+        ended = terminated | truncated
+        parts = self._returns, self._lengths, terminated, truncated
+        episodes = [
+            Episode(env_index, *(part[env_index].item() for part in parts))
+            for env_index in np.flatnonzero(ended).tolist()
+        ]
+        self._returns[ended] = 0
+        self._lengths[ended] = 0
+        return episodes
+
+    def reset_ended(self, step: Step) -> Any:
+        """Reset the sub-environments whose episode ended in `step`; return the next observations of all."""
+        ended = step.terminated | step.truncated
+        return self._reset_some(ended, self._reset_seed) if ended.any() else step.next_observation
+
+    def _reset_some(self, chosen: np.ndarray, seed: ResetSeed) -> Any:
+        """Reset the sub-environments of a mask, at least one; return the next observations of all."""
+        self._returns[chosen] = 0
+        self._lengths[chosen] = 0
+        seeds = [seed(env_index) if chosen[env_index] else None for env_index in range(self.num_envs)]
+        if self._is_vector:
+            return self._reset(seed=seeds, options={"reset_mask": chosen})
+        return self._reset(seed=seeds[0])
+
+    def replay_episodes(self, episodes: Sequence[OpenEpisode | None]) -> tuple[Any, dict[int, str]]:
+        """Reset each sub-environment with the seed of its open episode, and repeat the episode's actions.
+
+        All episodes reach their last step at the same time. Sub-environments with shorter episodes are reset later, and
+        until then take the action in the middle of the action space.
+
+        Args:
+            episodes: the open episode of each sub-environment; None begins a new one.
+
+        Returns:
+            The current observations of all sub-environments; and, by `env_index`, how an environment deviated from its
+            episode. A sub-environment that deviated begins a new episode, too.
+        """
+        missing = OpenEpisode(0, (), np.empty(0))
+        given = [missing if episode is None else episode for episode in episodes]
+        lengths = np.array([len(episode.actions) for episode in given])
+        steps = int(lengths.max())
+        first_steps = steps - lengths
+        mismatches: dict[int, str] = {}
+
+        def seed(env_index: int) -> int:
+            return given[env_index].seed
+
+        observation = self.reset(seed)
+        for now in range(steps + 1):
+            packed = self._spec.pack(observation)
+            action = np.repeat(self._spec.center[None], self.num_envs, axis=0)
+            started = [(env_index, now - first) for env_index, first in enumerate(first_steps.tolist()) if first <= now]
+            for env_index, t in started:
+                episode = given[env_index]
+                parts = zip(packed, episode.observations, strict=False)
+                if not all(np.array_equal(part[env_index], expected[t]) for part, expected in parts):
+                    mismatches.setdefault(env_index, f"another observation after {t} steps")
+                if t < len(episode.actions):
+                    action[env_index] = episode.actions[t]
+            if now == steps or len(mismatches) == self.num_envs:
+                break
+            step, _ = self.step(self._spec.to_env(action))
+            ended = step.terminated | step.truncated
+            for env_index, _ in started:
+                if ended[env_index]:
+                    mismatches.setdefault(env_index, "an end")
+            reset = ended | (first_steps == now + 1)
+            observation = self._reset_some(reset, seed) if reset.any() else step.next_observation
+        starts_over = np.array(
+            [episode is None or env_index in mismatches for env_index, episode in enumerate(episodes)]
+        )
+        return self._reset_some(starts_over, self._reset_seed) if starts_over.any() else observation, mismatches
+
+
+def check_partial_reset(env: gym.vector.VectorEnv) -> None:
+    """Raise `ValueError` for a vector environment that cannot reset only some of its sub-environments."""
+    base = env.unwrapped
+    if not isinstance(base, (SyncVectorEnv, AsyncVectorEnv)):
+        raise ValueError(
+            "`env` must be able to reset single sub-environments, as SyncVectorEnv and AsyncVectorEnv do. "
+            f"Received: {base}. Make it with gym.make_vec(..., vectorization_mode='sync' or 'async'), "
+            "or write a custom loop with agent.act, agent.observe and agent.learn."
+        )
+    next_step = base.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP
+    if isinstance(base, AsyncVectorEnv) and not base.shared_memory and next_step:
+        raise ValueError(
+            "`env` is an AsyncVectorEnv without shared memory in NEXT_STEP mode, which resets a sub-environment again "
+            "after a partial reset. Make it with shared_memory=True or autoreset_mode=AutoresetMode.DISABLED."
+        )
+
+
+def environment_of(env: Any) -> dict[str, Any] | None:
+    """Return the id and arguments of an environment; None for a `Spec`, or if they are not JSON values."""
+    if isinstance(env, str):
+        return {"id": env, "kwargs": {}}
+    spec = None if isinstance(env, Spec) else env.spec
+    if spec is None:
+        return None
+    kwargs = {k: v for k, v in spec.kwargs.items() if k not in ("num_envs", "vectorization_mode", "render_mode")}
+    try:
+        json.dumps(kwargs)
+    except TypeError:
+        return None
+    return {"id": spec.id, "kwargs": kwargs}

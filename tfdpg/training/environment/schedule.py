@@ -1,0 +1,125 @@
+"""The schedule: when actions are uniformly random, when updates are due, and how many."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from tfdpg.arguments import flag, natural, positive_int, reject
+
+
+class Schedule:
+    """The schedule of updates. Environment steps are counted over all sub-environments.
+
+    Args:
+        start_steps: the number of steps with uniform random actions.
+        update_after: the step before which no updates are made; they are not made up later.
+        update_every: the number of steps between two update phases, or "episode" for a phase after each episode.
+        gradient_steps: the number of updates in a phase; None makes one for each step since the last phase.
+        per_env: whether `update_every` counts the steps of each sub-environment, or those of all together.
+
+    Attributes:
+        num_envs: the number of sub-environments that acted last.
+        env_steps: the number of steps taken.
+        total_steps: the number of steps at the end of `fit`; None outside of `fit`.
+        last_update_phase: the step of the last update phase.
+        episode_ended: whether an episode ended since the last update phase.
+        defers_updates: whether updates that become due are not made, but counted in `deferred`.
+        deferred: the updates that were deferred, and are made when `defers_updates` is False again.
+    """
+
+    def __init__(
+        self,
+        *,
+        start_steps: int,
+        update_after: int,
+        update_every: int | Literal["episode"],
+        gradient_steps: int | None,
+        per_env: bool = False,
+    ):
+        self.start_steps = natural("start_steps", start_steps)
+        self.update_after = natural("update_after", update_after)
+        if isinstance(update_every, str) and update_every != "episode":
+            raise reject("update_every", 'a positive integer or "episode"', update_every)
+        self.update_every: int | Literal["episode"] = (
+            "episode" if update_every == "episode" else positive_int("update_every", update_every)
+        )
+        self.gradient_steps = None if gradient_steps is None else positive_int("gradient_steps", gradient_steps)
+        self.per_env = per_env
+        self.num_envs = 1
+        self.env_steps = 0
+        self.total_steps: int | None = None
+        self.last_update_phase = 0
+        self.episode_ended = False
+        self.defers_updates = False
+        self.deferred = 0
+
+    @property
+    def acts_at_random(self) -> bool:
+        """Whether the next action is sampled uniformly from the action space."""
+        return self.env_steps < self.start_steps
+
+    @property
+    def updates_per_phase(self) -> int | None:
+        """The number of updates in a phase with one sub-environment; None if it depends on the episodes."""
+        if self.gradient_steps is None and self.update_every != "episode":
+            return self.update_every
+        return self.gradient_steps
+
+    def set_num_envs(self, num_envs: int) -> None:
+        """Set the number of sub-environments."""
+        self.num_envs = num_envs
+
+    def plan(self, steps: int | None) -> None:
+        """Set the number of remaining steps; None if it is unknown."""
+        self.total_steps = None if steps is None else self.env_steps + steps
+
+    def state(self) -> dict[str, Any]:
+        """Return the counters, as plain JSON values."""
+        return {
+            "env_steps": self.env_steps,
+            "last_round": self.last_update_phase,
+            "episode_ended": self.episode_ended,
+            "defers_updates": self.defers_updates,
+            "deferred": self.deferred,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the result of `state`.
+
+        Raises:
+            ValueError: a counter is not a number, or a flag not a bool.
+        """
+        self.env_steps = natural("env_steps", state["env_steps"])
+        self.last_update_phase = natural("last_round", state["last_round"])
+        self.episode_ended = flag("episode_ended", state["episode_ended"])
+        self.defers_updates = flag("defers_updates", state["defers_updates"])
+        self.deferred = natural("deferred", state["deferred"])
+
+    def count(self, steps: int, episode_ended: bool) -> None:
+        """Count environment steps, one for each sub-environment that took one."""
+        self.env_steps += steps
+        self.episode_ended |= episode_ended
+
+    def release(self, updates: int) -> int:
+        """The updates to make now: those that are due and those that were deferred; 0 while updates are deferred."""
+        self.deferred += updates
+        if self.defers_updates:
+            return 0
+        updates = self.deferred
+        self.deferred = 0
+        return updates
+
+    @property
+    def is_due(self) -> bool:
+        """Whether an update phase is due; before `update_after` it has no updates."""
+        if self.update_every == "episode":
+            return self.episode_ended
+        return self.env_steps - self.last_update_phase >= self.update_every * (self.num_envs if self.per_env else 1)
+
+    def begin_update_phase(self) -> int:
+        """Return the number of updates that are due, and begin their phase: they are not due again."""
+        if not self.is_due:
+            return 0
+        credit = self.env_steps - max(self.last_update_phase, self.update_after)
+        self.last_update_phase = self.env_steps
+        self.episode_ended = False
+        return max(0, credit) if self.gradient_steps is None else self.gradient_steps * (credit > 0)

@@ -1,0 +1,1 @@
+"""Update phases: minibatches, compiled updates, and the metrics that they return."""
