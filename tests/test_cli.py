@@ -207,7 +207,7 @@ def test_a_run_goes_on_without_what_is_damaged_and_not_needed(run, tmp_path, cap
         warnings.simplefilter("always", UserWarning)
         assert cli.main(["train", "--resume", str(copy)]) == 0
     assert damage in (shown := capsys.readouterr().err)
-    assert "\ntfdpg: warning: The score to beat is not known" in shown and "UserWarning" not in shown
+    assert "\ntfdpg: warning: The best score so far is unknown" in shown and "UserWarning" not in shown
     (copy / "checkpoints/60/variables.npz").write_bytes(b"")
     assert cli.main(["train", "--resume", str(copy)]) == 0
     assert sorted(path.name for path in (copy / "checkpoints").iterdir()) == [

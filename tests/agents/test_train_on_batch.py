@@ -97,7 +97,7 @@ def test_the_default_discount_is_gamma_and_the_default_weight_is_1(td3, batch):
         ({"rewards": np.zeros(7)}, r"`batch\['rewards'\]` must have the shape \(8,\). Received: \(7,\)"),
         ({"actions": np.zeros((8, 2))}, r"must have the shape \(8, 1\). Received: \(8, 2\)"),
         ({"weights": np.full(8, np.nan)}, r"`batch\['weights'\]` must be finite"),
-        ({"dones": np.zeros(8)}, r"arrays that are not known: \['dones'\]"),
+        ({"dones": np.zeros(8)}, r"unknown arrays: \['dones'\]"),
         ({"observations": {"position": np.zeros((8, 2))}}, r"must have the shape \(8,\). Received: \(\)"),
     ],
 )

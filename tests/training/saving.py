@@ -1,7 +1,7 @@
 """Saves an agent again and again, until it is killed: `python -m tests.training.saving DIRECTORY`.
 
-It goes on from the newest checkpoint in the directory, and tells of each one what it is to hold before it is begun, and
-its steps once it is there.
+It resumes from the newest checkpoint in the directory. For each checkpoint it prints the expected contents before it is
+written, and its environment steps afterwards.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ def resume(directory):
                 observation, _ = env.reset()
         _, rows = agent.minibatch_builder(agent.env_steps, 2)
         agent.minibatch_builder.update_priorities(rows, rng.normal(size=rows.shape))
-        agent.minibatch_builder.sampler.state()  # takes in new rows, as saving does
+        agent.minibatch_builder.sampler.state()  # adds new rows, as saving does
         agent.set_weights([weight + 1 for weight in agent.get_weights()])
         print("saving", agent.env_steps, digest(agent), flush=True)
         checkpoint.on_epoch_end(0)

@@ -1,4 +1,4 @@
-"""Sequences of the caller's own, packed as those are that are drawn."""
+"""Sequences that the caller passes are packed like sampled ones."""
 
 import numpy as np
 import pytest
@@ -148,10 +148,10 @@ def test_a_sequence_may_begin_late(batch):
         ({"masks": np.ones((3, 5))}, r"`batch\['masks'\]` must be 0 after a step that ended an episode"),
         (
             {"masks": np.eye(5)[[0, 1, 1]]},
-            r"`batch\['masks'\]` must leave a step to learn from, behind the 2 of burn-in",
+            r"`batch\['masks'\]` must leave a step to learn from, after the 2 of burn-in",
         ),
         ({"truncations": np.eye(5)[[2, 2, 2]]}, r"`batch\['masks'\]` must be 0 after a step that ended an episode"),
-        ({"next_observations": np.zeros((3, 5, 2))}, r"arrays that are not known: \['next_observations'\]"),
+        ({"next_observations": np.zeros((3, 5, 2))}, r"has unknown arrays: \['next_observations'\]"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(batch, changes, message):
@@ -159,5 +159,5 @@ def test_what_does_not_fit_is_refused_by_name(batch, changes, message):
         pack(SPECS["real"], batch | changes)
     with pytest.raises(ValueError, match="`batch` must have 'terminations'"):
         pack(SPECS["real"], {name: values for name, values in batch.items() if name != "terminations"})
-    with pytest.raises(ValueError, match=r"not known: \['states'\]"):
+    with pytest.raises(ValueError, match=r"unknown arrays: \['states'\]"):
         pack(SPECS["real"], batch, stored=False)

@@ -1,4 +1,4 @@
-"""Each of Keras' stock callbacks on a real fit: it works, or it says why not and what to use."""
+"""Each of Keras' own callbacks in a real `fit`: it works, or its error says why not and what to use."""
 
 import csv
 import json
@@ -244,7 +244,7 @@ def test_checkpoint_every_and_keep(tmp_path):
 def test_checkpoint_refuses_the_directory_of_another_training(tmp_path):
     agent, _ = fit([tfdpg.callbacks.Checkpoint(tmp_path)])
     fit([tfdpg.callbacks.Checkpoint(tmp_path)], agent=agent, epochs=1)
-    with pytest.raises(ValueError, match=r"another training.*\[60, 80\].* 0 environment steps"):
+    with pytest.raises(ValueError, match=r"another training run.*\[60, 80\].* 0 environment steps"):
         fit([tfdpg.callbacks.Checkpoint(tmp_path)])
     assert tfdpg.load_agent(tmp_path / "80").env_steps == 80
 
@@ -264,7 +264,7 @@ def test_export_best_exports_improvements_only(tmp_path):
     agent, _ = fit(best([1.0, 0.5, 2.0], keep=None), learns=True)
     assert sorted(path.name for path in (tmp_path / "best").iterdir()) == ["1", "2"]
     assert tfdpg.load(tmp_path / "best").metadata["scores"]["score"] == 2.0
-    fit(best([1.5, 3.0], keep=1), epochs=2, agent=agent)  # a training that goes on must beat 2.0
+    fit(best([1.5, 3.0], keep=1), epochs=2, agent=agent)  # a resumed training run must exceed 2.0
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["3"]
     policy = tfdpg.load(tmp_path / "best")
     assert policy.metadata["scores"]["score"] == 3.0
@@ -275,7 +275,7 @@ def test_a_damaged_best_is_named_and_beaten(tmp_path):
     best = tfdpg.callbacks.ExportBest(tmp_path / "best", monitor="env_steps")
     agent, _ = fit([best], epochs=1)
     (tmp_path / "best/1/tfdpg.json").write_text("{}")
-    with pytest.warns(UserWarning, match="The score to beat is not known: .*best/1/tfdpg.json is damaged"):
+    with pytest.warns(UserWarning, match="The best score so far is unknown: .*best/1/"):
         fit([tfdpg.callbacks.ExportBest(tmp_path / "best", monitor="env_steps")], epochs=1, agent=agent)
     assert tfdpg.load(tmp_path / "best").metadata["scores"]["env_steps"] == 40
 

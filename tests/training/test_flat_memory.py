@@ -1,4 +1,4 @@
-"""A training of a million steps takes no more memory in the end than when its replay was full."""
+"""A training run of a million steps ends with no more memory than it had when its replay buffer was full."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What files from strangers may do: nothing but be loaded, or be refused by name."""
+"""Untrusted files can only be loaded, or be rejected with an error that names them."""
 
 import json
 import shutil

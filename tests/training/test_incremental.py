@@ -1,4 +1,4 @@
-"""Checkpoints that share files: each of them is whole, whatever becomes of the others."""
+"""Checkpoints that share files: each stays complete when others are changed or removed."""
 
 import copy
 import itertools

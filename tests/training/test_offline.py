@@ -118,7 +118,7 @@ def test_checkpoints_follow_the_updates(tmp_path):
     agent.fit_offline(data(), epochs=3, **options)
     agent.fit_offline(None, epochs=1, **options)
     assert tfdpg.load_agent(tmp_path / "0").updates == 20
-    with pytest.raises(ValueError, match="of another training"):
+    with pytest.raises(ValueError, match="another training run"):
         tfdpg.DDPG(SPEC, **SMALL).fit_offline(data(), epochs=1, **options)
 
 

@@ -88,7 +88,7 @@ def test_a_memory_is_saved_and_restored():
     assert other_ring.size == 5  # the episode went on
 
 
-def test_who_resets_in_the_middle_of_an_episode_begins_anew():
+def test_a_reset_in_the_middle_of_an_episode_resets_the_state():
     collector, _, behaviour = collecting()
     env = Counter(length=9)
     run(collector, env, env.reset()[0], 3)
@@ -99,7 +99,7 @@ def test_who_resets_in_the_middle_of_an_episode_begins_anew():
     assert behaviour.network.recurrent_inputs[-1].tolist() == [[0, 0, 0]]
 
 
-def test_an_evaluation_carries_the_state_and_begins_anew():
+def test_an_evaluation_keeps_the_state_and_resets_it_at_the_start():
     envs = SyncVectorEnv([lambda: Counter(length=2), lambda: Counter(length=5)])
     behaviour = counting_policy(SPEC)
     policy = EvaluationPolicy(behaviour, 0.0, 0)
@@ -114,7 +114,7 @@ def test_an_evaluation_carries_the_state_and_begins_anew():
     assert scores[0] == scores[1]
 
 
-def test_a_policy_begins_anew_in_all_sub_environments_or_some():
+def test_the_state_is_reset_in_all_sub_environments_or_some():
     behaviour = counting_policy(SPEC)
     policy = EvaluationPolicy(behaviour, 0.0, 0)
     policy.reset()
@@ -155,7 +155,7 @@ def test_an_agent_is_evaluated_by_its_policy():
         spec = SPEC
 
         def __call__(self, observation):
-            raise AssertionError("predicts without a past")
+            raise AssertionError("predicts from a zero state")
 
         def policy(self):
             return EvaluationPolicy(behaviour, 0.0, 0)
@@ -176,5 +176,5 @@ def test_training_warnings_leave_the_memory_alone():
     agent.behaviour = counting_policy(agent.spec, actor=actor)
     agent.actor = actor
     agent.behaviour.greedy((np.zeros((1, 3), np.float32),))
-    assert actions_at_bounds(agent) == {"actions_at_bounds": 0.0}  # the lane's next action lies at its bound
+    assert actions_at_bounds(agent) == {"actions_at_bounds": 0.0}  # the next action would be at its bound
     assert agent.behaviour.policy_state.state.tolist() == [[0, 0, 2]]

@@ -1,4 +1,4 @@
-"""A training that was stopped anywhere, saved and loaded ends as one that never stopped, to the bit."""
+"""A training run that is stopped anywhere, saved and loaded is bit-identical to one that never stopped."""
 
 import contextlib
 import functools
@@ -21,7 +21,7 @@ SCHEDULE = {"epochs": 3, "steps_per_epoch": 90, "max_ep_len": 50, "verbose": 0}
 
 
 class StoppedError(Exception):
-    """Stands for whatever ends a training."""
+    """Stands for anything that ends a training run."""
 
 
 class StopAt(keras.callbacks.Callback):
@@ -61,7 +61,7 @@ KINDS = {
     "recipe": (tfdpg.TD3, SMALL | RECIPE, RandomWalk),
     "acer": (tfdpg.ACER, ACER, functools.partial(vector, AutoresetMode.NEXT_STEP)),
     "lstm": (tfdpg.TD3, SMALL | RECURRENT_OPTIONS, functools.partial(vector, AutoresetMode.SAME_STEP)),
-    "lanes": (tfdpg.TD3, SMALL, functools.partial(vector, AutoresetMode.DISABLED)),
+    "sub-environments": (tfdpg.TD3, SMALL, functools.partial(vector, AutoresetMode.DISABLED)),
     "processes": (tfdpg.TD3, SMALL, lambda: gym.vector.AsyncVectorEnv(ENV_FNS)),
     "mujoco": (tfdpg.TD3, SMALL, lambda: gym.make("HalfCheetah-v5")),
 }
@@ -104,7 +104,7 @@ def test_a_training_that_was_stopped_ends_as_one_that_was_not(tmp_path, kind):
 
 
 def opened(env, steps, tmp_path, **options):
-    """An agent that was saved after so many steps in the first epoch, and loaded."""
+    """An agent that was saved after that many steps in the first epoch, and loaded."""
     agent = trained(
         tfdpg.DDPG(env, **SMALL | {"update_after": 1000, "update_every": 1} | options), lambda: env, StopAt(steps)
     )
@@ -153,7 +153,7 @@ def test_an_episode_that_nobody_acted_in_yet_begins_as_it_would_have(tmp_path):
     np.testing.assert_array_equal(agent.replay.observation(agent.replay.open_episode(0)[:1])[0][0], first)
 
 
-@pytest.mark.parametrize("meanwhile", ["fit", "fit_offline", "act", "lanes"])
+@pytest.mark.parametrize("meanwhile", ["fit", "fit_offline", "act", "sub-environments"])
 def test_otherwise_open_episodes_are_closed(tmp_path, meanwhile):
     agent = opened(RandomWalk(), 20, tmp_path)
     make_env = RandomWalk
@@ -169,7 +169,7 @@ def test_otherwise_open_episodes_are_closed(tmp_path, meanwhile):
     steps = agent.env_steps
     trained(agent, make_env, StopAt(steps + 2))
     assert (agent.replay.state()["opened"] >= steps + 1).all()
-    assert len(agent.replay.open_episode(0)) == (2 if meanwhile == "lanes" else 3)
+    assert len(agent.replay.open_episode(0)) == (2 if meanwhile == "sub-environments" else 3)
 
 
 def test_recorders_take_up_an_open_episode_where_it_is(tmp_path):

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: training ends between two steps, and leaves a checkpoint."""
+"""Ctrl-C and SIGTERM: end training between two steps, so that a checkpoint can be written."""
 
 import contextlib
 import math
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 SAME_SIGNAL_SECONDS = 0.5
-"""Seconds within which signals are one."""
+"""Seconds within which several signals count as one."""
 
 
 class Interrupt:
-    """Whether a signal asked to end: Ctrl-C (SIGINT), or SIGTERM, as schedulers and `kill` send it.
+    """Records that training should end because of Ctrl-C (SIGINT) or SIGTERM, which schedulers and `kill` send.
 
     Attributes:
-        is_repeated: whether a second signal came, which is not deferred.
+        is_repeated: whether there was a second signal, which is not deferred.
     """
 
     def __init__(self) -> None:
@@ -25,13 +25,14 @@ class Interrupt:
         self.is_repeated = False
 
     def is_set(self) -> bool:
-        """Whether one came."""
+        """Return whether there was a signal."""
         return self._signal is not None
 
     def handle(self, signum: int, frame: Any) -> None:
-        """Handles a signal: the first is remembered, the second ends at once.
+        """Handle a signal: the first is recorded, the second raises its error at once.
 
-        What comes with the first, since a scheduler sends it to all processes and a parent passes it on, is the first.
+        A scheduler may send a signal to all processes while a parent process passes it on, so signals that follow the
+        first one immediately are ignored.
         """
         now = time.monotonic()
         if self.is_set() and now - self._since < SAME_SIGNAL_SECONDS:
@@ -43,7 +44,7 @@ class Interrupt:
             raise error
 
     def error(self) -> BaseException | None:
-        """What the signal raises where it is not deferred; None if none came."""
+        """Return the exception that the signal usually raises; None if there was no signal."""
         match self._signal:
             case signal.SIGINT:
                 return KeyboardInterrupt("Training was interrupted, and ended between two steps.")
@@ -54,7 +55,7 @@ class Interrupt:
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[Interrupt]:
-    """Defers the first Ctrl-C or SIGTERM that comes, in the main thread; Python knows no signals in others."""
+    """Defer the first Ctrl-C or SIGTERM in the main thread; Python delivers no signals to other threads."""
     interrupted = Interrupt()
     if threading.current_thread() is not threading.main_thread():
         yield interrupted

@@ -1,6 +1,6 @@
-"""Keras callbacks, where Keras has none.
+"""Callbacks for agents, in addition to those of Keras.
 
-Keras' own callbacks work with `Agent.fit`; see `tfdpg.training.callbacks.monitors` for those that cannot.
+Keras' own callbacks work with `Agent.fit`; `tfdpg.training.callbacks.monitors` lists the exceptions.
 """
 
 import csv
@@ -23,7 +23,7 @@ __all__ = ["Checkpoint", "EpochLogger", "ExportBest", "ScalarWriter", "StopAtRet
 
 
 class _AgentCallback(keras.callbacks.Callback):
-    """A callback of an agent, which Keras calls the model."""
+    """A callback whose `model` is an agent."""
 
     @property
     def agent(self) -> Any:
@@ -31,14 +31,14 @@ class _AgentCallback(keras.callbacks.Callback):
 
 
 class Checkpoint(_AgentCallback):
-    """Saves the whole agent as `directory/<environment steps>`, so that training can go on from there.
+    """Saves the complete agent as `directory/<environment steps>`, so that training can be resumed.
 
-    It also saves when training ends, by Ctrl-C, SIGTERM or an exception too; never weights that are NaN or infinite.
+    It also saves when training ends, even by Ctrl-C, SIGTERM or an exception, but never NaN or infinite weights.
 
     Args:
-        directory: where to save; it may hold checkpoints of this agent's own past, and of nothing else.
-        every: epochs between two saves.
-        keep: how many of the newest to keep; None keeps all.
+        directory: the directory of the checkpoints; it must not hold those of other training runs.
+        every: the number of epochs between two checkpoints.
+        keep: the number of newest checkpoints to keep; None keeps all.
     """
 
     def __init__(self, directory: str | Path, every: int = 1, keep: int | None = 2):
@@ -48,26 +48,26 @@ class Checkpoint(_AgentCallback):
         self.keep = None if keep is None else positive_int("keep", keep)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Checks the directory.
+        """Check the directory.
 
         Raises:
-            ValueError: it holds checkpoints that cannot be of this agent's past.
+            ValueError: the directory holds checkpoints of another training run.
         """
         saved = export.versions(self.directory)
         self._saved = None
         if saved and (saved[-1] > self.agent.env_steps or (self.agent.env_steps, self.agent.updates) == (0, 0)):
             raise ValueError(
-                f"`directory` must not hold checkpoints of another training. Received: {self.directory}, with the "
+                f"`directory` must not hold checkpoints of another training run. Received: {self.directory}, with the "
                 f"checkpoints {saved}; this agent has taken {self.agent.env_steps} environment steps."
             )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Saves, if it is time."""
+        """Save after every `every` epochs."""
         if (epoch + 1) % self.every == 0:
             self._save()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Saves what was not saved yet."""
+        """Save the agent, unless it has not changed since the last checkpoint."""
         self._save()
 
     def _save(self) -> None:
@@ -82,16 +82,16 @@ class Checkpoint(_AgentCallback):
 
 
 class ExportBest(_AgentCallback):
-    """Exports the policy whenever it is the best so far, as the next version of a model directory.
+    """Exports the policy whenever it is the best so far, as the next version in a model directory.
 
-    TensorFlow Serving, pointed at the directory, always serves the best one. Training that goes on reads the
-    score to beat from the newest version.
+    TensorFlow Serving then always serves the best policy. A resumed training run reads the best score so far from the
+    newest version.
 
     Args:
         directory: the model directory.
         monitor: the log to maximise.
-        keep: how many of the newest versions to keep, beside those that have labels; None keeps all. A server that
-            is slow to poll finds the version that it was about to load with 2 or more.
+        keep: the number of newest versions to keep, in addition to those with labels; None keeps all. Use at least 2
+            for servers that poll slowly, so that a version is not removed before it is loaded.
     """
 
     def __init__(self, directory: str | Path, monitor: str = "val_return", keep: int | None = 1):
@@ -102,36 +102,36 @@ class ExportBest(_AgentCallback):
         self.best = -np.inf
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Takes the score to beat from the newest version that is sound."""
+        """Read the best score so far from the newest valid version."""
         for version in reversed(export.versions(self.directory)):
             try:
                 self.best = export.metadata(self.directory / str(version))["scores"].get(self.monitor, -np.inf)
                 return
             except (OSError, LookupError, export.ExportError) as error:
-                warnings.warn(f"The score to beat is not known: {error}", stacklevel=2)
+                warnings.warn(f"The best score so far is unknown: {error}", stacklevel=2)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Exports, if the monitored log is the best so far.
+        """Export the policy if the monitored log is the best so far.
 
         Raises:
-            ValueError: the log is not there.
+            ValueError: the monitored log is missing.
         """
         score = _monitored(self, logs)
         if score > self.best:
             self.best = score
-            validation_logs = {key: value for key, value in (logs or {}).items() if key.startswith("val_")}
-            scores = {key: float(value) for key, value in {**validation_logs, self.monitor: score}.items()}
+            names = [self.monitor, *(name for name in logs or {} if name.startswith("val_"))]
+            scores = {name: float((logs or {})[name]) for name in names}
             self.agent.export(self.directory, scores=scores)
         if self.keep is not None:
             export.keep_newest(self.directory, self.keep)
 
 
 class StopAtReturn(_AgentCallback):
-    """Stops training once a return is reached.
+    """Stops training when a log reaches a target.
 
     Args:
         target: the return to reach.
-        monitor: the log that is to reach it.
+        monitor: the log to compare with it.
     """
 
     def __init__(self, target: float, monitor: str = "val_return"):
@@ -140,10 +140,10 @@ class StopAtReturn(_AgentCallback):
         self.monitor = monitor
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Stops, if the target is reached.
+        """Stop if the target is reached.
 
         Raises:
-            ValueError: the log is not there.
+            ValueError: the monitored log is missing.
         """
         if _monitored(self, logs) >= self.target:
             self.agent.stop_training = True
@@ -156,13 +156,13 @@ def _monitored(callback: ExportBest | StopAtReturn, logs: dict[str, Any] | None)
 
 
 def not_logged(callback: Any, logs: Iterable[str]) -> ValueError:
-    """The error of a callback that monitors what is not among the logs."""
+    """Return the error of a callback whose monitored log is missing."""
     name = callback.monitor
-    validated = any(log.startswith("val_") for log in logs)
-    remedy = "Give it another `monitor`" + (", such as 'val_return'." if validated else ".")
-    if not validated and name.startswith("val_") and name != "val_loss":
+    if any(log.startswith("val_") for log in logs):
+        remedy = "Give it another `monitor`, such as 'val_return'."
+    elif name.startswith("val_") and name != "val_loss":
         remedy = "Give fit a validation_env."
-    elif not validated:
+    else:
         remedy = "Give it another `monitor`, such as 'return', or 'val_return' with a validation_env."
     return ValueError(
         f"{type(callback).__name__} monitors {name!r}, which is not among the logs {sorted(logs)}. {remedy}"
@@ -170,34 +170,34 @@ def not_logged(callback: Any, logs: Iterable[str]) -> ValueError:
 
 
 class ProgressLogger(keras.callbacks.CSVLogger):
-    """Keras' `CSVLogger`, which can go on with a file of other columns: those of an older tfdpg, for example.
+    """Keras' `CSVLogger`, which can also append to a file with other columns.
 
-    The columns are then those of both, with NaN where nothing was measured. Lines of epochs that a loaded agent
-    has not completed are taken out: they will be written again.
+    The file then has the columns of both, with NaN for missing values. Lines of epochs that a loaded agent has not
+    completed are removed, since they will be written again.
     """
 
     _other_columns: dict[str, float] | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Opens the file."""
+        """Open the file."""
         files.break_hard_links(Path(self.filename))
         _drop_later_lines(Path(self.filename), self.model)
         super().on_train_begin(logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Writes a line; before the first one, the columns that the file does not have yet."""
+        """Write a line; add missing columns before the first one."""
         if self._other_columns is None:
             self._other_columns = self._add_columns(logs or {})
         with files.writing(self.filename):
             super().on_epoch_end(epoch, {**self._other_columns, **(logs or {})})
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Closes the file."""
+        """Close the file."""
         with files.writing(self.filename):
             super().on_train_end(logs)
 
     def _add_columns(self, logs: dict[str, Any]) -> dict[str, float]:
-        """Adds columns to the file; returns those that it has beside the logs."""
+        """Add missing columns to the file; return NaN for each of its columns that is not in the logs."""
         with open(self.filename, newline="") as file:
             rows = csv.DictReader(file)
             old = list(rows.fieldnames or ["epoch"])
@@ -216,9 +216,9 @@ class ProgressLogger(keras.callbacks.CSVLogger):
 
 
 def _drop_later_lines(file: Path, agent: Any) -> None:
-    """Takes lines out of a table, whose first column counts epochs: those that a loaded agent has not completed.
+    """Remove the lines of epochs that a loaded agent has not completed; the first column holds the epoch.
 
-    They were written by a training that was killed before it saved the agent again. A torn line goes as well.
+    A training run that was killed before its next checkpoint wrote them. An incomplete last line is removed as well.
     """
     if agent.collector.restored_at != agent.env_steps or not file.exists():
         return
@@ -232,12 +232,12 @@ def _drop_later_lines(file: Path, agent: Any) -> None:
 
 
 class EpochLogger(_AgentCallback):
-    """Writes Spinning Up's `progress.txt`, column for column, tab separated.
+    """Writes `progress.txt` in the format of Spinning Up: the same columns, separated by tabs.
 
     Args:
         filename: the file to write.
-        append: go on with the file if it exists, instead of replacing it; with what it has of the epochs that the
-            agent has completed, if it was loaded.
+        append: whether to append to an existing file instead of replacing it. If the agent was loaded, the lines of
+            epochs that it has not completed are removed first.
     """
 
     COLUMNS = {
@@ -265,7 +265,7 @@ class EpochLogger(_AgentCallback):
         "LossQ": "loss_q",
         "Time": "time",
     }
-    """Spinning Up's columns and our logs; `Epoch` counts from 1, `Time` is in seconds since training began."""
+    """Spinning Up's columns and tfdpg's logs. `Epoch` counts from 1; `Time` is seconds since the start of training."""
 
     def __init__(self, filename: str | Path = "progress.txt", append: bool = False):
         super().__init__()
@@ -274,7 +274,7 @@ class EpochLogger(_AgentCallback):
         self._began = 0.0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Writes the header, unless it goes on with a file."""
+        """Write the header, unless the file is appended to."""
         self._began = time.time()
         files.break_hard_links(self.filename)
         if not (self.append and self.filename.exists()):
@@ -282,7 +282,7 @@ class EpochLogger(_AgentCallback):
         _drop_later_lines(self.filename, self.agent)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Writes a line; NaN where nothing was measured."""
+        """Write a line, with NaN for missing values."""
         values = {**(logs or {}), "epoch": epoch + 1, "time": time.time() - self._began}
         self._write([values.get(log, np.nan) for log in self.COLUMNS.values()], "a")
 
@@ -292,9 +292,10 @@ class EpochLogger(_AgentCallback):
 
 
 class StepFile(_AgentCallback):
-    """Keeps the agent's environment steps in a file of eight bytes, written with each learning round.
+    """Writes the number of environment steps to a file of eight bytes in every update phase.
 
-    The file is mapped to memory: writing to it costs nothing, and the system keeps it when the process is killed.
+    It shows how many steps were lost when a process was killed. The file is memory-mapped, so writing takes no time,
+    and the operating system keeps the number when the process is killed.
 
     Args:
         filename: the file.
@@ -305,19 +306,19 @@ class StepFile(_AgentCallback):
         self.filename = Path(filename)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Makes the file, in place of one that is there: writing into that one could change a copy of the run."""
+        """Create a new file; an existing one may be a hard link that a copy of the run shares."""
         with files.writing(self.filename), files.replacing(self.filename) as file:
             file.write(np.int64(self.agent.env_steps).tobytes())
             file.flush()
             self._steps = np.memmap(file, np.int64, "r+", shape=(1,))
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Writes the steps."""
+        """Write the number of steps."""
         self._steps[0] = self.agent.env_steps
 
 
 def read_step_file(filename: Path) -> int:
-    """What `StepFile` wrote; 0 where it wrote nothing, or was cut."""
+    """Return the number that `StepFile` wrote; 0 if the file is missing or incomplete."""
     return int(sum(np.fromfile(filename, np.int64, count=1))) if filename.exists() else 0
 
 

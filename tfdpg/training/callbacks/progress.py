@@ -1,4 +1,4 @@
-"""What training prints: a bar that grows on a terminal or in a notebook, and a line for each epoch elsewhere."""
+"""Printed progress: a progress bar in terminals and notebooks, and a line for each epoch elsewhere."""
 
 import functools
 import os
@@ -14,40 +14,40 @@ import tensorflow as tf
 from absl import logging
 
 PROGRESS = ("env_steps", "updates", "return", "episode_length", "loss_q", "loss_pi", "q1", "val_return")
-"""What is printed; `History` and `CSVLogger` have everything."""
+"""The logs that are printed; `History` and `CSVLogger` have all of them."""
 COUNTS = ("env_steps", "updates")
-"""What is no mean; Keras gives callbacks floats."""
+"""Logs that are counts, not means; they are printed as integers."""
 
 BAR = 20
-"""The characters of a full bar."""
+"""The number of characters of the bar."""
 INTERVAL = 0.1
-"""Seconds between two drawings."""
+"""The number of seconds between two updates of the bar."""
 ASCII = str.maketrans("━─·−", "=.--")
-"""For an output that cannot take the characters on the left."""
+"""Replacements for an output whose encoding lacks these characters."""
 
 
 class ProgressBar(keras.callbacks.Callback):
-    """A bar in environment steps (`verbose=1`), or a line when an epoch is over (`verbose=2`).
+    """A progress bar in environment steps (`verbose=1`), or a line after each epoch (`verbose=2`).
 
-    While an epoch runs, the bar shows the means of its rounds so far, and counts as they are. At its end, bar and line
-    show its logs, the same numbers that `History` has.
+    During an epoch, the bar shows means over its update phases, and the current counts. At its end, both show the
+    epoch's logs, the same numbers as in `History`.
     """
 
     def set_params(self, params: dict[str, Any]) -> None:
-        """Takes the number of epochs, that of steps in each, and `verbose`."""
+        """Set the number of epochs, the number of steps in each, and `verbose`."""
         self._epochs = params["epochs"]
         self._steps = params["steps"]
         self._verbose = params["verbose"]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Lets XLA have its say before there is a bar."""
+        """Let XLA print its messages before the first bar."""
         self._draws_bar = self._verbose == 1 and keras.config.is_interactive_logging_enabled()
         self._width = 0
         if self._draws_bar:
             trigger_xla_messages()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Names the epoch."""
+        """Print the number of the epoch."""
         self._epoch = f"Epoch {epoch + 1}/{self._epochs}"
         self._began = time.perf_counter()
         self._last_drawn = -np.inf
@@ -57,11 +57,11 @@ class ProgressBar(keras.callbacks.Callback):
             _print(self._epoch)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Draws the numbers so far, unless it has just done so."""
+        """Add the logs of an update phase, and draw the bar after every `INTERVAL` seconds."""
         self._done = batch + 1
-        now = time.perf_counter()
         if not self._draws_bar:
             return
+        now = time.perf_counter()
         for name, value in (logs or {}).items():
             total, count = self._sums.get(name, (0.0, 0)) if name not in COUNTS else (0.0, 0)
             self._sums[name] = total + value, count + 1
@@ -74,7 +74,7 @@ class ProgressBar(keras.callbacks.Callback):
         self._draw([self._bar(f"{format_duration(left)} left"), *format_logs(so_far)], _columns())
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Draws or prints the numbers of the epoch."""
+        """Draw the bar or print the line with the epoch's logs."""
         seconds = format_duration(time.perf_counter() - self._began)
         numbers = format_logs(logs or {})
         if self._draws_bar:
@@ -84,7 +84,7 @@ class ProgressBar(keras.callbacks.Callback):
             _print(" · ".join([self._epoch, seconds, *numbers]))
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Ends the line."""
+        """End the line of the bar."""
         if self._width:
             _print()
             self._width = 0
@@ -95,7 +95,7 @@ class ProgressBar(keras.callbacks.Callback):
         return f"{self._done:{len(total)},}/{total} {'━' * full}{'─' * (BAR - full)} {seconds}"
 
     def _draw(self, parts: list[str], columns: int | None) -> None:
-        """Draws over the line, leaving out at its end what does not fit."""
+        """Draw the bar, without the last parts that do not fit in `columns`; None draws all."""
         line = " · ".join(parts)
         while columns is not None and len(line) > columns and len(parts) > 1:
             parts = parts[:-1]
@@ -105,7 +105,7 @@ class ProgressBar(keras.callbacks.Callback):
 
 
 def resolve(verbose: Any) -> int:
-    """0, 1 or 2 for `verbose`; "auto" is 1 where a line can be drawn over, as Keras' own bar has it, and else 2."""
+    """Return 0, 1 or 2 for `verbose`; "auto" is 1 in terminals and notebooks, as for Keras' own bar, otherwise 2."""
     if verbose != "auto":
         return verbose
     # an object in place of standard output need not have `isatty`
@@ -114,13 +114,13 @@ def resolve(verbose: Any) -> int:
 
 
 def format_logs(logs: Mapping[str, float]) -> list[str]:
-    """The logs of `PROGRESS` that were measured, each as its name and number."""
+    """Return the names and numbers of the logs in `PROGRESS` that are not NaN."""
     measured = {name: logs[name] for name in PROGRESS if name in logs and not np.isnan(logs[name])}
     return [f"{name} {format_number(int(value) if name in COUNTS else value)}" for name, value in measured.items()]
 
 
 def format_number(value: float) -> str:
-    """A number as people write it: 1,000, −1,324.8, 11.91, 0.0123, 1.2e-05."""
+    """Format a number for people: 1,000, −1,324.8, 11.91, 0.0123, 1.2e-05."""
     size = abs(value)
     if isinstance(value, int):
         text = f"{size:,}"
@@ -132,7 +132,7 @@ def format_number(value: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """13s, 2:05 or 1:02:05."""
+    """Format a duration: 13s, 2:05 or 1:02:05."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -142,20 +142,20 @@ def format_duration(seconds: float) -> str:
 
 @functools.cache
 def trigger_xla_messages() -> None:
-    """Compiles a trifle: what XLA writes to standard error once in a process comes now, and not in the midst of a bar.
+    """Compile a small function, so that XLA prints its messages to standard error now, not in the middle of a bar.
 
-    `TF_CPP_MIN_LOG_LEVEL` would be too late where TensorFlow or Keras were imported before tfdpg.
+    Setting `TF_CPP_MIN_LOG_LEVEL` would be too late if TensorFlow or Keras was imported before tfdpg.
     """
     tf.function(tf.math.is_finite, jit_compile=True)(tf.constant(0.0))
 
 
 def _columns() -> int | None:
-    """The characters that a line may have; None where it may have any."""
+    """Return the largest number of characters in a line; None if standard output is not a terminal."""
     return shutil.get_terminal_size().columns - 1 if getattr(sys.stdout, "isatty", bool)() else None
 
 
 def _print(text: str = "", end: str = "\n") -> None:
-    """Prints where Keras does: on standard output, or in absl's log where interactive logging is off."""
+    """Print to standard output, or to absl's log if Keras' interactive logging is off, as Keras does."""
     if not keras.config.is_interactive_logging_enabled():
         logging.info(text)
         return

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a training."""
+"""A callback that writes logs for TensorBoard."""
 
 import contextlib
 import math
@@ -17,15 +17,15 @@ from tfdpg import files
 from tfdpg.arguments import positive_int
 from tfdpg.options import options_of
 
-api: Any = untyped  # of which pyright sees nothing
+api: Any = untyped  # it has no type stubs
 
 SUFFIX = ".tfdpg"
-"""How the names of our event files end; others in the directory are left alone."""
+"""The suffix of the event files that tfdpg writes; other files in the directory are not changed."""
 
 BEST = "validation/best_return"
 
 METRICS = {"validation/return": "final return", BEST: "best return", "train/return": "training return"}
-"""What the HPARAMS tab compares: tags and their titles there."""
+"""The metrics in the HPARAMS tab: tags and titles."""
 
 KINDS = {bool: api.DATA_TYPE_BOOL, str: api.DATA_TYPE_STRING}
 KINDS |= dict.fromkeys((int, float), api.DATA_TYPE_FLOAT64)
@@ -35,15 +35,15 @@ class ScalarWriter(keras.callbacks.Callback):
     """Writes the logs of `fit` to TensorBoard as one run, by environment steps (`fit_offline`: by updates).
 
     Tags are `train/` (returns and lengths of episodes), `validation/`, `time/`, and `diagnosis/` for all else: losses,
-    values, TD errors, `noise_factor` (of the exploration noise), `learning_rate_<optimizer>`. What learning rounds log
-    is averaged over `write_interval`; what only epochs log is written when they end. NaN, which was not measured, is
-    left out. The HPARAMS tab has the agent's plain options, the final and the best return.
+    values, TD errors, `noise_factor` (of the exploration noise), `learning_rate_<optimizer>`. The logs of update phases
+    are averaged over `write_interval`; those that only epochs have are written at their end. NaN is not written. The
+    HPARAMS tab shows the agent's options that are not objects, the final and the best return.
 
-    An agent that was saved, and goes on in the same `log_dir`, replaces what was written there of later steps.
+    A loaded agent that continues in the same `log_dir` replaces the events of later steps.
 
     Args:
         log_dir: the directory of the event files.
-        write_interval: environment steps between two writes.
+        write_interval: the number of environment steps between two writes.
     """
 
     def __init__(self, log_dir: str | Path, write_interval: int = 250):
@@ -53,23 +53,23 @@ class ScalarWriter(keras.callbacks.Callback):
 
     @property
     def agent(self) -> Any:
-        """The agent, which Keras calls the model."""
+        """The agent, which is Keras' `model`."""
         return self.model
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Takes note of where training begins; the first logs say what they are counted in, and open the file."""
+        """Record the initial counters; the first logs decide the unit of the x axis, and then the file is opened."""
         self._writer: Any = None
         self._initial_counts = {"env_steps": self.agent.env_steps, "updates": self.agent.updates}
         self._since = self._ended = time.perf_counter()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Leaves what was between two epochs, such as an evaluation, out of the time that steps took."""
+        """Exclude the time between two epochs, such as an evaluation, from the time per step."""
         now = time.perf_counter()
         self._since = self._since + now - self._ended
         self._ended = now
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Takes the logs of a round; writes, if it is time."""
+        """Add the logs of an update phase, and write after every `write_interval` steps."""
         steps = self._steps(logs or {})
         self._take(logs or {})
         self._ended = time.perf_counter()
@@ -77,7 +77,7 @@ class ScalarWriter(keras.callbacks.Callback):
             self._write_update_phases(steps)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Writes the evaluation, if there was one, and what rounds do not log."""
+        """Write the logs that update phases do not have, such as those of an evaluation."""
         steps = self._steps(logs or {})
         rest = {k: v for k, v in (logs or {}).items() if k not in self._update_phase_logs}
         values = {_tag(name): value for name, value in rest.items()}
@@ -87,7 +87,7 @@ class ScalarWriter(keras.callbacks.Callback):
         self._write(steps, values)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Writes what is left, and closes the file."""
+        """Write the remaining logs, and close the file."""
         if self._writer is None:
             return
         if (steps := self._steps({})) > self._written:
@@ -95,7 +95,7 @@ class ScalarWriter(keras.callbacks.Callback):
         self._writer.close()
 
     def _steps(self, logs: dict[str, Any]) -> int:
-        """Where on the x axis training is."""
+        """Return the current position on the x axis."""
         if self._writer is None:
             self._axis = "env_steps" if "env_steps" in logs else "updates"
             self._open(self._initial_counts[self._axis])
@@ -119,7 +119,7 @@ class ScalarWriter(keras.callbacks.Callback):
         self._update_phase_logs.update(logs)
 
     def _write_update_phases(self, steps: int) -> None:
-        """Writes the means of what rounds logged since they were last written."""
+        """Write the means of the logs of update phases since the last write."""
         values = {name: total / count for name, (total, count) in self._sums.items() if name != "env_steps"}
         values |= {self._rate: (steps - self._written) / (self._ended - self._since), **self._settings()}
         self._write(steps, {_tag(name): value for name, value in values.items()})
@@ -128,7 +128,7 @@ class ScalarWriter(keras.callbacks.Callback):
         self._sums = {}
 
     def _settings(self) -> dict[str, float]:
-        """What the agent is set to at this step."""
+        """Return the current learning rates and the noise factor."""
         agent = self.agent
         rates = {f"learning_rate_{each.name}": float(each.learning_rate) for each in agent.optimizers.values()}
         return rates | {"noise_factor": agent.behaviour.exploration.factor(agent.env_steps)}
@@ -137,13 +137,13 @@ class ScalarWriter(keras.callbacks.Callback):
         self._write_event(steps, *(scalar_pb(tag, value) for tag, value in values.items() if not math.isnan(value)))
 
     def _write_event(self, steps: int, *summaries: Any) -> None:
-        """Writes an event; summaries one after the other are one with the values of all."""
+        """Write an event. Concatenated summaries are one summary with the values of all."""
         with files.writing(self.log_dir), self._writer.as_default(step=steps):
             tf.summary.experimental.write_raw_pb(b"".join(each.SerializeToString() for each in summaries))
 
 
 def _tag(log: str) -> str:
-    """The tag of a log, which says where a person looks for it."""
+    """Return the tag of a log."""
     if log.startswith("val_"):
         return f"validation/{log.removeprefix('val_')}"
     if log.startswith(("return", "episode")):
@@ -152,9 +152,9 @@ def _tag(log: str) -> str:
 
 
 def _description(agent: Any) -> tuple[Any, Any]:
-    """What the HPARAMS tab knows of a run: the agent, its environment and its plain options.
+    """Return the two HPARAMS summaries of a run: the agent, its environment and the options that are not objects.
 
-    What differs from run to run, or from the defaults, comes first there.
+    Options that differ from their defaults are shown first.
     """
     options = agent.options
     environment = agent.environment or {}
@@ -172,18 +172,18 @@ def _description(agent: Any) -> tuple[Any, Any]:
 
 
 def _as_hparam(value: Any) -> bool | float | str | None:
-    """An option as TensorBoard takes it: its JSON has no infinity."""
+    """Return an option as a value for TensorBoard, whose JSON has no infinity."""
     is_finite = isinstance(value, (bool, int, float)) and math.isfinite(value)
     return value if value is None or is_finite else str(value)
 
 
 def _drop_later_events(log_dir: str, steps: int) -> tuple[float, bool]:
-    """Takes events after `steps` out of the directory's files, since a training that goes on writes them again.
+    """Remove the events after `steps`, which a resumed training run writes again.
 
-    One that begins leaves what is there, as TensorBoard's writers do.
+    A new training run keeps all existing events, as TensorBoard's writers do.
 
     Returns:
-        The best evaluation return of those that are left, and whether they describe the run.
+        The best evaluation return in the remaining events, and whether they include the HPARAMS summaries.
     """
     best = -math.inf
     is_described = False
@@ -198,7 +198,7 @@ def _drop_later_events(log_dir: str, steps: int) -> tuple[float, bool]:
         if len(kept_events) < len(events):
             scratch = f"{log_dir}/.cut"
             with contextlib.suppress(tf.errors.NotFoundError):
-                tf.io.gfile.remove(scratch)  # of a process that was killed; it might be a link to another file
+                tf.io.gfile.remove(scratch)  # left by a killed process; it might be a link to another file
             with tf.io.TFRecordWriter(scratch) as writer:
                 for event in kept_events:
                     writer.write(event.SerializeToString())

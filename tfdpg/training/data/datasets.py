@@ -1,4 +1,4 @@
-"""Stored transitions, from wherever they are, as rows of a replay."""
+"""Add stored transitions from arrays, files, checkpoints or data sets to a replay buffer."""
 
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -22,20 +22,26 @@ ARRAY_ALIASES = {
 
 
 def load_into(buffer: ReplayBuffer, data: Any) -> None:
-    """Appends stored transitions to a ring.
+    """Append stored transitions to a replay buffer.
 
     Args:
-        buffer: the replay.
-        data: a dict of arrays or an `.npz` with `observations`, `actions`, `rewards`, `terminations` and, where there
-            are, `truncations` and `next_observations`, a row for each transition in the order of time (a Dict
-            observation has `observations/<key>`, or is a dict); a directory of such files; a saved agent, or its
-            `replay.npz`; a saved replay buffer; or a `minari.MinariDataset`. With `client_ids`, the rows of each are
-            transitions in the order of time, and rewards and ends may be dicts of arrays by client. `prediction_logs`,
-            of TensorFlow Serving, are in place of observations, actions and clients (see `read_prediction_logs`).
+        buffer: the replay buffer.
+        data: one of these:
+
+            - A dict of arrays, or an `.npz` file, with `observations`, `actions`, `rewards`, `terminations` and
+              optionally `truncations` and `next_observations`, a row for each transition in chronological order. A
+              Dict observation has `observations/<key>`, or is a dict. With `client_ids`, the rows of each client are
+              in chronological order, and rewards, terminations and truncations may be dicts of arrays by client.
+              `prediction_logs`, the request logs of TensorFlow Serving, replace observations, actions and clients (see
+              `read_prediction_logs`).
+            - A directory of such files.
+            - A saved agent, or its `replay.npz`.
+            - A saved replay buffer.
+            - A `minari.MinariDataset`.
 
     Raises:
         ValueError: arrays are missing, of other shapes or not finite, or there is no transition.
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: a file does not exist.
     """
     before = buffer.added
     for segment in _segments(buffer.spec, data):
@@ -49,7 +55,7 @@ def load_into(buffer: ReplayBuffer, data: Any) -> None:
                 f"`data` must be for these spaces, and {what} the distribution that drew each action, which only a "
                 f"saved ACER has: {width} numbers a row. Received: {_describe_data(data)}, with {received}"
             )
-        if stored != buffer.state_width:  # another memory's: each step is as one at an episode's start
+        if stored != buffer.state_width:  # recurrent states of another network: replace them by zeros
             at = buffer.obs_width + buffer.spec.act_dim
             rows = np.delete(rows, slice(at, at + stored), axis=1)
             segment["rows"] = np.insert(rows, np.full(buffer.state_width, at), 0, axis=1)
@@ -60,10 +66,10 @@ def load_into(buffer: ReplayBuffer, data: Any) -> None:
 
 
 def _check_stored(spec: Spec, rows: np.ndarray, has_acted: np.ndarray) -> None:
-    """Raise `ValueError` for stored rows whose observation, action or reward is not finite."""
+    """Raise `ValueError` if an observation, action or reward in stored rows is not finite."""
     width = dict(zip(spec.groups, spec.widths, strict=True)).get("float32", 0)
     known = np.delete(rows, slice(width + spec.act_dim, -1), axis=1)
-    known[~has_acted, width:] = 0  # of a row without a step only the observation counts
+    known[~has_acted, width:] = 0  # a row without a step has only an observation
     if not np.isfinite(known).all():
         row, column = map(int, np.argwhere(~np.isfinite(known))[0])
         if column < width:
@@ -80,7 +86,7 @@ def _describe_data(data: Any) -> str:
 
 
 def _segments(spec: Spec, data: Any, source: str = "`data`") -> Iterator[dict[str, Any]]:
-    """The segments that hold what `load_into` takes; `source` is where the arrays come from, for messages."""
+    """Yield the segments of the data of `load_into`; messages name `source` as their origin."""
     if isinstance(data, str | Path):
         yield from _from_path(spec, Path(data))
     elif isinstance(data, Mapping) and "successor_after" in data:
@@ -103,7 +109,7 @@ def _segments(spec: Spec, data: Any, source: str = "`data`") -> Iterator[dict[st
 
 
 def _from_path(spec: Spec, path: Path) -> Iterator[dict[str, Any]]:
-    """The segments of a saved agent, of a saved replay buffer, of an .npz file or of a directory of such files."""
+    """Yield the segments of a saved agent, of a saved replay buffer, of an .npz file or of a directory of them."""
     agent = path.parent if path.name == "replay.npz" else path
     if is_saved(agent):
         yield from read_rows(replay_files(agent))
@@ -135,15 +141,16 @@ def _part(episode: Any, steps: slice) -> Any:
 
 
 def _rows(spec: Spec, data: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """A segment that holds these transitions, each episode's end with its final observation."""
+    """Return a segment with these transitions, and with the final observation after each end of an episode."""
     arrays = {name: _array(data, name) for name in ("actions", "rewards", "terminations")}
-    arrays["actions"], count = spec.flat_actions(arrays["actions"]), len(arrays["rewards"])
+    arrays["actions"] = spec.flat_actions(arrays["actions"])
+    count = len(arrays["rewards"])
     truncated = _array(data, "truncations", np.zeros(count, bool))
     observation = spec.pack(_observations(spec, data, "observations"))
     has_next = any(name.split("/")[0] == "next_observations" for name in data)
     if has_next:
         following = spec.pack(_observations(spec, data, "next_observations"))
-    else:  # the last transition, and one that was cut, have nothing to bootstrap from
+    else:  # the last transition and truncated ones have no next observation to bootstrap from
         following = tuple(np.concatenate([part[1:], part[-1:]]) for part in observation)
     sizes = {name: len(values) for name, values in arrays.items()} | {"observations": len(observation[0])}
     if len(set(sizes.values())) != 1 or arrays["actions"].shape != (count, spec.act_dim):
@@ -194,33 +201,35 @@ def _interleave(
     spec: Spec,
     observation: Any,
     following: Any,
-    arrays: Any,
+    arrays: Mapping[str, np.ndarray],
     terminated: np.ndarray,
     ends: np.ndarray,
     drop_truncated: bool,
 ) -> dict[str, Any]:
-    """Puts a final observation after each end; with `drop_truncated`, a truncated one becomes the final one."""
-    count = len(ends)
-    place = np.arange(count) + np.concatenate([[0], np.cumsum(ends)[:-1]]).astype(np.int64) if count else np.arange(0)
+    """Insert a final observation after each end of an episode.
+
+    With `drop_truncated`, the observation of the last, truncated transition becomes the final one.
+    """
+    place = np.arange(len(ends)) + np.cumsum(ends) - ends
     final = place[ends] + 1
-    total = count + len(final)
-    groups = dict(zip(spec.groups, observation, strict=True)), dict(zip(spec.groups, following, strict=True))
-    width = sum(part.shape[1] for name, part in groups[0].items() if name == "float32")
-    rows = np.zeros((total, width + spec.act_dim + 1), np.float32)
-    successor_after = np.zeros(total, np.int32)
-    successor_after[place] = 1 if not drop_truncated else ~ends | terminated
-    ended = np.zeros(total, bool)
-    ended[place] = terminated
-    rows[place, width:-1] = arrays["actions"]
-    rows[place, -1] = arrays["rewards"]
-    segment: dict[str, Any] = {"rows": rows, "terminated": ended, "successor_after": successor_after}
-    if width:
-        rows[place, :width] = groups[0]["float32"]
-        rows[final, :width] = groups[1]["float32"][ends]
-    if "uint8" in groups[0]:
-        segment["images"] = np.zeros((total, groups[0]["uint8"].shape[1]), np.uint8)
-        segment["images"][place] = groups[0]["uint8"]
-        segment["images"][final] = groups[1]["uint8"][ends]
+    total = len(place) + len(final)
+    widths = dict(zip(spec.groups, spec.widths, strict=True))
+    width = widths.get("float32", 0)
+    segment = {
+        "rows": np.zeros((total, width + spec.act_dim + 1), np.float32),
+        "terminated": np.zeros(total, bool),
+        "successor_after": np.zeros(total, np.int32),
+    }
+    if "uint8" in widths:
+        segment["images"] = np.zeros((total, widths["uint8"]), np.uint8)
+    for group, part, after in zip(spec.groups, observation, following, strict=True):
+        columns = segment["images"] if group == "uint8" else segment["rows"][:, :width]
+        columns[place] = part
+        columns[final] = after[ends]
+    segment["rows"][place, width:-1] = arrays["actions"]
+    segment["rows"][place, -1] = arrays["rewards"]
+    segment["terminated"][place] = terminated
+    segment["successor_after"][place] = ~ends | terminated if drop_truncated else 1
     return segment
 
 
@@ -234,7 +243,7 @@ def _array(data: Mapping[str, Any], name: str, default: np.ndarray | None = None
 
 
 def _numbers(name: str, values: Any) -> np.ndarray:
-    """Values as an array of numbers; integers too large for NumPy become floats."""
+    """Return values as an array of numbers; integers that are too large for NumPy become floats."""
     array = np.asarray(values)
     if array.dtype.kind in "biuf":
         return array

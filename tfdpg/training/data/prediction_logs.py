@@ -1,4 +1,4 @@
-"""TensorFlow Serving's logs of requests, TFRecord files of `PredictionLog`s, as arrays."""
+"""Read TensorFlow Serving's request logs, which are TFRecord files of `PredictionLog`s, as arrays."""
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,32 +15,32 @@ from tfdpg.export.warmup import fields
 from tfdpg.spec import Spec
 
 POLICY_SIGNATURES = {b"", b"serving_default", b"pi", b"pi_and_q"}
-"""The signatures whose requests are steps; requests to others are passed over."""
+"""The signatures whose requests are steps; requests for other signatures are ignored."""
 
 FRAME = 16
-"""The bytes of a TFRecord file around each record: its length, and the checksums of the length and of the record."""
+"""The bytes around each record in a TFRecord file: its length, and the checksums of the length and of the record."""
 OBSERVATIONS = "observations", "next_observations"
 
 
 def read_prediction_logs(files: str | Path | Iterable[str | Path], spec: Spec) -> dict[str, Any]:
-    """The steps that clients of an exported policy took, in the order of the log.
+    """Return the steps that clients of an exported policy took, in the order of the log.
 
     Row i of a request with several rows is a step in the i-th environment of that client. Where a file is truncated or
     damaged, the records before that place are kept, and a warning says how many bytes are lost. Later files are then
     not read, since their steps do not follow those that were kept.
 
     Args:
-        files: a TFRecord file, a directory of them, or several, in the order of time.
+        files: a TFRecord file, a directory of them, or several of these in chronological order.
         spec: the spaces of the policy.
 
     Returns:
         `observations`, `[n, ...]`, or a dict of them by key; `actions`, the `pi` of the responses, `[n, ...]`; and
-        `client_ids`, n texts: the request's `client_id`, with `/1`, `/2`, ... behind it for its further rows.
+        `client_ids`, n strings: the request's `client_id`, followed by `/1`, `/2`, ... for its further rows.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: a file does not exist.
         ValueError: a file holds other records, or no intact one; a request has no response, or other inputs than the
-            observation; no request was for the policy; or the server logged only a share of the requests.
+            observation; no request was for the policy; or the server logged only a sample of the requests.
     """
     observations: dict[str, list[np.ndarray]] = {leaf.name: [] for leaf in spec.leaves}
     actions = []
@@ -80,9 +80,9 @@ def read_prediction_logs(files: str | Path | Iterable[str | Path], spec: Spec) -
 
 
 def _step(record: bytes, spec: Spec) -> tuple[str, dict[str, np.ndarray], np.ndarray] | None:
-    """Who asked, the observation's parts `[n, ...]` and the actions `[n, ...]`; None if it was not for the policy.
+    """Return a request's client, observation arrays `[n, ...]` and actions; None if it was not for the policy.
 
-    The messages, of which other fields are passed over:
+    These fields of the messages are read:
 
         PredictionLog {LogMetadata log_metadata = 1; PredictLog predict_log = 6, or predict_streamed_log = 7}
         LogMetadata {SamplingConfig sampling_config = 2}, SamplingConfig {double sampling_rate = 1}
@@ -95,7 +95,7 @@ def _step(record: bytes, spec: Spec) -> tuple[str, dict[str, np.ndarray], np.nda
         for config in fields(metadata).get(2, []):
             (rate,) = struct.unpack("<d", fields(config).get(1, [bytes(8)])[-1])
             if 0 < rate < 1:
-                raise ValueError(f"it is of every request, and not of a share of {rate:g}, that transitions are made")
+                raise ValueError(f"transitions need every request, and the server logged a sample of {rate:g} of them")
     (call,) = log.get(6, []) + log.get(7, []) or [b""]
     if not call:
         return None
@@ -105,7 +105,7 @@ def _step(record: bytes, spec: Spec) -> tuple[str, dict[str, np.ndarray], np.nda
         return None
     outputs = _tensors(fields(call.get(2, [b""])[-1]).get(1, []), {"pi"})
     if "pi" not in outputs:
-        raise ValueError("there is no response that has `pi`")
+        raise ValueError("the response has no `pi`")
     inputs = _tensors(request.get(2, []), {leaf.name for leaf in spec.leaves})
     action = outputs["pi"]
     for leaf in spec.leaves:
@@ -117,13 +117,13 @@ def _step(record: bytes, spec: Spec) -> tuple[str, dict[str, np.ndarray], np.nda
 
 
 def _tensors(entries: Iterable[bytes], names: set[str]) -> dict[str, np.ndarray]:
-    """Some entries of a map of tensors."""
+    """Return the tensors with these names in the entries of a map."""
     pairs = [fields(entry) for entry in entries]
     held = {pair.get(1, [b""])[-1].decode(): pair.get(2, [b""])[-1] for pair in pairs}
     try:
         return {name: tf.make_ndarray(TensorProto.FromString(held[name])) for name in names & set(held)}
     except DecodeError as error:
-        raise ValueError(f"it is no PredictionLog: {error}") from error
+        raise ValueError(f"it is not a PredictionLog: {error}") from error
 
 
 def _files(files: str | Path | Iterable[str | Path]) -> list[Path]:
@@ -133,7 +133,7 @@ def _files(files: str | Path | Iterable[str | Path]) -> list[Path]:
 
 def _records(file: Path) -> Iterator[bytes]:
     if not file.is_file():
-        raise FileNotFoundError(f"There is no prediction log {file}")
+        raise FileNotFoundError(f"The prediction log {file} does not exist")
     has_intact = False
     try:
         for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
@@ -148,17 +148,17 @@ def _records(file: Path) -> Iterator[bytes]:
 
 
 def by_client(data: Mapping[str, Any]) -> dict[Any, dict[str, Any]]:
-    """Transitions of several clients, by the array `client_ids`; all together, as those of None, without it.
+    """Split transitions by the array `client_ids`; without it, return all of them under the key None.
 
-    Rewards and ends may be dicts by client, of arrays in the order of its own steps.
+    Rewards, terminations and truncations may be dicts by client, with arrays in the order of the client's steps.
 
     Raises:
-        ValueError: an array has not a row for each step, or a client is missing.
+        ValueError: an array does not have a row for each step, or a client is missing.
     """
     if "client_ids" not in data:
         for name, values in data.items():
             if isinstance(values, Mapping) and name not in OBSERVATIONS:
-                raise reject(name, "an array where there are no `client_ids`", values)
+                raise reject(name, "an array if there are no `client_ids`", values)
         return {None: dict(data)}
     rows: dict[Any, list[int]] = {}
     for row, client in enumerate(data["client_ids"]):
@@ -176,7 +176,7 @@ def _select_client(name: str, values: Any, client: Any, rows: list[int], count: 
         return {key: _select_client(f"{name}/{key}", part, client, rows, count) for key, part in values.items()}
     if isinstance(values, Mapping):
         if client not in values or len(values[client]) != len(rows):
-            received = f"{len(values[client])} for it" if client in values else f"those of {list(values)}"
+            received = f"{len(values[client])} of them" if client in values else f"the clients {list(values)}"
             raise ValueError(f"`{name}` must have {len(rows)} numbers for client {client!r}. Received: {received}")
         return np.asarray(values[client])
     if len(values) != count:

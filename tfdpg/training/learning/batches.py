@@ -1,4 +1,4 @@
-"""Minibatches that the caller gives, packed as those are that are drawn."""
+"""Minibatches that the caller passes to `train_on_batch`, packed like the ones that are sampled."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,15 +12,15 @@ from tfdpg.training.environment.finite import check_finite
 
 
 def pack_transitions(spec: Spec, batch_size: int, gamma: float, batch: Mapping[str, Any]) -> Packed:
-    """Transitions, packed `[1, batch, ...]` (see `tfdpg.replay.TransitionLayout`).
+    """Pack transitions, `[1, batch, ...]` (see `tfdpg.replay.TransitionLayout`).
 
     Args:
         spec: the spaces.
-        batch_size: how many there must be.
+        batch_size: the number of transitions.
         gamma: the discount factor of one step.
         batch: `observations`, `actions`, `rewards`, `terminations` and `next_observations`, a row for each transition;
-            optional are `discounts` (gamma unless given; with rewards that are sums over m steps, gamma^m),
-            `weights` in the critic's loss (1), and `truncations`, which change nothing: a cut bootstraps.
+            optionally `discounts` (default gamma; gamma^m if rewards are sums over m steps), `weights` in the critic's
+            loss (default 1), and `truncations`, which have no effect: truncated transitions bootstrap.
 
     Raises:
         ValueError: arrays are missing, of other shapes, or not finite.
@@ -47,18 +47,18 @@ OBSERVATIONS = "observations", "next_observations"
 def pack_windows(
     spec: Spec, batch_size: int, steps: int, record_width: int, gamma: float, batch: Mapping[str, Any]
 ) -> Packed:
-    """Windows of successive steps, packed `[1, batch, steps + 1, ...]` (see `tfdpg.replay.WindowLayout`).
+    """Pack windows of successive steps, `[1, batch, steps + 1, ...]` (see `tfdpg.replay.WindowLayout`).
 
     Args:
         spec: the spaces.
-        batch_size: how many windows there must be.
-        steps: the steps in each.
-        record_width: the numbers that say what drew an action.
+        batch_size: the number of windows.
+        steps: the number of steps in each.
+        record_width: the number n of parameters of the behaviour distribution.
         gamma: the discount factor of one step.
         batch: `observations` `[batch, steps + 1, ...]`, `actions`, `rewards`, `terminations` `[batch, steps]`, and
-            `behaviours` `[batch, steps, n]`, the probabilities, or the means and scales, that actions were drawn from;
-            optional is `truncations`: where step t was cut, the observation t + 1 is its last one, and what stands at
-            t + 1 beside it is no step; and `discounts` (gamma).
+            `behaviours` `[batch, steps, n]`, the probabilities, or the means and scales, of the actions; optionally
+            `discounts` (default gamma) and `truncations`. If step t was truncated, observation t + 1 is the final one,
+            and the action and reward at t + 1 are ignored.
 
     Raises:
         ValueError: arrays are missing, of other shapes, or not finite.
@@ -91,24 +91,24 @@ def pack_sequences(
     gamma: float,
     batch: Mapping[str, Any],
 ) -> Packed:
-    """Sequences of successive steps of an episode each, packed `[1, batch, ...]` (see `tfdpg.replay.SequenceLayout`).
+    """Pack sequences of successive steps, each in one episode, `[1, batch, ...]` (see `tfdpg.replay.SequenceLayout`).
 
     Args:
         spec: the spaces.
-        recurrent_spec: what the policy recalls of the step before; nothing is before the first step.
-        batch_size: how many sequences there must be.
-        burn_in: the steps of each that only lead up to those to learn from.
-        length: the steps to learn from, which come after them.
-        n_step: n, whose rewards are summed up; so n - 1 further steps follow.
+        recurrent_spec: the recurrent state; the step before the first one counts as missing.
+        batch_size: the number of sequences.
+        burn_in: the number of steps before those to learn from.
+        length: the number of steps to learn from.
+        n_step: the number n of rewards in a return; n - 1 further steps follow for it.
         gamma: the discount factor of one step.
         batch: `observations` `[batch, burn_in + length + n, ...]`, `actions`, `rewards` and `terminations`
-            `[batch, burn_in + length + n - 1]`; optional are `masks`, 1 where a step is (1 throughout unless given),
-            which must be 0 after one that ended an episode; `discounts` (gamma) and `truncations`, as many; and for
-            each sequence `weights` in the critic's loss (1) and, if the policy's state is stored, `states`,
-            `[batch, state_width]`, the one in which its first step was taken (zeros). A cut bootstraps.
+            `[batch, burn_in + length + n - 1]`; optionally `masks` (default 1), 1 for existing steps and 0 after one
+            that ended an episode, `discounts` (default gamma) and `truncations` of the same shape; and for each
+            sequence `weights` in the critic's loss (default 1) and, if recurrent states are stored, `states`,
+            `[batch, state_width]`, the state before its first step (default 0). Truncated steps bootstrap.
 
     Raises:
-        ValueError: arrays are missing, of other shapes, or not finite; steps have gaps, or go on after an end.
+        ValueError: arrays are missing, of other shapes, or not finite; steps have gaps, or continue after an end.
     """
     rows = burn_in + length + n_step
     arrays = _Arrays(batch, (batch_size, rows - 1))
@@ -122,9 +122,11 @@ def pack_sequences(
     if (ended & masks)[:, :-1][masks[:, 1:]].any():
         raise ValueError("`batch['masks']` must be 0 after a step that ended an episode")
     if not masks[:, burn_in : burn_in + length].any():
-        raise ValueError(f"`batch['masks']` must leave a step to learn from, behind the {burn_in} of burn-in")
+        raise ValueError(f"`batch['masks']` must leave a step to learn from, after the {burn_in} of burn-in")
     steps = arrays.take("discounts", default=gamma), arrays.actions(spec), arrays.take("rewards"), terminated
-    discounts, *led = (np.insert(part, 0, 0, axis=1) for part in steps)  # what led to each observation; to the first 0
+    discounts, *led = (
+        np.insert(part, 0, 0, axis=1) for part in steps
+    )  # the step before each observation; 0 before the first
     packed, *images = pack_sequence(
         spec,
         TimeSteps(tuple(observation.values()), *led, is_first=np.insert(~masks, 0, True, axis=1)),
@@ -140,7 +142,7 @@ def pack_sequences(
 
 
 class _Arrays:
-    """Arrays by name, each taken once, with a shape that they share."""
+    """Reads arrays by name, checks their common leading shape, and records their names."""
 
     def __init__(self, batch: Mapping[str, Any], shape: tuple[int, ...], optional: tuple[str, ...] = ()):
         if not isinstance(batch, Mapping):
@@ -151,7 +153,7 @@ class _Arrays:
         self.taken = set[str]()
 
     def take(self, name: str, *width: int, default: float | None = None) -> np.ndarray:
-        """An array `[*shape]` or `[*shape, width]`, float32; a single action number needs no axis of its own."""
+        """Return an array `[*shape]` or `[*shape, width]`, float32; the last axis is optional if its width is 1."""
         self.taken.add(name)
         if name not in self._batch:
             if default is None:
@@ -166,13 +168,13 @@ class _Arrays:
         return array.reshape(wanted)
 
     def actions(self, spec: Spec) -> np.ndarray:
-        """Actions `[*shape, act_dim]`; they may come in the environment's shape."""
+        """Return actions `[*shape, act_dim]`; they may have the environment's shape."""
         if "actions" in self._batch:
             self._batch = {**self._batch, "actions": spec.flat_actions(self._batch["actions"])}
         return self.take("actions", spec.act_dim)
 
     def observations(self, spec: Spec, name: str) -> dict[str, np.ndarray]:
-        """Packed observations `[*shape, width]` by group."""
+        """Return packed observations `[*shape, width]`, by group."""
         self.taken |= {key for key in self._batch if key.split("/")[0] == name}
         if name in self._batch:
             given = self._batch[name]
@@ -193,6 +195,6 @@ class _Arrays:
         }
 
     def finish(self, *others: str) -> None:
-        """Raises `ValueError` for arrays that were not asked for."""
+        """Raise `ValueError` for arrays that were not read."""
         if unknown := sorted(set(self._batch) - self.taken - set(self._optional) - set(others)):
-            raise ValueError(f"`batch` has arrays that are not known: {unknown}")
+            raise ValueError(f"`batch` has unknown arrays: {unknown}")

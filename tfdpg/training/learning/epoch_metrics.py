@@ -1,4 +1,4 @@
-"""What an epoch has come to so far, over its learning rounds."""
+"""The metrics of an epoch, accumulated over its update phases."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,21 +14,20 @@ SPREAD_METRICS = ("q1", "q2")
 DELAYED_METRICS = ("loss_pi",)
 """Metrics that an update may leave unmeasured, as a row of NaN."""
 
-
 STATE_ARRAYS = ("count", "sum", "square_sum", "min", "max")
-"""What there is of each metric, or of each whose spread is logged."""
+"""The statistics of each metric; the last three only for `SPREAD_METRICS`."""
 
 
 class EpochMetrics:
-    """What an epoch has come to so far: the episodes that ended, and running statistics of what updates measured.
+    """The episodes that ended in an epoch, and running statistics of the metrics of its updates.
 
     Args:
-        metrics: the names of what updates measure.
+        metrics: the names of the metrics.
 
     Attributes:
-        epoch: the number of the epoch that is under way, in an environment; None where none is.
-        first_step: the environment steps that were taken before it.
-        episodes: those that ended in it.
+        epoch: the number of the current epoch of `fit`; None outside of an epoch.
+        first_step: the number of environment steps before this epoch.
+        episodes: the episodes that ended in this epoch.
     """
 
     def __init__(self, metrics: Sequence[str]):
@@ -38,7 +37,7 @@ class EpochMetrics:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets everything."""
+        """Clear all statistics."""
         self.epoch: int | None = None
         self.first_step = 0
         self.episodes = list[Episode]()
@@ -49,14 +48,14 @@ class EpochMetrics:
         self._max = np.full(len(self._spread), -np.inf)
 
     def begin(self, epoch: int, step: int) -> None:
-        """Forgets everything, since an epoch begins after so many environment steps; not if it is under way."""
+        """Begin an epoch after `step` environment steps, unless it is the current one, which then continues."""
         if self.epoch != epoch:
             self.reset()
             self.epoch = epoch
             self.first_step = step
 
     def state(self) -> dict[str, Any] | None:
-        """All of an epoch that is under way, as plain JSON values; None where none is."""
+        """Return the current epoch as plain JSON values; None outside of an epoch."""
         if self.epoch is None:
             return None
         sums = {name: getattr(self, f"_{name}").tolist() for name in STATE_ARRAYS}
@@ -64,30 +63,33 @@ class EpochMetrics:
         return {"epoch": self.epoch, "first_step": self.first_step, "episodes": episodes} | sums
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Takes what `state` gave."""
+        """Restore the result of `state`."""
         self.reset()
         if state is not None:
-            self.epoch, self.first_step = natural("epoch", state["epoch"]), natural("first_step", state["first_step"])
+            self.epoch = natural("epoch", state["epoch"])
+            self.first_step = natural("first_step", state["first_step"])
             self.episodes = [Episode(*episode) for episode in state["episodes"]]
             for name in STATE_ARRAYS:
                 old = getattr(self, f"_{name}")
                 setattr(self, f"_{name}", np.array(state[name], old.dtype).reshape(old.shape))
 
     def add(self, measured: np.ndarray) -> dict[str, float]:
-        """Takes the values of a round, `[updates, metrics, batch]`.
+        """Add the metrics of an update phase, `[updates, metrics, batch]`.
 
-        Elements without any number, where a sequence has no step, and unmeasured rows of delayed metrics do not count.
+        Elements that are NaN in all metrics (masked steps of a sequence) and unmeasured delayed metrics do not count.
 
         Returns:
-            The round's means, and `loss`, the sum of all `loss_*`.
+            The means of the phase, and `loss`, the sum of all `loss_*`.
         """
         is_number = np.logical_not(np.isnan(measured))
         counted = np.any(is_number, axis=1, keepdims=True)
-        counted |= ~np.any(counted, axis=2, keepdims=True)  # what should be there and is NaN shows as NaN
+        counted |= ~np.any(counted, axis=2, keepdims=True)  # an update that is all NaN diverged, and counts
         is_counted = np.repeat(counted, measured.shape[1], axis=1)
         is_counted[:, self._delayed] &= np.any(is_number[:, self._delayed], axis=2, keepdims=True)
-        self._count += (count := is_counted.sum(axis=(0, 2)))
-        self._sum += (total := np.where(is_counted, measured, 0).sum(axis=2, dtype=np.float64).sum(axis=0))
+        count = is_counted.sum(axis=(0, 2))
+        total = np.where(is_counted, measured, 0).sum(axis=2, dtype=np.float64).sum(axis=0)
+        self._count += count
+        self._sum += total
         spread = measured[:, self._spread]
         is_counted = is_counted[:, self._spread]
         self._square_sum += np.square(np.where(is_counted, spread, 0), dtype=np.float64).sum(axis=(0, 2))
@@ -96,7 +98,7 @@ class EpochMetrics:
         return _with_loss({name: float(total[i] / count[i]) for i, name in enumerate(self._metrics) if count[i]})
 
     def summary(self) -> dict[str, float]:
-        """The means of the epoch, `loss`, and the spread of the critics' values; NaN where nothing was measured."""
+        """Return the means of the epoch, `loss`, and the spread of `SPREAD_METRICS`; NaN if nothing was measured."""
         count = np.where(self._count, self._count, np.nan)
         logs = _with_loss(dict(zip(self._metrics, (self._sum / count).tolist(), strict=True)))
         for k, i in enumerate(self._spread):

@@ -1,4 +1,4 @@
-"""The support of categorical critics: chosen from the returns that were seen, and watched while training."""
+"""The support of categorical critics: set from the observed returns, and checked during training."""
 
 import warnings
 from collections.abc import Mapping
@@ -7,20 +7,20 @@ from typing import Any
 from tfdpg.networks import Categorical, head_of
 
 PERIOD = 5000
-"""Updates; a range of 100,000 returns takes a twentieth of a second."""
+"""The number of updates between two looks at the returns, which take 0.05 s for 100,000 of them."""
 MOST_EDGE_MASS = 0.1
-"""A critic of 51 atoms has up to 0.07 where it knows nothing yet: its random weights, as at an episode's last,
-truncated observation, which no update ever asks about."""
+"""The probability on the edge atoms above which there is a warning. An untrained critic with 51 atoms has up to 0.07,
+for example at the final observations of truncated episodes, which are never trained on."""
 FIRST_UPDATES = 200
-"""Until then much of the target is the uniform distribution that critics begin with, shifted by the rewards."""
+"""No warning before this update: targets still contain much of the initial, uniform distribution."""
 
 
 def choose_support(agent: Any, minibatches: Any) -> None:
-    """Before the first update, set the support to the range of the returns that were seen.
+    """Before the first update, set the support to the range of the observed returns.
 
     Args:
         agent: an agent with categorical critics.
-        minibatches: what its updates take.
+        minibatches: its source of minibatches (`tfdpg.training.learning.learner.Minibatches`).
     """
     if agent.updates == 0 and _is_unknown(agent):
         _set_support(agent, *_return_range(minibatches))
@@ -29,13 +29,13 @@ def choose_support(agent: Any, minibatches: Any) -> None:
 def follow_returns(agent: Any, minibatches: Any) -> None:
     """Let the support follow the returns.
 
-    It is [−R, R], with R the largest absolute return to be expected, and is widened once in `PERIOD` updates to what R
-    has become. With the probabilities that critics have, that is the same as rewards scaled by 1 / R on a support that
-    stays (SimbaV2's, Lee et al. 2025).
+    It is [−R, R], where R is the largest absolute return in the replay buffer, and is widened once in `PERIOD` updates
+    if R has grown. Critics keep their probabilities, so this is equivalent to scaling rewards by 1 / R on a fixed
+    support (SimbaV2, Lee et al. 2025).
 
     Args:
         agent: an agent with categorical critics.
-        minibatches: what its updates take.
+        minibatches: its source of minibatches (`tfdpg.training.learning.learner.Minibatches`).
     """
     updates = agent.updates
     before = agent.host_state["support_period"]
@@ -56,7 +56,7 @@ def warn_of_edges(agent: Any, logs: Mapping[str, float]) -> None:
 
     Args:
         agent: an agent with categorical critics.
-        logs: what an update phase logged. There is one warning for each support.
+        logs: the logs of an update phase. There is one warning for each support.
     """
     if agent.updates < FIRST_UPDATES or logs["edge_mass"] <= MOST_EDGE_MASS:
         return
@@ -66,7 +66,7 @@ def warn_of_edges(agent: Any, logs: Mapping[str, float]) -> None:
         warnings.warn(
             f"{logs['edge_mass']:.1%} of the projected targets' probability lies on the edge atoms of the support "
             f"[{support[0]:g}, {support[1]:g}] (q1 is {logs['q1']:g} on average), so returns beyond it cannot be "
-            "told apart. Give a new agent a wider `v_min` and `v_max`; a saved one keeps its own.",
+            "told apart. Create a new agent with a wider `v_min` and `v_max`; loading cannot change them.",
             stacklevel=2,
         )
 
@@ -82,7 +82,7 @@ def _support(agent: Any) -> tuple[float, float]:
 
 
 def _is_unknown(agent: Any) -> bool:
-    """Whether the support is still the one with which critics were built."""
+    """Return whether the support is still the one with which the critics were built."""
     head = _heads(agent)[0]
     return _support(agent) == (head.v_min, head.v_max)
 
@@ -96,4 +96,4 @@ def _return_range(minibatches: Any) -> tuple[float, float]:
     try:
         return minibatches.return_range()
     except ValueError as error:
-        raise ValueError(f"{error} Give `v_min` and `v_max` to an agent that is to learn without it.") from error
+        raise ValueError(f"{error} Pass `v_min` and `v_max` to the agent to learn without it.") from error
