@@ -58,8 +58,8 @@ MUTATIONS = (
     (
         "d4pg: the policy goes down the critic",
         "components.py",
-        "return -(tf.stop_gradient(q) + linear_term)",
-        "return tf.stop_gradient(q) + linear_term",
+        "return -(tf.stop_gradient(q) + rise)",
+        "return tf.stop_gradient(q) + rise",
         D4PG,
     ),
     (
