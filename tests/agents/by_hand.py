@@ -1,4 +1,4 @@
-"""TD3 on networks small enough for arithmetic by hand, and a minibatch for it."""
+"""TD3 with networks of one layer, whose updates can be computed by hand, and a minibatch."""
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ LAYOUT = TransitionLayout.of(SPEC)
 PI = 0.4
 Q1 = (0.5, -0.3)
 Q2 = (0.2, 0.7)
-PI_T = -0.3  # of the targets
+PI_T = -0.3  # weights of the target networks
 Q1_T = (0.6, 0.4)
 Q2_T = (0.1, 0.8)
 
@@ -42,7 +42,7 @@ def linear_agent(**changes):
 
 
 def set_targets(agent):
-    """Gives targets weights of their own; at the start they equal the networks."""
+    """Give the target networks weights that differ from those of the networks."""
     for name, weights in {"pi": PI_T, "q1": Q1_T, "q2": Q2_T}.items():
         if name in agent.targets:
             agent.targets[name].set_weights([np.array(weights, np.float32).reshape(-1, 1)])
@@ -68,7 +68,7 @@ BATCH = minibatch(S, A, R, D, S2)
 
 
 def adam_first_step(gradient, rate):
-    """Adam's first step: m̂ = g and v̂ = g², up to Keras' epsilon."""
+    """Return Adam's first step, for which m̂ = g and v̂ = g², apart from Keras' epsilon."""
     m = 0.1 * gradient
     v = 0.001 * gradient**2
     return rate * np.sqrt(0.001) / 0.1 * m / (np.sqrt(v) + 1e-7)

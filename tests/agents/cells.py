@@ -1,4 +1,4 @@
-"""Cells of one's own, and small agents with a memory."""
+"""Custom recurrent cells, and small recurrent agents."""
 
 import keras
 
@@ -10,14 +10,14 @@ SMALL |= {"start_steps": 10, "update_after": 10, "update_every": 10, "gradient_s
 
 @keras.saving.register_keras_serializable("tests")
 class Leaky(keras.layers.SimpleRNNCell):
-    """A cell that nobody else has."""
+    """A custom cell."""
 
 
 def hard():
-    """A stock cell with another setting, for which there is no NumPy."""
+    """Return a Keras cell with an option that the NumPy policy does not support."""
     return keras.layers.LSTMCell(3, recurrent_activation="hard_sigmoid")
 
 
 def recurrent_agent(env, **options):
-    """An agent with a memory, which learns little, so that there is nothing to compile."""
+    """Return a recurrent agent that makes few updates, without compilation."""
     return tfdpg.DDPG(env, **SMALL | {"recurrent": "lstm"} | options)

@@ -1,4 +1,4 @@
-"""Every agent, small, ready for the tests that all of them must pass."""
+"""All agents with small networks, for tests that every agent must pass."""
 
 import functools
 import warnings
@@ -13,16 +13,19 @@ EACH = {"hidden_units": (8,), "batch_size": 8, "replay_size": 500, "jit_compile"
 SMALL = EACH | {"start_steps": 10, "update_after": 10, "update_every": 5}
 
 EAGER = {"run_eagerly": True, "gradient_steps": 1}
-"""Few updates, line by line, for tests that ask nothing of compiled ones: a trace costs as much as twenty of them."""
+"""Few updates without compilation, for tests of other things: tracing takes as long as twenty updates."""
 
 D4PG = {"v_min": -500, "v_max": 500, "replay": "uniform", "polyak": 0.995, "target_update_every": 2}
-"""Its own tests have its defaults."""
+"""A fixed support and uniform sampling; the tests of D4PG use its defaults."""
 
 ACER = EACH | {"n_steps": 5, "replay_start": 10, "on_policy": True}
 
 
 def acer_options(changes):
-    """ACER never acts at random, waits for `n_steps` of each lane, not for `update_after`, and is slow if `EAGER`."""
+    """Translate the options of the other agents for ACER.
+
+    ACER takes no uniformly random actions, has `n_steps` in place of `update_after`, and is slow when it runs eagerly.
+    """
     names = {"update_after": "n_steps", "update_every": "n_steps"}
     others = {"start_steps"} | (EAGER.keys() if EAGER.items() <= changes.items() else set())
     return {names.get(name, name): value for name, value in changes.items() if name not in others}
@@ -39,18 +42,18 @@ AGENTS = {
 brief = pytest.mark.filterwarnings(
     "ignore:This training ends at", "ignore:No episode ended", "ignore:.* lie at their bounds"
 )
-"""Tests that train for so few steps that `fit` has doubts, which tests/training/test_training_warnings.py looks at."""
+"""Ignores the warnings of `fit` about very short training, which tests/training/test_training_warnings.py covers."""
 
 
 def fit_briefly(agent, env, **options):
-    """`fit` for so few steps that it has doubts, at which tests/training/test_training_warnings.py looks."""
+    """Call `fit` for a few steps, without its warnings about that."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This training ends at|No episode ended|.*actions lie at their bounds")
         return agent.fit(env, **{"verbose": 0} | options)
 
 
 def parametrize_agents(*quick):
-    """Parametrizes a test with the agents: quick are those that differ in what it tests, the others are slow."""
+    """Parametrize a test with all agents; those that are not named in `quick` are slow tests."""
     slow = [pytest.mark.slow]
     params = [pytest.param(make, id=name, marks=[] if name in quick else slow) for name, make in AGENTS.items()]
     return pytest.mark.parametrize("make", params)
@@ -62,6 +65,6 @@ def options_of(make):
 
 
 def needs(make, option):
-    """Skips the test where an agent has no such option."""
+    """Skip the test if the agent does not have the option."""
     if option not in options_of(make):
         pytest.skip(f"the agent has no option {option}")

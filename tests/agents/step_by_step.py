@@ -1,4 +1,4 @@
-"""Recurrent updates once more: in float64, episode by episode and step by step, without masks, padding or packing."""
+"""A float64 reference for recurrent updates: it processes episodes step by step, without masks, padding or packing."""
 
 import keras
 import numpy as np
@@ -19,11 +19,11 @@ RATE = 0.1
 ETA = 0.9
 SPEC = tfdpg.Spec(spaces.Box(-9, 9, (2,)), spaces.Box(LOW.astype(np.float32), HIGH.astype(np.float32)))
 LENGTHS = ((1, True), (2, False), (9, False), (3, True), (14, True), (2, True), (6, None))
-"""The steps of each episode, and whether it was terminated or truncated; the last one goes on."""
+"""The length of each episode and whether it is terminated (True) or truncated (False); the last one is unfinished."""
 
 
 def make(kind, **options):
-    """A tiny agent with memory, whose optimizers show the gradients, and whose networks and targets differ."""
+    """Return a small recurrent agent with SGD optimizers and target networks that differ from its networks."""
     own = {name: keras.optimizers.SGD(RATE) for name in ("pi_optimizer", "q_optimizer")}
     small = {"hidden_units": (5,), "activation": "tanh", "batch_size": 6, "jit_compile": False, "replay_size": 100}
     small |= {"sequence_length": LENGTH, "burn_in": BURN_IN, "gamma": GAMMA, "start_steps": 1000, "polyak": POLYAK}
@@ -37,7 +37,7 @@ def make(kind, **options):
 
 
 class Episode:
-    """What happened: one more observation than actions, rewards and states in which they were taken."""
+    """An episode: its actions, rewards and recurrent states, and one observation more."""
 
     def __init__(self, first, terminated):
         self.observations = [first]
@@ -48,12 +48,16 @@ class Episode:
 
 
 def rounded(numbers):
-    """As the replay holds them."""
+    """Round to float32, as the replay buffer does."""
     return numbers.astype(np.float32).astype(float)
 
 
 def collect(agent):
-    """Fills the agent's replay with episodes, and returns them, and which episode and step each row is."""
+    """Fill the agent's replay buffer.
+
+    Returns:
+        The episodes, and for each row of the buffer the number of its episode and its step.
+    """
     rng = np.random.default_rng(2)
     episodes = []
     rows = []
@@ -73,7 +77,7 @@ def collect(agent):
 
 
 class Net:
-    """A network's weights, in float64, and what they say of one step."""
+    """A network in float64 that computes single steps."""
 
     def __init__(self, weights, kinds):
         self.weights = [tf.cast(weight, tf.float64) for weight in weights]
@@ -86,7 +90,7 @@ class Net:
         self.state_width = sum(2 * units if kind == "lstm" else units for kind, units in kinds)
 
     def step_cells(self, x, state):
-        """What is remembered `[units]` after one more step, and the state."""
+        """Return the output of the top cell, `[units]`, and the next state."""
         states = []
         for kind, units, weights in self.cells:
             width = 2 * units if kind == "lstm" else units
@@ -128,7 +132,7 @@ def rnn(x, h, kernel, recurrent_kernel, bias):
 
 
 class Values:
-    """Critics whose outputs are values."""
+    """Critics that return values."""
 
     def mean(self, output):
         return output[0]
@@ -141,7 +145,7 @@ class Values:
 
 
 class Distributions:
-    """Critics whose outputs are the logits of atoms."""
+    """Critics that return the logits of atoms."""
 
     def __init__(self, atoms):
         self.atoms = atoms
@@ -151,7 +155,7 @@ class Distributions:
         return tf.reduce_sum(tf.nn.softmax(output) * self.atoms)
 
     def target(self, reward, discount, output):
-        """Each atom, moved, gives its probability to the two that are next to it."""
+        """Project the shifted atoms: each divides its probability between the two nearest atoms."""
         shares = np.zeros(len(self.atoms))
         for atom, probability in zip(self.atoms, tf.nn.softmax(output).numpy(), strict=True):
             place = (np.clip(reward + discount * atom, self.atoms[0], self.atoms[-1]) - self.atoms[0]) / self.step
@@ -164,13 +168,13 @@ class Distributions:
 
 
 class StepByStep:
-    """The updates of an agent, beside it; the episodes get the states that its policy had.
+    """Computes the updates of an agent separately. It stores the recurrent states of the policy in the episodes.
 
     Args:
-        agent: before its first update, its replay filled.
-        episodes: what `collect` gave.
-        rows: likewise.
-        head: what critics say.
+        agent: an agent before its first update, with a filled replay buffer.
+        episodes: the episodes that `collect` returned.
+        rows: the rows that `collect` returned.
+        head: the interpretation of the critics' outputs.
     """
 
     def __init__(self, agent, episodes, rows, head):
@@ -194,7 +198,7 @@ class StepByStep:
                 _, state = pi.step_cells(self.seen(episode, t), state)
 
     def seen(self, episode, t):
-        """What a memory sees at a step."""
+        """Return the input of the recurrent cells at a step."""
         x = episode.observations[t]
         normalizers = self.agent.normalizers
         if normalizers:
@@ -209,7 +213,7 @@ class StepByStep:
         return tf.constant(x, tf.float64)
 
     def rnn_output(self, net, episode, first, learn_from, stop, is_policy=False):
-        """What is remembered at the steps from `learn_from`, by their numbers; the way there has no gradient."""
+        """Return the outputs of the cells at the steps from `learn_from` on; burn-in steps have no gradient."""
         stored = is_policy and self.options.stored_state
         state = episode.states[first] if stored else tf.zeros(net.state_width, tf.float64)
         outputs_by_step = {}
@@ -222,9 +226,9 @@ class StepByStep:
         return outputs_by_step
 
     def targets(self, episode, first, steps, noise):
-        """For each step the target, r + ... + γᵐ (1 − d) min Q_targ(s', clip(π_targ(s') + noise)), and its mean.
+        """Return for each step the target, r + ... + γᵐ (1 − d) min Q_targ(s', clip(π_targ(s') + noise)), and its mean.
 
-        Target networks have seen all from `first` to s'.
+        The target networks have processed all steps from `first` to s'.
         """
         taken = len(episode.actions)
         n = self.options.n_step
@@ -245,16 +249,16 @@ class StepByStep:
         return targets
 
     def update(self, slots, weights, noise, counter):
-        """One update on the sequences that begin at slots.
+        """Make one update on the sequences that begin at `slots`.
 
         Args:
-            slots: of the drawn rows.
-            weights: of the sequences.
-            noise: `[sequences, LENGTH, act_dim]`, clipped.
+            slots: the sampled rows.
+            weights: the weights of the sequences.
+            noise: the clipped noise, `[sequences, LENGTH, act_dim]`.
             counter: the number of the update.
 
         Returns:
-            The sequences' priorities, the mean of the critics' summed losses, and that of the policy's, or None.
+            The priorities of the sequences, the mean of the critics' summed losses, and the policy's mean loss or None.
         """
         sequences = []
         for slot, samples in zip(slots, noise, strict=True):

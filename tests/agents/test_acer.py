@@ -1,4 +1,4 @@
-"""ACER's own promises beside its update: rounds, both action spaces, what it learns, saves and exports."""
+"""ACER apart from its update: update phases, both action spaces, learning, saving and export."""
 
 import gymnasium as gym
 import keras
@@ -17,7 +17,7 @@ from tfdpg.replay import WindowLayout, buffer
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.slow  # the list of agents has it for the defaults
+@pytest.mark.slow  # test_agents.py tests this for the defaults
 @pytest.mark.parametrize("options", [{}, {"learn_sigma": True}, {"dueling": False}, {"critic_average": 0.9}], ids=str)
 def test_many_updates_at_once_equal_one_by_one_and_xla_computes_the_same(options):
     def fitted(jit):
@@ -64,7 +64,7 @@ def test_discrete_actions_begin_where_the_space_says_and_follow_the_probabilitie
     assert single.shape == () and agent.spec.action_space.contains(single)
 
 
-def test_a_round_is_one_update_on_the_newest_windows_and_then_some_on_others():
+def test_an_update_phase_is_one_update_on_the_newest_windows_and_then_some_on_sampled_ones():
     env = SyncVectorEnv([lambda: Counter(length=7)] * 3)
     agent = tfdpg.ACER(env, **SMALL | {"replay_ratio": 0, "on_policy": True, "n_steps": 10})
     drawn = []
@@ -90,11 +90,11 @@ def test_identity_is_learnt(kind):
     agent.fit(env, epochs=1, steps_per_epoch=6000, verbose=0)
     assert agent.evaluate(make(), 100)["return"] > -0.05
     greedy, drawn = (agent.evaluate(make(), 100, stochastic=stochastic)["return"] for stochastic in (False, True))
-    assert drawn < greedy or (kind, drawn, greedy) == ("discrete", 0, 0)  # which may have no doubt left
+    assert drawn < greedy or (kind, drawn, greedy) == ("discrete", 0, 0)  # all probabilities may be 0 or 1
 
 
 class Choice(gym.Env):
-    """Episodes of one step; the reward is 0 for naming which of three numbers the observation is, −1 otherwise."""
+    """Episodes of one step; the reward is 0 if the action names the observation (one of three) and −1 otherwise."""
 
     observation_space = spaces.Discrete(3)
     action_space = spaces.Discrete(3, start=5)
@@ -153,7 +153,7 @@ def test_exports_have_modes_values_and_distributions(kind, options, tmp_path):
 
 @pytest.mark.parametrize("kind", ["discrete", "box"])
 @pytest.mark.slow
-def test_own_networks_and_a_shared_encoder_are_saved_and_go_on(kind, tmp_path):
+def test_custom_networks_and_a_shared_encoder_are_saved_and_resumed(kind, tmp_path):
     encoder = keras.Sequential([keras.Input((2,)), keras.layers.Dense(4, "tanh")])
     agent = tfdpg.ACER(SPECS[kind], encoder=encoder, shared_torso=True, learn_sigma=kind == "box", **SMALL)
     observation = np.ones((4, 2), np.float32)
@@ -180,7 +180,7 @@ def test_own_networks_and_a_shared_encoder_are_saved_and_go_on(kind, tmp_path):
         tfdpg.ACER(SPECS[kind], pi=keras.Sequential([keras.Input((2,)), keras.layers.Dense(5)]), **SMALL)
 
 
-def test_an_optimizer_and_a_rate_can_change(tmp_path):
+def test_the_optimizer_and_the_learning_rate_can_change(tmp_path):
     agent = tfdpg.ACER(SPECS["discrete"], **SMALL)
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent", lr=0.5, c=3.0)
@@ -218,7 +218,7 @@ def test_an_optimizer_and_a_rate_can_change(tmp_path):
         ("box", {"alpha": 1.5}, r"`alpha` must be a finite number in \[0, 1\]"),
     ],
 )
-def test_options_out_of_range_or_without_effect_are_named(kind, options, message):
+def test_options_out_of_range_or_without_effect_are_rejected(kind, options, message):
     with pytest.raises(ValueError, match=message):
         tfdpg.ACER(SPECS[kind], **options)
 
@@ -232,8 +232,8 @@ def test_deterministic_policies_refuse_discrete_actions():
 @pytest.mark.parametrize(
     "start", [pytest.param(-1, marks=pytest.mark.slow), pytest.param(0, marks=pytest.mark.slow), 5]
 )
-def test_windows_without_steps_and_cuts_change_nothing_that_is_not_a_number(start, monkeypatch):
-    """Unwritten memory may have any content; one sub-environment leaves 2 of 3 newest windows without a step."""
+def test_windows_without_steps_and_truncations_give_finite_weights(start, monkeypatch):
+    """Unwritten rows may hold anything, here NaN. With one sub-environment, 2 of the 3 newest windows have no step."""
     monkeypatch.setattr(buffer, "allocate_array", lambda shape, dtype, directory: np.full(shape, np.nan, dtype))
     spec = tfdpg.Spec(SPECS["box"].observation_space, spaces.Discrete(2, start=start))
     agent = tfdpg.ACER(spec, **SMALL | {"replay_start": 5})
@@ -247,7 +247,7 @@ def test_windows_without_steps_and_cuts_change_nothing_that_is_not_a_number(star
     assert np.isfinite(list(agent.learn(updates=1).values())).all()  # a probability of 0
 
 
-def test_gradients_are_clipped_by_norm_or_by_value_or_by_an_own_optimizer(tmp_path):
+def test_gradients_are_clipped_by_norm_by_value_or_by_a_custom_optimizer(tmp_path):
     assert tfdpg.ACER(SPECS["box"]).optimizers["all"].global_clipnorm == 10
     agent = tfdpg.ACER(SPECS["box"], clip_norm=None, clip_value=0.25, **SMALL)
     assert agent.optimizers["all"].clipvalue == 0.25 and agent.optimizers["all"].global_clipnorm is None
@@ -258,7 +258,7 @@ def test_gradients_are_clipped_by_norm_or_by_value_or_by_an_own_optimizer(tmp_pa
 
 
 @pytest.mark.slow
-def test_sub_environments_that_are_gone_have_no_newest_windows():
+def test_removed_sub_environments_have_no_newest_windows():
     agent = tfdpg.ACER(SyncVectorEnv([Counter] * 3), **SMALL | {"replay_ratio": 0, "on_policy": True, "batch_size": 1})
     agent.fit(SyncVectorEnv([Counter] * 3), epochs=1, steps_per_epoch=15, verbose=0)
     assert agent.updates == 3

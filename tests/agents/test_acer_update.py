@@ -1,4 +1,4 @@
-"""ACER's update against a slow reference, a step of a window at a time, in both action spaces."""
+"""ACER's update compared with a slow reference that processes one step at a time, in both action spaces."""
 
 import math
 
@@ -18,11 +18,14 @@ SPECS = {"discrete": tfdpg.Spec(BOX, spaces.Discrete(3, start=1)), "box": tfdpg.
 SMALL = {"hidden_units": (8,), "batch_size": 3, "n_steps": 5, "jit_compile": False, "gamma": 0.9}
 RNG = np.random.default_rng(3)
 STEPS = 5
-ENDS = np.array([[0, 0, 1, 0, 0], [0, 2, 0, 0, 0], [0, 0, 0, 0, 1]])  # 1 terminated, 2 cut
+ENDS = np.array([[0, 0, 1, 0, 0], [0, 2, 0, 0, 0], [0, 0, 0, 0, 1]])  # 1 terminated, 2 truncated
 
 
 def windows(agent):
-    """Three windows: an end in the middle, a cut in the middle (whose last observation did not act), one at the end."""
+    """Return three windows: with a termination in the middle, with a truncation in the middle, and with one at the end.
+
+    The agent did not act on the last observation of the truncated episode.
+    """
     spec = agent.spec
     width = agent.spec.act_dim + agent.family.record_width
     layout = WindowLayout.of(spec, width)
@@ -33,7 +36,7 @@ def windows(agent):
     packed[:, :-1, layout.discount][ENDS == 1] = 0.0
     packed[..., layout.acted] = 1.0
     packed[:, -1, layout.acted] = 0.0
-    packed[1, 2, layout.acted] = 0.0  # the last observation of the episode that was cut
+    packed[1, 2, layout.acted] = 0.0  # the last observation of the truncated episode
     outputs = agent.pi(packed[..., layout.observation].reshape(-1, 2)).numpy()
     behaviour = agent.behaviour.exploration.explore(
         outputs + RNG.normal(0, 0.05, outputs.shape).astype(np.float32), 1.0, RNG
@@ -45,7 +48,7 @@ def windows(agent):
 
 
 def slow_update(agent, packed, layout, counter):
-    """The directions on the statistics and the critics' targets, by the paper's order of one window, i = k-1 ... 0."""
+    """Return the ascent directions and the critics' targets, in the paper's order of steps, i = k-1 ... 0."""
     spec = agent.spec
     family = agent.family
     d = agent.spec.act_dim
@@ -70,7 +73,7 @@ def slow_update(agent, packed, layout, counter):
             s = inputs[b, t : t + 1]
             discount = packed[b, t, layout.discount]
             if not packed[b, t, layout.acted]:
-                ret = opc = v[t]  # the observation at which the episode before was cut
+                ret = opc = v[t]  # the observation at which the previous episode was truncated
                 continue
             action = packed[b, t, layout.step][:d]
             record = packed[b, t, layout.step][d:]
@@ -95,7 +98,7 @@ def slow_update(agent, packed, layout, counter):
 
 
 def units(agent, output):
-    """Probabilities; or means, and scales if there are any, in half-ranges."""
+    """Return the probabilities, or the means and any scales in units of the action scale."""
     output = output.numpy().astype(np.float64)
     if agent.spec.actions:
         return output
@@ -110,7 +113,7 @@ def value(agent, networks, s, statistics):
 
 
 def action_value(agent, networks, s, action, us):
-    """Q~(s, a) by equation 13, or Q(s, a)."""
+    """Return Q~(s, a) of equation 13, or Q(s, a) without dueling."""
     points = tf.constant(np.stack([action, *us]), tf.float32)
     a = networks["q1"]([tf.repeat(s, len(points), axis=0), points]).numpy().reshape(-1).astype(float)
     if not agent.options.dueling:
@@ -167,7 +170,7 @@ def entropy_gradient(agent, statistics):
 
 
 def gradients(agent, packed, layout, direction, target_q, target_v, counter):
-    """What the update's gradients must be, from those directions and targets."""
+    """Return the gradients of the update, from those directions and targets."""
     acted = packed[:, :-1, layout.acted] > 0
     observation = tf.constant(packed[:, :-1, layout.observation].reshape(-1, 2))
     weights = [w.value for network in agent.networks.values() for w in network.trainable_variables]
@@ -206,9 +209,9 @@ PARAMS = [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) f
 
 
 @pytest.mark.parametrize("kind, options", PARAMS, ids=str)
-def test_an_update_is_the_paper_s(kind, options):
+def test_an_update_matches_the_paper(kind, options):
     agent = tfdpg.ACER(SPECS[kind], optimizer=keras.optimizers.SGD(1.0), **SMALL | {"alpha": 0.7} | options)
-    for target in agent.targets.values():  # averages that differ
+    for target in agent.targets.values():  # average networks that differ from the networks
         for weight in target.weights:
             weight.assign(weight + 0.3 * tf.random.stateless_normal(weight.shape, [1, 2]))
     packed, layout = windows(agent)
@@ -227,8 +230,8 @@ def test_an_update_is_the_paper_s(kind, options):
 
 
 @pytest.mark.parametrize("kind", SPECS)
-def test_nothing_flows_over_an_end_inside_a_window(kind):
-    """What an update makes of the steps before an end is the same whatever comes after it, terminated or cut."""
+def test_the_end_of_an_episode_inside_a_window_stops_credit(kind):
+    """The steps before a termination or truncation give the same update whatever comes after it."""
     agent = tfdpg.ACER(SPECS[kind], optimizer=keras.optimizers.SGD(1.0), **SMALL)
     packed, layout = windows(agent)
     weights = agent.get_weights()

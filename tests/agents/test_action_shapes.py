@@ -1,4 +1,4 @@
-"""Actions of any shape: people see the environment's, networks and exports are flat."""
+"""Actions of any shape: the public interface has the environment's shape, networks and exports have flat actions."""
 
 import gymnasium as gym
 import numpy as np
@@ -17,7 +17,7 @@ HIGH = np.array([[1, 2, 1], [4, 6, 6]], np.float32)
 
 
 class Matrix(Counter):
-    """The reward is best where the action is the target; actions are checked to be inside the space."""
+    """The reward is highest where the action equals the target. Actions must lie inside the space."""
 
     action_space = spaces.Box(LOW, HIGH)
     target = LOW + np.array([[0.2, 0.8, 0.5], [0.35, 0.65, 0.1]], np.float32) * (HIGH - LOW)
@@ -29,7 +29,7 @@ class Matrix(Counter):
 
 
 @parametrize_agents("TD3")
-def test_everything_that_people_see_has_the_shape_of_the_environment(make, tmp_path):
+def test_the_public_interface_has_the_environments_action_shape(make, tmp_path):
     agent = make(Matrix(length=10), **EAGER)
     agent.fit(Matrix(length=10), epochs=1, steps_per_epoch=60, verbose=0)
     one = np.zeros(2, np.float32)
@@ -42,7 +42,7 @@ def test_everything_that_people_see_has_the_shape_of_the_environment(make, tmp_p
     assert policy.q1(one, policy(one)).shape == () and policy.q1(batch, policy(batch)).shape == (5,)
     with pytest.raises(ValueError, match=r"`action` must be numbers of shape \(5, 2, 3\)"):
         policy.q1(batch, policy(one))
-    flat = policy._model.signatures["pi"](x=tf.constant(batch))["pi"]
+    flat = tf.saved_model.load(str(policy.directory)).signatures["pi"](x=tf.constant(batch))["pi"]
     np.testing.assert_array_equal(flat.numpy().reshape(5, 2, 3), policy(batch))  # row by row, in NumPy's order
     scores = [tfdpg.evaluate(each, Matrix(length=10), 3)["return"] for each in (agent, policy)]
     assert scores[0] == pytest.approx(scores[1], rel=1e-4)
@@ -51,7 +51,7 @@ def test_everything_that_people_see_has_the_shape_of_the_environment(make, tmp_p
 
 
 @pytest.mark.slow
-def test_sub_environments_and_stored_transitions_have_it_too(tmp_path):
+def test_vector_environments_and_stored_transitions_have_the_action_shape(tmp_path):
     env = SyncVectorEnv([lambda: Matrix(length=10)] * 2)
     agent = tfdpg.DDPG(env, **SMALL, start_steps=10, update_after=10, recorders=tmp_path / "r")
     agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
@@ -75,7 +75,7 @@ def test_sub_environments_and_stored_transitions_have_it_too(tmp_path):
 
 
 @pytest.mark.slow
-def test_it_learns_which_entry_is_which():
+def test_entries_of_the_action_are_not_permuted():
     class Still(Matrix):
         def _observation(self):
             return np.zeros(2, np.float32)
@@ -84,7 +84,7 @@ def test_it_learns_which_entry_is_which():
     agent = tfdpg.TD3(env, hidden_units=(32,), start_steps=500, update_after=100, gamma=0.0, pi_lr=3e-3, q_lr=3e-3)
     agent.fit(env, epochs=1, steps_per_epoch=5000, verbose=0)
     learnt = agent.predict(np.zeros(2, np.float32))
-    assert np.abs((learnt - Matrix.target) / (HIGH - LOW)).max() < 0.15  # in another order it would be 0.3 and more
+    assert np.abs((learnt - Matrix.target) / (HIGH - LOW)).max() < 0.15  # another order gives at least 0.3
 
 
 def test_a_scalar_action_needs_no_axis(on_pendulum):
@@ -96,7 +96,7 @@ def test_a_scalar_action_needs_no_axis(on_pendulum):
         policy.q1(observation, [0.5, 1])
 
 
-def test_spaces_without_entries_are_refused():
+def test_empty_spaces_are_rejected():
     for shape in ((0,), (2, 0)):
         with pytest.raises(ValueError, match="is not supported"):
             tfdpg.Spec(gym.spaces.Box(-1, 1, (2,)), gym.spaces.Box(-1, 1, shape))

@@ -1,4 +1,4 @@
-"""What every agent promises."""
+"""Guarantees of every agent."""
 
 import functools
 
@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import tfdpg
 from tests.agents.roster import AGENTS, fit_briefly, needs, parametrize_agents
 from tests.environments import Counter
+from tfdpg.training.learning.updates import should_use_xla
 
 everyone = parametrize_agents(*AGENTS)
 
@@ -32,7 +33,7 @@ def assert_same_weights(a, b):
 
 @pytest.fixture(scope="module")
 def one():
-    """A fitted agent of each kind, for tests that only look at it."""
+    """A trained agent of each kind, for tests that do not change it."""
     return functools.cache(fitted)
 
 
@@ -57,7 +58,7 @@ def test_xla_computes_the_same_updates(make):
 
 
 @parametrize_agents("DDPG")
-def test_same_seed_gives_the_same_weights_to_the_bit_and_save_and_load_go_on_identically(make, one, tmp_path):
+def test_the_same_seed_and_a_loaded_agent_give_bit_identical_weights(make, one, tmp_path):
     agent = fitted(make)
     assert_same_weights(one(make), agent)
     seeds = [make(pendulum(), seed=seed).get_weights()[0] for seed in (0, 0, 1)]
@@ -102,7 +103,7 @@ def test_acting_predicting_and_policy_agree(make, one):
 
 
 @everyone
-def test_an_own_loop_that_begins_again_does_not_chain_episodes(make):
+def test_a_reset_in_a_custom_loop_does_not_join_episodes(make):
     env = Counter(length=9)
     agent = make(env, update_after=400)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=3)
@@ -117,7 +118,7 @@ def test_an_own_loop_that_begins_again_does_not_chain_episodes(make):
 
 
 @everyone
-def test_what_the_environment_does_to_the_action_stays_there(make):
+def test_an_environment_that_modifies_the_action_does_not_change_the_stored_one(make):
     class Scales(Counter):
         def step(self, action):
             action *= 100
@@ -130,7 +131,7 @@ def test_what_the_environment_does_to_the_action_stays_there(make):
 
 @everyone
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_own_loop_over_a_vector_environment_in_each_mode(make, mode):
+def test_a_custom_loop_over_a_vector_environment_in_each_autoreset_mode(make, mode):
     envs = SyncVectorEnv([lambda: Counter(length=3, ends="truncated")] * 2, autoreset_mode=mode)
     agent = make(envs)
     observations, _ = envs.reset(seed=0)
@@ -149,7 +150,7 @@ def test_own_loop_over_a_vector_environment_in_each_mode(make, mode):
 
 
 @everyone
-def test_what_a_sub_environment_misuses_is_refused(make):
+def test_wrong_calls_of_act_and_observe_are_rejected(make):
     agent = make(Counter())
     with pytest.raises(RuntimeError, match="must follow act"):
         agent.observe(0.0, np.zeros(2), False, False)
@@ -192,7 +193,7 @@ def test_what_a_sub_environment_misuses_is_refused(make):
         ("jit_compile", "yes"),
     ],
 )
-def test_arguments_out_of_range_are_named_with_what_came(make, argument, value):
+def test_arguments_out_of_range_are_named_with_the_received_value(make, argument, value):
     needs(make, argument)
     with pytest.raises(ValueError, match=rf"`{argument}` must .*Received: {argument}="):
         make(pendulum(), **{argument: value})
@@ -217,4 +218,4 @@ def test_an_image_agent_learns_on_raw_bytes_through_an_encoder(make):
     logs = agent.learn(updates=3)
     assert np.isfinite(logs["loss_q"]) and not np.array_equal(before, agent.networks["q1"].get_weights()[0])
     assert agent.replay.transitions()["observation"]["picture"].dtype == np.uint8
-    assert agent.train_function._jit_compile is False  # "auto": convolutions
+    assert not should_use_xla(list(agent.networks.values()))  # jit_compile="auto" does not compile convolutions

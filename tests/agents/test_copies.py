@@ -1,4 +1,4 @@
-"""A copy of an agent is what saving and loading would give."""
+"""`copy.deepcopy` of an agent equals saving and loading it."""
 
 import copy
 import pickle
@@ -26,7 +26,7 @@ def assert_equal(a, b):
 
 
 @parametrize_agents("DDPG")
-def test_a_copy_goes_on_as_the_saved_agent_does(make, tmp_path):
+def test_a_copy_continues_as_the_saved_agent_does(make, tmp_path):
     agent = fitted(make, **EAGER)
     agent.save(tmp_path / "agent")
     other = copy.deepcopy(agent)
@@ -37,7 +37,7 @@ def test_a_copy_goes_on_as_the_saved_agent_does(make, tmp_path):
         assert (each.env_steps, each.updates, each.epoch, each.replay.size) == before
         each.learn(updates=2)
         assert_equal(each, agent)
-    for each in (other, loaded):  # the open episode goes on
+    for each in (other, loaded):  # the unfinished episode continues
         each.fit(RandomWalk(length=7), epochs=2, initial_epoch=1, steps_per_epoch=20, verbose=0)
         assert_equal(each, other)
     assert (other.replay.state()["opened"], other.replay.added) == (77 + 77 // 7, 80 + 12)
@@ -53,7 +53,7 @@ def test_a_copy_is_independent(make):
     agent.fit(RandomWalk(length=7), epochs=3, initial_epoch=1, steps_per_epoch=40, verbose=0)
     assert (other.env_steps, agent.env_steps) == (60, 140)
     for each in (other, third):
-        each.learn(updates=20)  # with the priorities, moments and momenta of then
+        each.learn(updates=20)  # with the priorities, moments and momenta of the time of the copy
     assert_equal(other, third)
     assert any(not np.array_equal(*pair) for pair in zip(other.get_weights(), agent.get_weights(), strict=True))
 
@@ -75,7 +75,7 @@ def test_callables_are_copied_too():
     assert other.options.reward_shaper.calls == 60 and other.options.reward_shaper is not agent.options.reward_shaper
 
 
-def test_own_networks_are_copied_too():
+def test_custom_networks_are_copied_too():
     pi = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, activation="tanh")])
     agent = tfdpg.TD3(Counter(), hidden_units=(4,), pi=pi, jit_compile=False)
     other = copy.deepcopy(agent)
@@ -84,13 +84,13 @@ def test_own_networks_are_copied_too():
     assert np.abs(pi.get_weights()[0]).max() > 0
 
 
-def test_a_replay_in_files_is_not_copied(tmp_path):
+def test_a_replay_buffer_in_files_cannot_be_copied(tmp_path):
     agent = tfdpg.TD3(Counter(), hidden_units=(4,), replay_dir=tmp_path)
     with pytest.raises(ValueError, match="`replay_dir`.*save and load"):
         copy.deepcopy(agent)
 
 
-def test_pickle_names_save_and_policies_have_it(on_pendulum):
+def test_agents_cannot_be_pickled_and_policies_can(on_pendulum):
     agent = tfdpg.TD3(Counter(), hidden_units=(4,))
     for dump in (pickle.dumps, copy.copy):
         with pytest.raises(TypeError, match=r"agent\.save\(directory\) and tfdpg\.load_agent.*copy\.deepcopy"):

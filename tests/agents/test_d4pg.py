@@ -1,4 +1,4 @@
-"""D4PG's update against arithmetic by hand, its heads, its support and its options."""
+"""D4PG's update compared with arithmetic by hand; its heads, its support and its options."""
 
 import types
 
@@ -39,7 +39,7 @@ def categorical_agent(**changes):
     agent = tfdpg.D4PG(SPEC, pi=linear(keras.Input((1,)), [PI]), q1=q1, **arguments | changes)
     for network in (*agent.networks.values(), *agent.targets.values()):
         if head_of(network) is not None:
-            head_of(network).set_range(-2, 2)  # not what it was made with
+            head_of(network).set_range(-2, 2)  # differs from the range in the constructor
     agent.targets["pi"].set_weights([np.array([[PI_T]], np.float32)])
     head_of(agent.targets["q1"]).kernel.assign(KERNEL_T)
     return agent
@@ -58,7 +58,7 @@ def target_probs():
     return np.stack([slow_projection(r + d * ATOMS, p, ATOMS) for r, d, p in zip(R, D, probs, strict=True)])
 
 
-def test_a_critic_update_is_the_paper_s():
+def test_a_critic_update_matches_the_paper():
     agent = categorical_agent()
     measured = agent.update(BATCH, tf.constant(1, tf.int64))
     target = target_probs()
@@ -73,7 +73,7 @@ def test_a_critic_update_is_the_paper_s():
     np.testing.assert_array_equal(agent.head.atoms, ATOMS)
 
 
-def test_weights_count_in_the_critic_s_loss_only():
+def test_importance_weights_apply_to_the_critic_loss_only():
     weighty = BATCH._replace(weight=tf.constant([3.0, 0.0]))
     sgd = {"pi_optimizer": keras.optimizers.SGD(0.1)}
     plain = categorical_agent(q_lr=1e-12, **sgd)
@@ -89,7 +89,7 @@ def test_weights_count_in_the_critic_s_loss_only():
     np.testing.assert_allclose(weighted.head.kernel, KERNEL - adam_first_step(gradient, 0.1), atol=2e-6)
 
 
-def test_the_policy_climbs_the_mean():
+def test_the_policy_maximises_the_mean():
     agent = categorical_agent(q_lr=1e-12)
     measured = agent.update(BATCH, tf.constant(1, tf.int64))
     probs = softmax(logits(S, PI * S))
@@ -107,7 +107,7 @@ def test_the_gradient_by_the_action_is_clipped_for_each_sample(limit):
     probs = softmax(logits(S, PI * S))
     np.testing.assert_allclose(measured["loss_pi"], -(probs @ ATOMS), rtol=1e-5)
     by_action = (probs * (KERNEL[1] - (probs @ KERNEL[1])[:, None])) @ ATOMS
-    clipped = np.clip(by_action, -limit / 2, limit / 2)  # the half-range is 2
+    clipped = np.clip(by_action, -limit / 2, limit / 2)  # the action scale is 2
     assert (limit == 0.05) == (clipped != by_action).any()
     np.testing.assert_allclose(agent.pi.get_weights()[0], [[PI + 0.01 * np.mean(clipped * S)]], rtol=1e-6)
 
@@ -136,8 +136,8 @@ def test_of_two_critics_the_distribution_with_the_smaller_mean_is_the_target():
 
 
 @pytest.mark.slow
-def test_a_mixture_learns_a_distribution_that_is_none_of_its_own():
-    """Terminal rewards of -3 or 2 in the same state: the critic's mean and tails become theirs."""
+def test_a_mixture_learns_a_discrete_distribution():
+    """The terminal reward is -3 or 2 in the same state. The critic learns its mean and its tails."""
     spec = tfdpg.Spec(spaces.Box(-1, 1, (1,)), spaces.Box(-1, 1, (1,)))
     agent = tfdpg.D4PG(spec, critic="mixture", hidden_units=(16,), batch_size=64, q_lr=0.01, seed=1)
     reward = np.where(np.arange(64) % 4 == 0, -3.0, 2.0)
@@ -152,7 +152,7 @@ def test_a_mixture_learns_a_distribution_that_is_none_of_its_own():
     np.testing.assert_allclose(agent.head.cvar(output, tf.constant([0.25])), [[-3]], atol=0.5)
 
 
-def test_a_second_critic_has_the_same_support():
+def test_both_critics_must_have_the_same_support():
     q2 = critic(Categorical(-100, 100, 5), KERNEL[:, ::-1])
     with pytest.raises(ValueError, match="`q1` and `q2` must end in layers with the same settings"):
         tfdpg.D4PG(SPEC, critics=2, q1=critic(Categorical(-2, 2, 5), KERNEL), q2=q2)
@@ -172,13 +172,13 @@ def test_mixture_targets_bootstrap_and_differ_from_update_to_update():
     np.testing.assert_allclose(np.unique(np.round(first[:, 0], 0)), [-4, 16])
     np.testing.assert_allclose(first.mean(axis=0), [1 + 0.5 * 10, 1], atol=0.5)
     stddev = 0.5 * (np.log1p(np.exp(-5)) + head.min_stddev)
-    for mean in (-4, 16):  # samples of either component lie on both sides of its mean
+    for mean in (-4, 16):  # the samples of each component are normally distributed around its mean
         normal = (first[np.isclose(first[:, 0], mean, atol=1), 0] - mean) / stddev
         np.testing.assert_allclose([normal.mean(), normal.std()], [0, 1], atol=0.1)
     assert not np.array_equal(first, second)
 
 
-@pytest.mark.slow  # the list of agents has it for the categorical head, and each learns the identity under XLA
+@pytest.mark.slow  # test_agents.py tests this for the categorical head
 @pytest.mark.parametrize("kind", HEADS)
 def test_many_updates_at_once_equal_one_by_one_and_xla_computes_the_same(kind):
     one, many, compiled = (waiting(critic=kind, jit_compile=jit) for jit in (False, False, True))
@@ -194,7 +194,7 @@ def test_many_updates_of_a_mixture_equal_one_by_one():
 
 
 def waiting(**options):
-    """An agent that has steps and has not learnt."""
+    """Return an agent with a filled replay buffer and no update."""
     env = gym.make("Pendulum-v1")
     agent = tfdpg.D4PG(env, **SMALL | {"replay": "uniform", "update_after": 1000} | options)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=40)
@@ -231,7 +231,7 @@ def test_identity_is_learnt(kind):
     env = Identity()
     options = {"hidden_units": (32, 32), "batch_size": 64, "pi_lr": 3e-3, "q_lr": 3e-3, "n_step": 1, "seed": 0}
     if kind == "categorical":
-        options |= {"v_min": -17, "v_max": 2, "jit_compile": False}  # the list of agents has it under XLA
+        options |= {"v_min": -17, "v_max": 2, "jit_compile": False}  # the other heads learn under XLA
     agent = tfdpg.D4PG(env, critic=kind, start_steps=300, update_after=300, replay_size=2000, **options)
     agent.fit(env, epochs=1, steps_per_epoch=1300, verbose=0)
     assert agent.evaluate(env, 50)["return"] > -0.05
@@ -242,7 +242,7 @@ def test_the_range_comes_from_the_returns_seen():
     agent = tfdpg.D4PG(env, **SMALL | EAGER | {"gamma": 0.5, "start_steps": 20, "update_after": 20})
     fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
     low, high = return_range(agent.replay, 0.5)
-    longest = 1 + 2 / 2 + 3 / 4 + 4 / 8, 2 + 3 / 2 + 4 / 4, 3 + 4 / 2, 4  # from each step of an episode
+    longest = 1 + 2 / 2 + 3 / 4 + 4 / 8, 2 + 3 / 2 + 4 / 4, 3 + 4 / 2, 4  # the return from each step of an episode
     extremes = [*longest, *(np.quantile(np.tile([1, 2, 3, 4], 5), [0.01, 0.99]) / 0.5)]
     margin = 0.1 * (max(extremes) - min(extremes))
     np.testing.assert_allclose([low, high], [min(extremes) - margin, max(extremes) + margin], rtol=1e-5)
@@ -255,7 +255,7 @@ def test_the_range_comes_from_the_returns_seen():
 
 
 @pytest.mark.slow
-def test_a_range_found_is_kept_by_checkpoints_and_weights(tmp_path):
+def test_checkpoints_and_weights_keep_the_estimated_range(tmp_path):
     env = Counter(length=4)
     agent = tfdpg.D4PG(env, **SMALL)
     agent.fit(env, epochs=1, steps_per_epoch=40, verbose=0)
@@ -270,7 +270,7 @@ def test_a_range_found_is_kept_by_checkpoints_and_weights(tmp_path):
         np.testing.assert_array_equal(other.head.atoms, known.head.atoms)
 
 
-def test_the_range_of_an_own_critic_is_found_if_told():
+def test_v_range_auto_estimates_the_range_of_a_custom_critic():
     env = Counter(length=4)
     inputs = [keras.Input((2,)), keras.Input((1,))]
     q1 = keras.Model(inputs, Categorical(-2, 2, 5)(keras.layers.Concatenate()(inputs)))
@@ -280,7 +280,7 @@ def test_the_range_of_an_own_critic_is_found_if_told():
     assert agent.head.atoms.numpy()[-1] > 9
 
 
-def test_too_small_a_support_is_said_with_the_figure():
+def test_a_support_that_is_too_small_gives_a_warning_with_the_figure():
     env = Counter(length=30)
     agent = tfdpg.D4PG(env, v_min=-1, v_max=1, **SMALL)
     with pytest.warns(UserWarning, match=r"100\.0% of .* on the edge atoms of the support \[-1, 1\]") as caught:
@@ -288,8 +288,8 @@ def test_too_small_a_support_is_said_with_the_figure():
     assert len(caught) == 1 and history["edge_mass"][0] > 0.9
 
 
-def test_what_a_critic_does_not_know_yet_is_no_sign_of_too_small_a_support():
-    random_weights = 0.071  # the most of eight trainings with cut episodes, whose last observation no update asks about
+def test_an_untrained_critic_gives_no_warning_of_a_small_support():
+    random_weights = 0.071  # the largest of eight training runs with truncated episodes
     logs = {"v_min": -500.0, "v_max": 500.0, "q1": 2.4}
     agent = types.SimpleNamespace(updates=FIRST_UPDATES, host_state={"edges_warned": None})
     warn_of_edges(agent, logs | {"edge_mass": random_weights})
@@ -298,7 +298,7 @@ def test_what_a_critic_does_not_know_yet_is_no_sign_of_too_small_a_support():
 
 
 @pytest.mark.slow
-def test_a_support_that_is_wide_or_widens_by_itself_says_nothing():
+def test_a_wide_or_adaptive_support_gives_no_warning():
     env = Counter(length=30)
     options = SMALL | {"hidden_units": (8, 8)}
     agent = tfdpg.D4PG(env, v_min=-100, v_max=2000, **options)
@@ -308,13 +308,13 @@ def test_a_support_that_is_wide_or_widens_by_itself_says_nothing():
     assert agent.fit(env, epochs=1, steps_per_epoch=250, verbose=0).history["edge_mass"][0] > 0.9
 
 
-def test_priorities_correct_with_the_seed_s_weights():
+def test_importance_weights_are_those_of_the_source_document():
     env = Counter(length=9)
     rarely = SMALL | EAGER | {"update_every": 10}
     agent = tfdpg.D4PG(env, v_min=-9, v_max=90, **rarely)
     agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
     rows, weights = agent.minibatch_builder.sampler.sample(7, 40)
-    priorities = agent.minibatch_builder.sampler._priorities.ravel()
+    priorities = agent.minibatch_builder.sampler.state()["priorities"]
     np.testing.assert_allclose(weights, priorities.sum() / (len(agent.replay) * priorities[rows]), rtol=1e-4)
     np.testing.assert_array_equal(
         agent.minibatch_builder.pack(rows, weights)[0][..., TransitionLayout.of(agent.spec).weight], weights

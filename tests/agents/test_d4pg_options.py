@@ -1,4 +1,4 @@
-"""D4PG's options, and critics of one's own."""
+"""D4PG's options and custom critics."""
 
 import gymnasium as gym
 import keras
@@ -35,12 +35,12 @@ from tfdpg.networks import Categorical, Mixture, Value
         ({"replay": "uniform", "normalize_weights": True}, "`normalize_weights` does nothing where `replay`"),
     ],
 )
-def test_options_out_of_range_or_without_effect_are_named(options, message):
+def test_options_out_of_range_or_without_effect_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         tfdpg.D4PG(gym.make("Pendulum-v1"), **options)
 
 
-def test_own_critics_end_in_a_layer_of_the_kind():
+def test_custom_critics_must_end_in_the_layer_of_their_kind():
     plain = linear([keras.Input((1,)), keras.Input((1,))], [0.1, 0.2])
     with pytest.raises(ValueError, match=r"`q1` must end in a tfdpg.networks.Categorical layer"):
         tfdpg.D4PG(SPEC, q1=plain)
@@ -51,7 +51,7 @@ def test_own_critics_end_in_a_layer_of_the_kind():
         assert np.isfinite(agent.update(BATCH, tf.constant(1, tf.int64))["loss_q"]).all()
 
 
-def test_own_critics_are_saved_and_loaded(tmp_path):
+def test_custom_critics_are_saved_and_loaded(tmp_path):
     agent = categorical_agent()
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")

@@ -1,4 +1,4 @@
-"""DDPG's update against arithmetic done by hand."""
+"""DDPG's update compared with arithmetic by hand."""
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ def linear_agent(**changes):
     return tfdpg.DDPG(SPEC, pi=linear(keras.Input((1,)), [PI]), q1=q1, **arguments | changes)
 
 
-def test_an_update_is_the_seed_s():
+def test_an_update_matches_the_source_document():
     agent = linear_agent()
     set_targets(agent)
     measured = agent.update(BATCH, tf.constant(1, tf.int64))
@@ -24,7 +24,7 @@ def test_an_update_is_the_seed_s():
     gradient = np.array([np.mean(2 * (q - target) * S), np.mean(2 * (q - target) * A)])
     critic = np.array(Q1) - adam_first_step(gradient, 0.1)
     np.testing.assert_allclose(agent.q1.get_weights()[0][:, 0], critic, rtol=1e-4)
-    policy = PI - adam_first_step(np.mean(-critic[1] * S), 0.01)  # up the critic that has moved
+    policy = PI - adam_first_step(np.mean(-critic[1] * S), 0.01)  # the policy follows the updated critic
     np.testing.assert_allclose(agent.pi.get_weights()[0], [[policy]], rtol=1e-5)
     np.testing.assert_allclose(measured["loss_q"], (q - target) ** 2, rtol=1e-5)
     np.testing.assert_allclose(measured["td_error"], abs(q - target), rtol=1e-5)
@@ -33,7 +33,7 @@ def test_an_update_is_the_seed_s():
     np.testing.assert_allclose(agent.q1_target.get_weights()[0][:, 0], 0.9 * np.array(Q1_T) + 0.1 * critic, rtol=1e-5)
 
 
-def test_targets_start_as_the_networks_and_can_move_periodically():
+def test_targets_start_equal_to_the_networks_and_can_be_updated_periodically():
     agent = linear_agent(target_update_every=2, polyak=0.0)
     old = {"pi": [[PI]], "q1": np.reshape(Q1, (2, 1))}
     for counter in (1, 2):

@@ -1,4 +1,4 @@
-"""Who an agent is: what it prints of itself, its configuration, and what people see of it."""
+"""Descriptions of an agent: `repr`, `summary`, its configuration and its public names."""
 
 import importlib
 import inspect
@@ -16,14 +16,14 @@ from tests.environments import Counter
 SMALL = {"hidden_units": (4,), "jit_compile": False}
 
 
-def test_it_says_on_a_line_who_it_is():
+def test_repr_has_the_options_and_the_counters():
     options = {"pi_lr": 3e-4, "start_steps": 0, "update_after": 10, "update_every": 250}
     agent = tfdpg.TD3("Pendulum-v1", **SMALL, **options, **EAGER)
     assert repr(agent).startswith("<TD3 on Pendulum-v1, seed=0, ") and ", pi_lr=0.0003, " in repr(agent)
     assert repr(agent).endswith(": 0 environment steps, 0 updates>") and "gamma" not in repr(agent)
     agent.fit("Pendulum-v1", epochs=1, steps_per_epoch=1010, verbose=0, max_ep_len=200)
     assert repr(agent).endswith(": 1,010 environment steps, 4 updates>")
-    # the rows: 1,010 steps, and the last observation of each of six episodes, of which one is open
+    # 1,010 steps and the last observation of each of six episodes, one of them unfinished
     assert repr(agent.replay) == "<ReplayBuffer: 1,016 of 1,000,000 rows, 25.0 MB when full>"
 
 
@@ -31,7 +31,7 @@ def test_an_environment_without_a_name_is_shown_by_its_spaces():
     assert repr(tfdpg.DDPG(Counter(), **SMALL)).startswith("<DDPG on Spec(Box(-inf, inf, (2,), float32), Box(-1.0")
 
 
-def test_a_policy_says_where_it_is_from(on_pendulum):
+def test_repr_of_a_policy_names_its_agent_and_directory(on_pendulum):
     assert repr(tfdpg.load(on_pendulum)) == f"<Policy of DDPG on Pendulum-v1: {on_pendulum}>"
 
 
@@ -51,7 +51,7 @@ def test_the_summary_names_every_network_and_counts_its_parameters(make):
 
 
 @parametrize_agents("TD3", "ACER")
-def test_the_configuration_makes_the_agent_again(make):
+def test_the_configuration_recreates_the_agent(make):
     agent = make(Counter(), gamma=0.9, seed=5, normalize_observations=True)
     config = json.loads(json.dumps(agent.get_config()))
     again = type(agent)(Counter(), **config)
@@ -60,12 +60,12 @@ def test_the_configuration_makes_the_agent_again(make):
         np.testing.assert_array_equal(a, b)
 
 
-def test_the_configuration_has_no_objects():
+def test_the_configuration_contains_no_objects():
     agent = tfdpg.TD3(Counter(), **SMALL, pi_optimizer=keras.optimizers.SGD(0.1), reward_shaper=lambda r, *_: r)
     assert not {"pi_optimizer", "reward_shaper", "pi", "recorders"} & set(agent.get_config())
 
 
-def test_no_seed_is_a_drawn_one_that_is_kept(tmp_path):
+def test_without_a_seed_a_random_one_is_drawn_and_kept(tmp_path):
     one, other = (tfdpg.DDPG(Counter(), **SMALL, seed=None) for _ in range(2))
     assert one.seed != other.seed and one.seed == one.options.seed == one.get_config()["seed"]
     assert f"seed={one.seed}" in repr(one)
@@ -90,14 +90,14 @@ def test_tab_completion_shows_what_is_public(make):
 @pytest.mark.parametrize(
     "name", ["callbacks", "components", "distributed", "exploration", "losses", "networks", "replay"]
 )
-def test_modules_complete_to_what_is_public(name):
+def test_dir_of_a_module_lists_its_public_names(name):
     module = importlib.import_module(f"tfdpg.{'training.' if name == 'callbacks' else ''}{name}")
     assert dir(module) == sorted(module.__all__) and not {"np", "keras", "Any"} & set(module.__all__)
     for each in filter(inspect.isroutine, (getattr(module, name) for name in module.__all__)):
         assert each.__module__.startswith("tfdpg.")
 
 
-def test_ids_are_taken_where_environments_are(tmp_path):
+def test_environments_can_be_given_by_their_ids(tmp_path):
     id = "Pendulum-v1"
     agent = tfdpg.TD3(id, **SMALL, **EAGER, start_steps=0, update_after=10, batch_size=4)
     assert agent.environment == {"id": id, "kwargs": {}}

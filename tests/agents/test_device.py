@@ -1,4 +1,4 @@
-"""`device` and Keras' dtype policy. Two CPUs stand for two devices; a GPU is tried where there is one."""
+"""`device` and Keras' dtype policy. Two logical CPUs represent two devices; a GPU is tested where one is available."""
 
 import os
 import shutil
@@ -54,7 +54,7 @@ def run_agents(names, device, directory, hidden="-1"):
 
 
 @pytest.mark.slow
-def test_all_lives_and_runs_on_the_second_cpu(tmp_path):
+def test_variables_and_updates_are_on_the_second_cpu(tmp_path):
     run_agents(list(AGENTS), "cpu:1", tmp_path)
 
 
@@ -64,12 +64,12 @@ def gpus():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not gpus(), reason="there is no GPU")
-def test_all_lives_and_runs_on_a_gpu(tmp_path):
+def test_variables_and_updates_are_on_a_gpu(tmp_path):
     run_agents(AGENTS, "gpu:0", tmp_path, hidden="0")
 
 
 @pytest.mark.parametrize("make", AGENTS.values(), ids=AGENTS)
-def test_a_device_that_is_not_there_is_refused(make):
+def test_an_unavailable_device_is_rejected(make):
     with pytest.raises(ValueError, match=r"`device` must be None or one of \['cpu:0'\]. Received: device='gpu:0'"):
         make(Counter(), device="gpu:0")
 
@@ -118,7 +118,7 @@ def test_discrete_actions_are_exported_in_half_precision(tmp_path):
     assert exported(np.ones((2, 2), np.float32)).dtype == np.int64
 
 
-def test_half_precision_outputs_of_own_networks_are_refused():
+def test_half_precision_outputs_of_custom_networks_are_rejected():
     policy = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "tanh", dtype="mixed_float16")])
     with pytest.raises(ValueError, match=r"`pi` must return float32; give its last layer dtype='float32'. .* float16"):
         tfdpg.TD3(Counter(), pi=policy)

@@ -1,4 +1,4 @@
-"""Agents that are deleted leave nothing behind."""
+"""Deleting an agent frees its graphs."""
 
 import gc
 import json
@@ -14,7 +14,7 @@ from tests.agents import cells
 from tests.agents.roster import AGENTS, fit_briefly
 from tests.environments import Counter
 
-COMPILED = {"run_eagerly": False, "jit_compile": False}  # XLA keeps its programs
+COMPILED = {"run_eagerly": False, "jit_compile": False}  # XLA keeps its compiled programs
 AGENTS = AGENTS | {"LSTM": lambda env: cells.recurrent_agent(env, recurrent="lstm", recurrent_units=3, **COMPILED)}
 
 
@@ -24,7 +24,7 @@ def graphs():
 
 
 @pytest.mark.parametrize("name", ["DDPG", *(pytest.param(n, marks=pytest.mark.slow) for n in AGENTS if n != "DDPG")])
-def test_graphs_go_with_their_agent(name, tmp_path):
+def test_graphs_are_freed_with_their_agent(name, tmp_path):
     before = graphs()
     agent = AGENTS[name](Counter())
     fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=30)
@@ -56,8 +56,8 @@ print(json.dumps(sizes))
 
 
 @pytest.mark.hours
-def test_a_hundred_agents_take_no_more_memory_than_twenty():
-    """Beside what `keras.utils.clear_session` frees: TensorFlow's kernels, of a name for each variable."""
+def test_a_hundred_agents_use_no_more_memory_than_twenty():
+    """`keras.utils.clear_session` frees TensorFlow's kernels, of which each variable name needs one."""
     done = subprocess.run(
         [sys.executable, "-c", MEASURED, "100"],
         capture_output=True,

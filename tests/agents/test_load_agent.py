@@ -1,4 +1,4 @@
-"""What a saved agent keeps, and what may change when it is loaded."""
+"""State that a saved agent keeps, and options that may change when it is loaded."""
 
 import keras
 import numpy as np
@@ -20,7 +20,7 @@ from tests.environments import Counter
     ],
 )
 @pytest.mark.slow
-def test_a_replay_moves_into_one_of_another_size(make, options, tmp_path):
+def test_a_replay_buffer_is_loaded_into_one_of_another_size(make, options, tmp_path):
     needs(make, next(iter(options)))
     agent = fitted(make, Counter(length=9), steps=120, replay_size=100, normalize_observations=True, **options)
     agent.learn(updates=3)
@@ -40,7 +40,7 @@ def test_a_replay_moves_into_one_of_another_size(make, options, tmp_path):
 
 
 @parametrize_agents("ACER", "DDPG")
-def test_an_open_episode_goes_on_after_loading_in_every_sub_environment(make, tmp_path):
+def test_unfinished_episodes_of_all_sub_environments_continue_after_loading(make, tmp_path):
     makers = [lambda: Counter(length=7), lambda: Counter(length=4)]
     env = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
     agent = make(env, start_steps=0)
@@ -49,7 +49,7 @@ def test_an_open_episode_goes_on_after_loading_in_every_sub_environment(make, tm
         action = agent.act(observation)
         observation, *outcome, info = env.step(action)
         agent.observe(outcome[0], observation, *outcome[1:], info.get("final_obs"))
-    agent.save(tmp_path / "agent")  # lane 1 has ended, and its reset comes next
+    agent.save(tmp_path / "agent")  # the episode of sub-environment 1 has ended and its reset comes next
     again = tfdpg.load_agent(tmp_path / "agent")
     following, *outcome, info = env.step(agent.act(observation))
     again.act(observation)
@@ -60,7 +60,7 @@ def test_an_open_episode_goes_on_after_loading_in_every_sub_environment(make, tm
 
 
 @parametrize_agents("DDPG")
-def test_loaded_statistics_are_not_forgotten(make, tmp_path):
+def test_loaded_observation_statistics_are_kept(make, tmp_path):
     agent = fitted(make, Counter(length=9), steps=60, normalize_observations=True, **EAGER)
     agent.save_weights(tmp_path / "a.weights.h5")
     other = make(Counter(), normalize_observations=True, **EAGER)
@@ -72,7 +72,7 @@ def test_loaded_statistics_are_not_forgotten(make, tmp_path):
 
 
 @parametrize_agents("DDPG")
-def test_load_agent_changes_what_it_is_told(make, tmp_path):
+def test_load_agent_changes_the_given_options(make, tmp_path):
     needs(make, "pi_lr")
     agent = fitted(make, clip_norm=1.0, **EAGER)
     agent.save(tmp_path / "agent")

@@ -1,4 +1,4 @@
-"""Normalised networks, and agents without target networks."""
+"""Networks with normalisation layers, and agents without target networks."""
 
 import gymnasium as gym
 import keras
@@ -23,7 +23,7 @@ CROSSQ = KINDS["crossq"] | {"beta_1": 0.5}
 
 
 def quickly(first, *others):
-    """The first one in the quick suite, the others in the slow one."""
+    """Return the parameters; all but the first are slow tests."""
     return [first, *(pytest.param(other, marks=pytest.mark.slow) for other in others)]
 
 
@@ -44,16 +44,18 @@ def test_acting_in_numpy_keras_and_the_export_agree(make, kind, tmp_path):
     np.testing.assert_allclose(policy(observations), acted, rtol=1e-4, atol=1e-5)
     if kind == "batch":
         training = agent.pi(observations, training=True)
-        assert np.abs(training - acted).max() > 1e-3  # which has its own statistics
+        assert np.abs(training - acted).max() > 1e-3  # in training mode, the statistics are those of the batch
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @parametrize_agents("TD3")
-def test_saved_agents_go_on_as_if_they_had_not_been(make, kind, tmp_path):
+def test_loaded_agents_continue_as_the_saved_ones_do(make, kind, tmp_path):
     needs(make, "norm")
     env = gym.make("Pendulum-v1")
-    without = make is AGENTS["D4PG"] and "target_networks" in KINDS[kind]  # the roster's changes what targets have
+    without = (
+        make is AGENTS["D4PG"] and "target_networks" in KINDS[kind]
+    )  # the roster's options are for target networks
     agent = make(env, **KINDS[kind] | ({"polyak": 0.0, "target_update_every": 100} if without else {}))
     fit_briefly(agent, env, epochs=1, steps_per_epoch=40)
     agent.save(tmp_path / "agent")
@@ -71,7 +73,7 @@ def random_batch(seed, size=8):
     return TransitionBatch(*(tf.constant(array, tf.float32) for array in arrays))
 
 
-def test_one_pass_over_both_has_the_statistics_of_both_and_moves_them_once():
+def test_one_joint_pass_uses_joint_statistics_and_updates_them_once():
     agent = tfdpg.TD3("Pendulum-v1", **SMALL | CROSSQ)
     batch = random_batch(0)
     q = agent.q1
@@ -87,7 +89,7 @@ def test_one_pass_over_both_has_the_statistics_of_both_and_moves_them_once():
     assert first.updates == 3 and len(before) == 2
 
 
-def test_one_update_of_crossq_is_the_gradient_written_out():
+def test_an_update_of_crossq_equals_the_written_out_gradient():
     agent = tfdpg.TD3("Pendulum-v1", **SMALL | CROSSQ | {"q_optimizer": SGD, "beta_1": 0.9})
     batch = random_batch(0)
     action_t = agent.smoothed_action(batch, tf.constant(1, tf.int64))
@@ -129,18 +131,18 @@ def test_one_update_of_crossq_is_the_gradient_written_out():
         ({"beta_1": 1.5}, r"`beta_1` must be a finite number in \[0, 1\). Received: beta_1=1.5"),
     ],
 )
-def test_what_does_not_go_together_is_refused(options, message):
+def test_options_that_contradict_each_other_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         tfdpg.TD3("Pendulum-v1", **options)
 
 
-def test_adam_has_the_beta_that_was_given():
+def test_beta_1_is_passed_to_adam():
     agent = tfdpg.DDPG("Pendulum-v1", **SMALL, beta_1=0.5)
     assert {optimizer.beta_1 for optimizer in agent.optimizers.values()} == {0.5}
 
 
 @pytest.mark.slow
-def test_networks_with_a_memory_bootstrap_from_themselves_too():
+def test_recurrent_agents_work_without_target_networks():
     memory = {"recurrent": "rnn", "recurrent_units": 4, "sequence_length": 3, "burn_in": 1, "norm": "layer"}
     env = gym.make("Pendulum-v1")
     agent = tfdpg.TD3(env, **SMALL | memory, target_networks=False)

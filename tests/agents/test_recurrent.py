@@ -1,4 +1,4 @@
-"""Agents with memory: what their updates must not depend on, and the ways to make them."""
+"""Recurrent agents: what their updates depend on, and the ways to make updates."""
 
 import functools
 
@@ -16,7 +16,7 @@ CLONING = SMALL | {"bc_weight": 0.3}
 
 
 def filled(kind=tfdpg.TD3, **options):
-    """An agent that has collected, and what it is about to learn from."""
+    """Return an agent with a filled replay buffer."""
     agent = make(kind, **SMALL | ({"policy_delay": 1} if kind is tfdpg.TD3 else {}) | options)
     collect(agent)
     return agent
@@ -27,13 +27,13 @@ def layout_of(agent):
 
 
 def learnt(agent, packed):
-    """The weights after an update on packed sequences, and its logs."""
+    """Make an update on packed sequences; return the weights and the logs."""
     logs = agent.learner.update_on_batch(packed)
     return agent.get_weights(), logs
 
 
 def changed(packed, where, columns, number):
-    """Packed sequences with other numbers in some rows, bool `[batch, rows]`."""
+    """Return packed sequences with `number` in some columns of the rows `where`, bool `[batch, rows]`."""
     real = packed[0].copy()
     part = real[0][:, :, columns]
     part[where] = number
@@ -48,7 +48,7 @@ def assert_same(a, b):
 
 @pytest.fixture(scope="module")
 def one():
-    """An agent that behaves as a pure function: its weights, and what it learns from them."""
+    """An agent, packed sequences, and a function that returns the weights after an update from the initial weights."""
     agent = filled(tfdpg.DDPG, bc_weight=0.3, remembers=("observation", "action", "reward"))
     packed, _ = agent.minibatch_builder(0, 1)
     weights = agent.get_weights()
@@ -61,7 +61,7 @@ def one():
     return agent, packed, learn
 
 
-def test_what_is_masked_or_not_learnt_from_changes_no_weight(one):
+def test_masked_steps_and_steps_without_a_loss_change_no_weight(one):
     agent, packed, learn = one
     layout = layout_of(agent)
     real = packed[0][0]
@@ -89,7 +89,7 @@ def test_what_is_masked_or_not_learnt_from_changes_no_weight(one):
     + [(name, "learnt") for name in ("action", "reward", "discount", "weight")]
     + [("observation", "last")],
 )
-def test_what_counts_changes_weights(one, columns, where):
+def test_valid_inputs_change_the_weights(one, columns, where):
     agent, packed, learn = one
     layout = layout_of(agent)
     real = packed[0][0]
@@ -101,14 +101,14 @@ def test_what_counts_changes_weights(one, columns, where):
     assert not all(map(np.array_equal, learn(other), learn(packed)))
 
 
-def test_the_stored_state_counts(one):
+def test_the_stored_state_changes_the_weights(one):
     agent, packed, learn = one
     states = packed[1] + np.float32(0.5)
     moved = [not np.array_equal(a, b) for a, b in zip(learn((packed[0], states)), learn(packed), strict=True)]
     assert moved[0] and sum(moved) > 1
 
 
-def test_burn_in_brings_the_state_up_and_has_no_gradient(one):
+def test_burn_in_updates_the_state_and_has_no_gradient(one):
     agent, packed, _ = one
     batch = agent.unpack(tuple(tf.constant(part[0]) for part in packed))
     for name, action in (("pi", None), ("q1", batch.action)):
@@ -138,7 +138,7 @@ def test_burn_in_brings_the_state_up_and_has_no_gradient(one):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_step, stored", [(2, True), (1, False)])
-def test_an_update_on_a_batch_of_one_s_own_equals_one_on_what_is_drawn(n_step, stored):
+def test_train_on_batch_equals_an_update_on_the_sampled_batch(n_step, stored):
     options = SMALL | {"policy_delay": 1, "n_step": n_step, "stored_state": stored, "remembers": ("observation",)}
     drawn, given = (make(tfdpg.TD3, **options) for _ in range(2))
     collect(drawn)
@@ -173,7 +173,7 @@ def noted(seen, update, batch, counter):
 
 
 @pytest.mark.slow
-def test_eager_updates_are_the_compiled_ones():
+def test_eager_updates_equal_compiled_ones():
     weights = {}
     for run_eagerly in (False, True):
         agent = filled(run_eagerly=run_eagerly, **CLONING)

@@ -1,4 +1,4 @@
-"""Agents with a memory are saved, copied, recorded and described."""
+"""Saving, copying, recording and describing recurrent agents."""
 
 import copy
 import json
@@ -36,7 +36,7 @@ def made(env, options):
 
 
 def step(env, agents, observation):
-    """Step all sub-environments; all agents act as the first does."""
+    """Make a step in all sub-environments; all agents take the actions of the first."""
     actions = [agent.act(observation) for agent in agents]
     for action in actions[1:]:
         np.testing.assert_array_equal(action, actions[0])
@@ -49,7 +49,7 @@ def step(env, agents, observation):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lstm", *OTHERS])
-def test_what_was_saved_or_copied_within_episodes_goes_on_to_the_bit(name, tmp_path):
+def test_agents_saved_or_copied_within_episodes_continue_bit_identically(name, tmp_path):
     env = SyncVectorEnv([lambda: Counter(length=9), lambda: Counter(length=5)])
     agent = made(env, RECURRENT_OPTIONS[name])
     observation, _ = env.reset(seed=0)
@@ -71,7 +71,7 @@ def test_what_was_saved_or_copied_within_episodes_goes_on_to_the_bit(name, tmp_p
 
 
 @pytest.mark.slow
-def test_what_is_drawn_may_change_and_what_remembers_may_not(tmp_path):
+def test_sampling_options_may_change_and_recurrent_options_may_not(tmp_path):
     agent = recurrent_agent(Counter(), recurrent=hard())
     agent.fit(Counter(), epochs=1, steps_per_epoch=30, verbose=0)
     agent.save(tmp_path / "agent")
@@ -83,7 +83,7 @@ def test_what_is_drawn_may_change_and_what_remembers_may_not(tmp_path):
             tfdpg.load_agent(tmp_path / "agent", **{name: value})
 
 
-def test_a_cell_that_keras_cannot_find_is_refused_when_it_comes_and_when_it_is_loaded(tmp_path, monkeypatch):
+def test_an_unregistered_cell_is_rejected_in_the_constructor_and_in_load_agent(tmp_path, monkeypatch):
     class Strange(keras.layers.SimpleRNNCell):
         pass
 
@@ -99,7 +99,7 @@ def test_a_cell_that_keras_cannot_find_is_refused_when_it_comes_and_when_it_is_l
 
 @pytest.mark.slow
 @brief
-def test_recordings_and_saved_agents_are_learnt_from_offline(tmp_path):
+def test_offline_training_on_recordings_and_saved_agents(tmp_path):
     agent = recurrent_agent(Counter(), recurrent_units=3, recorders=[tmp_path / "recorded"])
     agent.fit(Counter(), epochs=1, steps_per_epoch=33, verbose=0)
     agent.save(tmp_path / "agent")
@@ -108,12 +108,12 @@ def test_recordings_and_saved_agents_are_learnt_from_offline(tmp_path):
         logs = other.fit_offline(tmp_path / data, epochs=1, steps_per_epoch=7, verbose=0).history
         assert np.isfinite(logs["loss"]).all() and other.updates == 7
         stored = other.replay.transitions()
-        assert (np.abs(stored["recurrent_state"]).max() > 0) == (data == "agent")  # states, which no recording has
+        assert (np.abs(stored["recurrent_state"]).max() > 0) == (data == "agent")  # not in recordings
         np.testing.assert_array_equal(stored["observation"], agent.replay.transitions()["observation"])
 
 
 @pytest.mark.slow
-def test_a_saved_memory_is_no_matter_to_others_that_learn_from_its_data(tmp_path):
+def test_other_agents_train_on_the_data_of_a_recurrent_agent(tmp_path):
     agent = recurrent_agent(Counter())
     agent.fit(Counter(), epochs=1, steps_per_epoch=30, verbose=0)
     agent.save(tmp_path / "agent")
@@ -136,7 +136,7 @@ def test_a_saved_memory_is_no_matter_to_others_that_learn_from_its_data(tmp_path
         ({"remembers": ("observation",) * 2}, "`remembers` must be different names"),
     ],
 )
-def test_a_memory_of_nothing_is_refused(options, message):
+def test_remembers_must_not_be_empty(options, message):
     with pytest.raises(ValueError, match=message):
         recurrent_agent(Counter(), **options)
 
@@ -171,7 +171,7 @@ def test_shaped_rewards_are_not_remembered():
     recurrent_agent(Counter(), recurrent_units=2, reward_shaper=shaper)
 
 
-def test_it_says_what_its_memory_is_and_what_states_take():
+def test_descriptions_have_the_cells_and_the_size_of_the_states():
     agent = recurrent_agent(Counter(), recurrent=hard(), replay_size=1_000_000)
     lines = []
     assert "recurrent=<LSTMCell>, " in repr(agent)

@@ -1,4 +1,4 @@
-"""Agents with a memory solve what those without cannot."""
+"""Recurrent agents solve tasks that others cannot."""
 
 import pytest
 
@@ -32,17 +32,17 @@ def returns(kind, options, steps, delay=DELAY):
     return agent.evaluate(DelayedRecall(delay), episodes=40)["return"]
 
 
-def test_a_memory_repeats_what_it_saw():
+def test_a_recurrent_agent_repeats_an_earlier_observation():
     assert returns(*QUICK, steps=700, delay=2) > -0.3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, options", SLOW.values(), ids=SLOW)
-def test_all_agents_memories_do(kind, options):
-    """Rounding, which differs from processor to processor, decides whether one start in a few is stuck."""
+def test_all_recurrent_agents_repeat_an_earlier_observation(kind, options):
+    """A few initial weights get stuck; which ones depends on rounding, which differs between processors."""
     assert any(returns(kind, options | {"seed": seed}, steps=4000) > -0.1 for seed in (0, 1))
 
 
 @pytest.mark.slow
-def test_without_a_memory_nothing_is_better_than_the_middle():
+def test_other_agents_learn_the_middle_of_the_range():
     assert returns(tfdpg.TD3, {"policy_delay": 1}, steps=4000) < -0.8

@@ -1,4 +1,4 @@
-"""Updates of agents with memory, equal to those that walk through each episode step by step."""
+"""Updates of recurrent agents compared with a reference that processes episodes step by step."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ PARAMS = [pytest.param(*case, id=name, marks=() if name in QUICK else pytest.mar
 
 
 @pytest.mark.parametrize("kind, options", PARAMS)
-def test_updates_equal_those_that_walk_through_episodes(kind, options):
+def test_updates_equal_those_of_the_step_by_step_reference(kind, options):
     agent = make(kind, **options)
     reference = StepByStep(
         agent, *collect(agent), Distributions(np.linspace(-3, 3, 7)) if kind is tfdpg.D4PG else Values()
@@ -60,7 +60,7 @@ def test_updates_equal_those_that_walk_through_episodes(kind, options):
         assert (logs["loss_q"], logs.get("loss_pi", 0)) == pytest.approx((loss_q, loss_pi or 0), rel=1e-4)
         if agent.minibatch_builder.sampler.uses_td_errors:
             kept = agent.minibatch_builder.sampler.state()["priorities"][slots[0]]
-            last = dict(zip(slots[0], priorities, strict=True))  # of a row that was drawn twice
+            last = dict(zip(slots[0], priorities, strict=True))  # a row may be sampled twice
             np.testing.assert_allclose(kept, [last[slot] for slot in slots[0]], rtol=1e-4)
     lengths = [len(reference.episodes[number].actions) - t for number, t in map(reference.rows.__getitem__, slots[0])]
     assert min(lengths) < LENGTH < max(lengths)

@@ -1,4 +1,4 @@
-"""TD3's update against arithmetic done by hand, on networks small enough for it."""
+"""TD3's update compared with arithmetic by hand."""
 
 import keras
 import numpy as np
@@ -24,7 +24,7 @@ from tests.agents.by_hand import (
 from tests.environments import Identity
 
 
-def test_a_critic_update_is_the_paper_s():
+def test_a_critic_update_matches_the_paper():
     agent = linear_agent()
     set_targets(agent)
     measured = agent.update(BATCH, tf.constant(1, tf.int64))
@@ -40,7 +40,7 @@ def test_a_critic_update_is_the_paper_s():
     np.testing.assert_allclose(measured["loss_q"], losses, rtol=1e-5)
 
 
-def test_the_policy_and_targets_wait_for_the_delay():
+def test_the_policy_and_the_targets_are_updated_after_the_delay():
     agent = linear_agent()
     before = [w for network in (agent.networks["pi"], *agent.targets.values()) for w in network.get_weights()]
     measured = agent.update(BATCH, tf.constant(1, tf.int64))
@@ -50,10 +50,10 @@ def test_the_policy_and_targets_wait_for_the_delay():
         np.testing.assert_array_equal(x, y)
 
 
-def test_a_policy_update_climbs_q1_and_then_targets_move():
+def test_a_policy_update_maximises_q1_before_the_targets_are_updated():
     agent = linear_agent()
     measured = agent.update(BATCH, tf.constant(2, tf.int64))
-    q1 = agent.networks["q1"].get_weights()[0][:, 0]  # the critic moves first
+    q1 = agent.networks["q1"].get_weights()[0][:, 0]  # the critic is updated first
     np.testing.assert_allclose(measured["loss_pi"], -(q1[0] * S + q1[1] * PI * S), rtol=1e-5)
     moved = PI - adam_first_step(np.mean(-q1[1] * S), 0.01)
     np.testing.assert_allclose(agent.networks["pi"].get_weights()[0], [[moved]], rtol=1e-5)
@@ -64,7 +64,7 @@ def test_a_policy_update_climbs_q1_and_then_targets_move():
         )
 
 
-def test_only_its_own_weights_move():
+def test_each_loss_updates_its_own_weights_only():
     agent = linear_agent()
     before = {name: network.get_weights()[0] for name, network in agent.networks.items()}
     agent.update_policy(BATCH)
@@ -91,7 +91,7 @@ def test_smoothing_noise_is_drawn_for_each_sample_and_dimension():
     np.testing.assert_array_equal(noise, agent.smoothing_noise(tf.constant(3, tf.int64)).numpy())
 
 
-def test_the_delay_counts_over_rounds_of_one_update():
+def test_the_delay_counts_across_update_phases():
     agent = linear_agent(update_every=1, start_steps=0, update_after=0, batch_size=2)
     moves = []
     for step in range(6):
@@ -104,7 +104,7 @@ def test_the_delay_counts_over_rounds_of_one_update():
     assert moves == [False, True] * 3
 
 
-def test_the_delay_goes_on_after_loading(tmp_path):
+def test_the_delay_continues_after_loading(tmp_path):
     agent = linear_agent(update_every=1, start_steps=0, update_after=0, run_eagerly=True)
     agent.act(np.zeros(1, np.float32))
     agent.observe(1.0, np.ones(1, np.float32), False, False)
@@ -140,7 +140,7 @@ def test_q_may_return_a_column():
     assert agent.networks["q1"]([np.zeros((3, 1)), np.zeros((3, 1))]).shape == (3, 1)
 
 
-def test_own_networks_keep_their_weights_and_are_saved(tmp_path):
+def test_custom_networks_keep_their_weights_and_are_saved(tmp_path):
     agent = linear_agent()
     np.testing.assert_allclose(agent.networks["pi"].get_weights()[0], [[PI]], rtol=1e-6)
     agent.save(tmp_path / "agent")
@@ -170,7 +170,7 @@ def test_an_adapted_normalization_layer_learns_acts_and_is_exported(tmp_path):
     np.testing.assert_array_equal(tfdpg.load_agent(tmp_path / "agent")(observation), agent(observation))
 
 
-def test_options_that_nothing_would_use_are_refused():
+def test_options_without_effect_are_rejected():
     encoder = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
     for name, value in (("encoder", encoder), ("hidden_units", (64, 64)), ("activation", "tanh")):
         with pytest.raises(ValueError, match=f"`{name}` does nothing where `pi`, `q1` and `q2` are your own"):
@@ -198,7 +198,7 @@ def test_a_subclassed_policy_is_built_saved_and_loaded(tmp_path):
     np.testing.assert_allclose(tfdpg.load(tmp_path / "model")(observation), agent(observation), rtol=1e-5)
 
 
-def test_networks_that_could_not_be_loaded_again_are_named():
+def test_networks_that_cannot_be_loaded_are_rejected():
     class Unregistered(keras.layers.Layer):
         def call(self, x):
             return x
@@ -213,14 +213,14 @@ def test_networks_that_could_not_be_loaded_again_are_named():
             tfdpg.TD3(SPEC, pi=keras.Model(x, layer(keras.layers.Dense(1)(x))))
         assert "@keras.saving.register_keras_serializable()" in str(caught.value)
         assert "safe_mode" not in str(caught.value) and "unsafe" not in str(caught.value)
-    doubled = keras.ops.add(keras.layers.Dense(1)(x), keras.ops.tanh(x))  # what the message advises
+    doubled = keras.ops.add(keras.layers.Dense(1)(x), keras.ops.tanh(x))  # the alternative that the message recommends
     tfdpg.TD3(SPEC, pi=keras.Model(x, doubled))
     with pytest.raises(ValueError, match="`encoder` must be a keras.Model"):
         tfdpg.TD3(SPEC, encoder="cnn")
 
 
-def test_an_own_policy_acts_inside_the_box(tmp_path):
-    agent = linear_agent()  # linear: leaves the box [-1, 3] for large observations
+def test_a_custom_policy_acts_inside_the_box(tmp_path):
+    agent = linear_agent()  # its linear policy leaves the box [-1, 3] for large observations
     observations = np.array([[100.0], [-100.0], [1.0]], np.float32)
     expected = [[3.0], [-1.0], [PI]]
     agent.export(tmp_path / "model")
@@ -239,7 +239,7 @@ def test_an_own_policy_acts_inside_the_box(tmp_path):
         ("target_noise_decay", 2),
     ],
 )
-def test_arguments_of_its_own_out_of_range_are_named(argument, value):
+def test_arguments_of_td3_out_of_range_are_named(argument, value):
     with pytest.raises(ValueError, match=rf"`{argument}` must .*Received: {argument}="):
         tfdpg.TD3(SPEC, **{argument: value})
 

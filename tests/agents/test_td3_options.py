@@ -1,4 +1,4 @@
-"""TD3's options: one critic, critics of one's own, what the policy climbs, when targets move, decaying noise."""
+"""TD3's options: one critic, custom critics, the policy's objective, target updates and decaying noise."""
 
 import keras
 import numpy as np
@@ -60,8 +60,8 @@ def test_critics_may_differ_in_structure():
         assert all(not np.array_equal(a, b) for a, b in zip(old[:1], network.get_weights()[:1], strict=True))
 
 
-def test_a_critic_on_own_basis_functions_is_fitted():
-    """Q(s, a) = W · B(s, a) with B = [s², s a, a²], fitted to targets that such a W gives exactly."""
+def test_a_critic_with_custom_basis_functions_is_fitted():
+    """Q(s, a) = W · B(s, a) with B = [s², s a, a²], fitted to targets for which an exact W exists."""
     s = keras.Input((1,))
     a = keras.Input((1,))
     basis = keras.layers.Concatenate()([s * s, s * a, a * a])
@@ -79,7 +79,7 @@ def test_a_critic_on_own_basis_functions_is_fitted():
     np.testing.assert_allclose(agent.q1.get_weights()[0][:, 0], [2, -1, 0.5], atol=0.02)
 
 
-def test_the_policy_climbs_the_smaller_critic_if_told():
+def test_policy_gradient_min_maximises_the_smaller_critic():
     agent = linear_agent(policy_gradient="min")
     measured = agent.update(BATCH, tf.constant(2, tf.int64))
     w1, w2 = (agent.networks[name].get_weights()[0][:, 0] for name in ("q1", "q2"))
@@ -91,7 +91,7 @@ def test_the_policy_climbs_the_smaller_critic_if_told():
 
 
 @pytest.mark.parametrize("every, polyak", [(1, 0.9), (3, 0.0), (3, 0.9)])
-def test_targets_move_smoothly_periodically_or_both(every, polyak):
+def test_targets_are_updated_smoothly_periodically_or_both(every, polyak):
     agent = linear_agent(target_update_every=every, polyak=polyak)
     for counter in range(1, 7):
         old = agent.targets["q1"].get_weights()[0]
@@ -102,7 +102,7 @@ def test_targets_move_smoothly_periodically_or_both(every, polyak):
         np.testing.assert_allclose(new, expected, rtol=1e-5)
 
 
-def test_target_noise_decays_to_its_floor_and_may_differ_by_dimension():
+def test_target_noise_decays_to_its_minimum_and_may_differ_by_dimension():
     spec = tfdpg.Spec(spaces.Box(-1, 1, (1,)), spaces.Box(-1, 1, (2,)))
     options = {"hidden_units": (4,), "batch_size": 20_000, "target_noise": (0.2, 0.4)}
     agent = tfdpg.TD3(spec, target_noise_decay=0.1, target_noise_min=0.5, **options)

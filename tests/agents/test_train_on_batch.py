@@ -1,4 +1,4 @@
-"""One update on a minibatch of the caller's: the same as one on what is drawn."""
+"""`train_on_batch` makes the same update as one on a sampled minibatch."""
 
 import functools
 
@@ -21,7 +21,7 @@ def trained(make, ends, steps=40):
 
 
 def transitions(agent, packed):
-    """The arrays of a drawn minibatch, by their names."""
+    """Return the arrays of a sampled minibatch by name."""
     layout = TransitionLayout.of(agent.spec)
     rows = packed[0][0]
     columns = {"actions": layout.action, "rewards": layout.reward, "weights": layout.weight}
@@ -49,7 +49,7 @@ def windows(agent, packed):
 
 
 @parametrize_agents("DDPG")
-def test_it_equals_an_update_on_what_is_drawn(make):
+def test_it_equals_an_update_on_a_sampled_minibatch(make):
     is_acer = make is AGENTS["ACER"]
     drawn, given = (trained(make, "truncated" if is_acer else "terminated") for _ in range(2))
     packed, _ = given.minibatch_builder(given.updates, 1)
@@ -83,7 +83,7 @@ def batch(td3):
     }
 
 
-def test_what_is_left_out_is_gamma_and_1(td3, batch):
+def test_the_default_discount_is_gamma_and_the_default_weight_is_1(td3, batch):
     layout = TransitionLayout.of(td3.spec)
     (packed,) = td3._pack(batch)
     assert (packed[0, :, layout.discount] == np.float32(0.99)).all() and (packed[0, :, layout.weight] == 1).all()
@@ -101,7 +101,7 @@ def test_what_is_left_out_is_gamma_and_1(td3, batch):
         ({"observations": {"position": np.zeros((8, 2))}}, r"must have the shape \(8,\). Received: \(\)"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_nothing_is_learnt(td3, batch, changes, message):
+def test_wrong_arrays_are_rejected_without_an_update(td3, batch, changes, message):
     with pytest.raises(ValueError, match=message):
         td3.train_on_batch(batch | changes)
     with pytest.raises(ValueError, match="`batch` must have 'rewards'"):
@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_learnt(td3, batch, changes,
     assert td3.updates == 0
 
 
-def test_a_support_that_is_left_open_has_nothing_to_be_found_from():
+def test_d4pg_needs_a_support_because_it_cannot_be_estimated():
     agent = tfdpg.D4PG(Counter(), batch_size=2, hidden_units=(4,), jit_compile=False)
     zeros = np.zeros((2, 2))
     batch = {"observations": zeros, "next_observations": zeros, "actions": np.zeros(2), "rewards": np.zeros(2)}
@@ -125,7 +125,7 @@ def noted(seen, update, batch, counter):
 
 
 @parametrize_agents("DDPG")
-def test_without_compilation_the_same_is_learnt_and_python_runs_in_each_update(make):
+def test_eager_updates_run_python_each_time_and_equal_compiled_ones(make):
     env = gym.make("Pendulum-v1")
     numbers = {}
     for run_eagerly in (False, True):
@@ -140,6 +140,6 @@ def test_without_compilation_the_same_is_learnt_and_python_runs_in_each_update(m
         np.testing.assert_allclose(eager, compiled, rtol=1e-4, atol=1e-6)
 
 
-def test_what_runs_eagerly_is_not_compiled():
+def test_run_eagerly_excludes_jit_compile():
     with pytest.raises(ValueError, match="`run_eagerly=True` compiles nothing. Received: jit_compile=True"):
         tfdpg.ACER(Counter(), **ACER | {"jit_compile": True, "run_eagerly": True})

@@ -1,4 +1,4 @@
-"""README.md and the pages under docs/, as the tests read them."""
+"""Parsing of README.md and the pages under docs/ for the tests."""
 
 import importlib.util
 import re
@@ -11,7 +11,7 @@ PAGES = {file.relative_to(ROOT).as_posix(): file.read_text() for file in FILES}
 
 
 class Fence(NamedTuple):
-    """A fenced block."""
+    """A fenced code block of a page."""
 
     language: str
     code: str
@@ -19,24 +19,24 @@ class Fence(NamedTuple):
 
 
 def fences(page, language):
-    """The fenced blocks of a page in a language."""
+    """Return the fenced blocks of a page in a language."""
     found = re.finditer(r"^```(\S*)[^\n]*\n(.*?)^```$", PAGES[page], re.DOTALL | re.MULTILINE)
     blocks = [Fence(one[1], one[2], PAGES[page][: one.start(2)].count("\n")) for one in found]
     return [block for block in blocks if block.language == language]
 
 
 def prose(page):
-    """The text of a page without its fenced blocks."""
+    """Return the text of a page without its fenced blocks."""
     return re.sub(r"^```.*?^```$", "", PAGES[page], flags=re.DOTALL | re.MULTILINE)
 
 
 def spans(page):
-    """What is code in the text of a page."""
+    """Return the inline code of a page."""
     return re.findall(r"`([^`\n]+)`", prose(page))
 
 
 def table(page, first):
-    """The rows of the table whose first column is named so, as lists of cells."""
+    """Return the rows of the table whose first column has this name, as lists of cells."""
     lines = prose(page).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith(f"| {first} |"))
     rows = []
@@ -48,13 +48,13 @@ def table(page, first):
 
 
 def anchors(page):
-    """What links to a page may point at."""
+    """Return the anchors of a page."""
     titles = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def module(path):
-    """A module of docs/, which is no package."""
+    """Import a module from docs/, which is not a package."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)

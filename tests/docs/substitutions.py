@@ -1,6 +1,6 @@
-"""What the tests change in the code of the pages before they run it, so that nothing trains for long.
+"""Substitutions in the code of the pages that make training short when the tests run it.
 
-The pages stay as they are written; each text below is replaced wherever it stands in a Python block.
+The pages are not changed; each text below is replaced wherever it appears in a Python block.
 """
 
 import shutil
@@ -15,7 +15,7 @@ from tests.docs.pages import ROOT
 from tests.training.serving_logs import Client, write
 
 PYTHON = {
-    # small networks and replays, and updates from the first steps on
+    # small networks and replay buffers, and updates from the first steps
     "TD3(env, seed=0": "TD3(env, seed=0, **SMALL",
     "TD3(env)": "TD3(env, **SMALL)",
     "TD3(env, recorders=": "TD3(env, **SMALL, recorders=",
@@ -40,7 +40,7 @@ PYTHON = {
     # one worker
     "    actors=8,": "    actors=1, chunk=10, epochs=1, steps_per_epoch=60, validation_episodes=1,",
 }
-"""Texts in Python blocks, and what stands for them."""
+"""Texts in Python blocks and their replacements."""
 
 NOT_RUN = {
     "dm_control/": "needs the extra dm-control",
@@ -49,7 +49,7 @@ NOT_RUN = {
     "--resume runs/td3-HalfCheetah-v5/seed-0 --trusted": "resumes the run on a cluster",
     "serve exported_models": "runs until it is ended",
 }
-"""Texts in commands that are parsed and not run, and why."""
+"""Texts of commands that are parsed but not run, with the reason."""
 
 FLAGS = {
     "ddpg": "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --update-every 5",
@@ -62,11 +62,11 @@ FLAGS = {
     "--actors": "--actors 1 --chunk 10",
     "evaluate": "--max-ep-len 20",
 }
-"""Flags that are put behind a command before it is run: the last one of a name counts."""
+"""Flags that are appended to a command before it is run; they override earlier flags of the same name."""
 
 
 def prepare(page, directory):
-    """Puts the files that a page speaks of into `directory`, and returns the names that its code speaks of."""
+    """Create the files that a page uses in `directory`, and return the names that its code uses."""
     for files in ("exported_models", "examples/results"):
         shutil.copytree(ROOT / files, directory / files)
     names = {"__name__": "__main__", "SMALL": SMALL, "ACER": ACER}

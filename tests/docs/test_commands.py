@@ -1,6 +1,6 @@
-"""Every command of the pages is one that the real command lines take; what does not need more than is here is run.
+"""The real command lines accept every command of the pages; commands that need nothing else are run.
 
-Bash reads the blocks, with `tfdpg`, `ray`, `python` and so on as scripts that note the words they are called with.
+Bash runs the blocks; `tfdpg`, `ray`, `python` and the other programs are replaced by scripts that log their arguments.
 """
 
 import configparser
@@ -36,7 +36,7 @@ BLOCKS = [(page, block) for page in PAGES for block in fences(page, "sh")]
 
 
 def called(code, directory):
-    """The words of each command that a block of shell code calls, in their order."""
+    """Return the arguments of each command that a block of shell code calls, in order."""
     directories = [directory / "programs", directory / ".venv/bin"]
     for place in directories:
         place.mkdir(parents=True)
@@ -50,12 +50,12 @@ def called(code, directory):
 
 
 def echo(function):
-    """A function with the arguments of another, which only returns them."""
+    """Return a function with the signature of another that returns its arguments."""
     return functools.wraps(function)(lambda *args, **kwargs: (args, kwargs))
 
 
 def parse(command, *words):
-    """What `tfdpg`'s own parsers make of a command line; they exit where there is something wrong."""
+    """Parse a command line with the parsers of `tfdpg`, which exit on errors."""
     if command != "train":
         return tyro.cli(echo(COMMANDS[command]), args=words)
     if words[0] == "--resume":
@@ -67,7 +67,7 @@ def parse(command, *words):
 
 
 def flags(agent):
-    """The names of the flags with which an agent is trained."""
+    """Return the names of the training flags of an agent."""
     return {flag.replace("-", "_") for flag in flags_of(training_flags(agent))}
 
 
@@ -94,17 +94,17 @@ def check(program, words):
             if options:
                 module(script).parser().parse_args(options)
         case "docker", ["run", "--rm", *_]:
-            pass  # see test_the_container_gets_the_model
+            pass  # see test_the_container_receives_the_model
         case "pip", ["install", *_, what] if "[" in what:
             assert set(re.findall(r"[\w-]+", what)) <= set(setup()["options.extras_require"])
         case "pip", ["install", *_]:
-            pass  # see test_tensorflow_cpu_comes_with_all_that_tfdpg_needs
+            pass  # see test_the_commands_for_tensorflow_cpu_install_all_dependencies
         case _:
             raise AssertionError(f"Nobody checks {program} {words}")
 
 
 @pytest.mark.parametrize("page, block", BLOCKS, ids=[f"{page}:{block.line}" for page, block in BLOCKS])
-def test_commands_are_understood(page, block, tmp_path):
+def test_commands_are_accepted(page, block, tmp_path):
     commands = called(block.code, tmp_path)
     assert commands
     for program, *words in commands:
@@ -126,16 +126,16 @@ def test_commands_run(page, block, tmp_path, monkeypatch):
         assert cli.main([command, *words, *small(command, words)]) == 0
 
 
-def small(command, words):
-    """The flags that make a command short."""
-    if command == "train" and words[0] != "--resume":
-        networks = FLAGS["--networks" if "--networks" in words else words[0]]
-        workers = FLAGS["--actors"] if "--actors" in words else ""
+def small(command, arguments):
+    """Return the flags that shorten the run of a command."""
+    if command == "train" and arguments[0] != "--resume":
+        networks = FLAGS["--networks" if "--networks" in arguments else arguments[0]]
+        workers = FLAGS["--actors"] if "--actors" in arguments else ""
         return f"{networks} {FLAGS['all']} {workers}".split()
     return FLAGS.get(command, "").split()
 
 
-def test_the_commands_of_the_readme_are_those_of_the_results(tmp_path):
+def test_the_commands_of_the_readme_are_on_the_pages_of_results(tmp_path):
     def measured(page):
         for i, block in enumerate(fences(page, "sh")):
             for program, *words in called(block.code, tmp_path / page / str(i)):
@@ -148,7 +148,7 @@ def test_the_commands_of_the_readme_are_those_of_the_results(tmp_path):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(span.startswith("--") for span in spans(page))])
-def test_the_flags_that_it_names_exist(page):
+def test_the_flags_of_a_page_exist(page):
     agents = [page.split("/")[-1].removesuffix(".md")] if page.startswith("docs/algorithms/") else sorted(TRAINING)
     known = {name for agent in agents for name in flags(agent)}
     known |= {name for function in COMMANDS.values() for name in inspect.signature(function).parameters}
@@ -159,7 +159,7 @@ def test_the_flags_that_it_names_exist(page):
             assert name in known | MODEL_SERVER | {"resume"} or name.removeprefix("no_") in known, span
 
 
-def test_the_options_of_the_ablations_are_understood():
+def test_the_options_of_the_ablations_are_accepted():
     for page, agent in (("docs/algorithms/d4pg.md", "d4pg"), ("docs/algorithms/acer.md", "acer")):
         given = [span for span in spans(page) if span.startswith("--")]
         assert len(given) >= 4
@@ -167,28 +167,28 @@ def test_the_options_of_the_ablations_are_understood():
             parse("train", agent, "--env", "Pendulum-v1", *span.split())
 
 
-def test_the_synopsis_is_that_of_the_command_line():
+def test_the_synopsis_matches_the_command_line():
     (block,) = fences("docs/command-line.md", "text")
     seen = set()
     for line in block.code.splitlines():
-        _, command, *words = line.split()
+        _, command, *arguments = line.split()
         seen.add(command)
         function = COMMANDS.get(command)
         known = set(inspect.signature(function).parameters) if function else set()
-        if "--resume" in words:
+        if "--resume" in arguments:
             known = {flag.replace("-", "_") for flag in flags_of(resume_flags(None))}
         if agents := re.search(r"\{(.*?)\}", line):
-            assert set(agents[1].split(",")) == (TRAINING - {"acer"} if "--actors" in words else TRAINING)
+            assert set(agents[1].split(",")) == (TRAINING - {"acer"} if "--actors" in arguments else TRAINING)
             known = flags("td3")
         assert {flag.replace("-", "_") for flag in re.findall(r"--([a-z-]+)", line)} <= known | {"resume"}, line
     assert seen == {*COMMANDS, "train"}
 
 
-def test_tensorflow_cpu_comes_with_all_that_tfdpg_needs(tmp_path):
+def test_the_commands_for_tensorflow_cpu_install_all_dependencies(tmp_path):
     block = next(block for block in fences("docs/start.md", "sh") if "tensorflow-cpu" in block.code)
-    words = [word for program, *words in called(block.code, tmp_path) if program == "pip" for word in words[1:]]
+    packages = [name for program, *pip in called(block.code, tmp_path) if program == "pip" for name in pip[1:]]
     needed = setup()["options"]["install_requires"].replace("tensorflow>=", "tensorflow-cpu>=").split("\n")
-    assert sorted(words) == sorted(["--no-deps", ".", *filter(None, needed)])
+    assert sorted(packages) == sorted(["--no-deps", ".", *filter(None, needed)])
 
 
 def test_the_test_command_is_the_one_that_ci_runs():

@@ -1,4 +1,4 @@
-"""The tables of options tell the truth: each name and default on our side exists as written."""
+"""The tables of options are correct: each name and default of tfdpg is as written."""
 
 import ast
 import inspect
@@ -87,13 +87,13 @@ options = module("docs/option_tables.py")
 
 
 @pytest.mark.parametrize("page", MAPPINGS)
-def test_every_option_of_the_seeds_is_mapped(page):
+def test_every_option_of_the_source_documents_is_mapped(page):
     library, names = MAPPINGS[page]
     assert [name for row in table(page, library) for name in re.findall(r"`(\w+)`", row[0])] == names
 
 
 @pytest.mark.parametrize("page", MAPPINGS)
-def test_every_name_and_default_on_our_side_is_as_written(page):
+def test_every_name_and_default_of_tfdpg_is_as_written(page):
     checked = 0
     for theirs, ours, defaults, *_ in table(page, MAPPINGS[page][0]):
         names = re.findall(r"([\w.]+)\((\w+)\)", ours)
@@ -141,7 +141,7 @@ def test_every_option_is_in_the_table_of_its_page_with_its_default_and_help(page
     ]
 
 
-def test_types_and_defaults_are_written_as_people_do():
+def test_types_and_defaults_are_readable():
     rows = {option.name: option for option in options.options("TD3")}
     assert rows["update_every"].type == 'a positive integer or "episode"' and rows["pi"].type == "keras.Model | None"
     assert rows["replay_size"].default == "1_000_000" and rows["noise"].default == '"gaussian"'

@@ -1,4 +1,4 @@
-"""The pages hold together: links, files, the picture, the table of agents, the layers, the public names."""
+"""The pages are consistent: links, files, the figure, the table of agents, the layers and the public names."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ from tests.docs.pages import PAGES, ROOT, anchors, fences, module, prose, spans,
 from tests.test_layers import LAYERS, NUMPY_ONLY
 
 
-def test_the_readme_is_an_entrance():
+def test_the_readme_is_short():
     assert len(PAGES["README.md"].splitlines()) <= 150
 
 
@@ -20,7 +20,7 @@ def test_lines_are_short(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page):
+def test_link_targets_exist(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if target.startswith("https://"):
             continue
@@ -31,14 +31,14 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_files_that_it_names_exist(page):
+def test_the_files_of_a_page_exist(page):
     for path in re.findall(r"\b(?:examples|tests|tfdpg|exported_models/td3-halfcheetah)/[\w/.-]*\w", prose(page)):
         assert (ROOT / path).exists(), path
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_models_that_it_names_exist(page):
-    """In `exported_models/`, or the page writes them there; and a client asks for one of these."""
+def test_the_models_of_a_page_exist(page):
+    """They are in `exported_models/`, or the page writes them there; clients request one of these."""
     text = PAGES[page]
     written = set(re.findall(r"(?:export\(\"|ExportBest\(\"|tfdpg export \S+ )exported_models/([\w-]+)", text))
     named = set(re.findall(r"\bexported_models/([\w-]+)", text)) - written
@@ -46,7 +46,7 @@ def test_the_models_that_it_names_exist(page):
     assert {name for name in named if not (ROOT / "exported_models" / name).is_dir()} == set()
 
 
-def test_the_readme_leads_to_every_page():
+def test_the_readme_links_to_every_page():
     pages = {page for page in PAGES if page.count("/") == 1} - {"docs/index.md"}
     assert pages <= set(re.findall(r"\]\(([^)#]+)", PAGES["README.md"]))
 
@@ -80,13 +80,13 @@ def test_the_api_has_every_public_name():
     assert {name for name in tfdpg.__all__ if not re.search(rf":: tfdpg\.{name}\b", api)} == set()
 
 
-def test_the_floors_are_as_written():
+def test_the_layers_are_as_documented():
     architecture = [(int(row[0]), set(row[1].strip("`").split())) for row in table("docs/architecture.md", "layer")]
     layers = {part: layer for layer, parts in architecture for part in parts}
     assert layers == LAYERS and sum(len(parts) for _, parts in architecture) == len(LAYERS)
 
 
-def test_the_logs_are_those_of_a_training():
+def test_the_documented_logs_are_those_of_a_training_run():
     written = {log for span in spans("docs/callbacks.md") for log in span.split() if re.fullmatch(r"[a-z_0-9]+", log)}
     for agent in ("TD3", "ACER"):
         metrics = sys.modules[getattr(tfdpg, agent).__module__].METRICS

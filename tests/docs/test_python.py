@@ -1,4 +1,4 @@
-"""Every Python block of the pages runs, the blocks of a page in one namespace."""
+"""Every Python block of the pages runs; the blocks of a page share one namespace."""
 
 import contextlib
 import re
@@ -44,12 +44,12 @@ def test_a_block_that_uses_tfdpg_imports_it(page):
     assert lacking == []
 
 
-def test_every_substitution_is_of_something():
+def test_every_substitution_is_used():
     code = "\n".join(block.code for page in PYTHON_PAGES for block in fences(page, "python"))
     assert [text for text in PYTHON if text not in code] == []
 
 
-def test_the_session_says_what_the_agent_does(tmp_path):
+def test_the_interactive_session_has_the_output_of_the_agent(tmp_path):
     code = PAGES["docs/serving.md"].split("<!-- the session -->")[1].split("```python")[1].split("```")[0]
     agent = tfdpg.TD3(gym.make("Pendulum-v1"), hidden_units=(8,), jit_compile=False)
     observations = np.array([[1.0, 0.0, 0.5], [0.0, 1.0, -0.5]], np.float32)

@@ -1,4 +1,4 @@
-"""What docs/serving.md says to a server, to compilers and to containers, done or read."""
+"""The commands and programs of docs/serving.md are run, or checked where they need other software."""
 
 import json
 import os
@@ -29,12 +29,12 @@ BATCHING = {"max_batch_size", "batch_timeout_micros", "max_enqueued_batches", "n
 
 
 def block(mark):
-    """The code of the block under a mark."""
+    """Return the code of the block below a mark."""
     return PAGES[PAGE].split(f"<!-- {mark} -->\n```")[1].partition("\n")[2].split("```")[0]
 
 
 def shell(code, directory, ports=(8501, 8500)):
-    """What lines of shell code print, in a directory with the examples and the exported models."""
+    """Return the output of shell code that runs in a directory with the examples and the exported models."""
     for name in ("examples", "exported_models"):
         if not (directory / name).exists():
             (directory / name).symlink_to(ROOT / name)
@@ -59,13 +59,13 @@ def close(found, expected):
     np.testing.assert_allclose(np.asarray(found, np.float32), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_every_block_is_looked_at():
+def test_every_block_is_covered():
     marked = ("by curl", "the clients", "the programs", "the tool")
     assert [each.code for each in fences(PAGE, "bash")] == [block(mark) for mark in marked]
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
-def test_what_curl_asks_is_answered(policy, tmp_path):
+def test_the_curl_requests_are_answered(policy, tmp_path):
     lines = block("by curl").splitlines()
     with serving(ROOT / MODEL) as client:
         code = "; echo; ".join(lines[2:])
@@ -85,7 +85,7 @@ def test_what_curl_asks_is_answered(policy, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_clients_print_what_the_policy_says(policy, tmp_path):
+def test_the_clients_print_the_actions_of_the_policy(policy, tmp_path):
     with serving(ROOT / MODEL) as client:
         rest, by_grpc = [
             re.findall(r": (\[.*\])", shell(line, tmp_path, client.ports)) for line in block("the clients").splitlines()
@@ -98,7 +98,7 @@ def test_the_clients_print_what_the_policy_says(policy, tmp_path):
             close(json.loads(found), expected)
 
 
-def test_clients_ask_for_versions_and_labels(tmp_path, policy):
+def test_clients_request_versions_and_labels(tmp_path, policy):
     for _ in range(2):
         export.copy(ROOT / MODEL / "1", tmp_path / "robot")
     export.write_labels(tmp_path / "robot", {"stable": 1, "canary": 2})
@@ -114,7 +114,7 @@ def test_clients_ask_for_versions_and_labels(tmp_path, policy):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None or shutil.which("g++") is None, reason="there is no compiler")
-def test_the_programs_say_what_the_policy_says(policy, tmp_path):
+def test_the_programs_print_the_actions_of_the_policy(policy, tmp_path):
     lines = shell(block("the programs"), tmp_path).splitlines()
     for line, expected in zip(lines, 2 * [policy(X)[0], policy.q1(X, A)], strict=True):
         close([float(number) for number in line.split()], expected)
@@ -130,12 +130,12 @@ def test_the_programs_say_what_the_policy_says(policy, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_tool_writes_what_the_policy_says(policy, tmp_path):
+def test_the_tool_writes_the_actions_of_the_policy(policy, tmp_path):
     assert "inputs['x'] tensor_info" in shell(block("the tool"), tmp_path)
     close(np.load(tmp_path / "outputs/q1.npy"), policy.q1(np.zeros((2, 17)), np.full((2, 6), 0.5)))
 
 
-def test_the_container_gets_the_model(tmp_path):
+def test_the_container_receives_the_model(tmp_path):
     code = next(each.code for each in fences(PAGE, "sh") if each.code.startswith("docker"))
     ((program, *words),) = called(code, tmp_path)
     assert (program, words[-1]) == ("docker", "tensorflow/serving")
@@ -162,7 +162,7 @@ def test_the_container_gets_the_model(tmp_path):
     }
 
 
-def test_the_configurations_are_those_of_the_server(tmp_path):
+def test_the_documented_configurations_are_those_of_the_server(tmp_path):
     shutil.copytree(ROOT / MODEL, tmp_path / "td3-halfcheetah")
     written = export.write_labels(tmp_path / "td3-halfcheetah", {"stable": 1}).read_text()
     assert block("the labels") == written
@@ -173,7 +173,7 @@ def test_the_configurations_are_those_of_the_server(tmp_path):
     assert batching.keys() == BATCHING
 
 
-def test_the_measured_load_lost_nothing():
+def test_the_load_measurement_lost_no_request():
     rows = table(PAGE, "protocol")
     assert [row[:3] for row in rows] == [
         [protocol, batch, clients] for protocol in ("REST", "gRPC") for batch in ("1", "32") for clients in ("1", "32")

@@ -1,4 +1,4 @@
-"""Mutations: of what files, and which tests notice them."""
+"""Mutations of the code, and the tests that must fail."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ RNN = ("networks/test_rnn.py",)
 
 
 class Mutation(NamedTuple):
-    """A text of a file of tfdpg that stands there once, what takes its place, and the tests that notice."""
+    """A text that appears once in a file of tfdpg, its replacement, and the tests that must fail."""
 
     name: str
     file: str

@@ -1,10 +1,10 @@
-"""Mutations that the quick tests must notice: wrong signs, targets, discounts, clips, delays, weights, traces.
+"""Mutation tests: wrong signs, targets, discounts, clips, delays, weights and traces must make quick tests fail.
 
-    python -m tests.mutations              # all of them, one after the other; exits with 1 if one lives
+    python -m tests.mutations              # all of them, one after the other; exits with 1 if one survives
     python -m tests.mutations td3 retrace  # those whose name contains one of these words
 
-Each is applied to a copy of the package; the tests named beside it are run there, and must fail. Without a mutation they
-must pass, which is seen first.
+Each mutation is applied to a copy of the package, in which its tests must then fail. Without a mutation the tests must
+pass, which is checked first.
 """
 
 import os
@@ -21,7 +21,7 @@ MUTATIONS = [Mutation(*fields) for fields in (*returns.MUTATIONS, *updates.MUTAT
 
 
 def passes(tree: Path, tests: tuple[str, ...]) -> bool:
-    """Whether some tests of a tree pass."""
+    """Return whether tests pass in a source tree."""
     command = [
         sys.executable,
         "-m",
@@ -40,9 +40,11 @@ def passes(tree: Path, tests: tuple[str, ...]) -> bool:
 
 
 def main() -> int:
-    """Tries the mutations that the command line names; returns the exit status."""
-    words = sys.argv[1:]
-    wanted = [mutation for mutation in MUTATIONS if not words or any(word in mutation.name for word in words)]
+    """Try the mutations that the command line names; return the exit status."""
+    patterns = sys.argv[1:]
+    wanted = [
+        mutation for mutation in MUTATIONS if not patterns or any(pattern in mutation.name for pattern in patterns)
+    ]
     alive = []
     with tempfile.TemporaryDirectory() as directory:
         tree = Path(directory)

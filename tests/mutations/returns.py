@@ -1,4 +1,4 @@
-"""Of targets, ends and steps."""
+"""Mutations of targets, episode ends and steps."""
 
 from tests.mutations import D4PG, DDPG, TD3
 
@@ -153,7 +153,7 @@ MUTATIONS = (
         ("replay/test_sequences.py",),
     ),
     (
-        "sequences: what stands before an episode is recalled in it",
+        "sequences: the first row of an episode has a previous row",
         "replay/sequences.py",
         "np.where(buffer.successor[predecessor] == rows, predecessor, NONE)",
         "predecessor",
@@ -188,7 +188,7 @@ MUTATIONS = (
         ("agents/test_recurrent.py",),
     ),
     (
-        "sequences: steps that there were not count in the mean",
+        "sequences: padding counts in the mean",
         "networks/sequences.py",
         "tf.reduce_sum(self.weight * losses) / tf.reduce_sum(self.acted)",
         "tf.reduce_mean(self.weight * losses)",
@@ -202,7 +202,7 @@ MUTATIONS = (
         ("agents/test_recurrent_update.py",),
     ),
     (
-        "sequences: rows that there are not are seen",
+        "sequences: padded rows are valid",
         "networks/sequences.py",
         "real[..., layout.valid] > 0",
         "real[..., layout.valid] > -1",

@@ -1,4 +1,4 @@
-"""Of delays, clips, averages, weights, signs, ACER, memories and scores."""
+"""Mutations of delays, clipping, averages, weights, signs, ACER, recurrent agents and scores."""
 
 from tests.mutations import ACER, D4PG, DDPG, RNN, SCORES, TD3
 
@@ -58,8 +58,8 @@ MUTATIONS = (
     (
         "d4pg: the policy goes down the critic",
         "components.py",
-        "return -(tf.stop_gradient(q) + linear_term)",
-        "return tf.stop_gradient(q) + linear_term",
+        "return -(tf.stop_gradient(q) + rise)",
+        "return tf.stop_gradient(q) + rise",
         D4PG,
     ),
     (
@@ -154,7 +154,7 @@ MUTATIONS = (
         'Copy("pi_target", "pi", polyak(1 - alpha))',
         ACER,
     ),
-    # memories
+    # recurrent agents
     (
         "memory: the wrong sign in a graph",
         "networks/rnn.py",
@@ -170,7 +170,7 @@ MUTATIONS = (
         RNN,
     ),
     (
-        "memory: masked steps are gone through",
+        "memory: masked steps change the state",
         "networks/rnn.py",
         "tf.where(valid[t], new, old)",
         "new",
@@ -179,21 +179,21 @@ MUTATIONS = (
     # scores
     (
         "scores: a bootstrap over all tasks at once",
-        "scores.py",
+        "cli/scores.py",
         "each == one for each in tasks",
         "True for each in tasks",
         SCORES,
     ),
     (
         "scores: a mean of all in place of the interquartile one",
-        "scores.py",
+        "cli/scores.py",
         "trimmed = len(values) // 4",
         "trimmed = 0",
         SCORES,
     ),
     (
         "scores: the first tenth that does not count counts",
-        "scores.py",
+        "cli/scores.py",
         "10 * x > 9 * steps",
         "10 * x >= 9 * steps",
         SCORES,

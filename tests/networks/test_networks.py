@@ -63,7 +63,7 @@ def test_an_encoder_is_copied_with_its_weights():
     assert pi.weights[0] is not encoder.weights[0]
 
 
-def test_wrong_shapes_name_both():
+def test_a_wrong_shape_is_rejected_with_the_expected_one():
     with pytest.raises(ValueError, match=r"`pi` must return shape \(batch, 2\). Received: \(batch, 5\)"):
         check_actor(SPEC, keras.Sequential([keras.Input((3,)), keras.layers.Dense(5)]))
     with pytest.raises(ValueError, match=r"`q1` must return shape .*\(batch, 1\). Received: \(batch, 4\)"):
@@ -74,7 +74,7 @@ def test_wrong_shapes_name_both():
         check_actor(SPEC, lambda x: x)
 
 
-def test_equal_or_shared_critics_are_refused():
+def test_equal_or_shared_critics_are_rejected():
     with pytest.raises(ValueError, match=r"different weights.*\(5, 1\)"):
         networks.check_critics(SPEC, {"q1": critic(seed=1), "q2": critic(seed=1)})
     q = critic()
@@ -109,7 +109,7 @@ def test_the_value_layer_is_a_dense_layer_of_one_unit(rng, tmp_path):
     np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "q.keras")(inputs), q(inputs))
 
 
-def test_the_normaliser_by_hand():
+def test_the_normaliser_matches_its_equation():
     layer = networks.Normalizer(epsilon=0.5, clip=2.0)
     layer.build((None, 2))
     layer.mean.assign([1.0, -1.0])
@@ -145,18 +145,18 @@ SIGMOID = keras.layers.Activation("sigmoid")
     ],
     ids=["tanh", "sigmoid", "a rescaled tanh", "ReLU"],
 )
-def test_a_policy_that_cannot_reach_the_bounds_is_told_what_to_add(network, layer):
+def test_a_policy_that_cannot_reach_the_bounds_gives_a_warning_with_the_remedy(network, layer):
     with pytest.warns(UserWarning, match="cannot reach the bounds") as caught:
         tfdpg.DDPG(WIDE, pi=network)
     assert layer in str(caught[0].message)
 
 
-def test_policies_that_reach_the_bounds_are_not_warned_of():
+def test_policies_that_reach_the_bounds_give_no_warning():
     for network in (ends_in(), ends_in(TANH, keras.layers.Rescaling([775.0, 1.0], [725.0, 0.0]))):
         tfdpg.DDPG(WIDE, pi=network)
 
 
-def test_a_normaliser_in_custom_networks_has_the_agent_s_statistics(tmp_path):
+def test_a_normaliser_in_custom_networks_has_the_statistics_of_the_agent(tmp_path):
     env = gym.make("Pendulum-v1", max_episode_steps=20)
     x = keras.Input((3,))
     tanh = keras.layers.Dense(1, activation="tanh")(tfdpg.networks.Normalizer()(x))

@@ -1,4 +1,4 @@
-"""Normalised layers: against formulas written out, and Keras' own where it has them."""
+"""Normalisation layers compared with written-out formulas and with Keras' layers where they exist."""
 
 import keras
 import numpy as np
@@ -23,7 +23,7 @@ def layer_with(updates, **options):
     return layer
 
 
-def test_the_running_statistics_serve_outside_of_training():
+def test_inference_uses_the_running_statistics():
     layer = layer_with(0, epsilon=0.25)
     expected = (X - MEAN) / np.sqrt(VARIANCE + 0.25) * GAMMA + BETA
     np.testing.assert_allclose(layer(X), expected, rtol=1e-5)
@@ -31,7 +31,7 @@ def test_the_running_statistics_serve_outside_of_training():
 
 
 @pytest.mark.parametrize("updates", [9, 10])
-def test_training_renormalises_once_warm(updates):
+def test_training_renormalises_after_the_warm_up(updates):
     layer = layer_with(updates, epsilon=0.25, momentum=0.8, r_max=3.0, d_max=5.0, warm_up=10)
     mean = X.mean(axis=0)
     std = np.sqrt(X.var(axis=0) + 0.25)
@@ -49,14 +49,14 @@ def test_training_renormalises_once_warm(updates):
     assert layer.updates == updates + 1
 
 
-def test_statistics_that_run_where_the_batch_is_change_nothing():
+def test_running_statistics_equal_to_the_batch_change_nothing():
     layer = layer_with(10, warm_up=10)
     layer.mean.assign(X.mean(axis=0) + 0.3)
     layer.variance.assign(X.var(axis=0) * 1.5)
     np.testing.assert_allclose(layer(X, training=False), layer(X, training=True), rtol=1e-4)
 
 
-def test_while_it_warms_up_it_is_keras_batch_normalisation_with_its_gradients():
+def test_during_warm_up_outputs_and_gradients_equal_keras_batch_normalisation():
     results = []
     pull = np.random.default_rng(0).normal(size=X.shape).astype(np.float32)
     for layer in (BatchRenormalization(), keras.layers.BatchNormalization()):
@@ -90,7 +90,7 @@ def test_r_and_d_have_no_gradient():
     np.testing.assert_allclose(tape.gradient(loss, x), by_hand, rtol=1e-4, atol=1e-5)
 
 
-def test_a_frozen_layer_keeps_its_statistics_and_only_rows_are_taken():
+def test_a_frozen_layer_keeps_its_statistics_and_inputs_must_be_rows():
     layer = layer_with(10)
     layer.trainable = False
     np.testing.assert_array_equal(layer(X, training=True), layer(X))
@@ -107,12 +107,12 @@ def test_a_frozen_layer_keeps_its_statistics_and_only_rows_are_taken():
         ({"blocks": 2}, r"`blocks` must be 0 beside hidden_units=\(256, 256\)"),
     ],
 )
-def test_builders_refuse_what_they_cannot_normalise(options, message):
+def test_builders_reject_networks_that_cannot_be_normalised(options, message):
     with pytest.raises(ValueError, match=message):
         networks.mlp_actor(Spec(OBSERVATIONS["box"], ACTION), **options)
 
 
-def test_it_is_saved_with_its_statistics(tmp_path):
+def test_the_statistics_are_saved(tmp_path):
     inputs = keras.Input((2,))
     model = keras.Model(inputs, layer_with(7, r_max=2.5)(inputs))
     model.save(tmp_path / "model.keras")
@@ -122,7 +122,7 @@ def test_it_is_saved_with_its_statistics(tmp_path):
     assert again.layers[-1].get_config()["r_max"] == 2.5
 
 
-def test_batch_normalisation_stands_where_crossq_has_it():
+def test_batch_normalisation_layers_are_where_crossq_has_them():
     spec = Spec(OBSERVATIONS["box"], ACTION)
     for network in (
         networks.mlp_actor(spec, norm="batch", hidden_units=(6, 5)),
@@ -137,7 +137,7 @@ def test_batch_normalisation_stands_where_crossq_has_it():
         ] * 2
 
 
-def test_a_block_by_hand():
+def test_a_residual_block_matches_its_equation():
     spec = Spec(OBSERVATIONS["box"], ACTION)
     q = networks.mlp_critic(spec, hidden_units=(3,), blocks=1)
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The torsos: sizes as their sources have them, and NumPy acting equal to Keras."""
+"""Torsos: the layer sizes of their sources, and acting in NumPy compared with Keras."""
 
 import gymnasium as gym
 import keras
@@ -35,14 +35,14 @@ def test_acting_equals_keras(torso, normalized):
     np.testing.assert_allclose(in_numpy(spec, pi)(packed), compiled_actor(spec, pi)(packed), rtol=1e-4, atol=1e-5)
 
 
-def test_control_is_the_report_s():
+def test_control_has_the_sizes_of_the_report():
     spec = Spec(OBSERVATIONS["box"], ACTION)
     obs = len(packed_samples(spec, 1)[0][0])
     assert kernels(networks.mlp_actor(spec, torso="control")) == [(obs, 300), (300, 200), (200, 2)]
     assert kernels(networks.mlp_critic(spec, torso="control")) == [(obs, 400), (402, 300), (300, 1)]
 
 
-def test_layer_norm_is_acme_s():
+def test_layer_norm_has_the_sizes_of_acme():
     spec = Spec(OBSERVATIONS["box"], ACTION)
     obs = len(packed_samples(spec, 1)[0][0])
     pi = networks.mlp_actor(spec, torso="layer_norm")
@@ -55,7 +55,7 @@ def test_layer_norm_is_acme_s():
     assert np.abs(pi(packed_samples(spec, 8)[0]) - spec.center).max() < 0.05 * spec.action_scale.max()
 
 
-def test_branches_see_their_part_only():
+def test_each_branch_receives_only_its_observation():
     spec = Spec(DICT, ACTION)
     q = networks.mlp_critic(spec, torso="two_branch", hidden_units=(8, 6))
     assert kernels(q) == [(3, 8), (4, 8), (4, 8), (26, 6), (6, 1)]
