@@ -72,7 +72,7 @@ def test_the_schedule_scales_the_noise_and_is_checked():
     assert 0.4 < (beyond < SPEC.high).mean() < 0.6  # noise begins at the border, however far beyond a policy is
     with pytest.raises(ValueError, match="`act_noise_schedule` must be a finite number"):
         exploration.NoisyActions(SPEC, exploration.Gaussian(SPEC, 0.1), lambda step: float("nan")).factor(0)
-    with pytest.raises(ValueError, match=r"`act_noise` must be a number, or 2 of them"):
+    with pytest.raises(ValueError, match="`act_noise` must be a number, or a seq"):
         exploration.noisy_actions(SPEC, "gaussian", (0.1, 0.1, 0.1), 0.15, None)
 
 

@@ -43,6 +43,7 @@ __all__ = [
     "polyak",
     "rmsprop",
     "run_if",
+    "scalar",
 ]
 """What declarations and updates in users' own files use; the rest is for tfdpg's other modules."""
 

@@ -19,7 +19,7 @@ from tfdpg.agents.declarations import check_box, minibatches, normalizer
 from tfdpg.agents.options import TD3Options
 from tfdpg.components import Component, Context, Copy, Declaration, PolicySpec, adam, every, on_request, run_if
 from tfdpg.exploration import noisy_actions
-from tfdpg.export.c_header import c_layer
+from tfdpg.export import c_layer
 from tfdpg.networks import Batch, observation_inputs, stateless_normal
 from tfdpg.networks.mlp import box_action, features, initializer, scaled_action
 from tfdpg.options import takes_options

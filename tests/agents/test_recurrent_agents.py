@@ -158,7 +158,7 @@ def test_a_policy_takes_one_observation_at_a_time_and_predict_a_sequence():
         np.testing.assert_allclose(actions, agent.predict(sequence), rtol=1e-5, atol=1e-6)
         policy.reset()
     assert agent.policy(seed=1)(sequence[0]).shape == (1,)
-    with pytest.raises(ValueError, match="from an episode's start. For one observation at a time take `agent.policy()"):
+    with pytest.raises(ValueError, match="A recurrent agent predicts for sequences"):
         agent.predict(sequence[0])
 
 

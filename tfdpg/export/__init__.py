@@ -1,5 +1,6 @@
 """Export policies and critics: write, verify, convert and load exported models."""
 
+from tfdpg.export.c_header import c_layer
 from tfdpg.export.convert import check_target, convert
 from tfdpg.export.describe import describe
 from tfdpg.export.examples import Observations, example_observations, measured_observations, observations_of_export
@@ -14,6 +15,7 @@ __all__ = [
     "Policy",
     "Signature",
     "observations_of_export",
+    "c_layer",
     "check_safe",
     "check_target",
     "convert",
