@@ -67,7 +67,7 @@ MISTAKES = {
     f"{TD3} --remembers action rewards": '--remembers must be "observation", "action" or "reward". Received: action',
     "export x y --format keras": '--format must be "tf_saved_model", "litert", "onnx" or "c". Received: keras',
     "inspect": "MODEL is missing: a model directory, ",
-    "serve": "MODEL is missing: a model directory, whose name is the model's",
+    "serve": "MODEL is missing: a model directory",
     "export": "RUN is missing: the run directory.",
     "convert x": "DIRECTORY is missing: a new or empty directory",
     "serve x --prot 3": "there is no flag --prot. Did you mean --port?",
