@@ -76,7 +76,7 @@ class Identity(gym.Env):
 
 
 class RandomWalk(gym.Env):
-    """A random walk that actions push; its seed fixes it. Episodes are cut after `length` steps."""
+    """A random walk that actions push; its seed fixes it. Episodes are truncated after `length` steps."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)

@@ -21,7 +21,7 @@ class Counts:
 
 
 def counting_policy(spec, stored=True, reward=True, scale=0.0, actor=None):
-    """A behaviour that recalls [action, reward, count]."""
+    """A behaviour policy whose recurrent state is [action, reward, count]."""
     recurrent_spec = RecurrentSpec(spec, True, reward, (("h", 1),), stored)
     exploration = noisy_actions(spec, "gaussian", scale, 0.15, None)
     return BehaviourPolicy(spec, actor or Counts(), exploration, RecurrentState(recurrent_spec))

@@ -31,7 +31,7 @@ def throughput(monkeypatch):
 
 @pytest.fixture
 def called(time_to_score, monkeypatch):
-    """Calls the script with arguments; each run takes two minutes, and tells of itself."""
+    """Calls the script with arguments; each run takes two minutes, and prints its result."""
     started = []
 
     def run(script, cores, *words):

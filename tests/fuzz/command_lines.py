@@ -37,7 +37,19 @@ ENVS += ["tests.environments:Nope", "nope:Nope", "tests.broken:OldStep", "tests.
 PATHS = ["run", "runs", "model", "model/1", "lstm", "damaged", "broken", "empty", "file.txt", "nope", "run/best", "."]
 PATHS += ["run/checkpoints", "run/checkpoints/20", "", "\0", "file.txt/x", "/dev/null", "new", "new/deeper", "~"]
 NUMBERS = ["0", "1", "2", "3", "-1", "0.5", "1.5", "-0.1", "nan", "inf", "1e-3", "1e400", "x", "", "None", "True"]
-WORDS = [*NUMBERS, "auto", "a=b", "a=", "=", "stable=1", "stable=9", "length=3", "curves.png", "curves.xyz", "film.mp4"]
+WORDS = [
+    *NUMBERS,
+    "auto",
+    "a=b",
+    "a=",
+    "=",
+    "stable=1",
+    "stable=9",
+    "length=3",
+    "curves.png",
+    "curves.xyz",
+    "video.mp4",
+]
 WORDS += ["--", "-", "--x", "--=", "-h", "--help", "--version", "--env=", "é", "\ud83d", "a b", "a" * 3000, "--no-env"]
 LABELS = ["stable=1", "stable=9", "=", "x", "a=1 b=1", "\0=1"]
 FEW = {"jobs": ["1", "0", "x"], "actors": ["0", "-1", "x"], "num-envs": ["1", "2", "0", "x"]}
@@ -115,24 +127,24 @@ def random_arguments(rng):
     if command == "train":
         flags = flags_of(training_flags(agent))
         chosen = [] if is_wild and rng.random() < 0.1 else ["env"]
-        words = ["train", picked(rng, [agent, agent, agent, "TD3", "sac", "", "--env"]) if is_wild else agent]
+        line = ["train", picked(rng, [agent, agent, agent, "TD3", "sac", "", "--env"]) if is_wild else agent]
     elif command == "resume":
         flags = flags_of(resume_flags(None))
-        words = ["train", "--resume", _path(rng, command, is_wild)]
+        line = ["train", "--resume", _path(rng, command, is_wild)]
     else:
         flags = flags_of(COMMANDS[command][0])
-        words = [command, *_positional(rng, command, is_wild)]
+        line = [command, *_positional(rng, command, is_wild)]
     others = [name for name in flags if name not in chosen and (is_wild or name != "actors")]
     for name in [*chosen, *rng.permutation(others)[: rng.integers(5 if is_wild else 4)]]:
         given = _values(rng, name, flags[name], is_wild)
         flag = f"--{'no-' * (flags[name] is bool and rng.random() < 0.3)}{name}"
-        words += ["=".join([flag, *given])] if rng.random() < 0.1 else [flag, *given]
+        line += ["=".join([flag, *given])] if rng.random() < 0.1 else [flag, *given]
     if is_wild and rng.random() < 0.4:
-        _misspell(rng, words)
-    given = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in words}
-    words += [word for name in sorted((CAPS.keys() & flags.keys()) - given) for word in (f"--{name}", str(CAPS[name]))]
+        _misspell(rng, line)
+    given = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in line}
+    line += [word for name in sorted((CAPS.keys() & flags.keys()) - given) for word in (f"--{name}", str(CAPS[name]))]
     # a server that finds its model would serve for ever
-    return words + (["--port", "70000"] if "serve" in words and not {"-h", "--help"} & set(words) else [])
+    return line + (["--port", "70000"] if "serve" in line and not {"-h", "--help"} & set(line) else [])
 
 
 def _misspell(rng, words):

@@ -19,7 +19,7 @@ RAW |= {"RAW half": b'"\\ud800"', "RAW word": b"undefined"}
 VALUES = [None, True, False, 0, -1, 1, 1.5, 2**31, 2**63, 10**30, 1e308, float("nan"), float("inf"), "", "x", "../x"]
 VALUES += ["TD3", "float32", [], {}, [[]], [1, 2], [None], {"x": 1}, {"callable": "os:system"}, *RAW]
 UNFIT = ValueError, TypeError, OverflowError, zipfile.BadZipFile
-"""What there is to be seen of files that were damaged before."""
+"""The errors that reading a damaged value may raise."""
 NAMES = ["x", "rows", "images", "heads", "successor", "format", "networks", "device"]
 FILES = ["x.old", "rows-1.npz", "rows-x.npz", "replay-0.npz", "saved_model.pbtxt"]
 ARRAYS = [

@@ -1,4 +1,4 @@
-"""Files that were damaged, and command lines that nobody would type. A range of cases: TFDPG_FUZZ=500:1000."""
+"""Files that were damaged, and unusual command lines. A range of cases: TFDPG_FUZZ=500:1000."""
 
 import os
 

@@ -103,7 +103,7 @@ def test_an_argument_that_there_is_not_is_an_error_of_the_file(saved, tmp_path):
         lambda description: description["arguments"].update(hidden_units=[4, 4]),
         lambda description: description["state"].update(env_steps="x"),
         lambda description: description["state"].update(updates={}),
-        lambda description: description["state"].update(last_round=1.5),
+        lambda description: description["state"].update(last_update_phase=1.5),
         lambda description: description["state"].update(episode_ended=[1]),
         lambda description: description["state"]["collector"].update(episodes="x"),
         lambda description: description["state"]["collector"]["random_state"].update(uinteger=10**30),

@@ -127,9 +127,9 @@ class BehaviourPolicy:
 
     def state(self) -> dict[str, Any]:
         """Return the noise state and the recurrent state as JSON values."""
-        return {"noise": self.exploration.state.tolist(), "memory": self.policy_state.state.tolist()}
+        return {"noise": self.exploration.state.tolist(), "recurrent_state": self.policy_state.state.tolist()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `state` returned."""
         self.exploration.state = np.array(state["noise"], np.float32).reshape(-1, self.spec.act_dim)
-        self.policy_state.state = np.array(state["memory"], np.float32)
+        self.policy_state.state = np.array(state["recurrent_state"], np.float32)

@@ -99,7 +99,7 @@ def read(
         if arguments.get("replay_dir") is not None and not trusted:
             arguments["replay_dir"] = untrusted(arguments["replay_dir"])
         with tf.device(device or arguments["device"]):
-            own = {name: paths[f"{name}.keras"] for name in description["own_networks"]}
+            own = {name: paths[f"{name}.keras"] for name in description["custom_networks"]}
             networks = {name: keras.saving.load_model(file, compile=False) for name, file in own.items()}
         variables = _read_arrays(paths["variables.npz"])
         replay = _read_arrays(paths["replay.npz"])
@@ -230,7 +230,7 @@ def _write(agent: Any, directory: Path) -> tuple[dict[str, str], dict[str, str]]
         "agent": class_name(type(agent)),
         "arguments": {name: to_json(value) for name, value in agent.saved_options.items()},
         **agent.spec.to_json(),
-        "own_networks": sorted(agent.custom_networks),
+        "custom_networks": sorted(agent.custom_networks),
         "state": agent.state(),
     }
     return files.write_manifest(directory, DESCRIPTION, description, linked), linked

@@ -272,7 +272,7 @@ class Collector:
             "random_state": self.rng.bit_generator.state,
             "episodes": self.episodes.tolist(),
             **self._behaviour.state(),
-            "lanes": len(self.env_indices),
+            "num_envs": len(self.env_indices),
             "resetting": None if self._resetting is None else self._resetting.tolist(),
             "open_returns": self._returns.tolist(),
             "open_lengths": self._lengths.tolist(),
@@ -283,7 +283,7 @@ class Collector:
         self.rng.bit_generator.state = state["random_state"]
         self.episodes = np.array(state["episodes"], np.int64)
         self._behaviour.restore(state)
-        self.env_indices = np.arange(state["lanes"])
+        self.env_indices = np.arange(state["num_envs"])
         self._schedule.set_num_envs(max(1, len(self.env_indices)))
         self._resetting = None if state["resetting"] is None else np.array(state["resetting"])
         self._returns = np.array(state["open_returns"], np.float64)

@@ -76,7 +76,7 @@ class Schedule:
         """Return the counters, as plain JSON values."""
         return {
             "env_steps": self.env_steps,
-            "last_round": self.last_update_phase,
+            "last_update_phase": self.last_update_phase,
             "episode_ended": self.episode_ended,
             "defers_updates": self.defers_updates,
             "deferred": self.deferred,
@@ -89,7 +89,7 @@ class Schedule:
             ValueError: a counter is not a number, or a flag not a bool.
         """
         self.env_steps = natural("env_steps", state["env_steps"])
-        self.last_update_phase = natural("last_round", state["last_round"])
+        self.last_update_phase = natural("last_update_phase", state["last_update_phase"])
         self.episode_ended = flag("episode_ended", state["episode_ended"])
         self.defers_updates = flag("defers_updates", state["defers_updates"])
         self.deferred = natural("deferred", state["deferred"])
