@@ -1,4 +1,8 @@
-"""The file `policy.npz`: the weights of a policy and its critics, and their layers as JSON."""
+"""The file `policy.npz`: the weights of a policy and its critics, and their layers as JSON.
+
+Older exports have files of format 1, which describe the layers of built-in networks in another way; the second half of
+this module converts these descriptions.
+"""
 
 import json
 import zipfile
@@ -15,8 +19,8 @@ from tfdpg.acting.recurrent import RecurrentSpec
 from tfdpg.acting.torsos import EXPANSION
 from tfdpg.spec import Spec
 
-FORMAT = 2
-"""Files of format 1, which have no `format`, list the layers of built-in networks only."""
+POLICY_FORMAT = 2
+"""The format of new files. Files of format 1 have no entry `format` in their description."""
 
 
 def save_numpy_policy(
@@ -30,7 +34,7 @@ def save_numpy_policy(
     layers are listed under `critics`.
     """
     description = {
-        "format": FORMAT,
+        "format": POLICY_FORMAT,
         "policy": [node._asdict() for node in policy.nodes],
         "critics": {name: [node._asdict() for node in critic.nodes] for name, critic in critics.items()},
     }
@@ -74,8 +78,8 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     except zipfile.BadZipFile as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     description = {"critics": {}} | json.loads(str(arrays.pop("description")))
-    if description.get("format", FORMAT) != FORMAT:
-        raise ValueError(f"{path} must have format {FORMAT} or no format. Received: {description['format']}")
+    if (found := description.get("format", POLICY_FORMAT)) != POLICY_FORMAT:
+        raise ValueError(f"{path} has format {found!r}; this version of tfdpg reads formats 1 and {POLICY_FORMAT}")
     for name, values in arrays.items():
         if values.dtype != np.float32 or values.ndim != 1:
             raise ValueError(f"`{name}` of {path} must be float32 [n]. Received: {values.dtype} {list(values.shape)}")
@@ -87,8 +91,8 @@ def _node(stored: Mapping[str, Any]) -> Node:
     return Node(str(stored["layer"]), tuple(int(number) for number in stored["inputs"]), stored["config"], weights)
 
 
-class _Nodes:
-    """Lists nodes, whose weights follow each other in the flat array."""
+class _NodeListBuilder:
+    """Builds the nodes of a network of format 1, whose weights follow each other in the flat array."""
 
     def __init__(self) -> None:
         self.nodes: list[dict[str, Any]] = []
@@ -103,46 +107,46 @@ class _Nodes:
         self.nodes.append({"layer": layer, "inputs": inputs, "config": config, "weights": weights})
         return len(self.nodes) + 1
 
-    def features(self, description: Mapping[str, Any], spec: Spec) -> tuple[int, int]:
-        """The number and the width of the features, normalised if the networks do that."""
+    def add_features(self, description: Mapping[str, Any], spec: Spec) -> tuple[int, int]:
+        """Add a normaliser if the description has one; return the number and the width of the features."""
         width = len(real_features(spec))
         if not description["normalizer"]:
             return FEATURES, width
         epsilon, clip = description["normalizer"]
         return self.add("tfdpg>Normalizer", [FEATURES], (width,), (width,), epsilon=epsilon, clip=clip), width
 
-    def branches(self, x: int, spec: Spec, layer: Mapping[str, Any]) -> tuple[int, int]:
-        """A layer for each part of an observation; returns the number and the width of their outputs."""
+    def add_branches(self, x: int, spec: Spec, layer: Mapping[str, Any]) -> tuple[int, int]:
+        """Add a layer for each part of an observation; return the number and the width of their outputs."""
         parts = []
         for columns in feature_columns(spec):
             part = self.add("ops.GetItem", [x], start=columns.start, stop=columns.stop)
-            parts.append(self.hidden(part, columns.stop - columns.start, layer))
+            parts.append(self.add_layer(part, columns.stop - columns.start, layer))
         return self.add("Concatenate", [number for number, _ in parts], axis=-1), sum(width for _, width in parts)
 
-    def hidden(self, x: int, width: int, layer: Mapping[str, Any]) -> tuple[int, int]:
-        """One entry of `layers`; returns the number and the width of its output."""
+    def add_layer(self, x: int, width: int, layer: Mapping[str, Any]) -> tuple[int, int]:
+        """Add one entry of `layers`; return the number and the width of its output."""
         if layer["layer"] == "norm":
             if layer["kind"] == "batch":
                 shapes = [(width,)] * 4 + [()]
                 return self.add("tfdpg>BatchRenormalization", [x], *shapes, epsilon=1e-3), width
-            return self.layer_norm(x, width), width
+            return self.add_layer_norm(x, width), width
         units = layer["units"]
         if layer["layer"] == "residual":
-            y = self.layer_norm(x, width)
-            y = self.dense(y, width, EXPANSION * units, layer["activation"])
-            y = self.dense(y, EXPANSION * units, units, "linear")
+            y = self.add_layer_norm(x, width)
+            y = self.add_dense(y, width, EXPANSION * units, layer["activation"])
+            y = self.add_dense(y, EXPANSION * units, units, "linear")
             return self.add("Add", [x, y]), units
         if not layer["layer_norm"]:
-            return self.dense(x, width, units, layer["activation"]), units
-        y = self.layer_norm(self.dense(x, width, units, "linear"), units)
+            return self.add_dense(x, width, units, layer["activation"]), units
+        y = self.add_layer_norm(self.add_dense(x, width, units, "linear"), units)
         return self.add("Activation", [y], activation=layer["activation"]), units
 
-    def dense(self, x: int, width: int, units: int, activation: str) -> int:
-        """A fully connected layer."""
+    def add_dense(self, x: int, width: int, units: int, activation: str) -> int:
+        """Add a fully connected layer."""
         return self.add("Dense", [x], (width, units), (units,), activation=activation)
 
-    def layer_norm(self, x: int, width: int) -> int:
-        """A layer normalisation."""
+    def add_layer_norm(self, x: int, width: int) -> int:
+        """Add a layer normalisation."""
         shapes = (width,), (width,)
         return self.add("LayerNormalization", [x], *shapes, epsilon=1e-3, axis=-1, center=True, scale=True)
 
@@ -150,8 +154,9 @@ class _Nodes:
 def _nodes_of_format_1(
     spec: Spec, description: Mapping[str, Any], recurrent_spec: RecurrentSpec | None
 ) -> list[dict[str, Any]]:
-    made = _Nodes()
-    x, width = made.features(description, spec)
+    """Convert the description of a policy of format 1 to nodes."""
+    made = _NodeListBuilder()
+    x, width = made.add_features(description, spec)
     state = OTHER
     if recurrent_spec is not None:
         scale, offset = recurrent_spec.scaling
@@ -164,27 +169,27 @@ def _nodes_of_format_1(
         width += len(scale)
         for kind, units in cells:
             gates = {"lstm": 4, "gru": 3, "rnn": 1}[kind] * units
-            shapes += [(width, gates), (units, gates), (2, gates) if kind == "gru" else (gates,)]
+            bias = (2, gates) if kind == "gru" else (gates,)  # a GRU has separate biases for inputs and state
+            shapes += [(width, gates), (units, gates), bias]
             width = units
         state = made.add("tfdpg>RNNStack", [x, state], *shapes, cells=cells)
-        start = recurrent_spec.state_width - (2 if cells[-1][0] == "lstm" else 1) * width
+        start = recurrent_spec.state_width - (2 if cells[-1][0] == "lstm" else 1) * width  # the last cell's output
         x = made.add("ops.GetItem", [state], start=start, stop=start + width)
     layers = list(description["layers"])
     if description["has_branches"]:
-        x, width = made.branches(x, spec, layers.pop(0))
+        x, width = made.add_branches(x, spec, layers.pop(0))
     for layer in layers:
-        x, width = made.hidden(x, width, layer)
+        x, width = made.add_layer(x, width, layer)
     output = description["output"]
     units = {"action": spec.act_dim, "probabilities": spec.actions, "loc_scale": 2 * spec.act_dim}[output["kind"]]
-    x = made.dense(x, width, units, "linear")
+    x = made.add_dense(x, width, units, "linear")
     if output["kind"] == "probabilities":
         x = made.add("Softmax", [x])
     else:  # the exported action of a Gaussian is its mean
         if output["kind"] == "loc_scale":
             x = made.add("ops.GetItem", [x], start=0, stop=spec.act_dim)
         x = made.add("Activation", [x], activation="tanh")
-        made.add("Rescaling", [x], scale=spec.action_scale.tolist(), offset=spec.center.tolist())
-        x = len(made.nodes) + 1
+        x = made.add("Rescaling", [x], scale=spec.action_scale.tolist(), offset=spec.center.tolist())
     if recurrent_spec is not None:
         made.add("Concatenate", [x, state], axis=-1)
     return made.nodes
@@ -193,19 +198,20 @@ def _nodes_of_format_1(
 def _critic_nodes_of_format_1(
     spec: Spec, description: Mapping[str, Any], critic: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    made = _Nodes()
-    x, width = made.features(description, spec)
+    """Convert the description of a critic of format 1 to nodes."""
+    made = _NodeListBuilder()
+    x, width = made.add_features(description, spec)
     scale = (1 / spec.action_scale).tolist()
     action = made.add("Rescaling", [OTHER], scale=scale, offset=(-spec.center / spec.action_scale).tolist())
     layers = list(critic["layers"])
     action_layer = max(critic["action_layer"], int(description["has_branches"]))
     if description["has_branches"]:
-        x, width = made.branches(x, spec, layers.pop(0))
+        x, width = made.add_branches(x, spec, layers.pop(0))
     for depth, layer in enumerate(layers, int(description["has_branches"])):
         if depth == action_layer:
             x = made.add("Concatenate", [x, action], axis=-1)
             width += spec.act_dim
-        x, width = made.hidden(x, width, layer)
+        x, width = made.add_layer(x, width, layer)
     if action_layer >= len(critic["layers"]):
         x = made.add("Concatenate", [x, action], axis=-1)
         width += spec.act_dim

@@ -81,12 +81,13 @@ def _acquire(path: Path) -> int:
         if _is_at(path, descriptor):
             if not may_be_shared or os.fstat(descriptor).st_nlink == 1:
                 return descriptor
-            path.unlink()  # a copy of the run with hard links (`cp -al`) has the same file, and keeps it
+            path.unlink()  # `cp -al` makes a copy of the run that shares this file: leave it to the copy, make another
             may_be_shared = False
-        os.close(descriptor)  # the previous holder removed this file when it released the lock
+        os.close(descriptor)  # no longer the file at this path: it was removed above, or by its previous holder
 
 
 def _lock(descriptor: int, kind: int, path: Path) -> None:
+    """Lock an open file, unless the file system has no locks; raise `RunLockedError` if another process holds it."""
     for _ in range(TRIES):
         try:
             return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)

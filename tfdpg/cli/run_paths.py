@@ -68,7 +68,10 @@ def _not_found(wanted: str, path: Path, expected: str, more: str = "") -> FileNo
 
 
 def describe_contents(path: Path) -> str | None:
-    """Return what a path is, and a path to use instead; None if it is nothing that tfdpg writes."""
+    """Return a clause, such as "it is a checkpoint; its run is PATH", that says what a path is.
+
+    It is None for a directory without anything that tfdpg writes.
+    """
     if not path.is_dir():
         return "it is a file" if path.exists() else "there is no such directory"
     if is_run(path):
@@ -88,13 +91,13 @@ def describe_contents(path: Path) -> str | None:
 
 
 def check_built_in(checkpoint: Path) -> None:
-    """Raise `ValueError` if a saved agent is of a class outside tfdpg, which the command line does not serve."""
+    """Raise `ValueError` if a saved agent is of a class outside tfdpg, which the command line does not support."""
     if (checkpoint / "agent.json").is_file() and (foreign := _foreign_class(checkpoint)):
         raise ValueError(f"{checkpoint} cannot be used: {foreign}")
 
 
 def _foreign_class(saved: Path) -> str | None:
-    """What to do with a saved agent of a class outside tfdpg; None if it is an agent of tfdpg, or damaged."""
+    """Return a clause about a saved agent of a class outside tfdpg; None for an agent of tfdpg, or a damaged one."""
     try:
         name = json.loads((saved / "agent.json").read_bytes())["agent"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
@@ -116,11 +119,11 @@ def check_free(directory: Path, overwrite: bool = False) -> None:
     """Check that a new run can be written to a directory.
 
     Args:
-        directory: the directory. It may exist if it is empty.
+        directory: the directory. It must not exist, or be empty apart from the lock file of an earlier run.
         overwrite: whether the new run may replace an existing run.
 
     Raises:
-        FileExistsError: the directory contains something else.
+        FileExistsError: it is a file, a directory with other files, or a run that may not be replaced.
         tfdpg.cli.run_lock.RunLockedError: the directory is a run that another process trains.
     """
     if is_run(directory):

@@ -45,7 +45,8 @@ def parse_ranges(texts: Sequence[str]) -> dict[str, tuple[float, float]]:
 def ranges_of(envs: Sequence[str], given: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
     """Return the returns that become 0 and 1 in each environment: those given, or those of random actions and of TD3.
 
-    The result is empty if all environments are dm_control tasks, whose returns are all between 0 and 1000.
+    The result is empty if nothing is given and all environments are dm_control tasks, whose returns share the scale 0
+    to 1000.
 
     Raises:
         ValueError: the range of an environment is not known, or a given range is for an environment without runs.
@@ -105,10 +106,11 @@ def bootstrap_interval(
     """Return the 95 % bootstrap interval of a statistic over runs, stratified by task and widened for few runs.
 
     Each resample draws as many runs of each task as there are. With few runs, the percentile interval of the resamples
-    is too narrow: with n runs of each of k tasks, their standard deviation is too small by a factor √((n − 1) / n), and
-    the tails are those of Student's t distribution with about k (n − 1) degrees of freedom. The distances of the ends
-    from the statistic are therefore multiplied by √(n / (n − 1)) t / 1.96, following Hesterberg 2015, "What Teachers
-    Should Know About the Bootstrap" (arXiv 1411.5279).
+    is too narrow for two reasons: the standard deviation of the resamples is too small by a factor √((n − 1) / n), and
+    the 97.5 % quantile of a normal distribution, 1.96, takes the place of t, that of Student's t distribution with
+    k (n − 1) degrees of freedom, for k tasks. Here n is the number of runs of the task with the fewest. The distances
+    of the ends from the statistic are therefore multiplied by √(n / (n − 1)) t / 1.96, following Hesterberg 2015, "What
+    Teachers Should Know About the Bootstrap" (arXiv 1411.5279).
 
     Args:
         values: shape `[runs, ...]`, at least two runs of each task.
@@ -126,19 +128,22 @@ def bootstrap_interval(
     drawn = np.concatenate([rng.choice(rows, (resamples, len(rows))) for rows in strata], axis=1)
     low, high = np.percentile([statistic(values[rows]) for rows in drawn], [2.5, 97.5], axis=0)
     fewest = min(map(len, strata))
-    quantile = stats.t.ppf(0.975, len(values) - len(strata)) / stats.norm.ppf(0.975)
-    widening = math.sqrt(fewest / (fewest - 1)) * quantile
+    t_over_normal = stats.t.ppf(0.975, len(values) - len(strata)) / stats.norm.ppf(0.975)
+    widening = math.sqrt(fewest / (fewest - 1)) * t_over_normal
     centre = statistic(values)
     return centre + widening * (low - centre), centre + widening * (high - centre)
 
 
 def score(x: np.ndarray, y: np.ndarray, steps: float) -> float | None:
-    """Return the mean of the evaluation returns in (0.9 `steps`, `steps`], or None if the curve ends before `steps`.
+    """Return the mean of the evaluation returns in (0.9 `steps`, `steps`].
 
     Args:
         x: environment steps, ascending, of shape `[points]`.
         y: evaluation returns, of shape `[points]`.
-        steps: the number of environment steps to score.
+        steps: the length of training at which to score.
+
+    Returns:
+        None if the curve ends before `steps`, or has no evaluation in that interval.
     """
     counted = (10 * x > 9 * steps) & (x <= steps)
     return float(y[counted].mean()) if x[-1] >= steps and counted.any() else None

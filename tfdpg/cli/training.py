@@ -93,7 +93,7 @@ def parse_training_flags(agent: str, arguments: Sequence[str]) -> tuple[RunFlags
 
 
 def _values(flags: Any) -> dict[str, Any]:
-    """Return the value of each flag of a dataclass with groups, by its name."""
+    """Return the values of parsed flags, which are in groups, by the names of the flags."""
     return {name: value for group in vars(flags).values() for name, value in vars(group).items()}
 
 
@@ -200,7 +200,7 @@ def table(runs: Sequence[tuple[str, Path]], failed: Collection[str] = ()) -> str
 
 
 def _returns(run: Path) -> list[float]:
-    """Return the evaluation return of each epoch of a run that has one."""
+    """Return the evaluation returns of a run, in order; epochs without an evaluation are left out."""
     if not (run / "progress.csv").exists():
         return []
     with open(run / "progress.csv", newline="") as file:
