@@ -87,9 +87,7 @@ class _EpochRunner:
             ahead = slack * updates_per_step
         in_flight = options.actors * REQUESTS_PER_WORKER * options.chunk
         self._rate_limiter = RateLimiter(ahead, updates_per_step * max(slack, in_flight))
-        self._version = 0
-        self._sent_at_update = agent.updates
-        self._updates_by_version = [agent.updates]
+        self._version = agent.updates  # of the weights of workers: the number of updates that they have
         self._reference = ray.put(self.weights())
 
     def run(self, epoch: int) -> dict[str, float]:
@@ -148,10 +146,8 @@ class _EpochRunner:
         """Send requests to the workers, with the newest weights, unless they are too far ahead of the learner."""
         if not (self._rate_limiter.may_collect or self.agent.defers_updates):
             return
-        if self.agent.updates - self._sent_at_update >= self.options.variable_update_period:
-            self._version += 1
-            self._sent_at_update = self.agent.updates
-            self._updates_by_version.append(self.agent.updates)
+        if self.agent.updates - self._version >= self.options.variable_update_period:
+            self._version = self.agent.updates
             self._reference = ray.put(self.weights())
         self.worker_pool.send_requests(self._reference, self._version, self._next_request)
 
@@ -176,7 +172,7 @@ class _EpochRunner:
         self._rate_limiter.earn(earned)
         finished = [episode._replace(env_index=env_index) for episode in reply.summary.finished]
         for episode in finished:
-            agent.end_episode(episode, self._updates_by_version[reply.summary.version])
+            agent.end_episode(episode, reply.summary.version)
         return finished
 
     def _learn(self, due: int) -> dict[str, float]:

@@ -38,7 +38,7 @@ class Summary(NamedTuple):
     Attributes:
         process_id: identifies the worker process that collected the chunk.
         chunk_index: the number of chunks that this process had collected before.
-        version: the version of the policy weights.
+        version: the version of the policy weights: the number of updates that they have.
         ended: whether an episode ended with each step, bool `[steps]`.
         finished: the episodes that ended.
         episodes: the number of episodes that this worker's environment has begun, in all its processes.
