@@ -210,6 +210,8 @@ class PolicySpec:
     def __init__(self, *networks: str, call: Callable[..., Any] | None = None, recurrent: RecurrentSpec | None = None):
         if call is None and len(networks) != 1:
             raise reject("call", "a function, since the policy has not exactly one network", networks)
+        if call is not None and recurrent is not None:
+            raise reject("call", "None for a recurrent policy, which is a single network", call)
         self.networks = networks
         self.call = call
         self.recurrent = recurrent
@@ -451,7 +453,13 @@ class Networks:
                 run_if(counter % period == 0, apply)
 
     def copy_weights(self, *names: str) -> None:
-        """Copy all weights of their sources into copies, in the order of their declaration."""
+        """Copy all weights of their sources into copies, in the order of their declaration.
+
+        Raises:
+            ValueError: a name is not that of a copy.
+        """
+        if unknown := [name for name in names if name not in self.copies]:
+            raise ValueError(f"`names` must be names of copies, {', '.join(self.copies)}. Received: {unknown[0]!r}")
         self._update([declared for declared in self._declaration.copies if declared.name in names])
 
     @property

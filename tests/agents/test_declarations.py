@@ -21,14 +21,15 @@ pytestmark = brief
 SMALL = {
     "start_steps": 10,
     "update_after": 10,
-    "update_every": 1,
+    "update_every": 5,
+    "gradient_steps": 1,
     "batch_size": 4,
     "hidden_units": (4,),
     "replay_size": 300,
     "normalize_observations": True,
     "run_eagerly": True,
 }
-AGENTS = {"SAC": (SAC, SMALL), "TD7": (TD7, SMALL | {"target_update_every": 6, "embedding": 3})}
+AGENTS = {"SAC": (SAC, SMALL), "TD7": (TD7, SMALL | {"target_update_every": 3, "embedding": 3})}
 SCHEDULE = {"epochs": 2, "steps_per_epoch": 70, "verbose": 0}
 OBSERVATIONS = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
 
@@ -128,7 +129,7 @@ def test_the_log_probability_of_sac_is_that_of_tensorflow_probability():
 def test_the_temperature_of_sac_falls_where_the_entropy_is_above_its_target():
     low, high = (SAC(RandomWalk(), **SMALL, target_entropy=target, temperature_lr=0.01) for target in (-50.0, 50.0))
     for agent in (low, high):
-        agent.fit(RandomWalk(), epochs=1, steps_per_epoch=40, verbose=0)
+        agent.fit(RandomWalk(), epochs=1, steps_per_epoch=80, verbose=0)
     temperatures = [float(tf.exp(agent.log_temperature.value)) for agent in (low, high)]
     assert temperatures[0] < 1 < temperatures[1]
 
@@ -165,8 +166,8 @@ def test_td7_makes_deferred_updates_after_an_assessment(tmp_path):
             assert tfdpg.load_agent(tmp_path / "agent", agent_class=TD7).schedule.deferred == agent.schedule.deferred
         if terminated or truncated:
             observation, _ = env.reset()
-    assert updates[58] == 0 and updates[59] == 50  # two episodes of 30 steps, of which 10 earn no updates
-    assert agent.schedule.deferred == 130 - 10 - agent.updates
+    assert updates[58] == 0 and updates[59] == 10  # one in five steps of two episodes, of which 10 steps earn none
+    assert agent.schedule.deferred == (130 - 10) // 5 - agent.updates
 
 
 def test_td7_samples_by_the_rule_of_lap():

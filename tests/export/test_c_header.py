@@ -14,8 +14,9 @@ import tfdpg
 from tests.agents.roster import SMALL
 from tfdpg import cli
 from tfdpg.acting import ACTIVATIONS, GreedyPolicy
-from tfdpg.export import convert
+from tfdpg.export import c, convert
 from tfdpg.export.c_header import ACTIVATE, c_header
+from tfdpg.export.source import Source
 from tfdpg.exported import ExportError
 from tfdpg.networks import numpy_critic
 from tfdpg.spec import Spec
@@ -337,3 +338,21 @@ def test_without_a_compiler_there_is_no_header(plain, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ExportError, match="Expected one of cc, gcc, clang"):
         convert(plain, tmp_path / "model", "c")
+
+
+def test_texts_of_a_file_cannot_become_code(plain, tmp_path):
+    source = Source(plain)
+    comments = 'x */ int attack(void); /*"\n#include <stdlib.h>'
+    source.metadata |= {"agent": comments, "environment": {"id": comments}}
+    c.write(source, tmp_path, None)
+    text = (tmp_path / "policy.h").read_text()
+    title = text.partition("*/")[0]
+    assert "int attack_void" in title and "#include" not in title and text.count("int attack") == 2
+
+
+def test_weights_of_another_width_are_refused():
+    policy = KINDS["plain"]().actor.numpy_policy()
+    first = policy.nodes[0]._replace(weights=((0, (2, 8)), (16, (8,))))
+    policy.nodes = (first, *policy.nodes[1:])
+    with pytest.raises(ValueError, match="A linear layer of 2 features receives 3"):
+        c_header(policy, "a policy")

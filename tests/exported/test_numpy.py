@@ -1,21 +1,24 @@
 """`policy.npz`, from which a policy is loaded without TensorFlow."""
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import gymnasium as gym
+import keras
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 import tfdpg
 from tests.agents.roster import SMALL
+from tests.exported.test_shipped import FOLDER
 from tfdpg import networks
-from tfdpg.acting import load_numpy_policy, save_numpy_policy
+from tfdpg.acting import load_critics, load_numpy_policy, make_torso, save_numpy_policy
 from tfdpg.exported import ExportError
-from tfdpg.networks import numpy_policy
+from tfdpg.networks import compiled_actor, flat_weights, head_of, numpy_policy
 from tfdpg.networks.mlp import gaussian_output
 from tfdpg.spec import Spec
 
@@ -135,3 +138,81 @@ def test_a_damaged_file_is_named(exported, tmp_path):
     Path(version / "policy.npz").write_bytes(content)
     with pytest.raises(ExportError, match=r"policy\.npz"):
         tfdpg.load(version)
+
+
+FORMAT_1 = {
+    "plain": {"hidden_units": (6, 5), "activation": "tanh"},
+    "layer norm": {"hidden_units": (6,), "activation": "silu", "norm": "layer"},
+    "batch norm": {"hidden_units": (6, 5), "activation": "elu", "norm": "batch"},
+    "blocks": {"hidden_units": (6,), "activation": "relu", "blocks": 2},
+    "control": {"torso": "control", "hidden_units": (), "activation": "relu"},
+    "branches": {"torso": "two_branch", "hidden_units": (6, 5), "activation": "relu"},
+}
+PARTS = spaces.Dict(y=spaces.Box(-1, 1, (2,)), kind=spaces.Discrete(3), z=spaces.Box(0, 255, (2, 2), np.uint8))
+
+
+def write_format_1(path, network, **description):
+    """Write a file as earlier versions did, with the weights of a network."""
+    weights = {"weights": np.zeros(0, np.float32)} | network
+    np.savez(path, description=np.array(json.dumps(description)), **weights)
+
+
+def random_weights(network, rng):
+    for weight in network.weights:
+        weight.assign(rng.uniform(0.1, 1, weight.shape))
+    return flat_weights(network).numpy()
+
+
+@pytest.mark.parametrize("kind", FORMAT_1)
+def test_files_of_format_1_are_the_same_networks(tmp_path, kind, rng):
+    spec = Spec(PARTS, spaces.Box(np.float32([-1, 0]), np.float32([3, 1])))
+    options = FORMAT_1[kind]
+    torso = make_torso(**{"torso": "mlp"} | options)
+    pi = networks.mlp_actor(
+        spec, **options, normalizer=networks.Normalizer(1e-3, 2.0), output=gaussian_output(spec, 0.3)
+    )
+    heads = {"q1": ("categorical", networks.Categorical, 51), "q2": ("mixture", networks.Mixture, 15)}
+    critics = {
+        name: networks.mlp_critic(spec, **options, normalizer=networks.Normalizer(1e-3, 2.0), name=name, head=head)
+        for name, (_, head, _) in heads.items()
+    }
+    layers = [{"layer": type(layer).__name__.lower(), **layer._asdict()} for layer in torso.q]
+    write_format_1(
+        tmp_path / "policy.npz",
+        {"weights": random_weights(pi, rng)} | {name: random_weights(each, rng) for name, each in critics.items()},
+        layers=[{"layer": type(layer).__name__.lower(), **layer._asdict()} for layer in torso.pi],
+        critics={
+            name: {"layers": layers, "action_layer": torso.action_layer, "head": head, "size": size}
+            for name, (head, _, size) in heads.items()
+        },
+        has_branches=torso.has_branches,
+        normalizer=[1e-3, 2.0],
+        cells=[],
+        output={"kind": "loc_scale", "sigma": 0.3},
+    )
+    observation = [spec.observation_space.sample() for _ in range(4)]
+    packed = tuple(np.concatenate(parts) for parts in zip(*map(spec.pack, observation), strict=True))
+    means = compiled_actor(spec, pi)(packed)[:, :2]
+    np.testing.assert_allclose(load_numpy_policy(tmp_path / "policy.npz", spec, None)(packed), means, rtol=1e-4)
+    action = rng.uniform(spec.low, spec.high, (4, 2)).astype(np.float32)
+    inputs = [networks.unpack_observation(spec, packed), keras.ops.convert_to_tensor(action)]
+    for name, critic in load_critics(tmp_path / "policy.npz", spec).items():
+        value = head_of(critics[name]).mean(critics[name](inputs))
+        np.testing.assert_allclose(critic(packed, action), value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [path.name for path in sorted(FOLDER.iterdir())])
+def test_shipped_models_of_format_1_act_as_their_signatures_do(name):
+    policy = tfdpg.load(FOLDER / name)
+    by_numpy = policy.numpy()
+    space = policy.spec.observation_space
+    space.seed(0)
+    for _ in range(3):
+        observations = np.stack([np.clip(space.sample(), -2, 2) for _ in range(4)])
+        np.testing.assert_allclose(by_numpy(observations), policy(observations), rtol=1e-4, atol=1e-5)
+
+
+def test_a_file_of_a_later_format_is_refused(tmp_path):
+    write_format_1(tmp_path / "policy.npz", {}, format=3)
+    with pytest.raises(ValueError, match="has format 3; this version of tfdpg reads"):
+        load_numpy_policy(tmp_path / "policy.npz", Spec(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (1,))), None)

@@ -137,7 +137,7 @@ def test_weights_of_another_kind_are_not_loaded(saved, change):
 def test_the_format_of_before_is_refused_by_name(saved, tmp_path):
     description = json.loads((saved / "agent.json").read_text()) | {"format": 1}
     (saved / "agent.json").write_text(json.dumps(description))
-    with pytest.raises(CheckpointError, match="has format 1; .* reads format 4 only. It was written by an older"):
+    with pytest.raises(CheckpointError, match="has format 1; .* reads format 5 only. It was written by an older"):
         tfdpg.load_agent(saved)
 
 

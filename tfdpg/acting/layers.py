@@ -5,6 +5,8 @@ layers are all registered here act in NumPy. `numpy_layer` registers a layer; `t
 of the same layers in C.
 """
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -82,7 +84,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "relu": relu,
-    "tanh": np.tanh,
+    "tanh": lambda x: np.tanh(x),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
     "sigmoid": sigmoid,
     "silu": lambda x: x * sigmoid(x),
@@ -185,8 +187,8 @@ def concatenate(*, axis: int) -> LayerFunction:
 
 @numpy_layer("Add")
 def add() -> LayerFunction:
-    """The sum of two inputs."""
-    return np.add
+    """The sum of all inputs."""
+    return lambda *inputs: functools.reduce(operator.add, inputs)
 
 
 @numpy_layer("ops.Add", "other")
@@ -211,7 +213,7 @@ def softplus_operation() -> LayerFunction:
 @numpy_layer("ops.Tanh")
 def tanh_operation() -> LayerFunction:
     """tanh(x)."""
-    return np.tanh
+    return lambda x: np.tanh(x)
 
 
 @numpy_layer("ops.Clip", "x_min", "x_max")

@@ -4,9 +4,11 @@ Older exports have files of format 1, which describe the layers of built-in netw
 this module converts these descriptions.
 """
 
+import contextlib
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +21,8 @@ from tfdpg.acting.recurrent import RecurrentSpec
 from tfdpg.acting.torsos import EXPANSION
 from tfdpg.spec import Spec
 
+DAMAGE = AttributeError, EOFError, MemoryError, OverflowError, RecursionError
+"""Errors that a damaged file may raise, besides those of `load_numpy_policy`."""
 POLICY_FORMAT = 2
 """The format of new files. Files of format 1 have no entry `format` in their description."""
 
@@ -53,30 +57,39 @@ def load_numpy_policy(path: Path, spec: Spec, recurrent_spec: RecurrentSpec | No
     Raises:
         OSError, ValueError, LookupError, TypeError: the file does not hold a policy.
     """
-    arrays, description = _read(path)
-    nodes = description["policy"] if "format" in description else _nodes_of_format_1(spec, description, recurrent_spec)
-    policy = NumpyPolicy(spec, [_node(each) for each in nodes], recurrent_spec)
-    policy.load(arrays["weights"])
-    return policy
+    with _reading(path):
+        arrays, description = _read(path)
+        has_format = "format" in description
+        nodes = description["policy"] if has_format else _nodes_of_format_1(spec, description, recurrent_spec)
+        policy = NumpyPolicy(spec, [_node(each) for each in nodes], recurrent_spec)
+        policy.load(arrays["weights"])
+        return policy
 
 
 def load_critics(path: Path, spec: Spec) -> dict[str, NumpyCritic]:
     """Load the critics that `save_numpy_policy` wrote, by name; see `load_numpy_policy`."""
-    arrays, description = _read(path)
     critics = {}
-    for name, stored in description["critics"].items():
-        nodes = stored if "format" in description else _critic_nodes_of_format_1(spec, description, stored)
-        critics[name] = NumpyCritic(spec, [_node(each) for each in nodes])
-        critics[name].load(arrays[name])
+    with _reading(path):
+        arrays, description = _read(path)
+        for name, stored in description["critics"].items():
+            nodes = stored if "format" in description else _critic_nodes_of_format_1(spec, description, stored)
+            critics[name] = NumpyCritic(spec, [_node(each) for each in nodes])
+            critics[name].load(arrays[name])
     return critics
 
 
-def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raise `ValueError` for what a damaged file raises inside the context."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+        yield
+    except (*DAMAGE, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} is damaged: {error!r}") from error
+
+
+def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    with np.load(path, allow_pickle=False) as file:
+        arrays = dict(file)
     description = {"critics": {}} | json.loads(str(arrays.pop("description")))
     if (found := description.get("format", POLICY_FORMAT)) != POLICY_FORMAT:
         raise ValueError(f"{path} has format {found!r}; this version of tfdpg reads formats 1 and {POLICY_FORMAT}")
@@ -160,9 +173,10 @@ def _nodes_of_format_1(
     state = OTHER
     if recurrent_spec is not None:
         scale, offset = recurrent_spec.scaling
-        previous = made.add("ops.GetItem", [OTHER], start=0, stop=len(scale))
-        previous = made.add("Rescaling", [previous], scale=scale.tolist(), offset=offset.tolist())
-        x = made.add("Concatenate", [x, previous], axis=-1)
+        if len(scale):
+            previous = made.add("ops.GetItem", [OTHER], start=0, stop=len(scale))
+            previous = made.add("Rescaling", [previous], scale=scale.tolist(), offset=offset.tolist())
+            x = made.add("Concatenate", [x, previous], axis=-1)
         state = made.add("ops.GetItem", [OTHER], start=len(scale), stop=recurrent_spec.width)
         cells = description["cells"]
         shapes: list[tuple[int, ...]] = []

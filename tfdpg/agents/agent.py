@@ -61,7 +61,6 @@ class Agent(metaclass=_AgentType):
         device_state: variables that updates read and write, by name.
         host_state: numbers, strings and lists that are saved with the agent, by name.
         minimize: takes a step of optimizers; see `tfdpg.components.Networks.minimize`.
-        copy_weights: updates copies on request; see `tfdpg.components.Networks.copy_weights`.
         update_copies: updates the copies that are due; see `tfdpg.components.Networks.update_copies`.
         optimizer: all optimizers as one object, which Keras' callbacks expect.
         replay: the replay buffer.
@@ -100,7 +99,6 @@ class Agent(metaclass=_AgentType):
         self.restore_variables = self._networks.restore
         self.schedule = declaration.schedule
         self.schedule.defers_updates = declaration.defers_updates
-        self.copy_weights = self._networks.copy_weights
         with tf.device(options.device):
             self.counter = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="updates")
         self.optimizer = Optimizers(list(self.optimizers.values()), self.counter)
@@ -423,6 +421,15 @@ class Agent(metaclass=_AgentType):
 
     # The interface for the training loop, checkpoints and callbacks.
     built = True
+
+    def copy_weights(self, *names: str) -> None:
+        """Copy all weights of their sources into copies, such as those on request.
+
+        Raises:
+            ValueError: a name is not that of a copy.
+        """
+        self._networks.copy_weights(*names)
+        self.actor.refresh()
 
     def end_episode(self, episode: Episode, updates: int | None = None) -> None:
         """Run the functions in `Declaration.after_episode`.

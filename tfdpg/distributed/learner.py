@@ -87,6 +87,8 @@ class _EpochRunner:
             ahead = slack * updates_per_step
         in_flight = options.actors * REQUESTS_PER_WORKER * options.chunk
         self._rate_limiter = RateLimiter(ahead, updates_per_step * max(slack, in_flight))
+        self._rate_limiter.earn(agent.schedule.release(0))
+        self._released = 0  # deferred updates that the agent has released, and that have not been made
         self._version = agent.updates  # of the weights of workers: the number of updates that they have
         self._reference = ray.put(self.weights())
 
@@ -111,6 +113,9 @@ class _EpochRunner:
             self.callbacks.on_train_batch_end(max(0, min(schedule.env_steps - first, steps) - 1), logs)
         while self._learn(self._rate_limiter.owed) and not self._should_stop:
             pass
+        if self._defers:  # they are saved with the agent
+            agent.schedule.deferred += self._rate_limiter.owed
+            self._rate_limiter.spend(self._rate_limiter.owed)
         seconds = time.perf_counter() - began
         return (
             summarise(episodes)
@@ -124,9 +129,14 @@ class _EpochRunner:
         )
 
     @property
+    def _defers(self) -> bool:
+        """Whether no updates are made now; an agent that defers again has its released updates made first."""
+        return self.agent.defers_updates and self._released <= 0
+
+    @property
     def _due(self) -> int:
         """The updates to make now; 0 while the agent defers them."""
-        return 0 if self.agent.defers_updates else self._rate_limiter.due
+        return 0 if self._defers else self._rate_limiter.due
 
     @property
     def _should_stop(self) -> bool:
@@ -144,9 +154,10 @@ class _EpochRunner:
 
     def _send_requests(self) -> None:
         """Send requests to the workers, with the newest weights, unless they are too far ahead of the learner."""
-        if not (self._rate_limiter.may_collect or self.agent.defers_updates):
+        if not (self._rate_limiter.may_collect or self._defers):
             return
-        if self.agent.updates - self._version >= self.options.variable_update_period:
+        new_updates = self.agent.updates - self._version
+        if new_updates >= self.options.variable_update_period or (new_updates and self._defers):
             self._version = self.agent.updates
             self._reference = ray.put(self.weights())
         self.worker_pool.send_requests(self._reference, self._version, self._next_request)
@@ -171,14 +182,19 @@ class _EpochRunner:
             earned = proportional_updates(agent.schedule, self._rate, ended)
         self._rate_limiter.earn(earned)
         finished = [episode._replace(env_index=env_index) for episode in reply.summary.finished]
+        deferred = agent.defers_updates
         for episode in finished:
             agent.end_episode(episode, reply.summary.version)
+        if deferred and not agent.defers_updates:
+            self._rate_limiter.earn(agent.schedule.release(0))
+            self._released = self._rate_limiter.owed
         return finished
 
     def _learn(self, due: int) -> dict[str, float]:
         """Make a limited number of the updates that are due, so that steps that arrive meanwhile are soon stored."""
-        updates = 0 if self.agent.defers_updates else self.store.ready(min(due, LARGEST_CHUNK))
+        updates = 0 if self._defers else self.store.ready(min(due, LARGEST_CHUNK))
         if not updates:
             return {}
         self._rate_limiter.spend(updates)
+        self._released -= updates
         return self.agent.learn(updates=updates)

@@ -110,9 +110,11 @@ def write(
     facts = source.metadata
     trained = facts.get("environment") or {}
     title = f"The policy of {facts['agent']}{' on ' + trained['id'] if trained else ''}, by tfdpg"
-    title = f"{title} {facts['versions']['tfdpg']}."
+    title = re.sub(r"[^\w .,:/-]", "_", f"{title} {facts['versions']['tfdpg']}.", flags=re.ASCII)  # part of the C code
     actor = load_numpy_policy(weights_path, source.spec, source.recurrent_spec)
     critics = load_critics(weights_path, source.spec)
+    if not critics.keys() <= {"q1", "q2"}:
+        raise ExportError(f"The critics of {weights_path} must be q1 and q2. Received: {sorted(critics)}")
     header, weights = c_header(actor, title, critics, prefix, WEIGHTS if weights_in_c_file else None)
     (directory / HEADER).write_text(header)
     if weights_in_c_file:

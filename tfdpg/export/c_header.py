@@ -273,6 +273,12 @@ class Code:
         self.constants[name] = [_number(value) for value in np.ravel(values)]
         return name
 
+    def vector(self, name: str, values: np.ndarray, x: Array) -> str:
+        """Write an array of constants with one for each element of `x`; returns its name."""
+        if values.shape != (x[1],):
+            raise ValueError(f"`{name}` of a layer must have shape ({x[1]},). Received: {values.shape}")
+        return self.constant(name, values)
+
     def number(self, value: Any) -> str:
         """Return a float32 as an exact constant in C."""
         return _number(value)
@@ -296,6 +302,8 @@ class Code:
 
     def product(self, kernel: np.ndarray, bias: np.ndarray, x: Array) -> Array:
         """Write a linear layer."""
+        if len(kernel) != x[1]:
+            raise ValueError(f"A linear layer of {len(kernel)} features receives {x[1]}")
         y, width = self.array(len(bias), f"{self.constant('bias', bias)}[i]")
         kernel_name = self.constant("kernel", kernel)
         self._lines.append(f"{self._prefix}_product({len(kernel)}, {width}, {kernel_name}, {x[0]}, {y});")
@@ -391,8 +399,8 @@ def _tanh(code: Code, weights: Sequence[np.ndarray], x: Array) -> Array:
 @c_layer("LayerNormalization")
 def _layer_norm(code: Code, weights: Sequence[np.ndarray], x: Array, *, epsilon: float, **config: Any) -> Array:
     name, width = x
-    gamma = code.constant("gamma", weights[0])
-    beta = code.constant("beta", weights[1])
+    gamma = code.vector("gamma", weights[0], x)
+    beta = code.vector("beta", weights[1], x)
     (mean, _), (scale, _) = code.array(1, "0.0f"), code.array(1, "0.0f")
     code.each(width, f"{mean}[0] += {name}[i] / {width}.0f;")
     code.each(width, f"{scale}[0] += ({name}[i] - {mean}[0]) * ({name}[i] - {mean}[0]) / {width}.0f;")
@@ -403,16 +411,16 @@ def _layer_norm(code: Code, weights: Sequence[np.ndarray], x: Array, *, epsilon:
 @c_layer("tfdpg>BatchRenormalization")
 def _batch_norm(code: Code, weights: Sequence[np.ndarray], x: Array, *, epsilon: float) -> Array:
     gamma, beta, mean, variance, _ = weights
-    scale = code.constant("scale", gamma / np.sqrt(variance + np.float32(epsilon)))
-    return code.array(
-        x[1], f"({x[0]}[i] - {code.constant('mean', mean)}[i]) * {scale}[i] + {code.constant('beta', beta)}[i]"
-    )
+    scale_name = code.vector("scale", gamma / np.sqrt(variance + np.float32(epsilon)), x)
+    mean_name = code.vector("mean", mean, x)
+    beta_name = code.vector("beta", beta, x)
+    return code.array(x[1], f"({x[0]}[i] - {mean_name}[i]) * {scale_name}[i] + {beta_name}[i]")
 
 
 @c_layer("tfdpg>Normalizer")
 def _normalizer(code: Code, weights: Sequence[np.ndarray], x: Array, *, epsilon: float, clip: float) -> Array:
-    mean = code.constant("mean", weights[0])
-    std = code.constant("std", np.sqrt(weights[1]) + np.float32(epsilon))
+    mean = code.vector("mean", weights[0], x)
+    std = code.vector("std", np.sqrt(weights[1]) + np.float32(epsilon), x)
     largest = code.number(clip)
     return code.array(x[1], code.clipped(f"({x[0]}[i] - {mean}[i]) / {std}[i]", f"-{largest}", largest))
 
@@ -430,8 +438,11 @@ def _concatenate(code: Code, weights: Sequence[np.ndarray], *inputs: Array, axis
 
 
 @c_layer("Add")
-def _add(code: Code, weights: Sequence[np.ndarray], x: Array, y: Array) -> Array:
-    return code.array(x[1], f"{x[0]}[i] + {y[0]}[i]")
+def _add(code: Code, weights: Sequence[np.ndarray], *inputs: Array) -> Array:
+    width = inputs[0][1]
+    if any(size != width for _, size in inputs):
+        raise ValueError(f"The inputs of a sum have the widths {[size for _, size in inputs]}")
+    return code.array(width, " + ".join(f"{name}[i]" for name, _ in inputs))
 
 
 @c_layer("ops.Add")
@@ -441,6 +452,8 @@ def _add_number(code: Code, weights: Sequence[np.ndarray], x: Array, *, other: f
 
 @c_layer("ops.GetItem")
 def _columns(code: Code, weights: Sequence[np.ndarray], x: Array, *, start: int, stop: int) -> Array:
+    if not 0 <= start < stop <= x[1]:
+        raise ValueError(f"There are no columns {start} to {stop} of {x[1]}")
     return f"({x[0]} + {start})", stop - start
 
 
@@ -537,5 +550,7 @@ def _mean(code: Code, logits: Array, values: str) -> Array:
 
 def _number(value: Any) -> str:
     """Return a float32 as an exact constant in C."""
+    if np.isinf(value):
+        return "INFINITY" if value > 0 else "-INFINITY"
     text = f"{float(value):.9g}"
     return f"{text}f" if set(text) & set(".e") else f"{text}.0f"

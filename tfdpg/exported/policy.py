@@ -291,9 +291,13 @@ def recurrent_spec_of(spec: Spec, metadata: Mapping[str, Any]) -> RecurrentSpec 
         return None
     remembers = metadata["remembers"]
     parts = [(part["name"], *part["shape"]) for part in metadata["state"]]
-    if not all(isinstance(name, str) and isinstance(width, int) and width > 0 for name, width in parts):
-        raise ValueError(f"`state` must consist of strings as names and positive integers as widths. Received: {parts}")
+    if not all(_is_identifier(name) and isinstance(width, int) and width > 0 for name, width in parts):
+        raise ValueError(f"`state` must consist of identifiers and positive integers as widths. Received: {parts}")
     return RecurrentSpec(spec, "action" in remembers, "reward" in remembers, tuple(parts), stored=False)
+
+
+def _is_identifier(name: Any) -> bool:
+    return isinstance(name, str) and name.isascii() and name.isidentifier()
 
 
 def packed_inputs(spec: Spec, recurrent_spec: RecurrentSpec | None, inputs: Mapping[str, np.ndarray]) -> Packed:

@@ -70,7 +70,7 @@ def _nodes(spec: Spec, model: keras.Model) -> list[Node] | None:
             node.function(weights)  # raises an error for what NumPy does not support
         if NumpyNetwork(spec, converter.nodes).size != len(weights):
             return None
-    except (_Unsupported, ValueError, LookupError, TypeError):
+    except (_Unsupported, ValueError, LookupError, TypeError, AttributeError, NotImplementedError):
         return None
     return converter.nodes
 
@@ -80,6 +80,7 @@ class _Converter:
 
     def __init__(self, spec: Spec, model: keras.Model):
         self._spec = spec
+        self._names = sorted(leaf.name for leaf in spec.leaves)  # as Keras flattens a dict
         self.nodes: list[Node] = []
         self._weights: dict[int, tuple[int, tuple[int, ...]]] = {}
         start = 0
@@ -90,13 +91,10 @@ class _Converter:
 
     def inputs(self, model: keras.Model) -> list[Any]:
         """The values of a model's inputs: the names of parts of an observation, then perhaps the action's number."""
-        names = [leaf.name for leaf in self._spec.leaves]
-        if self._spec.is_dict:
-            names.sort()  # as Keras flattens a dict
-        extra = len(model.inputs) - len(names)
+        extra = len(model.inputs) - len(self._names)
         if extra not in (0, 1):
             raise _Unsupported
-        return [*names, *[OTHER] * extra]
+        return [*self._names, *[OTHER] * extra]
 
     def functional(self, model: keras.Model, inputs: Sequence[Any]) -> int:
         """Add the nodes of a functional model; returns the number of its output.
@@ -109,6 +107,8 @@ class _Converter:
             raise _Unsupported
         values: dict[int, Any] = {id(tensor): value for tensor, value in zip(model.inputs, inputs, strict=True)}
         if is_built_in_encoder(model):
+            if list(inputs) != self._names:  # something is computed from the observation before
+                raise _Unsupported
             return self._encoder(model)
         for node in graph_nodes(model):
             if not node.is_input:
@@ -117,7 +117,7 @@ class _Converter:
 
     def recurrent(self, model: Recurrent) -> int:
         """Add the nodes of one step of a recurrent model; its output is followed by the new state."""
-        features = self.functional(model.encoder, [leaf.name for leaf in self._spec.leaves])
+        features = self.functional(model.encoder, self._names)
         width = len(model.previous_scaling.scale)
         rnn = model.rnn
         parts = [features]
@@ -156,6 +156,8 @@ class _Converter:
         name = f"ops.{type(operation).__name__}"
         if name == "ops.GetItem":
             return self._columns(numbers[0], *_column_range(node.arguments.args))
+        if name not in LAYERS:
+            raise _Unsupported
         config: dict[str, Any] = operation.get_config()
         if name == "ops.Add":
             if len(numbers) == 2:
@@ -164,12 +166,13 @@ class _Converter:
         return self._add(name, numbers, config)
 
     def _layer(self, layer: keras.layers.Layer, inputs: Sequence[int]) -> int:
-        if layer.compute_dtype != "float32":
+        name = keras.saving.get_registered_name(type(layer))
+        is_from_keras = getattr(keras.layers, name, type(layer)) is type(layer)  # not a user's layer of the same name
+        if layer.compute_dtype != "float32" or name not in LAYERS or not is_from_keras:
             raise _Unsupported
         config: Mapping[str, Any] = layer.get_config()
         if isinstance(layer, RNNStack):
             config = {"cells": [[cell_name(cell), output_width(cell)] for cell in layer.cells]}
-        name = keras.saving.get_registered_name(type(layer))
         return self._add(name, inputs, config, [self._weights[id(weight)] for weight in layer.weights])
 
     def _columns(self, value: int, start: int, stop: int) -> int:

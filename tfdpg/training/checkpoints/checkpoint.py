@@ -25,7 +25,7 @@ from tfdpg.spec import Spec
 from tfdpg.training.checkpoints.network_weights import check_finite
 from tfdpg.training.checkpoints.objects import class_name, from_json, to_json, untrusted
 
-FORMAT = 4
+FORMAT = 5
 DESCRIPTION = "agent.json"
 
 

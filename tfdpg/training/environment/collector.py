@@ -115,10 +115,11 @@ class Collector:
             packed = self._spec.pack_final(packed, final_observation, ended)
         check_finite(self._spec, packed, reward, self._this_step, self._pending)
         self._behaviour.received(reward)
-        if self.episode_ended is not None:
-            self._count_rewards(reward)
+        unshaped = reward
         if self._shaper is not None:
             reward = self._shaped(self._shaper, reward)
+        if self.episode_ended is not None:
+            self._count_rewards(unshaped)
 
         steps_to_store = self._pending
         env_indices = self.env_indices
