@@ -109,7 +109,7 @@ def test_export_and_convert_to_other_formats(run, tmp_path, capsys):
         assert (tmp_path / format / file).exists() and (tmp_path / f"{format}-2" / file).exists()
         assert f"wrote {tmp_path}/{format}-2" in capsys.readouterr().out
         assert cli.main(["convert", str(tmp_path / "model/1"), str(tmp_path / "model"), *options[:2]]) == 1
-        assert "which holds the versions [1] of a SavedModel" in capsys.readouterr().err
+        assert "which contains the versions [1] of a SavedModel" in capsys.readouterr().err
     assert (
         cli.main(["convert", str(tmp_path / "model"), str(tmp_path / "x"), "--format", "onnx", "--quantize", "int8"])
         == 1

@@ -317,7 +317,7 @@ def test_predict_uses_its_own_actions_as_previous_actions(kind, exported):
     expected = episodes(agent.policy(), False)
     np.testing.assert_allclose(agent.predict(X), expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(agent(X[1]), expected[1], rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="from an episode's start. For one observation at a time"):
+    with pytest.raises(ValueError, match="A recurrent agent predicts for sequences"):
         agent.predict(X[0, 0])
 
 

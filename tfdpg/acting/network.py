@@ -34,14 +34,6 @@ class Node(NamedTuple):
     config: Mapping[str, Any]
     weights: tuple[tuple[int, tuple[int, ...]], ...]
 
-    def function(self, weights: np.ndarray) -> LayerFunction:
-        """The layer's function, with its part of the network's weights `[n]`.
-
-        Raises:
-            ValueError, LookupError, TypeError: NumPy does not have this layer, or does not support its configuration.
-        """
-        return LAYERS[self.layer].make(*self.parts(weights), **self.config)
-
     def parts(self, weights: np.ndarray) -> list[np.ndarray]:
         """The layer's own weights, of the network's flat weights."""
         return [weights[start : start + math.prod(shape)].reshape(shape) for start, shape in self.weights]
@@ -56,6 +48,9 @@ class NumpyNetwork:
 
     Attributes:
         weights: the flat weights that were loaded last, float32 `[n]`.
+
+    Raises:
+        ValueError, LookupError: a node takes later values, or its layer is not registered.
     """
 
     def __init__(self, spec: Spec, nodes: Sequence[Node]):
@@ -66,6 +61,7 @@ class NumpyNetwork:
         for number, node in enumerate(self.nodes, 2):
             if not all(0 <= value < number for value in node.inputs):
                 raise ValueError(f"Node {number} must take earlier values. Received: {node.inputs}")
+        self._make = {node.layer: LAYERS[node.layer].make for node in nodes}  # for processes without the registration
         self.weights = np.zeros(0, np.float32)
         self._steps: list[tuple[LayerFunction, tuple[int, ...]]] = []
 
@@ -73,12 +69,14 @@ class NumpyNetwork:
         """Use these weights: all of the network's, flattened and concatenated in Keras' order, float32 `[n]`.
 
         Raises:
-            ValueError: their number is wrong.
+            ValueError, TypeError: their number is wrong, or NumPy does not support a layer's configuration.
         """
         if len(weights) != self.size:
             raise ValueError(f"`weights` must have {self.size} elements. Received: {len(weights)}")
         self.weights = weights
-        self._steps = [(node.function(weights), node.inputs) for node in self.nodes]
+        self._steps = [
+            (self._make[node.layer](*node.parts(weights), **node.config), node.inputs) for node in self.nodes
+        ]
 
     def without_weights(self) -> "NumpyNetwork":
         """A copy without weights, which can be sent to another process."""

@@ -66,10 +66,7 @@ def _nodes(spec: Spec, model: keras.Model) -> list[Node] | None:
         else:
             converter.functional(model, converter.inputs(model))
         weights = np.zeros(sum(math.prod(weight.shape) for weight in model.weights), np.float32)
-        for node in converter.nodes:
-            node.function(weights)  # raises an error for what NumPy does not support
-        if NumpyNetwork(spec, converter.nodes).size != len(weights):
-            return None
+        NumpyNetwork(spec, converter.nodes).load(weights)  # raises an error for what NumPy does not support
     except (_Unsupported, ValueError, LookupError, TypeError, AttributeError, NotImplementedError):
         return None
     return converter.nodes
