@@ -96,7 +96,7 @@ def test_an_argument_that_there_is_not_is_an_error_of_the_file(saved, tmp_path):
         lambda description: description.update(agent="SAC"),
         lambda description: description.update(state=[]),
         lambda description: description.update(observation_space={"type": "Dict", "spaces": []}),
-        lambda description: description.update(own_networks=["../pi"]),
+        lambda description: description.update(custom_networks=["../pi"]),
         lambda description: description["arguments"].update(gamma=1.5),
         lambda description: description["arguments"].update(device="/job:there/device:CPU:0"),
         lambda description: description["arguments"].update(pi_optimizer={"optimizer": {"class_name": 3}}),
