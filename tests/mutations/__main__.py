@@ -14,10 +14,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.mutations import Mutation, returns, updates
+from tests.mutations import Mutation, declarations, returns, updates
 
 ROOT = Path(__file__).parents[2]
-MUTATIONS = [Mutation(*fields) for fields in (*returns.MUTATIONS, *updates.MUTATIONS)]
+MUTATIONS = [Mutation(*fields) for fields in (*returns.MUTATIONS, *updates.MUTATIONS, *declarations.MUTATIONS)]
 
 
 def passes(tree: Path, tests: tuple[str, ...]) -> bool:
@@ -48,8 +48,8 @@ def main() -> int:
     alive = []
     with tempfile.TemporaryDirectory() as directory:
         tree = Path(directory)
-        for part in ("tfdpg", "tests"):
-            shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+        for part in ("tfdpg", "tests", "examples", "exported_models", "docs"):
+            shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__", "results"))
         shutil.copy(ROOT / "pyproject.toml", tree)
         for tests in sorted({mutation.tests for mutation in wanted}):
             assert passes(tree, tests), f"{tests} fail without a mutation"
