@@ -177,7 +177,7 @@ def test_checkpoints_that_lack_a_shard_hold_its_earlier_rows(local_ray, tmp_path
     os.kill(stops.pid, signal.SIGKILL)
     (saved,) = tmp_path.iterdir()
     np.testing.assert_array_equal(np.load(saved / "replay-1.npz")["rows"], stops.rows)
-    assert int(saved.name) == agent.env_steps and len(stops.rows) > 50
+    assert int(saved.name) == agent.env_steps and len(stops.rows) > 10
     for resumed in (agent, tfdpg.load_agent(saved)):
         (observations,) = resumed.replay.observation(np.arange(resumed.replay.size))
         np.testing.assert_array_equal(observations[-len(stops.rows) :], stops.rows[:, :2])
