@@ -18,8 +18,9 @@ from tests.exported.test_shipped import FOLDER
 from tfdpg import networks
 from tfdpg.acting import load_critics, load_numpy_policy, make_torso, save_numpy_policy
 from tfdpg.exported import ExportError
-from tfdpg.networks import compiled_actor, flat_weights, head_of, numpy_policy
+from tfdpg.networks import RNNSpec, compiled_actor, flat_weights, head_of, numpy_policy
 from tfdpg.networks.mlp import gaussian_output
+from tfdpg.networks.recurrent import recurrent_actor
 from tfdpg.spec import Spec
 
 OPTIONS = {
@@ -190,15 +191,40 @@ def test_files_of_format_1_are_the_same_networks(tmp_path, kind, rng):
         cells=[],
         output={"kind": "loc_scale", "sigma": 0.3},
     )
+    spec.observation_space.seed(0)
     observation = [spec.observation_space.sample() for _ in range(4)]
     packed = tuple(np.concatenate(parts) for parts in zip(*map(spec.pack, observation), strict=True))
     means = compiled_actor(spec, pi)(packed)[:, :2]
-    np.testing.assert_allclose(load_numpy_policy(tmp_path / "policy.npz", spec, None)(packed), means, rtol=1e-4)
+    found = load_numpy_policy(tmp_path / "policy.npz", spec, None)(packed)
+    np.testing.assert_allclose(found, means, rtol=1e-4, atol=1e-4)
     action = rng.uniform(spec.low, spec.high, (4, 2)).astype(np.float32)
     inputs = [networks.unpack_observation(spec, packed), keras.ops.convert_to_tensor(action)]
     for name, critic in load_critics(tmp_path / "policy.npz", spec).items():
         value = head_of(critics[name]).mean(critics[name](inputs))
         np.testing.assert_allclose(critic(packed, action), value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
+def test_recurrent_files_of_format_1_are_the_same_networks(tmp_path, kind, rng):
+    spec = Spec(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,)))
+    rnn_spec = RNNSpec.of(spec, kind, (4, 3), ("observation", "action"), False)
+    torso = {"torso": "mlp", "hidden_units": (5,), "activation": "tanh", "encoder": None, "normalizer": None, "l2": 0.0}
+    pi = recurrent_actor(rnn_spec, spec, **torso, seed=0, output=None)
+    write_format_1(
+        tmp_path / "policy.npz",
+        {"weights": random_weights(pi, rng)},
+        layers=[{"layer": "hidden", "units": 5, "activation": "tanh", "layer_norm": False}],
+        critics={},
+        has_branches=False,
+        normalizer=None,
+        cells=[[kind, 4], [kind, 3]],
+        output={"kind": "action"},
+    )
+    recurrent_spec = rnn_spec.recurrent_spec
+    inputs = [rng.normal(size=(4, width)).astype(np.float32) for width in (3, recurrent_spec.width)]
+    found = load_numpy_policy(tmp_path / "policy.npz", spec, recurrent_spec)(tuple(inputs))
+    expected = pi(tuple(map(keras.ops.convert_to_tensor, inputs)))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [path.name for path in sorted(FOLDER.iterdir())])

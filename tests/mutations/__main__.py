@@ -50,7 +50,8 @@ def main() -> int:
         tree = Path(directory)
         for part in ("tfdpg", "tests", "examples", "exported_models", "docs"):
             shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__", "results"))
-        shutil.copy(ROOT / "pyproject.toml", tree)
+        for file in ("pyproject.toml", "README.md"):
+            shutil.copy(ROOT / file, tree)
         for tests in sorted({mutation.tests for mutation in wanted}):
             assert passes(tree, tests), f"{tests} fail without a mutation"
         for mutation in wanted:
