@@ -12,7 +12,7 @@ import tfdpg
 from tests.agents.roster import EAGER, SMALL, fit_briefly
 from tests.environments import Counter
 from tfdpg.agents import td3
-from tfdpg.components import Component, Copy, Networks, OptimizerSpec, every, on_request, polyak
+from tfdpg.components import Component, Copy, Networks, OptimizerSpec, PolicySpec, every, on_request, polyak
 from tfdpg.components import minimize as minimize_networks
 
 
@@ -50,6 +50,32 @@ def weight(network):
 
 def set_weight(network, value):
     network.set_weights([np.full((1, 1), value, np.float32)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"copies": [Copy("b", "a", every(2))]}, "different names. Received twice: b"),
+        ({"copies": [Copy("x", "c", every(2))]}, "The source of a copy must be among a, b, x"),
+        ({"copies": [Copy("x", "x", every(2))]}, "must lead to a component. Received: x of x"),
+        ({"copies": [Copy("x", "y", every(2)), Copy("y", "x", every(2))]}, "Received: x of y of x"),
+        ({"optimizers": {"all": sgd("a", "c")}}, "must be among a, b. Received: 'c'"),
+        ({"optimizers": {"one": sgd("a"), "two": sgd("a", "b")}}, "Received several for: a"),
+    ],
+)
+def test_names_in_a_declaration_are_checked(changes, message):
+    with pytest.raises(ValueError, match=message):
+        networks(**changes)
+
+
+def test_the_arguments_of_rules_and_policies_are_checked():
+    for wrong in (lambda: every(0), lambda: polyak(0.9, every=0), lambda: polyak(1.5)):
+        with pytest.raises(ValueError, match="must be"):
+            wrong()
+    with pytest.raises(ValueError, match="`call` must be given unless"):
+        PolicySpec("a", "b")
+    with pytest.raises(ValueError, match="must be among a, b. Received: 'pi'"):
+        PolicySpec("pi").build(tfdpg.Spec.of(Counter()), networks())
 
 
 def test_copies_start_from_their_sources_and_share_no_weight():

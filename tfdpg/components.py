@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg.acting import Exploration, RecurrentSpec
-from tfdpg.arguments import reject
+from tfdpg.arguments import positive_int, real, reject
 from tfdpg.losses import bc_loss, clip_action_gradient
 from tfdpg.networks import Batch, Normalizer, free_graphs, observation_inputs
 from tfdpg.replay import MakeMinibatchBuilder, ReplayBuffer
@@ -108,14 +108,14 @@ def polyak(kept: float, every: int = 1) -> UpdateRule:
 
     Args:
         kept: the fraction of the old weights that is kept, in [0, 1].
-        every: updates between two averages.
+        every: updates between two averages, at least 1.
     """
-    return UpdateRule(kept, every)
+    return UpdateRule(real("kept", kept, 0, 1), positive_int("every", every))
 
 
 def every(period: int) -> UpdateRule:
-    """Copy all weights once in `period` updates."""
-    return UpdateRule(0.0, period)
+    """Copy all weights once in `period` updates, at least 1."""
+    return UpdateRule(0.0, positive_int("period", period))
 
 
 on_request = UpdateRule(0.0, None)
@@ -209,7 +209,7 @@ class PolicySpec:
 
     def __init__(self, *networks: str, call: Callable[..., Any] | None = None, recurrent: RecurrentSpec | None = None):
         if call is None and len(networks) != 1:
-            raise reject("call", "a function, since the policy has not exactly one network", networks)
+            raise ValueError(f"`call` must be given unless a policy has exactly one network. Received: {networks}")
         if call is not None and recurrent is not None:
             raise reject("call", "None for a recurrent policy, which is a single network", call)
         self.networks = networks
@@ -217,7 +217,12 @@ class PolicySpec:
         self.recurrent = recurrent
 
     def build(self, spec: Spec, networks: "Networks") -> keras.Model:
-        """The policy as a Keras model, from an observation to its output; it has the weights of the networks."""
+        """Return the policy as a Keras model, from an observation to its output, with the weights of the networks.
+
+        Raises:
+            ValueError: a name is neither that of a component nor that of a copy.
+        """
+        _check_known("The networks of a policy", self.networks, networks.all)
         parts = [networks[name] for name in self.networks]
         if self.call is None:
             return parts[0]
@@ -357,9 +362,13 @@ class Networks:
         copies: the copies of components, by name.
         optimizers: the optimizers, by name.
         state: the variables of `Declaration.device_state`, by name.
+
+    Raises:
+        ValueError: two networks have the same name, or an optimizer or a copy names a network that does not exist.
     """
 
     def __init__(self, declaration: Declaration, seed: int, device: str | None):
+        _check_names(declaration)
         self._declaration = declaration
         self._seed = seed
         with tf.device(device), free_graphs():
@@ -512,6 +521,32 @@ class Networks:
         optimizer = spec.make(name)
         optimizer.build(trainable_variables(self.components[component] for component in spec.components))
         return optimizer
+
+
+def _check_names(declaration: Declaration) -> None:
+    """Raise `ValueError` unless the optimizers and copies of a declaration name networks that exist."""
+    components = [component.name for component in declaration.components]
+    sources = {declared.name: declared.of for declared in declaration.copies}
+    names = [*components, *(declared.name for declared in declaration.copies)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"Components and copies must have different names. Received twice: {', '.join(twice)}")
+    trained = [name for spec in declaration.optimizers.values() for name in spec.components]
+    _check_known("The components of an optimizer", trained, components)
+    if twice := sorted({name for name in trained if trained.count(name) > 1}):
+        raise ValueError(f"A component must have one optimizer. Received several for: {', '.join(twice)}")
+    _check_known("The source of a copy", sources.values(), names)
+    for name in sources:
+        chain = [name]
+        while chain[-1] in sources:
+            chain.append(sources[chain[-1]])
+            if chain[-1] in chain[:-1]:
+                raise ValueError(f"A copy must lead to a component. Received: {' of '.join(chain)}")
+
+
+def _check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{what} must be among {', '.join(known)}. Received: {name!r}")
 
 
 def _check_variable(name: str, array: np.ndarray, variable: Any, is_weight: bool) -> np.ndarray:
