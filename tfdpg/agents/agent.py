@@ -403,12 +403,21 @@ class Agent(metaclass=_AgentType):
         """Return a copy that is equal to the agent, as saving and loading would."""
         return checkpoint.copy_agent(self)
 
+    def copy_weights(self, *names: str) -> None:
+        """Copy into copies, such as those on request, all weights of their sources.
+
+        Raises:
+            ValueError: a name is not that of a copy.
+        """
+        self._networks.copy_weights(*names)
+        self.actor.refresh()
+
     def _due_updates(self) -> int:
-        """The number of updates to make now, according to the schedule."""
+        """Return the number of updates to make now, according to the schedule."""
         return self.schedule.release(self.minibatch_builder.sampler.updates_due(self.schedule.begin_update_phase()))
 
     def _inference(self, policy: PolicySpec) -> PolicyInference:
-        """The forward pass of a policy, in NumPy unless a network of it is the user's own."""
+        """Return the forward pass of a policy, in NumPy unless one of its networks is custom."""
         model = policy.build(self.spec, self._networks)
         is_built_in = self.custom_networks.keys().isdisjoint(["encoder", *map(self._networks.source, policy.networks)])
         in_numpy = numpy_policy(self.spec, model, policy.recurrent) if is_built_in else None
@@ -416,20 +425,11 @@ class Agent(metaclass=_AgentType):
         return PolicyInference(self.spec, model, in_numpy, self._options.device, width)
 
     def _greedy(self, forward: ForwardPass) -> ForwardPass:
-        """From packed observations to the actions of the evaluation policy; see `tfdpg.acting.greedy_actions`."""
+        """Return a function from packed observations to actions; see `tfdpg.acting.greedy_actions`."""
         return lambda packed: greedy_actions(self.spec, forward(packed), self.recurrent_spec)
 
     # The interface for the training loop, checkpoints and callbacks.
     built = True
-
-    def copy_weights(self, *names: str) -> None:
-        """Copy all weights of their sources into copies, such as those on request.
-
-        Raises:
-            ValueError: a name is not that of a copy.
-        """
-        self._networks.copy_weights(*names)
-        self.actor.refresh()
 
     def end_episode(self, episode: Episode, updates: int | None = None) -> None:
         """Run the functions in `Declaration.after_episode`.
