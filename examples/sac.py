@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import tfdpg
 from tfdpg import export
-from tfdpg.agents.declarations import check_box, given_networks, minibatches, normalizer
+from tfdpg.agents.declarations import check_box, given_networks, minibatches, normalizer, update_schedule
 from tfdpg.agents.options import OffPolicyOptions
 from tfdpg.agents.options.groups import SecondCritic
 from tfdpg.components import Component, Copy, Declaration, PolicySpec, adam, polyak, scalar
@@ -33,7 +33,6 @@ from tfdpg.networks import (
 )
 from tfdpg.options import takes_options
 from tfdpg.ranges import Positive
-from tfdpg.training.environment.schedule import Schedule
 
 METRICS = "loss_q", "loss_pi", "q1", "q2", "entropy", "temperature", "td_error"
 LOG_STD = -20.0, 2.0
@@ -100,7 +99,7 @@ def means_and_log_stds(spec: tfdpg.Spec) -> OutputTransform:
 
 
 def declare(spec: tfdpg.Spec, options: SACOptions) -> Declaration:
-    """What SAC is made of: a stochastic policy, two critics with target networks, and a temperature."""
+    """The components of SAC: a stochastic policy, two critics with target networks, and a temperature."""
     check_box(spec)
     if options.recurrent is not None or not options.target_networks:
         raise ValueError("SAC is not recurrent, and has target networks.")
@@ -134,12 +133,7 @@ def declare(spec: tfdpg.Spec, options: SACOptions) -> Declaration:
         exploration=SquashedGaussian(spec),
         signatures=functools.partial(export.signatures, spec),
         minibatches=minibatches(spec, options, None),
-        schedule=Schedule(
-            start_steps=options.start_steps,
-            update_after=options.update_after,
-            update_every=options.update_every,
-            gradient_steps=options.gradient_steps,
-        ),
+        schedule=update_schedule(options),
         metrics=METRICS,
     )
 

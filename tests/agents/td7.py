@@ -15,7 +15,7 @@ import tensorflow as tf
 import tfdpg
 from tfdpg import export
 from tfdpg.acting import numpy_layer
-from tfdpg.agents.declarations import check_box, minibatches, normalizer
+from tfdpg.agents.declarations import check_box, minibatches, normalizer, update_schedule
 from tfdpg.agents.options import TD3Options
 from tfdpg.components import Component, Context, Copy, Declaration, PolicySpec, adam, every, on_request, run_if
 from tfdpg.exploration import noisy_actions
@@ -24,7 +24,6 @@ from tfdpg.networks import Batch, observation_inputs, stateless_normal
 from tfdpg.networks.mlp import box_action, features, initializer, scaled_action
 from tfdpg.options import takes_options
 from tfdpg.ranges import Count, Positive
-from tfdpg.training.environment.schedule import Schedule
 
 METRICS = "loss_q", "loss_pi", "loss_encoder", "q1", "td_error"
 ENCODERS = "state_encoder", "action_encoder"
@@ -160,12 +159,7 @@ def declare(spec: tfdpg.Spec, options: TD7Options) -> Declaration:
         exploration=noisy_actions(spec, options.noise, options.act_noise, options.ou_theta, None),
         signatures=functools.partial(signatures, spec),
         minibatches=minibatches(spec, options, None, {"priority": lap_priority, "normalize_weights": False}),
-        schedule=Schedule(
-            start_steps=options.start_steps,
-            update_after=options.update_after,
-            update_every=options.update_every,
-            gradient_steps=options.gradient_steps,
-        ),
+        schedule=update_schedule(options),
         metrics=METRICS,
         device_state={"value_min": np.float32(np.inf), "value_max": np.float32(-np.inf)},
         host_state={"worst_return": None, "best_return": None, "assessed": 0, "assessments": 0},

@@ -82,13 +82,18 @@ def deterministic(
         exploration=noisy_actions(spec, *noise) if exploration is None else exploration,
         signatures=functools.partial(export.signatures, spec, recurrent_spec=recurrent_spec),
         minibatches=minibatches(spec, options, cells, sampling),
-        schedule=Schedule(
-            start_steps=options.start_steps,
-            update_after=options.update_after,
-            update_every=options.update_every,
-            gradient_steps=options.gradient_steps,
-        ),
+        schedule=update_schedule(options),
         metrics=metrics,
+    )
+
+
+def update_schedule(options: OffPolicyOptions) -> Schedule:
+    """Return the schedule of updates that the options describe."""
+    return Schedule(
+        start_steps=options.start_steps,
+        update_after=options.update_after,
+        update_every=options.update_every,
+        gradient_steps=options.gradient_steps,
     )
 
 
