@@ -105,6 +105,8 @@ def test_workers_collect(agent):
     assert other.env_steps >= 400 and other.updates > 0 and np.isfinite(history.history["loss"]).all()
     if type(agent) is TD7:
         assert other.host_state["assessments"] > 0
+        due = (other.env_steps - 10) // 5  # all of them were made, or are counted to be made later
+        assert due - 2 <= other.updates + other.schedule.deferred <= due and other.schedule.deferred < due / 2
 
 
 def test_sac_samples_while_it_collects_and_exports_its_mean():
@@ -124,6 +126,59 @@ def test_the_log_probability_of_sac_is_that_of_tensorflow_probability():
     u = np.arctanh(action / 2)  # Pendulum's actions are in [-2, 2]
     expected = tfd.Normal(output[:, :1], np.exp(output[:, 1:])).log_prob(u) - np.log(1 - np.tanh(u) ** 2)
     np.testing.assert_allclose(log_prob, expected[:, 0], rtol=1e-4)
+
+
+def test_an_update_of_sac_by_hand(rng):
+    """The metrics of an update, from the equations, TF-Probability and the networks before it; then its directions."""
+    from tensorflow_probability import distributions as tfd
+
+    agent = SAC("Pendulum-v1", **SMALL | {"normalize_observations": False}, temperature=0.3, seed=5)
+    pi = tfdpg.networks.compiled_actor(agent.spec, agent.networks["pi"])
+    batch = {
+        "observations": rng.normal(size=(4, 3)),
+        "next_observations": rng.normal(size=(4, 3)),
+        "actions": rng.uniform(-2, 2, (4, 1)),
+        "rewards": rng.normal(size=4),
+        "terminations": np.array([0.0, 1.0, 0.0, 1.0]),
+    }
+    s, s_t, a = (tf.constant(batch[name], tf.float32) for name in ("observations", "next_observations", "actions"))
+    noise_t, noise = tfdpg.networks.stateless_normal((2, 4, 1), tf.constant([5, 1], tf.int64)).numpy()
+
+    def sampled(observation, noise):
+        mean, log_std = np.split(pi((observation.numpy(),)), 2, axis=1)
+        u = mean + np.exp(log_std) * noise
+        log_prob = tfd.Normal(mean, np.exp(log_std)).log_prob(u).numpy() - np.log(1 - np.tanh(u) ** 2)
+        return 2 * np.tanh(u).astype(np.float32), log_prob[:, 0]
+
+    action_t, log_prob_t = sampled(s_t, noise_t)
+    action, log_prob = sampled(s, noise)
+    smallest_t = np.minimum(*(agent.targets[name]([s_t, tf.constant(action_t)]).numpy() for name in ("q1", "q2")))
+    values = [agent.networks[name]([s, a]).numpy() for name in ("q1", "q2")]
+    target = batch["rewards"] + 0.99 * (1 - batch["terminations"]) * (smallest_t - 0.3 * log_prob_t)
+    means = pi((s.numpy(),))[:, 0]
+    logs = agent.train_on_batch(batch)
+    assert logs["loss_q"] == pytest.approx(sum(np.mean((target - value) ** 2) for value in values), rel=1e-4)
+    assert logs["td_error"] == pytest.approx(np.mean([np.abs(target - value) for value in values]), rel=1e-4)
+    assert logs["entropy"] == pytest.approx(-log_prob.mean(), rel=1e-4)
+    assert logs["temperature"] == pytest.approx(0.3)
+    after = [agent.networks[name]([s, a]).numpy() for name in ("q1", "q2")]  # the policy's loss is of these critics
+    assert sum(np.mean((target - value) ** 2) for value in after) < logs["loss_q"]
+    smallest = np.minimum(*(agent.networks[name]([s, tf.constant(action)]).numpy() for name in ("q1", "q2")))
+    assert logs["loss_pi"] == pytest.approx(np.mean(0.3 * log_prob - smallest), rel=1e-4)
+    assert not np.array_equal(pi((s.numpy(),))[:, 0], means)
+
+
+def test_the_policy_of_sac_learns_the_best_action():
+    agent = SAC(
+        RandomWalk(), **SMALL | {"batch_size": 32, "run_eagerly": False}, pi_lr=0.02, q_lr=0.02, temperature=0.01
+    )
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        actions = rng.uniform(-1, 1, (32, 1))
+        batch = {name: rng.normal(size=(32, 2)) for name in ("observations", "next_observations")}
+        rewards = -np.square(actions[:, 0] - 0.5)
+        agent.train_on_batch(batch | {"actions": actions, "rewards": rewards, "terminations": np.ones(32)})
+    np.testing.assert_allclose(agent.predict(OBSERVATIONS), 0.5, atol=0.2)
 
 
 def test_the_temperature_of_sac_falls_where_the_entropy_is_above_its_target():
