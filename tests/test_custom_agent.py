@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import os
 import shutil
 import subprocess
 import sys
@@ -330,12 +331,11 @@ def test_it_trains_on_ray_from_a_script(tmp_path):
     """Its class is in `__main__` there, and workers import neither it nor TensorFlow."""
     script = """
         import sys
-        sys.path.append(sys.argv[1])
         import ray, tfdpg
         from tests.agents.roster import SMALL
         from tests.distributed.environments import counter
 
-        exec(open(sys.argv[2]).read().partition("def main")[0])
+        exec(open(sys.argv[1]).read().partition("def main")[0])
         ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=128 << 20, log_to_driver=False)
         agent = ConservativeTD3(counter(), **SMALL)
         options = dict(epochs=1, steps_per_epoch=60, actors=2, chunk=10, verbose=0)
@@ -345,9 +345,9 @@ def test_it_trains_on_ray_from_a_script(tmp_path):
         assert agent.env_steps >= 120 and agent.updates > 90 and agent.epoch == 2
         print("trained")
     """
-    root = Path(conservative_td3.__file__).parents[1]
-    command = [sys.executable, "-c", textwrap.dedent(script), root, conservative_td3.__file__]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-c", textwrap.dedent(script), conservative_td3.__file__]
+    path = os.environ | {"PYTHONPATH": str(Path(conservative_td3.__file__).parents[1])}  # workers import `tests`
+    done = subprocess.run(command, cwd=tmp_path, env=path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and "trained" in done.stdout, done.stderr
 
 
