@@ -6,7 +6,7 @@ from gymnasium import spaces
 
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
-from tfdpg.acting import ACTIVATIONS, RunningStatistics, encode
+from tfdpg.acting import ACTIVATIONS, RunningStatistics, encode, greedy_actions
 from tfdpg.networks import compiled_actor, flat_weights, numpy_policy
 
 
@@ -58,6 +58,12 @@ def test_features_equal_the_keras_encoder(space):
 def test_one_hot_by_hand():
     spec = Spec(OBSERVATIONS["multi"], ACTION)
     np.testing.assert_array_equal(encode(spec, spec.pack(np.array([3, 1]))), [[0, 0, 1, 0, 1, 0, 0]])
+
+
+def test_greedy_actions_stay_in_the_box():
+    outputs = np.array([[3, -1], [-3, 2], [1.5, 0.5]], np.float32)
+    expected = [[2, 0], [-2, 1], [1.5, 0.5]]
+    np.testing.assert_array_equal(greedy_actions(Spec(OBSERVATIONS["box"], ACTION), outputs), expected)
 
 
 def test_wrong_number_of_weights():

@@ -13,7 +13,7 @@ from examples.sac import SAC
 from tests.agents import td7
 from tests.agents.roster import brief
 from tests.agents.td7 import TD7
-from tests.environments import RandomWalk
+from tests.environments import Counter, RandomWalk
 from tfdpg.acting.layers import LAYERS
 
 pytestmark = brief
@@ -199,6 +199,17 @@ def test_td7_evaluates_an_assessed_copy():
     np.testing.assert_allclose(agent.predict(OBSERVATIONS), present, rtol=1e-4, atol=1e-5)
 
 
+def test_a_policy_of_copies_acts_with_them_as_soon_as_they_are_copied():
+    agent = TD7(RandomWalk(), **AGENTS["TD7"][1])
+    for weight in agent.networks["state_encoder"].trainable_weights:
+        weight.assign(weight + 1)
+    before = agent.act(OBSERVATIONS, explore=False)
+    agent.copy_weights("state_encoder_fixed")
+    expected = agent.actor.predict(agent.spec.pack(OBSERVATIONS))
+    assert not np.allclose(expected, before, atol=1e-3)
+    np.testing.assert_allclose(agent.act(OBSERVATIONS, explore=False), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_td7_freezes_the_statistics_of_its_assessed_copy():
     agent = TD7(RandomWalk(), **AGENTS["TD7"][1])
     agent.fit(RandomWalk(), epochs=1, steps_per_epoch=150, verbose=0)
@@ -270,3 +281,17 @@ def test_episodes_of_vector_environments_and_custom_loops_are_reported():
     assert episode.episode_return == pytest.approx(total, rel=1e-5) and total != 0
     assert (episode.env_index, episode.length, updates) == (0, 30, 0)
     assert episode.truncated and not episode.terminated
+
+
+def test_the_return_of_an_episode_is_of_its_own_steps_after_a_reset_and_after_an_end():
+    ends = []
+    agent = TD7(Counter(), **AGENTS["TD7"][1])
+    agent._after_episode = [lambda agent, episode, updates: ends.append(episode[:3])]
+    observation = np.zeros((2, 2), np.float32)
+    for step in range(1, 8):
+        agent.act(observation)
+        observation = observation + 1
+        agent.observe(np.ones(2), observation, [step == 7, step >= 5], [False, False], observation)
+        if step == 2:
+            observation[0] = 0  # a reset in one of the two sub-environments
+    assert ends == [(1, 5.0, 5), (1, 1.0, 1), (0, 5.0, 5), (1, 1.0, 1)]

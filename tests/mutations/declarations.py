@@ -82,7 +82,7 @@ MUTATIONS = (
         "acting/network.py",
         "np.minimum(np.maximum(outputs, spec.low), spec.high)",
         "outputs",
-        ("agents/test_acer.py",),
+        ("acting/test_acting.py",),
     ),
     (
         "numpy: weights of another number are taken",
@@ -185,9 +185,9 @@ MUTATIONS = (
         DECLARED,
     ),
     (
-        "episodes: returns go on after an end",
+        "episodes: returns go on after a reset",
         "training/environment/collector.py",
-        "            self._forget_returns(env_index)\n",
+        "            self._forget_returns(starts if len(starts) == len(self._returns) else slice(None))\n",
         "",
         DECLARED,
     ),
