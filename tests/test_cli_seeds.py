@@ -65,7 +65,8 @@ def test_the_table_has_final_and_best_and_what_is_missing(tmp_path):
 
 
 def test_overwrite_replaces_runs_once_the_new_one_is_sure(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(runs, "_train", lambda *arguments: None)
+    for method in ("fit", "export"):
+        monkeypatch.setattr(runs.Agent, method, lambda *arguments, **options: None)
     assert train("--run-dir", tmp_path) == 0
     (tmp_path / "seed-0/mine").touch()
     capsys.readouterr()

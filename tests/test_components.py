@@ -56,8 +56,8 @@ def set_weight(network, value):
     ("changes", "message"),
     [
         ({"copies": [Copy("b", "a", every(2))]}, "different names. Received twice: b"),
-        ({"copies": [Copy("x", "c", every(2))]}, "The source of a copy must be among a, b, x"),
-        ({"copies": [Copy("x", "x", every(2))]}, "must lead to a component. Received: x of x"),
+        ({"copies": [Copy("x", "c", every(2))]}, "source of a copy must be among a, b, x"),
+        ({"copies": [Copy("x", "x", every(2))]}, "lead to a component. Received: x of x"),
         ({"copies": [Copy("x", "y", every(2)), Copy("y", "x", every(2))]}, "Received: x of y of x"),
         ({"optimizers": {"all": sgd("a", "c")}}, "must be among a, b. Received: 'c'"),
         ({"optimizers": {"one": sgd("a"), "two": sgd("a", "b")}}, "Received several for: a"),

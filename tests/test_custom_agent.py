@@ -207,13 +207,13 @@ def test_another_class_is_rejected(saved, tmp_path):
         pass
 
     for wrong in (Other, tfdpg.TD3):
-        with pytest.raises(ValueError, match="`agent_class` must be the class that was saved, .*:ConservativeTD3"):
+        with pytest.raises(ValueError, match="`agent_class` .*saved.*:ConservativeTD3"):
             tfdpg.load_agent(saved, agent_class=wrong)
     for wrong in (RandomWalk, "ConservativeTD3"):
-        with pytest.raises(ValueError, match="`agent_class` must be a subclass of tfdpg.Agent"):
+        with pytest.raises(ValueError, match="`agent_class` must be a subclass of"):
             tfdpg.load_agent(saved, agent_class=wrong)
     tfdpg.TD3(RandomWalk(), **QUICK).save(tmp_path / "td3")
-    with pytest.raises(ValueError, match="`agent_class` must be the class that was saved, 'TD3'"):
+    with pytest.raises(ValueError, match="`agent_class` must .*was saved, 'TD3'"):
         tfdpg.load_agent(tmp_path / "td3", agent_class=ConservativeTD3)
     assert type(tfdpg.load_agent(tmp_path / "td3", agent_class=tfdpg.TD3)) is tfdpg.TD3
 
@@ -228,7 +228,7 @@ def test_a_class_without_an_import_path_is_given_again(tmp_path):
     kind = local()
     kind(RandomWalk(), **QUICK).save(tmp_path / "agent")
     for trusted in (False, True):
-        with pytest.raises(ValueError, match="'TD3', which has no import path.*agent_class=TD3"):
+        with pytest.raises(ValueError, match="'TD3', .*no import path.*agent_class=TD3"):
             tfdpg.load_agent(tmp_path / "agent", trusted=trusted)
     with pytest.raises(ValueError, match="must be the class that was saved"):
         tfdpg.load_agent(tmp_path / "agent", agent_class=tfdpg.TD3)
@@ -243,7 +243,7 @@ def test_a_trusted_path_must_lead_to_an_agent(saved, own_module, name):
     with pytest.raises(ValueError, match="imported only with trusted=True"):
         tfdpg.load_agent(saved)
     assert not own_module.exists()
-    with pytest.raises(ValueError, match="(cannot be imported|must be a subclass of tfdpg.Agent).*agent_class="):
+    with pytest.raises(ValueError, match="(imported|a subclass of).*agent_class="):
         tfdpg.load_agent(saved, trusted=True)
 
 

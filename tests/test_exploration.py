@@ -70,7 +70,7 @@ def test_the_schedule_scales_the_noise_and_is_checked():
     np.testing.assert_array_equal(noisy.explore(greedy, noisy.factor(10), rng), greedy)
     beyond = noisy.explore(greedy + 5 * SPEC.action_scale, 1.0, rng)
     assert 0.4 < (beyond < SPEC.high).mean() < 0.6  # noise begins at the border, however far beyond a policy is
-    with pytest.raises(ValueError, match="`act_noise_schedule` must be a finite number"):
+    with pytest.raises(ValueError, match="`act_noise_schedule` must be a finite"):
         exploration.NoisyActions(SPEC, exploration.Gaussian(SPEC, 0.1), lambda step: float("nan")).factor(0)
     with pytest.raises(ValueError, match="`act_noise` must be a number, or a seq"):
         exploration.noisy_actions(SPEC, "gaussian", (0.1, 0.1, 0.1), 0.15, None)

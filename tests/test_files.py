@@ -55,7 +55,7 @@ def test_files_of_another_directory_longer_shorter_and_missing_ones_are_named(tm
     b = sealed(tmp_path / "b", weights="4 5 6")
     for content in (b"4 5 6", b"1 2 3 ", b"1 2", b""):
         (a / "weights").write_bytes(content)
-        with pytest.raises(files.DamagedError, match=f"{a}/weights is damaged, or belongs to another"):
+        with pytest.raises(files.DamagedError, match=f"{a}/weights is damaged, or belongs"):
             files.read_manifest(a, "about.json", 2)
     (a / "weights").unlink()
     with pytest.raises(files.DamagedError, match=f"{a}/weights is missing"):
@@ -76,7 +76,7 @@ def test_what_is_no_file_or_no_json_is_named(tmp_path):
         with pytest.raises(files.DamagedError, match=f"{directory}/about.json cannot be read"):
             files.read_manifest(directory, "about.json", 2)
     (directory / "about.json").write_bytes(files._with_checksum(b'{"format": 2,\n  '))
-    with pytest.raises(files.DamagedError, match=f"{directory}/about.json must have format 2 and checksums"):
+    with pytest.raises(files.DamagedError, match=f"{directory}/about.json must have format"):
         files.read_manifest(directory, "about.json", 2)
 
 
@@ -84,7 +84,7 @@ def test_other_formats_are_named_sealed_or_not(tmp_path):
     (tmp_path / "old").mkdir()
     (tmp_path / "old/about.json").write_text('{"format": 1}')
     for directory, version in ((tmp_path / "old", 2), (sealed(tmp_path / "a"), 3)):
-        with pytest.raises(files.DamagedError, match=f"has format {version - 1}; this version of tfdpg reads"):
+        with pytest.raises(files.DamagedError, match=f"has format {version - 1}; this version"):
             files.read_manifest(directory, "about.json", version)
 
 

@@ -139,9 +139,9 @@ def test_a_saved_agent_with_a_link_or_a_pipe_is_refused(run, tmp_path):
     shutil.move(saved / "rows-0.npz", tmp_path / "rows")
     (saved / "rows-0.npz").symlink_to(tmp_path / "rows")
     agent = tfdpg.load_agent(saved, trusted=True)
-    with pytest.raises(RuntimeError, match=f"{saved}/rows-0.npz is a symbolic link to {tmp_path}/rows"):
+    with pytest.raises(RuntimeError, match=f"rows-0.npz is .*link to {tmp_path}/rows"):
         tfdpg.load_agent(saved)
-    with pytest.raises(RuntimeError, match=f"{saved}/rows-0.npz is a symbolic link to {tmp_path}/rows"):
+    with pytest.raises(RuntimeError, match=f"rows-0.npz is .*link to {tmp_path}/rows"):
         agent.fit_offline(saved, epochs=1, steps_per_epoch=1)
     os.mkfifo(saved / "notes")
     with at_most(30), pytest.raises(RuntimeError, match=f"{saved}/notes must be a regular file"):

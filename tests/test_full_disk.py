@@ -10,13 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tests.full_disk import TRAIN
 from tfdpg import DDPG, files
-from tfdpg.training.checkpoints import checkpoint
 
 ROOT = Path(__file__).parents[1]
 KILOBYTES = 20, 44, 100, 260, 700, 1500
@@ -141,10 +141,17 @@ def test_a_replay_in_files_has_its_room_before_the_first_step(tmp_path):
     assert f"DiskFullError: The disk is full: {disk} takes 80,000 bytes or more" in done.stderr
 
 
-def test_a_checkpoint_knows_what_it_takes(tmp_path):
+def test_a_checkpoint_knows_what_it_takes(tmp_path, monkeypatch):
     agent = DDPG(Counter(), **SMALL | {"update_after": 900})
     fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=300)
-    expected = checkpoint._nbytes(agent)
+
+    def fails(*arguments, **arrays):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch, pytest.raises(files.DiskFullError) as caught:
+        patch.setattr(np, "savez", fails)
+        agent.save(tmp_path / "agent")
+    expected = int(re.search(r"agent takes ([\d,]+) bytes or more", str(caught.value))[1].replace(",", ""))
     agent.save(tmp_path / "agent")
     written = sum(file.stat().st_size for file in (tmp_path / "agent").iterdir() if file.suffix == ".npz")
     assert expected < written < 2 * expected + 20_000

@@ -79,7 +79,7 @@ def test_learn_refuses_a_positional_number_and_names_fit():
     updates = agent.updates
     learn: Any = agent.learn  # a type checker rejects these calls too
     for wrong in (lambda: learn(1000), lambda: learn(1000, None), lambda: learn(1000, total_timesteps=3)):
-        with pytest.raises(TypeError, match=r"agent\.fit\(env, epochs=\.\.\., .*agent\.learn\(updates=.*learn\(1000"):
+        with pytest.raises(TypeError, match=r"agent\.fit\(env.*updates=.*learn\(1000"):
             wrong()
     assert agent.updates == updates
     agent.learn(updates=2)
@@ -89,17 +89,17 @@ def test_learn_refuses_a_positional_number_and_names_fit():
 @pytest.mark.parametrize(
     "owner, name, hint",
     [
-        (tfdpg.TD3, "load", r"'TD3' has no attribute 'load'\. .*tfdpg\.load_agent\(path\)"),
+        (tfdpg.TD3, "load", r"'TD3' .*'load'.*\.load_agent\(path\)"),
         (tfdpg.TD3, "load_replay_buffer", r"agent\.replay\.load\(path\)"),
-        ("agent", "load", r"'DDPG' object has no attribute 'load'\. .*tfdpg\.load_agent\(path\)"),
+        ("agent", "load", r"'DDPG' .*'load'.*\.load_agent\(path\)"),
         ("agent", "save_replay_buffer", r"agent\.replay\.save\(path\)"),
         ("agent", "load_replay_buffer", r"agent\.replay\.load\(path\)"),
-        ("agent", "nonsense", "'DDPG' object has no attribute 'nonsense'$"),
+        ("agent", "nonsense", "'DDPG' object .*attribute 'nonsense'$"),
         (tfdpg.TD3, "nonsense", "'TD3' has no attribute 'nonsense'$"),
-        (tfdpg, "SAC", "module 'tfdpg' has no attribute 'SAC'. .*TD3 and D4PG"),
-        (tfdpg, "PPO", "module 'tfdpg' has no attribute 'PPO'. .*ACER"),
+        (tfdpg, "SAC", "'tfdpg' has no .*'SAC'. .*TD3 and D4PG"),
+        (tfdpg, "PPO", "'tfdpg' has no attribute 'PPO'. .*ACER"),
         (tfdpg, "HerReplayBuffer", r"\(HER\) is not available"),
-        (tfdpg, "nonsense", "module 'tfdpg' has no attribute 'nonsense'$"),
+        (tfdpg, "nonsense", "'tfdpg' has no attribute 'nonsense'$"),
     ],
 )
 def test_attributes_of_other_libraries_have_hints_and_do_not_exist(owner, name, hint):
@@ -125,7 +125,7 @@ def test_an_attribute_error_inside_a_property_keeps_its_message(monkeypatch):
 )
 def test_a_schedule_as_learning_rate_names_the_optimizer(make, optimizer):
     for schedule in (keras.optimizers.schedules.CosineDecay(1e-3, 10), lambda step: 1e-3):
-        with pytest.raises(ValueError, match=rf"pass .* in {optimizer}=keras\.optimizers\.Adam\(schedule\)"):
+        with pytest.raises(ValueError, match=rf" in {optimizer}=keras.*Adam\(schedule\)"):
             make(schedule)
     with pytest.raises(ValueError, match=r"a number above 0\. Received: \w+=-1$"):
         make(-1)
@@ -140,7 +140,7 @@ def test_load_agent_has_hints_and_says_what_a_directory_is(tmp_path):
     agent = tfdpg.DDPG(Counter(), hidden_units=(4,))
     agent.save(tmp_path / "checkpoints/7")
     exported = agent.export(tmp_path / "model")
-    with pytest.raises(ValueError, match="`learning_rate` is no argument of DDPG.*Did you mean `pi_lr` and `q_lr`"):
+    with pytest.raises(ValueError, match="`learning_rate` .* `pi_lr` and `q_lr`"):
         tfdpg.load_agent(tmp_path / "checkpoints/7", learning_rate=0.1)
     for load, directory, hint in (
         (tfdpg.load, tmp_path / "checkpoints/7", "a saved agent, for tfdpg.load_agent"),

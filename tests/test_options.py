@@ -109,9 +109,9 @@ def test_numbers_become_those_of_python():
 @pytest.mark.parametrize(
     "given, message",
     [
-        ({"volume": 2}, r"^`volume` must be a finite number in \[0, 1\]. Received: volume=2$"),
-        ({"kind": "song"}, '^`kind` must be "sine" or "noise". Received: '),
-        ({"colour": "pink"}, "^`colour` does nothing where `kind` is 'sine'. Received: colour='pink'$"),
+        ({"volume": 2}, r"^`volume` must .*\[0, 1\]. .*volume=2$"),
+        ({"kind": "song"}, '^`kind` must be "sine" or "noise"'),
+        ({"colour": "pink"}, "^`colour` does .*'sine'.*colour='pink'$"),
         ({"kind": "noise", "pieces": [1, 1, 1]}, "no noise in three pieces"),
     ],
 )
@@ -152,7 +152,7 @@ def test_the_signature_and_the_help_of_what_takes_them():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"volme": 1}, r"__init__\(\) got an unexpected keyword argument 'volme'. Did you mean `volume`\?$"),
+        ({"volme": 1}, r"unexpected .*'volme'. .*mean `volume`\?$"),
         ({"zzz": 1}, "unexpected keyword argument 'zzz'$"),
     ],
 )

@@ -52,9 +52,9 @@ def test_the_command_line_takes_a_recipe_under_its_other_flags():
 @pytest.mark.parametrize(
     ("agent", "words", "message"),
     [
-        ("ddpg", ["--recipe", "normalized"], "--recipe normalized is not for DDPG, which has no option 'policy_delay'"),
-        ("td3", ["--recipe", "best"], '--recipe must be "normalized" or None. Received: best'),
-        ("td3", ["--recipe"], '--recipe must be "normalized" or None. Received: no value'),
+        ("ddpg", ["--recipe", "normalized"], "normalized .*for DDPG.*'policy_delay'"),
+        ("td3", ["--recipe", "best"], '--recipe must .*"normalized".*: best'),
+        ("td3", ["--recipe"], '--recipe must .*"normalized".*: no value'),
     ],
 )
 def test_recipes_that_cannot_be_are_refused(agent, words, message):

@@ -173,7 +173,7 @@ def test_what_is_queued_is_made_by_its_name(empty_directory, trained, tmp_path, 
     with pytest.raises(SystemExit, match="There is no 'x'"):
         run.main(["x"])
     (empty_directory / "memory-0.csv").write_text("# python examples/recurrent.py\n")
-    with pytest.raises(SystemExit, match="It begins with: # python examples/recurrent.py"):
+    with pytest.raises(SystemExit, match="begins with: # python examples/recurrent"):
         run.main(["memory-0"])
 
 

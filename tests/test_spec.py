@@ -104,7 +104,7 @@ def test_observation_spaces_that_are_refused_by_name(space, named):
 def test_boxes_that_float32_does_not_resolve_are_refused(low, high, dtype):
     bounds = (np.array([value, 1 if value > low else -1], dtype) for value in (low, high))
     space = spaces.Box(*bounds, dtype=dtype)
-    with pytest.raises(ValueError, match="too narrow, or too far from 0, for float32.*RescaleAction"):
+    with pytest.raises(ValueError, match="too narrow, .*for float32.*RescaleAction"):
         Spec(BOX, space)
 
 
@@ -145,7 +145,7 @@ def test_values_that_would_be_stored_as_others_are_refused_by_name(space, value)
     for observed, key in ((space, "x"), (spaces.Dict(part=space), "part")):
         spec = Spec(observed, ACTION)
         for observation in (value, np.stack([np.asarray(value)] * 2)):
-            with pytest.raises(ValueError, match=f"`{key}` of an observation must be (integers|real numbers)"):
+            with pytest.raises(ValueError, match=f"`{key}` of .*(integers|real numbers)"):
                 spec.pack({key: observation} if key == "part" else observation)
 
 
@@ -163,13 +163,11 @@ def test_whole_numbers_in_range_are_taken_whatever_their_dtype(space, value, dty
 def test_wrong_shapes_and_keys_name_both():
     with pytest.raises(ValueError, match=r"\(2,\).*Received: shape=\(3,\)"):
         Spec(BOX, ACTION).pack(np.zeros(3))
-    with pytest.raises(ValueError, match=r"\{'position': \(2,\), 'phase': \(\)\}.*\['position'\]"):
+    with pytest.raises(ValueError, match=r"\(2,\), 'phase': \(\)\}.*\['position'\]"):
         Spec(spaces.Dict(position=BOX, phase=spaces.Discrete(2)), ACTION).pack({"position": np.zeros(2)})
     spec = Spec(spaces.Dict(position=BOX, phase=spaces.Discrete(2)), ACTION)
     observations = [{"position": np.zeros(2), "phase": 1}] * 2
-    with pytest.raises(
-        ValueError, match=r"a leading batch dimension\. Received: a list of 2 observations\. Stack them"
-    ):
+    with pytest.raises(ValueError, match="leading batch dimension.*a list of 2"):
         spec.pack(observations)
     stacked = {key: np.stack([each[key] for each in observations]) for key in observations[0]}  # as the message says
     assert spec.pack(stacked)[0].shape == (2, 3)

@@ -19,12 +19,12 @@ RNG = np.random.default_rng(0)
 
 @pytest.mark.slow  # test_agents.py tests this for the defaults
 @pytest.mark.parametrize("options", [{}, {"learn_sigma": True}, {"dueling": False}, {"critic_average": 0.9}], ids=str)
-def test_many_updates_at_once_equal_one_by_one_and_xla_computes_the_same(options):
+def test_many_updates_at_once_equal_one_by_one_and_xla_computes_the_same(options, tmp_path):
     def fitted(jit):
         agent = tfdpg.ACER(gym.make("Pendulum-v1"), **SMALL | {"n_steps": 1000, "jit_compile": jit} | options)
         fit_briefly(agent, gym.make("Pendulum-v1"), epochs=1, steps_per_epoch=60)
-        agent.minibatch_builder.sampler._steps = 5
-        return agent
+        agent.save(tmp_path / "agent")
+        return tfdpg.load_agent(tmp_path / "agent", n_steps=5)
 
     one = fitted(False)
     many = fitted(False)
@@ -136,7 +136,7 @@ def test_exports_have_modes_values_and_distributions(kind, options, tmp_path):
         np.testing.assert_allclose(policy.v(x), (agent.pi(x) * q).numpy().sum(axis=1) * 10, rtol=1e-3, atol=1e-5)
         np.testing.assert_allclose(policy.q1(x, action), q[np.arange(6), action - 1] * 10, rtol=1e-3, atol=1e-5)
         no_actions = np.array([0, 4, -1, 7, 0, 4])
-        with pytest.raises(ValueError, match=r"`action` must be in Discrete\(3, start=1\)"):
+        with pytest.raises(ValueError, match=r"`action` must .*Discrete\(3, start=1\)"):
             policy.q1(x, no_actions)
         served = tf.saved_model.load(policy.directory).signatures["q1"](x=tf.constant(x), a=tf.constant(no_actions))
         assert np.isnan(served["q1"].numpy()).all()
@@ -174,9 +174,9 @@ def test_custom_networks_and_a_shared_encoder_are_saved_and_resumed(kind, tmp_pa
     np.testing.assert_array_equal(tfdpg.load_agent(tmp_path / "own").predict(observation), mine.predict(observation))
     if kind == "discrete":
         logits = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, bias_initializer="ones")])
-        with pytest.raises(ValueError, match="`pi` must be a model that returns probabilities"):
+        with pytest.raises(ValueError, match="`pi` must be .* returns probabilities"):
             tfdpg.ACER(SPECS[kind], pi=logits, **SMALL)
-    with pytest.raises(ValueError, match=rf"`pi` must return shape \(batch, {width}\)"):
+    with pytest.raises(ValueError, match=rf"`pi` must .*shape \(batch, {width}\)"):
         tfdpg.ACER(SPECS[kind], pi=keras.Sequential([keras.Input((2,)), keras.layers.Dense(5)]), **SMALL)
 
 
@@ -196,26 +196,26 @@ def test_the_optimizer_and_the_learning_rate_can_change(tmp_path):
 @pytest.mark.parametrize(
     "kind, options, message",
     [
-        ("discrete", {"sigma": 0.5}, "`sigma` does nothing where actions are Discrete"),
+        ("discrete", {"sigma": 0.5}, "`sigma` does .*actions are Discrete"),
         ("discrete", {"dueling": False}, "`dueling` does nothing where"),
-        ("box", {"dueling": False, "dueling_samples": 3}, "`dueling_samples` does nothing where `dueling` is False"),
-        ("box", {"replay_ratio": 0}, "`replay_ratio` must be above 0 where `on_policy` is off"),
-        ("box", {"replay_start": 10**6}, "`replay_start` must be at most replay_size=50000"),
-        ("box", {"c": 0}, "`c` must be a number above 0, or infinity"),
-        ("box", {"c": "10"}, "`c` must be a number above 0, or infinity or None. Received: c='10'"),
-        ("box", {"ent_coef": 0.1}, "`ent_coef` does nothing where the scale of a Gaussian is fixed"),
-        ("discrete", {"replay_ratio": 0, "replay_start": 50}, "`replay_start` does nothing where `replay_ratio` is 0"),
+        ("box", {"dueling": False, "dueling_samples": 3}, "`dueling_samples` .*`dueling` is False"),
+        ("box", {"replay_ratio": 0}, "`replay_ratio` .*above 0.*`on_policy`"),
+        ("box", {"replay_start": 10**6}, "`replay_start` .*most replay_size=50000"),
+        ("box", {"c": 0}, "`c` must be .*above 0, or infinity"),
+        ("box", {"c": "10"}, "`c` must .*or None. Received: c='10'"),
+        ("box", {"ent_coef": 0.1}, "`ent_coef` does .*scale .*is fixed"),
+        ("discrete", {"replay_ratio": 0, "replay_start": 50}, "`replay_start` .*`replay_ratio` is 0"),
         ("box", {"on_policy": "yes"}, "`on_policy` must be True or False"),
         ("box", {"dueling": "no"}, "`dueling` must be True or False"),
         ("box", {"delta": -1.0}, "`delta` must be a number above 0"),
         ("box", {"learn_sigma": True, "sigma": 0.01}, "`sigma` must be above 0.01"),
-        ("box", {"optimizer": keras.optimizers.SGD(0.1), "lr": 0.1}, "`lr` does nothing where `optimizer` is your own"),
+        ("box", {"optimizer": keras.optimizers.SGD(0.1), "lr": 0.1}, "`lr` does .*`optimizer` is your own"),
         ("box", {"optimizer": "sgd"}, "`optimizer` must be a Keras optimizer"),
-        ("box", {"clip_value": 1.0}, "Give `clip_norm` or `clip_value`, not both"),
-        ("box", {"retrace_lambda": 2.0}, r"`retrace_lambda` must be a finite number in \[0, 1\]"),
+        ("box", {"clip_value": 1.0}, "`clip_norm` or `clip_value`, not both"),
+        ("box", {"retrace_lambda": 2.0}, r"`retrace_lambda` must .*in \[0, 1\]"),
         ("box", {"n_steps": 0}, "`n_steps` must be a positive integer"),
-        ("box", {"n_steps": 100, "replay_size": 100}, "`n_steps` must be less than replay_size=100"),
-        ("box", {"alpha": 1.5}, r"`alpha` must be a finite number in \[0, 1\]"),
+        ("box", {"n_steps": 100, "replay_size": 100}, "`n_steps` must .*than replay_size=100"),
+        ("box", {"alpha": 1.5}, r"`alpha` must .*in \[0, 1\]"),
     ],
 )
 def test_options_out_of_range_or_without_effect_are_rejected(kind, options, message):
@@ -225,7 +225,7 @@ def test_options_out_of_range_or_without_effect_are_rejected(kind, options, mess
 
 def test_deterministic_policies_refuse_discrete_actions():
     for agent in (tfdpg.TD3, tfdpg.DDPG, tfdpg.D4PG):
-        with pytest.raises(ValueError, match="Discrete.*not supported by this agent.*tfdpg.ACER"):
+        with pytest.raises(ValueError, match="Discrete.*not supported.*tfdpg.ACER"):
             agent(SPECS["discrete"])
 
 

@@ -40,7 +40,7 @@ def test_the_public_interface_has_the_environments_action_shape(make, tmp_path):
     assert policy(one).shape == (2, 3) and policy(batch).shape == (5, 2, 3)
     np.testing.assert_allclose(policy(batch), agent.predict(batch), rtol=1e-4, atol=1e-5)
     assert policy.q1(one, policy(one)).shape == () and policy.q1(batch, policy(batch)).shape == (5,)
-    with pytest.raises(ValueError, match=r"`action` must be numbers of shape \(5, 2, 3\)"):
+    with pytest.raises(ValueError, match=r"`action` must be .*shape \(5, 2, 3\)"):
         policy.q1(batch, policy(one))
     flat = tf.saved_model.load(str(policy.directory)).signatures["pi"](x=tf.constant(batch))["pi"]
     np.testing.assert_array_equal(flat.numpy().reshape(5, 2, 3), policy(batch))  # row by row, in NumPy's order
@@ -70,7 +70,7 @@ def test_vector_environments_and_stored_transitions_have_the_action_shape(tmp_pa
         one = tfdpg.DDPG(env, **SMALL)
         one.fit_offline(data, epochs=1, steps_per_epoch=3, verbose=0)
         assert one.updates == 3 and one.replay.transitions()["action"].shape[1:] == (2, 3)
-    with pytest.raises(ValueError, match=r"must have the shape \(8, 6\). Received: \(8, 3, 2\)"):
+    with pytest.raises(ValueError, match=r"shape \(8, 6\). Received: \(8, 3, 2\)"):
         other.train_on_batch(shaped | {"actions": np.zeros((8, 3, 2))})
 
 

@@ -155,7 +155,7 @@ def test_wrong_calls_of_act_and_observe_are_rejected(make):
     with pytest.raises(RuntimeError, match="must follow act"):
         agent.observe(0.0, np.zeros(2), False, False)
     agent.act(np.zeros(2, np.float32))
-    with pytest.raises(ValueError, match="reward is not finite at environment step 1"):
+    with pytest.raises(ValueError, match="reward is not .*environment step 1"):
         agent.observe(np.nan, np.zeros(2), False, False)
     assert agent.env_steps == 0 and agent.replay.size == 1
     agent.observe(1.0, np.zeros(2), False, False)

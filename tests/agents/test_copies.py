@@ -93,7 +93,7 @@ def test_a_replay_buffer_in_files_cannot_be_copied(tmp_path):
 def test_agents_cannot_be_pickled_and_policies_can(on_pendulum):
     agent = tfdpg.TD3(Counter(), hidden_units=(4,))
     for dump in (pickle.dumps, copy.copy):
-        with pytest.raises(TypeError, match=r"agent\.save\(directory\) and tfdpg\.load_agent.*copy\.deepcopy"):
+        with pytest.raises(TypeError, match=r"agent\.save.*load_agent.*copy\.deepcopy"):
             dump(agent)
     policy = tfdpg.load(on_pendulum)
     observation = np.ones((3, 3), np.float32)

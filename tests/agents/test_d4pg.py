@@ -154,11 +154,11 @@ def test_a_mixture_learns_a_discrete_distribution():
 
 def test_both_critics_must_have_the_same_support():
     q2 = critic(Categorical(-100, 100, 5), KERNEL[:, ::-1])
-    with pytest.raises(ValueError, match="`q1` and `q2` must end in layers with the same settings"):
+    with pytest.raises(ValueError, match="`q1` and `q2` must .*the same settings"):
         tfdpg.D4PG(SPEC, critics=2, q1=critic(Categorical(-2, 2, 5), KERNEL), q2=q2)
     inputs = [keras.Input((1,)), keras.Input((1,))]
     soft = keras.layers.Softmax()(Categorical(-2, 2, 5)(keras.layers.Concatenate()(inputs)))
-    with pytest.raises(ValueError, match="`q1` must end in a tfdpg.networks.Categorical layer"):
+    with pytest.raises(ValueError, match="`q1` must end in a .*Categorical layer"):
         tfdpg.D4PG(SPEC, q1=keras.Model(inputs, soft))
 
 
@@ -283,7 +283,7 @@ def test_v_range_auto_estimates_the_range_of_a_custom_critic():
 def test_a_support_that_is_too_small_gives_a_warning_with_the_figure():
     env = Counter(length=30)
     agent = tfdpg.D4PG(env, v_min=-1, v_max=1, **SMALL)
-    with pytest.warns(UserWarning, match=r"100\.0% of .* on the edge atoms of the support \[-1, 1\]") as caught:
+    with pytest.warns(UserWarning, match=r"100\.0% of .*edge atoms .*\[-1, 1\]") as caught:
         history = agent.fit(env, epochs=1, steps_per_epoch=250, verbose=0).history
     assert len(caught) == 1 and history["edge_mass"][0] > 0.9
 
@@ -293,7 +293,7 @@ def test_an_untrained_critic_gives_no_warning_of_a_small_support():
     logs = {"v_min": -500.0, "v_max": 500.0, "q1": 2.4}
     agent = types.SimpleNamespace(updates=FIRST_UPDATES, host_state={"edges_warned": None})
     warn_of_edges(agent, logs | {"edge_mass": random_weights})
-    with pytest.warns(UserWarning, match=r"15\.0% of .* on the edge atoms of the support \[-500, 500\]"):
+    with pytest.warns(UserWarning, match=r"15\.0% of .*edge atoms .*\[-500, 500\]"):
         warn_of_edges(agent, logs | {"edge_mass": 0.15})
 
 

@@ -70,7 +70,7 @@ def test_variables_and_updates_are_on_a_gpu(tmp_path):
 
 @pytest.mark.parametrize("make", AGENTS.values(), ids=AGENTS)
 def test_an_unavailable_device_is_rejected(make):
-    with pytest.raises(ValueError, match=r"`device` must be None or one of \['cpu:0'\]. Received: device='gpu:0'"):
+    with pytest.raises(ValueError, match="`device` must .*'cpu:0'.*device='gpu:0'"):
         make(Counter(), device="gpu:0")
 
 
@@ -120,7 +120,7 @@ def test_discrete_actions_are_exported_in_half_precision(tmp_path):
 
 def test_half_precision_outputs_of_custom_networks_are_rejected():
     policy = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "tanh", dtype="mixed_float16")])
-    with pytest.raises(ValueError, match=r"`pi` must return float32; give its last layer dtype='float32'. .* float16"):
+    with pytest.raises(ValueError, match="`pi` must return float32; .* float16"):
         tfdpg.TD3(Counter(), pi=policy)
 
 

@@ -99,7 +99,7 @@ def test_load_agent_changes_the_given_options(make, tmp_path):
         with pytest.raises(ValueError, match=f"`{name}` cannot change"):
             tfdpg.load_agent(tmp_path / "agent", **{name: value})
     fresh.save(tmp_path / "own")
-    with pytest.raises(ValueError, match="`q_lr` does nothing where `q_optimizer` is your own"):
+    with pytest.raises(ValueError, match="`q_lr` does .*`q_optimizer` is your own"):
         tfdpg.load_agent(tmp_path / "own", q_lr=0.1)
     with pytest.raises(ValueError, match="`gama` is no argument of"):
         tfdpg.load_agent(tmp_path / "agent", gama=0.9)

@@ -120,15 +120,15 @@ def test_an_update_of_crossq_equals_the_written_out_gradient():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"blocks": 1}, "`hidden_units` must be a sequence of one number where `blocks` is 1"),
-        ({"blocks": 1, "hidden_units": (8,), "norm": "layer"}, "`norm` does nothing where `blocks` have LayerNorm"),
-        ({"target_networks": False, "polyak": 0.9}, "`polyak` does nothing where `target_networks` is False"),
-        ({"norm": "batch", "recurrent": "gru"}, "`norm='batch'` is for networks without a memory"),
+        ({"blocks": 1}, "`hidden_units` .*one number.*`blocks`"),
+        ({"blocks": 1, "hidden_units": (8,), "norm": "layer"}, "`norm` does .*`blocks` have LayerNorm"),
+        ({"target_networks": False, "polyak": 0.9}, "`polyak` does .*`target_networks` is"),
+        ({"norm": "batch", "recurrent": "gru"}, "`norm='batch'` is .*without a memory"),
         ({"norm": "instance"}, "`norm` must be"),
-        ({"norm": "layer", "hidden_units": ()}, "`norm` does nothing where there are no hidden layers"),
-        ({"norm": "batch", "batch_size": 1}, "`batch_size` must be at least 2 where `norm` is 'batch'"),
-        ({"beta_1": 1.0}, r"`beta_1` must be a finite number in \[0, 1\). Received: beta_1=1.0"),
-        ({"beta_1": 1.5}, r"`beta_1` must be a finite number in \[0, 1\). Received: beta_1=1.5"),
+        ({"norm": "layer", "hidden_units": ()}, "`norm` does .*no hidden layers"),
+        ({"norm": "batch", "batch_size": 1}, "`batch_size` .*2 where `norm` is 'batch'"),
+        ({"beta_1": 1.0}, r"`beta_1` must .*\[0, 1\).*beta_1=1.0"),
+        ({"beta_1": 1.5}, r"`beta_1` must .*\[0, 1\).*beta_1=1.5"),
     ],
 )
 def test_options_that_contradict_each_other_are_rejected(options, message):

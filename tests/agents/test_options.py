@@ -59,7 +59,7 @@ def test_optimizers_clip_gradients(make, option):
     assert all(getattr(optimizer, key) == 0.25 for optimizer in agent.optimizers.values())
     with pytest.raises(ValueError, match="not both"):
         make(Counter(), clip_norm=1.0, clip_value=1.0)
-    with pytest.raises(ValueError, match="does nothing where both optimizers are your own"):
+    with pytest.raises(ValueError, match="does .*both optimizers are your own"):
         optimizer = keras.optimizers.SGD(0.1)
         make(Counter(), pi_optimizer=optimizer, q_optimizer=optimizer, **{option: 1.0})
 
@@ -128,10 +128,10 @@ def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
     assert history.history["return"] == [15, 15]
     assert sorted(set(agent.replay.transitions()["reward"])) == [-9, -8, -7, -6, -5]
     assert seen[0] == (0, 40) and seen[-1] == (39, 40)
-    with pytest.raises(ValueError, match="`reward_shaper` must return finite rewards"):
+    with pytest.raises(ValueError, match="`reward_shaper` must .*finite rewards"):
         fitted(make, reward_shaper=lambda reward, step, steps: reward * np.nan)
     agent.save(tmp_path / "agent")
-    with pytest.raises(ValueError, match=r"`reward_shaper` could not be saved.*load_agent\(..., reward_shaper="):
+    with pytest.raises(ValueError, match="could not be saved.*, reward_shaper="):
         tfdpg.load_agent(tmp_path / "agent")
     assert tfdpg.load_agent(tmp_path / "agent", reward_shaper=doubled).options.reward_shaper is doubled
 
@@ -209,7 +209,7 @@ def test_priorities_follow_the_td_errors(make, tmp_path):
     changed = tfdpg.load_agent(tmp_path / "agent", replay="uniform", alpha=None, beta=None, beta_steps=None)
     assert changed.learn(updates=1)
     for name, value in (("alpha", 0.5), ("beta", 0.5), ("beta_steps", 10)):
-        with pytest.raises(ValueError, match=f"`{name}` does nothing where `replay` is 'uniform'"):
+        with pytest.raises(ValueError, match=f"`{name}` does .*`replay` is 'uniform'"):
             make(Counter(), **{name: value})
 
 
@@ -259,9 +259,7 @@ def test_recorders_receive_every_transition_and_train_another_agent(make, tmp_pa
     assert again.env_steps == 3 and (tmp_path / "small/000005.npz").exists()
     other = make(spec, run_eagerly=True)
     if "n_steps" in other.options.values():
-        with pytest.raises(
-            ValueError, match="`data` must be for these spaces, and with the distribution that drew each action"
-        ):
+        with pytest.raises(ValueError, match="`data` must .*and with the distribution"):
             other.fit_offline(tmp_path / "run", epochs=1, steps_per_epoch=3, verbose=0)
         return
     other.fit_offline(tmp_path / "run", epochs=1, steps_per_epoch=3, verbose=0)

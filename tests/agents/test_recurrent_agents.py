@@ -87,13 +87,13 @@ def test_an_unregistered_cell_is_rejected_in_the_constructor_and_in_load_agent(t
     class Strange(keras.layers.SimpleRNNCell):
         pass
 
-    with pytest.raises(ValueError, match="`recurrent` cannot be copied.* Custom cells need @keras.saving.register"):
+    with pytest.raises(ValueError, match="`recurrent` cannot be copied.*@keras"):
         recurrent_agent(Counter(), recurrent=Strange(3))
-    with pytest.raises(ValueError, match="`recurrent` must be .* a Keras RNN cell such as keras.layers.LSTMCell"):
+    with pytest.raises(ValueError, match="`recurrent` must be .*a Keras RNN cell"):
         recurrent_agent(Counter(), recurrent=keras.layers.LSTM(3))
     recurrent_agent(Counter(), recurrent=Leaky(3)).save(tmp_path / "agent")
     monkeypatch.delitem(keras.saving.get_custom_objects(), "tests>Leaky")
-    with pytest.raises(CheckpointError, match=r"Could not locate class 'Leaky'.*@keras.saving.register"):
+    with pytest.raises(CheckpointError, match="class 'Leaky'.*@keras.saving.register"):
         tfdpg.load_agent(tmp_path / "agent")
 
 
@@ -131,8 +131,8 @@ def test_other_agents_train_on_the_data_of_a_recurrent_agent(tmp_path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"recurrent_units": ()}, r"`recurrent_units` must be .* at least one. Received: recurrent_units=\(\)"),
-        ({"remembers": ("action",)}, '`remembers` must be different names with "observation" among them'),
+        ({"recurrent_units": ()}, r"at least one. .*recurrent_units=\(\)"),
+        ({"remembers": ("action",)}, '`remembers` must .*"observation" among'),
         ({"remembers": ("observation",) * 2}, "`remembers` must be different names"),
     ],
 )
@@ -166,7 +166,7 @@ def test_shaped_rewards_are_not_remembered():
     def shaper(reward, step, steps):
         return 2 * reward
 
-    with pytest.raises(ValueError, match="`reward_shaper` changes the rewards that are stored.*remembers="):
+    with pytest.raises(ValueError, match="`reward_shaper` changes .*remembers="):
         recurrent_agent(Counter(), remembers=ALL, reward_shaper=shaper)
     recurrent_agent(Counter(), recurrent_units=2, reward_shaper=shaper)
 

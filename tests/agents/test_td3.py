@@ -173,7 +173,7 @@ def test_an_adapted_normalization_layer_learns_acts_and_is_exported(tmp_path):
 def test_options_without_effect_are_rejected():
     encoder = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
     for name, value in (("encoder", encoder), ("hidden_units", (64, 64)), ("activation", "tanh")):
-        with pytest.raises(ValueError, match=f"`{name}` does nothing where `pi`, `q1` and `q2` are your own"):
+        with pytest.raises(ValueError, match=f"`{name}` does .*`pi`, `q1` and `q2`"):
             linear_agent(**{name: value})
 
 
@@ -206,10 +206,10 @@ def test_networks_that_cannot_be_loaded_are_rejected():
     x = keras.Input((1,))
     for layer, what in (
         (Unregistered(), "Keras says"),
-        (keras.layers.Lambda(lambda x: 2 * x, name="twice"), "'twice' is a Lambda layer.*keras.ops"),
-        (keras.layers.Activation(lambda x: 2 * x, name="twice"), "'twice' is a layer with a lambda as.*keras.ops"),
+        (keras.layers.Lambda(lambda x: 2 * x, name="twice"), "'twice' is a Lambda.*keras.ops"),
+        (keras.layers.Activation(lambda x: 2 * x, name="twice"), "'twice' .*with a lambda.*keras"),
     ):
-        with pytest.raises(ValueError, match=f"`pi` cannot be saved and loaded again.*{what}") as caught:
+        with pytest.raises(ValueError, match=f"`pi` .*{what}") as caught:
             tfdpg.TD3(SPEC, pi=keras.Model(x, layer(keras.layers.Dense(1)(x))))
         assert "@keras.saving.register_keras_serializable()" in str(caught.value)
         assert "safe_mode" not in str(caught.value) and "unsafe" not in str(caught.value)

@@ -48,13 +48,22 @@ def windows(agent, packed):
     }
 
 
+def packed_by(agent, batch, monkeypatch):
+    """Return the minibatch that `train_on_batch` gives to the learner, without the update."""
+    given = []
+    with monkeypatch.context() as patch:
+        patch.setattr(agent.learner, "update_on_batch", given.append)
+        agent.train_on_batch(batch)
+    return given[0]
+
+
 @parametrize_agents("DDPG")
-def test_it_equals_an_update_on_a_sampled_minibatch(make):
+def test_it_equals_an_update_on_a_sampled_minibatch(make, monkeypatch):
     is_acer = make is AGENTS["ACER"]
     drawn, given = (trained(make, "truncated" if is_acer else "terminated") for _ in range(2))
     packed, _ = given.minibatch_builder(given.updates, 1)
     batch = windows(given, packed) if is_acer else transitions(given, packed)
-    for part, repacked in zip(packed, given._pack(batch), strict=True):
+    for part, repacked in zip(packed, packed_by(given, batch, monkeypatch), strict=True):
         np.testing.assert_array_equal(part, repacked)
     before = given.updates
     logs = given.train_on_batch(batch)
@@ -83,22 +92,23 @@ def batch(td3):
     }
 
 
-def test_the_default_discount_is_gamma_and_the_default_weight_is_1(td3, batch):
+def test_the_default_discount_is_gamma_and_the_default_weight_is_1(td3, batch, monkeypatch):
     layout = TransitionLayout.of(td3.spec)
-    (packed,) = td3._pack(batch)
+    (packed,) = packed_by(td3, batch, monkeypatch)
     assert (packed[0, :, layout.discount] == np.float32(0.99)).all() and (packed[0, :, layout.weight] == 1).all()
     flat = {f"observations/{key}": value for key, value in batch.pop("observations").items()}
-    np.testing.assert_array_equal(packed, td3._pack(batch | flat | {"truncations": np.ones(8, bool)})[0])
+    (same,) = packed_by(td3, batch | flat | {"truncations": np.ones(8, bool)}, monkeypatch)
+    np.testing.assert_array_equal(packed, same)
 
 
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"rewards": np.zeros(7)}, r"`batch\['rewards'\]` must have the shape \(8,\). Received: \(7,\)"),
-        ({"actions": np.zeros((8, 2))}, r"must have the shape \(8, 1\). Received: \(8, 2\)"),
+        ({"rewards": np.zeros(7)}, r"'rewards'\]` .*\(8,\). Received: \(7,\)"),
+        ({"actions": np.zeros((8, 2))}, r"'actions'\]` .*\(8, 1\). .* \(8, 2\)"),
         ({"weights": np.full(8, np.nan)}, r"`batch\['weights'\]` must be finite"),
         ({"dones": np.zeros(8)}, r"unknown arrays: \['dones'\]"),
-        ({"observations": {"position": np.zeros((8, 2))}}, r"must have the shape \(8,\). Received: \(\)"),
+        ({"observations": {"position": np.zeros((8, 2))}}, r"the shape \(8,\). Received: \(\)"),
     ],
 )
 def test_wrong_arrays_are_rejected_without_an_update(td3, batch, changes, message):
@@ -106,7 +116,7 @@ def test_wrong_arrays_are_rejected_without_an_update(td3, batch, changes, messag
         td3.train_on_batch(batch | changes)
     with pytest.raises(ValueError, match="`batch` must have 'rewards'"):
         td3.train_on_batch({name: value for name, value in batch.items() if name != "rewards"})
-    with pytest.raises(ValueError, match="`batch` must be a dict of arrays. Received: list"):
+    with pytest.raises(ValueError, match="`batch` must be a dict .*Received: list"):
         td3.train_on_batch([1])
     assert td3.updates == 0
 
@@ -141,5 +151,5 @@ def test_eager_updates_run_python_each_time_and_equal_compiled_ones(make):
 
 
 def test_run_eagerly_excludes_jit_compile():
-    with pytest.raises(ValueError, match="`run_eagerly=True` compiles nothing. Received: jit_compile=True"):
+    with pytest.raises(ValueError, match="`run_eagerly=True` .*: jit_compile=True"):
         tfdpg.ACER(Counter(), **ACER | {"jit_compile": True, "run_eagerly": True})

@@ -69,17 +69,13 @@ def with_token(monkeypatch, tmp_path):
 def test_an_address_without_ray_is_refused_soon(monkeypatch):
     monkeypatch.setattr(processes, "ADDRESS_TIMEOUT", 1.0)
     began = time.monotonic()
-    with pytest.raises(
-        ConnectionError, match="`ray_address` must be the address of a Ray cluster. Received: '127.0.0.1:1'"
-    ):
+    with pytest.raises(ConnectionError, match="address of a Ray cluster.*'127.0.0.1:1'"):
         check_address("127.0.0.1:1")
     with socket.create_server(("127.0.0.1", 0)) as server:
         silent = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(
-            ConnectionError, match=f"`ray_address` must be the address of a Ray cluster. Received: '{silent}'"
-        ):
+        with pytest.raises(ConnectionError, match=f"address of a Ray cluster.*'{silent}'"):
             check_address(silent)
-    with pytest.raises(ConnectionError, match="`ray_address` must be host:port, or 'auto'.*Received: 'first-machine'"):
+    with pytest.raises(ConnectionError, match="`ray_address` .*host:port.*first-machine"):
         check_address("first-machine")
     assert time.monotonic() - began < 5
 
@@ -88,7 +84,7 @@ def test_auto_without_a_ray_names_the_option(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(services, "find_gcs_addresses", lambda: set())
     monkeypatch.setattr(services, "find_bootstrap_address", lambda directory: None)
-    with pytest.raises(ConnectionError, match="No Ray is running on this machine.*`--ray-address`") as caught:
+    with pytest.raises(ConnectionError, match="No Ray is running.*`--ray-address`") as caught:
         check_address("auto")
     assert "`--address`" not in str(caught.value)
 
@@ -105,7 +101,7 @@ def test_auto_without_a_ray_names_the_option(monkeypatch):
 )
 def test_a_wrong_token_is_reported(control_store, with_token, mode, token, received):
     with_token(mode, token)
-    with pytest.raises(ConnectionError, match=f"accepts only its own authentication token.*Received: {received}"):
+    with pytest.raises(ConnectionError, match=f"only its own.*: {received}"):
         check_address(control_store)
 
 
@@ -140,7 +136,7 @@ def test_ray_itself_refuses_a_wrong_token(with_token, tmp_path):
     with subprocess.Popen([sys.executable, "-c", code], env=variables, **pipes) as head:
         found = next(line.strip() for line in head.stdout if line[0].isdigit())
         with_token("token", secrets.token_hex(32))
-        with pytest.raises(ConnectionError, match="accepts only its own authentication token.*another token"):
+        with pytest.raises(ConnectionError, match="accepts only its own.*another token"):
             check_address(found)
         with_token("token", token)
         assert check_address(found) is None
@@ -160,6 +156,6 @@ def test_a_lost_control_store_is_reported(capsys):
             while not said and time.monotonic() < deadline:
                 time.sleep(0.05)
                 said += capsys.readouterr().err
-            with pytest.raises(ConnectionError, match=message):
+            with pytest.raises(ConnectionError, match=f"{found} has not answered for"):
                 store.check()
     assert said.startswith(f"tfdpg: {message}") and said.count("\n") == 1

@@ -11,6 +11,7 @@ import time
 import keras
 import numpy as np
 import pytest
+import ray
 from ray.cluster_utils import Cluster
 
 from tests.agents.roster import AGENTS, brief
@@ -105,7 +106,7 @@ def test_training_survives(cluster, tmp_path):
 def test_too_few_cpus_give_a_warning(cluster):
     agent = AGENTS["DDPG"](Counter())
     options = {"actors": 5, "chunk": 5, "verbose": 0, "ray_address": cluster.address, "epochs": 1}
-    with pytest.warns(UserWarning, match=r"The Ray cluster has 2 CPUs, and 5 actors take one each: 3 of them start"):
+    with pytest.warns(UserWarning, match="2 CPUs, and 5 actors .*: 3 of them start"):
         distributed.fit(agent, Counter, steps_per_epoch=50, **options)
     assert agent.env_steps >= 50
 
@@ -144,7 +145,7 @@ def test_training_ends_where_no_node_comes_back(cluster, monkeypatch):
                 cluster.remove_node(node, allow_graceful=False)
 
     options = {"actors": 2, "chunk": 10, "verbose": 0, "ray_address": cluster.address, "samples_per_insert": 0.1}
-    message = "2 CPUs are required, .*; the Ray cluster has 0 on 1 node, .*2 are missing: nodes were lost"
+    message = "2 CPUs .* 0 on .* 2 are missing: nodes"
     with pytest.raises(TimeoutError, match=message):
         callbacks = [LosesNodes()]
         distributed.fit(
@@ -153,7 +154,8 @@ def test_training_ends_where_no_node_comes_back(cluster, monkeypatch):
 
 
 def test_warnings_become_rare(monkeypatch):
-    monkeypatch.setattr(liveness.LivenessMonitor, "_reason", lambda *_: "Reason.")
+    for name, nothing in (("cluster_resources", {}), ("available_resources", {}), ("nodes", [])):
+        monkeypatch.setattr(ray, name, lambda nothing=nothing: nothing)
     monitor = liveness.LivenessMonitor(2, None, Interrupt(), liveness.ControlStore(None, 60.0))
     with pytest.warns(UserWarning) as caught:
         for waited in (*range(1000), 0, 61):

@@ -32,7 +32,7 @@ def transitions(agent):
 
 
 def test_an_agent_without_noise_is_refused():
-    with pytest.raises(ValueError, match="`agent` must be one that explores with noise"):
+    with pytest.raises(ValueError, match="`agent` must .*explores with noise"):
         distributed.fit(AGENTS["ACER"](Counter()), counter, **SHORT)
 
 
@@ -105,7 +105,7 @@ def test_a_keras_policy_acts_in_workers_too(local_ray):
         pi = keras.Sequential([keras.layers.Input((2,)), keras.layers.Rescaling(0.1), hidden, last])
         return tfdpg.TD3(Counter(), pi=pi, **{k: v for k, v in SMALL.items() if k != "start_steps"}, start_steps=0)
 
-    with pytest.raises(ValueError, match="`worker_backend` must be 'tensorflow' for this policy"):
+    with pytest.raises(ValueError, match="`worker_backend` must be 'tensorflow'"):
         distributed.fit(agent(), counter, **SHORT)
     one = agent()
     quiet = {"noise_levels": (0.0,), "actors": 1, "epochs": 1, "samples_per_insert": 0}
@@ -150,7 +150,7 @@ def test_samples_per_insert(local_ray):
 @pytest.mark.parametrize("bad", ["reward", "observation"])
 def test_numbers_that_are_not_finite_are_refused_and_not_stored(local_ray, bad):
     agent = AGENTS["DDPG"](Counter())
-    with pytest.raises(ValueError, match=f"The environment's {bad} is not finite at environment steps 21 to 30, of "):
+    with pytest.raises(ValueError, match=f"{bad} is not finite .*21 to 30"):
         distributed.fit(agent, lambda: Counter(bad=bad, bad_at=23), **SHORT | {"actors": 1})
     assert agent.env_steps == 20 == transitions(agent)
 
@@ -207,7 +207,7 @@ def test_arguments_are_checked():
 
     refused("`actors` must be a positive integer", actors=0)
     refused("`noise_levels` must be 2 numbers", noise_levels=(0.1,))
-    refused("`noise_levels` must be a sequence of finite numbers of at least 0", noise_levels=(0.1, -1))
+    refused("`noise_levels` must .*of at least 0", noise_levels=(0.1, -1))
     refused("`chunk` must be", chunk=0)
     refused("`variable_update_period` must be", variable_update_period=0)
     refused("`samples_per_insert` must be", samples_per_insert=-1)
@@ -216,11 +216,11 @@ def test_arguments_are_checked():
     refused("`replay_shards` must be at most actors=2", replay_shards=3)
     refused("`ray_address` must be", ray_address=6379)
     refused("`make_env` must be a callable", make_env=3)
-    refused("The environment 'NoSuch-v0' cannot be made: ", make_env="NoSuch-v0")
+    refused("'NoSuch-v0' cannot be made: ", make_env="NoSuch-v0")
     refused("`epochs` must be", epochs=0)
     agent = AGENTS["DDPG"](Counter(), epochs_per_round=1)
-    refused("`samples_per_insert` and the agent's `epochs_per_round`", samples_per_insert=1)
-    refused("The observation_space of `validation_env`", validation_env=gym.make("Pendulum-v1"))
+    refused("`samples_per_insert`.*`epochs_per_round`", samples_per_insert=1)
+    refused("observation_space of `validation_env`", validation_env=gym.make("Pendulum-v1"))
 
 
 @pytest.mark.parametrize("env_id", ["tests.environments:tfdpg-test/Counter-v0", "tests.environments:Counter"])
@@ -230,7 +230,7 @@ def test_an_id_may_name_the_module_that_registers_it_or_its_class(env_id):
 
 @pytest.mark.parametrize("env_id", ["no_such_module:Counter", "tests.environments:tfdpg-test/Nothing-v0"])
 def test_an_unknown_id_is_refused_before_workers_start(env_id):
-    with pytest.raises(ValueError, match=f"The environment '{env_id}' cannot be made: "):
+    with pytest.raises(ValueError, match=f"'{env_id}' cannot be made: "):
         environment_maker(env_id)
 
 
@@ -247,7 +247,7 @@ def test_the_default_noise_levels_are_evenly_spaced():
     (alone,) = worker_policies(agent, Distribution(actors=1), agent.actor)
     sampled = alone.exploration.noise.sample(1, np.random.default_rng(0))[0, 0]
     assert sampled == pytest.approx(0.1 * normal[0], rel=1e-5) and alone.exploration.factor(5) == 1
-    with pytest.raises(ValueError, match="`agent` must be one that explores with noise"):
+    with pytest.raises(ValueError, match="`agent` must .*explores with noise"):
         worker_policies(AGENTS["ACER"](Counter()), Distribution(), agent.actor)
 
 

@@ -118,7 +118,7 @@ def test_a_ray_that_listens_elsewhere_is_ended(monkeypatch):
     monkeypatch.setattr(ray, "init", lambda *_, **__: calls.append(ray_constants.ENABLE_RAY_CLUSTER))
     monkeypatch.setattr(ray, "shutdown", lambda: calls.append("shutdown"))
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "192.0.2.2")
-    message = r"must listen at 127.0.0.1 or ::1 only. Received: Ray \S+ at 192.0.2.2. Start a Ray cluster yourself"
+    message = "127.0.0.1 or ::1 only. .* at 192.0.2.2"
     monkeypatch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", True)
     with pytest.raises(RuntimeError, match=message), processes.connected(None, cpus=1):
         pass
@@ -137,7 +137,7 @@ def test_another_thread_leaves_sigterm_alone():
 def test_an_older_ray_is_refused(monkeypatch):
     for version in ("2.58.1", "1.13.0"):
         monkeypatch.setattr(ray, "__version__", version)
-        message = f'needs Ray 2.59 or later, .* authentication. Received: Ray {version}. .*pip install "tfdpg'
+        message = f"needs Ray 2.59 .*Received: Ray {version}"
         with pytest.raises(ImportError, match=message):
             require_ray()
     for version in ("2.59.0", "2.60.0rc0", "3.0.0.dev0"):

@@ -83,7 +83,7 @@ def test_named_cells_need_no_tensorflow_in_workers(local_ray, tmp_path):
 
 def test_keras_policies_take_recurrent_inputs_and_include_custom_classes():
     agent = recurrent_agent(Counter(), recurrent=keras.layers.StackedRNNCells([Leaky(3), hard()]))
-    with pytest.raises(ValueError, match="`worker_backend` must be 'tensorflow' for this policy.* a cell that is not"):
+    with pytest.raises(ValueError, match="`worker_backend` .* a cell that is not"):
         policy_for_workers(agent, "numpy")
     policy, weights = policy_for_workers(agent, "tensorflow")
     assert policy.classes == {"tests>Leaky": Leaky}

@@ -90,9 +90,9 @@ def test_max_ep_len_truncates():
 
 
 def test_an_environment_with_other_spaces_is_refused():
-    with pytest.raises(ValueError, match="The observation_space of `make_env` must be the agent's"):
+    with pytest.raises(ValueError, match="observation_space of `make_env` must be"):
         worker(lambda: Identity()).rollout(0.0, 0, RolloutRequest(1, 0, 1.0, 0))
-    with pytest.raises(ValueError, match="`make_env` must be a function that makes one"):
+    with pytest.raises(ValueError, match="`make_env` must .* that makes one"):
         worker(lambda: None).rollout(0.0, 0, RolloutRequest(1, 0, 1.0, 0))
 
 

@@ -21,6 +21,7 @@ from tests.export.runtimes import verify
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import export, networks
 from tfdpg.export import verify as verification
+from tfdpg.streams import Purpose, stream
 
 pytestmark = brief
 
@@ -122,7 +123,9 @@ def assert_computes(agent, found, observations, actions):
         critic = agent.networks.get(name, agent.networks["q1"])
         expected = networks.head_of(critic).mean(critic([observations, actions]))
         if "v" in agent.networks:  # dueling: the critic's advantage, less its mean under stored noise, on top of V
-            drawn = [agent.predict(observations) + 0.3 * 2 * noise for noise in agent.critic._noise[:, 0]]
+            samples = agent.options.dueling_samples
+            noises = np.random.default_rng(stream(Purpose.DUELING, agent.seed, samples)).standard_normal((samples, 1))
+            drawn = [agent.predict(observations) + 0.3 * 2 * np.float32(noise) for noise in noises]
             expected -= np.mean([critic([observations, action]) for action in drawn], axis=0)
             expected += agent.networks["v"](observations)
         assert np.shape(found[f"{name}/{name}"]) == (5,)
@@ -244,7 +247,7 @@ def test_verification_sees_the_export_trap(tmp_path):
     tf.saved_model.save(module, str(tmp_path), signatures={"pi": signature, "serving_default": signature})
     observations = {"x": np.ones((7, 3), np.float32)}
     assert tf.saved_model.load(str(tmp_path)).signatures["pi"](x=tf.ones((1, 3)))["pi"].shape == (1, 1)
-    with pytest.raises(Exception, match="(?i)could not find variable|does not load|uninitialized"):
+    with pytest.raises(Exception, match="(?i)find variable|not load|uninitialized"):
         verify(tmp_path, {"pi": lambda inputs: {"pi": pi(inputs["x"]).numpy()}}, {"pi": [observations]})
 
 
@@ -299,7 +302,7 @@ def test_every_file_of_an_export_is_its_own(exported, on_pendulum, tmp_path):
         mixed = shutil.copytree(first, tmp_path / "mixed")
         shutil.copy(other / name, mixed / name)
         if (first / name).read_bytes() != (other / name).read_bytes():
-            refused(f"{mixed}/.* is damaged, or belongs to another", mixed)
+            refused(f"{mixed}/.* is damaged, or belongs", mixed)
         else:
             shutil.rmtree(mixed)
         (shutil.copytree(first, tmp_path / "short") / name).unlink()
@@ -322,7 +325,7 @@ def test_every_file_of_an_export_is_its_own(exported, on_pendulum, tmp_path):
     assert sorted(path.relative_to(copied).as_posix() for path in copied.rglob("*") if path.is_file()) == names
     old = shutil.copytree(first, tmp_path / "old")
     (old / "tfdpg.json").write_text(json.dumps(json.loads(text) | {"format": 1}))
-    refused("has format 1; this version of tfdpg reads format 2 only", old)
+    refused("has format 1; .*reads format 2 only", old)
     assert not (tmp_path / "copied").exists()
 
 

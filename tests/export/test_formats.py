@@ -132,7 +132,7 @@ def test_a_changed_weight_is_refused(agent, source, format, files):
     after = struct.pack("<f", weight + 0.1)
     assert file.read_bytes().count(before) >= 1
     file.write_bytes(file.read_bytes().replace(before, after))
-    with pytest.raises(export.ExportError, match="The signature 'pi' differs from the agent by up to"):
+    with pytest.raises(export.ExportError, match="signature 'pi' differs from the agent"):
         compared(agent, source, format, directory, written)
 
 
@@ -146,7 +146,7 @@ def test_swapped_inputs_are_refused(agent, source, format, files):
         assert swapped != content
         (directory / file).write_bytes(swapped)
     for name in written:
-        with pytest.raises(export.ExportError, match=f"The signature '{name}' differs from the agent by up to"):
+        with pytest.raises(export.ExportError, match=f"signature '{name}' differs from"):
             compared(agent, source, format, directory, [name])
 
 
@@ -157,14 +157,14 @@ def compared(agent, source, format, directory, names):
 
 @quickly("c")
 def test_a_missing_normaliser_is_noticed_and_nothing_is_left(agent, bare, format, tmp_path):
-    with pytest.raises(export.ExportError, match="The signature 'pi' differs from the agent by up to"):
+    with pytest.raises(export.ExportError, match="signature 'pi' differs from the agent"):
         export.convert(bare, tmp_path / "deep/er", format, references=references(agent))
     assert list(tmp_path.iterdir()) == []
 
 
 @formats
 def test_tfdpg_does_not_load_other_formats(exported, format, capsys):
-    with pytest.raises(FileNotFoundError, match="it is an exported model in another format"):
+    with pytest.raises(FileNotFoundError, match="an exported model in another format"):
         tfdpg.load(exported(format))
     assert cli.main(["inspect", str(exported(format))]) == 1
     assert "it is an exported model in another format" in capsys.readouterr().err
@@ -179,26 +179,26 @@ def test_a_saved_model_is_converted_without_its_agent(agent, version, format, tm
 
 
 def test_invalid_targets_and_options_are_refused_and_nothing_is_lost(agent, version, tmp_path, monkeypatch):
-    held = {version.parent: r"which contains the versions \[1\] of a SavedModel", tmp_path: "which contains precious"}
+    held = {version.parent: r"the versions \[1\] of", tmp_path: "contains precious"}
     (tmp_path / "precious").write_text("text")
     for directory, message in held.items():
         for write in (agent.export, lambda *args, **options: export.convert(version, *args, **options)):
-            with pytest.raises(FileExistsError, match=f"`directory` must be new or empty .*{message}"):
+            with pytest.raises(FileExistsError, match=f"`directory` must .*{message}"):
                 write(directory, format="onnx")
     with pytest.raises(NotADirectoryError, match="Received a file"):
         agent.export(tmp_path / "precious", format="litert")
-    with pytest.raises(ValueError, match="`format` must be one of litert, onnx, c. Received: format='keras'"):
+    with pytest.raises(ValueError, match="one of litert, onnx, c. .*format='keras'"):
         export.convert(version, tmp_path / "model", "keras")
-    with pytest.raises(ValueError, match='`format` must be "tf_saved_model", "litert", "onnx" or "c"'):
+    with pytest.raises(ValueError, match='`format` must be "tf_saved_model".*"c"'):
         agent.export(tmp_path / "model", format="keras")
-    with pytest.raises(ValueError, match="`quantize` must be None, .* Received: quantize='int8'"):
+    with pytest.raises(ValueError, match="`quantize` must .*None.*quantize='int8'"):
         export.convert(version, tmp_path / "model", "onnx", "int8")
-    with pytest.raises(ValueError, match='`quantize` does nothing where `format` is "onnx"'):
+    with pytest.raises(ValueError, match='`quantize` does .*`format` is "onnx"'):
         agent.export(tmp_path / "model", format="onnx", quantize="int8")
-    with pytest.raises(ValueError, match="`max_error` does nothing where `quantize` is None"):
+    with pytest.raises(ValueError, match="`max_error` does .*`quantize` is None"):
         agent.export(tmp_path / "model", format="litert", max_error=0.1)
     monkeypatch.setitem(sys.modules, "tf2onnx", None)  # importing it fails
-    with pytest.raises(ImportError, match=r'format="onnx" needs tf2onnx: pip install "tfdpg\[onnx\]"'):
+    with pytest.raises(ImportError, match=r'"onnx" needs tf2onnx: .*tfdpg\[onnx\]'):
         agent.export(tmp_path / "model", format="onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
     assert (tmp_path / "precious").read_text() == "text"
@@ -229,7 +229,7 @@ def test_int8_is_measured_in_units_of_the_action_scale(wide, tmp_path, capsys):
     numbers = f"{quantized['mean_error']:.3g} on average and {quantized['error']:.3g} at most"
     said = f"int8: the error of an action, in units of the action scale, is {numbers}, measured on 1000 observations"
     assert capsys.readouterr().out == f"{said}: {measured.origin}\n"
-    with pytest.raises(export.ExportError, match=f"is {numbers}, .*; it must be at most max_error=0.0001"):
+    with pytest.raises(export.ExportError, match=f"is {numbers}, .*max_error=0.0001"):
         wide.export(tmp_path / "other", format="litert", quantize="int8", max_error=1e-4)
     assert not (tmp_path / "other").exists()
 
@@ -237,6 +237,6 @@ def test_int8_is_measured_in_units_of_the_action_scale(wide, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_policy_at_its_bounds_is_not_quantized(tmp_path):
     version = Path(__file__).parents[2] / "exported_models/td3-halfcheetah/1"
-    with pytest.raises(export.ExportError, match="int8: the error of an action, .* at most max_error=0.05"):
+    with pytest.raises(export.ExportError, match="int8: the error .*most max_error=0.05"):
         export.convert(version, tmp_path / "model", "litert", "int8")
     export.convert(version, tmp_path / "model", "litert", "int8", max_error=2.0)

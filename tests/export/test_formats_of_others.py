@@ -93,9 +93,7 @@ def test_an_operation_that_a_format_does_not_have(tmp_path):
                     f"{library} has no Erfinv|{library} has no Ndtri", left_out["q1"]
                 )
             else:
-                with pytest.raises(
-                    export.ExportError, match=f"The policy cannot be exported as format='{format}': {library} has no"
-                ):
+                with pytest.raises(export.ExportError, match=f"policy .*'{format}': {library} has no"):
                     agent.export(tmp_path / "none", format=format)
                 assert not (tmp_path / "none").exists()
 

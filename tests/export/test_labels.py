@@ -92,8 +92,8 @@ def test_versions_with_labels_are_kept(tmp_path):
 @pytest.mark.parametrize(
     "labels, message",
     [
-        ({}, "`labels` must be a version for each label"),
-        ({"stable": 2}, r"`stable` must be one of the versions \[1\]. Received: stable=2"),
+        ({}, "`labels` must be a version for each"),
+        ({"stable": 2}, r"`stable` .*versions \[1\]. .*stable=2"),
         ({"stable": "new"}, "`stable` must be an integer"),
         ({'a" b': 1}, "`labels` must be of letters, digits"),
     ],

@@ -7,6 +7,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfdpg
 from tests.agents.roster import SMALL, brief
@@ -32,8 +33,6 @@ def interpreter(kind, file):
     if kind == "LiteRT":
         from ai_edge_litert.interpreter import Interpreter
     else:
-        import tensorflow as tf
-
         Interpreter = tf.lite.Interpreter
     return Interpreter(model_path=str(file))
 
@@ -71,6 +70,7 @@ def test_each_output_has_its_own_tensor(converted, name, kind):
     """Although `q1` and `q2` of an agent with one critic are equal, and so are the outputs of `z` of a scalar one."""
     runtime = interpreter(kind, converted(name))
     policy = tfdpg.load(MODELS / name)
+    served = tf.saved_model.load(str(policy.directory)).signatures
     x = np.array([[0.6, 0.8, -0.5], [1, 0, 0]], np.float32)
     a = np.array([[0.5], [-2]], np.float32)
     inputs = {"x": x, "a": a, "levels": np.full((2, 3), 0.5, np.float32)}
@@ -84,7 +84,7 @@ def test_each_output_has_its_own_tensor(converted, name, kind):
             wanted = (
                 policy.z(x, a, [0.5] * 3)
                 if signature == "z"
-                else policy._call(signature, {each: inputs[each] for each in names["inputs"]})
+                else served[signature](**{each: tf.constant(inputs[each]) for each in names["inputs"]})
             )
             np.testing.assert_allclose(values, wanted[key], rtol=1e-4, atol=1e-4)
 
@@ -137,9 +137,9 @@ def test_a_fixed_batch_fixes_all_shapes(converted, name):
 def test_a_fixed_batch_is_for_litert(tmp_path):
     agent = tfdpg.TD3("Pendulum-v1", **SMALL)
     for format in ("onnx", "c"):
-        with pytest.raises(ValueError, match='`batch` must be None unless format="litert", .* Received: batch=4'):
+        with pytest.raises(ValueError, match='`batch` must .*format="litert".*batch=4'):
             export.convert(MODELS / "ddpg-pendulum/1", tmp_path / "model", format, batch=4)
-        with pytest.raises(ValueError, match=f'`batch` does nothing where `format` is "{format}"'):
+        with pytest.raises(ValueError, match=f'`batch` does .*`format` is "{format}"'):
             agent.export(tmp_path / "model", format=format, batch=4)
     with pytest.raises(ValueError, match="`batch` must be a positive integer"):
         agent.export(tmp_path / "model", format="litert", batch=0)
@@ -150,8 +150,7 @@ def test_a_fixed_batch_is_for_litert(tmp_path):
 @pytest.mark.parametrize("name", ["d4pg-mixture-pendulum", "td3-lstm-pendulum"])
 def test_int8_is_measured_on_a_thousand_observations(name, tmp_path):
     """On the seven observations of the warm-up requests, the error of both would be small enough."""
-    said = "is 0.0[0-9]+ on average and 0.0[0-9]+ at most, measured on 1000 observations: 1000 that the policy met in "
-    with pytest.raises(export.ExportError, match=f"{said}Pendulum-v1; it must be at most max_error=0.05"):
+    with pytest.raises(export.ExportError, match="1000 observations: 1000 .*max_error=0.05"):
         export.convert(MODELS / name / "1", tmp_path / "model", "litert", "int8")
     assert not (tmp_path / "model").exists()
 

@@ -182,7 +182,7 @@ def test_signatures_that_do_not_fit_together_are_not_exported(wrong, tmp_path):
     else:
         change = (lambda out: {"h": out["c"], "c": out["h"]}) if wrong == "state" else lambda out: {"pi": -out["pi"]}
         agent.signatures["pi"] = pi._replace(compute=lambda x, **given: (out := pi.compute(x, **given)) | change(out))
-    with pytest.raises(export.ExportError, match="'pi, stepped from initial_state' differs from the agent by up to"):
+    with pytest.raises(export.ExportError, match="'pi, stepped from initial_state' differs"):
         agent.export(tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 
@@ -258,9 +258,7 @@ def test_each_sub_environment_is_reset_separately(exported):
     np.testing.assert_allclose(policy(X[1, 0]), first[1], rtol=1e-5)  # another batch size
     np.testing.assert_allclose(policy(X[1:2, 0])[0], second[1], rtol=1e-5)
     np.testing.assert_allclose(pickle.loads(pickle.dumps(policy))(X[1, 0]), first[1], rtol=1e-5)
-    with pytest.raises(
-        ValueError, match=r"`env_indices` must be indices below 1, or a mask of that length. .*env_indices=\[3\]"
-    ):
+    with pytest.raises(ValueError, match=r"must be .*below 1.*env_indices=\[3\]"):
         policy.reset([3])
 
 
@@ -285,7 +283,7 @@ def test_the_executed_action_is_the_previous_action(exported):
     np.testing.assert_array_equal(mixed[[0, 2]], executed[[0, 2]])
     policy.reset()
     np.testing.assert_allclose(mixed[1], policy(X[:, 1], np.full((NUM_ENVS, 1), 2.5))[1], rtol=1e-5)
-    with pytest.raises(ValueError, match=r"`action_before` must be numbers of shape \(3, 1\)"):
+    with pytest.raises(ValueError, match=r"`action_before` must .*shape \(3, 1\)"):
         policy(X[:, 0], np.zeros((2, 1)))
     with pytest.raises(ValueError, match="`action_before` must be None"):
         tfdpg.load(exported("stacked")[1])(X[:, 0], A[:, 0])
@@ -294,16 +292,16 @@ def test_the_executed_action_is_the_previous_action(exported):
 @pytest.mark.slow
 def test_rewards_are_required_by_policies_that_receive_them(exported):
     lstm, gru = (tfdpg.load(exported(kind)[1]) for kind in ("lstm", "gru"))
-    with pytest.raises(ValueError, match=r"`reward` must be numbers of shape \(3, 6\), one "):
+    with pytest.raises(ValueError, match=r"`reward` must .*shape \(3, 6\), one "):
         lstm.q1(X, A)
     with pytest.raises(ValueError, match="`reward` is for policies that receive"):
         gru.q1(X, A, R)
     lstm(X[:, 0])
-    with pytest.raises(ValueError, match=r"`reward` must be of shape \(3,\), as the last observations"):
+    with pytest.raises(ValueError, match=r"`reward` must .*\(3,\), as the last"):
         lstm.received(R)
-    with pytest.raises(ValueError, match=r"`x` of an observation must have shape \(time, 3\), or \(batch, time, 3\)"):
+    with pytest.raises(ValueError, match=r"`x` .*shape \(time, 3\), or \(batch"):
         gru.q1(X[0, 0], A[0, 0])
-    with pytest.raises(ValueError, match=r"`action` must be numbers of shape \(3, 6, 1\)"):
+    with pytest.raises(ValueError, match=r"`action` must .*shape \(3, 6, 1\)"):
         gru.q1(X, A[:, :2])
 
 
@@ -311,7 +309,7 @@ def test_rewards_are_required_by_policies_that_receive_them(exported):
 def test_predict_uses_its_own_actions_as_previous_actions(kind, exported):
     agent, _ = exported(kind)
     if kind == "lstm":
-        with pytest.raises(ValueError, match=r"this recurrent policy also receives rewards"):
+        with pytest.raises(ValueError, match="recurrent policy also receives rewards"):
             agent.predict(X)
         return
     expected = episodes(agent.policy(), False)
@@ -335,7 +333,7 @@ def test_dict_observations_have_an_input_for_each_key(tmp_path):
     actions = agent.predict(episode)
     np.testing.assert_allclose([policy(row) for row in rows], actions, rtol=1e-4, atol=1e-5)
     assert actions.shape == (4, 2, 2) and policy.q1(episode, actions).shape == (4,)
-    with pytest.raises(ValueError, match=r"`mode` of an observation must have shape \(time,\), or \(batch, time\)"):
+    with pytest.raises(ValueError, match=r"`mode` .*shape \(time,\), or \(batch"):
         agent.predict(episode | {"mode": episode["mode"][:2]})
 
 
@@ -346,7 +344,7 @@ def test_keys_that_name_inputs_are_refused(key, recurrent):
     spec = tfdpg.Spec(spaces.Dict({key: spaces.Box(-1, 1, (2,))}), spaces.Box(-1, 1, (1,)))
     units = {} if isinstance(recurrent, str) else {"recurrent_units": recurrent}
     cells = {"recurrent": recurrent if isinstance(recurrent, str) else "gru", "remembers": ALL}
-    with pytest.raises(ValueError, match=f"The key '{key}' of the observation space is an input of the exported"):
+    with pytest.raises(ValueError, match=f"key '{key}' of .*is an input of the"):
         tfdpg.DDPG(spec, **cells, **SMALL | units)
     tfdpg.DDPG(spec, **EACH)
 

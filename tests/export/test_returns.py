@@ -83,7 +83,7 @@ def test_a_session_takes_a_row_of_levels_for_all_or_for_each(kind, exported):
 
 def test_invalid_requests_are_refused(exported, on_pendulum):
     policy = tfdpg.load(exported("categorical")[1])
-    with pytest.raises(ValueError, match=r"`levels` must be a finite number in \[0, 1\]. Received: levels=1.5"):
+    with pytest.raises(ValueError, match=r"`levels` must .*\[0, 1\].*levels=1.5"):
         policy.z(X, A, [1.5])
     with pytest.raises(ValueError, match="has no signature `z`"):
         tfdpg.load(on_pendulum).z(X, A)

@@ -175,7 +175,7 @@ def test_verification_compares_it(exported):
 
 def test_other_libraries_are_refused_and_nothing_is_added_by_default(exported, on_pendulum, tmp_path):
     agent, _ = exported
-    with pytest.raises(ValueError, match="`signatures` must be \"tf-agents\" or None. Received: signatures='acme'"):
+    with pytest.raises(ValueError, match="\"tf-agents\" or None. .*signatures='acme'"):
         agent.export(tmp_path / "model", signatures="acme")
     assert not list(tmp_path.iterdir())
     module: Any = tf.saved_model.load(str(on_pendulum))

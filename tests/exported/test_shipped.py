@@ -103,5 +103,5 @@ def test_a_model_that_is_not_what_its_description_says_is_refused(tmp_path, othe
         directory, METADATA, {key: description[key] for key in description if key not in ("files", "sha256")}
     )
     policy = tfdpg.load(tmp_path / "model")
-    with pytest.raises(ExportError, match=f"{directory} cannot be loaded: the inputs and outputs of `pi` must"):
+    with pytest.raises(ExportError, match=f"{directory} cannot .*outputs of `pi`"):
         policy(policy.spec.observation_space.sample())

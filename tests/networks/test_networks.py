@@ -64,11 +64,11 @@ def test_an_encoder_is_copied_with_its_weights():
 
 
 def test_a_wrong_shape_is_rejected_with_the_expected_one():
-    with pytest.raises(ValueError, match=r"`pi` must return shape \(batch, 2\). Received: \(batch, 5\)"):
+    with pytest.raises(ValueError, match=r"`pi` must .*\(batch, 2\).*\(batch, 5\)"):
         check_actor(SPEC, keras.Sequential([keras.Input((3,)), keras.layers.Dense(5)]))
-    with pytest.raises(ValueError, match=r"`q1` must return shape .*\(batch, 1\). Received: \(batch, 4\)"):
+    with pytest.raises(ValueError, match=r"`q1` must .*\(batch, 1\).*\(batch, 4\)"):
         networks.check_critics(SPEC, {"q1": critic(4)})
-    with pytest.raises(ValueError, match=r"`pi` cannot be called with inputs of shape \(batch, 3\)"):
+    with pytest.raises(ValueError, match=r"`pi` cannot be called.*\(batch, 3\)"):
         check_actor(SPEC, keras.Sequential([keras.Input((7,)), keras.layers.Dense(2)]))
     with pytest.raises(ValueError, match="`pi` must be a keras.Model"):
         check_actor(SPEC, lambda x: x)
@@ -173,5 +173,5 @@ def test_a_normaliser_in_custom_networks_has_the_statistics_of_the_agent(tmp_pat
     exported = tfdpg.load(agent.export(tmp_path / "model"))
     np.testing.assert_allclose(exported(observations), agent.predict(observations), rtol=1e-5)
     wrong = keras.Model(x, tfdpg.networks.Normalizer()(keras.layers.Dense(1)(x)))
-    with pytest.raises(ValueError, match="must receive the 3 features of an observation"):
+    with pytest.raises(ValueError, match="must receive the 3 features"):
         tfdpg.DDPG(env, pi=wrong, **SMALL)

@@ -205,7 +205,7 @@ def test_what_cannot_be_sampled():
     assert len(replay) == 0
     with pytest.raises(ValueError, match="holds no transition"):
         replay.sample(3)
-    with pytest.raises(ValueError, match="`n` must be a positive integer. Received: n=0"):
+    with pytest.raises(ValueError, match="`n` must be a positive .*Received: n=0"):
         replay.sample(0)
 
 
@@ -322,7 +322,7 @@ def test_a_save_replaces_a_saved_replay_buffer_and_nothing_else(tmp_path):
     other.replay.load(tmp_path / "replay")
     assert len(other.replay) == 24
     agent.save(tmp_path / "agent")
-    with pytest.raises(FileExistsError, match="is not a saved replay buffer, so it is not replaced"):
+    with pytest.raises(FileExistsError, match="is not a saved replay buffer, so it is"):
         agent.replay.save(tmp_path / "agent")
     agent.replay.save(tmp_path / "again")  # with links to the rows of the saved agent
     shutil.rmtree(tmp_path / "agent")
@@ -359,7 +359,7 @@ def test_damage_is_named_and_nothing_is_loaded(damage, short, tmp_path):
         content[len(content) // 2] ^= 1
         file.write_bytes(content)
     other = ReplayBuffer(tfdpg.Spec.of(Seen()), 500)
-    with pytest.raises(files.DamagedError, match=f"{file} (is damaged|is missing|cannot be read)"):
+    with pytest.raises(files.DamagedError, match=f"{file} (is damaged|is missing|cannot)"):
         other.load(tmp_path / "replay")
     assert len(other) == 0
 
@@ -391,13 +391,13 @@ def test_what_is_not_its_own_is_refused(tmp_path):
     agent = once()
     agent.replay.save(tmp_path / "replay")
     agent.save(tmp_path / "agent")
-    with pytest.raises(FileNotFoundError, match="no saved replay buffer in .*agent: .*tfdpg.load_agent"):
+    with pytest.raises(FileNotFoundError, match="no saved .*agent: .*tfdpg.load_agent"):
         agent.replay.load(tmp_path / "agent")
     with pytest.raises(FileNotFoundError, match="no saved replay buffer in .*nowhere"):
         agent.replay.load(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="The observation_space of .*replay. must be the agent's, Dict.*Received: Box"):
+    with pytest.raises(ValueError, match="observation_space .*replay.*Dict.*: Box"):
         tfdpg.DDPG(Seen(kind="dict"), **NO_UPDATE).replay.load(tmp_path / "replay")
-    with pytest.raises(ValueError, match="must hold the steps of an agent of the same kind"):
+    with pytest.raises(ValueError, match="steps of an agent of the same kind"):
         tfdpg.DDPG(Seen(), **NO_UPDATE, recurrent="gru", recurrent_units=2).replay.load(tmp_path / "replay")
 
 

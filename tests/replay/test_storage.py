@@ -268,7 +268,7 @@ def test_a_ring_in_files_holds_the_same_and_leaves_nothing(tmp_path):
 
 def test_a_ring_larger_than_the_disk_is_refused_with_the_figure(tmp_path):
     wide = Spec(spaces.Box(0, 255, (256, 256, 64), np.uint8), spaces.Box(-1, 1, (1,)))
-    with pytest.raises(ValueError, match=r"`replay_size` must fit in the free space .* needs 4194\d+\.\d+ GB"):
+    with pytest.raises(ValueError, match=r"`replay_size` .*free .* 4194\d+\.\d+ GB"):
         ReplayBuffer(wide, 10_000_000, tmp_path).allocate()
 
 

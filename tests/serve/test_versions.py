@@ -218,7 +218,7 @@ def test_labels_are_served_and_move_once_their_version_is_loaded(made, directory
     shutil.rmtree(directory / "3")
     model_store.poll()
     assert versions(model_store) == [2]
-    with pytest.raises(RequestError, match="Unrecognized servable version label: stable"):
+    with pytest.raises(RequestError, match="Unrecognized .*version label: stable"):
         model_store.find("ddpg", label="stable")
 
 

@@ -139,19 +139,19 @@ def test_a_sequence_may_begin_late(batch):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"rewards": np.zeros((3, 4))}, r"`batch\['rewards'\]` must have the shape \(3, 5\). Received: \(3, 4\)"),
-        ({"observations": np.zeros((3, 5, 2))}, r"`batch\['observations'\]` must have the shape \(3, 6, 2\)"),
+        ({"rewards": np.zeros((3, 4))}, r"'rewards'\]` .*\(3, 5\). .* \(3, 4\)"),
+        ({"observations": np.zeros((3, 5, 2))}, r"'observations'\]` .*shape \(3, 6, 2\)"),
         ({"actions": np.full((3, 5, 2), np.nan)}, r"`batch\['actions'\]` must be finite"),
-        ({"weights": np.ones((3, 5))}, r"`batch\['weights'\]` must have the shape \(3,\). Received: \(3, 5\)"),
-        ({"states": np.ones((3, 3))}, r"`batch\['states'\]` must have the shape \(3, 4\). Received: \(3, 3\)"),
-        ({"masks": [[1, 0, 1, 1, 1]] * 3}, r"`batch\['masks'\]` must be 0 only before the first step"),
-        ({"masks": np.ones((3, 5))}, r"`batch\['masks'\]` must be 0 after a step that ended an episode"),
+        ({"weights": np.ones((3, 5))}, r"'weights'\]` .*\(3,\). .* \(3, 5\)"),
+        ({"states": np.ones((3, 3))}, r"'states'\]` .*\(3, 4\). .* \(3, 3\)"),
+        ({"masks": [[1, 0, 1, 1, 1]] * 3}, r"'masks'\]` .*only before the first step"),
+        ({"masks": np.ones((3, 5))}, r"'masks'\]` .*after a step that ended"),
         (
             {"masks": np.eye(5)[[0, 1, 1]]},
-            r"`batch\['masks'\]` must leave a step to learn from, after the 2 of burn-in",
+            r"'masks'\]` .*learn from, after the 2",
         ),
-        ({"truncations": np.eye(5)[[2, 2, 2]]}, r"`batch\['masks'\]` must be 0 after a step that ended an episode"),
-        ({"next_observations": np.zeros((3, 5, 2))}, r"has unknown arrays: \['next_observations'\]"),
+        ({"truncations": np.eye(5)[[2, 2, 2]]}, r"'masks'\]` .*after a step that ended"),
+        ({"next_observations": np.zeros((3, 5, 2))}, r"unknown arrays: \['next_observations'\]"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(batch, changes, message):

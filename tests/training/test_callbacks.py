@@ -228,7 +228,7 @@ def test_orbax_checkpoint_is_refused_with_what_to_use(tmp_path):
     except ImportError as error:
         assert "orbax" in str(error).lower()
         callback = keras.callbacks.OrbaxCheckpoint.__new__(keras.callbacks.OrbaxCheckpoint)
-    with pytest.raises(ValueError, match=r"OrbaxCheckpoint cannot be used.*tfdpg.callbacks.Checkpoint"):
+    with pytest.raises(ValueError, match="OrbaxCheckpoint cannot .*tfdpg.callbacks"):
         fit([callback])
 
 
@@ -244,7 +244,7 @@ def test_checkpoint_every_and_keep(tmp_path):
 def test_checkpoint_refuses_the_directory_of_another_training(tmp_path):
     agent, _ = fit([tfdpg.callbacks.Checkpoint(tmp_path)])
     fit([tfdpg.callbacks.Checkpoint(tmp_path)], agent=agent, epochs=1)
-    with pytest.raises(ValueError, match=r"another training run.*\[60, 80\].* 0 environment steps"):
+    with pytest.raises(ValueError, match=r"another training.*\[60, 80\].* 0 env"):
         fit([tfdpg.callbacks.Checkpoint(tmp_path)])
     assert tfdpg.load_agent(tmp_path / "80").env_steps == 80
 
@@ -275,7 +275,7 @@ def test_a_damaged_best_is_named_and_beaten(tmp_path):
     best = tfdpg.callbacks.ExportBest(tmp_path / "best", monitor="env_steps")
     agent, _ = fit([best], epochs=1)
     (tmp_path / "best/1/tfdpg.json").write_text("{}")
-    with pytest.warns(UserWarning, match="The best score so far is unknown: .*best/1/"):
+    with pytest.warns(UserWarning, match="best score .*is unknown: .*best/1/"):
         fit([tfdpg.callbacks.ExportBest(tmp_path / "best", monitor="env_steps")], epochs=1, agent=agent)
     assert tfdpg.load(tmp_path / "best").metadata["scores"]["env_steps"] == 40
 

@@ -138,22 +138,20 @@ def test_weights_files_of_other_networks(agent, tmp_path):
     two_critics = tfdpg.TD3(Counter(), **SMALL)
     two_critics.save_weights(tmp_path / "b.weights.h5")
     for other, file, difference in (
-        (wider, "a", r"`dense\w*/kernel` of the network `pi` must have the shape \(2, 9\)\. Received: \(2, 8\)"),
-        (deeper, "a", r"`dense\w*/kernel` of the network `pi` must have the shape \(8, 8\)\. Received: \(8, 1\)"),
-        (two_critics, "a", r"the network `q2` is missing\. Received: pi, pi_target, q1, q1_target"),
-        (agent, "b", r"the network `q2` is unknown\. Expected: pi, q1, pi_target, q1_target"),
+        (wider, "a", r"`dense.*`pi` .*\(2, 9\).*: \(2, 8\)"),
+        (deeper, "a", r"`dense.*`pi` .*\(8, 8\).*: \(8, 1\)"),
+        (two_critics, "a", "`q2` is missing.*: pi, .*, q1_target"),
+        (agent, "b", "`q2` is unknown.*: pi, .*, q1_target"),
     ):
         before = other.get_weights()
-        with pytest.raises(ValueError, match=rf"^\S*{file}.weights.h5 holds .* another architecture: {difference}$"):
+        with pytest.raises(ValueError, match=rf"{file}.weights.h5 holds .*{difference}$"):
             other.load_weights(tmp_path / f"{file}.weights.h5")
         for array, same in zip(other.get_weights(), before, strict=True):
             np.testing.assert_array_equal(array, same)
     weights = agent.get_weights()
-    with pytest.raises(
-        ValueError, match=r"`dense\w*/kernel` of the network `pi` must have .*\(2, 9\)\. Received: \(2, 8"
-    ):
+    with pytest.raises(ValueError, match=r"`dense.*`pi` must .*\(2, 9\).*: \(2, 8"):
         wider.set_weights(weights)
-    with pytest.raises(ValueError, match=r"`.*/bias` of the network `q1_target`, of shape \(1,\), is missing"):
+    with pytest.raises(ValueError, match=r"bias` .*`q1_target`.*\(1,\), is missing"):
         agent.set_weights(weights[:-1])
     with pytest.raises(ValueError, match=f"must have {len(weights)} arrays. Received: {len(weights) + 1}"):
         agent.set_weights([*weights, weights[0]])
@@ -208,7 +206,7 @@ def test_files_of_two_checkpoints_never_mix(agent, tmp_path):
             mixed = shutil.copytree(tmp_path / "a", tmp_path / "mixed")
             for name in taken:
                 shutil.copy(tmp_path / "b" / name, mixed)
-            with pytest.raises(CheckpointError, match=f"{mixed}/.* is damaged, or belongs to another"):
+            with pytest.raises(CheckpointError, match=f"{mixed}/.* is damaged, or belongs"):
                 tfdpg.load_agent(mixed)
             with pytest.raises(CheckpointError):
                 agent.fit_offline(mixed, epochs=1, steps_per_epoch=1, verbose=0)
@@ -218,7 +216,7 @@ def test_files_of_two_checkpoints_never_mix(agent, tmp_path):
 def test_weights_that_are_no_numbers_are_not_saved(agent, tmp_path):
     agent.save(tmp_path / "agent")
     agent.networks["q1"].set_weights([np.full_like(weight, np.inf) for weight in agent.networks["q1"].get_weights()])
-    with pytest.raises(FloatingPointError, match="weights of `q1` are not finite, so the agent is not saved"):
+    with pytest.raises(FloatingPointError, match="weights of `q1` are not finite, so the"):
         agent.save(tmp_path / "agent")
     assert np.isfinite(tfdpg.load_agent(tmp_path / "agent").get_weights()[0]).all()
 

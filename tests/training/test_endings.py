@@ -125,7 +125,7 @@ def test_weights_that_become_nan_are_named_and_never_saved(tmp_path, name, value
     ends = Ends()
     agent = agent_for(env, tfdpg.TD3, policy_delay=9)
     callbacks = [tfdpg.callbacks.Checkpoint(tmp_path), Diverge(), ends]
-    with pytest.raises(FloatingPointError, match=f"`{name}`.* became NaN or infinite in updates 26 to 30, at env") as e:
+    with pytest.raises(FloatingPointError, match=f"`{name}`.* NaN or infinite .*26 to 30") as e:
         agent.fit(env, epochs=3, steps_per_epoch=20, callbacks=callbacks, verbose=0)
     assert "the agent is not saved" in e.value.__notes__[0] and ends.seen == 1
     assert [path.name for path in tmp_path.iterdir()] == ["20"] and tfdpg.load_agent(tmp_path / "20").epoch == 1
@@ -140,7 +140,7 @@ def test_an_environment_is_not_blamed_for_what_the_policy_did(monkeypatch):
     env = Echo()
     agent = agent_for(env, start_steps=0)
     agent.set_weights([np.full_like(weight, np.nan) for weight in agent.get_weights()])
-    with pytest.raises(FloatingPointError, match="The policy's action is not finite at environment step 1"):
+    with pytest.raises(FloatingPointError, match="action is not .*environment step 1"):
         agent.fit(env, epochs=1, steps_per_epoch=20, verbose=0)
-    with pytest.raises(FloatingPointError, match="The policy's action is not finite at step 1 of an evaluation"):
+    with pytest.raises(FloatingPointError, match="action is not .*step 1 of an evaluation"):
         agent.evaluate(env, episodes=1)

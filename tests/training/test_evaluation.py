@@ -64,7 +64,7 @@ def test_sub_environments_share_the_episodes(kind, mode):
 @pytest.mark.parametrize("bad", ["reward", "observation"])
 def test_nan_stops_an_evaluation(bad):
     env = Counter(bad=bad, bad_at=7)
-    with pytest.raises(ValueError, match=f"{bad} is not finite at step 7 of an evaluation"):
+    with pytest.raises(ValueError, match=f"{bad} is not finite at step 7 of"):
         tfdpg.evaluate(Fixed(env), env, episodes=3)
 
 
@@ -119,7 +119,7 @@ def test_a_callable_sees_all_sub_environments_of_a_vector_environment():
     lean = tfdpg.evaluate(lambda observations: (observations[:, 2] > 0).astype(int), envs, 6, per_episode=True)
     one = tfdpg.evaluate(lambda observation: int(observation[2] > 0), "CartPole-v1", 6)
     assert len(lean["returns"]) == 6 and 20 < one["return"] < 80 and 20 < lean["return"] < 80
-    with pytest.raises(ValueError, match=r"`policy` must return actions of shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"`policy` must .*of shape \(3,\)"):
         tfdpg.evaluate(lambda observations: 1, envs)
 
 
@@ -128,11 +128,11 @@ def test_a_callable_sees_dicts_and_must_give_actions():
     seen = []
     tfdpg.evaluate(lambda observation: seen.append(observation) or [0.5], env, 1)
     assert seen[1]["position"].tolist() == [0, 1] and seen[1]["phase"] == 2
-    with pytest.raises(ValueError, match=r"shape \(1,\), for `env`. Received: array\(0.5\)"):
+    with pytest.raises(ValueError, match=r"shape \(1,\), .*Received: array\(0.5\)"):
         tfdpg.evaluate(lambda observation: 0.5, env)
-    with pytest.raises(ValueError, match="`policy` must return actions, not a tuple"):
+    with pytest.raises(ValueError, match="`policy` must .*actions, not a tuple"):
         tfdpg.evaluate(lambda observation: (np.zeros(1), None), env)
-    with pytest.raises(ValueError, match="`policy` must be a policy, an agent, or a callable"):
+    with pytest.raises(ValueError, match="`policy` must be .*agent, or a callable"):
         tfdpg.evaluate("TD3", env)
 
 

@@ -134,7 +134,7 @@ def test_the_schedule_by_episodes_and_with_gradient_steps():
 def test_a_replay_that_does_not_fit_in_memory_fails_before_training():
     env = Counter()
     agent = agent_for(env, replay_size=2**31 - 1)
-    with pytest.raises(ValueError, match=r"`replay_size` must fit in the memory .* Received: replay_size=2147483647"):
+    with pytest.raises(ValueError, match="`replay_size` .*memory .*=2147483647"):
         agent.fit(env, verbose=0)
     assert agent.env_steps == 0 and env.total == 0
 
@@ -183,7 +183,7 @@ def test_nan_from_the_environment_stops_and_names_the_step(bad, tmp_path):
     env = Counter(bad=bad, bad_at=23)
     agent = agent_for(env, update_after=1000)
     checkpoint = tfdpg.callbacks.Checkpoint(tmp_path)
-    with pytest.raises(ValueError, match=f"environment's {bad} is not finite at environment step 23"):
+    with pytest.raises(ValueError, match=f"{bad} is not .*environment step 23"):
         fit_briefly(agent, env, epochs=3, steps_per_epoch=20, callbacks=[checkpoint])
     again = tfdpg.load_agent(tmp_path / "22")
     assert again.env_steps == 22 and np.isfinite(again.replay.transitions()["next_observation"]).all()
@@ -193,13 +193,13 @@ def test_nan_from_the_environment_stops_and_names_the_step(bad, tmp_path):
 
 def test_environments_that_do_not_fit_are_refused():
     agent = agent_for(gym.make("Pendulum-v1"))
-    with pytest.raises(ValueError, match="observation_space of `env` must be the agent's"):
+    with pytest.raises(ValueError, match="observation_space of `env` must be"):
         agent.fit(gym.make("MountainCarContinuous-v0"), verbose=0)
     with pytest.raises(ValueError, match="observation_space of `validation_env`"):
         agent.fit(gym.make("Pendulum-v1"), validation_env=gym.make("MountainCarContinuous-v0"), verbose=0)
     env = gym.make("Pendulum-v1")
     for same in (env, env.unwrapped):
-        with pytest.raises(ValueError, match="`validation_env` must be another environment"):
+        with pytest.raises(ValueError, match="`validation_env` must be another"):
             agent.fit(env, validation_env=same, verbose=0)
     with pytest.raises(ValueError, match="`env` must be the agent's"):
         agent.evaluate(gym.make("MountainCarContinuous-v0"))

@@ -54,13 +54,13 @@ def test_an_error_says_what_the_api_wants(fault, at):
 
 @pytest.mark.parametrize("at", [0, 10])
 def test_a_bare_observation_of_a_reset_is_named(at):
-    with pytest.raises(ValueError, match=r"`reset` returns one ndarray, not \(observation, info\)"):
+    with pytest.raises(ValueError, match=r"`reset` returns one ndarray, not \(obs"):
         evaluated(Misbehaving("bare", at))
 
 
 @pytest.mark.parametrize("fault", ["four values", "nothing"])
 def test_wrappers_that_fail_first_do_not_hide_it(fault):
-    with pytest.raises(ValueError, match=r"unpack.*\(observation, reward, terminated, truncated, info\)"):
+    with pytest.raises(ValueError, match=r"unpack.*\(observation, reward, .*info\)"):
         evaluated(TimeLimit(Misbehaving(fault, 7), 10))
 
 
@@ -107,7 +107,7 @@ def test_the_sub_environment_is_named(kind, fault, options):
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 def test_the_sub_environment_of_a_bare_observation_is_named(kind):
     with closed(kind, Misbehaving, Misbehaving, functools.partial(Misbehaving, "bare")) as env:
-        with silently(), pytest.raises(ValueError, match="^Sub-environment 2: `reset` returns one ndarray"):
+        with silently(), pytest.raises(ValueError, match="^Sub-environment 2: `reset` .*ndarray"):
             evaluated(env)
 
 
@@ -124,14 +124,14 @@ def test_what_a_sub_environment_raises_itself_stays_and_has_a_note(kind):
 def test_the_last_observation_before_an_autoreset_is_read(fault):
     fns = [Misbehaving, functools.partial(Misbehaving, fault, 10)]
     env = SyncVectorEnv(fns, autoreset_mode=AutoresetMode.SAME_STEP)
-    with pytest.raises(ValueError, match="^Sub-environment 1: The environment gives an observation .*Gymnasium's"):
+    with pytest.raises(ValueError, match="^Sub-environment 1: .* an observation"):
         evaluated(env, episodes=4)
 
 
 def test_fit_reads_likewise_and_what_was_stored_before_stays(tmp_path):
     agent = tfdpg.DDPG(Misbehaving(), **SMALL | EAGER | {"update_after": 1000})
     checkpoint = tfdpg.callbacks.Checkpoint(tmp_path)
-    with pytest.raises(ValueError, match="`step` returns reward=None, which is not one number"):
+    with pytest.raises(ValueError, match="`step` returns reward=None, .*one number"):
         agent.fit(Misbehaving("reward None", 23), epochs=2, steps_per_epoch=20, callbacks=[checkpoint], verbose=0)
     assert agent.env_steps == tfdpg.load_agent(tmp_path / "22").env_steps == 22
     agent.fit(Misbehaving("ends arrays"), epochs=1, steps_per_epoch=20, verbose=0)
@@ -149,7 +149,7 @@ def test_a_dict_of_other_keys_is_refused():
             observation, *rest = super().step(action)
             return {"y" if self.total == 3 else "x": observation}, *rest
 
-    with pytest.raises(ValueError, match=r"keys and shapes \{'x': \(2,\)\}.*Received: a dict with the keys \['y'\]"):
+    with pytest.raises(ValueError, match=r"\{'x': \(2,\)\}.*Received: .*\['y'\]"):
         tfdpg.evaluate(lambda observation: np.zeros(1, np.float32), Dicts(), 1)
 
 
@@ -162,7 +162,7 @@ def test_an_integer_reward_beyond_numpy_s_is_a_number():
     agent.act(np.zeros(2, np.float32))
     agent.observe(2**70, np.ones(2, np.float32), False, False)
     assert (agent.replay.transitions()["reward"] == np.float32(2.0**70)).all()
-    with pytest.raises(ValueError, match="`step` returns a reward beyond the range of float"):
+    with pytest.raises(ValueError, match="`step` returns a reward beyond the range"):
         evaluated(Misbehaving(beyond))
     agent.act(np.ones(2, np.float32))
     with pytest.raises(ValueError, match="`reward` must be finite as float32"):
@@ -175,9 +175,7 @@ def test_a_killed_process_of_a_sub_environment_is_named(call):
     with closed(AsyncVectorEnv, Misbehaving, Misbehaving) as env:
         env.processes[1].kill()
         env.processes[1].join()
-        with pytest.raises(
-            RuntimeError, match=r"sub-environment 1 of the AsyncVectorEnv has ended \(killed by SIGKILL\)"
-        ):
+        with pytest.raises(RuntimeError, match=r"environment 1 .*\(killed by SIGKILL\)"):
             fit_briefly(agent, env, epochs=1, steps_per_epoch=5) if call == "fit" else agent.evaluate(env, 2)
         assert env.closed and not any(process.is_alive() for process in env.processes)
     assert agent.env_steps == 0
@@ -186,6 +184,6 @@ def test_a_killed_process_of_a_sub_environment_is_named(call):
 def test_a_process_that_ends_while_it_is_stepped_is_named():
     agent = tfdpg.DDPG(Misbehaving(), **SMALL | EAGER | {"update_after": 1000})
     with closed(AsyncVectorEnv, Misbehaving, functools.partial(Misbehaving, "exits", 4)) as env:
-        with pytest.raises(RuntimeError, match=r"sub-environment 1 of the AsyncVectorEnv has ended \(exit status 3\)"):
+        with pytest.raises(RuntimeError, match=r"environment 1 .*ended \(exit status 3\)"):
             fit_briefly(agent, env, epochs=1, steps_per_epoch=50)
     assert agent.env_steps > 0

@@ -33,7 +33,7 @@ def test_what_is_better_must_be_said_before_the_first_step(monitor):
     env = Counter()
     agent = tfdpg.DDPG(env, **SMALL)
     stopping = keras.callbacks.EarlyStopping(monitor)
-    with pytest.raises(ValueError, match=f"`mode` must be 'min' or 'max' for EarlyStopping on '{monitor}'"):
+    with pytest.raises(ValueError, match=f"`mode` must be .* on '{monitor}'"):
         agent.fit(env, callbacks=[stopping], validation_env=Counter())
     assert env.total == 0
 
@@ -52,12 +52,9 @@ def test_what_is_better_must_be_said_before_the_first_step(monitor):
 def test_what_will_not_be_logged_is_refused_before_the_first_step(callback):
     env = Counter()
     agent = tfdpg.DDPG(env, **SMALL)
-    message = (
-        f"{type(callback).__name__} monitors 'val_return', which is not among .*'return'.* Give fit a validation_env"
-    )
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"{type(callback).__name__} monitors 'val_return'"):
         agent.fit(env, callbacks=[callback])
-    with pytest.raises(ValueError, match=r"which is not among .*'loss'.*'updates_per_second'"):
+    with pytest.raises(ValueError, match="not among .*'loss'.*'updates_per_second'"):
         agent.fit_offline(None, callbacks=[callback])
     assert env.total == 0
     assert keras.callbacks.ModelCheckpoint("unused.keras").monitor == "val_loss"  # which it does not use

@@ -150,10 +150,10 @@ def changed(log, change):
     "change, message",
     [
         (lambda log: log.predict_log.ClearField("response"), "the response has no `pi`"),
-        (lambda log: log.predict_log.request.inputs.pop("x"), r"`x` must be of shape \(1, 2\). Received: None"),
+        (lambda log: log.predict_log.request.inputs.pop("x"), r"`x` must .*\(1, 2\). Received: None"),
         (
             lambda log: log.predict_log.request.inputs["x"].CopyFrom(tf.make_tensor_proto(np.zeros((1, 3)))),
-            r"the input `x` must be of shape \(1, 2\). Received: \(1, 3\)",
+            r"`x` must .*\(1, 2\). Received: \(1, 3\)",
         ),
         (
             lambda log: setattr(log.log_metadata.sampling_config, "sampling_rate", 0.25),
@@ -165,7 +165,7 @@ def changed(log, change):
 def test_records_that_cannot_be_used_are_named(served, tmp_path, change, message):
     log = log_of(served, "pi", {"x": np.zeros((1, 2), np.float32)})[0]
     file = write(tmp_path / "log", [log, changed(log, change)])
-    with pytest.raises(ValueError, match=f"The prediction log {file} cannot be used: record 1: .*{message[-30:]}"):
+    with pytest.raises(ValueError, match=f"{file} cannot be used: record 1: "):
         read_prediction_logs(file, SPEC)
     with pytest.raises(ValueError, match=message):
         read_prediction_logs(file, SPEC)
@@ -175,9 +175,7 @@ def test_files_that_are_none(served, tmp_path):
     log = log_of(served, "pi", {"x": np.zeros((1, 2), np.float32)})[0]
     whole = write(tmp_path / "whole", [log]).read_bytes()
     (tmp_path / "cut").write_bytes(whole[:-5])
-    with pytest.raises(
-        ValueError, match="cut must be a TFRecord file. .* bytes that do not begin with an intact record"
-    ):
+    with pytest.raises(ValueError, match="cut must be a TFRecord .*intact record"):
         read_prediction_logs(tmp_path / "cut", SPEC)
     for content in (b"\x0f", b"\x32\x7f" + b"a", b"\x32\xff", b"some text that is none"):
         with tf.io.TFRecordWriter(str(tmp_path / "other")) as writer:
@@ -189,7 +187,7 @@ def test_files_that_are_none(served, tmp_path):
     x = np.zeros((1, 2), np.float32)
     a = np.zeros((1, 1), np.float32)
     write(tmp_path / "critics", [log_of(served, "q1", {"x": x, "a": a})[0]])
-    with pytest.raises(ValueError, match="hold no request for `pi`. Received: prediction_logs='.*critics'"):
+    with pytest.raises(ValueError, match="no request for `pi`. .*logs='.*critics'"):
         read_prediction_logs(tmp_path / "critics", SPEC)
 
 
@@ -208,11 +206,11 @@ def test_the_records_before_a_damaged_place_are_kept_and_the_loss_is_told(served
         lost = len(whole) - starts[3]
         whole[starts[3] + 30] ^= 1
     file.write_bytes(whole)
-    message = f"{file} is .*: its first {kept} records are intact and are used, and its other {lost} bytes are lost"
+    message = f"{file} .*first {kept} .* {lost} bytes are lost"
     with pytest.warns(UserWarning, match=rf"{message}\.$"):
         steps = read_prediction_logs(file, SPEC)
     np.testing.assert_array_equal(steps["observations"], [step[0] for step in client.took[:kept]])
-    with pytest.warns(UserWarning, match=rf"{message}\. The 1 later files are not read"):
+    with pytest.warns(UserWarning, match=rf"{lost} bytes are lost\. The 1 later files"):
         assert len(read_prediction_logs([file, later], SPEC)["actions"]) == kept
     buffer = ReplayBuffer(SPEC, 50)
     ends = {"rewards": np.ones(kept), "terminations": np.zeros(kept, bool)}
@@ -226,14 +224,14 @@ def test_rewards_and_ends_that_do_not_fit_are_named_and_nothing_is_stored(two):
     files, clients, turns = two
     buffer = ReplayBuffer(SPEC, 100)
     ends = {"prediction_logs": files, "terminations": np.zeros(len(turns), bool)}
-    with pytest.raises(ValueError, match="`rewards` must have a row for each of 14 steps. Received: 13 rows"):
+    with pytest.raises(ValueError, match="`rewards` .*of 14 steps. .*: 13 rows"):
         load_into(buffer, {**ends, "rewards": np.zeros(13)})
-    with pytest.raises(ValueError, match=r"7 numbers for client .b.. Received: the clients"):
+    with pytest.raises(ValueError, match="7 numbers for client .b.. .*the clients"):
         load_into(buffer, {**ends, "rewards": {"a": np.zeros(7)}})
-    with pytest.raises(ValueError, match="7 numbers for client 'b'. Received: 6 of them"):
+    with pytest.raises(ValueError, match="7 numbers for client 'b'. Received: 6"):
         load_into(buffer, {**ends, "rewards": {"a": np.zeros(7), "b": np.zeros(6)}})
-    with pytest.raises(ValueError, match="The array 'rewards' of client 'b' in `data` must hold .* nan in row 0;"):
+    with pytest.raises(ValueError, match="'rewards' of client 'b' .* nan in row 0;"):
         load_into(buffer, {**ends, "rewards": {"a": np.zeros(7), "b": np.full(7, np.nan)}})
-    with pytest.raises(ValueError, match="`rewards` must be an array if there are no"):
+    with pytest.raises(ValueError, match="`rewards` must be an array if there"):
         load_into(buffer, {"rewards": {"a": [0.0]}, "terminations": [False]})
     assert buffer.added == 0

@@ -23,7 +23,7 @@ def test_the_sub_environments_that_hang_are_named_and_all_processes_end(at, step
     agent = tfdpg.DDPG(Misbehaving(), **NO_UPDATE)
     began = time.monotonic()
     callbacks = [tfdpg.callbacks.Checkpoint(tmp_path)]
-    with pytest.raises(TimeoutError, match=r"Sub-environments \[1, 2\] did not answer within 0.3 seconds"):
+    with pytest.raises(TimeoutError, match=r"\[1, 2\] did not answer .*0.3 seconds"):
         agent.fit(vector.RecordEpisodeStatistics(env), step_timeout=0.3, callbacks=callbacks, **SHORT)
     env.close()
     assert time.monotonic() - began < 20 and not any(process.is_alive() for process in env.processes)
@@ -51,7 +51,7 @@ def test_who_answers_in_time_is_left_as_it_was():
 @pytest.mark.parametrize("make", [Misbehaving, lambda: SyncVectorEnv([Misbehaving])], ids=["single", "sync"])
 def test_what_nobody_can_interrupt_is_refused(make):
     agent = tfdpg.DDPG(Misbehaving(), **NO_UPDATE)
-    with pytest.raises(ValueError, match="`step_timeout` must be None for .* process.*vectorization_mode='async'"):
+    with pytest.raises(ValueError, match="`step_timeout` must be None .*'async'"):
         agent.fit(make(), step_timeout=5, **SHORT)
     with pytest.raises(ValueError, match="`step_timeout` must be a number above 0"):
         agent.fit(make(), step_timeout=0, **SHORT)

@@ -23,7 +23,7 @@ class Unstepped(Counter):
 
 def test_a_training_without_updates_is_told_before_its_first_step():
     agent = tfdpg.DDPG(Counter(), **SMALL | {"start_steps": 0, "update_after": 40})
-    message = r"ends at environment step 40: it makes no update \(update_after=40, update_every=5\)\. Raise `epochs`"
+    message = r"step 40: .*no update \(update_after=40, "
     with pytest.warns(UserWarning, match=message), pytest.raises(Stop):
         agent.fit(Unstepped(), epochs=2, steps_per_epoch=20, verbose=0)
 
@@ -31,7 +31,7 @@ def test_a_training_without_updates_is_told_before_its_first_step():
 def test_a_training_at_random_is_told():
     env = Counter()
     agent = tfdpg.DDPG(env, **SMALL | EAGER | {"start_steps": 40})
-    with pytest.warns(UserWarning, match=r"step 40: all of its actions are random \(start_steps=40\)\. ") as caught:
+    with pytest.warns(UserWarning, match=r"step 40: .*random \(start_steps=40\)\. ") as caught:
         agent.fit(env, epochs=2, steps_per_epoch=20, verbose=0)
     assert [warning.filename for warning in caught] == [__file__]
     agent.fit(env, epochs=1, steps_per_epoch=5, verbose=0)  # step 45 is not random
@@ -40,7 +40,7 @@ def test_a_training_at_random_is_told():
 def test_a_round_that_never_comes_is_told():
     env = Counter()
     agent = tfdpg.DDPG(env, **SMALL | EAGER | {"update_every": 50})
-    with pytest.warns(UserWarning, match=r"makes no update \(update_after=10, update_every=50\)"):
+    with pytest.warns(UserWarning, match=r"no update \(.*=10, update_every=50\)"):
         agent.fit(env, epochs=1, steps_per_epoch=49, verbose=0)
     agent.fit(env, epochs=1, steps_per_epoch=5, verbose=0)
     assert agent.updates > 0
@@ -49,10 +49,10 @@ def test_a_round_that_never_comes_is_told():
 def test_acer_s_own_schedule():
     env = Counter()
     agent = tfdpg.ACER(env, **ACER | {"n_steps": None})
-    with pytest.warns(UserWarning, match=r"step 49: it makes no update \(n_steps=50, replay_start=10\)"):
+    with pytest.warns(UserWarning, match=r"step 49: .*\(n_steps=50, replay_start=10"):
         agent.fit(env, epochs=1, steps_per_epoch=49, verbose=0)
     agent = tfdpg.ACER(env, **ACER | {"on_policy": False, "replay_start": 400})
-    with pytest.warns(UserWarning, match=r"step 50: it makes no update \(n_steps=5, replay_start=400\)"):
+    with pytest.warns(UserWarning, match=r"step 50: .*\(n_steps=5, replay_start=400"):
         agent.fit(env, epochs=1, steps_per_epoch=50, verbose=0)  # known only at the end
 
 
@@ -93,7 +93,7 @@ def test_actions_at_their_bounds():
         bias.assign(logits)
         assert shares(agent) == [share, share]
     bias.assign([-2.7, 2.7])
-    with pytest.warns(UserWarning, match=r"100% of the components of .*\(`actions_at_bounds`\)") as caught:
+    with pytest.warns(UserWarning, match=r"100% of .*\(`actions_at_bounds`\)") as caught:
         assert shares(agent) == [1.0, 1.0]
     assert len(caught) == 1
 
