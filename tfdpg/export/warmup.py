@@ -1,7 +1,7 @@
 """Requests that TensorFlow Serving replays when it loads a model, so that the first client does not wait.
 
-They are `PredictionLog`s, protocol buffers of the package tensorflow-serving-api. `field` and `fields` encode and
-decode the few kinds of fields that they contain, so that the package is not needed.
+They are `PredictionLog`s, protocol buffers of the package tensorflow-serving-api. The few fields that are used are
+declared here, so that the package is not needed.
 """
 
 from collections import defaultdict
@@ -11,10 +11,43 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from tfdpg.compat.tensorflow import tensor_from_bytes
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
+SCHEMA = """
+name: "tfdpg/prediction_log.proto" package: "tfdpg"
+message_type { name: "PredictionLog"
+  field { name: "log_metadata" number: 1 type: TYPE_MESSAGE type_name: "LogMetadata" }
+  field { name: "predict_log" number: 6 type: TYPE_MESSAGE type_name: "PredictLog" }
+  field { name: "predict_streamed_log" number: 7 type: TYPE_MESSAGE type_name: "PredictLog" } }
+message_type { name: "LogMetadata"
+  field { name: "sampling_config" number: 2 type: TYPE_MESSAGE type_name: "SamplingConfig" } }
+message_type { name: "SamplingConfig"
+  field { name: "sampling_rate" number: 1 type: TYPE_DOUBLE } }
+message_type { name: "PredictLog"
+  field { name: "request" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: "PredictRequest" }
+  field { name: "response" number: 2 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: "PredictResponse" } }
+message_type { name: "PredictRequest"
+  field { name: "model_spec" number: 1 type: TYPE_MESSAGE type_name: "ModelSpec" }
+  field { name: "inputs" number: 2 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: "Tensor" }
+  field { name: "client_id" number: 6 type: TYPE_BYTES } }
+message_type { name: "PredictResponse"
+  field { name: "outputs" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: "Tensor" } }
+message_type { name: "ModelSpec"
+  field { name: "name" number: 1 type: TYPE_BYTES }
+  field { name: "signature_name" number: 3 type: TYPE_BYTES } }
+message_type { name: "Tensor"
+  field { name: "name" number: 1 type: TYPE_BYTES }
+  field { name: "content" number: 2 type: TYPE_BYTES } }
+"""
+"""The messages of a `PredictionLog`, with the field numbers and types of tensorflow-serving-api. Maps are repeated
+entries, and `content` is a serialized `TensorProto`, as in the binary format. In a streamed log, request and response
+may be repeated."""
+POOL = descriptor_pool.DescriptorPool()
+POOL.AddSerializedFile(text_format.Parse(SCHEMA, descriptor_pb2.FileDescriptorProto()).SerializeToString())
+PredictionLog: Any = message_factory.GetMessageClass(POOL.FindMessageTypeByName("tfdpg.PredictionLog"))
 
 
 def write_warmup(directory: Path, model: str, cases: Mapping[str, Sequence[Mapping[str, np.ndarray]]]) -> None:
@@ -38,77 +71,24 @@ def read_warmup(directory: Path) -> dict[str, list[dict[str, np.ndarray]]]:
     cases: dict[str, list[dict[str, np.ndarray]]] = defaultdict(list)
     records: Any = tf.data.TFRecordDataset(str(directory / WARMUP_FILE)).as_numpy_iterator()
     for record in records:
-        request = fields(fields(fields(record)[6][0])[1][0])
-        entries = map(fields, request[2])
-        signature = fields(request[1][0])[3][0].decode()
-        cases[signature].append({entry[1][0].decode(): tensor_from_bytes(entry[2][0]) for entry in entries})
+        (request,) = PredictionLog.FromString(record).predict_log.request
+        inputs = {tensor.name.decode(): tensor_from_bytes(tensor.content) for tensor in request.inputs}
+        cases[request.model_spec.signature_name.decode()].append(inputs)
     return dict(cases)
 
 
 def prediction_log(model: str, signature: str, inputs: Mapping[str, np.ndarray]) -> bytes:
     """Encode a request as a `PredictionLog`.
 
-        PredictionLog {PredictLog predict_log = 6}
-        PredictLog {PredictRequest request = 1}
-        PredictRequest {ModelSpec model_spec = 1; map<string, TensorProto> inputs = 2}
-        ModelSpec {string name = 1; string signature_name = 3}
-
     Args:
         model: the name under which the model will be served.
         signature: the signature that the request calls.
         inputs: its inputs.
     """
-    request = field(1, field(1, model.encode()) + field(3, signature.encode()))
+    log = PredictionLog()
+    request = log.predict_log.request.add()
+    request.model_spec.name = model.encode()
+    request.model_spec.signature_name = signature.encode()
     for name, values in inputs.items():
-        request += field(2, field(1, name.encode()) + field(2, tf.make_tensor_proto(values).SerializeToString()))
-    return field(6, field(1, request))
-
-
-def field(number: int, content: bytes) -> bytes:
-    """Encode a field that contains a string or a message: its number (below 16) and type, its length, its content."""
-    length = bytearray()
-    rest = len(content)
-    while rest > 127:
-        length.append(rest % 128 + 128)
-        rest //= 128
-    return bytes([number << 3 | 2, *length, rest]) + content
-
-
-def fields(message: bytes) -> dict[int, list[bytes]]:
-    """Decode the fields of a protocol buffer by their numbers, in their order; variable-length integers are skipped.
-
-    Raises:
-        ValueError: the message is damaged.
-    """
-    found: dict[int, list[bytes]] = {}
-    place = 0
-    while place < len(message):
-        key, place = _integer(message, place)
-        match key & 7:
-            case 0:
-                _, place = _integer(message, place)
-                continue
-            case 1:
-                size = 8
-            case 2:
-                size, place = _integer(message, place)
-            case 5:
-                size = 4
-            case kind:
-                raise ValueError(f"it is no PredictionLog: it contains a field of type {kind}")
-        if place + size > len(message):
-            raise ValueError("it is no PredictionLog: it ends within a field")
-        found.setdefault(key >> 3, []).append(message[place : place + size])
-        place += size
-    return found
-
-
-def _integer(message: bytes, place: int) -> tuple[int, int]:
-    """Decode a variable-length integer, and return it with the position after it."""
-    number = shift = 0
-    for end in range(place, len(message)):
-        number = number | (message[end] & 127) << shift
-        shift = shift + 7
-        if message[end] < 128:
-            return number, end + 1
-    raise ValueError("it is no PredictionLog: it ends within a field")
+        request.inputs.add(name=name.encode(), content=tf.make_tensor_proto(values).SerializeToString())
+    return log.SerializeToString()

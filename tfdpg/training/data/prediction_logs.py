@@ -1,6 +1,5 @@
 """Read TensorFlow Serving's request logs, which are TFRecord files of `PredictionLog`s, as arrays."""
 
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,10 +7,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 from tfdpg.arguments import reject, warn
-from tfdpg.export.warmup import fields
+from tfdpg.compat.tensorflow import tensor_from_bytes
+from tfdpg.export.warmup import PredictionLog
 from tfdpg.spec import Spec
 
 POLICY_SIGNATURES = {b"", b"serving_default", b"pi", b"pi_and_q"}
@@ -52,7 +51,7 @@ def read_prediction_logs(files: str | Path | Iterable[str | Path], spec: Spec) -
             intact += FRAME + len(record)
             try:
                 step = _step(record, spec)
-            except (TypeError, ValueError, struct.error) as error:
+            except (TypeError, ValueError) as error:
                 raise ValueError(f"The prediction log {file} cannot be used: record {number}: {error}") from error
             if step is None:
                 continue
@@ -80,48 +79,36 @@ def read_prediction_logs(files: str | Path | Iterable[str | Path], spec: Spec) -
 
 
 def _step(record: bytes, spec: Spec) -> tuple[str, dict[str, np.ndarray], np.ndarray] | None:
-    """Return a request's client, observation arrays `[n, ...]` and actions; None if it was not for the policy.
-
-    These fields of the messages are read:
-
-        PredictionLog {LogMetadata log_metadata = 1; PredictLog predict_log = 6, or predict_streamed_log = 7}
-        LogMetadata {SamplingConfig sampling_config = 2}, SamplingConfig {double sampling_rate = 1}
-        PredictLog {PredictRequest request = 1; PredictResponse response = 2}
-        PredictRequest {ModelSpec model_spec = 1; map<string, TensorProto> inputs = 2; bytes client_id = 6}
-        PredictResponse {map<string, TensorProto> outputs = 1}, ModelSpec {string signature_name = 3}
-    """
-    log = fields(record)
-    for metadata in log.get(1, []):
-        for config in fields(metadata).get(2, []):
-            (rate,) = struct.unpack("<d", fields(config).get(1, [bytes(8)])[-1])
-            if 0 < rate < 1:
-                raise ValueError(f"transitions need every request, and the server logged a sample of {rate:g} of them")
-    (call,) = log.get(6, []) + log.get(7, []) or [b""]
-    if not call:
+    """Return a request's client, observation arrays `[n, ...]` and actions; None if it was not for the policy."""
+    try:
+        log = PredictionLog.FromString(record)
+    except DecodeError as error:
+        raise ValueError(f"it is not a PredictionLog: {error}") from error
+    rate = log.log_metadata.sampling_config.sampling_rate
+    if 0 < rate < 1:
+        raise ValueError(f"transitions need every request, and the server logged a sample of {rate:g} of them")
+    calls = [getattr(log, name) for name in ("predict_log", "predict_streamed_log") if log.HasField(name)]
+    if not calls or not calls[0].request or calls[0].request[-1].model_spec.signature_name not in POLICY_SIGNATURES:
         return None
-    call = fields(call)
-    request = fields(call.get(1, [b""])[-1])
-    if fields(request.get(1, [b""])[-1]).get(3, [b""])[-1] not in POLICY_SIGNATURES:
-        return None
-    outputs = _tensors(fields(call.get(2, [b""])[-1]).get(1, []), {"pi"})
+    request = calls[0].request[-1]
+    outputs = _tensors(calls[0].response[-1].outputs if calls[0].response else [], {"pi"})
     if "pi" not in outputs:
         raise ValueError("the response has no `pi`")
-    inputs = _tensors(request.get(2, []), {leaf.name for leaf in spec.leaves})
+    inputs = _tensors(request.inputs, {leaf.name for leaf in spec.leaves})
     action = outputs["pi"]
     for leaf in spec.leaves:
         received = inputs[leaf.name].shape if leaf.name in inputs else None
         if received != (len(action), *leaf.shape):
             expected = (len(action), *leaf.shape)
             raise ValueError(f"the input `{leaf.name}` must be of shape {expected}. Received: {received}")
-    return request.get(6, [b""])[-1].decode(errors="backslashreplace"), inputs, action
+    return request.client_id.decode(errors="backslashreplace"), inputs, action
 
 
-def _tensors(entries: Iterable[bytes], names: set[str]) -> dict[str, np.ndarray]:
+def _tensors(entries: Iterable[Any], names: set[str]) -> dict[str, np.ndarray]:
     """Return the tensors with these names in the entries of a map."""
-    pairs = [fields(entry) for entry in entries]
-    held = {pair.get(1, [b""])[-1].decode(): pair.get(2, [b""])[-1] for pair in pairs}
+    contents = {entry.name.decode(): entry.content for entry in entries}
     try:
-        return {name: tf.make_ndarray(TensorProto.FromString(held[name])) for name in names & set(held)}
+        return {name: tensor_from_bytes(contents[name]) for name in names & set(contents)}
     except DecodeError as error:
         raise ValueError(f"it is not a PredictionLog: {error}") from error
 
