@@ -20,7 +20,7 @@ import tensorflow as tf
 from tfdpg.acting import Exploration, RecurrentSpec
 from tfdpg.arguments import positive_int, real, reject
 from tfdpg.losses import bc_loss, clip_action_gradient
-from tfdpg.networks import Batch, Normalizer, free_graphs, observation_inputs
+from tfdpg.networks import Batch, Normalizer, free_graphs, in_flat_state, observation_inputs, while_loop
 from tfdpg.replay import MakeMinibatchBuilder, ReplayBuffer
 from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, seeds
@@ -187,7 +187,7 @@ def rmsprop(options: Any, of: Sequence[str]) -> OptimizerSpec:
     def make(name: str) -> keras.optimizers.Optimizer:
         if options.optimizer is not None:
             return _copied("optimizer", options.optimizer)
-        return _scaled(keras.optimizers.RMSprop(options.lr, rho=0.99, epsilon=1e-5, **_clipping(options)))
+        return _scaled(RMSprop(options.lr, rho=0.99, epsilon=1e-5, **_clipping(options)))
 
     return OptimizerSpec(make, tuple(of), {"optimizer": "optimizer", "learning_rate": "lr"})
 
@@ -310,6 +310,8 @@ class Declaration:
         schedule: when to act at random, when to learn, and how much.
         metrics: the names of what `update` measures; `td_error` is among them.
         updates_per_phase: the updates of a usual update phase; None is what the schedule says.
+        policy_period: the behaviour policy changes only in updates whose number is a multiple of it. `fit` may make the
+            updates before these a little later, together with them.
         device_state: the initial values of variables that updates read and write, by name. They are saved.
         host_state: the initial values of numbers, strings and lists that are saved with the agent, by name.
         before_phase: functions that run before each update phase. They receive the agent and its minibatches.
@@ -335,6 +337,7 @@ class Declaration:
     schedule: Any
     metrics: Sequence[str]
     updates_per_phase: int | None = None
+    policy_period: int = 1
     device_state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     host_state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     before_phase: Sequence[Callable[[Any, Any], None]] = ()
@@ -415,6 +418,13 @@ class Networks:
         networks = {name: network.variables for name, network in self.all.items()}
         optimizers = {f"{name}_optimizer": optimizer.variables for name, optimizer in self.optimizers.items()}
         return networks | optimizers | ({"state": list(self.state.values())} if self.state else {})
+
+    @property
+    def trained(self) -> list[Any]:
+        """The variables that updates change, each once: trainable weights, and the state of optimizers."""
+        optimizers = [variable for optimizer in self.optimizers.values() for variable in optimizer.variables]
+        variables = trainable_variables(self.all.values()) + optimizers
+        return [variable for variable in variables if variable.name != "learning_rate"]
 
     def restore(self, arrays: Mapping[str, np.ndarray], changes: Mapping[str, Any]) -> None:
         """Set all variables, after a checkpoint was loaded.
@@ -661,7 +671,7 @@ def run_if(is_due: tf.Tensor, update: Callable[[], Any], size: int = 0) -> tf.Te
         result = update()
         return i + 1, result if size else metric
 
-    return tf.while_loop(lambda i, _: i < passes, run, [0, nothing], parallel_iterations=1)[1]
+    return while_loop(lambda i, _: i < passes, run, [0, nothing])[1]
 
 
 def policy_loss(spec: Spec, q: tf.Tensor, action: tf.Tensor, batch: Batch, bc_weight: float) -> tf.Tensor:
@@ -712,7 +722,30 @@ def _scaled(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer
     return keras.optimizers.LossScaleOptimizer(optimizer, name=f"{optimizer.name}_scaled")
 
 
-class FusedAdam(keras.optimizers.Adam):
+class InFlatState(keras.optimizers.Optimizer):
+    """A base of optimizers that can change values in `tfdpg.networks.FlatState` as well as variables."""
+
+    def assign(self, variable: Any, value: Any) -> None:
+        """Assign a value."""
+        variable.assign(value)
+
+    def assign_sub(self, variable: Any, value: Any) -> None:
+        """Subtract a value."""
+        variable.assign_sub(value)
+
+    def _var_key(self, variable: Any) -> int:
+        return id(variable)
+
+    def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
+        for gradient, variable in zip(grads, trainable_variables, strict=True):
+            self.update_step(gradient, variable, learning_rate)
+
+
+class RMSprop(InFlatState, keras.optimizers.RMSprop):
+    """Keras' RMSprop."""
+
+
+class FusedAdam(InFlatState, keras.optimizers.Adam):
     """Keras' Adam, with one operation for each variable where Keras has twenty, which are traced one by one."""
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -723,6 +756,14 @@ class FusedAdam(keras.optimizers.Adam):
         iterations: Any = self.iterations
         index = self._get_variable_index(variable)
         step = tf.cast(iterations + 1, tf.float32)
+        if in_flat_state():
+            m, v = self._momentums[index], self._velocities[index]
+            beta_1, beta_2 = tf.constant(self.beta_1), tf.constant(self.beta_2)
+            rate = learning_rate * tf.sqrt(1 - tf.pow(beta_2, step)) / (1 - tf.pow(beta_1, step))
+            m.assign(m + (gradient - m) * (1 - beta_1))
+            v.assign(v + (tf.square(gradient) - v) * (1 - beta_2))
+            variable.assign(variable - m * rate / (tf.sqrt(v) + self.epsilon))
+            return
         var, m, v = (_handle(each) for each in (variable, self._momentums[index], self._velocities[index]))
         tf.raw_ops.ResourceApplyAdam(
             var=var,

@@ -69,6 +69,7 @@ class Agent(metaclass=_AgentType):
         actor: computes the outputs of the behaviour policy, in NumPy if possible.
         evaluation_actor: computes the outputs of the evaluation policy.
         behaviour: selects actions during collection.
+        policy_period: the behaviour policy changes only in updates whose number is a multiple of it.
         collector: stores actions with their outcomes.
         learner: runs the update phases.
         epoch_metrics: the metrics of the updates in this epoch.
@@ -126,6 +127,7 @@ class Agent(metaclass=_AgentType):
         if self._after_episode:
             self.collector.episode_ended = self.end_episode
         self.signatures = dict(declaration.signatures(self._networks.all, self.evaluation_actor.pi))
+        self.policy_period = declaration.policy_period
         self.learner = Learner(self, declaration.updates_per_phase, declaration.before_phase, declaration.after_phase)
         self.history: keras.callbacks.History | None = None
         self._initial_epoch: int | None = None
@@ -178,7 +180,7 @@ class Agent(metaclass=_AgentType):
     @property
     def updates(self) -> int:
         """The number of updates made."""
-        return int(self.counter)
+        return self.learner.updates
 
     def act(self, observation: Any, explore: bool = True) -> np.ndarray:
         """Select actions, and keep the state of this step until `observe` is called.
@@ -233,8 +235,10 @@ class Agent(metaclass=_AgentType):
         """
         refuse_positional_updates(positional)
         reject_unknown_arguments(self.learn, unknown)
-        due = natural("updates", updates) if updates is not None else self._due_updates()
-        return self.learner.run_update_phase(due) if due else {}
+        due = natural("updates", updates) if updates is not None else self.due_updates()
+        logs = self.learner.run_update_phase(due)
+        self.learner.synchronize()
+        return logs
 
     def train_on_batch(self, batch: Mapping[str, Any]) -> dict[str, float]:
         """Make one update on a given minibatch, with the same compiled code as other updates.
@@ -321,6 +325,7 @@ class Agent(metaclass=_AgentType):
         which is NaN in each component, or for a Discrete space its first action minus 1; the recurrent state does not
         change.
         """
+        self.learner.synchronize()
         reject_unknown_arguments(self.predict, unknown)
         forward = self._greedy(self.evaluation_actor.predict)
         return evaluation.predict(self.spec, self.recurrent_spec, forward, observations)
@@ -333,6 +338,7 @@ class Agent(metaclass=_AgentType):
         Args:
             seed: None for the greedy policy. Otherwise the behaviour policy, which explores with this seed.
         """
+        self.learner.synchronize()
         if seed is None:
             return GreedyPolicy(self.spec, self.recurrent_spec, self._greedy(self.evaluation_actor.snapshot()))
         factor = self.behaviour.exploration.factor(self.env_steps)
@@ -340,10 +346,12 @@ class Agent(metaclass=_AgentType):
 
     def get_weights(self) -> list[np.ndarray]:
         """Return the weights of all components and copies."""
+        self.learner.synchronize()
         return [weight for network in self._networks.all.values() for weight in network.get_weights()]
 
     def set_weights(self, weights: Sequence[np.ndarray]) -> None:
         """Set the weights that `get_weights` returned."""
+        self.learner.synchronize()
         network_weights.set_weights(self._networks.all, weights)
         if self.observation_statistics is not None and self.observation_statistics.count == 0:
             self.observation_statistics.adopt(self.normalizers[0].mean.numpy(), self.normalizers[0].variance.numpy())
@@ -351,6 +359,7 @@ class Agent(metaclass=_AgentType):
 
     def save_weights(self, filepath: str | Path, overwrite: bool = True) -> None:
         """Save the weights of all components and copies to a `.weights.h5` file."""
+        self.learner.synchronize()
         network_weights.save_weights(self._networks.all, filepath, overwrite)
 
     def load_weights(self, filepath: str | Path) -> None:
@@ -381,6 +390,7 @@ class Agent(metaclass=_AgentType):
             tfdpg.export.ExportError: the exported model differs from the agent, or the format does not support the
                 policy. Nothing is written.
         """
+        self.learner.synchronize()
         return export_agent(self, directory, options)
 
     summary = description.summary
@@ -409,12 +419,9 @@ class Agent(metaclass=_AgentType):
         Raises:
             ValueError: a name is not that of a copy.
         """
+        self.learner.synchronize()
         self._networks.copy_weights(*names)
         self.actor.refresh()
-
-    def _due_updates(self) -> int:
-        """Return the number of updates to make now, according to the schedule."""
-        return self.schedule.release(self.minibatch_builder.sampler.updates_due(self.schedule.begin_update_phase()))
 
     def _inference(self, policy: PolicySpec) -> PolicyInference:
         """Return the forward pass of a policy, in NumPy unless one of its networks is custom."""
@@ -439,8 +446,13 @@ class Agent(metaclass=_AgentType):
             updates: the number of updates that the policy had when it chose the episode's last action; None is the
                 number of updates made so far.
         """
+        self.learner.synchronize()
         for function in self._after_episode:
             function(self, episode, self.updates if updates is None else updates)
+
+    def due_updates(self) -> int:
+        """Return the number of updates to make now according to the schedule, and begin their phase."""
+        return self.schedule.release(self.minibatch_builder.sampler.updates_due(self.schedule.begin_update_phase()))
 
     def begin_training(self) -> None:
         """Reset the state that callbacks of an earlier training run have set."""
@@ -482,7 +494,13 @@ class Agent(metaclass=_AgentType):
     @property
     def saved_variables(self) -> dict[str, list[Any]]:
         """The variables that a checkpoint holds, in lists by name."""
+        self.learner.synchronize()
         return self._networks.variables
+
+    @property
+    def trained_variables(self) -> list[Any]:
+        """The variables that updates change; see `tfdpg.components.Networks.trained`."""
+        return self._networks.trained
 
     @property
     def saved_options(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Source: Fujimoto, van Hoof, Meger 2018, "Addressing Function Approximation Error
 options and defaults are Spinning Up's, and further options those of MATLAB's rlTD3Agent.
 """
 
+import dataclasses
 from typing import Any, final
 
 import tensorflow as tf
@@ -24,7 +25,8 @@ METRICS = "loss_q", "loss_pi", "q1", "q2", "td_error"
 def declare(spec: Spec, options: TD3Options) -> Declaration:
     """The components of TD3: a policy, one or two critics, and their target networks."""
     rule = polyak(options.polyak, every=options.target_update_every or options.policy_delay)
-    return deterministic(spec, options, ("q1", "q2")[: options.critics], rule, METRICS)
+    declaration = deterministic(spec, options, ("q1", "q2")[: options.critics], rule, METRICS)
+    return dataclasses.replace(declaration, policy_period=options.policy_delay)
 
 
 @final

@@ -13,6 +13,14 @@ def flatten_layers(model: Any) -> list[Any]:
     return list(model._flatten_layers())
 
 
+def assign_directly(variable: Any, value: Any) -> None:
+    """Assign a variable that does not belong to the present `keras.StatelessScope`.
+
+    Without it, layers that assign variables themselves, such as batch normalisation, cannot be trained in `fit`.
+    """
+    variable._direct_assign(value)
+
+
 def producer(tensor: Any) -> tuple[Any, list[Any]]:
     """Return the layer or operation of a functional model that computes a symbolic tensor, and its input tensors."""
     operation, node, _ = tensor._keras_history

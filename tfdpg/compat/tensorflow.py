@@ -71,3 +71,12 @@ def lite_converter_error() -> type[Exception]:
     Without it, a policy with a critic that LiteRT cannot compute is not exported to LiteRT without that critic.
     """
     return importlib.import_module("tensorflow.lite.python.convert_phase").ConverterError
+
+
+def call_concrete(function: Any, arguments: Any) -> Any:
+    """Call a concrete function, without the comparison of its arguments with its signature, which takes 0.05 ms.
+
+    Without it, `function(*arguments)` does the same.
+    """
+    tf: Any = importlib.import_module("tensorflow")
+    return function._call_flat(tf.nest.flatten(arguments), function.captured_inputs)

@@ -12,6 +12,7 @@ from tfdpg.networks.custom import check_critics, check_loadable, check_separate,
 from tfdpg.networks.device import check_device
 from tfdpg.networks.distributions import Categorical, Mixture
 from tfdpg.networks.encoder import Normalizer, encoder, observation_inputs
+from tfdpg.networks.flat_state import FlatState, in_flat_state, while_loop
 from tfdpg.networks.graph_cleanup import free_graphs
 from tfdpg.networks.heads import Head, HeadOptions, Value, head_of
 from tfdpg.networks.mlp import MIN_SIGMA, OutputTransform, mlp_actor, mlp_critic
@@ -82,6 +83,9 @@ __all__ = [
     "encoder",
     "flat_values",
     "flat_weights",
+    "FlatState",
+    "in_flat_state",
+    "while_loop",
     "free_graphs",
     "head_of",
     "in_half_precision",

@@ -12,7 +12,7 @@ import numpy as np
 
 from tfdpg.environments import opened
 from tfdpg.findings import warn_of_normalizers, warn_of_observations
-from tfdpg.training.callbacks.monitors import as_callback_list, prepare
+from tfdpg.training.callbacks.monitors import BatchCallbacks, as_callback_list, prepare
 from tfdpg.training.callbacks.progress import ProgressBar, resolve
 from tfdpg.training.data.datasets import load_into
 from tfdpg.training.environment.env_runner import EnvRunner, Episode
@@ -206,7 +206,7 @@ class _StepLoop:
     ):
         self._agent = agent
         self._runner = runner
-        self._callbacks = callbacks
+        self._batches = BatchCallbacks(callbacks)
         self._interrupted = interrupted
         self._options = options
         self._observation: Any = None
@@ -225,17 +225,18 @@ class _StepLoop:
         schedule.plan(first + (self._options.epochs - epoch) * steps - schedule.env_steps)
         if self._observation is None:
             self._observation = self._begin()
-        while schedule.env_steps - first < steps and not (agent.stop_training or self._interrupted.is_set()):
-            begin = schedule.env_steps - first
-            self._callbacks.on_train_batch_begin(begin)
-            ended = self._collect(first + steps)
-            if not self._has_checked_observations:
-                self._check_observations()
-            logs = agent.learn() | {"env_steps": schedule.env_steps}
-            epoch_metrics.episodes += ended
-            if ended:
-                logs["return"] = summarise(ended)["return"]
-            self._callbacks.on_train_batch_end(schedule.env_steps - first - 1, logs)
+        with agent.learner.flat_state(is_allowed=not self._batches.read_variables):
+            while schedule.env_steps - first < steps and not (agent.stop_training or self._interrupted.is_set()):
+                self._batches.begin(schedule.env_steps - first)
+                ended = self._collect(first + steps)
+                if not self._has_checked_observations:
+                    self._check_observations()
+                logs = agent.learner.run_update_phase(agent.due_updates(), may_hold=True)
+                logs["env_steps"] = schedule.env_steps
+                epoch_metrics.episodes += ended
+                if ended:
+                    logs["return"] = summarise(ended)["return"]
+                self._batches.end(schedule.env_steps - first - 1, logs)
         taken = schedule.env_steps - taken_before
         seconds = time.perf_counter() - began
         return (

@@ -6,7 +6,9 @@ from typing import Any
 import keras
 
 from tfdpg.arguments import reject
-from tfdpg.training.callbacks import ExportBest, StopAtReturn, not_logged
+from tfdpg.training.callbacks import ExportBest, StepFile, StopAtReturn, not_logged
+from tfdpg.training.callbacks.progress import ProgressBar
+from tfdpg.training.callbacks.scalars import ScalarWriter
 
 MODE_CALLBACKS = (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint, keras.callbacks.ReduceLROnPlateau)
 """Keras callbacks that monitor a log and have a `mode`."""
@@ -39,6 +41,46 @@ def prepare(callbacks: Sequence[Any], logs: Collection[str], optimizers: Iterabl
         if isinstance(callback, MODE_CALLBACKS) and callback.mode == "auto":
             callback.mode = _direction(callback)
         extended |= _may_log(callback)
+
+
+class BatchCallbacks:
+    """Calls the methods of callbacks for batches, which are update phases, where callbacks have such methods.
+
+    Args:
+        callbacks: Keras' list of the callbacks.
+
+    Attributes:
+        read_variables: whether a callback may read variables of the agent in these methods; tfdpg's own do not.
+    """
+
+    def __init__(self, callbacks: keras.callbacks.CallbackList):
+        self._callbacks = [callback for callback in callbacks.callbacks if _has_batch_methods(callback)]
+        self.read_variables = not all(isinstance(callback, BATCH_CALLBACKS) for callback in self._callbacks)
+        if self.read_variables:
+            self._callbacks = [callbacks]  # it converts logs, as Keras' `fit` does
+
+    def begin(self, step: int) -> None:
+        """Call `on_train_batch_begin`."""
+        for callback in self._callbacks:
+            callback.on_train_batch_begin(step)
+
+    def end(self, step: int, logs: dict[str, Any]) -> None:
+        """Call `on_train_batch_end`."""
+        for callback in self._callbacks:
+            callback.on_train_batch_end(step, logs)
+
+
+BATCH_METHODS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+BATCH_CALLBACKS = (ProgressBar, StepFile, ScalarWriter)
+"""tfdpg's callbacks with methods for batches."""
+
+
+def _has_batch_methods(callback: keras.callbacks.Callback) -> bool:
+    """Return whether a callback has such a method of its own, which may also be an attribute of the object."""
+    return any(
+        getattr(getattr(callback, name), "__func__", None) is not getattr(keras.callbacks.Callback, name)
+        for name in BATCH_METHODS
+    )
 
 
 def as_callback_list(given: Any) -> list[keras.callbacks.Callback]:

@@ -1,6 +1,7 @@
 """Update phases: sample minibatches, make updates, and pass their results on."""
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -10,11 +11,13 @@ import numpy as np
 
 from tfdpg.acting import RunningStatistics
 from tfdpg.compat.keras import flatten_layers
-from tfdpg.networks import Normalizer
+from tfdpg.components import InFlatState
+from tfdpg.networks import FlatState, Normalizer
 from tfdpg.replay import return_range
 from tfdpg.spec import Packed
 from tfdpg.training.learning.divergence import divergence
-from tfdpg.training.learning.updates import LARGEST_CHUNK, CompiledUpdates, UpdateResult
+from tfdpg.training.learning.support_range import choose_support, follow_returns, warn_of_edges
+from tfdpg.training.learning.updates import LARGEST_CHUNK, CompiledUpdates, uses_xla
 
 
 class Minibatches(Protocol):
@@ -65,38 +68,94 @@ class Learner:
         self._local_replay = _LocalReplay(agent)
         self.remote_replay: Any = None
         self.has_diverged = False
-        self._updates: CompiledUpdates | None = None
+        self._compiled: dict[bool, CompiledUpdates] = {}
+        self._is_flat = False
+        self._made: int | None = None  # updates ever made; None outside of `flat_state`: see the agent's counter
+        self._held: list[Packed] = []  # minibatches of updates that are made later
+        self._period = 1  # updates are held back until their number is a multiple of this
 
-    def run_update_phase(self, updates: int) -> dict[str, float]:
-        """Make `updates` updates, at least one; return the means of their metrics and `loss`.
+    @property
+    def updates(self) -> int:
+        """The number of updates made, those held back included."""
+        return (int(self._agent.counter) if self._made is None else self._made) + len(self._held)
+
+    def run_update_phase(self, updates: int, may_hold: bool = False) -> dict[str, float]:
+        """Make `updates` updates; return the means of their metrics and `loss`, or an empty dict if none was made.
+
+        Args:
+            updates: the number of updates.
+            may_hold: whether updates that do not change the behaviour policy may be held back, inside `flat_state`.
+                Their minibatches are sampled, and they are made together with later ones.
 
         Raises:
             ValueError: the replay buffer holds no transition.
             FloatingPointError: losses or weights became NaN or infinite.
         """
+        if not updates:
+            return {}
         agent = self._agent
         minibatches: Minibatches = self.remote_replay or self._local_replay
-        updates_before = agent.updates
         minibatches.update_statistics()
         for prepare in self._before:
             prepare(agent, minibatches)
-        td_error = agent.metrics.index("td_error")
-        result = self._compiled(
-            updates,
-            lambda done, count: minibatches.sample(updates_before + done, count),
-            lambda measured: minibatches.update_priorities(measured[:, td_error]),
-        )
-        logs = self._finish_updates(result, updates_before)
+        total = self.updates + updates
+        later = total % self._period if may_hold else 0
+        updates += len(self._held) - later
+        logs = {}
+        if updates > 0:
+            td_error = agent.metrics.index("td_error")
+            logs = self._make(
+                updates,
+                functools.partial(self._sample, minibatches),
+                lambda measured: minibatches.update_priorities(measured[:, td_error]),
+            )
+        self._held += [minibatches.sample(update, 1) for update in range(self.updates, total)]
         for watch in self._after:
             watch(agent, logs)
         return logs
 
     def update_on_batch(self, packed: Packed) -> dict[str, float]:
         """Make one update on a packed minibatch, `[1, batch, ...]`; return its metrics and `loss`."""
-        updates_before = self._agent.updates
         for prepare in self._before:
             prepare(self._agent, self._local_replay)
-        return self._finish_updates(self._compiled(1, lambda done, count: packed), updates_before)
+        logs = self._make(1, lambda update, count: packed)
+        self.synchronize()
+        return logs
+
+    @contextlib.contextmanager
+    def flat_state(self, is_allowed: bool) -> Iterator[None]:
+        """Inside the context, updates may leave variables as they are until `synchronize` is called.
+
+        The state of updates is then in flat tensors, which saves time in each call. The variables hold the newest
+        values again at the end of the context.
+
+        Args:
+            is_allowed: whether nothing inside the context needs the newest values without calling `synchronize`.
+        """
+        agent = self._agent
+        functions = {*self._before, *self._after}
+        self._is_flat = (
+            is_allowed and functions <= {choose_support, follow_returns, warn_of_edges} and can_be_flat(agent)
+        )
+        may_hold = not (functions or agent.normalizers or agent.minibatch_builder.sampler.uses_td_errors)
+        self._period = agent.policy_period if self._is_flat and may_hold else 1
+        try:
+            yield
+        finally:
+            self.synchronize()
+            self._is_flat = False
+            self._period = 1
+
+    def synchronize(self) -> None:
+        """Let networks and optimizers hold the newest values, after the updates that were held back."""
+        if self.has_diverged:
+            self._held.clear()
+        if self._held:
+            self._make(len(self._held), functools.partial(self._sample, None))
+        self._made = None
+        for updates in self._compiled.values():
+            if updates.state is not None:
+                updates.state.write_variables()
 
     @contextlib.contextmanager
     def draw_from(self, minibatches: Any) -> Iterator[None]:
@@ -114,33 +173,52 @@ class Learner:
 
     def set_updates_per_phase(self, updates: int) -> None:
         """Set the number of updates in a typical update phase; ignored after the first update."""
-        if self._updates is None:
+        if not self._compiled:
             self._updates_per_phase = updates
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether updates were made on flat tensors."""
+        return any(updates.state is not None for updates in self._compiled.values())
 
     @property
     def function(self) -> Any:
         """The compiled updates; None before the first."""
-        return None if self._updates is None else self._updates.function
+        return next((updates.function for updates in self._compiled.values()), None)
 
-    @property
-    def _compiled(self) -> CompiledUpdates:
-        """The agent's updates, compiled at the first call."""
-        if self._updates is None:
+    def _updates(self, is_flat: bool) -> CompiledUpdates:
+        """Return the agent's updates, of flat tensors or of variables."""
+        if is_flat not in self._compiled:
             schedule = self._agent.schedule
             num_envs = max(1, schedule.num_envs)
             updates = self._updates_per_phase or (schedule.updates_per_phase or LARGEST_CHUNK) * num_envs
-            self._updates = CompiledUpdates(self._agent, min(LARGEST_CHUNK, updates))
-        return self._updates
+            updates += -updates % self._period
+            state = FlatState(self._agent.trained_variables, self._agent.options.device) if is_flat else None
+            self._compiled[is_flat] = CompiledUpdates(self._agent, min(LARGEST_CHUNK, updates), state)
+        return self._compiled[is_flat]
 
-    def _finish_updates(self, result: UpdateResult, updates_before: int) -> dict[str, float]:
-        """Pass weights to the actor and metrics to the epoch, or raise the error of updates that diverged."""
+    def _sample(self, minibatches: Minibatches | None, update: int, count: int) -> Packed:
+        """Return the next `count` minibatches: those held back, and then new ones."""
+        packed = self._held[:count]
+        del self._held[:count]
+        if count > len(packed) and minibatches is not None:
+            packed.append(minibatches.sample(update + len(packed), count - len(packed)))
+        return packed[0] if len(packed) == 1 else tuple(map(np.concatenate, zip(*packed, strict=True)))
+
+    def _make(self, updates: int, *arguments: Any) -> dict[str, float]:
+        """Make updates, and pass weights to the actor and metrics to the epoch, or raise the error of a divergence."""
         agent = self._agent
+        if not self._is_flat:
+            self.synchronize()
+        before = self.updates - len(self._held)
+        result = self._updates(self._is_flat)(before, updates, *arguments)
+        self._made = before + len(result.measured) if self._is_flat else None
         logs = {}
         if not result.nonfinite:
             agent.actor.load(result.weights)
             logs = agent.epoch_metrics.add(result.measured)
         self.has_diverged = result.nonfinite != [] or not math.isfinite(logs["loss"])
-        if self.has_diverged and (error := divergence(result, agent.metrics, updates_before, agent.schedule.env_steps)):
+        if self.has_diverged and (error := divergence(result, agent.metrics, before, agent.schedule.env_steps)):
             raise error
         self.has_diverged = False
         return logs
@@ -174,6 +252,13 @@ class _LocalReplay:
 
     def return_range(self) -> tuple[float, float]:
         return return_range(self._agent.minibatch_builder.buffer, self._agent.minibatch_builder.gamma)
+
+
+def can_be_flat(agent: Any) -> bool:
+    """Return whether an agent's updates can run on `FlatState`: without the user's optimizers, and acting in NumPy."""
+    optimizers = agent.optimizers.values()
+    is_compiled = uses_xla(agent) and not agent.options.run_eagerly
+    return is_compiled and agent.actor.weights_from is not None and all(isinstance(o, InFlatState) for o in optimizers)
 
 
 def write_statistics(statistics: RunningStatistics, normalizers: Iterable[Normalizer]) -> None:

@@ -1,8 +1,8 @@
 """One compiled call that makes many updates."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import keras
@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg.compat.keras import flatten_layers
-from tfdpg.networks import flat_weights, free_graphs
+from tfdpg.compat.tensorflow import call_concrete
+from tfdpg.networks import FlatState, flat_weights, free_graphs, while_loop
 from tfdpg.spec import Packed
 
 LARGEST_CHUNK = 50
@@ -40,43 +41,45 @@ class CompiledUpdates:
     `[chunk, batch, ...]`, and the number n of its minibatches that are used.
 
     Args:
-        agent: the agent. Its options `jit_compile`, `run_eagerly` and `device` say how the updates run; eager updates
-            run in the calling thread.
+        agent: the agent. Its options `jit_compile`, `run_eagerly` and `device` say how the updates run.
         chunk: the number of minibatches in a chunk.
+        state: passes the variables that updates change; None passes each one as it is.
+
+    Attributes:
+        function: the compiled function.
+        state: see above; None if `update` works on variables only, which shows when it is traced.
     """
 
-    def __init__(self, agent: Any, chunk: int):
-        options = agent.options
-        networks = agent.networks
-        acting = agent.actor.weights_from
-        jit_compile = options.jit_compile
-        if jit_compile == "auto":
-            jit_compile = should_use_xla(networks.values())
-        self._names = tuple(networks)
+    def __init__(self, agent: Any, chunk: int, state: FlatState | None):
+        self._agent = agent
         self._chunk = chunk
-        self._device = options.device
-
-        def run(packed: tuple[tf.Tensor, ...], n: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            def step(i: tf.Tensor, measured: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-                batch = agent.unpack(tuple(part[i] for part in packed))
-                values = agent.update(batch, agent.counter.assign_add(1))
-                return i + 1, measured.write(i, batch.mask_metrics(tf.stack([values[name] for name in agent.metrics])))
-
-            measured = tf.TensorArray(tf.float32, chunk, element_shape=[len(agent.metrics), agent.batch_elements])
-            _, measured = tf.while_loop(lambda i, _: i < n, step, [0, measured], parallel_iterations=1)
-            weights = tf.zeros(0) if acting is None else flat_weights(acting)
-            return measured.stack(), weights, tf.stack([is_finite(network) for network in networks.values()])
-
-        eager = options.run_eagerly
-        self.function: Any = run if eager else tf.function(run, jit_compile=bool(jit_compile), autograph=False)
-        self._runs = run if eager else None
+        self.state = state
         self._counts = functools.cache(tf.constant)
-        # On one core, XLA's thread pool and a thread that was busy until now take turns at every operation, which costs
-        # up to a third of a call. XLA's thread pool and a thread that was asleep do not.
-        self._thread: Executor | None = None if eager else ThreadPoolExecutor(1, "updates")
+        self._concrete: Any = None
+        self.function: Any = self._run
+        if not agent.options.run_eagerly:
+            self.function = tf.function(self._run, jit_compile=uses_xla(agent), autograph=False)
+
+    def _run(self, packed: tuple[tf.Tensor, ...], n: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Make n updates; return their metrics, the flat weights for acting, and whether networks are finite."""
+        agent = self._agent
+        acting = agent.actor.weights_from
+
+        def step(i: tf.Tensor, measured: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+            batch = agent.unpack(tuple(part[i] for part in packed))
+            values = agent.update(batch, agent.counter.assign_add(1))
+            return i + 1, measured.write(i, batch.mask_metrics(tf.stack([values[name] for name in agent.metrics])))
+
+        measured = tf.TensorArray(tf.float32, self._chunk, element_shape=[len(agent.metrics), agent.batch_elements])
+        with contextlib.nullcontext() if self.state is None else self.state.unpacked():
+            _, measured = while_loop(lambda i, _: i < n, step, [0, measured])
+            weights = tf.zeros(0) if acting is None else flat_weights(acting)
+            finite = tf.stack([is_finite(network) for network in agent.networks.values()])
+        return measured.stack(), weights, finite
 
     def __call__(
         self,
+        updates_before: int,
         updates: int,
         sample: Callable[[int, int], Packed],
         update_priorities: Callable[[np.ndarray], None] = lambda measured: None,
@@ -84,8 +87,9 @@ class CompiledUpdates:
         """Make `updates` updates, at least one.
 
         Args:
+            updates_before: the number of updates ever made.
             updates: the number of updates.
-            sample: receives the number of updates already made and a number k; returns the next k minibatches, packed,
+            sample: receives the number of updates ever made and a number k; returns the next k minibatches, packed,
                 each array `[k, batch, width]`.
             update_priorities: receives the metrics of these minibatches, `[k, metrics, batch]`, before the next ones
                 are sampled.
@@ -94,26 +98,39 @@ class CompiledUpdates:
         done = 0
         while True:
             n = min(updates - done, self._chunk)
-            packed = tuple(self._padded(part) for part in sample(done, n))
-            if self._thread is None:
-                values, weights, finite = self._call(packed, n)
-            else:
-                values, weights, finite = self._thread.submit(self._call, packed, n).result()
+            packed = tuple(self._padded(part) for part in sample(updates_before + done, n))
+            values, weights, finite = self._call(packed, n)
             measured.append(values[:n])
-            nonfinite = [name for name, all_finite in zip(self._names, finite, strict=True) if not all_finite]
+            nonfinite = [name for name, all_finite in zip(self._agent.networks, finite, strict=True) if not all_finite]
             if not nonfinite:
                 update_priorities(values[:n])
                 done += n
             if nonfinite or done == updates:
-                return UpdateResult(np.concatenate(measured), weights, nonfinite, done)
+                return UpdateResult(
+                    measured[0] if len(measured) == 1 else np.concatenate(measured), weights, nonfinite, done
+                )
 
     def _call(self, packed: tuple[np.ndarray, ...], n: int) -> list[np.ndarray]:
-        with tf.device(self._device):
+        with tf.device(self._agent.options.device):
             arguments = tuple(map(tf.constant, packed)), self._counts(n)
-            if self._runs is None:
+            if self._agent.options.run_eagerly:
+                return [result.numpy() for result in self._run(*arguments)]
+            if self._concrete is None:
                 with free_graphs():
-                    self._runs = self.function.get_concrete_function(*arguments)
-            return [result.numpy() for result in self._runs(*arguments)]
+                    self._concrete = self._traced(arguments)
+            if self.state is not None:
+                self.state.read_variables()
+            return [result.numpy() for result in call_concrete(self._concrete, arguments)]
+
+    def _traced(self, arguments: Any) -> Any:
+        """Trace the function; on variables, if an `update` or a layer of the user does not work on `state`."""
+        try:
+            return self.function.get_concrete_function(*arguments)
+        except Exception:
+            if self.state is None:
+                raise
+            self.state = None
+            return self.function.get_concrete_function(*arguments)
 
     def _padded(self, part: np.ndarray) -> np.ndarray:
         if len(part) == self._chunk:
@@ -127,6 +144,12 @@ def is_finite(network: keras.Model) -> tf.Tensor:
     """Return whether all weights of a network are finite, a bool tensor of shape `[]`."""
     floats = [weight.value for weight in network.weights if weight.value.dtype.is_floating]
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(weight)) for weight in floats])
+
+
+def uses_xla(agent: Any) -> bool:
+    """Return whether XLA compiles an agent's updates."""
+    jit_compile = agent.options.jit_compile
+    return should_use_xla(agent.networks.values()) if jit_compile == "auto" else bool(jit_compile)
 
 
 def should_use_xla(networks: Iterable[keras.Model]) -> bool:
