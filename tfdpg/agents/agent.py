@@ -371,6 +371,7 @@ class Agent(metaclass=_AgentType):
 
         The directory `filepath` is replaced completely or not at all; with `overwrite=False` it must not exist.
         """
+        self.learner.synchronize()
         checkpoint.save(self, filepath, overwrite)
 
     @takes_options(ExportOptions)
@@ -466,6 +467,7 @@ class Agent(metaclass=_AgentType):
 
     def state(self) -> dict[str, Any]:
         """Return the counters and random states, as plain JSON values."""
+        self.learner.synchronize()
         own = {"updates": self.updates, "epoch": self.epoch, "environment": self.environment}
         own |= {"host_state": dict(self.host_state), "statistics": self.epoch_metrics.state()}
         return own | self.schedule.state() | {"collector": self.collector.state()}

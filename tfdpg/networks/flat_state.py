@@ -6,6 +6,7 @@ Keras' variables stand for these (`keras.StatelessScope`), so that networks and 
 """
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,10 +17,15 @@ import tensorflow as tf
 from tfdpg.compat.keras import assign_directly
 
 
+class _Current(threading.local):
+    scope: "_Scope | None" = None
+
+
+_current = _Current()
+
+
 class _Scope(keras.StatelessScope):
     """Keras' variables in `variables` have the values given; others are read and assigned as usual."""
-
-    current: "_Scope | None" = None
 
     def __init__(self, variables: Sequence[Any], values: Iterable[tf.Tensor]):
         super().__init__(list(zip(variables, values, strict=True)), collect_losses=True)
@@ -27,12 +33,12 @@ class _Scope(keras.StatelessScope):
 
     def __enter__(self) -> "_Scope":
         super().__enter__()
-        self._outer = _Scope.current
-        _Scope.current = self
+        self._outer = _current.scope
+        _current.scope = self
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        _Scope.current = self._outer
+        _current.scope = self._outer
         super().__exit__(*exception)
 
     def add_update(self, update: tuple[Any, Any]) -> None:
@@ -51,7 +57,7 @@ class _Scope(keras.StatelessScope):
 
 def in_flat_state() -> bool:
     """Return whether Keras' variables stand for parts of a flat tensor now."""
-    return _Scope.current is not None
+    return _current.scope is not None
 
 
 def while_loop(condition: Callable[..., Any], body: Callable[..., Sequence[Any]], values: Sequence[Any]) -> list[Any]:
@@ -62,7 +68,7 @@ def while_loop(condition: Callable[..., Any], body: Callable[..., Sequence[Any]]
         body: receives the loop's values, and returns the next ones.
         values: the first values.
     """
-    scope = _Scope.current
+    scope = _current.scope
     if scope is None:
         return list(tf.while_loop(condition, body, list(values), parallel_iterations=1))
     n = len(values)
@@ -96,6 +102,7 @@ class FlatState:
         for variable in variables:
             groups.setdefault(variable.dtype, []).append(variable)
         self._groups = list(groups.values())
+        self._device = device
         self.is_newer = False
         with tf.device(device):
             self._flat = [tf.Variable(self._concat(group), trainable=False) for group in self._groups]
@@ -109,9 +116,10 @@ class FlatState:
     def write_variables(self) -> None:
         """Let the variables hold the newest values."""
         if self.is_newer:
-            for flat, group in zip(self._flat, self._groups, strict=True):
-                for variable, value in zip(group, _split(flat, group), strict=True):
-                    variable.assign(value)
+            with tf.device(self._device):
+                for flat, group in zip(self._flat, self._groups, strict=True):
+                    for variable, value in zip(group, _split(flat, group), strict=True):
+                        variable.assign(value)
             self.is_newer = False
 
     @contextlib.contextmanager

@@ -206,7 +206,7 @@ class _StepLoop:
     ):
         self._agent = agent
         self._runner = runner
-        self._batches = BatchCallbacks(callbacks)
+        self._callbacks = callbacks
         self._interrupted = interrupted
         self._options = options
         self._observation: Any = None
@@ -225,9 +225,10 @@ class _StepLoop:
         schedule.plan(first + (self._options.epochs - epoch) * steps - schedule.env_steps)
         if self._observation is None:
             self._observation = self._begin()
-        with agent.learner.flat_state(is_allowed=not self._batches.read_variables):
+        batches = BatchCallbacks(self._callbacks)
+        with agent.learner.flat_state(is_allowed=not batches.read_variables):
             while schedule.env_steps - first < steps and not (agent.stop_training or self._interrupted.is_set()):
-                self._batches.begin(schedule.env_steps - first)
+                batches.begin(schedule.env_steps - first)
                 ended = self._collect(first + steps)
                 if not self._has_checked_observations:
                     self._check_observations()
@@ -236,7 +237,7 @@ class _StepLoop:
                 epoch_metrics.episodes += ended
                 if ended:
                     logs["return"] = summarise(ended)["return"]
-                self._batches.end(schedule.env_steps - first - 1, logs)
+                batches.end(schedule.env_steps - first - 1, logs)
         taken = schedule.env_steps - taken_before
         seconds = time.perf_counter() - began
         return (

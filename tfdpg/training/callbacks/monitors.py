@@ -55,7 +55,7 @@ class BatchCallbacks:
 
     def __init__(self, callbacks: keras.callbacks.CallbackList):
         self._callbacks = [callback for callback in callbacks.callbacks if _has_batch_methods(callback)]
-        self.read_variables = not all(isinstance(callback, BATCH_CALLBACKS) for callback in self._callbacks)
+        self.read_variables = not all(type(callback) in BATCH_CALLBACKS for callback in self._callbacks)
         if self.read_variables:
             self._callbacks = [callbacks]  # it converts logs, as Keras' `fit` does
 

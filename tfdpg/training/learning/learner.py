@@ -69,6 +69,7 @@ class Learner:
         self.remote_replay: Any = None
         self.has_diverged = False
         self._compiled: dict[bool, CompiledUpdates] = {}
+        self._state: FlatState | None = None
         self._is_flat = False
         self._made: int | None = None  # updates ever made; None outside of `flat_state`: see the agent's counter
         self._held: list[Packed] = []  # minibatches of updates that are made later
@@ -85,7 +86,7 @@ class Learner:
         Args:
             updates: the number of updates.
             may_hold: whether updates that do not change the behaviour policy may be held back, inside `flat_state`.
-                Their minibatches are sampled, and they are made together with later ones.
+                Their minibatches are sampled, and they are made together with the next one that does.
 
         Raises:
             ValueError: the replay buffer holds no transition.
@@ -99,7 +100,7 @@ class Learner:
         for prepare in self._before:
             prepare(agent, minibatches)
         total = self.updates + updates
-        later = total % self._period if may_hold else 0
+        later = total % self._period if may_hold and updates < self._period else 0
         updates += len(self._held) - later
         logs = {}
         if updates > 0:
@@ -116,6 +117,7 @@ class Learner:
 
     def update_on_batch(self, packed: Packed) -> dict[str, float]:
         """Make one update on a packed minibatch, `[1, batch, ...]`; return its metrics and `loss`."""
+        self.synchronize()
         for prepare in self._before:
             prepare(self._agent, self._local_replay)
         logs = self._make(1, lambda update, count: packed)
@@ -134,28 +136,28 @@ class Learner:
         """
         agent = self._agent
         functions = {*self._before, *self._after}
-        self._is_flat = (
-            is_allowed and functions <= {choose_support, follow_returns, warn_of_edges} and can_be_flat(agent)
-        )
+        reads_weights = not functions <= {choose_support, follow_returns, warn_of_edges}
+        self._is_flat = is_allowed and not reads_weights and can_be_flat(agent)
         may_hold = not (functions or agent.normalizers or agent.minibatch_builder.sampler.uses_td_errors)
-        self._period = agent.policy_period if self._is_flat and may_hold else 1
+        self._period = agent.policy_period if self._is_flat and may_hold and agent.policy_period <= LARGEST_CHUNK else 1
         try:
             yield
         finally:
-            self.synchronize()
-            self._is_flat = False
-            self._period = 1
+            try:
+                self.synchronize()
+            finally:
+                self._is_flat = False
+                self._period = 1
 
     def synchronize(self) -> None:
         """Let networks and optimizers hold the newest values, after the updates that were held back."""
-        if self.has_diverged:
-            self._held.clear()
-        if self._held:
-            self._make(len(self._held), functools.partial(self._sample, None))
-        self._made = None
-        for updates in self._compiled.values():
-            if updates.state is not None:
-                updates.state.write_variables()
+        try:
+            if self._held:
+                self._make(len(self._held), functools.partial(self._sample, None))
+        finally:
+            self._made = None
+            if self._state is not None:
+                self._state.write_variables()
 
     @contextlib.contextmanager
     def draw_from(self, minibatches: Any) -> Iterator[None]:
@@ -177,11 +179,6 @@ class Learner:
             self._updates_per_phase = updates
 
     @property
-    def is_flat(self) -> bool:
-        """Whether updates were made on flat tensors."""
-        return any(updates.state is not None for updates in self._compiled.values())
-
-    @property
     def function(self) -> Any:
         """The compiled updates; None before the first."""
         return next((updates.function for updates in self._compiled.values()), None)
@@ -192,9 +189,10 @@ class Learner:
             schedule = self._agent.schedule
             num_envs = max(1, schedule.num_envs)
             updates = self._updates_per_phase or (schedule.updates_per_phase or LARGEST_CHUNK) * num_envs
-            updates += -updates % self._period
-            state = FlatState(self._agent.trained_variables, self._agent.options.device) if is_flat else None
-            self._compiled[is_flat] = CompiledUpdates(self._agent, min(LARGEST_CHUNK, updates), state)
+            chunk = min(LARGEST_CHUNK, max(updates, self._period))
+            if is_flat:
+                self._state = FlatState(self._agent.trained_variables, self._agent.options.device)
+            self._compiled[is_flat] = CompiledUpdates(self._agent, chunk, self._state if is_flat else None)
         return self._compiled[is_flat]
 
     def _sample(self, minibatches: Minibatches | None, update: int, count: int) -> Packed:
@@ -219,6 +217,7 @@ class Learner:
             logs = agent.epoch_metrics.add(result.measured)
         self.has_diverged = result.nonfinite != [] or not math.isfinite(logs["loss"])
         if self.has_diverged and (error := divergence(result, agent.metrics, before, agent.schedule.env_steps)):
+            self._held.clear()
             raise error
         self.has_diverged = False
         return logs
@@ -255,10 +254,15 @@ class _LocalReplay:
 
 
 def can_be_flat(agent: Any) -> bool:
-    """Return whether an agent's updates can run on `FlatState`: without the user's optimizers, and acting in NumPy."""
+    """Return whether an agent's updates can run on `FlatState`.
+
+    They can if tfdpg's own code is all that reads and assigns variables in them, and XLA compiles them, and the policy
+    acts in NumPy. Layers, optimizers and `update` methods of users may do with variables what values do not support.
+    """
     optimizers = agent.optimizers.values()
-    is_compiled = uses_xla(agent) and not agent.options.run_eagerly
-    return is_compiled and agent.actor.weights_from is not None and all(isinstance(o, InFlatState) for o in optimizers)
+    is_own = type(agent).__module__.startswith("tfdpg.") and not agent.custom_networks
+    is_own = is_own and all(isinstance(optimizer, InFlatState) for optimizer in optimizers)
+    return is_own and uses_xla(agent) and not agent.options.run_eagerly and agent.actor.weights_from is not None
 
 
 def write_statistics(statistics: RunningStatistics, normalizers: Iterable[Normalizer]) -> None:

@@ -47,13 +47,12 @@ class CompiledUpdates:
 
     Attributes:
         function: the compiled function.
-        state: see above; None if `update` works on variables only, which shows when it is traced.
     """
 
     def __init__(self, agent: Any, chunk: int, state: FlatState | None):
         self._agent = agent
         self._chunk = chunk
-        self.state = state
+        self._state = state
         self._counts = functools.cache(tf.constant)
         self._concrete: Any = None
         self.function: Any = self._run
@@ -71,7 +70,7 @@ class CompiledUpdates:
             return i + 1, measured.write(i, batch.mask_metrics(tf.stack([values[name] for name in agent.metrics])))
 
         measured = tf.TensorArray(tf.float32, self._chunk, element_shape=[len(agent.metrics), agent.batch_elements])
-        with contextlib.nullcontext() if self.state is None else self.state.unpacked():
+        with contextlib.nullcontext() if self._state is None else self._state.unpacked():
             _, measured = while_loop(lambda i, _: i < n, step, [0, measured])
             weights = tf.zeros(0) if acting is None else flat_weights(acting)
             finite = tf.stack([is_finite(network) for network in agent.networks.values()])
@@ -117,20 +116,10 @@ class CompiledUpdates:
                 return [result.numpy() for result in self._run(*arguments)]
             if self._concrete is None:
                 with free_graphs():
-                    self._concrete = self._traced(arguments)
-            if self.state is not None:
-                self.state.read_variables()
+                    self._concrete = self.function.get_concrete_function(*arguments)
+            if self._state is not None:
+                self._state.read_variables()
             return [result.numpy() for result in call_concrete(self._concrete, arguments)]
-
-    def _traced(self, arguments: Any) -> Any:
-        """Trace the function; on variables, if an `update` or a layer of the user does not work on `state`."""
-        try:
-            return self.function.get_concrete_function(*arguments)
-        except Exception:
-            if self.state is None:
-                raise
-            self.state = None
-            return self.function.get_concrete_function(*arguments)
 
     def _padded(self, part: np.ndarray) -> np.ndarray:
         if len(part) == self._chunk:
