@@ -37,7 +37,11 @@ def count(text: str) -> int:
 
 
 def use_these_cores_in_torch() -> None:
-    """Torch looks at neither the cores nor, once it has been imported, at the variables."""
+    """Torch looks at neither the cores nor, once it has been imported, at the variables.
+
+    `torch._dynamo` of torch 2.14 crashes if it is imported after TensorFlow, which Stable-Baselines3 imports.
+    """
     import torch
+    import torch._dynamo
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))

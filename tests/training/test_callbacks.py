@@ -244,7 +244,7 @@ def test_checkpoint_every_and_keep(tmp_path):
 def test_checkpoint_refuses_the_directory_of_another_training(tmp_path):
     agent, _ = fit([tfdpg.callbacks.Checkpoint(tmp_path)])
     fit([tfdpg.callbacks.Checkpoint(tmp_path)], agent=agent, epochs=1)
-    with pytest.raises(ValueError, match=r"another training.*\[60, 80\].* 0 env"):
+    with pytest.raises(ValueError, match=r"another training run.*\[60, 80\].* 0 env"):
         fit([tfdpg.callbacks.Checkpoint(tmp_path)])
     assert tfdpg.load_agent(tmp_path / "80").env_steps == 80
 
