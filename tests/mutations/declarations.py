@@ -6,6 +6,8 @@ DECLARED = ("agents/test_declarations.py",)
 HEADER = ("export/test_c_header.py",)
 CELLS = ("acting/test_cells.py",)
 
+FLAT = ("training/test_flat_state.py",)
+
 MUTATIONS = (
     (
         "numpy: a sum of two inputs only",
@@ -204,5 +206,47 @@ MUTATIONS = (
         "priorities = self._priority(errors.ravel(), self._alpha)",
         "priorities = proportional_priority(errors.ravel(), self._alpha)",
         DECLARED,
+    ),
+    (
+        "flat state: updates that were held back are forgotten",
+        "training/learning/learner.py",
+        "            if self._held:\n                self._make(len(self._held), functools.partial(self._sample, None))\n",
+        "            self._held.clear()\n",
+        FLAT,
+    ),
+    (
+        "flat state: updates that change the policy are held back",
+        "training/learning/learner.py",
+        "later = total % self._period if",
+        "later = (total - 1) % self._period if",
+        FLAT,
+    ),
+    (
+        "flat state: variables keep their old values",
+        "networks/flat_state.py",
+        "                        variable.assign(value)\n",
+        "                        pass\n",
+        FLAT,
+    ),
+    (
+        "flat state: variables that others have changed are not read again",
+        "networks/flat_state.py",
+        "            self.is_newer = False\n",
+        "            pass\n",
+        FLAT,
+    ),
+    (
+        "flat state: Adam keeps the second moments",
+        "components.py",
+        "            v.assign(v + (tf.square(gradient) - v) * (1 - beta_2))\n",
+        "",
+        FLAT,
+    ),
+    (
+        "flat state: users' algorithms are updated on it",
+        "training/learning/learner.py",
+        'type(agent).__module__.startswith("tfdpg.") and',
+        "",
+        FLAT,
     ),
 )
