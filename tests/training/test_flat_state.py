@@ -102,6 +102,18 @@ def test_fit_on_flat_tensors_is_bit_identical_to_a_loop_on_variables(flat, name)
     assert np.isfinite(logs["loss_q"]).all()
 
 
+def test_variables_that_were_changed_between_two_trainings_count(flat):
+    def fit(agent):
+        fit_briefly(agent, RandomWalk(), epochs=1, steps_per_epoch=STEPS)
+
+    agents = [TD3(RandomWalk(), update_every=1) for _ in range(2)]
+    for agent, train in zip(agents, (fit, train_in_own_loop), strict=True):
+        train(agent)
+        agent.q1.trainable_variables[0].assign(np.full((3, 8), 0.1))
+        train(agent)
+    assert_same(*agents)
+
+
 def test_what_users_write_is_updated_as_variables(flat):
     inputs = keras.Input((2,))
     policy = keras.Model(inputs, keras.layers.Dense(1, "tanh")(inputs))
