@@ -310,8 +310,8 @@ class Declaration:
         schedule: when to act at random, when to learn, and how much.
         metrics: the names of what `update` measures; `td_error` is among them.
         updates_per_phase: the updates of a usual update phase; None is what the schedule says.
-        policy_period: the behaviour policy changes only in updates whose number is a multiple of it. `fit` may make the
-            updates before these a little later, together with them.
+        policy_period: the behaviour policy changes only in updates whose number is a multiple of it. Where `fit` uses a
+            flat tensor (`tfdpg.networks.FlatState`), it makes the updates before these together with them.
         device_state: the initial values of variables that updates read and write, by name. They are saved.
         host_state: the initial values of numbers, strings and lists that are saved with the agent, by name.
         before_phase: functions that run before each update phase. They receive the agent and its minibatches.
@@ -758,7 +758,7 @@ class FusedAdam(InFlatState, keras.optimizers.Adam):
         step = tf.cast(iterations + 1, tf.float32)
         if in_flat_state():
             m, v = self._momentums[index], self._velocities[index]
-            beta_1, beta_2 = tf.constant(self.beta_1), tf.constant(self.beta_2)
+            beta_1, beta_2 = tf.constant(self.beta_1), tf.constant(self.beta_2)  # 1 − β in float32, as the operation
             rate = learning_rate * tf.sqrt(1 - tf.pow(beta_2, step)) / (1 - tf.pow(beta_1, step))
             m.assign(m + (gradient - m) * (1 - beta_1))
             v.assign(v + (tf.square(gradient) - v) * (1 - beta_2))
