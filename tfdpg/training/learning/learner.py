@@ -16,7 +16,6 @@ from tfdpg.networks import FlatState, Normalizer
 from tfdpg.replay import return_range
 from tfdpg.spec import Packed
 from tfdpg.training.learning.divergence import divergence
-from tfdpg.training.learning.support_range import choose_support, follow_returns, warn_of_edges
 from tfdpg.training.learning.updates import LARGEST_CHUNK, CompiledUpdates, uses_xla
 
 
@@ -135,10 +134,9 @@ class Learner:
             is_allowed: whether nothing inside the context needs the newest values without calling `synchronize`.
         """
         agent = self._agent
-        functions = {*self._before, *self._after}
-        reads_weights = not functions <= {choose_support, follow_returns, warn_of_edges}
-        self._is_flat = is_allowed and not reads_weights and can_be_flat(agent)
-        may_hold = not (functions or agent.normalizers or agent.minibatch_builder.sampler.uses_td_errors)
+        self._is_flat = is_allowed and can_be_flat(agent)
+        uses_td_errors = agent.minibatch_builder.sampler.uses_td_errors
+        may_hold = not (self._before or self._after or agent.normalizers or uses_td_errors)
         self._period = agent.policy_period if self._is_flat and may_hold and agent.policy_period <= LARGEST_CHUNK else 1
         try:
             yield
@@ -258,6 +256,7 @@ def can_be_flat(agent: Any) -> bool:
 
     They can if tfdpg's own code is all that reads and assigns variables in them, and XLA compiles them, and the policy
     acts in NumPy. Layers, optimizers and `update` methods of users may do with variables what values do not support.
+    tfdpg's own functions around update phases read no variables that updates change.
     """
     optimizers = agent.optimizers.values()
     is_own = type(agent).__module__.startswith("tfdpg.") and not agent.custom_networks
