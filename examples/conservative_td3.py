@@ -1,8 +1,6 @@
 """TD3 with a conservative critic loss: an algorithm in a user's own file.
 
-docs/changing-a-loss.md explains this file step by step.
-
-python examples/conservative_td3.py --steps 8000
+docs/changing-a-loss.md explains this file step by step. To run it: python examples/conservative_td3.py --steps 8000
 """
 
 import argparse
@@ -12,11 +10,11 @@ import gymnasium as gym
 import tensorflow as tf
 
 import tfdpg
-from tfdpg.agents.declarations import deterministic
+from tfdpg.agents.declarations import deterministic, td_losses
 from tfdpg.agents.options import TD3Options
 from tfdpg.components import policy_loss, polyak, run_if
 from tfdpg.exploration import per_dimension
-from tfdpg.losses import smooth_action, td_loss, td_target
+from tfdpg.losses import smooth_action, td_target
 from tfdpg.networks import Batch, flat_values, smallest, stateless_normal
 from tfdpg.options import takes_options
 from tfdpg.ranges import NonNegative
@@ -53,6 +51,7 @@ class ConservativeTD3(tfdpg.Agent):
         self.policy_critics = list(self.critics.values())[: None if options.policy_gradient == "min" else 1]
         self.target_noise = per_dimension("target_noise", options.target_noise, self.spec) * self.spec.action_scale
         self.noise_clip = options.noise_clip * self.spec.action_scale
+        self.td_loss, self.td_error = td_losses(options.replay)
 
     def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
         """Minimise (target - Q(s, a))² + conservatism · (Q(s, π(s)) - Q(s, a)); later update policy and targets."""
@@ -66,7 +65,7 @@ class ConservativeTD3(tfdpg.Agent):
             policy_values = [flat_values(batch.ask(q, policy_action)) for q in self.critics.values()]
             gaps = [at_policy - value for at_policy, value in zip(policy_values, values, strict=True)]
             weight = self.options.conservatism
-            losses = [td_loss(value, target) + weight * gap for value, gap in zip(values, gaps, strict=True)]
+            losses = [self.td_loss(value, target) + weight * gap for value, gap in zip(values, gaps, strict=True)]
             step(*[batch.mean(loss) for loss in losses])
         is_due = counter % self.options.policy_delay == 0
         loss_pi = run_if(is_due, lambda: self.update_policy(batch), self.batch_elements)
@@ -77,7 +76,7 @@ class ConservativeTD3(tfdpg.Agent):
             "q1": values[0],
             "q2": values[-1],
             "gap": tf.add_n(gaps) / len(gaps),
-            "td_error": tf.add_n([tf.abs(target - value) for value in values]) / len(values),
+            "td_error": self.td_error([tf.abs(target - value) for value in values]),
         }
 
     def smoothed_action(self, batch: Batch, counter: Any) -> tf.Tensor:

@@ -27,7 +27,10 @@ Result = TypeVar("Result")
 
 
 class Only:
-    """Marks an option that has an effect only with certain values of other options: `Only(noise="ou")`."""
+    """Marks an option that has an effect only with certain values of other options: `Only(noise="ou")`.
+
+    A tuple lists several values: `Only(replay=("prioritized", "lap"))`.
+    """
 
     def __init__(self, **others: Any):
         self.others = others
@@ -109,7 +112,7 @@ class Options:
         for option in options:
             for mark in option.marks:
                 for other, value in mark.others.items() if isinstance(mark, Only) else ():
-                    if getattr(self, other) != value:
+                    if getattr(self, other) not in (value if isinstance(value, tuple) else (value,)):
                         self.refuse([option.name], f"`{other}` is {getattr(self, other)!r}")
         for group in reversed(type(self).__mro__):
             if "check" in vars(group):

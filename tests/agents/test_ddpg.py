@@ -43,6 +43,20 @@ def test_targets_start_equal_to_the_networks_and_can_be_updated_periodically():
             np.testing.assert_allclose(target.get_weights()[0], expected, rtol=1e-6)
 
 
+def test_with_lap_the_critic_minimises_the_huber_loss():
+    agent = linear_agent(replay="lap")
+    set_targets(agent)
+    measured = agent.update(BATCH, tf.constant(1, tf.int64))
+    target = R + D * (Q1_T[0] * S2 + Q1_T[1] * PI_T * S2)
+    error = Q1[0] * S + Q1[1] * A - target
+    assert (np.abs(error) > 1).any()
+    slope = np.clip(error, -1, 1)
+    critic = np.array(Q1) - adam_first_step(np.array([np.mean(slope * S), np.mean(slope * A)]), 0.1)
+    np.testing.assert_allclose(agent.q1.get_weights()[0][:, 0], critic, rtol=1e-4)
+    huber = np.where(np.abs(error) < 1, error**2 / 2, np.abs(error) - 0.5)
+    np.testing.assert_allclose(measured["loss_q"], huber, rtol=1e-4)
+
+
 def test_identity_is_learnt():
     env = Identity()
     options = {"hidden_units": (32, 32), "start_steps": 200, "update_after": 100, "jit_compile": False}

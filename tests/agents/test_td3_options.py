@@ -11,6 +11,7 @@ from tests.agents.by_hand import (
     BATCH,
     PI,
     Q1,
+    Q2,
     S2,
     SPEC,
     A,
@@ -18,9 +19,11 @@ from tests.agents.by_hand import (
     R,
     S,
     adam_first_step,
+    expected_target,
     linear,
     linear_agent,
     minibatch,
+    set_targets,
 )
 
 
@@ -45,6 +48,21 @@ def test_with_one_critic_it_is_delayed_ddpg():
     for options in ({"q2": agent.q1}, {"policy_gradient": "min"}):
         with pytest.raises(ValueError, match="needs? two critics"):
             tfdpg.TD3(SPEC, critics=1, **options)
+
+
+def test_with_lap_priorities_come_from_the_larger_error_and_the_loss_is_hubers():
+    agent = linear_agent(replay="lap")
+    set_targets(agent)
+    target = expected_target(agent, 1)
+    measured = agent.update(BATCH, tf.constant(1, tf.int64))
+    errors = np.abs([q[0] * S + q[1] * A - target for q in (Q1, Q2)])
+    np.testing.assert_allclose(measured["td_error"], errors.max(axis=0), rtol=1e-4)
+    huber = np.where(errors < 1, errors**2 / 2, errors - 0.5)
+    np.testing.assert_allclose(measured["loss_q"], huber.sum(axis=0), rtol=1e-4)
+    with pytest.raises(ValueError, match="cross-entropy"):
+        tfdpg.D4PG(SPEC, replay="lap")
+    with pytest.raises(ValueError, match="`beta` does nothing"):
+        tfdpg.TD3(SPEC, replay="lap", beta=0.5)
 
 
 def test_critics_may_differ_in_structure():

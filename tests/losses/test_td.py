@@ -31,6 +31,27 @@ def test_td_loss_gradient_points_to_the_target():
     np.testing.assert_allclose(tape.gradient(loss, q), [-4.0])
 
 
+def test_huber_td_loss_by_hand_is_quadratic_below_1_and_linear_above():
+    loss = losses.huber_td_loss(tf.constant([1.0, -1.0, 2.0]), tf.constant([1.5, 2.0, 1.0]))
+    np.testing.assert_allclose(loss, [0.125, 2.5, 0.5])
+
+
+def test_huber_td_loss_equals_keras(rng):
+    q, target = rng.normal(0, 2, (2, 100))
+    expected = [tf.keras.losses.huber(target[i : i + 1], q[i : i + 1]) for i in range(100)]
+    np.testing.assert_allclose(losses.huber_td_loss(q, target), expected, rtol=1e-6)
+
+
+def test_td7_policy_loss_by_hand():
+    q = tf.Variable([[2.0, 4.0], [-1.0, -3.0]])
+    action, data_action = tf.constant([[0.5, 0.0], [1.0, 1.0]]), tf.constant([[0.0, 0.0], [1.0, 0.0]])
+    with tf.GradientTape() as tape:
+        loss = losses.td7_policy_loss(q, action, data_action, 0.1)
+    # mean |q| is 2.5; the mean squared distances are 0.125 and 0.5
+    np.testing.assert_allclose(loss, [0.1 * 2.5 * 0.125 - 3, 0.1 * 2.5 * 0.5 + 2], rtol=1e-6)
+    np.testing.assert_allclose(tape.gradient(loss, q), np.full((2, 2), -0.5))  # none through mean |q|
+
+
 def test_smooth_action_by_hand():
     action = tf.constant([[0.0, 0.9], [0.5, -1.9]])
     noise = tf.constant([[0.7, 0.05], [-0.2, -0.4]])

@@ -7,7 +7,7 @@ from gymnasium import spaces
 from tfdpg import Spec
 from tfdpg.replay import ReplayBuffer
 from tfdpg.replay.buffer import NONE
-from tfdpg.replay.samplers import BLOCK, PrioritizedSampler
+from tfdpg.replay.samplers import BLOCK, PrioritizedSampler, lap_priority, make_sampler
 
 SPEC = Spec(spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-1, 1, (1,)))
 
@@ -103,3 +103,49 @@ def test_an_empty_ring_says_so():
     buffer = ReplayBuffer(SPEC, 10)
     with pytest.raises(ValueError, match="no transition"):
         sampler(buffer).sample(0, 1)
+
+
+def lap_sampler(buffer, **changes):
+    options = {"alpha": None, "beta": None, "beta_steps": None, "epochs_per_round": None}
+    return make_sampler(
+        buffer, seed=3, batch_size=64, replay="lap", max_minibatches_per_round=None, **options | changes
+    )
+
+
+def test_lap_does_not_tell_small_errors_apart_and_has_no_weights():
+    np.testing.assert_allclose(lap_priority(np.array([-0.3, 0.0, 1.0, -32.0]), 0.4), [1, 1, 1, 4])
+    buffer = filled(100, 40, num_envs=1)
+    draws = lap_sampler(buffer)
+    rows = with_successor(buffer)
+    draws.sample(0, 1)
+    draws.update_priorities(rows, np.where(rows % 2, 0.01, 32.0))
+    slots, weights = draws.sample(1, 2000)
+    assert (weights == 1).all()
+    found = np.bincount(slots.ravel(), minlength=100)[rows]
+    assert found[rows % 2 == 0].mean() / found[rows % 2 == 1].mean() == pytest.approx(4, rel=0.05)
+
+
+def largest(draws):
+    return draws.state()["largest_priority"]
+
+
+def test_lap_computes_the_largest_priority_again_after_each_period():
+    buffer = filled(100, 20, num_envs=1)
+    draws = lap_sampler(buffer, alpha=1.0, max_priority_period=10)
+    rows = with_successor(buffer)
+    draws.sample(0, 1)
+    draws.update_priorities(rows, np.full(len(rows), 9.0))
+    draws.update_priorities(rows, np.full(len(rows), 2.0))
+    draws.sample(9, 1)
+    assert largest(draws) == 9
+    other = lap_sampler(buffer, alpha=1.0, max_priority_period=10)
+    other.restore(draws.state())
+    for each in (draws, other):
+        each.sample(10, 1)
+        assert largest(each) == 2
+        each.update_priorities(rows[:1], np.array([7.0]))
+        each.update_priorities(rows[:1], np.array([2.0]))
+        again = lap_sampler(buffer, alpha=1.0, max_priority_period=10)
+        again.restore(each.state())
+        again.sample(11, 1)
+        assert largest(again) == 7  # not before update 20

@@ -9,10 +9,10 @@ from typing import Any, final
 import tensorflow as tf
 
 from tfdpg.agents.agent import Agent
-from tfdpg.agents.declarations import deterministic
+from tfdpg.agents.declarations import deterministic, td_losses
 from tfdpg.agents.options import DDPGOptions
 from tfdpg.components import Declaration, policy_loss, polyak
-from tfdpg.losses import td_loss, td_target
+from tfdpg.losses import td_target
 from tfdpg.networks import Batch, flat_values
 from tfdpg.options import takes_options
 from tfdpg.spec import Spec
@@ -58,6 +58,7 @@ class DDPG(Agent):
         self.q1 = self.networks["q1"]
         self.pi_target = self.targets.get("pi", self.pi)
         self.q1_target = self.targets.get("q1", self.q1)
+        self.td_loss, _ = td_losses(options.replay)
         self.bc_weight = options.bc_weight
 
     def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
@@ -66,7 +67,7 @@ class DDPG(Agent):
         with self.minimize("q1") as step:
             q, q_t = map(flat_values, batch.ask_both(self.q1, batch.action, self.q1_target, action_t))
             target = td_target(batch.reward, batch.discount, q_t)
-            loss_q = td_loss(q, target)
+            loss_q = self.td_loss(q, target)
             step(batch.mean(loss_q))
         with self.minimize("pi") as step:
             action = batch.ask(self.pi, training=True)

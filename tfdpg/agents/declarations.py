@@ -7,12 +7,14 @@ from types import MappingProxyType
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfdpg import export
 from tfdpg.acting import Exploration
-from tfdpg.agents.options import AgentOptions, OffPolicyOptions
+from tfdpg.agents.options import AgentOptions, OffPolicyOptions, TransitionOptions
 from tfdpg.components import Component, Copy, Declaration, Minibatches, PolicySpec, UpdateRule, adam
 from tfdpg.exploration import noisy_actions
+from tfdpg.losses import huber_td_loss, td_loss
 from tfdpg.networks import (
     HeadOptions,
     Normalizer,
@@ -87,7 +89,18 @@ def deterministic(
     )
 
 
-def update_schedule(options: OffPolicyOptions) -> Schedule:
+def td_losses(replay: str) -> tuple[Callable[..., tf.Tensor], Callable[[Sequence[tf.Tensor]], tf.Tensor]]:
+    """Return the loss of scalar critics, and the TD error for priorities from those of all critics, `[batch]` each.
+
+    Args:
+        replay: the option `replay`. "lap" needs the Huber loss and the largest TD error, as its authors do.
+    """
+    if replay == "lap":
+        return huber_td_loss, lambda errors: tf.reduce_max(tf.stack(errors), axis=0)
+    return td_loss, lambda errors: tf.add_n(errors) / len(errors)
+
+
+def update_schedule(options: TransitionOptions) -> Schedule:
     """Return the schedule of updates that the options describe."""
     return Schedule(
         start_steps=options.start_steps,
@@ -98,7 +111,7 @@ def update_schedule(options: OffPolicyOptions) -> Schedule:
 
 
 def minibatches(
-    spec: Spec, options: OffPolicyOptions, cells: RNNSpec | None, sampling: Mapping[str, Any] = MappingProxyType({})
+    spec: Spec, options: Any, cells: RNNSpec | None, sampling: Mapping[str, Any] = MappingProxyType({})
 ) -> Minibatches:
     """Declare minibatches of transitions, or of sequences for recurrent networks.
 

@@ -10,11 +10,11 @@ from typing import Any, final
 import tensorflow as tf
 
 from tfdpg.agents.agent import Agent
-from tfdpg.agents.declarations import deterministic
+from tfdpg.agents.declarations import deterministic, td_losses
 from tfdpg.agents.options import TD3Options
 from tfdpg.components import Declaration, policy_loss, polyak, run_if
 from tfdpg.exploration import per_dimension
-from tfdpg.losses import smooth_action, td_loss, td_target
+from tfdpg.losses import smooth_action, td_target
 from tfdpg.networks import Batch, flat_values, smallest, stateless_normal
 from tfdpg.options import takes_options
 from tfdpg.spec import Spec
@@ -65,6 +65,7 @@ class TD3(Agent):
         self.q2 = self.networks.get("q2")
         self.critic_networks = {name: self.networks[name] for name in self.critics}
         self.bootstrap_networks = self.networks | self.targets
+        self.td_loss, self.td_error = td_losses(options.replay)
         self.bc_weight = options.bc_weight
         self.policy_delay = options.policy_delay
         self.policy_critics = self.critics if options.policy_gradient == "min" else self.critics[:1]
@@ -81,7 +82,7 @@ class TD3(Agent):
             outputs = [batch.ask_both(q, batch.action, q_targ, action_t) for q, q_targ in pairs]
             values = [flat_values(output) for output, _ in outputs]
             target = td_target(batch.reward, batch.discount, smallest([output_t for _, output_t in outputs]))
-            losses = [td_loss(value, target) for value in values]
+            losses = [self.td_loss(value, target) for value in values]
             step(*[batch.mean(loss) for loss in losses])
         loss_pi = run_if(counter % self.policy_delay == 0, lambda: self.update_policy(batch), self.batch_elements)
         self.update_copies(counter)
@@ -90,7 +91,7 @@ class TD3(Agent):
             "loss_pi": loss_pi,
             "q1": values[0],
             "q2": values[-1],
-            "td_error": tf.add_n([tf.abs(target - q) for q in values]) / len(values),
+            "td_error": self.td_error([tf.abs(target - q) for q in values]),
         }
 
     def smoothed_action(self, batch: Batch, counter: Any) -> tf.Tensor:

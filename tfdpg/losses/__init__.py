@@ -24,7 +24,15 @@ from tfdpg.losses.distributional import (
 )
 from tfdpg.losses.quantiles import categorical_cvar, categorical_quantiles, mixture_cvar, mixture_quantiles
 from tfdpg.losses.retrace import retrace
-from tfdpg.losses.td import bc_loss, clip_action_gradient, smooth_action, td_loss, td_target
+from tfdpg.losses.td import (
+    bc_loss,
+    clip_action_gradient,
+    huber_td_loss,
+    smooth_action,
+    td7_policy_loss,
+    td_loss,
+    td_target,
+)
 
 __all__ = [
     "MIN_PROBABILITY",
@@ -40,6 +48,7 @@ __all__ = [
     "cross_entropy",
     "entropy_gradient_categorical",
     "entropy_gradient_gaussian",
+    "huber_td_loss",
     "kl_gradient_categorical",
     "kl_gradient_gaussian",
     "mixture_cvar",
@@ -49,6 +58,7 @@ __all__ = [
     "project_categorical",
     "retrace",
     "smooth_action",
+    "td7_policy_loss",
     "td_loss",
     "td_target",
     "trust_region",

@@ -48,6 +48,27 @@ def td_loss(q_tm1: TensorLike, target: TensorLike) -> tf.Tensor:
     return tf.square(target - q_tm1)
 
 
+def huber_td_loss(q_tm1: TensorLike, target: TensorLike) -> tf.Tensor:
+    """Return the Huber loss of the errors δ = target - q: δ²/2 where |δ| < 1, otherwise |δ| - 1/2.
+
+    Args:
+        q_tm1: the critic's values of the actions taken, [...].
+        target: the targets, [...].
+
+    Returns:
+        The losses, [...].
+
+    Raises:
+        ValueError: The shapes differ.
+
+    Source: Fujimoto, Meger, Precup 2020, "An Equivalence between Loss Functions and Non-Uniform Sampling in
+    Experience Replay", section 4, whose priorities go with this loss.
+    """
+    q_tm1, target = same_shape(q_tm1=q_tm1, target=target)
+    error = tf.abs(target - q_tm1)
+    return tf.where(error < 1, 0.5 * tf.square(error), error - 0.5)
+
+
 def bc_loss(
     q_t: TensorLike,
     action: TensorLike,
@@ -79,6 +100,39 @@ def bc_loss(
     action, data_action = same_shape(action=action, data_action=data_action)
     size = tf.stop_gradient(average(tf.abs(q_t)))
     return bc_weight * tf.reduce_mean(tf.square(action - data_action), axis=-1) - tf.math.divide_no_nan(q_t, size)
+
+
+def td7_policy_loss(
+    q_t: TensorLike,
+    action: TensorLike,
+    data_action: TensorLike,
+    bc_weight: float,
+    average: Callable[[tf.Tensor], tf.Tensor] = tf.reduce_mean,
+) -> tf.Tensor:
+    """Return TD7's policy loss with behaviour cloning: `-mean_i q_i + w * mean |q| * mean_dim (a - b)^2`.
+
+    mean |q| is the mean over the minibatch and the critics, through which no gradient flows.
+
+    Args:
+        q_t: the critics' values of the policy's actions, [B, critics].
+        action: the policy's actions, rescaled to [-1, 1], [B, act_dim].
+        data_action: the actions in the data, rescaled to [-1, 1], [B, act_dim].
+        bc_weight: w, at least 0; the paper's lambda is 0.1 for offline training and 0 otherwise.
+        average: computes the mean over [B], without padding.
+
+    Returns:
+        The losses, [B].
+
+    Raises:
+        ValueError: The shapes of the actions differ.
+
+    Source: Fujimoto et al. 2023, "For SALE", section 5.
+    """
+    q_t = tf.convert_to_tensor(q_t)
+    action, data_action = same_shape(action=action, data_action=data_action)
+    size = tf.stop_gradient(average(tf.reduce_mean(tf.abs(q_t), axis=-1)))
+    distance = tf.reduce_mean(tf.square(action - data_action), axis=-1)
+    return bc_weight * size * distance - tf.reduce_mean(q_t, axis=-1)
 
 
 def smooth_action(

@@ -20,6 +20,11 @@ def proportional_priority(errors: np.ndarray, alpha: float) -> np.ndarray:
     return (np.abs(errors) + EPSILON) ** alpha
 
 
+def lap_priority(errors: np.ndarray, alpha: float) -> np.ndarray:
+    """Return max(|TD error|, 1)^α for each row, the priority of LAP (Fujimoto, Meger, Precup 2020)."""
+    return np.maximum(np.abs(errors), 1) ** alpha
+
+
 class EpochSampler:
     """Sample without replacement: minibatches are taken from a random order of all rows, one pass after the other.
 
@@ -116,8 +121,10 @@ class PrioritizedSampler:
         beta: initial exponent of the correction of the bias, in [0, 1].
         beta_steps: updates until β is 1; None for a constant β.
         normalize_weights: whether to divide by the largest weight of a minibatch.
-        priority: computes the priorities p from TD errors `[n]` and `alpha`, such as max(|TD error|, 1)^α, the rule of
-            LAP (Fujimoto, Meger, Precup 2020). A function of a module, so that it can be sent to other processes.
+        priority: computes the priorities p from TD errors `[n]` and `alpha`. A function of a module, so that it can be
+            sent to other processes.
+        max_priority_period: after this many updates, and each time again, the largest priority so far becomes the
+            largest one in the replay buffer; None never lowers it.
 
     Source: Schaul, Quan, Antonoglou, Silver 2015, "Prioritized Experience Replay", sections 3.3 and 3.4.
     """
@@ -135,9 +142,11 @@ class PrioritizedSampler:
         beta_steps: int | None,
         normalize_weights: bool = True,
         priority: Callable[[np.ndarray, float], np.ndarray] = proportional_priority,
+        max_priority_period: int | None = None,
     ):
         self.buffer = buffer
         self._priority = priority
+        self._max_priority_period = max_priority_period
         self._seed = seed
         self._batch_size = batch_size
         self._alpha = real("alpha", alpha, 0, 1)
@@ -148,6 +157,7 @@ class PrioritizedSampler:
         self._priorities = np.zeros((blocks, BLOCK), np.float32)
         self._sums = np.zeros(blocks)
         self._max_priority = 1.0
+        self._periods = 0  # complete periods of the largest priority
         self._seen = 0
         self._pending = np.empty(0, np.int64)
 
@@ -164,6 +174,9 @@ class PrioritizedSampler:
         Raises:
             ValueError: The replay buffer holds no transition.
         """
+        if self._max_priority_period is not None and update // self._max_priority_period > self._periods:
+            self._periods = update // self._max_priority_period
+            self._max_priority = float(self._priorities.max())
         self._add_new_rows()
         total = self._sums.sum()
         if total <= 0:
@@ -196,6 +209,7 @@ class PrioritizedSampler:
         return {
             "priorities": self._priorities.ravel()[slots],
             "largest_priority": np.array(self._max_priority),
+            "largest_priority_periods": np.array(self._periods),
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
@@ -207,6 +221,7 @@ class PrioritizedSampler:
         if "priorities" in state:
             self._add_new_rows()
             self._max_priority = float(state["largest_priority"])
+            self._periods = int(state.get("largest_priority_periods", self._periods))
             slots = self._slots_from(self.buffer.oldest)
             priorities = state["priorities"][len(state["priorities"]) - len(slots) :]
             self._set(slots, np.where(self.buffer.successor[slots] != NONE, priorities, 0.0))
@@ -265,14 +280,30 @@ def make_sampler(
     max_minibatches_per_round: int | None,
     normalize_weights: bool = True,
     priority: Callable[[np.ndarray, float], np.ndarray] = proportional_priority,
+    max_priority_period: int = 250,
 ) -> Sampler:
-    """Return the sampler for the agents' options (see `EpochSampler`, `UniformSampler` and `PrioritizedSampler`)."""
+    """Return the sampler for the agents' options (see `EpochSampler`, `UniformSampler` and `PrioritizedSampler`).
+
+    With `replay="lap"`, it is a `PrioritizedSampler` with `lap_priority`, all weights 1 and `max_priority_period`.
+    """
     if epochs_per_round is not None:
         return EpochSampler(
             buffer, seed, batch_size, epochs=epochs_per_round, max_minibatches=max_minibatches_per_round
         )
     if replay == "uniform":
         return UniformSampler(buffer, seed, batch_size)
+    if replay == "lap":
+        return PrioritizedSampler(
+            buffer,
+            seed,
+            batch_size,
+            alpha=0.4 if alpha is None else alpha,
+            beta=0.0,
+            beta_steps=None,
+            normalize_weights=False,
+            priority=lap_priority,
+            max_priority_period=max_priority_period,
+        )
     return PrioritizedSampler(
         buffer,
         seed,

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-from tfdpg.agents.options.groups import AgentOptions, Clipping
+from tfdpg.agents.options.groups import AgentOptions, Clipping, CustomNetworks
 from tfdpg.options import Only, Options, Structural, Unsaved
 from tfdpg.ranges import Count, Fraction, Natural, NonNegative, Positive, PositiveOrInfinite
 
@@ -24,7 +24,7 @@ class JointOptimiser(Clipping, group="objects", objects=True):
     """a Keras optimizer in place of RMSprop, which clips by itself; it may have a learning-rate schedule."""
 
 
-class ACEROptions(JointOptimiser, StateValues, AgentOptions, group="algorithm"):
+class ACEROptions(JointOptimiser, StateValues, CustomNetworks, AgentOptions, group="algorithm"):
     """The options of ACER; 20 | 50 is for Discrete actions and for Box."""
 
     n_steps: Count | None = None

@@ -71,5 +71,10 @@ class D4PGOptions(TargetPeriod, TwinOptions, group="algorithm"):
             self.refuse(["hidden_units", "activation"], f"`torso` is {self.torso!r}")
         if self.torso != "mlp":
             self.refuse(["norm", "blocks"], f"`torso` is {self.torso!r}")
+        if self.replay == "lap":
+            raise ValueError(
+                "`replay='lap'` needs the Huber loss of TD errors; the critics of D4PG minimise the cross-entropy of "
+                "distributions. Received: replay='lap'"
+            )
         if self.beta is None:
             self.refuse(["beta_steps"], "`beta` is 1")

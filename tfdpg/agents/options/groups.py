@@ -59,7 +59,14 @@ class Returns(Options, group="returns"):
     """discount factor, in [0, 1]."""
 
 
-class Targets(Returns, group="returns"):
+class NStepReturns(Returns, group="returns"):
+    """Returns of several steps."""
+
+    n_step: Count = 1
+    """steps whose rewards are summed before bootstrapping."""
+
+
+class Targets(NStepReturns, group="returns"):
     """Targets of the actor-critics that learn from transitions."""
 
     target_networks: Annotated[bool, Structural] = True
@@ -68,8 +75,6 @@ class Targets(Returns, group="returns"):
 
     polyak: Fraction = 0.995
     """fraction of the old target that is kept at each target update, in [0, 1]."""
-    n_step: Count = 1
-    """steps whose rewards are summed before bootstrapping."""
 
 
 class TargetPeriod(Options, group="returns"):
@@ -104,6 +109,18 @@ class Twin(Options, group="algorithm"):
 
     critics: Annotated[Literal[1, 2], Structural] = 2
     """2, or 1 for delayed DDPG (smoothing and delay without clipped double Q)."""
+
+
+class Smoothing(Options, group="algorithm"):
+    """TD3's delayed policy updates and smoothed target actions."""
+
+    policy_delay: Count = 2
+    """critic updates for each update of the policy."""
+    target_noise: NonNegative | Sequence[NonNegative] = 0.2
+    """standard deviation of the smoothing noise, as a fraction of the action scale; a number, or one for each
+    dimension."""
+    noise_clip: NonNegative = 0.5
+    """largest absolute smoothing noise, as a fraction of the action scale."""
 
 
 class Clipping(Options, group="optimisers"):
@@ -146,10 +163,11 @@ class ReplayStorage(Options, group="replay"):
 class Replay(ReplayStorage, group="replay"):
     """How rows are drawn from the replay."""
 
-    replay: Literal["uniform", "prioritized"] = "uniform"
-    """how rows are drawn, "uniform" or "prioritized" by their TD errors."""
-    alpha: Annotated[Fraction | None, Only(replay="prioritized")] = None
-    """how much priorities count, in [0, 1]; None is 0.6."""
+    replay: Literal["uniform", "prioritized", "lap"] = "uniform"
+    """how rows are drawn, "uniform" or "prioritized" by their TD errors; "lap" gives small errors equal priorities, and
+    the critics a Huber loss in place of importance weights (Fujimoto et al. 2020)."""
+    alpha: Annotated[Fraction | None, Only(replay=("prioritized", "lap"))] = None
+    """how much priorities count, in [0, 1]; None is 0.6, or 0.4 with "lap"."""
     beta: Annotated[Fraction | None, Only(replay="prioritized")] = None
     """how much of their bias is corrected at first, in [0, 1]; None is 0.4."""
     beta_steps: Annotated[Count | None, Only(replay="prioritized")] = None
@@ -182,7 +200,15 @@ class Machine(Options, group="machine"):
         return cast(int, self.seed)
 
 
-class CustomNetworks(Options, group="objects", objects=True, marks=(Structural, Unsaved)):
+class CustomEncoder(Options, group="objects", objects=True, marks=(Structural, Unsaved)):
+    """A custom encoder."""
+
+    encoder: Annotated["keras.Model | None", BuiltIn] = None
+    """a Keras model from raw observations to features `[batch, features]`, for the built-in networks; each gets a
+    copy."""
+
+
+class CustomNetworks(CustomEncoder, group="objects", objects=True, marks=(Structural, Unsaved)):
     """Custom networks."""
 
     pi: "keras.Model | None" = None
@@ -190,9 +216,6 @@ class CustomNetworks(Options, group="objects", objects=True, marks=(Structural, 
     used as it is, with its weights."""
     q1: "keras.Model | None" = None
     """your own critic, a Keras model from `[observation, action]` to `[batch]` or `[batch, 1]`."""
-    encoder: Annotated["keras.Model | None", BuiltIn] = None
-    """a Keras model from raw observations to features `[batch, features]`, for the built-in networks; each gets a
-    copy."""
 
 
 class SecondCritic(Options, group="objects", objects=True, marks=(Structural, Unsaved)):
@@ -250,21 +273,30 @@ class CustomOptimisers(Optimisers, group="objects", objects=True):
 
 
 class AgentOptions(
-    Returns, Minibatch, HiddenLayers, Clipping, Observations, ReplayStorage, Machine, CustomNetworks, Callables
+    Returns, Minibatch, HiddenLayers, Clipping, Observations, ReplayStorage, Machine, CustomEncoder, Callables
 ):
     """What all agents have."""
 
 
-class OffPolicyOptions(Targets, Schedule, Weights, Normalisation, Recurrence, CustomOptimisers, Replay, AgentOptions):
+class TransitionOptions(NStepReturns, Schedule, CustomOptimisers, Replay, AgentOptions):
     """What all actor-critics have that learn from transitions."""
 
     def check(self) -> None:
-        """Refuses what the way to draw leaves without effect."""
-        if self.replay == "prioritized" and self.epochs_per_round is not None:
+        """Reject priorities in passes over the replay buffer, and options that have no effect with `beta=1`."""
+        if self.replay != "uniform" and self.epochs_per_round is not None:
             raise ValueError(
                 "`epochs_per_round` passes over all rows, which leaves no place for priorities. "
                 f"Received: epochs_per_round={self.epochs_per_round}, replay={self.replay!r}"
             )
+        if self.beta == 1:
+            self.refuse(["beta_steps"], "`beta` is 1")
+
+
+class OffPolicyOptions(Targets, Weights, Normalisation, Recurrence, TransitionOptions, CustomNetworks):
+    """What those have whose networks may be recurrent or custom."""
+
+    def check(self) -> None:
+        """Reject options that others leave without effect, and networks that cannot learn with them."""
         if not self.target_networks:
             self.refuse(["polyak", "target_update_every"], "`target_networks` is False")
         if self.norm == "batch" and self.batch_size < 2:
@@ -272,8 +304,6 @@ class OffPolicyOptions(Targets, Schedule, Weights, Normalisation, Recurrence, Cu
         if self.recurrent is not None and self.norm == "batch":
             message = "`norm='batch'` is for networks without a memory. Received: recurrent="
             raise ValueError(f"{message}{self.recurrent!r}")
-        if self.beta == 1:
-            self.refuse(["beta_steps"], "`beta` is 1")
         if self.reward_shaper is not None and "reward" in self.remembers:
             raise ValueError(
                 "`reward_shaper` changes the rewards that are stored, and a policy that remembers rewards sees those "

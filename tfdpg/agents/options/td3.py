@@ -1,22 +1,14 @@
 """The options of TD3."""
 
-from collections.abc import Sequence
 from typing import Literal
 
-from tfdpg.agents.options.groups import Cloning, TwinOptions
-from tfdpg.ranges import Count, Fraction, NonNegative
+from tfdpg.agents.options.groups import Cloning, Smoothing, TwinOptions
+from tfdpg.ranges import Count, Fraction
 
 
-class TD3Options(Cloning, TwinOptions, group="algorithm"):
+class TD3Options(Cloning, Smoothing, TwinOptions, group="algorithm"):
     """The options of TD3."""
 
-    policy_delay: Count = 2
-    """critic updates for each update of the policy."""
-    target_noise: NonNegative | Sequence[NonNegative] = 0.2
-    """standard deviation of the smoothing noise, as a fraction of the action scale; a number, or one for each
-    dimension."""
-    noise_clip: NonNegative = 0.5
-    """largest absolute smoothing noise, as a fraction of the action scale."""
     target_noise_decay: Fraction = 0.0
     """part of the smoothing noise that is lost at each update, in [0, 1]."""
     target_noise_min: Fraction = 0.0
