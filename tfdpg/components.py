@@ -318,7 +318,7 @@ class Declaration:
         after_phase: functions that run after each update phase. They receive the agent and what the phase logged.
         after_episode: functions that run after each training episode. They receive the agent, the episode (its return,
             without reward shaping, its length, whether it was terminated and truncated, and its sub-environment or
-            worker), and the number of updates that the policy had when it chose the episode's last action.
+            worker), and the number of updates that the policy had when it chose the episode's first action.
         defers_updates: whether updates that are due are not made at first, but counted; see `Agent.defers_updates`.
     """
 
@@ -423,7 +423,8 @@ class Networks:
     def trained(self) -> list[Any]:
         """The variables that updates change, each once: trainable weights, and the state of optimizers."""
         optimizers = [variable for optimizer in self.optimizers.values() for variable in optimizer.variables]
-        variables = trainable_variables(self.all.values()) + optimizers
+        periodic = [self.copies[each.name] for each in self._declaration.copies if each.rule.period is not None]
+        variables = trainable_variables([*self.components.values(), *periodic]) + optimizers
         return [variable for variable in variables if variable.name != "learning_rate"]
 
     def restore(self, arrays: Mapping[str, np.ndarray], changes: Mapping[str, Any]) -> None:

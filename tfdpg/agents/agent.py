@@ -125,7 +125,7 @@ class Agent(metaclass=_AgentType):
         self.collector = Collector(self.spec, *acting, recorders(options.recorders, self.spec))
         self._after_episode = declaration.after_episode
         if self._after_episode:
-            self.collector.episode_ended = self.end_episode
+            self.collector.report_episodes(self.end_episode, lambda: self.updates)
         self.signatures = dict(declaration.signatures(self._networks.all, self.evaluation_actor.pi))
         self.policy_period = declaration.policy_period
         self.learner = Learner(self, declaration.updates_per_phase, declaration.before_phase, declaration.after_phase)
@@ -439,17 +439,16 @@ class Agent(metaclass=_AgentType):
     # The interface for the training loop, checkpoints and callbacks.
     built = True
 
-    def end_episode(self, episode: Episode, updates: int | None = None) -> None:
+    def end_episode(self, episode: Episode, updates: int) -> None:
         """Run the functions in `Declaration.after_episode`.
 
         Args:
             episode: the episode that ended.
-            updates: the number of updates that the policy had when it chose the episode's last action; None is the
-                number of updates made so far.
+            updates: the number of updates that the policy had when it chose the episode's first action.
         """
         self.learner.synchronize()
         for function in self._after_episode:
-            function(self, episode, self.updates if updates is None else updates)
+            function(self, episode, updates)
 
     def due_updates(self) -> int:
         """Return the number of updates to make now according to the schedule, and begin their phase."""

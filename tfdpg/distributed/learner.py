@@ -183,8 +183,8 @@ class _EpochRunner:
         self._rate_limiter.earn(earned)
         finished = [episode._replace(env_index=env_index) for episode in reply.summary.finished]
         deferred = agent.defers_updates
-        for episode in finished:
-            agent.end_episode(episode, reply.summary.version)
+        for episode, first_version in zip(finished, reply.summary.first_versions, strict=True):
+            agent.end_episode(episode, first_version)
         if deferred and not agent.defers_updates:
             self._rate_limiter.earn(agent.schedule.release(0))
             self._released = self._rate_limiter.owed

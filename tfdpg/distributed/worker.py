@@ -41,6 +41,7 @@ class Summary(NamedTuple):
         version: the version of the policy weights: the number of updates that they have.
         ended: whether an episode ended with each step, bool `[steps]`.
         finished: the episodes that ended.
+        first_versions: for each of them the version of the weights at its first step.
         episodes: the number of episodes that this worker's environment has begun, in all its processes.
     """
 
@@ -49,6 +50,7 @@ class Summary(NamedTuple):
     version: int
     ended: np.ndarray
     finished: list[Episode]
+    first_versions: list[int]
     episodes: int
 
 
@@ -114,6 +116,7 @@ class Worker:
         self._process_id = secrets.randbits(62)
         self._chunk_count = 0
         self._version = -1
+        self._first_version = -1  # at the first step of the open episode
         self._runner: EnvRunner | None = None
         self._packed: Packed | None = None  # the current observation; None between two episodes
 
@@ -138,9 +141,11 @@ class Worker:
         rows: list[TimeSteps] = []
         ended = np.zeros(request.steps, bool)
         finished: list[Episode] = []
+        first_versions: list[int] = []
         for step in range(request.steps):
             if self._packed is None:
                 self._packed = self.spec.pack(runner.reset())
+                self._first_version = self._version
                 rows.append(_row(self._packed, no_action, np.zeros(1), np.zeros(1, bool), True))
             if step < request.random_steps:
                 action = behaviour.act_uniformly(self._packed, self._rng)
@@ -152,10 +157,13 @@ class Worker:
             rows.append(_row(self._packed, action, outcome.reward, outcome.terminated, False))
             if episodes:
                 finished += episodes
+                first_versions.append(self._first_version)
                 ended[step] = True
                 self._packed = None
                 behaviour.end(np.ones(1, bool))
-        summary = Summary(self._process_id, self._chunk_count, self._version, ended, finished, self._episodes)
+        summary = Summary(
+            self._process_id, self._chunk_count, self._version, ended, finished, first_versions, self._episodes
+        )
         self._chunk_count += 1
         observations, *others = zip(*rows, strict=True)
         packed = tuple(map(np.concatenate, zip(*observations, strict=True)))

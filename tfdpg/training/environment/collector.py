@@ -66,9 +66,21 @@ class Collector:
         self._pending: np.ndarray | None = None
         self.restored_at: int | None = None
         self._restored_rows: int | None = None
-        self.episode_ended: Callable[[Episode], None] | None = None
-        self._returns = np.zeros(0)  # of the open episodes; not counted unless `episode_ended` is set
+        self._episode_ended: Callable[[Episode, int], None] | None = None
+        self._count_updates: Callable[[], int] = lambda: 0
+        self._returns = np.zeros(0)  # of the open episodes; not counted unless episodes are reported
         self._lengths = np.zeros(0, np.int64)
+        self._updates = np.zeros(0, np.int64)  # at the first steps of the open episodes
+
+    def report_episodes(self, episode_ended: Callable[[Episode, int], None], count_updates: Callable[[], int]) -> None:
+        """Call a function with each episode that ends from now on, after its last step was stored.
+
+        Args:
+            episode_ended: receives the episode, and the number of updates at its first step.
+            count_updates: returns the number of updates.
+        """
+        self._episode_ended = episode_ended
+        self._count_updates = count_updates
 
     def act(self, observation: Any, explore: bool) -> np.ndarray:
         """See `Agent.act`."""
@@ -118,7 +130,7 @@ class Collector:
         unshaped = reward
         if self._shaper is not None:
             reward = self._shaped(self._shaper, reward)
-        if self.episode_ended is not None:
+        if self._episode_ended is not None:
             self._count_rewards(unshaped)
 
         steps_to_store = self._pending
@@ -142,7 +154,7 @@ class Collector:
             self._end(self.env_indices[ended])
             if final_observation is None and not self._spec.is_single(next_observation):
                 self._resetting = ended
-            if self.episode_ended is not None:
+            if self._episode_ended is not None:
                 self._report_episodes(ended, all_terminated, truncated)
 
     def _count_rewards(self, reward: np.ndarray) -> None:
@@ -150,7 +162,11 @@ class Collector:
         if len(self._returns) != len(reward):
             self._returns = np.zeros(len(reward))
             self._lengths = np.zeros(len(reward), np.int64)
+            self._updates = np.zeros(len(reward), np.int64)
         is_live = np.ones(len(reward), bool) if self._resetting is None else ~self._resetting
+        begins = is_live & (self._lengths == 0)
+        if begins.any():
+            self._updates[begins] = self._count_updates()
         self._returns[is_live] += reward[is_live]
         self._lengths[is_live] += 1
 
@@ -161,7 +177,7 @@ class Collector:
             self._lengths[env_indices] = 0
 
     def _report_episodes(self, ended: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:
-        """Pass the episodes that ended to `episode_ended`."""
+        """Report the episodes that ended."""
         for env_index in np.flatnonzero(ended).tolist():
             episode = Episode(
                 env_index,
@@ -170,9 +186,10 @@ class Collector:
                 bool(terminated[env_index]),
                 bool(truncated[env_index]),
             )
+            updates = int(self._updates[env_index])
             self._forget_returns(env_index)
-            if self.episode_ended is not None:
-                self.episode_ended(episode)
+            if self._episode_ended is not None:
+                self._episode_ended(episode, updates)
 
     def receive(self, env_index: int, rows: TimeSteps, continues: bool) -> None:
         """Store rows that another process collected in a sub-environment, all of them or none.
@@ -277,6 +294,7 @@ class Collector:
             "resetting": None if self._resetting is None else self._resetting.tolist(),
             "open_returns": self._returns.tolist(),
             "open_lengths": self._lengths.tolist(),
+            "open_updates": self._updates.tolist(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -289,6 +307,7 @@ class Collector:
         self._resetting = None if state["resetting"] is None else np.array(state["resetting"])
         self._returns = np.array(state["open_returns"], np.float64)
         self._lengths = np.array(state["open_lengths"], np.int64)
+        self._updates = np.array(state.get("open_updates", [0] * len(self._lengths)), np.int64)
         self.restored_at = self._schedule.env_steps
         self._restored_rows = self._replay.added
         env_indices = np.flatnonzero(self._replay.current >= 0)

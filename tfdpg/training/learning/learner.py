@@ -121,6 +121,8 @@ class Learner:
             prepare(self._agent, self._local_replay)
         logs = self._make(1, lambda update, count: packed)
         self.synchronize()
+        for watch in self._after:
+            watch(self._agent, logs)
         return logs
 
     @contextlib.contextmanager
