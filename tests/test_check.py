@@ -127,7 +127,7 @@ def test_the_report_has_what_an_agent_sees(capsys):
         "joints: float32 (2,) in [-1, 1]; 2 features, as float32",
         "phase: int64 () from 1 to 3; 3 features, one-hot",
         "modes: int64 (2,) from [0, 0] to [1, 2]; 5 features, one-hot",
-        "1 number in [-2, 3], in these units; for DDPG, TD3, D4PG, ACER",
+        "1 number in [-2, 3], in these units; for DDPG, TD3, D4PG, TD7, ACER",
         "no findings",
     ):
         assert line in shown

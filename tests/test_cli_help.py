@@ -22,7 +22,7 @@ def test_help_imports_nothing_heavy():
     assert all(
         command in shown
         for command in (
-            "train ddpg|td3|d4pg|acer",
+            "train ddpg|td3|d4pg|td7|acer",
             "check",
             "evaluate",
             "export",
@@ -39,7 +39,7 @@ TD3 = "train td3 --env Pendulum-v1"
 MISTAKES = {
     "evalute": "there is no command 'evalute'. Did you mean 'evaluate'?",
     "fly": "there is no command 'fly'.",
-    "train td4 --env X": "there is no agent 'td4'. Did you mean 'td3'?",
+    "train td4 --env X": "there is no agent 'td4'. Did you mean 'td7'?",
     "train ppo": "there is no agent 'ppo'.",
     "train --epochs 3 --resume X": "`--resume RUN` comes first: tfdpg train --resume RUN [--epochs N]",
     "train --resume": "`--resume` takes a run, or a directory of runs: tfdpg train --resume RUN [--epochs N]",

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tfdpg.agents.d4pg import D4PG
     from tfdpg.agents.ddpg import DDPG
     from tfdpg.agents.td3 import TD3
+    from tfdpg.agents.td7 import TD7
     from tfdpg.checking import check
     from tfdpg.components import Component, Copy, Declaration, PolicySpec
     from tfdpg.exported import Policy, load
@@ -30,6 +31,7 @@ _NAMES = {
     "PolicySpec": "tfdpg.components",
     "Spec": "tfdpg.spec",
     "TD3": "tfdpg.agents.td3",
+    "TD7": "tfdpg.agents.td7",
     "check": "tfdpg.checking",
     "evaluate": "tfdpg.training.evaluation",
     "load": "tfdpg.exported",
@@ -54,6 +56,7 @@ __all__ = [
     "D4PG",
     "DDPG",
     "TD3",
+    "TD7",
     "Agent",
     "Component",
     "Copy",

@@ -57,7 +57,7 @@ _REPLAY_BUFFER = (
     f"is. {_HER}"
 )
 _SAVED = "A saved agent is a directory with its replay buffer: agent.save(path) and tfdpg.load_agent(path)"
-_ALGORITHMS = "tfdpg has DDPG, TD3, D4PG and ACER."
+_ALGORITHMS = "tfdpg has DDPG, TD3, D4PG, TD7 and ACER."
 
 ARGUMENTS = {
     **dict.fromkeys(

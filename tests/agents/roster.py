@@ -18,6 +18,9 @@ EAGER = {"run_eagerly": True, "gradient_steps": 1}
 D4PG = {"v_min": -500, "v_max": 500, "replay": "uniform", "polyak": 0.995, "target_update_every": 2}
 """A fixed support and uniform sampling; the tests of D4PG use its defaults."""
 
+TD7 = {"encoder_units": (6,), "embedding_units": 5, "keep_best_policy": False}
+"""Small encoders, and updates that are not deferred; tests/agents/test_td7.py uses the default."""
+
 ACER = EACH | {"n_steps": 5, "replay_start": 10, "on_policy": True}
 
 
@@ -36,6 +39,7 @@ AGENTS = {
     "DDPG": lambda env, **changes: tfdpg.DDPG(env, **SMALL | changes),
     "D4PG": lambda env, **changes: tfdpg.D4PG(env, **SMALL | D4PG | changes),
     "TD3": lambda env, **changes: tfdpg.TD3(env, **SMALL | changes),
+    "TD7": lambda env, **changes: tfdpg.TD7(env, **SMALL | TD7 | changes),
 }
 
 

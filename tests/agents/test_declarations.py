@@ -1,4 +1,4 @@
-"""Agents that declare what DDPG, TD3, D4PG and ACER do not: SAC (examples/sac.py), and one with TD7's structure."""
+"""Agents that declare what DDPG, TD3, D4PG and ACER do not: SAC (examples/sac.py) and TD7."""
 
 import shutil
 import subprocess
@@ -10,11 +10,11 @@ import tensorflow as tf
 
 import tfdpg
 from examples.sac import SAC
-from tests.agents import td7
 from tests.agents.roster import brief
-from tests.agents.td7 import TD7
 from tests.environments import Counter, RandomWalk
+from tfdpg import TD7
 from tfdpg.acting.layers import LAYERS
+from tfdpg.agents import td7
 
 pytestmark = brief
 
@@ -29,7 +29,8 @@ SMALL = {
     "normalize_observations": True,
     "run_eagerly": True,
 }
-AGENTS = {"SAC": (SAC, SMALL), "TD7": (TD7, SMALL | {"target_update_every": 3, "embedding": 3})}
+TD7_SMALL = {"target_update_every": 3, "embedding_units": 3, "encoder_units": (4,)}
+AGENTS = {"SAC": (SAC, SMALL), "TD7": (TD7, SMALL | TD7_SMALL)}
 SCHEDULE = {"epochs": 2, "steps_per_epoch": 70, "verbose": 0}
 OBSERVATIONS = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
 
@@ -104,7 +105,7 @@ def test_workers_collect(agent):
     history = tfdpg.distributed.fit(other, RandomWalk, actors=2, epochs=2, steps_per_epoch=200, chunk=20, verbose=0)
     assert other.env_steps >= 400 and other.updates > 0 and np.isfinite(history.history["loss"]).all()
     if type(agent) is TD7:
-        assert other.host_state["assessments"] > 0
+        assert other.host_state["best_return"] is not None
         due = (other.env_steps - 10) // 5  # all of them were made, or are counted to be made later
         assert due - 2 <= other.updates + other.schedule.deferred <= due and other.schedule.deferred < due / 2
 
@@ -232,7 +233,7 @@ def test_td7_makes_deferred_updates_after_an_assessment(tmp_path):
             assert tfdpg.load_agent(tmp_path / "agent", agent_class=TD7).schedule.deferred == agent.schedule.deferred
         if terminated or truncated:
             observation, _ = env.reset()
-    assert updates[58] == 0 and updates[59] == 10  # one in five steps of two episodes, of which 10 steps earn none
+    assert updates[58] == 1 and updates[59] == 10  # the first policy with an update began the second episode
     assert agent.schedule.deferred == (130 - 10) // 5 - agent.updates
 
 
@@ -248,7 +249,7 @@ def test_td7_samples_by_the_rule_of_lap():
 
 
 def test_a_layer_that_numpy_does_not_know_is_computed_by_a_compiled_call(monkeypatch):
-    monkeypatch.delitem(LAYERS, "td7>AvgL1Norm")
+    monkeypatch.delitem(LAYERS, "tfdpg>AvgL1Norm")
     agent = TD7(RandomWalk(), **AGENTS["TD7"][1])
     assert agent.actor.numpy_policy() is None
     np.testing.assert_allclose(agent.policy()(OBSERVATIONS), agent.predict(OBSERVATIONS), rtol=1e-5)

@@ -94,7 +94,7 @@ def test_the_documented_logs_are_those_of_a_training_run():
 
 
 def test_the_steps_for_an_algorithm_quote_its_file():
-    files = "\n".join((ROOT / file).read_text() for file in ("examples/sac.py", "tests/agents/td7.py"))
+    files = "\n".join((ROOT / file).read_text() for file in ("examples/sac.py", "tfdpg/agents/td7.py"))
     written = set(files.splitlines())
     quoted = [line for block in fences("docs/adding-an-algorithm.md", "py") for line in block.code.splitlines()]
     assert len(quoted) > 80 and [line for line in quoted if line not in written] == []

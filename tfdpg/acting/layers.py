@@ -169,6 +169,13 @@ def normalizer(mean: np.ndarray, variance: np.ndarray, *, epsilon: float, clip: 
     return lambda x: np.clip((x - mean) / std, -largest, largest)
 
 
+@numpy_layer("tfdpg>AvgL1Norm")
+def avg_l1_norm() -> LayerFunction:
+    """Features, divided by the mean of their absolute values."""
+    smallest = np.float32(1e-8)
+    return lambda x: x / np.maximum(np.abs(x).mean(axis=1, keepdims=True), smallest)
+
+
 @numpy_layer("Rescaling", "scale", "offset")
 def rescaling(*, scale: Any, offset: Any) -> LayerFunction:
     """Features times `scale`, plus `offset`: numbers, or lists with a number for each feature."""

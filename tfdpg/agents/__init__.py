@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
 
-AGENTS = {name: f"tfdpg.agents.{name.lower()}" for name in ("DDPG", "TD3", "D4PG", "ACER")}
+AGENTS = {name: f"tfdpg.agents.{name.lower()}" for name in ("DDPG", "TD3", "D4PG", "TD7", "ACER")}
 """The built-in algorithms, and their modules."""
 
 

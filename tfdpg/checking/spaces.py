@@ -92,7 +92,7 @@ def _actions(spec: Spec) -> Fact:
 def _replay(spec: Spec) -> Iterator[Fact | Finding]:
     """Report the memory of a full replay buffer of the agents' default size."""
     if spec.actions is None:
-        agents = "DDPG, TD3 and D4PG"
+        agents = "DDPG, TD3, D4PG and TD7"
         buffer = ReplayBuffer(spec, OPTIONS["TD3"]().replay_size)
     else:
         agents = "ACER"

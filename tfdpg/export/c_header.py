@@ -425,6 +425,15 @@ def _normalizer(code: Code, weights: Sequence[np.ndarray], x: Array, *, epsilon:
     return code.array(x[1], code.clipped(f"({x[0]}[i] - {mean}[i]) / {std}[i]", f"-{largest}", largest))
 
 
+@c_layer("tfdpg>AvgL1Norm")
+def _avg_l1_norm(code: Code, weights: Sequence[np.ndarray], x: Array) -> Array:
+    name, width = x
+    mean, _ = code.array(1, "0.0f")
+    code.each(width, f"{mean}[0] += fabsf({name}[i]) / {width}.0f;")
+    code.line(f"{mean}[0] = {mean}[0] > 1e-8f ? {mean}[0] : 1e-8f;")
+    return code.array(width, f"{name}[i] / {mean}[0]")
+
+
 @c_layer("Rescaling")
 def _rescaling(code: Code, weights: Sequence[np.ndarray], x: Array, *, scale: Any, offset: Any) -> Array:
     scale_name = code.constant("scale", np.broadcast_to(np.asarray(scale, np.float32), x[1:]))

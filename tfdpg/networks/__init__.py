@@ -11,11 +11,12 @@ from tfdpg.networks.builders import check_given, critic_network, policy_network
 from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width
 from tfdpg.networks.device import check_device
 from tfdpg.networks.distributions import Categorical, Mixture
+from tfdpg.networks.embeddings import AvgL1Norm, action_encoder, embedding_critic, embedding_policy, state_encoder
 from tfdpg.networks.encoder import Normalizer, encoder, observation_inputs
 from tfdpg.networks.flat_state import FlatState, in_flat_state, while_loop
 from tfdpg.networks.graph_cleanup import free_graphs
 from tfdpg.networks.heads import Head, HeadOptions, Value, head_of
-from tfdpg.networks.mlp import MIN_SIGMA, OutputTransform, mlp_actor, mlp_critic
+from tfdpg.networks.mlp import MIN_SIGMA, OutputTransform, action_input, mlp_actor, mlp_critic
 from tfdpg.networks.numpy_form import numpy_critic, numpy_policy
 from tfdpg.networks.randomness import stateless_normal, stateless_uniform
 from tfdpg.networks.recurrent import Recurrent, RNNSpec
@@ -41,6 +42,7 @@ from tfdpg.networks.tensors import (
 
 __all__ = [
     "ActionValues",
+    "AvgL1Norm",
     "MIN_SIGMA",
     "OutputTransform",
     "PolicyInference",
@@ -67,6 +69,11 @@ __all__ = [
     "TransitionBatch",
     "Value",
     "policy_network",
+    "action_encoder",
+    "action_input",
+    "embedding_critic",
+    "embedding_policy",
+    "state_encoder",
     "acer_network",
     "check_given",
     "check_given_to_acer",

@@ -1,0 +1,300 @@
+"""TD7: updates against the equations of the paper in NumPy, and the assessment of policies."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from gymnasium import spaces
+
+import tfdpg
+from tests.agents.roster import brief
+from tests.environments import RandomWalk
+from tfdpg.networks import stateless_normal
+from tfdpg.training.environment.env_runner import Episode
+
+SMALL = {
+    "hidden_units": (6, 6),
+    "encoder_units": (5, 5),
+    "embedding_units": 4,
+    "batch_size": 5,
+    "start_steps": 20,
+    "update_after": 20,
+    "replay_size": 300,
+}
+SPEC = tfdpg.Spec(spaces.Box(-np.inf, np.inf, (3,), np.float32), spaces.Box(-2, 2, (2,), np.float32))
+NAMES = "state_encoder", "action_encoder", "pi", "q1", "q2"
+
+
+def elu(x):
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+
+
+def relu(x):
+    return np.maximum(x, 0)
+
+
+def avg_l1_norm(x):
+    return x / np.maximum(np.abs(x).mean(axis=1, keepdims=True), 1e-8)
+
+
+def linear(x, weights, layer):
+    return x @ weights[2 * layer] + weights[2 * layer + 1]
+
+
+def layers(x, weights, first, activation):
+    """Two hidden layers and a linear one."""
+    for layer in (first, first + 1):
+        x = activation(linear(x, weights, layer))
+    return linear(x, weights, first + 2)
+
+
+def f(w, s):
+    return avg_l1_norm(layers(s, w, 0, elu))
+
+
+def g(w, zs, a):
+    return layers(np.hstack([zs, a]), w, 0, elu)
+
+
+def policy(w, s, zs):
+    return np.tanh(layers(np.hstack([avg_l1_norm(linear(s, w, 0)), zs]), w, 1, relu))
+
+
+def critic(w, s, a, zsa, zs):
+    x = avg_l1_norm(linear(np.hstack([s, a]), w, 0))
+    return layers(np.hstack([x, zsa, zs]), w, 1, elu)[:, 0]
+
+
+def huber(error):
+    return np.where(np.abs(error) < 1, 0.5 * error**2, np.abs(error) - 0.5)
+
+
+class Reference:
+    """TD7 in NumPy, float64, with actions in [-1, 1] and gradients by central differences."""
+
+    def __init__(self, networks, period, bc_weight):
+        self.w = networks
+        self.period = period
+        self.bc_weight = bc_weight
+        self.moments = {}
+        self.target = {name: [x.copy() for x in networks[name]] for name in ("pi", "q1", "q2")}
+        self.fixed = {name: [x.copy() for x in networks[name]] for name in ("state_encoder", "action_encoder")}
+        self.fixed_target = {name: [x.copy() for x in w] for name, w in self.fixed.items()}
+        self.clip = [0.0, 0.0]
+        self.seen = [np.inf, -np.inf]
+        self.updates = 0
+
+    def minimize(self, name, loss):
+        """One step of Keras' Adam, learning rate 3e-4, on the weights of a network."""
+        gradients = []
+        for array in self.w[name]:
+            gradient = np.zeros_like(array)
+            for index in np.ndindex(array.shape):
+                value = array[index]
+                array[index] = value + 1e-6
+                above = loss()
+                array[index] = value - 1e-6
+                gradient[index] = (above - loss()) / 2e-6
+                array[index] = value
+            gradients.append(gradient)
+        return name, gradients
+
+    def step(self, *results):
+        for name, gradients in results:
+            for i, gradient in enumerate(gradients):
+                m, v, t = self.moments.get((name, i), (0.0, 0.0, 0))
+                m, v, t = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2, t + 1
+                self.moments[name, i] = m, v, t
+                rate = 3e-4 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+                self.w[name][i] -= rate * m / (np.sqrt(v) + 1e-7)
+
+    def update(self, s, a, r, s_t, not_done, noise):
+        self.updates += 1
+        w = self.w
+        zs_t = f(w["state_encoder"], s_t)
+
+        def encoder_loss():
+            return np.mean((g(w["action_encoder"], f(w["state_encoder"], s), a) - zs_t) ** 2)
+
+        self.step(*[self.minimize(name, encoder_loss) for name in ("state_encoder", "action_encoder")])
+
+        zs_t = f(self.fixed_target["state_encoder"], s_t)
+        a_t = np.clip(policy(self.target["pi"], s_t, zs_t) + np.clip(0.2 * noise, -0.5, 0.5), -1, 1)
+        zsa_t = g(self.fixed_target["action_encoder"], zs_t, a_t)
+        q_t = np.minimum(*[critic(self.target[name], s_t, a_t, zsa_t, zs_t) for name in ("q1", "q2")])
+        y = r + not_done * 0.99 * np.clip(q_t, *self.clip)
+        self.seen = [min(self.seen[0], y.min()), max(self.seen[1], y.max())]
+        zs = f(self.fixed["state_encoder"], s)
+        zsa = g(self.fixed["action_encoder"], zs, a)
+        errors = [critic(w[name], s, a, zsa, zs) - y for name in ("q1", "q2")]
+        for name in ("q1", "q2"):
+            self.step(self.minimize(name, lambda name=name: huber(critic(w[name], s, a, zsa, zs) - y).mean()))
+
+        if self.updates % 2 == 0:
+
+            def values():
+                action = policy(w["pi"], s, zs)
+                zsa = g(self.fixed["action_encoder"], zs, action)
+                return np.stack([critic(w[name], s, action, zsa, zs) for name in ("q1", "q2")])
+
+            size = np.abs(values()).mean()
+            self.step(
+                self.minimize(
+                    "pi",
+                    lambda: -values().mean() + self.bc_weight * size * np.mean((policy(w["pi"], s, zs) - a) ** 2),
+                )
+            )
+        if self.updates % self.period == 0:
+            self.target = {name: [x.copy() for x in w[name]] for name in self.target}
+            self.fixed_target = self.fixed
+            self.fixed = {name: [x.copy() for x in w[name]] for name in self.fixed}
+            self.clip = list(self.seen)
+        return np.max(np.abs(errors), axis=0).mean()
+
+
+@pytest.mark.parametrize("bc_weight", [0.0, 0.1])
+def test_three_updates_follow_the_equations_of_the_paper(rng, bc_weight):
+    agent = tfdpg.TD7(SPEC, **SMALL, seed=4, target_update_every=2, bc_weight=bc_weight)
+    arrays = {name: [np.asarray(weight, np.float64) for weight in agent.networks[name].get_weights()] for name in NAMES}
+    reference = Reference(arrays, period=2, bc_weight=bc_weight)
+    for update in range(1, 4):
+        batch = {
+            "observations": rng.normal(size=(5, 3)),
+            "next_observations": rng.normal(size=(5, 3)),
+            "actions": rng.uniform(-2, 2, (5, 2)),
+            "rewards": 5 * rng.normal(size=5),
+            "terminations": np.array([0.0, 1.0, 0.0, 0.0, 1.0]),
+        }
+        batch = {name: array.astype(np.float32) for name, array in batch.items()}
+        noise = stateless_normal((5, 2), tf.constant([4, update], tf.int64)).numpy()
+        td_error = reference.update(
+            batch["observations"],
+            batch["actions"] / 2,
+            batch["rewards"],
+            batch["next_observations"],
+            1 - batch["terminations"],
+            noise,
+        )
+        logs = agent.train_on_batch(batch)
+        assert logs["td_error"] == pytest.approx(td_error, rel=1e-5)
+    for name in NAMES:
+        np.testing.assert_allclose(
+            np.concatenate([weight.ravel() for weight in agent.networks[name].get_weights()]),
+            np.concatenate([weight.ravel() for weight in reference.w[name]]),
+            atol=1e-5,
+        )
+    copies = {f"{name}_target": w for name, w in reference.target.items()}
+    copies |= {f"{name}_fixed": w for name, w in reference.fixed.items()}
+    copies |= {f"{name}_fixed_target": w for name, w in reference.fixed_target.items()}
+    for name, weights in copies.items():
+        for weight, expected in zip(agent.copies[name].get_weights(), weights, strict=True):
+            np.testing.assert_allclose(weight, expected, atol=1e-5)
+    limits = [float(agent.device_state[name]) for name in ("value_min", "value_max")]
+    np.testing.assert_allclose(limits, reference.clip, rtol=1e-5)
+    assert limits[0] < 0 < limits[1]
+
+
+def assess(agent, *returns, updates=None):
+    """Report episodes to an agent."""
+    for value in returns:
+        agent.end_episode(Episode(0, value, 10, True, False), agent.updates if updates is None else updates)
+
+
+@pytest.fixture
+def trained():
+    """An agent that has just made updates, and whose policy is now to be assessed."""
+    agent = tfdpg.TD7(RandomWalk(), **SMALL, assess_more_after=5, assessed_episodes=3, run_eagerly=True)
+    observation, _ = (env := RandomWalk()).reset(seed=0)
+    for _ in range(30):
+        observation, reward, *_ = env.step(agent.act(observation))
+        agent.observe(reward, observation, False, False)
+    agent.learn(updates=1)
+    return agent
+
+
+def distance_to_best(agent):
+    """The largest difference between the weights of the policy and those of the best policy."""
+    pairs = zip(agent.networks["pi"].get_weights(), agent.copies["pi_best"].get_weights(), strict=True)
+    return max(np.abs(new - best).max() for new, best in pairs)
+
+
+def test_the_newest_policy_is_the_best_one_before_the_first_assessment(trained):
+    trained.learn(updates=1)
+    assert distance_to_best(trained) == 0 and trained.defers_updates
+
+
+def test_a_policy_whose_return_is_not_smaller_becomes_the_best_one(trained):
+    assess(trained, -3.0)
+    assert trained.host_state["best_return"] == -3 and not trained.defers_updates
+    trained.learn(updates=2)
+    assert distance_to_best(trained) > 0 and trained.defers_updates
+    assess(trained, -4.0)
+    assert trained.host_state["best_return"] == -3 and distance_to_best(trained) > 0 and not trained.defers_updates
+    trained.learn(updates=1)
+    assess(trained, -3.0)
+    assert distance_to_best(trained) == 0
+
+
+def test_later_policies_are_judged_by_the_worst_return_of_several_episodes(trained):
+    assess(trained, -10.0)
+    trained.learn(updates=4)
+    assert trained.host_state["best_return"] == pytest.approx(-11)  # 10 % lower, at `assess_more_after`
+    assess(trained, 5.0, -10.5)
+    assert trained.defers_updates
+    assess(trained, 6.0)
+    assert trained.host_state["best_return"] == -10.5 and not trained.defers_updates
+    trained.learn(updates=1)
+    assert trained.host_state["best_return"] == -10.5
+    assess(trained, 9.0, -10.6)  # the second one ends the assessment
+    assert trained.host_state["best_return"] == -10.5 and not trained.defers_updates
+
+
+def test_episodes_of_an_earlier_policy_are_not_assessed(trained):
+    assess(trained, 100.0, updates=0)
+    assess(trained, 100.0, updates=trained.updates - 1)
+    assert trained.host_state["assessed"] == 0 and trained.host_state["best_return"] is None and trained.defers_updates
+
+
+@brief
+def test_in_a_vector_environment_only_episodes_of_one_policy_are_assessed(monkeypatch):
+    from gymnasium.vector import SyncVectorEnv
+
+    reported = []
+    agent = tfdpg.TD7(RandomWalk(), **SMALL, run_eagerly=True, gradient_steps=1, update_every=30)
+    end_episode = agent.end_episode
+    agent.collector.report_episodes(
+        lambda episode, updates: (reported.append((updates, agent.updates)), end_episode(episode, updates)),
+        lambda: agent.updates,
+    )
+    agent.fit(SyncVectorEnv([RandomWalk, RandomWalk]), epochs=1, steps_per_epoch=400, verbose=0)
+    assert agent.host_state["best_return"] is not None
+    assert any(first < now for first, now in reported) and any(0 < first == now for first, now in reported)
+
+
+@brief
+def test_without_the_best_policy_each_policy_is_trained_and_evaluated():
+    agent = tfdpg.TD7(RandomWalk(), **SMALL, keep_best_policy=False, run_eagerly=True, update_every=5)
+    agent.fit(RandomWalk(), epochs=1, steps_per_epoch=60, verbose=0)
+    assert agent.updates == 40 and "pi_best" not in agent.copies and not agent.host_state
+    with pytest.raises(ValueError, match="`assessed_episodes` does nothing"):
+        tfdpg.TD7(SPEC, **SMALL, keep_best_policy=False, assessed_episodes=3)
+
+
+def test_networks_must_have_a_hidden_layer():
+    with pytest.raises(ValueError, match="`hidden_units`"):
+        tfdpg.TD7(SPEC, **SMALL | {"hidden_units": ()})
+
+
+@brief
+def test_it_trains_on_stored_transitions(rng):
+    agent = tfdpg.TD7(SPEC, **SMALL, bc_weight=0.1)
+    observations = rng.normal(size=(40, 3))
+    data = {
+        "observations": observations,
+        "next_observations": observations + 0.1,
+        "actions": rng.uniform(-2, 2, (40, 2)),
+        "rewards": rng.normal(size=40),
+        "terminations": np.zeros(40),
+    }
+    before = agent.predict(observations)
+    agent.fit_offline(data, epochs=1, steps_per_epoch=20, verbose=0)
+    assert agent.updates == 20 and not np.allclose(agent.predict(observations), before, atol=1e-6)

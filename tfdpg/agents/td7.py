@@ -1,0 +1,258 @@
+"""TD7: TD3 with embeddings, prioritised replay, clipped target values and the best policy.
+
+Source: Fujimoto, Chang, Smith, Gu, Precup, Meger 2023, "For SALE: State-Action Representation Learning for Deep
+Reinforcement Learning". Defaults are the paper's. Differences: kernels start from Glorot's distribution and biases from
+0; a minibatch's samples are stratified; an episode is assessed only if all of its actions came from the same policy.
+"""
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, final
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfdpg import export
+from tfdpg.agents.agent import Agent
+from tfdpg.agents.declarations import check_box, minibatches, normalizer, td_losses, update_schedule
+from tfdpg.agents.options import TD7Options
+from tfdpg.components import Component, Copy, Declaration, PolicySpec, adam, every, on_request, run_if
+from tfdpg.exploration import noisy_actions, per_dimension
+from tfdpg.losses import smooth_action, td7_policy_loss, td_target
+from tfdpg.networks import (
+    TransitionBatch,
+    action_encoder,
+    action_input,
+    check_device,
+    embedding_critic,
+    embedding_policy,
+    observation_inputs,
+    state_encoder,
+    stateless_normal,
+)
+from tfdpg.options import takes_options
+from tfdpg.spec import Spec
+from tfdpg.training.learning.updates import LARGEST_CHUNK
+
+METRICS = "loss_q", "loss_pi", "loss_encoder", "q1", "q2", "td_error"
+ENCODERS = "state_encoder", "action_encoder"
+CRITICS = "q1", "q2"
+
+
+def declare(spec: Spec, options: TD7Options) -> Declaration:
+    """The components of TD7: two encoders, a policy, two critics, and their fixed, target and best copies."""
+    check_box(spec)
+    check_device(options.device, {})
+    width = {"width": options.embedding_units}
+    encoder = width | {"units": options.encoder_units, "activation": options.encoder_activation}
+    hidden = width | {"units": options.hidden_units, "norm": options.norm}
+    critic = functools.partial(embedding_critic, activation=options.critic_activation, **hidden)
+    builders = {
+        "state_encoder": functools.partial(state_encoder, **encoder),
+        "action_encoder": functools.partial(action_encoder, **encoder),
+        "pi": functools.partial(embedding_policy, activation=options.activation, **hidden),
+        "q1": critic,
+        "q2": critic,
+    }
+    rule = every(options.target_update_every)
+    best = [Copy("pi_best", "pi", on_request), Copy("state_encoder_best", "state_encoder_fixed", on_request)]
+    behaviour = PolicySpec("state_encoder_fixed", "pi", call=act)
+    assesses = options.keep_best_policy
+    noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule
+    return Declaration(
+        spec=spec,
+        components=[Component(name, build) for name, build in builders.items()],
+        optimizers={name: adam(options, name) for name in ("pi", *CRITICS)}
+        | {"encoder": adam(options, "encoder", of=ENCODERS)},
+        copies=[
+            *(Copy(f"{name}_target", name, rule) for name in ("pi", *CRITICS)),
+            *(Copy(f"{name}_fixed_target", f"{name}_fixed", rule) for name in ENCODERS),
+            *(Copy(f"{name}_fixed", name, rule) for name in ENCODERS),
+            *(best if assesses else []),
+        ],
+        encoder=options.encoder,
+        normalizer=normalizer(options),
+        behaviour=behaviour,
+        evaluation=PolicySpec("state_encoder_best", "pi_best", call=act) if assesses else behaviour,
+        exploration=noisy_actions(spec, *noise),
+        signatures=functools.partial(signatures, spec),
+        minibatches=minibatches(spec, options, None, {"max_priority_period": options.target_update_every}),
+        schedule=update_schedule(options),
+        metrics=METRICS,
+        updates_per_phase=LARGEST_CHUNK if assesses else None,
+        policy_period=math.gcd(options.policy_delay, options.target_update_every),
+        device_state={name: np.float32(0) for name in ("value_min", "value_max")}
+        | {"target_min": np.float32(np.inf), "target_max": np.float32(-np.inf)},
+        host_state={"best_return": None, "worst_return": None, "assessed": 0, "assesses_more": False}
+        if assesses
+        else {},
+        after_phase=[begin_assessment] if assesses else [],
+        after_episode=[assess_policy] if assesses else [],
+    )
+
+
+def act(observation: Any, encoder: keras.Model, pi: keras.Model) -> Any:
+    """π(s, zs)."""
+    return pi([observation, encoder(observation)])
+
+
+def signatures(spec: Spec, networks: Mapping[str, keras.Model], policy: keras.Model) -> Mapping[str, Any]:
+    """The signatures of every agent. The critics receive the embeddings that they are trained with."""
+
+    def critic(name: str) -> keras.Model:
+        observation = observation_inputs(spec)
+        action = action_input(spec)
+        zs = networks["state_encoder_fixed"](observation)
+        zsa = networks["action_encoder_fixed"]([zs, action])
+        return keras.Model([observation, action], networks[name]([observation, action, zsa, zs]), name=name)
+
+    return export.signatures(spec, {name: critic(name) for name in CRITICS}, policy)
+
+
+def assess_policy(agent: Any, episode: Any, updates: int) -> None:
+    """Update the worst return of the policy; after the last episode keep the policy if it is the best, and train.
+
+    The assessment ends early if a return is smaller than the best policy's worst one. Episodes that an earlier policy,
+    or random actions, began do not count.
+    """
+    if updates == 0 or updates != agent.updates:
+        return
+    state = agent.host_state
+    returns = [episode.episode_return] if state["assessed"] == 0 else [episode.episode_return, state["worst_return"]]
+    state["worst_return"] = worst = min(returns)
+    state["assessed"] += 1
+    is_worse = state["best_return"] is not None and worst < state["best_return"]
+    if not is_worse and state["assessed"] < (agent.options.assessed_episodes if state["assesses_more"] else 1):
+        return
+    if not is_worse:
+        state["best_return"] = worst
+        agent.copy_weights("pi_best", "state_encoder_best")
+    state |= {"worst_return": None, "assessed": 0}
+    agent.defers_updates = False
+
+
+def begin_assessment(agent: Any, logs: Mapping[str, float]) -> None:
+    """After an update phase, defer updates until the new policy has been assessed.
+
+    Until the first assessment has ended, the newest policy is the best one.
+    """
+    agent.defers_updates = True
+    state = agent.host_state
+    if state["best_return"] is None:
+        agent.copy_weights("pi_best", "state_encoder_best")
+    if agent.updates >= agent.options.assess_more_after and not state["assesses_more"]:
+        state["assesses_more"] = True
+        if state["best_return"] is not None:
+            state["best_return"] -= (1 - agent.options.best_return_factor) * abs(state["best_return"])
+
+
+@final
+class TD7(Agent):
+    """TD7: a TD3 whose policy and critics also receive learned embeddings of observations and actions.
+
+    Args:
+        env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
+        options: keyword arguments; `help(tfdpg.TD7.__init__)` describes them.
+
+    Raises:
+        ValueError: an argument is out of its range or has no effect, or the spaces are not supported.
+
+    Example:
+        ```python
+        env = gymnasium.make("HalfCheetah-v5")
+        agent = tfdpg.TD7(env, seed=0)
+        agent.fit(env, epochs=75, validation_env=gymnasium.make("HalfCheetah-v5"))
+        agent.export("exported_models/td7-halfcheetah")
+        ```
+    """
+
+    @takes_options(TD7Options)
+    def __init__(self, env: Any, options: TD7Options):
+        """See the class.
+
+        Args:
+            env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
+            options: keyword arguments.
+        """
+        super().__init__(env, options, declare)
+        self.encode_state, self.encode_action = (self.networks[name] for name in ENCODERS)
+        self.fixed_zs, self.fixed_zsa = (self.copies[f"{name}_fixed"] for name in ENCODERS)
+        self.target_zs, self.target_zsa = (self.copies[f"{name}_fixed_target"] for name in ENCODERS)
+        self.pi = self.networks["pi"]
+        self.pi_target = self.copies["pi_target"]
+        self.critics = [self.networks[name] for name in CRITICS]
+        self.target_critics = [self.copies[f"{name}_target"] for name in CRITICS]
+        self.td_loss, self.td_error = td_losses(options.replay)
+        self.bc_weight = options.bc_weight
+        self.policy_delay = options.policy_delay
+        self.target_noise = per_dimension("target_noise", options.target_noise, self.spec) * self.spec.action_scale
+        self.noise_clip = options.noise_clip * self.spec.action_scale
+
+    def update(self, batch: TransitionBatch, counter: Any) -> dict[str, tf.Tensor]:
+        """Update the encoders, then the critics towards clipped targets; with a delay, the policy; then the copies."""
+        loss_encoder = self.update_encoders(batch)
+        target = self.target(batch, counter)
+        zs = self.fixed_zs(batch.observation)
+        zsa = self.fixed_zsa([zs, batch.action])
+        with self.minimize(*CRITICS) as step:
+            values = [q([batch.observation, batch.action, zsa, zs]) for q in self.critics]
+            losses = [self.td_loss(value, target) for value in values]
+            step(*[batch.mean(loss) for loss in losses])
+        is_due = counter % self.policy_delay == 0
+        loss_pi = run_if(is_due, lambda: self.update_policy(batch, zs), self.batch_elements)
+        self.update_copies(counter)
+        self.update_value_range(counter, target)
+        return {
+            "loss_q": tf.add_n(losses),
+            "loss_pi": loss_pi,
+            "loss_encoder": loss_encoder,
+            "q1": values[0],
+            "q2": values[1],
+            "td_error": self.td_error([tf.abs(target - value) for value in values]),
+        }
+
+    def update_encoders(self, batch: TransitionBatch) -> tf.Tensor:
+        """Move zsa = g(f(s), a) towards f(s'), through which no gradient flows; return the loss of each element."""
+        zs_t = self.encode_state(batch.next_observation)
+        with self.minimize("encoder") as step:
+            zsa = self.encode_action([self.encode_state(batch.observation), batch.action])
+            loss = tf.reduce_mean(tf.square(zsa - tf.stop_gradient(zs_t)), axis=-1)
+            step(batch.average(loss))
+        return loss
+
+    def target(self, batch: TransitionBatch, counter: Any) -> tf.Tensor:
+        """Target r + γ (1 − d) clip(min_i Q_i,targ(s', a', zsa', zs'), V_min, V_max), with TD3's smoothed action a'."""
+        zs_t = self.target_zs(batch.next_observation)
+        key = tf.stack([tf.constant(self.seed, tf.int64), counter])
+        noise = stateless_normal((self.batch_elements, self.spec.act_dim), key) * self.target_noise
+        action_t = self.pi_target([batch.next_observation, zs_t])
+        action_t = smooth_action(action_t, noise, self.noise_clip, self.spec.low, self.spec.high)
+        zsa_t = self.target_zsa([zs_t, action_t])
+        values_t = [q([batch.next_observation, action_t, zsa_t, zs_t]) for q in self.target_critics]
+        limits = self.device_state["value_min"], self.device_state["value_max"]
+        return td_target(batch.reward, batch.discount, tf.clip_by_value(tf.minimum(*values_t), *limits))
+
+    def update_policy(self, batch: TransitionBatch, zs: tf.Tensor) -> tf.Tensor:
+        """Take one step towards larger mean Q(s, π(s, zs)) of both critics; return the loss of each element."""
+        with self.minimize("pi") as step:
+            action = self.pi([batch.observation, zs])
+            zsa = self.fixed_zsa([zs, action])
+            values = tf.stack([q([batch.observation, action, zsa, zs]) for q in self.critics], axis=-1)
+            scaled, data = ((a - self.spec.center) / self.spec.action_scale for a in (action, batch.action))
+            loss = td7_policy_loss(values, scaled, data, self.bc_weight, batch.average)
+            step(batch.average(loss))
+        return loss
+
+    def update_value_range(self, counter: Any, target: tf.Tensor) -> None:
+        """Record the smallest and the largest target so far; with the copies, they become V_min and V_max."""
+        state = self.device_state
+        is_due = counter % self.options.target_update_every == 0
+        extremes = {
+            "min": tf.minimum(state["target_min"], tf.reduce_min(target)),
+            "max": tf.maximum(state["target_max"], tf.reduce_max(target)),
+        }
+        for name, extreme in extremes.items():
+            state[f"target_{name}"].assign(extreme)
+            state[f"value_{name}"].assign(tf.where(is_due, extreme, state[f"value_{name}"]))

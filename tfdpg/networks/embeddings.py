@@ -1,0 +1,113 @@
+"""Networks that learn embeddings of observations and actions, and policies and critics that receive them.
+
+A state encoder maps an observation to an embedding zs, and an action encoder maps zs and an action to an embedding zsa,
+which predicts zs of the next observation. Source: Fujimoto et al. 2023, "For SALE: State-Action Representation Learning
+for Deep Reinforcement Learning", section 4.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from tfdpg.networks.encoder import observation_inputs
+from tfdpg.networks.heads import Value
+from tfdpg.networks.mlp import action_input, actor_output, box_action, features, initializer, scaled_action
+
+
+@keras.saving.register_keras_serializable("tfdpg")
+class AvgL1Norm(keras.layers.Layer):
+    """Divide the features of each row by the mean of their absolute values, which is at least 1e-8."""
+
+    def call(self, x: Any) -> Any:
+        """Return features `[batch, n]` of mean absolute value 1."""
+        return x / keras.ops.maximum(keras.ops.mean(keras.ops.abs(x), axis=-1, keepdims=True), 1e-8)
+
+
+def state_encoder(context: Any, units: Sequence[int], activation: str, width: int) -> keras.Model:
+    """Build a model from an observation to its embedding zs, `[batch, width]`: hidden layers, linear, AvgL1Norm.
+
+    Args:
+        context: the component's context.
+        units: units of the hidden layers.
+        activation: Keras activation of the hidden layers.
+        width: number of elements of an embedding.
+    """
+    observation = observation_inputs(context.spec)
+    x = _hidden(_features(context, observation), units, activation, context.seed)
+    zs = AvgL1Norm(dtype="float32")(_linear(x, width, context.seed, len(units), dtype="float32"))
+    return keras.Model(observation, zs, name="state_encoder")
+
+
+def action_encoder(context: Any, units: Sequence[int], activation: str, width: int) -> keras.Model:
+    """Build a model from `[zs, action]` to zsa, `[batch, width]`: hidden layers, linear. See `state_encoder`."""
+    zs = keras.Input((width,), name="zs")
+    action = action_input(context.spec)
+    x = keras.layers.Concatenate()([zs, scaled_action(context.spec, action)])
+    x = _hidden(x, units, activation, context.seed)
+    zsa = _linear(x, width, context.seed, len(units), dtype="float32")
+    return keras.Model([zs, action], zsa, name="action_encoder")
+
+
+def embedding_policy(
+    context: Any, units: Sequence[int], activation: str, width: int, norm: str | None = None
+) -> keras.Model:
+    """Build a policy, from `[observation, zs]` to actions `[batch, act_dim]` in the environment's units.
+
+    The observation passes through a linear layer of `units[0]` units and AvgL1Norm, then it joins zs; hidden layers,
+    tanh and rescaling follow.
+
+    Args:
+        context: the component's context.
+        units: units of the hidden layers.
+        activation: Keras activation of the hidden layers.
+        width: number of elements of an embedding.
+        norm: "layer" normalises each hidden layer before its activation (LayerNorm); None does not.
+    """
+    observation = observation_inputs(context.spec)
+    zs = keras.Input((width,), name="zs")
+    x = _normalized_linear(_features(context, observation), units, context.seed)
+    x = _hidden(keras.layers.Concatenate()([x, zs]), units, activation, context.seed, norm)
+    kernel = initializer(context.seed, len(units))
+    action = actor_output(box_action(context.spec), x, kernel_initializer=kernel)
+    return keras.Model([observation, zs], action, name="pi")
+
+
+def embedding_critic(
+    context: Any, units: Sequence[int], activation: str, width: int, norm: str | None = None
+) -> keras.Model:
+    """Build a critic, from `[observation, action, zsa, zs]` to values `[batch]`.
+
+    The observation and the action pass through a linear layer of `units[0]` units and AvgL1Norm, then they join zsa and
+    zs; hidden layers and a linear layer follow. See `embedding_policy` for the arguments.
+    """
+    observation = observation_inputs(context.spec)
+    action = action_input(context.spec)
+    zsa, zs = (keras.Input((width,), name=name) for name in ("zsa", "zs"))
+    x = keras.layers.Concatenate()([_features(context, observation), scaled_action(context.spec, action)])
+    x = _normalized_linear(x, units, context.seed)
+    x = _hidden(keras.layers.Concatenate()([x, zsa, zs]), units, activation, context.seed, norm)
+    value = Value(kernel_initializer=initializer(context.seed, len(units)), l2=0.0, dtype="float32")(x)
+    return keras.Model([observation, action, zsa, zs], value)
+
+
+def _features(context: Any, observation: Any) -> Any:
+    return features(context.spec, context.encoder, context.normalizer)(observation)
+
+
+def _hidden(x: Any, units: Sequence[int], activation: str, seed: int, norm: str | None = None) -> Any:
+    for depth, width in enumerate(units):
+        x = _linear(x, width, seed, depth)
+        if norm == "layer":
+            x = keras.layers.LayerNormalization()(x)
+        x = keras.layers.Activation(activation)(x)
+    return x
+
+
+def _normalized_linear(x: Any, units: Sequence[int], seed: int) -> Any:
+    return AvgL1Norm()(_linear(x, units[0], seed, len(units) + 1))
+
+
+def _linear(x: Any, units: int, seed: int, number: int, dtype: str | None = None) -> Any:
+    """A linear layer, whose initial weights depend on the component's seed and the layer's number."""
+    return keras.layers.Dense(units, kernel_initializer=initializer(seed, number), dtype=dtype)(x)
