@@ -83,13 +83,15 @@ def test_an_aggregate_says_which_tasks_it_is_of(empty_directory):
         for seed in (0, 1):
             write(empty_directory, "recipe", f"{env}-v5", seed, [(random + td3) / 2 + seed, td3, td3, td3])
     middle = np.mean([0.5 + 0.5 / (td3 - random) for random, td3 in table.RANDOM_AND_TD3.values()])
-    measured = rows(table.written(table.load(empty_directory), []), "## Mean normalised score")
-    assert measured[2] == ["recipe", f"{middle:.2f}", "1.00", "–"]
-    assert measured[3] == ["SAC, published (v4)", "0.28", "0.68", "1.06"]
+    text = table.written(table.load(empty_directory), [])
+    assert rows(text, "### After 100,000 steps")[2][0::6] == ["**recipe**", f"**{middle:.2f}**"]
+    assert rows(text, "### After 300,000 steps")[2][0::6] == ["**recipe**", "**1.00**"]
+    (sac,) = [line for line in rows(text, "### After 100,000 steps") if line[0] == "SAC" and line[1] == "6,156"]
+    assert sac == ["SAC", "6,156", "1,103", "690", "747", "632", "0.28"]
     for seed in (0, 1):
         (empty_directory / f"recipe-Ant-v5-{seed}.csv").unlink()
-    (_, first, *_) = rows(table.written(table.load(empty_directory), []), "## Mean normalised score")[2]
-    assert first == "0.50 (4 of 5: HalfCheetah, Hopper, Walker2d, Humanoid)"
+    first = rows(table.written(table.load(empty_directory), []), "### After 100,000 steps")[2]
+    assert first[4] == "–" and first[6] == "**0.50 (4 of 5: HalfCheetah, Hopper, Walker2d, Humanoid)**"
 
 
 def test_ablations_say_how_long_they_took_if_their_files_do(empty_directory):

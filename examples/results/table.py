@@ -5,12 +5,13 @@ python examples/results/table.py --check   # exits with 1 if they are not what t
 """
 
 import argparse
+import csv
 import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from tfdpg.cli.curves import LearningCurve, command, interpolate, points
 from tfdpg.cli.scores import RANDOM_AND_TD3, score, task
 
 RESULTS = Path(__file__).parent
+RESULTS_OF_OTHERS = RESULTS / "published.csv"
 PAGE = RESULTS.parents[1] / "docs/results.md"
 BEGIN = "<!-- written by examples/results/table.py -->"
 END = "<!-- by hand again -->"
@@ -25,7 +27,6 @@ STEPS = {100_000: "100k", 300_000: "300k", 1_000_000: "1M"}
 """Where scores are taken, beside the end."""
 
 MUJOCO = ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid")
-CONTROL = ("dm_control/cheetah-run", "dm_control/walker-walk")
 PUBLISHED: dict[str, dict[str, Sequence[float]]] = {
     "td3": {
         "paper (v1)": (9637, 3564, 4683, 4372),
@@ -38,29 +39,15 @@ PUBLISHED: dict[str, dict[str, Sequence[float]]] = {
         "CleanRL (v4)": (10374, 1577, 1240),
         "Tianshou (v3)": (11719, 2197, 1401, 990),
     },
-    "others": {
-        "SAC": (11222, 2713, 4552, 5240, 4672, 413, 870),
-        "CrossQ": (12748, 2424, 6401, 6890, 10108),
-        "SimbaV2": (12047, 4015, 6935, 7411, 10400, 860, 970),
-        "MR.Q": (12940, 2693, 6040, 6902, 10224, 865, 966),
-    },
 }
-"""Published returns for each kind, in the order of `MUJOCO` and `CONTROL`, as far as they go."""
+"""Published returns of TD3 and DDPG after 1,000,000 steps, in the order of `MUJOCO`, as far as they go."""
 AFTER = "Published after 1,000,000 steps"
 SOURCES = {
     "td3": f"{AFTER}: Fujimoto et al. 2018, and PFRL, the largest value of the mean curve; CleanRL; Tianshou.",
     "ddpg": f"{AFTER}: OurDDPG of Fujimoto et al. 2018, the largest value of the mean curve; CleanRL; Tianshou.",
-    "others": "Published by the authors of SimbaV2 and MR.Q: v4 after 1,000,000 steps, dm_control after 300,000.",
 }
-MEASURED = {
-    "SAC": (0.28, 0.68, 1.06),
-    "CrossQ": (0.77, 1.23, 1.46),
-    "REDQ": (0.71, 1.01, 1.16),
-    "BRO": (0.32, 0.68, 1.10),
-    "SimbaV2": (0.71, 1.27, 1.61),
-    "MR.Q": (0.59, 1.02, 1.43),
-}
-"""The mean normalised scores of others on the v4 tasks, from the same published data, at each of `STEPS`."""
+DRAWN = {"TD7": "*", "CrossQ": "s", "SimbaV2": "D", "SAC": "o"}
+"""The published algorithms in pictures, with one update per step, and their markers."""
 
 
 class Result(NamedTuple):
@@ -77,6 +64,36 @@ class Result(NamedTuple):
     env: str
     curve: LearningCurve
     seconds: float | None
+
+
+class Published(NamedTuple):
+    """Published returns of an algorithm.
+
+    Attributes:
+        name: the algorithm, and its updates per environment step if there are several.
+        steps: the environment steps after which the returns were measured.
+        returns: mean returns, by task; empty where only the score was published.
+        score: the mean normalised score.
+        note: what to know about the numbers.
+    """
+
+    name: str
+    steps: int
+    returns: dict[str, float]
+    score: float
+    note: str
+
+
+def published() -> list[Published]:
+    """The content of `published.csv`."""
+    lines = (RESULTS_OF_OTHERS).read_text().splitlines()
+    found = []
+    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+        updates = int(row["updates_per_step"])
+        name = row["algorithm"] if updates == 1 else f"{row['algorithm']}, {updates} updates per step"
+        returns = {each: float(row[each]) for each in MUJOCO if row[each]}
+        found.append(Published(name, int(row["steps"]), returns, float(row["mean"]), row["note"]))
+    return found
 
 
 def load(directory: Path) -> list[Result]:
@@ -154,9 +171,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def of_kind(kind: str, results: Sequence[Result]) -> list[str]:
     """The table of a kind."""
-    listed = kind if kind in PUBLISHED else "others"
-    by_source = {
-        source: dict(zip(MUJOCO + CONTROL, values, strict=False)) for source, values in PUBLISHED[listed].items()
+    by_source: dict[str, dict[str, float]] = {
+        source: dict(zip(MUJOCO, values, strict=False)) for source, values in PUBLISHED.get(kind, {}).items()
     }
     by_env = dict(sorted(groups(results, lambda result: result.env).items()))
     known = {source: values for source, values in by_source.items() if {task(env) for env in by_env} & set(values)}
@@ -167,7 +183,7 @@ def of_kind(kind: str, results: Sequence[Result]) -> list[str]:
         others = [number(values[task(env)]) if task(env) in values else "–" for values in known.values()]
         rows.append([env, str(len(runs)), length(runs), *own, *others])
     head = ["environment", "seeds", "steps", *STEPS.values(), "end", "largest", *known]
-    return [f"## {kind}", "", *table(head, rows), *([SOURCES[listed], ""] if known else [])]
+    return [f"## {kind}", "", *table(head, rows), *([SOURCES[kind], ""] if known else [])]
 
 
 def normalized(results: Sequence[Result], steps: int) -> dict[str, float]:
@@ -186,12 +202,24 @@ def aggregate(results: Sequence[Result], steps: int) -> str:
     return f"{np.mean(list(found.values())):.2f}{of}"
 
 
-def measures(kinds: dict[str, list[Result]]) -> list[str]:
-    """The table of mean normalised scores."""
+def comparisons(kinds: dict[str, list[Result]]) -> list[str]:
+    """A table of returns and mean normalised scores for each of `STEPS`, with published ones after as many steps."""
     own = {kind: runs for kind, runs in kinds.items() if any(task(run.env) in MUJOCO for run in runs)}
-    rows = [[kind, *(aggregate(runs, steps) for steps in STEPS)] for kind, runs in own.items()]
-    rows += [[f"{name}, published (v4)", *(f"{value:.2f}" for value in values)] for name, values in MEASURED.items()]
-    return table(["", *STEPS.values()], rows)
+    lines = []
+    for steps in STEPS:
+        rows = []
+        for kind, runs in own.items():
+            by_task = groups(runs, lambda run: task(run.env))
+            cells = [cell(by_task.get(each, []), steps) for each in MUJOCO]
+            if set(cells) != {"–"}:
+                rows.append([f"**{kind}**", *cells, f"**{aggregate(runs, steps)}**"])
+        for other in published():
+            if other.steps == steps:
+                cells = [number(other.returns[each]) if each in other.returns else "–" for each in MUJOCO]
+                note = f" ({other.note})" if other.note else ""
+                rows.append([other.name + note, *cells, f"{other.score:.2f}"])
+        lines += [f"### After {steps:,} steps", "", *table(["", *MUJOCO, "mean score"], rows)]
+    return lines
 
 
 def ablations(results: Sequence[Result]) -> list[str]:
@@ -211,17 +239,40 @@ def pictures(results: Sequence[Result]) -> dict[Path, tuple[str, dict[str, list[
     drawn = {}
     for runs in dict(sorted(groups(results, lambda result: result.env).items())).values():
         curves = {kind: [each.curve for each in of] for kind, of in groups(runs, lambda each: each.kind).items()}
-        data = b"".join(run.curve.path.name.encode() + run.curve.x.tobytes() + run.curve.y.tobytes() for run in runs)
+        others = repr(points_of_others(runs[0].env)).encode()
+        data = others + b"".join(
+            run.curve.path.name.encode() + run.curve.x.tobytes() + run.curve.y.tobytes() for run in runs
+        )
         name = re.sub("[/:]", "-", runs[0].env)
         drawn[RESULTS / f"{name}.png"] = hashlib.sha256(data).hexdigest(), curves
     return drawn
+
+
+def points_of_others(env: str) -> dict[str, list[tuple[int, float]]]:
+    """Published returns on a task, at the steps after which they were measured, by the names in `DRAWN`."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for other in published():
+        if other.name in DRAWN and task(env) in other.returns:
+            found.setdefault(other.name, []).append((other.steps, other.returns[task(env)]))
+    return found
+
+
+def add_published(figure: Any, env: str, last: float) -> None:
+    """Draw published returns into a figure of learning curves on a task that end after `last` steps.
+
+    Its axis is in thousands of steps.
+    """
+    (axes,) = figure.axes
+    for name, found in points_of_others(env).items():
+        shown = np.array([(x / 1000, y) for x, y in found if x <= last]).reshape(-1, 2)
+        axes.plot(shown[:, 0], shown[:, 1], DRAWN[name], color="0.4", mfc="none", ms=5)
 
 
 def written(results: Sequence[Result], changed: Sequence[Result]) -> str:
     """What stands between the two lines of the page."""
     kinds = groups(results, lambda result: result.kind)
     lines = [line for kind, runs in kinds.items() for line in of_kind(kind, runs)]
-    lines += ["## Mean normalised score", "", *measures(kinds)]
+    lines += ["## Published returns at the same steps", "", *comparisons(kinds)]
     for picture, (_, curves) in pictures(results).items():
         env = next(iter(curves.values()))[0].settings["env"]
         lines += [f"![Evaluation return on {env}: {', '.join(curves)}](../examples/results/{picture.name})", ""]
@@ -270,6 +321,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
             title = next(iter(curves.values()))[0].settings["env"]
             figure = draw(curves, "env_steps", "val_return", title)
+            add_published(figure, title, max(curve.x[-1] for runs in curves.values() for curve in runs))
             figure.savefig(picture, dpi=100, metadata={"Description": digest})
     print("\n".join(f"wrote {name}" for name in old) or "nothing changed")
 
