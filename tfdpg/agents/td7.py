@@ -1,8 +1,8 @@
 """TD7: TD3 with embeddings, prioritised replay, clipped target values and the best policy.
 
 Source: Fujimoto, Chang, Smith, Gu, Precup, Meger 2023, "For SALE: State-Action Representation Learning for Deep
-Reinforcement Learning". Defaults are the paper's. Differences: kernels start from Glorot's distribution and biases from
-0; a minibatch's samples are stratified; an episode is assessed only if all of its actions came from the same policy.
+Reinforcement Learning". Defaults are the paper's. Differences: the critics' last biases start from 0, a minibatch's
+samples are stratified, and an episode is assessed only if all of its actions came from the same policy.
 """
 
 import functools

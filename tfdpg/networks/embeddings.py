@@ -12,7 +12,8 @@ import keras
 
 from tfdpg.networks.encoder import observation_inputs
 from tfdpg.networks.heads import Value
-from tfdpg.networks.mlp import action_input, actor_output, box_action, features, initializer, scaled_action
+from tfdpg.networks.mlp import action_input, actor_output, box_action, features, scaled_action
+from tfdpg.streams import Purpose, seeds
 
 
 @keras.saving.register_keras_serializable("tfdpg")
@@ -68,8 +69,7 @@ def embedding_policy(
     zs = keras.Input((width,), name="zs")
     x = _normalized_linear(_features(context, observation), units, context.seed)
     x = _hidden(keras.layers.Concatenate()([x, zs]), units, activation, context.seed, norm)
-    kernel = initializer(context.seed, len(units))
-    action = actor_output(box_action(context.spec), x, kernel_initializer=kernel)
+    action = actor_output(box_action(context.spec), x, **_initializers(context.seed, len(units), units[-1]))
     return keras.Model([observation, zs], action, name="pi")
 
 
@@ -87,7 +87,8 @@ def embedding_critic(
     x = keras.layers.Concatenate()([_features(context, observation), scaled_action(context.spec, action)])
     x = _normalized_linear(x, units, context.seed)
     x = _hidden(keras.layers.Concatenate()([x, zsa, zs]), units, activation, context.seed, norm)
-    value = Value(kernel_initializer=initializer(context.seed, len(units)), l2=0.0, dtype="float32")(x)
+    kernel = _initializers(context.seed, len(units), units[-1])["kernel_initializer"]
+    value = Value(kernel_initializer=kernel, l2=0.0, dtype="float32")(x)  # its bias starts from 0
     return keras.Model([observation, action, zsa, zs], value)
 
 
@@ -109,5 +110,17 @@ def _normalized_linear(x: Any, units: Sequence[int], seed: int) -> Any:
 
 
 def _linear(x: Any, units: int, seed: int, number: int, dtype: str | None = None) -> Any:
-    """A linear layer, whose initial weights depend on the component's seed and the layer's number."""
-    return keras.layers.Dense(units, kernel_initializer=initializer(seed, number), dtype=dtype)(x)
+    """A linear layer, whose initial weights depend on the component's seed and the layer's number.
+
+    As in the authors' program, they are uniform in ±1 / √n for n inputs, and so are the biases (PyTorch's default).
+    """
+    return keras.layers.Dense(units, **_initializers(seed, number, x.shape[-1]), dtype=dtype)(x)
+
+
+def _initializers(seed: int, number: int, inputs: int) -> dict[str, Any]:
+    kernel_seed, bias_seed = seeds(Purpose.LAYERS, seed, number, count=2)
+    limit = inputs**-0.5
+    return {
+        "kernel_initializer": keras.initializers.RandomUniform(-limit, limit, kernel_seed),
+        "bias_initializer": keras.initializers.RandomUniform(-limit, limit, bias_seed),
+    }
