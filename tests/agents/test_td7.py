@@ -1,5 +1,6 @@
 """TD7: updates against the equations of the paper in NumPy, and the assessment of policies."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -298,3 +299,31 @@ def test_it_trains_on_stored_transitions(rng):
     before = agent.predict(observations)
     agent.fit_offline(data, epochs=1, steps_per_epoch=20, verbose=0)
     assert agent.updates == 20 and not np.allclose(agent.predict(observations), before, atol=1e-6)
+
+
+def test_without_target_networks_critics_see_both_halves_in_one_pass_and_values_are_not_clipped(rng):
+    agent = tfdpg.TD7(SPEC, **SMALL, norm="batch", target_networks=False, replay="uniform", run_eagerly=True)
+    assert set(agent.copies) == {"state_encoder_fixed", "action_encoder_fixed", "pi_best", "state_encoder_best"}
+    batch = {
+        "observations": rng.normal(size=(5, 3)),
+        "next_observations": rng.normal(size=(5, 3)),
+        "actions": rng.uniform(-2, 2, (5, 2)),
+        "rewards": rng.normal(size=5),
+        "terminations": np.zeros(5),
+    }
+    s, s_t, a = (tf.constant(batch[name], tf.float32) for name in ("observations", "next_observations", "actions"))
+    copies = [agent.copies[name] for name in ("state_encoder_fixed", "action_encoder_fixed")]
+    zs, zs_t = (copies[0](each) for each in (s, s_t))
+    noise = 0.4 * stateless_normal((5, 2), tf.constant([0, 1], tf.int64))
+    a_t = tf.clip_by_value(agent.networks["pi"]([s_t, zs_t]) + tf.clip_by_value(noise, -1, 1), -2, 2)
+    halves = [s, a, copies[1]([zs, a]), zs], [s_t, a_t, copies[1]([zs_t, a_t]), zs_t]
+    joint = [tf.concat(pair, axis=0) for pair in zip(*halves, strict=True)]
+    critics = [keras.models.clone_model(agent.networks[name]) for name in ("q1", "q2")]
+    for critic, name in zip(critics, ("q1", "q2"), strict=True):
+        critic.set_weights(agent.networks[name].get_weights())
+    q = np.array([critic(joint, training=True) for critic in critics])
+    target = batch["rewards"] + 0.99 * q[:, 5:].min(axis=0)
+    logs = agent.train_on_batch(batch)
+    assert logs["loss_q"] == pytest.approx(np.mean((q[:, :5] - target) ** 2, axis=1).sum(), rel=1e-4)
+    with pytest.raises(ValueError, match="`batch_size`"):
+        tfdpg.TD7(SPEC, **SMALL | {"batch_size": 1}, norm="batch")

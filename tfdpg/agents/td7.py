@@ -29,6 +29,7 @@ from tfdpg.networks import (
     embedding_critic,
     embedding_policy,
     observation_inputs,
+    smallest,
     state_encoder,
     stateless_normal,
 )
@@ -57,6 +58,10 @@ def declare(spec: Spec, options: TD7Options) -> Declaration:
         "q2": critic,
     }
     rule = every(options.target_update_every)
+    targets = [
+        *(Copy(f"{name}_target", name, rule) for name in ("pi", *CRITICS)),
+        *(Copy(f"{name}_fixed_target", f"{name}_fixed", rule) for name in ENCODERS),
+    ]
     best = [Copy("pi_best", "pi", on_request), Copy("state_encoder_best", "state_encoder_fixed", on_request)]
     behaviour = PolicySpec("state_encoder_fixed", "pi", call=act)
     assesses = options.keep_best_policy
@@ -67,8 +72,7 @@ def declare(spec: Spec, options: TD7Options) -> Declaration:
         optimizers={name: adam(options, name) for name in ("pi", *CRITICS)}
         | {"encoder": adam(options, "encoder", of=ENCODERS)},
         copies=[
-            *(Copy(f"{name}_target", name, rule) for name in ("pi", *CRITICS)),
-            *(Copy(f"{name}_fixed_target", f"{name}_fixed", rule) for name in ENCODERS),
+            *(targets if options.target_networks else []),
             *(Copy(f"{name}_fixed", name, rule) for name in ENCODERS),
             *(best if assesses else []),
         ],
@@ -179,11 +183,12 @@ class TD7(Agent):
         super().__init__(env, options, declare)
         self.encode_state, self.encode_action = (self.networks[name] for name in ENCODERS)
         self.fixed_zs, self.fixed_zsa = (self.copies[f"{name}_fixed"] for name in ENCODERS)
-        self.target_zs, self.target_zsa = (self.copies[f"{name}_fixed_target"] for name in ENCODERS)
+        self.target_zs = self.copies.get("state_encoder_fixed_target", self.fixed_zs)
+        self.target_zsa = self.copies.get("action_encoder_fixed_target", self.fixed_zsa)
         self.pi = self.networks["pi"]
-        self.pi_target = self.copies["pi_target"]
+        self.pi_target = self.targets.get("pi", self.pi)
         self.critics = [self.networks[name] for name in CRITICS]
-        self.target_critics = [self.copies[f"{name}_target"] for name in CRITICS]
+        self.target_critics = [self.targets.get(name, self.networks[name]) for name in CRITICS]
         self.td_loss, self.td_error = td_losses(options.replay)
         self.bc_weight = options.bc_weight
         self.policy_delay = options.policy_delay
@@ -193,11 +198,17 @@ class TD7(Agent):
     def update(self, batch: TransitionBatch, counter: Any) -> dict[str, tf.Tensor]:
         """Update the encoders, then the critics towards clipped targets; with a delay, the policy; then the copies."""
         loss_encoder = self.update_encoders(batch)
-        target = self.target(batch, counter)
-        zs = self.fixed_zs(batch.observation)
-        zsa = self.fixed_zsa([zs, batch.action])
+        zs = batch.ask(self.fixed_zs)
+        zs_t = batch.ask_next(self.target_zs)
+        action_t = self.smoothed_action(batch, zs_t, counter)
+        inputs = batch.action, self.fixed_zsa([zs, batch.action]), zs
+        inputs_t = action_t, self.target_zsa([zs_t, action_t]), zs_t
         with self.minimize(*CRITICS) as step:
-            values = [q([batch.observation, batch.action, zsa, zs]) for q in self.critics]
+            pairs = zip(self.critics, self.target_critics, strict=True)
+            outputs = [batch.ask_both(q, inputs, q_targ, inputs_t) for q, q_targ in pairs]
+            values = [value for value, _ in outputs]
+            value_t = self.clip_value(smallest([output_t for _, output_t in outputs]))
+            target = td_target(batch.reward, batch.discount, value_t)
             losses = [self.td_loss(value, target) for value in values]
             step(*[batch.mean(loss) for loss in losses])
         is_due = counter % self.policy_delay == 0
@@ -215,31 +226,35 @@ class TD7(Agent):
 
     def update_encoders(self, batch: TransitionBatch) -> tf.Tensor:
         """Move zsa = g(f(s), a) towards f(s'), through which no gradient flows; return the loss of each element."""
-        zs_t = self.encode_state(batch.next_observation)
+        zs_t = batch.ask_next(self.encode_state)
         with self.minimize("encoder") as step:
-            zsa = self.encode_action([self.encode_state(batch.observation), batch.action])
+            zsa = self.encode_action([batch.ask(self.encode_state), batch.action])
             loss = tf.reduce_mean(tf.square(zsa - tf.stop_gradient(zs_t)), axis=-1)
             step(batch.average(loss))
         return loss
 
-    def target(self, batch: TransitionBatch, counter: Any) -> tf.Tensor:
-        """Target r + γ (1 − d) clip(min_i Q_i,targ(s', a', zsa', zs'), V_min, V_max), with TD3's smoothed action a'."""
-        zs_t = self.target_zs(batch.next_observation)
+    def smoothed_action(self, batch: TransitionBatch, zs_t: tf.Tensor, counter: Any) -> tf.Tensor:
+        """The next action, a' = clip(π_targ(s', zs') + clip(ε, −c, c), a_low, a_high), `[batch, act_dim]`."""
         key = tf.stack([tf.constant(self.seed, tf.int64), counter])
         noise = stateless_normal((self.batch_elements, self.spec.act_dim), key) * self.target_noise
-        action_t = self.pi_target([batch.next_observation, zs_t])
-        action_t = smooth_action(action_t, noise, self.noise_clip, self.spec.low, self.spec.high)
-        zsa_t = self.target_zsa([zs_t, action_t])
-        values_t = [q([batch.next_observation, action_t, zsa_t, zs_t]) for q in self.target_critics]
-        limits = self.device_state["value_min"], self.device_state["value_max"]
-        return td_target(batch.reward, batch.discount, tf.clip_by_value(tf.minimum(*values_t), *limits))
+        action_t = batch.ask_next(self.pi_target, zs_t)
+        return smooth_action(action_t, noise, self.noise_clip, self.spec.low, self.spec.high)
+
+    def clip_value(self, value_t: tf.Tensor) -> tf.Tensor:
+        """Clip target values `[batch]` to the range of targets at the last update of the copies.
+
+        Without target networks, values change with each update, and are not clipped: the range would hold them back.
+        """
+        if not self.targets:
+            return value_t
+        return tf.clip_by_value(value_t, self.device_state["value_min"], self.device_state["value_max"])
 
     def update_policy(self, batch: TransitionBatch, zs: tf.Tensor) -> tf.Tensor:
         """Take one step towards larger mean Q(s, π(s, zs)) of both critics; return the loss of each element."""
         with self.minimize("pi") as step:
-            action = self.pi([batch.observation, zs])
+            action = batch.ask(self.pi, zs, training=True)
             zsa = self.fixed_zsa([zs, action])
-            values = tf.stack([q([batch.observation, action, zsa, zs]) for q in self.critics], axis=-1)
+            values = tf.stack([batch.ask(q, action, zsa, zs) for q in self.critics], axis=-1)
             scaled, data = ((a - self.spec.center) / self.spec.action_scale for a in (action, batch.action))
             loss = td7_policy_loss(values, scaled, data, self.bc_weight, batch.average)
             step(batch.average(loss))

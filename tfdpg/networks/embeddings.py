@@ -10,9 +10,10 @@ from typing import Any
 
 import keras
 
+from tfdpg.acting.torsos import normalized
 from tfdpg.networks.encoder import observation_inputs
 from tfdpg.networks.heads import Value
-from tfdpg.networks.mlp import action_input, actor_output, box_action, features, scaled_action
+from tfdpg.networks.mlp import action_input, actor_output, box_action, features, hidden_layers, scaled_action
 from tfdpg.streams import Purpose, seeds
 
 
@@ -63,7 +64,7 @@ def embedding_policy(
         units: units of the hidden layers.
         activation: Keras activation of the hidden layers.
         width: number of elements of an embedding.
-        norm: "layer" normalises each hidden layer before its activation (LayerNorm); None does not.
+        norm: "layer" or "batch" normalises each hidden layer before its activation (LayerNorm); None does not.
     """
     observation = observation_inputs(context.spec)
     zs = keras.Input((width,), name="zs")
@@ -79,14 +80,21 @@ def embedding_critic(
     """Build a critic, from `[observation, action, zsa, zs]` to values `[batch]`.
 
     The observation and the action pass through a linear layer of `units[0]` units and AvgL1Norm, then they join zsa and
-    zs; hidden layers and a linear layer follow. See `embedding_policy` for the arguments.
+    zs; hidden layers and a linear layer follow. With `norm="batch"`, all inputs are normalised and enter the first
+    hidden layer, and each hidden layer is normalised after its activation (batch renormalisation). See
+    `embedding_policy` for the arguments.
     """
     observation = observation_inputs(context.spec)
     action = action_input(context.spec)
     zsa, zs = (keras.Input((width,), name=name) for name in ("zsa", "zs"))
     x = keras.layers.Concatenate()([_features(context, observation), scaled_action(context.spec, action)])
-    x = _normalized_linear(x, units, context.seed)
-    x = _hidden(keras.layers.Concatenate()([x, zsa, zs]), units, activation, context.seed, norm)
+    if norm != "batch":
+        x = _normalized_linear(x, units, context.seed)
+    x = keras.layers.Concatenate()([x, zsa, zs])
+    if norm == "batch":
+        x = hidden_layers(x, normalized(units, activation, norm, 0), context.seed)
+    else:
+        x = _hidden(x, units, activation, context.seed, norm)
     kernel = _initializers(context.seed, len(units), units[-1])["kernel_initializer"]
     value = Value(kernel_initializer=kernel, l2=0.0, dtype="float32")(x)  # its bias starts from 0
     return keras.Model([observation, action, zsa, zs], value)
@@ -99,7 +107,7 @@ def _features(context: Any, observation: Any) -> Any:
 def _hidden(x: Any, units: Sequence[int], activation: str, seed: int, norm: str | None = None) -> Any:
     for depth, width in enumerate(units):
         x = _linear(x, width, seed, depth)
-        if norm == "layer":
+        if norm is not None:
             x = keras.layers.LayerNormalization()(x)
         x = keras.layers.Activation(activation)(x)
     return x

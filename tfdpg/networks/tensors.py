@@ -29,25 +29,28 @@ class TransitionBatch(NamedTuple):
     weight: tf.Tensor
     next_observation: Any
 
-    def ask(self, network: keras.Model, action: tf.Tensor | None = None, training: bool = False) -> tf.Tensor:
-        """Call a network for s, or for s and an action."""
-        return network(self.observation if action is None else [self.observation, action], training=training)
+    def ask(self, network: keras.Model, *inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Call a network for s, or for s and further inputs: an action, embeddings."""
+        return network([self.observation, *inputs] if inputs else self.observation, training=training)
 
-    def ask_next(self, network: keras.Model, action: tf.Tensor | None = None) -> tf.Tensor:
-        """Call a network for the next observation, or for the next observation and an action."""
-        return network(self.next_observation if action is None else [self.next_observation, action])
+    def ask_next(self, network: keras.Model, *inputs: tf.Tensor) -> tf.Tensor:
+        """Call a network for the next observation, or for the next observation and further inputs."""
+        return network([self.next_observation, *inputs] if inputs else self.next_observation)
 
     def ask_both(
-        self, network: keras.Model, action: tf.Tensor, next_network: keras.Model, next_action: tf.Tensor
+        self, network: keras.Model, action: Any, next_network: keras.Model, next_action: Any
     ) -> Sequence[tf.Tensor]:
         """Call a network, in training mode, for s and `action`, and its target for the next observation.
+
+        An action may also be a sequence of an action and further inputs of the networks.
 
         A network that is its own target computes both in one pass, so that batch normalisation uses the statistics of
         both, as in CrossQ (Bhatt et al. 2019, section 3).
         """
+        inputs, next_inputs = (keras.tree.flatten(each) for each in (action, next_action))
         if next_network is not network:
-            return self.ask(network, action, training=True), self.ask_next(next_network, next_action)
-        parts = [self.observation, action], [self.next_observation, next_action]
+            return self.ask(network, *inputs, training=True), self.ask_next(next_network, *next_inputs)
+        parts = [self.observation, *inputs], [self.next_observation, *next_inputs]
         both = keras.tree.map_structure(lambda *halves: tf.concat(halves, axis=0), *parts)
         return tf.split(network(both, training=True), 2)
 

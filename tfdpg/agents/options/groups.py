@@ -66,12 +66,16 @@ class NStepReturns(Returns, group="returns"):
     """steps whose rewards are summed before bootstrapping."""
 
 
-class Targets(NStepReturns, group="returns"):
-    """Targets of the actor-critics that learn from transitions."""
+class TargetNetworks(Returns, group="returns"):
+    """Whether there are target networks."""
 
     target_networks: Annotated[bool, Structural] = True
     """have target networks, copies that follow slowly, bootstrap; without, the networks do so themselves, and a critic
     sees what it learns and what it bootstraps from in one pass (CrossQ's, to go with `norm`)."""
+
+
+class Targets(TargetNetworks, NStepReturns, group="returns"):
+    """Targets of the actor-critics that learn from transitions."""
 
     polyak: Fraction = 0.995
     """fraction of the old target that is kept at each target update, in [0, 1]."""

@@ -2,12 +2,20 @@
 
 from typing import Annotated, Literal
 
-from tfdpg.agents.options.groups import Cloning, Exploration, NoiseSchedule, Smoothing, TransitionOptions
+from tfdpg.agents.options.groups import (
+    Cloning,
+    Exploration,
+    NoiseSchedule,
+    Smoothing,
+    TargetNetworks,
+    TransitionOptions,
+)
+from tfdpg.arguments import reject
 from tfdpg.options import Only, Structural
 from tfdpg.ranges import Count, Fraction, Natural, Positive
 
 
-class TD7Options(Cloning, Smoothing, Exploration, NoiseSchedule, TransitionOptions, group="algorithm"):
+class TD7Options(Cloning, Smoothing, TargetNetworks, Exploration, NoiseSchedule, TransitionOptions, group="algorithm"):
     """The options of TD7; the defaults are those of the paper."""
 
     embedding_units: Annotated[Count, Structural] = 256
@@ -18,8 +26,9 @@ class TD7Options(Cloning, Smoothing, Exploration, NoiseSchedule, TransitionOptio
     """Keras activation of the hidden layers of the encoders."""
     critic_activation: Annotated[str, Structural] = "elu"
     """Keras activation of the hidden layers of the critics; `activation` is that of the policy."""
-    norm: Annotated[Literal["layer"] | None, Structural] = None
-    """"layer" normalises the hidden layers of the policy and the critics before each activation (LayerNorm)."""
+    norm: Annotated[Literal["layer", "batch"] | None, Structural] = None
+    """"layer" normalises the hidden layers of the policy and the critics before each activation (LayerNorm); "batch"
+    does so in the policy, and the critics have batch renormalisation of their inputs and after each activation."""
     encoder_lr: Positive = 3e-4
     """learning rate of the Adam optimizer of the encoders."""
     target_update_every: Count = 250
@@ -47,6 +56,8 @@ class TD7Options(Cloning, Smoothing, Exploration, NoiseSchedule, TransitionOptio
     before."""
 
     def check(self) -> None:
-        """Reject networks without hidden layers."""
+        """Reject networks without hidden layers, and minibatches that cannot be normalised."""
         if not self.hidden_units:
-            raise ValueError(f"`hidden_units` must have at least one element. Received: {self.hidden_units}")
+            raise reject("hidden_units", "a sequence of at least one number", self.hidden_units)
+        if self.norm == "batch" and self.batch_size < 2:
+            raise reject("batch_size", "at least 2 where `norm` is 'batch'", self.batch_size)
