@@ -306,6 +306,8 @@ class Declaration:
         evaluation: the policy of `predict`, `evaluate`, `policy` and `export`; None is that of `behaviour`. Its outputs
             are actions, or, for a Discrete action space, a number for each action, of which the largest is chosen.
         signatures: makes the signatures of the export, by name, from the networks by name and the evaluation policy.
+        action_values: makes models from `[observation, action]` to values, by name, from the networks by name. They
+            replace networks of these names in exports, if critics have further inputs; None replaces none.
         minibatches: the replay buffer, and what updates take from it.
         schedule: when to act at random, when to learn, and how much.
         metrics: the names of what `update` measures; `td_error` is among them.
@@ -333,6 +335,7 @@ class Declaration:
     exploration: Exploration
     evaluation: PolicySpec | None = None
     signatures: Callable[[Mapping[str, keras.Model], keras.Model], Mapping[str, Any]]
+    action_values: Callable[[Mapping[str, keras.Model]], Mapping[str, keras.Model]] | None = None
     minibatches: Minibatches
     schedule: Any
     metrics: Sequence[str]

@@ -81,7 +81,8 @@ def declare(spec: Spec, options: TD7Options) -> Declaration:
         behaviour=behaviour,
         evaluation=PolicySpec("state_encoder_best", "pi_best", call=act) if assesses else behaviour,
         exploration=noisy_actions(spec, *noise),
-        signatures=functools.partial(signatures, spec),
+        signatures=functools.partial(export.signatures, spec),
+        action_values=functools.partial(action_values, spec),
         minibatches=minibatches(spec, options, None, {"max_priority_period": options.target_update_every}),
         schedule=update_schedule(options),
         metrics=METRICS,
@@ -102,17 +103,14 @@ def act(observation: Any, encoder: keras.Model, pi: keras.Model) -> Any:
     return pi([observation, encoder(observation)])
 
 
-def signatures(spec: Spec, networks: Mapping[str, keras.Model], policy: keras.Model) -> Mapping[str, Any]:
-    """The signatures of every agent. The critics receive the embeddings that they are trained with."""
-
-    def critic(name: str) -> keras.Model:
-        observation = observation_inputs(spec)
-        action = action_input(spec)
-        zs = networks["state_encoder_fixed"](observation)
-        zsa = networks["action_encoder_fixed"]([zs, action])
-        return keras.Model([observation, action], networks[name]([observation, action, zsa, zs]), name=name)
-
-    return export.signatures(spec, {name: critic(name) for name in CRITICS}, policy)
+def action_values(spec: Spec, networks: Mapping[str, keras.Model]) -> dict[str, keras.Model]:
+    """The critics from observations and actions, with the embeddings that they are trained with."""
+    observation = observation_inputs(spec)
+    action = action_input(spec)
+    zs = networks["state_encoder_fixed"](observation)
+    zsa = networks["action_encoder_fixed"]([zs, action])
+    inputs = [observation, action, zsa, zs]
+    return {name: keras.Model([observation, action], networks[name](inputs), name=name) for name in CRITICS}
 
 
 def assess_policy(agent: Any, episode: Any, updates: int) -> None:
