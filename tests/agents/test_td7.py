@@ -327,3 +327,9 @@ def test_without_target_networks_critics_see_both_halves_in_one_pass_and_values_
     assert logs["loss_q"] == pytest.approx(np.mean((q[:, :5] - target) ** 2, axis=1).sum(), rel=1e-4)
     with pytest.raises(ValueError, match="`batch_size`"):
         tfdpg.TD7(SPEC, **SMALL | {"batch_size": 1}, norm="batch")
+
+
+@pytest.mark.parametrize(("option", "message"), [("recurrent", "DDPG, TD3 and D4PG can be"), ("pi", "built in")])
+def test_options_that_it_does_not_have_are_rejected_with_the_reason(option, message):
+    with pytest.raises(TypeError, match=f"'{option}'.*{message}"):
+        tfdpg.TD7(SPEC, **{option: None})

@@ -227,7 +227,7 @@ class TD7(Agent):
         zs_t = batch.ask_next(self.encode_state)
         with self.minimize("encoder") as step:
             zsa = self.encode_action([batch.ask(self.encode_state), batch.action])
-            loss = tf.reduce_mean(tf.square(zsa - tf.stop_gradient(zs_t)), axis=-1)
+            loss = tf.reduce_mean(tf.square(zsa - zs_t), axis=-1)
             step(batch.average(loss))
         return loss
 
