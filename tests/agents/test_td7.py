@@ -250,6 +250,7 @@ def test_later_policies_are_judged_by_the_worst_return_of_several_episodes(train
 
 
 def test_episodes_of_an_earlier_policy_are_not_assessed(trained):
+    trained.learn(updates=2)
     assess(trained, 100.0, updates=0)
     assess(trained, 100.0, updates=trained.updates - 1)
     assert trained.host_state["assessed"] == 0 and trained.host_state["best_return"] is None and trained.defers_updates
