@@ -320,7 +320,8 @@ class Declaration:
         after_phase: functions that run after each update phase. They receive the agent and what the phase logged.
         after_episode: functions that run after each training episode. They receive the agent, the episode (its return,
             without reward shaping, its length, whether it was terminated and truncated, and its sub-environment or
-            worker), and the number of updates that the policy had when it chose the episode's first action.
+            worker), and the number of updates that the policy had when it chose the episode's first action, or −1 if
+            that action was random.
         defers_updates: whether updates that are due are not made at first, but counted; see `Agent.defers_updates`.
     """
 

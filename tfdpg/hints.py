@@ -66,7 +66,8 @@ ARGUMENTS = {
     "recurrent": "DDPG, TD3 and D4PG can be recurrent.",
     **dict.fromkeys(
         ("pi", "q1", "q2"),
-        "The networks of TD7 receive embeddings and are built in; `encoder` takes your own features.",
+        "DDPG, TD3, D4PG and ACER take custom networks (`q2` only with two critics). Those of TD7 are built in; its "
+        "`encoder` takes your own features.",
     ),
     **dict.fromkeys(("replay_buffer_class", "replay_buffer_kwargs", "replay_buffer"), _REPLAY_BUFFER),
 }

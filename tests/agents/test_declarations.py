@@ -286,7 +286,7 @@ def test_episodes_of_vector_environments_and_custom_loops_are_reported(monkeypat
         total += reward
     ((episode, updates),) = ends
     assert episode.episode_return == pytest.approx(total, rel=1e-5) and total != 0
-    assert (episode.env_index, episode.length, updates) == (0, 30, 0)
+    assert (episode.env_index, episode.length, updates) == (0, 30, -1)
     assert episode.truncated and not episode.terminated
 
 

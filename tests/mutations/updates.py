@@ -214,8 +214,15 @@ MUTATIONS = (
     (
         "td7: episodes of earlier policies are assessed",
         "agents/td7.py",
-        "if updates == 0 or updates != agent.updates:",
-        "if updates == 0:",
+        "if updates != agent.updates or not agent.defers_updates:",
+        "if not agent.defers_updates:",
+        TD7,
+    ),
+    (
+        "td7: episodes that end after an assessment are assessed",
+        "agents/td7.py",
+        "if updates != agent.updates or not agent.defers_updates:",
+        "if updates != agent.updates:",
         TD7,
     ),
     (

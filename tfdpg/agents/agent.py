@@ -448,7 +448,8 @@ class Agent(metaclass=_AgentType):
 
         Args:
             episode: the episode that ended.
-            updates: the number of updates that the policy had when it chose the episode's first action.
+            updates: the number of updates that the policy had when it chose the episode's first action; −1 if that
+                action was random.
         """
         self.learner.synchronize()
         for function in self._after_episode:

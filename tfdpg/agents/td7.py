@@ -116,10 +116,10 @@ def action_values(spec: Spec, networks: Mapping[str, keras.Model]) -> dict[str, 
 def assess_policy(agent: Any, episode: Any, updates: int) -> None:
     """Update the worst return of the policy; after the last episode keep the policy if it is the best, and train.
 
-    The assessment ends early if a return is smaller than the best policy's worst one. Episodes that an earlier policy,
-    or random actions, began do not count.
+    The assessment ends early if a return is smaller than the best policy's worst one. Episodes that an earlier policy
+    or random actions began do not count, nor do those that end after the assessment.
     """
-    if updates == 0 or updates != agent.updates:
+    if updates != agent.updates or not agent.defers_updates:
         return
     state = agent.host_state
     returns = [episode.episode_return] if state["assessed"] == 0 else [episode.episode_return, state["worst_return"]]
@@ -131,7 +131,6 @@ def assess_policy(agent: Any, episode: Any, updates: int) -> None:
     if not is_worse:
         state["best_return"] = worst
         agent.copy_weights("pi_best", "state_encoder_best")
-    state |= {"worst_return": None, "assessed": 0}
     agent.defers_updates = False
 
 
@@ -142,6 +141,7 @@ def begin_assessment(agent: Any, logs: Mapping[str, float]) -> None:
     """
     agent.defers_updates = True
     state = agent.host_state
+    state |= {"worst_return": None, "assessed": 0}
     if state["best_return"] is None:
         agent.copy_weights("pi_best", "state_encoder_best")
     if agent.updates >= agent.options.assess_more_after and not state["assesses_more"]:
@@ -226,7 +226,7 @@ class TD7(Agent):
         """Move zsa = g(f(s), a) towards f(s'), through which no gradient flows; return the loss of each element."""
         zs_t = batch.ask_next(self.encode_state)
         with self.minimize("encoder") as step:
-            zsa = self.encode_action([batch.ask(self.encode_state), batch.action])
+            zsa = self.encode_action([batch.ask(self.encode_state, training=True), batch.action], training=True)
             loss = tf.reduce_mean(tf.square(zsa - zs_t), axis=-1)
             step(batch.average(loss))
         return loss
