@@ -32,6 +32,7 @@ MODELS = Path(__file__).parents[1] / "exported_models"
 SMALL = {"hidden_units": (64, 64), "batch_size": 32, "replay_size": 2000, "jit_compile": False}
 USUAL = SMALL | {"start_steps": 100, "update_after": 100}
 RECURRENT_OPTIONS = USUAL | {"recurrent_units": 32, "sequence_length": 10, "burn_in": 5, "gradient_steps": 5}
+EMBEDDINGS = {"embedding_units": 32, "encoder_units": (32, 32), "update_every": 5}
 SEEN = ("observation", "action", "reward")
 
 
@@ -68,6 +69,12 @@ AGENTS: dict[str, Make] = {
         USUAL | {"norm": "batch", "normalize_observations": True},
     ),
     "TD3, Dict observations": (tfdpg.TD3, parts, USUAL),
+    "TD7": (tfdpg.TD7, pendulum, USUAL | EMBEDDINGS),
+    'TD7, `norm="batch"`, no target networks': (
+        tfdpg.TD7,
+        pendulum,
+        USUAL | EMBEDDINGS | {"norm": "batch", "target_networks": False, "keep_best_policy": False},
+    ),
     'DDPG, `recurrent="gru"`, remembers rewards': (
         tfdpg.DDPG,
         pendulum,

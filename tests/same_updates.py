@@ -325,6 +325,7 @@ WINDOWS_CUSTOM = SMALL_CUSTOM | {"batch_size": 8, "replay_start": 100}
 SHORT = {"n_steps": 20}
 RANK = {"replay": "prioritized", "alpha": 0.7, "beta": 0.5, "beta_steps": 300}
 CROSS_Q = {"norm": "batch", "target_networks": False}
+EMBEDDINGS = {"embedding_units": 8, "encoder_units": (16,), "target_update_every": 30, "keep_best_policy": False}
 MIXED = {
     **{"l2": 1e-4, "clip_value": 0.5, "policy_delay": 3, "target_update_every": 2, "update_every": 10},
     **{"gradient_steps": 7, "noise": "ou", "ou_theta": 0.2, "act_noise": 0.2, "target_noise": 0.3},
@@ -343,6 +344,9 @@ CASES = {
     "ddpg-optimizers": Case("DDPG", pendulum, STEPS, optimizers),
     "ddpg-episodes": Case("DDPG", pendulum, STEPS | {"update_every": "episode", "target_update_every": 3, "l2": 1e-4}),
     "ddpg-dict": Case("DDPG", pendulum_dict, STEPS | {"normalize_observations": True, "clip_norm": 0.5}),
+    "ddpg-lap": Case("DDPG", pendulum, STEPS | {"replay": "lap"}),
+    "td7": Case("TD7", pendulum, STEPS | EMBEDDINGS, resumes=True),
+    "td7-batch-norm-no-targets": Case("TD7", pendulum, STEPS | EMBEDDINGS | CROSS_Q | {"replay": "uniform"}),
     "ddpg-fit": Case("DDPG", pendulum, STEPS, train=train_with_fit),
     "td3": Case("TD3", pendulum, STEPS),
     "td3-prioritized": Case("TD3", pendulum, STEPS | {"replay": "prioritized", "n_step": 3}),

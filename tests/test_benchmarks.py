@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdpg.agents.options import TD3Options
-from tfdpg.recipes import RECIPES
+from tfdpg.agents.options import OPTIONS
+from tfdpg.recipes import AGENTS, RECIPES
 
 FOLDER = Path(__file__).parents[1] / "examples" / "benchmarks"
 
@@ -114,10 +114,10 @@ def test_throughput_shows_one_core_and_two(throughput, capsys):
     assert ratios[f"{'sbx, 50 after 50':20}{'0,1':>6}"] == ["1.20x", "1.50x", "0.67x"]
 
 
-def test_each_recipe_is_a_contestant_of_td3(time_to_score):
+def test_each_recipe_is_a_contestant(time_to_score):
     assert list(time_to_score.recipes()) == [f"tfdpg {name}" for name in RECIPES]
-    for options in time_to_score.recipes().values():
-        assert TD3Options(**options).values().items() >= options.items()
+    for agent, options in zip(AGENTS.values(), time_to_score.recipes().values(), strict=True):
+        assert OPTIONS[agent](**options).values().items() >= options.items()
 
 
 def test_mistakes_are_said_before_and_failures_behind_what_failed(throughput, tmp_path, monkeypatch, capfd):

@@ -5,14 +5,25 @@ import pytest
 import tfdpg
 from tfdpg.cli.parsing import UsageError
 from tfdpg.cli.training import parse_training_flags
-from tfdpg.recipes import RECIPES
+from tfdpg.recipes import AGENTS, RECIPES
+
+LEAN = {
+    "embedding_units": 128,
+    "encoder_units": (128, 128),
+    "batch_size": 128,
+    "start_steps": 5000,
+    "update_after": 5000,
+    "update_every": 50,
+    "keep_best_policy": False,
+}
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_is_options_of_td3(name):
+def test_a_recipe_is_options_of_its_agent(name):
     recipe = getattr(tfdpg.recipes, name)
-    options = tfdpg.TD3("Pendulum-v1", **recipe).options.values()
-    default = tfdpg.TD3("Pendulum-v1").options.values()
+    agent_class = getattr(tfdpg, AGENTS[name])
+    options = agent_class("Pendulum-v1", **recipe).options.values()
+    default = agent_class("Pendulum-v1").options.values()
     assert {key: options[key] for key in recipe} == recipe
     assert {key for key in options if options[key] != default[key]} == set(recipe)
 
@@ -27,7 +38,18 @@ def test_a_recipe_stays_what_it_was():
             "policy_delay": 3,
             "batch_size": 128,
             "start_steps": 5000,
-        }
+        },
+        "lean": LEAN,
+        "embeddings": LEAN
+        | {
+            "norm": "batch",
+            "target_networks": False,
+            "replay": "uniform",
+            "beta_1": 0.5,
+            "policy_delay": 3,
+            "q_lr": 1e-3,
+            "critic_activation": "relu",
+        },
     }
 
 
@@ -52,7 +74,8 @@ def test_the_command_line_takes_a_recipe_under_its_other_flags():
 @pytest.mark.parametrize(
     ("agent", "words", "message"),
     [
-        ("ddpg", ["--recipe", "normalized"], "normalized .*for DDPG.*'policy_delay'"),
+        ("ddpg", ["--recipe", "normalized"], "normalized is for TD3, not for DDPG"),
+        ("td7", ["--recipe", "normalized"], "normalized is for TD3, not for TD7"),
         ("td3", ["--recipe", "best"], '--recipe must .*"normalized".*: best'),
         ("td3", ["--recipe"], '--recipe must .*"normalized".*: no value'),
     ],

@@ -106,6 +106,20 @@ def test_ablations_say_how_long_they_took_if_their_files_do(empty_directory):
     ]
 
 
+def test_the_best_choice_has_the_smallest_mean_rank(empty_directory):
+    changed = empty_directory / "ablation"
+    for kind, first, second in (("a", 1, 30), ("b", 2, 20), ("c", 3, 10)):
+        write(changed, f"choice-{kind}", "Hopper-v5", 0, [99, first, first, first, first])
+        write(changed, f"choice-{kind}", "Pusher-v5", 0, [second, second])
+    write(changed, "choice-d", "Hopper-v5", 0, [1000])
+    text = table.written([], table.load(changed))
+    found = rows(text, "## Choice of a recipe")[2:]
+    assert [line[0] for line in found[:3]] == ["a", "b", "c"] and all(line[-1] == "**0.50**" for line in found[:3])
+    write(changed, "choice-c", "Pusher-v5", 0, [99, 99])
+    text = table.written([], table.load(changed))
+    assert rows(text, "## Choice of a recipe")[2] == ["c", "1", "3.0", "99.0", "**0.00**"]
+
+
 def test_the_check_finds_another_page_another_picture_and_another_file(empty_directory, capsys):
     file = write(empty_directory, "td3", "Hopper-v5", 0, [1, 2, 3])
     with pytest.raises(SystemExit, match="results.md, .*Hopper-v5.png"):

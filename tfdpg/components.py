@@ -306,6 +306,8 @@ class Declaration:
         evaluation: the policy of `predict`, `evaluate`, `policy` and `export`; None is that of `behaviour`. Its outputs
             are actions, or, for a Discrete action space, a number for each action, of which the largest is chosen.
         signatures: makes the signatures of the export, by name, from the networks by name and the evaluation policy.
+        action_values: makes models from `[observation, action]` to values, by name, from the networks by name. They
+            replace networks of these names in exports, if critics have further inputs; None replaces none.
         minibatches: the replay buffer, and what updates take from it.
         schedule: when to act at random, when to learn, and how much.
         metrics: the names of what `update` measures; `td_error` is among them.
@@ -318,7 +320,8 @@ class Declaration:
         after_phase: functions that run after each update phase. They receive the agent and what the phase logged.
         after_episode: functions that run after each training episode. They receive the agent, the episode (its return,
             without reward shaping, its length, whether it was terminated and truncated, and its sub-environment or
-            worker), and the number of updates that the policy had when it chose the episode's first action.
+            worker), and the number of updates that the policy had when it chose the episode's first action, or −1 if
+            that action was random.
         defers_updates: whether updates that are due are not made at first, but counted; see `Agent.defers_updates`.
     """
 
@@ -333,6 +336,7 @@ class Declaration:
     exploration: Exploration
     evaluation: PolicySpec | None = None
     signatures: Callable[[Mapping[str, keras.Model], keras.Model], Mapping[str, Any]]
+    action_values: Callable[[Mapping[str, keras.Model]], Mapping[str, keras.Model]] | None = None
     minibatches: Minibatches
     schedule: Any
     metrics: Sequence[str]

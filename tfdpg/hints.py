@@ -63,9 +63,15 @@ ARGUMENTS = {
     **dict.fromkeys(
         ("loss", "loss_fn", "loss_function", "q_loss", "pi_loss", "critic_loss", "actor_loss", "policy_loss"), _LOSSES
     ),
+    "recurrent": "DDPG, TD3 and D4PG can be recurrent.",
+    **dict.fromkeys(
+        ("pi", "q1", "q2"),
+        "DDPG, TD3, D4PG and ACER take custom networks (`q2` only with two critics). Those of TD7 are built in; its "
+        "`encoder` takes your own features.",
+    ),
     **dict.fromkeys(("replay_buffer_class", "replay_buffer_kwargs", "replay_buffer"), _REPLAY_BUFFER),
 }
-"""Advice for arguments of other libraries that have no counterpart in tfdpg."""
+"""Advice for arguments of other libraries that have no counterpart in tfdpg, and of agents that others do not have."""
 ATTRIBUTES = {
     "load": f"{_SAVED}.",
     "save_replay_buffer": f"{_SAVED}. agent.replay.save(path) saves the replay buffer alone.",

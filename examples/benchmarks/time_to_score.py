@@ -17,7 +17,7 @@ times as fast tfdpg is as the fastest of the others.
 
 import argparse
 import csv
-import importlib.util
+import importlib
 import json
 import statistics
 import sys
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import pinned
 
-SCORES = {"HalfCheetah-v5": 7500, "Hopper-v5": 2500, "Walker2d-v5": 3000}
+SCORES = {"HalfCheetah-v5": 7500, "Hopper-v5": 2500, "Walker2d-v5": 3000, "Ant-v5": 3000}
 EPISODES = 10
 EVERY = 5000
 
@@ -80,9 +80,7 @@ class Run(NamedTuple):
 
 
 def recipes() -> dict[str, Mapping[str, Any]]:
-    """The options of `tfdpg.recipes`, by the contestants' names; none where this tfdpg has no recipes."""
-    if importlib.util.find_spec("tfdpg.recipes") is None:
-        return {}
+    """The options of `tfdpg.recipes`, by the contestants' names."""
     return {f"tfdpg {name}": value for name, value in importlib.import_module("tfdpg.recipes").RECIPES.items()}
 
 
@@ -93,19 +91,21 @@ def train(contestant: str, task: str, seed: int, should_stop: ShouldStop) -> Non
     if contestant in BASELINES:
         _train_baseline(contestant, gym.make(task), seed, should_stop)
     else:
-        _train_tfdpg(gym.make(task), {} if contestant == PLAIN else recipes()[contestant], seed, should_stop)
+        _train_tfdpg(contestant, gym.make(task), seed, should_stop)
 
 
-def _train_tfdpg(env: Any, options: Mapping[str, Any], seed: int, should_stop: ShouldStop) -> None:
+def _train_tfdpg(contestant: str, env: Any, seed: int, should_stop: ShouldStop) -> None:
     import keras
 
     import tfdpg
+    from tfdpg.recipes import AGENTS
 
     class StopWhenScored(keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self.model.stop_training = should_stop(agent)
 
-    agent = tfdpg.TD3(env, seed=seed, **options)
+    options = recipes().get(contestant, {})
+    agent = getattr(tfdpg, AGENTS.get(contestant.removeprefix("tfdpg "), "TD3"))(env, seed=seed, **options)
     agent.fit(env, epochs=10**6, steps_per_epoch=EVERY, callbacks=[StopWhenScored()], verbose=0)
 
 

@@ -46,6 +46,8 @@ SOURCES = {
     "td3": f"{AFTER}: Fujimoto et al. 2018, and PFRL, the largest value of the mean curve; CleanRL; Tianshou.",
     "ddpg": f"{AFTER}: OurDDPG of Fujimoto et al. 2018, the largest value of the mean curve; CleanRL; Tianshou.",
 }
+CHOICE = "choice-"
+"""How the kinds begin that were compared to choose a recipe."""
 DRAWN = {"TD7": "*", "CrossQ": "s", "SimbaV2": "D", "SAC": "o"}
 """The published algorithms in pictures, with one update per step, and their markers."""
 
@@ -234,6 +236,31 @@ def ablations(results: Sequence[Result]) -> list[str]:
     return table(["environment", "changed", "seeds", "steps", "100k", "end", "s per 1,000 steps"], rows)
 
 
+def choices(results: Sequence[Result]) -> list[str]:
+    """The table from which a recipe was chosen: returns by task, and the mean normalised rank, 0 for the best.
+
+    A return is the mean of the last four evaluations, over seeds. Kinds that lack a task are left out.
+    """
+    kinds = groups((each for each in results if each.kind.startswith(CHOICE)), lambda each: each.kind)
+    envs = sorted({each.env for runs in kinds.values() for each in runs})
+    found = {
+        kind: [float(np.mean([run.curve.y[-4:] for run in runs if run.env == env])) for env in envs]
+        for kind, runs in kinds.items()
+        if {run.env for run in runs} == set(envs)
+    }
+    returns = np.array(list(found.values()))
+    if len(found) < 2:
+        return []
+    ranks = (returns[:, None] < returns[None]).sum(axis=1) / (len(found) - 1)
+    rows = [
+        [kind.removeprefix(CHOICE), str(min(len(g) for g in groups(kinds[kind], lambda each: each.env).values()))]
+        + [number(value) for value in values]
+        + [f"**{rank:.2f}**"]
+        for (kind, values), rank in sorted(zip(found.items(), ranks.mean(axis=1), strict=True), key=lambda row: row[1])
+    ]
+    return ["## Choice of a recipe", "", *table(["", "seeds", *envs, "mean normalised rank"], rows)]
+
+
 def pictures(results: Sequence[Result]) -> dict[Path, tuple[str, dict[str, list[LearningCurve]]]]:
     """For each picture what it was drawn of, as a digest, and its curves."""
     drawn = {}
@@ -276,6 +303,7 @@ def written(results: Sequence[Result], changed: Sequence[Result]) -> str:
     for picture, (_, curves) in pictures(results).items():
         env = next(iter(curves.values()))[0].settings["env"]
         lines += [f"![Evaluation return on {env}: {', '.join(curves)}](../examples/results/{picture.name})", ""]
+    lines += choices(changed)
     if changed:
         lines += ["## Ablations and choices", "", *ablations(changed)]
     return "\n".join([BEGIN, "", *lines, END])

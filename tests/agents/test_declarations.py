@@ -90,6 +90,7 @@ def test_every_format_of_the_export_is_the_evaluation_policy(agent, tmp_path):
     assert policy.q1(OBSERVATIONS, expected).shape == (5,)
     if shutil.which("cc"):
         header = agent.export(tmp_path / "c", format="c")
+        assert "c_q1(" in (header / "policy.h").read_text()
         main = '#include <stdio.h>\n#include "policy.h"\nint main(void) { float x[2], a[1]; '
         main += "while (fread(x, 4, 2, stdin) == 2) { c_pi(x, a); fwrite(a, 4, 1, stdout); } return 0; }"
         (tmp_path / "main.c").write_text(main)
@@ -285,7 +286,7 @@ def test_episodes_of_vector_environments_and_custom_loops_are_reported(monkeypat
         total += reward
     ((episode, updates),) = ends
     assert episode.episode_return == pytest.approx(total, rel=1e-5) and total != 0
-    assert (episode.env_index, episode.length, updates) == (0, 30, 0)
+    assert (episode.env_index, episode.length, updates) == (0, 30, -1)
     assert episode.truncated and not episode.terminated
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 
 import tfdpg
 from tests.agents.roster import brief
@@ -116,6 +117,7 @@ class Reference:
         def encoder_loss():
             return np.mean((g(w["action_encoder"], f(w["state_encoder"], s), a) - zs_t) ** 2)
 
+        measured = {"loss_encoder": encoder_loss(), "loss_pi": np.nan}
         self.step(*[self.minimize(name, encoder_loss) for name in ("state_encoder", "action_encoder")])
 
         zs_t = f(self.fixed_target["state_encoder"], s_t)
@@ -138,26 +140,27 @@ class Reference:
                 return np.stack([critic(w[name], s, action, zsa, zs) for name in ("q1", "q2")])
 
             size = np.abs(values()).mean()
-            self.step(
-                self.minimize(
-                    "pi",
-                    lambda: -values().mean() + self.bc_weight * size * np.mean((policy(w["pi"], s, zs) - a) ** 2),
-                )
-            )
+
+            def policy_loss():
+                return self.bc_weight * size * np.mean((policy(w["pi"], s, zs) - a) ** 2) - values().mean()
+
+            measured["loss_pi"] = policy_loss()
+            self.step(self.minimize("pi", policy_loss))
         if self.updates % self.period == 0:
             self.target = {name: [x.copy() for x in w[name]] for name in self.target}
             self.fixed_target = self.fixed
             self.fixed = {name: [x.copy() for x in w[name]] for name in self.fixed}
             self.clip = list(self.seen)
-        return np.max(np.abs(errors), axis=0).mean()
+        measured["td_error"] = np.max(np.abs(errors), axis=0).mean()
+        return measured | {"loss_q": huber(np.array(errors)).mean(axis=1).sum()}
 
 
 @pytest.mark.parametrize("bc_weight", [0.0, 0.1])
-def test_three_updates_follow_the_equations_of_the_paper(rng, bc_weight):
+def test_five_updates_follow_the_equations_of_the_paper(rng, bc_weight):
     agent = tfdpg.TD7(SPEC, **SMALL, seed=4, target_update_every=2, bc_weight=bc_weight)
     arrays = {name: [np.asarray(weight, np.float64) for weight in agent.networks[name].get_weights()] for name in NAMES}
     reference = Reference(arrays, period=2, bc_weight=bc_weight)
-    for update in range(1, 4):
+    for update in range(1, 6):
         batch = {
             "observations": rng.normal(size=(5, 3)),
             "next_observations": rng.normal(size=(5, 3)),
@@ -167,7 +170,7 @@ def test_three_updates_follow_the_equations_of_the_paper(rng, bc_weight):
         }
         batch = {name: array.astype(np.float32) for name, array in batch.items()}
         noise = stateless_normal((5, 2), tf.constant([4, update], tf.int64)).numpy()
-        td_error = reference.update(
+        expected = reference.update(
             batch["observations"],
             batch["actions"] / 2,
             batch["rewards"],
@@ -176,7 +179,7 @@ def test_three_updates_follow_the_equations_of_the_paper(rng, bc_weight):
             noise,
         )
         logs = agent.train_on_batch(batch)
-        assert logs["td_error"] == pytest.approx(td_error, rel=1e-5)
+        assert {name: logs.get(name, np.nan) for name in expected} == pytest.approx(expected, rel=1e-4, nan_ok=True)
     for name in NAMES:
         np.testing.assert_allclose(
             np.concatenate([weight.ravel() for weight in agent.networks[name].get_weights()]),
@@ -249,26 +252,53 @@ def test_later_policies_are_judged_by_the_worst_return_of_several_episodes(train
     assert trained.host_state["best_return"] == -10.5 and not trained.defers_updates
 
 
+def test_updates_during_an_assessment_begin_another_one(trained):
+    assess(trained, -10.0)
+    trained.learn(updates=5)
+    assess(trained, -100.0, -90.0)
+    assert trained.host_state["worst_return"] == -100 and not trained.defers_updates
+    trained.learn(updates=1)
+    assess(trained, -5.0)
+    assert trained.host_state["assessed"] == 1
+    trained.learn(updates=1)
+    assert trained.host_state["assessed"] == 0 and trained.host_state["worst_return"] is None
+
+
+def test_episodes_that_end_after_an_assessment_are_not_assessed(trained):
+    assess(trained, -3.0, 100.0, -100.0)
+    assert trained.host_state["best_return"] == -3 and trained.host_state["assessed"] == 1
+
+
 def test_episodes_of_an_earlier_policy_are_not_assessed(trained):
+    trained.learn(updates=2)
     assess(trained, 100.0, updates=0)
     assess(trained, 100.0, updates=trained.updates - 1)
     assert trained.host_state["assessed"] == 0 and trained.host_state["best_return"] is None and trained.defers_updates
 
 
 @brief
-def test_in_a_vector_environment_only_episodes_of_one_policy_are_assessed(monkeypatch):
-    from gymnasium.vector import SyncVectorEnv
-
-    reported = []
-    agent = tfdpg.TD7(RandomWalk(), **SMALL, run_eagerly=True, gradient_steps=1, update_every=30)
-    end_episode = agent.end_episode
-    agent.collector.report_episodes(
-        lambda episode, updates: (reported.append((updates, agent.updates)), end_episode(episode, updates)),
-        lambda: agent.updates,
+def test_in_a_vector_environment_only_complete_episodes_of_one_policy_are_assessed():
+    agent = tfdpg.TD7(
+        RandomWalk(),
+        **SMALL | {"start_steps": 70},
+        run_eagerly=True,
+        gradient_steps=1,
+        update_every=7,
+        assess_more_after=1,
     )
-    agent.fit(SyncVectorEnv([RandomWalk, RandomWalk]), epochs=1, steps_per_epoch=400, verbose=0)
-    assert agent.host_state["best_return"] is not None
-    assert any(first < now for first, now in reported) and any(0 < first == now for first, now in reported)
+    reported = []
+
+    def end_episode(episode, updates):
+        before = dict(agent.host_state), agent.updates, agent.defers_updates
+        agent.end_episode(episode, updates)
+        reported.append((updates, *before[1:], agent.host_state != before[0] or agent.defers_updates != before[2]))
+
+    agent.collector.report_episodes(end_episode, lambda: agent.updates)
+    env = SyncVectorEnv([lambda n=n: RandomWalk(n) for n in (30, 30, 41)])
+    agent.fit(env, epochs=1, steps_per_epoch=3000, verbose=0)
+    counted = [updates == now and defers for updates, now, defers, _ in reported]
+    assert [changed for *_, changed in reported] == counted
+    assert 10 < sum(counted) < len(counted) - 5 and reported[0][0] == -1
 
 
 @brief
@@ -327,3 +357,9 @@ def test_without_target_networks_critics_see_both_halves_in_one_pass_and_values_
     assert logs["loss_q"] == pytest.approx(np.mean((q[:, :5] - target) ** 2, axis=1).sum(), rel=1e-4)
     with pytest.raises(ValueError, match="`batch_size`"):
         tfdpg.TD7(SPEC, **SMALL | {"batch_size": 1}, norm="batch")
+
+
+@pytest.mark.parametrize(("option", "message"), [("recurrent", "DDPG, TD3 and D4PG can be"), ("pi", "built in")])
+def test_options_that_it_does_not_have_are_rejected_with_the_reason(option, message):
+    with pytest.raises(TypeError, match=f"'{option}'.*{message}"):
+        tfdpg.TD7(SPEC, **{option: None})

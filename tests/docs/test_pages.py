@@ -88,7 +88,7 @@ def test_the_layers_are_as_documented():
 
 def test_the_documented_logs_are_those_of_a_training_run():
     written = {log for span in spans("docs/callbacks.md") for log in span.split() if re.fullmatch(r"[a-z_0-9]+", log)}
-    for agent in ("TD3", "ACER"):
+    for agent in ("TD3", "TD7", "ACER"):
         metrics = sys.modules[getattr(tfdpg, agent).__module__].METRICS
         assert set(metrics) <= written
 

@@ -2,6 +2,8 @@
 
 from tests.mutations import ACER, D4PG, DDPG, RNN, SCORES, TD3
 
+TD7 = ("agents/test_td7.py",)
+
 MUTATIONS = (
     # delay, clip, averaging
     (
@@ -175,6 +177,88 @@ MUTATIONS = (
         "tf.where(valid[t], new, old)",
         "new",
         RNN,
+    ),
+    # TD7 and LAP
+    (
+        "td7: fixed encoders are copied before the fixed target encoders",
+        "agents/td7.py",
+        """            *(targets if options.target_networks else []),
+            *(Copy(f"{name}_fixed", name, rule) for name in ENCODERS),
+""",
+        """            *(Copy(f"{name}_fixed", name, rule) for name in ENCODERS),
+            *(targets if options.target_networks else []),
+""",
+        TD7,
+    ),
+    (
+        "td7: the policy maximises the first critic",
+        "agents/td7.py",
+        "for q in self.critics], axis=-1)",
+        "for q in self.critics[:1]], axis=-1)",
+        TD7,
+    ),
+    (
+        "td7: values are not clipped",
+        "agents/td7.py",
+        "        if not self.targets:\n            return value_t\n",
+        "        return value_t\n",
+        TD7,
+    ),
+    (
+        "td7: the range of values is that of the last minibatch",
+        "agents/td7.py",
+        'tf.minimum(state["target_min"], tf.reduce_min(target))',
+        "tf.reduce_min(target)",
+        TD7,
+    ),
+    (
+        "td7: episodes of earlier policies are assessed",
+        "agents/td7.py",
+        "if updates != agent.updates or not agent.defers_updates:",
+        "if not agent.defers_updates:",
+        TD7,
+    ),
+    (
+        "td7: episodes that end after an assessment are assessed",
+        "agents/td7.py",
+        "if updates != agent.updates or not agent.defers_updates:",
+        "if updates != agent.updates:",
+        TD7,
+    ),
+    (
+        "td7: a policy with an equal return is not kept",
+        "agents/td7.py",
+        'worst < state["best_return"]',
+        'worst <= state["best_return"]',
+        TD7,
+    ),
+    (
+        "td7: the best return is never lowered",
+        "agents/td7.py",
+        '* abs(state["best_return"])',
+        "* 0",
+        TD7,
+    ),
+    (
+        "lap: small errors are told apart",
+        "replay/samplers.py",
+        "np.maximum(np.abs(errors), 1) ** alpha",
+        "np.abs(errors) ** alpha",
+        ("replay/test_prioritized.py",),
+    ),
+    (
+        "lap: the largest priority is never computed again",
+        "replay/samplers.py",
+        "self._max_priority = float(self._priorities.max())",
+        "pass",
+        ("replay/test_prioritized.py",),
+    ),
+    (
+        "lap: the priority is the mean error",
+        "agents/declarations.py",
+        "tf.reduce_max(tf.stack(errors), axis=0)",
+        "tf.reduce_mean(tf.stack(errors), axis=0)",
+        ("agents/test_td3_options.py",),
     ),
     # scores
     (

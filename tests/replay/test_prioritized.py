@@ -147,5 +147,17 @@ def test_lap_computes_the_largest_priority_again_after_each_period():
         each.update_priorities(rows[:1], np.array([2.0]))
         again = lap_sampler(buffer, alpha=1.0, max_priority_period=10)
         again.restore(each.state())
-        again.sample(11, 1)
-        assert largest(again) == 7  # not before update 20
+        again.sample(19, 1)
+        assert largest(again) == 7
+        again.sample(20, 1)
+        assert largest(again) == 2
+
+
+def test_lap_can_begin_late():
+    """Updates may have been made before on other rows: on given minibatches, or with a uniform sampler."""
+    draws = lap_sampler(filled(100, 20, num_envs=1))
+    draws.sample(1000, 1)
+    assert largest(draws) == 1
+    draws.restore({})
+    draws.sample(2000, 1)
+    assert largest(draws) == 1

@@ -74,6 +74,7 @@ class Agent(metaclass=_AgentType):
         learner: runs the update phases.
         epoch_metrics: the metrics of the updates in this epoch.
         signatures: the signatures of the export.
+        exported_critics: the critics among the networks, or models from observations and actions that call them.
         recurrent_spec: the recurrent state of the policy; None if it is not recurrent.
         stop_training: set to True by a callback to stop `fit`.
     """
@@ -126,7 +127,10 @@ class Agent(metaclass=_AgentType):
         self._after_episode = declaration.after_episode
         if self._after_episode:
             self.collector.report_episodes(self.end_episode, lambda: self.updates)
-        self.signatures = dict(declaration.signatures(self._networks.all, self.evaluation_actor.pi))
+        make_values = declaration.action_values
+        self.exported_critics = dict(self.networks if make_values is None else make_values(self._networks.all))
+        exported = self._networks.all | self.exported_critics
+        self.signatures = dict(declaration.signatures(exported, self.evaluation_actor.pi))
         self.policy_period = declaration.policy_period
         self.learner = Learner(self, declaration.updates_per_phase, declaration.before_phase, declaration.after_phase)
         self.history: keras.callbacks.History | None = None
@@ -444,7 +448,8 @@ class Agent(metaclass=_AgentType):
 
         Args:
             episode: the episode that ended.
-            updates: the number of updates that the policy had when it chose the episode's first action.
+            updates: the number of updates that the policy had when it chose the episode's first action; −1 if that
+                action was random.
         """
         self.learner.synchronize()
         for function in self._after_episode:

@@ -43,6 +43,6 @@ def _numpy_critics(agent: "Agent") -> dict[str, NumpyCritic]:
     """The forward passes of the built-in critics, unless they are recurrent, or estimate advantages beside `v`."""
     if agent.recurrent_spec is not None or "v" in agent.networks:
         return {}
-    built_in = {name: network for name, network in agent.networks.items() if name not in agent.custom_networks}
+    built_in = {name: network for name, network in agent.exported_critics.items() if name not in agent.custom_networks}
     critics = {name: numpy_critic(agent.spec, built_in[name]) for name in ("q1", "q2") if name in built_in}
     return {name: critic for name, critic in critics.items() if critic is not None}

@@ -81,7 +81,8 @@ def declare(spec: Spec, options: TD7Options) -> Declaration:
         behaviour=behaviour,
         evaluation=PolicySpec("state_encoder_best", "pi_best", call=act) if assesses else behaviour,
         exploration=noisy_actions(spec, *noise),
-        signatures=functools.partial(signatures, spec),
+        signatures=functools.partial(export.signatures, spec),
+        action_values=functools.partial(action_values, spec),
         minibatches=minibatches(spec, options, None, {"max_priority_period": options.target_update_every}),
         schedule=update_schedule(options),
         metrics=METRICS,
@@ -102,26 +103,23 @@ def act(observation: Any, encoder: keras.Model, pi: keras.Model) -> Any:
     return pi([observation, encoder(observation)])
 
 
-def signatures(spec: Spec, networks: Mapping[str, keras.Model], policy: keras.Model) -> Mapping[str, Any]:
-    """The signatures of every agent. The critics receive the embeddings that they are trained with."""
-
-    def critic(name: str) -> keras.Model:
-        observation = observation_inputs(spec)
-        action = action_input(spec)
-        zs = networks["state_encoder_fixed"](observation)
-        zsa = networks["action_encoder_fixed"]([zs, action])
-        return keras.Model([observation, action], networks[name]([observation, action, zsa, zs]), name=name)
-
-    return export.signatures(spec, {name: critic(name) for name in CRITICS}, policy)
+def action_values(spec: Spec, networks: Mapping[str, keras.Model]) -> dict[str, keras.Model]:
+    """The critics from observations and actions, with the embeddings that they are trained with."""
+    observation = observation_inputs(spec)
+    action = action_input(spec)
+    zs = networks["state_encoder_fixed"](observation)
+    zsa = networks["action_encoder_fixed"]([zs, action])
+    inputs = [observation, action, zsa, zs]
+    return {name: keras.Model([observation, action], networks[name](inputs), name=name) for name in CRITICS}
 
 
 def assess_policy(agent: Any, episode: Any, updates: int) -> None:
     """Update the worst return of the policy; after the last episode keep the policy if it is the best, and train.
 
-    The assessment ends early if a return is smaller than the best policy's worst one. Episodes that an earlier policy,
-    or random actions, began do not count.
+    The assessment ends early if a return is smaller than the best policy's worst one. Episodes that an earlier policy
+    or random actions began do not count, nor do those that end after the assessment.
     """
-    if updates == 0 or updates != agent.updates:
+    if updates != agent.updates or not agent.defers_updates:
         return
     state = agent.host_state
     returns = [episode.episode_return] if state["assessed"] == 0 else [episode.episode_return, state["worst_return"]]
@@ -133,7 +131,6 @@ def assess_policy(agent: Any, episode: Any, updates: int) -> None:
     if not is_worse:
         state["best_return"] = worst
         agent.copy_weights("pi_best", "state_encoder_best")
-    state |= {"worst_return": None, "assessed": 0}
     agent.defers_updates = False
 
 
@@ -144,6 +141,7 @@ def begin_assessment(agent: Any, logs: Mapping[str, float]) -> None:
     """
     agent.defers_updates = True
     state = agent.host_state
+    state |= {"worst_return": None, "assessed": 0}
     if state["best_return"] is None:
         agent.copy_weights("pi_best", "state_encoder_best")
     if agent.updates >= agent.options.assess_more_after and not state["assesses_more"]:
@@ -228,8 +226,8 @@ class TD7(Agent):
         """Move zsa = g(f(s), a) towards f(s'), through which no gradient flows; return the loss of each element."""
         zs_t = batch.ask_next(self.encode_state)
         with self.minimize("encoder") as step:
-            zsa = self.encode_action([batch.ask(self.encode_state), batch.action])
-            loss = tf.reduce_mean(tf.square(zsa - tf.stop_gradient(zs_t)), axis=-1)
+            zsa = self.encode_action([batch.ask(self.encode_state, training=True), batch.action], training=True)
+            loss = tf.reduce_mean(tf.square(zsa - zs_t), axis=-1)
             step(batch.average(loss))
         return loss
 

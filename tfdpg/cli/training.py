@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfdpg.agents.options import OPTIONS
 from tfdpg.cli import run_lock
 from tfdpg.cli import run_paths as paths
 from tfdpg.cli.jobs import run_jobs
@@ -30,7 +29,7 @@ from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.distributed.options import Distribution
 from tfdpg.environments import make, parse_kwargs
 from tfdpg.options import options_of
-from tfdpg.recipes import RECIPES
+from tfdpg.recipes import AGENTS, RECIPES
 
 
 class TrainingJob(NamedTuple):
@@ -72,9 +71,8 @@ def parse_training_flags(agent: str, arguments: Sequence[str]) -> tuple[RunFlags
     values = _values(parse(training_flags(agent), arguments, prog))
     if values["recipe"] is not None:
         recipe = RECIPES[values["recipe"]]
-        if foreign := sorted(set(recipe) - {option.name for option in options_of(OPTIONS[agent.upper()])}):
-            name = f"{values['recipe']} is not for {agent.upper()}"
-            raise UsageError(f"--recipe {name}, which has no option {foreign[0]!r}.")
+        if AGENTS[values["recipe"]] != agent.upper():
+            raise UsageError(f"--recipe {values['recipe']} is for {AGENTS[values['recipe']]}, not for {agent.upper()}.")
         values = _values(parse(training_flags(agent, recipe), arguments, prog))
     flags = RunFlags(**{option.name: values.pop(option.name) for option in options_of(RunFlags)})
     distribution = {option.name: values.pop(option.name) for option in options_of(Distribution)}

@@ -41,7 +41,7 @@ class Summary(NamedTuple):
         version: the version of the policy weights: the number of updates that they have.
         ended: whether an episode ended with each step, bool `[steps]`.
         finished: the episodes that ended.
-        first_versions: for each of them the version of the weights at its first step.
+        first_versions: for each of them the version of the weights at its first step; −1 if that was a random one.
         episodes: the number of episodes that this worker's environment has begun, in all its processes.
     """
 
@@ -145,7 +145,7 @@ class Worker:
         for step in range(request.steps):
             if self._packed is None:
                 self._packed = self.spec.pack(runner.reset())
-                self._first_version = self._version
+                self._first_version = -1 if step < request.random_steps else self._version
                 rows.append(_row(self._packed, no_action, np.zeros(1), np.zeros(1, bool), True))
             if step < request.random_steps:
                 action = behaviour.act_uniformly(self._packed, self._rng)

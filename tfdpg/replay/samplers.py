@@ -157,7 +157,7 @@ class PrioritizedSampler:
         self._priorities = np.zeros((blocks, BLOCK), np.float32)
         self._sums = np.zeros(blocks)
         self._max_priority = 1.0
-        self._periods = 0  # complete periods of the largest priority
+        self._reduced_at = 0  # the update at which the largest priority was last computed again
         self._seen = 0
         self._pending = np.empty(0, np.int64)
 
@@ -174,13 +174,14 @@ class PrioritizedSampler:
         Raises:
             ValueError: The replay buffer holds no transition.
         """
-        if self._max_priority_period is not None and update // self._max_priority_period > self._periods:
-            self._periods = update // self._max_priority_period
-            self._max_priority = float(self._priorities.max())
         self._add_new_rows()
         total = self._sums.sum()
         if total <= 0:
             raise ValueError(EMPTY_REPLAY)
+        period = self._max_priority_period
+        if period is not None and update // period > self._reduced_at // period:
+            self._reduced_at = update
+            self._max_priority = float(self._priorities.max())
         shape = minibatches, self._batch_size
         uniform = (random_words((self._seed, 0), update, shape) >> np.uint64(11)) * 2.0**-53
         slots = self._locate(((np.arange(shape[1]) + uniform) * (total / shape[1])).ravel())
@@ -209,7 +210,7 @@ class PrioritizedSampler:
         return {
             "priorities": self._priorities.ravel()[slots],
             "largest_priority": np.array(self._max_priority),
-            "largest_priority_periods": np.array(self._periods),
+            "largest_priority_update": np.array(self._reduced_at),
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
@@ -218,10 +219,12 @@ class PrioritizedSampler:
         self._pending = np.empty(0, np.int64)
         self._priorities[:] = 0
         self._sums[:] = 0
+        self._max_priority = 1.0
+        self._reduced_at = 0
         if "priorities" in state:
             self._add_new_rows()
             self._max_priority = float(state["largest_priority"])
-            self._periods = int(state.get("largest_priority_periods", self._periods))
+            self._reduced_at = int(state.get("largest_priority_update", 0))
             slots = self._slots_from(self.buffer.oldest)
             priorities = state["priorities"][len(state["priorities"]) - len(slots) :]
             self._set(slots, np.where(self.buffer.successor[slots] != NONE, priorities, 0.0))
@@ -279,12 +282,13 @@ def make_sampler(
     epochs_per_round: int | None,
     max_minibatches_per_round: int | None,
     normalize_weights: bool = True,
-    priority: Callable[[np.ndarray, float], np.ndarray] = proportional_priority,
+    priority: Callable[[np.ndarray, float], np.ndarray] | None = None,
     max_priority_period: int = 250,
 ) -> Sampler:
     """Return the sampler for the agents' options (see `EpochSampler`, `UniformSampler` and `PrioritizedSampler`).
 
-    With `replay="lap"`, it is a `PrioritizedSampler` with `lap_priority`, all weights 1 and `max_priority_period`.
+    With `replay="lap"`, it is a `PrioritizedSampler` with weights 1 and `max_priority_period`. `priority` is
+    `lap_priority` by default for "lap", and `proportional_priority` for "prioritized".
     """
     if epochs_per_round is not None:
         return EpochSampler(
@@ -301,7 +305,7 @@ def make_sampler(
             beta=0.0,
             beta_steps=None,
             normalize_weights=False,
-            priority=lap_priority,
+            priority=priority or lap_priority,
             max_priority_period=max_priority_period,
         )
     return PrioritizedSampler(
@@ -312,5 +316,5 @@ def make_sampler(
         beta=0.4 if beta is None else beta,
         beta_steps=beta_steps,
         normalize_weights=normalize_weights,
-        priority=priority,
+        priority=priority or proportional_priority,
     )

@@ -293,7 +293,7 @@ class _StepLoop:
                 self._observation = runner.reset_ended(step)
             else:
                 self._observation = step.next_observation
-            if schedule.is_due or schedule.env_steps >= until or interrupted.is_set():
+            if schedule.is_due or schedule.has_released_updates or schedule.env_steps >= until or interrupted.is_set():
                 return ended
 
 

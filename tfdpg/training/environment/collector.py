@@ -36,7 +36,6 @@ class Collector:
         env_indices: the sub-environments that acted last, `[num_envs]`.
         episodes: the number of episodes begun in each sub-environment with a seed from `next_reset_seed`.
         restored_at: the environment step at which the agent was loaded; None if it was not loaded.
-        episode_ended: called with each episode that ended, after its last step was stored; None if nothing needs it.
     """
 
     def __init__(
@@ -76,7 +75,8 @@ class Collector:
         """Call a function with each episode that ends from now on, after its last step was stored.
 
         Args:
-            episode_ended: receives the episode, and the number of updates at its first step.
+            episode_ended: receives the episode, and the number of updates at its first step; −1 if its first action was
+                a random one.
             count_updates: returns the number of updates.
         """
         self._episode_ended = episode_ended
@@ -166,7 +166,7 @@ class Collector:
         is_live = np.ones(len(reward), bool) if self._resetting is None else ~self._resetting
         begins = is_live & (self._lengths == 0)
         if begins.any():
-            self._updates[begins] = self._count_updates()
+            self._updates[begins] = -1 if self._schedule.acts_at_random else self._count_updates()
         self._returns[is_live] += reward[is_live]
         self._lengths[is_live] += 1
 

@@ -109,6 +109,11 @@ class Schedule:
         return updates
 
     @property
+    def has_released_updates(self) -> bool:
+        """Whether updates that were deferred may be made now, without waiting for the next update phase."""
+        return self.deferred > 0 and not self.defers_updates
+
+    @property
     def is_due(self) -> bool:
         """Whether an update phase is due; before `update_after` it has no updates."""
         if self.update_every == "episode":
