@@ -49,6 +49,7 @@ def test_a_recipe_stays_what_it_was():
             "policy_delay": 3,
             "q_lr": 1e-3,
             "critic_activation": "relu",
+            "preactivation_weight": 1e-3,
         },
     }
 

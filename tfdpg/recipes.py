@@ -37,6 +37,7 @@ embeddings: dict[str, Any] = {
     "policy_delay": 3,
     "q_lr": 1e-3,
     "critic_activation": "relu",
+    "preactivation_weight": 1e-3,
 }
 """`lean` with the critics of `normalized`, which also receive embeddings, and a policy with layer normalisation."""
 

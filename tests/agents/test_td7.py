@@ -57,8 +57,12 @@ def g(w, zs, a):
     return layers(np.hstack([zs, a]), w, 0, elu)
 
 
+def preactivation(w, s, zs):
+    return layers(np.hstack([avg_l1_norm(linear(s, w, 0)), zs]), w, 1, relu)
+
+
 def policy(w, s, zs):
-    return np.tanh(layers(np.hstack([avg_l1_norm(linear(s, w, 0)), zs]), w, 1, relu))
+    return np.tanh(preactivation(w, s, zs))
 
 
 def critic(w, s, a, zsa, zs):
@@ -73,10 +77,11 @@ def huber(error):
 class Reference:
     """TD7 in NumPy, float64, with actions in [-1, 1] and gradients by central differences."""
 
-    def __init__(self, networks, period, bc_weight):
+    def __init__(self, networks, period, bc_weight, preactivation_weight):
         self.w = networks
         self.period = period
         self.bc_weight = bc_weight
+        self.preactivation_weight = preactivation_weight
         self.moments = {}
         self.target = {name: [x.copy() for x in networks[name]] for name in ("pi", "q1", "q2")}
         self.fixed = {name: [x.copy() for x in networks[name]] for name in ("state_encoder", "action_encoder")}
@@ -142,7 +147,9 @@ class Reference:
             size = np.abs(values()).mean()
 
             def policy_loss():
-                return self.bc_weight * size * np.mean((policy(w["pi"], s, zs) - a) ** 2) - values().mean()
+                cloning = self.bc_weight * size * np.mean((policy(w["pi"], s, zs) - a) ** 2)
+                penalty = self.preactivation_weight * np.mean(preactivation(w["pi"], s, zs) ** 2)
+                return cloning + penalty - values().mean()
 
             measured["loss_pi"] = policy_loss()
             self.step(self.minimize("pi", policy_loss))
@@ -155,11 +162,11 @@ class Reference:
         return measured | {"loss_q": huber(np.array(errors)).mean(axis=1).sum()}
 
 
-@pytest.mark.parametrize("bc_weight", [0.0, 0.1])
-def test_five_updates_follow_the_equations_of_the_paper(rng, bc_weight):
-    agent = tfdpg.TD7(SPEC, **SMALL, seed=4, target_update_every=2, bc_weight=bc_weight)
+@pytest.mark.parametrize("weights", [{}, {"bc_weight": 0.1}, {"preactivation_weight": 0.3}], ids=str)
+def test_five_updates_follow_the_equations_of_the_paper(rng, weights):
+    agent = tfdpg.TD7(SPEC, **SMALL, seed=4, target_update_every=2, **weights)
     arrays = {name: [np.asarray(weight, np.float64) for weight in agent.networks[name].get_weights()] for name in NAMES}
-    reference = Reference(arrays, period=2, bc_weight=bc_weight)
+    reference = Reference(arrays, 2, **{"bc_weight": 0.0, "preactivation_weight": 0.0} | weights)
     for update in range(1, 6):
         batch = {
             "observations": rng.normal(size=(5, 3)),

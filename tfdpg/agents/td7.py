@@ -32,6 +32,7 @@ from tfdpg.networks import (
     smallest,
     state_encoder,
     stateless_normal,
+    with_preactivation,
 )
 from tfdpg.options import takes_options
 from tfdpg.spec import Spec
@@ -184,11 +185,13 @@ class TD7(Agent):
         self.target_zs = self.copies.get("state_encoder_fixed_target", self.fixed_zs)
         self.target_zsa = self.copies.get("action_encoder_fixed_target", self.fixed_zsa)
         self.pi = self.networks["pi"]
+        self.pi_with_preactivation = with_preactivation(self.pi)
         self.pi_target = self.targets.get("pi", self.pi)
         self.critics = [self.networks[name] for name in CRITICS]
         self.target_critics = [self.targets.get(name, self.networks[name]) for name in CRITICS]
         self.td_loss, self.td_error = td_losses(options.replay)
         self.bc_weight = options.bc_weight
+        self.preactivation_weight = options.preactivation_weight
         self.policy_delay = options.policy_delay
         self.target_noise = per_dimension("target_noise", options.target_noise, self.spec) * self.spec.action_scale
         self.noise_clip = options.noise_clip * self.spec.action_scale
@@ -248,13 +251,17 @@ class TD7(Agent):
         return tf.clip_by_value(value_t, self.device_state["value_min"], self.device_state["value_max"])
 
     def update_policy(self, batch: TransitionBatch, zs: tf.Tensor) -> tf.Tensor:
-        """Take one step towards larger mean Q(s, π(s, zs)) of both critics; return the loss of each element."""
+        """Take one step towards larger mean Q(s, π(s, zs)) of both critics; return the loss of each element.
+
+        The preactivation x of π = tanh(x) may be penalised, as in MR.Q (Fujimoto et al. 2025), by w · mean x².
+        """
         with self.minimize("pi") as step:
-            action = batch.ask(self.pi, zs, training=True)
+            preactivation, action = batch.ask(self.pi_with_preactivation, zs, training=True)
             zsa = self.fixed_zsa([zs, action])
             values = tf.stack([batch.ask(q, action, zsa, zs) for q in self.critics], axis=-1)
             scaled, data = ((a - self.spec.center) / self.spec.action_scale for a in (action, batch.action))
             loss = td7_policy_loss(values, scaled, data, self.bc_weight, batch.average)
+            loss += self.preactivation_weight * tf.reduce_mean(tf.square(preactivation), axis=-1)
             step(batch.average(loss))
         return loss
 

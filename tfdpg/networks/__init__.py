@@ -11,7 +11,14 @@ from tfdpg.networks.builders import check_given, critic_network, policy_network
 from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width
 from tfdpg.networks.device import check_device
 from tfdpg.networks.distributions import Categorical, Mixture
-from tfdpg.networks.embeddings import AvgL1Norm, action_encoder, embedding_critic, embedding_policy, state_encoder
+from tfdpg.networks.embeddings import (
+    AvgL1Norm,
+    action_encoder,
+    embedding_critic,
+    embedding_policy,
+    state_encoder,
+    with_preactivation,
+)
 from tfdpg.networks.encoder import Normalizer, encoder, observation_inputs
 from tfdpg.networks.flat_state import FlatState, in_flat_state, while_loop
 from tfdpg.networks.graph_cleanup import free_graphs
@@ -74,6 +81,7 @@ __all__ = [
     "embedding_critic",
     "embedding_policy",
     "state_encoder",
+    "with_preactivation",
     "acer_network",
     "check_given",
     "check_given_to_acer",

@@ -16,6 +16,9 @@ from tfdpg.networks.heads import Value
 from tfdpg.networks.mlp import action_input, actor_output, box_action, features, hidden_layers, scaled_action
 from tfdpg.streams import Purpose, seeds
 
+PREACTIVATION = "preactivation"
+"""The name of the last linear layer of `embedding_policy`."""
+
 
 @keras.saving.register_keras_serializable("tfdpg")
 class AvgL1Norm(keras.layers.Layer):
@@ -70,8 +73,14 @@ def embedding_policy(
     zs = keras.Input((width,), name="zs")
     x = _normalized_linear(_features(context, observation), units, context.seed)
     x = _hidden(keras.layers.Concatenate()([x, zs]), units, activation, context.seed, norm)
-    action = actor_output(box_action(context.spec), x, **_initializers(context.seed, len(units), units[-1]))
+    kernel = _initializers(context.seed, len(units), units[-1])
+    action = actor_output(box_action(context.spec), x, **kernel, name=PREACTIVATION)
     return keras.Model([observation, zs], action, name="pi")
+
+
+def with_preactivation(policy: keras.Model) -> keras.Model:
+    """Return a model of the layers of an `embedding_policy` that has two outputs: preactivation (before tanh), action."""
+    return keras.Model(policy.inputs, [policy.get_layer(PREACTIVATION).output, policy.output])
 
 
 def embedding_critic(

@@ -12,7 +12,7 @@ from tfdpg.agents.options.groups import (
 )
 from tfdpg.arguments import reject
 from tfdpg.options import Only, Structural
-from tfdpg.ranges import Count, Fraction, Natural, Positive
+from tfdpg.ranges import Count, Fraction, Natural, NonNegative, Positive
 
 
 class TD7Options(Cloning, Smoothing, TargetNetworks, Exploration, NoiseSchedule, TransitionOptions, group="algorithm"):
@@ -29,6 +29,9 @@ class TD7Options(Cloning, Smoothing, TargetNetworks, Exploration, NoiseSchedule,
     norm: Annotated[Literal["layer", "batch"] | None, Structural] = None
     """"layer" normalises the hidden layers of the policy and the critics before each activation (LayerNorm); "batch"
     does so in the policy, and the critics have batch renormalisation of their inputs and after each activation."""
+    preactivation_weight: NonNegative = 0.0
+    """weight in the policy's loss of the mean square of its last linear layer (before tanh), which keeps actions from
+    settling at their bounds; 0 is without."""
     encoder_lr: Positive = 3e-4
     """learning rate of the Adam optimizer of the encoders."""
     target_update_every: Count = 250
