@@ -18,8 +18,9 @@ EAGER = {"run_eagerly": True, "gradient_steps": 1}
 D4PG = {"v_min": -500, "v_max": 500, "replay": "uniform", "polyak": 0.995, "target_update_every": 2}
 """A fixed support and uniform sampling; the tests of D4PG use its defaults."""
 
-TD7 = {"encoder_units": (6,), "embedding_units": 5, "keep_best_policy": False}
-"""Small encoders, and updates that are not deferred; tests/agents/test_td7.py uses the default."""
+TD7 = {"encoder_units": (6,), "embedding_units": 5, "keep_best_policy": False, "replay": "uniform"}
+TD7 |= {"target_update_every": 2}
+"""Small encoders, updates that are not deferred, and uniform sampling; the tests of TD7 use the defaults."""
 
 ACER = EACH | {"n_steps": 5, "replay_start": 10, "on_policy": True}
 

@@ -167,8 +167,9 @@ def test_observations_are_normalised_in_the_network_and_everywhere(make, tmp_pat
     normal = (seen - held.mean(axis=0)) / (held.std(axis=0) + 1e-8)
     raw = make(env, normalize_observations=True)
     raw.set_weights(agent.get_weights())
-    raw.normalizers[0].mean.assign(np.zeros(2))
-    raw.normalizers[0].variance.assign(np.ones(2))
+    for normalizer in raw.normalizers:
+        normalizer.mean.assign(np.zeros(2))
+        normalizer.variance.assign(np.ones(2))
     np.testing.assert_allclose(raw.predict(np.clip(normal, -5, 5).astype(np.float32)), shifted, rtol=1e-4, atol=1e-5)
     agent.save(tmp_path / "agent")
     again = tfdpg.load_agent(tmp_path / "agent")

@@ -26,6 +26,7 @@ from tfdpg.networks import (
     action_encoder,
     action_input,
     check_device,
+    check_encoder,
     embedding_critic,
     embedding_policy,
     observation_inputs,
@@ -47,6 +48,7 @@ def declare(spec: Spec, options: TD7Options) -> Declaration:
     """The components of TD7: two encoders, a policy, two critics, and their fixed, target and best copies."""
     check_box(spec)
     check_device(options.device, {})
+    check_encoder(options)
     width = {"width": options.embedding_units}
     encoder = width | {"units": options.encoder_units, "activation": options.encoder_activation}
     hidden = width | {"units": options.hidden_units, "norm": options.norm}

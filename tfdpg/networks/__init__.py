@@ -7,7 +7,7 @@ from tfdpg.networks.acer_builders import acer_network, check_given_to_acer
 from tfdpg.networks.acer_critics import ACERCritic, ActionValues, Dueling, SeparateCritic
 from tfdpg.networks.acer_policies import CategoricalPolicy, GaussianPolicy, PolicyDistribution
 from tfdpg.networks.actor import PolicyInference, compiled_actor, flat_weights
-from tfdpg.networks.builders import check_given, critic_network, policy_network
+from tfdpg.networks.builders import check_encoder, check_given, critic_network, policy_network
 from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width
 from tfdpg.networks.device import check_device
 from tfdpg.networks.distributions import Categorical, Mixture
@@ -90,6 +90,7 @@ __all__ = [
     "bounded",
     "check_critics",
     "check_device",
+    "check_encoder",
     "check_loadable",
     "check_separate",
     "check_width",

@@ -87,9 +87,8 @@ def check_given(
             critics have equal weights; or an option needs built-in networks.
     """
     own = {name: network for name, network in given.items() if network is not None}
+    check_encoder(options, list(own))
     _check_options(spec, given, list(own), options)
-    if options.encoder is not None:
-        check_loadable("encoder", options.encoder)
     if "pi" in own:
         width = spec.act_dim if output is None else output.units
         check_width(spec, "pi", own["pi"], takes_action=False, width=width)
@@ -102,13 +101,28 @@ def check_given(
         check_loadable(name, network)
 
 
-def _check_options(spec: Spec, given: Mapping[str, keras.Model | None], own: Sequence[str], options: Any) -> None:
-    """Raise `ValueError` for options that exclude each other or custom networks."""
-    torso = hidden_layers_of(options)["torso"]
+def check_encoder(options: Any, own: Sequence[str] = ()) -> None:
+    """Check the custom encoder among the options.
+
+    Args:
+        options: the agent's options.
+        own: the names of custom networks, which have no encoder.
+
+    Raises:
+        ValueError: observations are to be normalised although there is no built-in encoder, or the encoder cannot be
+            saved and loaded.
+    """
     if options.normalize_observations and (own or options.encoder is not None):
         raise ValueError(
             "`normalize_observations` needs built-in networks and the built-in encoder; add the layer to your own."
         )
+    if options.encoder is not None:
+        check_loadable("encoder", options.encoder)
+
+
+def _check_options(spec: Spec, given: Mapping[str, keras.Model | None], own: Sequence[str], options: Any) -> None:
+    """Raise `ValueError` for options that exclude each other or custom networks."""
+    torso = hidden_layers_of(options)["torso"]
     if options.recurrent is not None and (own or torso == "two_branch"):
         received = [f"{name}={given[name]!r}" for name in sorted(own)] or [f"torso={torso!r}"]
         raise ValueError("`recurrent` needs built-in networks only, without branches. Received: " + ", ".join(received))

@@ -80,7 +80,7 @@ def embedding_policy(
 
 def with_preactivation(policy: keras.Model) -> keras.Model:
     """Return a model of the layers of an `embedding_policy`, with two outputs: preactivation (before tanh), action."""
-    return keras.Model(policy.inputs, [policy.get_layer(PREACTIVATION).output, policy.output])
+    return keras.Model(policy.input, [policy.get_layer(PREACTIVATION).output, policy.output])
 
 
 def embedding_critic(
