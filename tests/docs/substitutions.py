@@ -55,6 +55,7 @@ FLAGS = {
     "ddpg": "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --update-every 5",
     "td3": "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --update-every 5",
     "d4pg": "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --update-every 5",
+    "td7": "--hidden-units 8 --encoder-units 8 --embedding-units 8 --batch-size 8 --start-steps 10 --update-after 10",
     "acer": "--hidden-units 8 --batch-size 8 --n-steps 5 --replay-start 10",
     "all": "--replay-size 500 --jit-compile False --epochs 1 --steps-per-epoch 60 --validation-episodes 1 "
     "--max-ep-len 20 --seeds 0 --verbose 0",

@@ -120,7 +120,7 @@ def assert_computes(agent, found, observations, actions):
     for name in ("pi/pi", "serving_default/pi"):
         np.testing.assert_allclose(found[name], agent.predict(observations), rtol=1e-4, atol=1e-5)
     for name in ("q1", "q2"):
-        critic = agent.networks.get(name, agent.networks["q1"])
+        critic = agent.exported_critics.get(name, agent.exported_critics["q1"])
         expected = networks.head_of(critic).mean(critic([observations, actions]))
         if "v" in agent.networks:  # dueling: the critic's advantage, less its mean under stored noise, on top of V
             samples = agent.options.dueling_samples
