@@ -68,7 +68,7 @@ def test_the_picture_of_the_architecture_shows_the_layers():
 
 def test_the_returns_of_the_readme_are_those_of_the_pages():
     rows = table("README.md", "agent")
-    assert [re.search(r"`(\w+)`", row[0])[1] for row in rows] == ["DDPG", "TD3", "D4PG", "ACER"]
+    assert [re.search(r"`(\w+)`", row[0])[1] for row in rows] == ["DDPG", "TD3", "D4PG", "TD7", "ACER"]
     for name, paper, _, score in rows:
         page = re.search(r"\((.*)\)", name)[1]
         assert re.search(r"\*\*.*?\*\*", score)[0][:-2] in PAGES[page].replace(" and **", " and **")
