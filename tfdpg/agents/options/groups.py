@@ -70,7 +70,7 @@ class TargetNetworks(Returns, group="returns"):
     """Whether there are target networks."""
 
     target_networks: Annotated[bool, Structural] = True
-    """have target networks, copies that follow slowly, bootstrap; without, the networks do so themselves, and a critic
+    """have target networks, copies that lag behind, bootstrap; without, the networks do so themselves, and a critic
     sees what it learns and what it bootstraps from in one pass (CrossQ's, to go with `norm`)."""
 
 
