@@ -1,4 +1,4 @@
-"""Sets of options that were chosen from experiments. Each is a dict: `tfdpg.TD3(env, **tfdpg.recipes.normalized)`.
+"""Sets of options that were found in experiments. Each is a dict: `tfdpg.TD3(env, **tfdpg.recipes.normalized)`.
 
 docs/recipes.md describes the experiments and the results of each recipe.
 """
@@ -39,7 +39,8 @@ embeddings: dict[str, Any] = {
     "critic_activation": "relu",
     "preactivation_weight": 1e-3,
 }
-"""`lean` with the critics of `normalized`, which also receive embeddings, and a policy with layer normalisation."""
+"""`lean` with the critics of `normalized`, which also receive embeddings, and a policy with layer normalisation and
+penalised preactivations."""
 
 RECIPES = {"normalized": normalized, "lean": lean, "embeddings": embeddings}
 """The recipes by the names that `tfdpg train --recipe` accepts."""

@@ -88,7 +88,7 @@ class Published(NamedTuple):
 
 def published() -> list[Published]:
     """The content of `published.csv`."""
-    lines = (RESULTS_OF_OTHERS).read_text().splitlines()
+    lines = RESULTS_OF_OTHERS.read_text().splitlines()
     found = []
     for row in csv.DictReader(line for line in lines if not line.startswith("#")):
         updates = int(row["updates_per_step"])
@@ -237,7 +237,7 @@ def ablations(results: Sequence[Result]) -> list[str]:
 
 
 def choices(results: Sequence[Result]) -> list[str]:
-    """The table from which a recipe was chosen: returns by task, and the mean normalised rank, 0 for the best.
+    """The table from which a recipe is chosen: returns by task, and the mean normalised rank, 0 for the best.
 
     A return is the mean of the last four evaluations, over seeds. Kinds that lack a task are left out.
     """
