@@ -6,7 +6,7 @@
 
 Each program makes its updates in a process of its own, pinned to the same core, with the spaces of HalfCheetah-v5 and a
 replay buffer of 10,000 transitions. Rounds are interleaved. TD7 has the sizes of the paper (256 units, minibatches of
-256); "lean" has encoders and embeddings 128 wide and minibatches of 128. TD3 has 256 units and minibatches of 256.
+256); "lean" is the recipe of that name. TD3 has 256 units and minibatches of 256.
 Sampling is part of an update. tfdpg makes 50 updates in each call. The program also prints the time that `act` takes.
 """
 
@@ -23,7 +23,6 @@ import numpy as np
 import pinned
 
 FILLED = 10_000
-LEAN = {"embedding_units": 128, "encoder_units": (128, 128), "batch_size": 128}
 
 
 def filled(agent: Any) -> Any:
@@ -41,8 +40,8 @@ def tfdpg(kind: str) -> tuple[Callable[[int], Any], Callable[[np.ndarray], Any]]
     if kind == "td3":
         agent = filled(tfdpg.TD3("HalfCheetah-v5", batch_size=256, **options))
     else:
-        sizes = LEAN if kind == "lean" else {}
-        agent = filled(tfdpg.TD7("HalfCheetah-v5", keep_best_policy=False, **options, **sizes))
+        sizes = tfdpg.recipes.lean if kind == "lean" else {"keep_best_policy": False}
+        agent = filled(tfdpg.TD7("HalfCheetah-v5", **sizes | options))
     return lambda updates: agent.learn(updates=updates), agent.act
 
 
