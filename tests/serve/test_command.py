@@ -177,11 +177,11 @@ def test_clients_cannot_delay_its_end():
 @pytest.mark.slow
 def test_it_answers_when_there_are_more_clients_than_descriptors():
     def few_descriptors():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (164, 164))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (260, 260))
 
     with process(preexec_fn=few_descriptors) as (server, port, path, _, lines), contextlib.ExitStack() as stack:
         assert "td3-halfcheetah: 18 connections of each protocol, not 256: see `ulimit -n`\n" in lines
-        for _ in range(200):
+        for _ in range(300):
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.request("POST", f"{path}:predict", BODY)

@@ -4,9 +4,10 @@ import dataclasses
 import resource
 
 BACKLOG = 64
-"""Connections that the event loop may accept at once, before any of them is counted or closed."""
-RESERVED = 64 + BACKLOG
-"""File descriptors for everything else: libraries, models that are being loaded, listening sockets, the backlog."""
+"""Connections that wait to be accepted, and that each iteration of the event loop accepts at most."""
+RESERVED = 32 + 3 * BACKLOG
+"""File descriptors for everything else: libraries, models that are being loaded, listening sockets, and connections of
+the three iterations of the event loop between accepting a connection and closing the idle one that it replaces."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
