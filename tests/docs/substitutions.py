@@ -82,7 +82,7 @@ def prepare(page, directory):
         names |= {"observations": np.stack([observation, observation])}
         names |= {"observation": observation, "action": action, "cartpole_observation": cartpole.reset(seed=0)[0]}
         names |= {"pendulum_observation": gym.make("Pendulum-v1").reset(seed=0)[0]}
-    if page == "docs/offline.md":
+    if page == "docs/offline-rl.md":
         env = gym.make("Pendulum-v1")
         agent = tfdpg.TD3("Pendulum-v1", **SMALL)
         signatures = tf.saved_model.load(str(agent.export(directory / "served"))).signatures

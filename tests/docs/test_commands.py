@@ -185,7 +185,7 @@ def test_the_synopsis_matches_the_command_line():
 
 
 def test_the_commands_for_tensorflow_cpu_install_all_dependencies(tmp_path):
-    block = next(block for block in fences("docs/start.md", "sh") if "tensorflow-cpu" in block.code)
+    block = next(block for block in fences("docs/training.md", "sh") if "tensorflow-cpu" in block.code)
     packages = [name for program, *pip in called(block.code, tmp_path) if program == "pip" for name in pip[1:]]
     needed = setup()["options"]["install_requires"].replace("tensorflow>=", "tensorflow-cpu>=").split("\n")
     assert sorted(packages) == sorted(["--no-deps", ".", *filter(None, needed)])

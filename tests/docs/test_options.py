@@ -66,13 +66,13 @@ KERAS_RL = (
     "callbacks verbose log_interval nb_max_episode_steps nb_episodes"
 ).split()
 MAPPINGS = {
-    "docs/options/spinning-up.md": ("Spinning Up", SPINNING_UP),
-    "docs/options/matlab.md": ("MATLAB", MATLAB),
-    "docs/options/skrl.md": ("skrl", SKRL),
-    "docs/options/stable-baselines3.md": ("Stable-Baselines3", STABLE_BASELINES3),
-    "docs/options/tf-agents.md": ("TF-Agents", TF_AGENTS),
-    "docs/options/acme.md": ("Acme", ACME),
-    "docs/options/keras-rl.md": ("keras-rl", KERAS_RL),
+    "docs/migrating/spinning-up.md": ("Spinning Up", SPINNING_UP),
+    "docs/migrating/matlab.md": ("MATLAB", MATLAB),
+    "docs/migrating/skrl.md": ("skrl", SKRL),
+    "docs/migrating/stable-baselines3.md": ("Stable-Baselines3", STABLE_BASELINES3),
+    "docs/migrating/tf-agents.md": ("TF-Agents", TF_AGENTS),
+    "docs/migrating/acme.md": ("Acme", ACME),
+    "docs/migrating/keras-rl.md": ("keras-rl", KERAS_RL),
 }
 SYMBOLS = {"docs/algorithms/d4pg.md": "D4PG", "docs/algorithms/acer.md": "ACER"}
 GENERATED = {

@@ -33,7 +33,7 @@ def test_the_code_runs(page, tmp_path, monkeypatch):
             for text, replacement in substitutions.items():
                 code = code.replace(text, replacement)
             exec(compile("\n" * block.line + code, page, "exec"), names)
-    if page == "docs/own-networks.md":
+    if page == "docs/custom-networks.md":
         np.testing.assert_allclose(names["target"], [10.9, 1.0], rtol=1e-6)
 
 
