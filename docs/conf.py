@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -16,10 +17,17 @@ release = tfdpg.__version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
     "docstrings",
+    "option_lists",
+    "signatures",
+    "references",
+    "katex",
+    "search_words",
 ]
+if find_spec("sphinx_copybutton"):  # in the extra [docs]
+    extensions.append("sphinx_copybutton")
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
@@ -33,5 +41,11 @@ smartquotes_action = "D"  # dashes only: quotes are code's more often than not
 html_theme = "furo"
 html_title = f"tfdpg {release}"
 html_static_path = ["_static"]
+html_css_files = ["layout.css"]
+html_js_files = [("layout.js", {"defer": "defer"})]
+html_favicon = "_static/favicon.svg"
+html_math_renderer = "katex"
+html_search_scorer = str(HERE / "_ext/scorer.js")
+copybutton_selector = "div:not(.highlight-text) > div.highlight pre"
 html_copy_source = False
 html_show_copyright = False

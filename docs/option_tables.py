@@ -1,4 +1,4 @@
-"""Write the tables of options into the pages, between `<!-- options: NAME -->` and `<!-- end of options -->`.
+"""Write the lists of options into the pages, between `<!-- options: NAME -->` and `<!-- end of options -->`.
 
 NAME is an agent, `fit` or `distributed.fit`. Run it after an option has changed:
 
@@ -8,19 +8,42 @@ NAME is an agent, `fit` or `distributed.fit`. Run it after an option has changed
 import dataclasses
 import itertools
 import re
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfdpg.agents.options import OPTIONS
+from tfdpg.agents.options import OPTIONS, ExportOptions
 from tfdpg.cli.run_options import GROUPS
-from tfdpg.distributed.options import Distribution
+from tfdpg.distributed.options import Distribution, DistributedFitOptions
 from tfdpg.options import options_of
-from tfdpg.training.options import FitOptions
+from tfdpg.training.options import FitOptions, TrainingOptions
 
 DOCS = Path(__file__).parent
 PAGES = [*sorted((DOCS / "options").glob("*.md")), DOCS / "cluster.md"]
 END = "<!-- end of options -->"
 MARKED = re.compile(rf"(<!-- options: (\S+) -->)\n.*?{END}", re.DOTALL)
+WIDTH = 150
+KINDS: dict[str, Any] = {
+    **OPTIONS,
+    "fit": FitOptions,
+    "fit_offline": TrainingOptions,
+    "export": ExportOptions,
+    "distributed.fit": DistributedFitOptions,
+}
+"""The options of each function that takes options, by the name of the function in the pages."""
+TITLES = {
+    "exploration": "Exploration",
+    "schedule": "Update schedule",
+    "returns": "Returns and target networks",
+    "memory": "Recurrent networks",
+    "optimisers": "Optimizers",
+    "observations": "Normalisation of observations",
+    "replay": "Replay buffer",
+    "machine": "Seed, compilation and device",
+    "objects": "Python objects",
+}
+"""The headings of groups whose titles are too short for a page."""
 
 
 class Option(NamedTuple):
@@ -32,24 +55,37 @@ class Option(NamedTuple):
     default: str
     help: str
 
+    @property
+    def kind(self) -> str:
+        """Its type and its default."""
+        return f"{self.type}, default `{self.default}`" if self.default else self.type
 
-def options(name: str) -> list[Option]:
-    """The options of `tfdpg.<name>`, those of a group one after the other, the common groups first.
+
+def options(name: str, kinds: dict[str, Any] | None = None) -> list[Option]:
+    """Return the options of `tfdpg.<name>`, those of a group one after the other, the common groups first.
 
     Args:
-        name: "TD3" or another agent, "fit", or "distributed.fit" (those that `fit` does not have).
+        name: "TD3" or another name of `KINDS`.
+        kinds: the classes of options by name; None is `KINDS`, but without the options of `fit` for "distributed.fit".
     """
-    kinds: dict[str, Any] = {"fit": FitOptions, "distributed.fit": Distribution, **OPTIONS}
+    kind = (kinds or KINDS | {"distributed.fit": Distribution})[name]
+    declared = options_of(kind)
     titles = [*GROUPS, "objects"]
-    declared = sorted(options_of(kinds[name]), key=lambda option: titles.index(option.group))
+    titles += [option.group for option in declared if option.group not in titles]
     return [
         Option(option.group, option.name, option.type_text, default_text(option.default), option.help)
-        for option in declared
+        for option in sorted(declared, key=lambda option: titles.index(option.group))
     ]
 
 
+def groups(found: Sequence[Option]) -> Iterator[tuple[str, list[Option]]]:
+    """Yield the headings of the groups of some options, and the options of each group."""
+    for group, members in itertools.groupby(found, key=lambda option: option.group):
+        yield TITLES.get(group, group[:1].upper() + group[1:]), list(members)
+
+
 def default_text(default: Any) -> str:
-    """A default as Python, large integers with underscores; nothing for none."""
+    """Return a default as Python, large integers with underscores; nothing for none."""
     if default is dataclasses.MISSING:
         return ""
     if isinstance(default, str):
@@ -57,37 +93,32 @@ def default_text(default: Any) -> str:
     return f"{default:_}" if type(default) is int and default >= 10_000 else repr(default)
 
 
-def page_with_tables(page: Path) -> str:
-    """The text of a page with its tables as the code declares them now."""
-    return MARKED.sub(lambda found: f"{found[1]}\n{tables(found[2])}\n{END}", page.read_text())
+def page_with_lists(page: Path) -> str:
+    """Return the text of a page with its lists as the code declares them now."""
+    return MARKED.sub(lambda found: f"{found[1]}\n{lists(found[2])}\n{END}", page.read_text())
 
 
-def tables(name: str) -> str:
-    """A Markdown table for each group of options, with the group's name above it if it has one."""
+def lists(name: str) -> str:
+    """Return a Markdown list for each group of options, below the heading of the group if there are several."""
+    found = list(groups(options(name)))
     blocks = []
-    for group, members in itertools.groupby(options(name), key=lambda option: option.group):
-        blocks += [f"**{group}**"] * bool(group) + ["\n".join(table(list(members)))]
+    for title, members in found:
+        blocks += [f"## {title}"] * (len(found) > 1) + ["\n".join(item(option) for option in members)]
     return "\n" + "\n\n".join(blocks) + "\n"
 
 
-def table(members: list[Option]) -> list[str]:
-    """The lines of a Markdown table of options."""
-    lines = ["| option | what it takes | default | what it does |", "|---|---|---|---|"]
-    for option in members:
-        cells = f"`{option.name}`", option.type, code(option.default), option.help
-        lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
-    return lines
-
-
-def code(text: str) -> str:
-    """A text as Markdown's code; nothing as nothing."""
-    return f"`{text}`" if text else ""
+def item(option: Option) -> str:
+    """Return an option as an item of a Markdown list. Lines are not broken inside code."""
+    text = f"- `{option.name}` ({option.kind}): {option.help}"
+    text = re.sub(r"`[^`]+`", lambda code: code[0].replace(" ", "\0"), text)
+    lines = textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace("\0", " ")
 
 
 def main() -> None:
-    """Write the tables into all pages."""
+    """Write the lists into all pages."""
     for page in PAGES:
-        page.write_text(page_with_tables(page))
+        page.write_text(page_with_lists(page))
 
 
 if __name__ == "__main__":

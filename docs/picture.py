@@ -16,12 +16,25 @@ PICTURE = ROOT / "docs/_static/entrance.svg"
 LAYERS_PAGE = ROOT / "docs/architecture.md"
 ARCHITECTURE = ROOT / "docs/_static/architecture.svg"
 
-LEFT, RIGHT, TOP, BOTTOM = 70, 480, 50, 260
+WIDE = 480
+"""The width of the picture in the README: a phone shows it at three quarters of its size, with legible text."""
+LEFT, RIGHT, TOP, BOTTOM = 58, 438, 54, 236
 """Where the axes of the curve are."""
 STEPS, LOWEST, HIGHEST = 1_000_000, -1_000, 10_000
 """Where they end, and where that of returns begins."""
-INK, GREY, BLUE, PALE = "#1f2933", "#7b8794", "#1769aa", "#e8f1f8"
-GREEN, PALE_GREEN = "#2e7d4f", "#e6f4ea"
+PAPER, INK, GREY, GRID = "#ffffff", "#1f2933", "#616e7c", "#e4e7eb"
+BLUE, PALE, GREEN, PALE_GREEN = "#1769aa", "#e8f1f8", "#2e7d4f", "#e6f4ea"
+DARK = {
+    PAPER: "#131416",
+    INK: "#e4e7eb",
+    GREY: "#a3afbb",
+    GRID: "#323f4b",
+    BLUE: "#63b3ed",
+    PALE: "#16324a",
+    GREEN: "#6fcf97",
+    PALE_GREEN: "#173726",
+}
+"""The colours in place of the others where the page is dark."""
 MONO = "ui-monospace, Menlo, Consolas, monospace"
 
 
@@ -55,22 +68,24 @@ def curve() -> list[str]:
         height = (value - LOWEST) / (HIGHEST - LOWEST)
         return LEFT + (RIGHT - LEFT) * steps / STEPS, BOTTOM - (BOTTOM - TOP) * height
 
-    parts = [text(LEFT, 26, "TD3 on HalfCheetah-v5, seed 0", size=14)]
+    parts = [
+        text(8, 20, "TD3 on HalfCheetah-v5, seed 0", size=15),
+        text(8, 41, "evaluation return (mean of 10 episodes)", fill=GREY),
+    ]
     for value in range(0, HIGHEST + 1, 2_000):
         _, y = place(0, value)
-        parts += [line(LEFT, y, RIGHT, y, stroke="#e4e7eb"), text(LEFT - 8, y + 4, f"{value:,}", size=11, anchor="end")]
+        parts += [line(LEFT, y, RIGHT, y, stroke=GRID), text(LEFT - 8, y + 4, f"{value:,}", size=12, anchor="end")]
     for steps in range(0, STEPS + 1, 250_000):
         x, _ = place(steps, LOWEST)
-        parts += [line(x, BOTTOM, x, BOTTOM + 5), text(x, BOTTOM + 20, f"{steps:,}", size=11, anchor="middle")]
+        parts += [line(x, BOTTOM, x, BOTTOM + 5), text(x, BOTTOM + 19, f"{steps:,}", size=12, anchor="middle")]
     parts += [line(LEFT, BOTTOM, RIGHT, BOTTOM)]
     path = " ".join("{:.1f},{:.1f}".format(*place(*point)) for point in points())
     parts.append(f'<polyline points="{path}" fill="none" stroke="{BLUE}" stroke-width="2" stroke-linejoin="round"/>')
     x, y = place(*points()[-1])
     parts += [
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{BLUE}"/>',
-        text(x, y - 12, f"{points()[-1][1]:,.0f}", anchor="end", fill=BLUE),
-        text((LEFT + RIGHT) / 2, BOTTOM + 42, "environment steps", size=12, anchor="middle"),
-        text(LEFT + 8, TOP + 14, "evaluation return, mean of 10 episodes", size=11, fill=GREY),
+        text(x, y - 12, f"{points()[-1][1]:,.0f}", size=14, anchor="end", fill=BLUE),
+        text((LEFT + RIGHT) / 2, BOTTOM + 39, "environment steps", anchor="middle", fill=GREY),
     ]
     return parts
 
@@ -79,10 +94,11 @@ def box() -> list[str]:
     """The export: a box with its signatures, what goes in and what comes out."""
     facts = json.loads((EXPORT / "tfdpg.json").read_text())
     width, act_dim = (facts[f"{kind}_space"]["shape"][0] for kind in ("observation", "action"))
+    left, top, height = 8, 328, 168
     parts = [
-        text(570, 26, EXPORT.relative_to(ROOT).as_posix(), size=14),
-        f'<rect x="570" y="{TOP}" width="340" height="{BOTTOM - TOP}" rx="8" fill="{PALE}" stroke="{BLUE}"/>',
-        text(588, 76, "a SavedModel with the signatures", size=12, fill=GREY),
+        text(left, top - 13, EXPORT.relative_to(ROOT).as_posix(), size=15),
+        rectangle(left, top, WIDE - 2 * left, height),
+        text(left + 16, top + 26, "SavedModel for TensorFlow Serving and TensorFlow, with", fill=GREY),
     ]
     signatures = {
         "pi(x)": f"actions [batch, {act_dim}]",
@@ -90,18 +106,17 @@ def box() -> list[str]:
         "q2(x, a)": "values [batch]",
     }
     for row, (signature, outcome) in enumerate(signatures.items()):
-        y = 112 + 36 * row
+        y = top + 55 + 26 * row
         parts += [
-            text(588, y, signature, size=15, font=MONO),
-            line(692, y - 5, 736, y - 5, stroke=BLUE, more='stroke-width="1.5" marker-end="url(#head)"'),
-            text(748, y, outcome, size=13, font=MONO),
+            text(left + 16, y, signature, size=15, font=MONO),
+            arrow((left + 112, y - 5), (left + 152, y - 5)),
+            text(left + 168, y, outcome, size=15, font=MONO),
         ]
-    parts += [
-        text(588, 224, f"x: raw observations [batch, {width}]", size=12),
-        text(588, 244, f"a: actions [batch, {act_dim}], in the environment's units", size=12),
-        text(570, BOTTOM + 42, "for TensorFlow Serving and plain TensorFlow", size=12),
+    return [
+        *parts,
+        text(left + 16, top + 135, f"x: raw observations [batch, {width}]"),
+        text(left + 16, top + 154, f"a: actions [batch, {act_dim}], in the environment's units"),
     ]
-    return parts
 
 
 def layers() -> list[tuple[int, list[str]]]:
@@ -239,15 +254,19 @@ def packages() -> list[str]:
 
 
 def svg(width: int, height: int, parts: list[str]) -> str:
-    """A picture on a white background, which is readable in light and dark themes."""
+    """A picture with a light and a dark set of colours, of which the browser takes the one that the page has."""
     size = 'markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto"'
     head = f'<marker id="head" {size}><path d="M0,0 L8,4 L0,8 z" fill="{BLUE}"/></marker>'
     extent = f'width="{width}" height="{height}"'
+    rules = [f'[{use}="{light}"] {{ {use}: {dark} }}' for light, dark in DARK.items() for use in ("fill", "stroke")]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" {extent}>',
+            "<style>@media (prefers-color-scheme: dark) {",
+            *rules,
+            "}</style>",
             f"<defs>{head}</defs>",
-            f'<rect {extent} fill="#ffffff"/>',
+            f'<rect {extent} fill="{PAPER}"/>',
             *parts,
             "</svg>",
             "",
@@ -257,7 +276,7 @@ def svg(width: int, height: int, parts: list[str]) -> str:
 
 def picture() -> str:
     """The picture of the README as SVG."""
-    return svg(940, 320, [*curve(), *box()])
+    return svg(WIDE, 506, [*curve(), *box()])
 
 
 def architecture() -> str:

@@ -53,7 +53,7 @@ class SACOptions(OffPolicyOptions, SecondCritic, group="algorithm"):
     temperature: Positive = 1.0
     """temperature at the start."""
     target_entropy: float | None = None
-    """entropy that the temperature is adjusted to; None is minus the number of action dimensions."""
+    """target of the entropy; None is minus the number of action dimensions."""
 
 
 class SquashedGaussian:

@@ -9,6 +9,7 @@ import csv
 import hashlib
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,6 +51,28 @@ CHOICE = "choice-"
 """How the kinds begin that were compared to choose a recipe."""
 DRAWN = {"TD7": "*", "CrossQ": "s", "SimbaV2": "D", "SAC": "o"}
 """The published algorithms in pictures, with one update per step, and their markers."""
+OLDER = {
+    "acer-inverted-double-pendulum": "ACER on InvertedDoublePendulum-v5, seed 0",
+    "acer-lunar-lander": "ACER on LunarLander-v3, seeds 0, 1 and 2",
+    "acer-pendulum": "ACER on Pendulum-v1, seeds 0, 1 and 2",
+    "d4pg-cheetah-run": "D4PG and TD3 on cheetah-run, seed 0",
+    "d4pg-walker-walk": "D4PG and TD3 on walker-walk, seed 0",
+    "td3-halfcheetah": "TD3 on HalfCheetah-v5, seeds 0 and 1",
+    "td3-lunar-lander": "TD3 on LunarLanderContinuous-v3, seed 0",
+}
+"""The titles of the pictures that are drawn from `from_plots.csv`."""
+WIDTH, LINE = 5.4, 62
+"""The width of a picture in inches, and the characters of a line below it. Text is legible on a phone at this width."""
+DARK = {
+    "#ffffff": "#131416",
+    "#333333": "#e4e7eb",
+    "#666666": "#a3afbb",
+    "#999999": "#6b7682",
+    "#ebebeb": "#323f4b",
+    "#0173b2": "#4fb3f6",
+    "#029e73": "#2cc79a",
+}
+"""The colours of a picture, and those in place of them where the page is dark."""
 
 
 class Result(NamedTuple):
@@ -178,14 +201,14 @@ def of_kind(kind: str, results: Sequence[Result]) -> list[str]:
     }
     by_env = dict(sorted(groups(results, lambda result: result.env).items()))
     known = {source: values for source, values in by_source.items() if {task(env) for env in by_env} & set(values)}
-    rows = []
+    rows, others = [], []
     for env, runs in by_env.items():
         largest = interpolate([run.curve for run in runs])[1].mean(axis=0).max()
         own = [cell(runs, steps) for steps in STEPS] + [f"**{cell(runs, None)}**", number(largest)]
-        others = [number(values[task(env)]) if task(env) in values else "–" for values in known.values()]
-        rows.append([env, str(len(runs)), length(runs), *own, *others])
-    head = ["environment", "seeds", "steps", *STEPS.values(), "end", "largest", *known]
-    return [f"## {kind}", "", *table(head, rows), *([SOURCES[kind], ""] if known else [])]
+        rows.append([env, str(len(runs)), length(runs), *own])
+        others.append([env, *(number(values[task(env)]) if task(env) in values else "–" for values in known.values())])
+    lines = [f"## {kind}", "", *table(["environment", "seeds", "steps", *STEPS.values(), "end", "largest"], rows)]
+    return [*lines, SOURCES[kind], "", *table(["environment", *known], others)] if known else lines
 
 
 def normalized(results: Sequence[Result], steps: int) -> dict[str, float]:
@@ -271,7 +294,7 @@ def pictures(results: Sequence[Result]) -> dict[Path, tuple[str, dict[str, list[
             run.curve.path.name.encode() + run.curve.x.tobytes() + run.curve.y.tobytes() for run in runs
         )
         name = re.sub("[/:]", "-", runs[0].env)
-        drawn[RESULTS / f"{name}.png"] = hashlib.sha256(data).hexdigest(), curves
+        drawn[RESULTS / f"{name}.svg"] = hashlib.sha256(data).hexdigest(), curves
     return drawn
 
 
@@ -284,15 +307,81 @@ def points_of_others(env: str) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-def add_published(figure: Any, env: str, last: float) -> None:
-    """Draw published returns into a figure of learning curves on a task that end after `last` steps.
+def older() -> dict[Path, tuple[str, dict[str, np.ndarray]]]:
+    """For each picture of `from_plots.csv` a digest, and the rows (steps, mean, low, high) of its curves."""
+    drawn = {}
+    file = RESULTS / "from_plots.csv"
+    lines = file.read_text().splitlines() if file.exists() else []
+    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    for name in OLDER:
+        curves: dict[str, list[list[float]]] = {}
+        for row in rows:
+            if row["figure"] == name:
+                values = [float(row[each] or "nan") for each in ("env_steps", "mean", "low", "high")]
+                curves.setdefault(row["curve"], []).append(values)
+        if curves:
+            digest = hashlib.sha256(repr((OLDER[name], curves)).encode()).hexdigest()
+            drawn[RESULTS / f"{name}.svg"] = digest, {curve: np.array(points) for curve, points in curves.items()}
+    return drawn
 
-    Its axis is in thousands of steps.
-    """
-    (axes,) = figure.axes
-    for name, found in points_of_others(env).items():
+
+def figure_of(curves: dict[str, list[LearningCurve]]) -> Any:
+    """Return the figure of the learning curves on a task, with published returns."""
+    from tfdpg.cli.plotting import draw
+
+    title = next(iter(curves.values()))[0].settings["env"]
+    figure = draw(curves, "env_steps", "val_return", title)
+    last = max(curve.x[-1] for runs in curves.values() for curve in runs)
+    for name, found in points_of_others(title).items():
         shown = np.array([(x / 1000, y) for x, y in found if x <= last]).reshape(-1, 2)
-        axes.plot(shown[:, 0], shown[:, 1], DRAWN[name], color="0.4", mfc="none", ms=5)
+        if len(shown):
+            label = f"{name}, published"
+            figure.axes[0].plot(*shown.T, DRAWN[name], color="#666666", mfc="none", ms=6, label=label)
+    several = [len(runs) > 2 for runs in curves.values()]
+    note = "Mean and 95 % confidence interval over seeds (Student's t)." if any(several) else ""
+    return with_legend(figure, note + " Fewer than three seeds: single curves." * (any(several) and not all(several)))
+
+
+def figure_of_older(title: str, curves: dict[str, np.ndarray]) -> Any:
+    """Return the figure of curves from an older picture, which were means over seeds with their range."""
+    from tfdpg.cli.plotting import draw
+
+    runs = {name: [LearningCurve(RESULTS, {}, rows[:, 0], rows[:, 1])] for name, rows in curves.items()}
+    figure = draw(runs, "env_steps", "val_return", title, show_counts=False)
+    (axes,) = figure.axes
+    for drawn, rows in zip(list(axes.lines), curves.values(), strict=True):
+        if not np.isnan(rows[:, 2:]).all():
+            axes.fill_between(rows[:, 0] / 1000, rows[:, 2], rows[:, 3], color=drawn.get_color(), alpha=0.2, lw=0)
+            drawn.set_label(f"{drawn.get_label()}: mean and range over the seeds")
+    return with_legend(figure, "")
+
+
+def with_legend(figure: Any, note: str) -> Any:
+    """Return the figure with the width of a picture, and with its legend in two columns and a note below."""
+    figure.legends[0].remove()
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    note = textwrap.fill(note, LINE)
+    lines = -(-len(labels) // 2) + note.count("\n") + bool(note)
+    figure.set_size_inches(WIDTH, 3.6 + 0.24 * lines)
+    style = {"frameon": False, "fontsize": 10.5, "title_fontsize": 10.5, "alignment": "left", "labelcolor": "#333333"}
+    legend = figure.legend(handles, labels, loc="outside lower left", ncols=2, title=note, borderaxespad=0, **style)
+    legend.get_title().set_color("#666666")
+    return figure
+
+
+def save(figure: Any, picture: Path, digest: str) -> None:
+    """Write a figure as SVG, with the digest of its data and with colours for dark pages."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "tfdpg"}):
+        figure.savefig(picture, metadata={"Description": digest, "Date": None})
+    rules = [
+        f'[style*="{use}: {light}"] {{ {use}: {dark} !important }}'
+        for light, dark in DARK.items()
+        for use in ("fill", "stroke")
+    ]
+    style = "\n".join(["<style>@media (prefers-color-scheme: dark) {", *rules, "}</style>"])
+    picture.write_text(re.sub(r"(<svg .*?>\n)", rf"\1{style}\n", picture.read_text(), count=1, flags=re.DOTALL))
 
 
 def written(results: Sequence[Result], changed: Sequence[Result]) -> str:
@@ -311,16 +400,11 @@ def written(results: Sequence[Result], changed: Sequence[Result]) -> str:
 
 def stale(page: str, results: Sequence[Result]) -> list[str]:
     """What is not as the files give it."""
-    from PIL import Image
-
     names = [] if PAGE.exists() and PAGE.read_text() == page else [str(PAGE)]
-    for picture, (digest, _) in pictures(results).items():
-        if picture.exists():
-            with Image.open(picture) as image:
-                if image.info.get("Description") == digest:
-                    continue
-        names.append(str(picture))
-    return names
+    digests = {picture: digest for picture, (digest, _) in (pictures(results) | older()).items()}
+    return names + [
+        str(file) for file, digest in digests.items() if not file.exists() or digest not in file.read_text()
+    ]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -345,12 +429,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     PAGE.write_text(page)
     for picture, (digest, curves) in pictures(results).items():
         if str(picture) in old:
-            from tfdpg.cli.plotting import draw
-
-            title = next(iter(curves.values()))[0].settings["env"]
-            figure = draw(curves, "env_steps", "val_return", title)
-            add_published(figure, title, max(curve.x[-1] for runs in curves.values() for curve in runs))
-            figure.savefig(picture, dpi=100, metadata={"Description": digest})
+            save(figure_of(curves), picture, digest)
+    for picture, (digest, curves) in older().items():
+        if str(picture) in old:
+            save(figure_of_older(OLDER[picture.stem], curves), picture, digest)
     print("\n".join(f"wrote {name}" for name in old) or "nothing changed")
 
 

@@ -2,11 +2,15 @@
 
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 FILES = [ROOT / "README.md", *(file for file in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in file.parts)]
+WIDTH = 88
+"""The columns of the code on the pages."""
 PAGES = {file.relative_to(ROOT).as_posix(): file.read_text() for file in FILES}
 
 
@@ -51,6 +55,13 @@ def anchors(page):
     """Return the anchors of a page."""
     titles = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def formatted(path):
+    """Return the lines of a Python file as ruff formats them at the width of the code on the pages."""
+    command = [sys.executable, "-m", "ruff", "format", "--line-length", str(WIDTH), "--stdin-filename", path, "-"]
+    code = (ROOT / path).read_text()
+    return subprocess.run(command, input=code, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def module(path):

@@ -25,7 +25,7 @@ from tfdpg.cli.parsing import flags_of
 from tfdpg.cli.run_options import resume_flags, training_flags
 from tfdpg.serve.command import labels, serve
 
-PROGRAMS = ("tfdpg", "ray", "python", "python3", "pip", "sphinx-build", "docker")
+PROGRAMS = ("tfdpg", "ray", "python", "python3", "pip", "sphinx-build", "docker", "tensorboard")
 NOTE = '#!/bin/bash\n{ printf "%s\\0" "${0##*/}" "$@"; printf "\\n"; } >> "$NOTES"\n'
 COMMANDS = {"check": check_environment, "evaluate": cli.evaluate, "export": cli.export, "convert": cli.convert}
 COMMANDS |= {"inspect": cli.inspect_export, "plot": cli.plot, "serve": serve, "labels": labels}
@@ -99,6 +99,8 @@ def check(program, words):
             assert set(re.findall(r"[\w-]+", what)) <= set(setup()["options.extras_require"])
         case "pip", ["install", *_]:
             pass  # see test_the_commands_for_tensorflow_cpu_install_all_dependencies
+        case "tensorboard", ["--logdir", _]:
+            pass
         case _:
             raise AssertionError(f"Nobody checks {program} {words}")
 
@@ -170,7 +172,7 @@ def test_the_options_of_the_ablations_are_accepted():
 def test_the_synopsis_matches_the_command_line():
     (block,) = fences("docs/command-line.md", "text")
     seen = set()
-    for line in block.code.splitlines():
+    for line in re.sub(r"\n +", " ", block.code).splitlines():
         _, command, *arguments = line.split()
         seen.add(command)
         function = COMMANDS.get(command)
@@ -185,7 +187,7 @@ def test_the_synopsis_matches_the_command_line():
 
 
 def test_the_commands_for_tensorflow_cpu_install_all_dependencies(tmp_path):
-    block = next(block for block in fences("docs/training.md", "sh") if "tensorflow-cpu" in block.code)
+    block = next(block for block in fences("docs/quickstart.md", "sh") if "tensorflow-cpu" in block.code)
     packages = [name for program, *pip in called(block.code, tmp_path) if program == "pip" for name in pip[1:]]
     needed = setup()["options"]["install_requires"].replace("tensorflow>=", "tensorflow-cpu>=").split("\n")
     assert sorted(packages) == sorted(["--no-deps", ".", *filter(None, needed)])
@@ -194,4 +196,5 @@ def test_the_commands_for_tensorflow_cpu_install_all_dependencies(tmp_path):
 def test_the_test_command_is_the_one_that_ci_runs():
     awk = re.search(r"command=\$\((awk .*)\)", (ROOT / ".ci/run").read_text())[1]
     found = subprocess.run(["bash", "-c", awk], cwd=Path(ROOT), capture_output=True, text=True, check=True).stdout
-    assert found == "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest\n"
+    command = "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest"
+    assert " ".join(found.split()) == command

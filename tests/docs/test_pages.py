@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import tfdpg
-from tests.docs.pages import PAGES, ROOT, anchors, fences, module, prose, spans, table
+from tests.docs.pages import PAGES, ROOT, WIDTH, anchors, fences, formatted, module, prose, spans, table
 from tests.test_layers import LAYERS, NUMPY_ONLY
 
 
@@ -17,6 +17,26 @@ def test_the_readme_is_short():
 @pytest.mark.parametrize("page", PAGES)
 def test_lines_are_short(page):
     assert not [line for line in PAGES[page].splitlines() if len(line) > 150 and not line.startswith("|")]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_code_is_narrow(page):
+    """Wider code scrolls in its box on a screen of 1,280 pixels."""
+    blocks = re.findall(r"^```(\w+)[^\n]*\n(.*?)^```$", PAGES[page], re.DOTALL | re.MULTILINE)
+    assert [line for _, code in blocks for line in code.splitlines() if len(line) > WIDTH] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_images_are_drawings_with_colours_for_dark_pages(page):
+    """Text in a wider image is too small on a phone; the picture of the architecture scrolls in its box instead."""
+    for path in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", prose(page)):
+        image = (ROOT / page).parent / path
+        text = image.read_text()
+        assert image.suffix == ".svg" and len(text) < 150_000 and "@media (prefers-color-scheme: dark)" in text
+        width = float(re.search(r'viewBox="0 0 ([\d.]+) ', text)[1])
+        assert width <= 480 or image.name == "architecture.svg"
+        if image.parent.name == "results":
+            assert ">environment steps (thousands)<" in text and ">evaluation return<" in text
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -40,7 +60,9 @@ def test_the_files_of_a_page_exist(page):
 def test_the_models_of_a_page_exist(page):
     """They are in `exported_models/`, or the page writes them there; clients request one of these."""
     text = PAGES[page]
-    written = set(re.findall(r"(?:export\(\"|ExportBest\(\"|tfdpg export \S+ )exported_models/([\w-]+)", text))
+    written = set(
+        re.findall(r"(?:export\(\"|ExportBest\(\"|tfdpg export \S+ (?:\\\n +)?)exported_models/([\w-]+)", text)
+    )
     named = set(re.findall(r"\bexported_models/([\w-]+)", text)) - written
     named |= set(re.findall(r"model_spec\.name.*=.*\"((?:ddpg|td3|d4pg|acer|td7)-[\w-]+)\"", text))
     assert {name for name in named if not (ROOT / "exported_models" / name).is_dir()} == set()
@@ -94,7 +116,6 @@ def test_the_documented_logs_are_those_of_a_training_run():
 
 
 def test_the_steps_for_an_algorithm_quote_its_file():
-    files = "\n".join((ROOT / file).read_text() for file in ("examples/sac.py", "tfdpg/agents/td7.py"))
-    written = set(files.splitlines())
+    written = {line for file in ("examples/sac.py", "tfdpg/agents/td7.py") for line in formatted(file)}
     quoted = [line for block in fences("docs/adding-an-algorithm.md", "py") for line in block.code.splitlines()]
     assert len(quoted) > 80 and [line for line in quoted if line not in written] == []

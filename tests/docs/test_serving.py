@@ -66,7 +66,7 @@ def test_every_block_is_covered():
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
 def test_the_curl_requests_are_answered(policy, tmp_path):
-    lines = block("by curl").splitlines()
+    lines = re.sub(r"\\\n\s*", "", block("by curl")).splitlines()
     with serving(ROOT / MODEL) as client:
         code = "; echo; ".join(lines[2:])
         printed = shell("\n".join([*lines[:2], code]), tmp_path, client.ports)

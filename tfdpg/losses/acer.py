@@ -144,7 +144,20 @@ def trust_region(g: TensorLike, k: TensorLike, delta: float) -> tf.Tensor:
 
 
 def kl_gradient_categorical(average: TensorLike, probs: TensorLike) -> tf.Tensor:
-    """Return ∇_f KL[average ‖ f] = −average / f for probabilities, `[..., A]`."""
+    """Return ∇_f KL[average ‖ f] = −average / f for the probabilities f of a categorical distribution.
+
+    Args:
+        average: probabilities of the average policy, `[..., A]`.
+        probs: f, the policy's probabilities, `[..., A]`. Values below 1e-8 count as 1e-8.
+
+    Returns:
+        The gradient, `[..., A]`.
+
+    Raises:
+        ValueError: The shapes differ.
+
+    Source: Wang et al. 2017, section 3.3: k in equation 11 is this gradient.
+    """
     average, probs = same_shape(average=average, probs=probs)
     return tf.stop_gradient(-average / tf.maximum(probs, MIN_PROBABILITY))
 
@@ -152,9 +165,23 @@ def kl_gradient_categorical(average: TensorLike, probs: TensorLike) -> tf.Tensor
 def kl_gradient_gaussian(
     average_loc: TensorLike, average_scale: TensorLike, loc: TensorLike, scale: TensorLike
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return ∇ KL[average ‖ f] for the mean and the standard deviation of diagonal Gaussians, `[..., act_dim]` each.
+    """Return ∇ KL[average ‖ f] with respect to the means m and the standard deviations s of a diagonal Gaussian f.
 
-    They are (m − m̄) / s² and 1 / s − (s̄² + (m − m̄)²) / s³.
+    The gradients are (m − m̄) / s² and 1 / s − (s̄² + (m − m̄)²) / s³.
+
+    Args:
+        average_loc: m̄, the means of the average policy, `[..., act_dim]`.
+        average_scale: s̄, its standard deviations, above 0, `[..., act_dim]`.
+        loc: m, the means of f, `[..., act_dim]`.
+        scale: s, its standard deviations, above 0, `[..., act_dim]`.
+
+    Returns:
+        The gradients with respect to `loc` and `scale`, `[..., act_dim]` each.
+
+    Raises:
+        ValueError: The shapes differ.
+
+    Source: Wang et al. 2017, section 3.3: k in equation 11 is this gradient.
     """
     average_loc, average_scale, loc, scale = same_shape(
         average_loc=average_loc, average_scale=average_scale, loc=loc, scale=scale
@@ -165,10 +192,24 @@ def kl_gradient_gaussian(
 
 
 def entropy_gradient_categorical(probs: tf.Tensor) -> tf.Tensor:
-    """Return the gradient of the entropy −Σ f log f for probabilities, −(log f + 1), `[..., A]`."""
+    """Return the gradient of the entropy −Σ f log f of a categorical distribution, −(log f + 1).
+
+    Args:
+        probs: f, the policy's probabilities, `[..., A]`. Values below 1e-8 count as 1e-8.
+
+    Returns:
+        The gradient with respect to `probs`, `[..., A]`.
+    """
     return tf.stop_gradient(-tf.math.log(tf.maximum(probs, MIN_PROBABILITY)) - 1)
 
 
 def entropy_gradient_gaussian(scale: tf.Tensor) -> tf.Tensor:
-    """Return the gradient of the entropy of a diagonal Gaussian for its deviation, 1 / s, `[..., act_dim]`."""
+    """Return the gradient of the entropy of a diagonal Gaussian with respect to its standard deviations s, 1 / s.
+
+    Args:
+        scale: s, above 0, `[..., act_dim]`.
+
+    Returns:
+        The gradient with respect to `scale`, `[..., act_dim]`. The gradient with respect to the means is 0.
+    """
     return tf.stop_gradient(1 / scale)

@@ -83,13 +83,41 @@ def categorical_td_loss(
 
 
 def cross_entropy(logits_tm1: TensorLike, target: TensorLike) -> tf.Tensor:
-    """Return `-Σ_i p'_i log p_i`, [...], for the critic's logits and the target's probabilities, [..., l] each."""
+    """Return the cross-entropy `-Σ_i p'_i log p_i`.
+
+    Args:
+        logits_tm1: the critic's logits for the actions taken, [..., l]; p is their softmax.
+        target: p', the probabilities of the target, [..., l]; see `categorical_target`.
+
+    Returns:
+        The losses, [...].
+
+    Raises:
+        ValueError: The shapes differ.
+
+    Source: Barth-Maron et al. 2018, appendix A, "Categorical".
+    """
     logits_tm1, target = same_shape(logits_tm1=logits_tm1, target=target)
     return -tf.reduce_sum(target * tf.nn.log_softmax(logits_tm1), axis=-1)
 
 
 def categorical_target(r_t: TensorLike, discount_t: TensorLike, logits_t: TensorLike, atoms: TensorLike) -> tf.Tensor:
-    """Return the projected Bellman target `ΦT p`, [..., l], without gradient; see `categorical_td_loss`."""
+    """Return the projected Bellman target of a categorical critic: the distribution of r + discount · z on the atoms.
+
+    Args:
+        r_t: rewards, [...]; for n steps, their discounted sum.
+        discount_t: discounts gamma^m (1 - terminated), [...].
+        logits_t: the target critic's logits for the next observation, [..., l].
+        atoms: the support of both distributions, increasing and equally spaced, [l].
+
+    Returns:
+        The probabilities of the atoms, [..., l], without gradient.
+
+    Raises:
+        ValueError: The shapes do not match.
+
+    Source: Barth-Maron et al. 2018, appendix A, "Categorical"; `project_categorical` is the projection.
+    """
     logits_t = tf.convert_to_tensor(logits_t)
     r_t, discount_t, atoms = (tf.convert_to_tensor(values, logits_t.dtype) for values in (r_t, discount_t, atoms))
     r_t, discount_t = same_shape(r_t=r_t, discount_t=discount_t)

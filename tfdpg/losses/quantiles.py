@@ -14,12 +14,13 @@ BISECTIONS = 40
 
 
 def categorical_quantiles(atoms: TensorLike, probs: TensorLike, levels: TensorLike) -> tf.Tensor:
-    """Return quantiles of categorical distributions.
+    """Return quantiles of categorical distributions: the smallest atom z with F(z) ≥ u for each level u.
 
     Args:
         atoms: the support, increasing, [l].
         probs: probabilities of the atoms, [..., l].
-        levels: levels for each distribution, [..., L], or for all distributions, [L].
+        levels: levels for each distribution, [..., L], or for all distributions, [L]. They are clipped to
+            [1e-6, 1 − 1e-6].
 
     Returns:
         The quantiles, [..., L].
@@ -31,7 +32,21 @@ def categorical_quantiles(atoms: TensorLike, probs: TensorLike, levels: TensorLi
 
 
 def categorical_cvar(atoms: TensorLike, probs: TensorLike, levels: TensorLike) -> tf.Tensor:
-    """Return conditional values at risk of categorical distributions; see `categorical_quantiles`."""
+    """Return conditional values at risk of categorical distributions: the mean of the worst fraction u of outcomes.
+
+    For level u, this is 1/u ∫_0^u F⁻¹(v) dv.
+
+    Args:
+        atoms: the support, increasing, [l].
+        probs: probabilities of the atoms, [..., l].
+        levels: levels for each distribution, [..., L], or for all distributions, [L]. They are clipped to
+            [1e-6, 1 − 1e-6].
+
+    Returns:
+        The conditional values at risk, [..., L].
+
+    Source: Rockafellar, Uryasev 2000, "Optimization of Conditional Value-at-Risk".
+    """
     atoms, probs, levels = _tensors(atoms, probs, levels)
     before = tf.expand_dims(tf.cumsum(probs, axis=-1, exclusive=True), -2)
     in_tail = tf.minimum(tf.maximum(tf.expand_dims(levels, -1) - before, 0), tf.expand_dims(probs, -2))
@@ -44,8 +59,9 @@ def mixture_quantiles(weights: TensorLike, means: TensorLike, stddevs: TensorLik
     Args:
         weights: weights of the components, [..., K], with sum 1.
         means: means of the components, [..., K].
-        stddevs: standard deviations of the components, [..., K].
-        levels: levels for each distribution, [..., L], or for all distributions, [L].
+        stddevs: standard deviations of the components, above 0, [..., K].
+        levels: levels for each distribution, [..., L], or for all distributions, [L]. They are clipped to
+            [1e-6, 1 − 1e-6].
 
     Returns:
         The quantiles, [..., L].
@@ -66,9 +82,22 @@ def mixture_quantiles(weights: TensorLike, means: TensorLike, stddevs: TensorLik
 
 
 def mixture_cvar(weights: TensorLike, means: TensorLike, stddevs: TensorLike, levels: TensorLike) -> tf.Tensor:
-    """Return conditional values at risk of mixtures of Gaussians; see `mixture_quantiles`.
+    """Return conditional values at risk of mixtures of Gaussians: the mean of the worst fraction of outcomes.
 
-    They are `Σ_k w_k (μ_k Φ(x_k) − σ_k φ(x_k)) / Σ_k w_k Φ(x_k)`, where x_k = (q − μ_k) / σ_k and q is the quantile.
+    They are `Σ_k w_k (μ_k Φ(x_k) − σ_k φ(x_k)) / Σ_k w_k Φ(x_k)`, where x_k = (q − μ_k) / σ_k and q is the quantile
+    that `mixture_quantiles` returns.
+
+    Args:
+        weights: w, the weights of the components, [..., K], with sum 1.
+        means: μ, the means of the components, [..., K].
+        stddevs: σ, the standard deviations of the components, above 0, [..., K].
+        levels: levels for each distribution, [..., L], or for all distributions, [L]. They are clipped to
+            [1e-6, 1 − 1e-6].
+
+    Returns:
+        The conditional values at risk, [..., L].
+
+    Source: Rockafellar, Uryasev 2000, "Optimization of Conditional Value-at-Risk", for the definition.
     """
     weights, means, stddevs, levels = _tensors(weights, means, stddevs, levels)
     quantile = tf.expand_dims(mixture_quantiles(weights, means, stddevs, levels), -1)

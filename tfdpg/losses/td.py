@@ -169,7 +169,9 @@ def clip_action_gradient(gradient: TensorLike, limit: float, action_scale: Tenso
         action_scale: half the width of the action box, [act_dim].
 
     Returns:
-        The gradients, [..., act_dim], in the environment's units.
+        The gradients, [..., act_dim], in the environment's units. Those with a norm of at most `limit` are unchanged.
+
+    Source: Acme's D4PG, which clips them to a norm of 1.
     """
     gradient = tf.convert_to_tensor(gradient)
     norm = tf.norm(gradient * tf.convert_to_tensor(action_scale, gradient.dtype), axis=-1, keepdims=True)

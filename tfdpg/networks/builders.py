@@ -22,12 +22,17 @@ def hidden_layers_of(options: Any) -> dict[str, Any]:
 def policy_network(
     options: Any, output: OutputTransform | None = None, cells: RNNSpec | None = None
 ) -> Callable[[Any], keras.Model]:
-    """Return a function that builds a policy (see `mlp_actor`) from a component's context.
+    """Return a function that builds a policy (see `mlp_actor`) from a component's `Context`.
 
     Args:
-        options: the agent's options.
-        output: output transform; None for `BoxAction`.
-        cells: recurrent cells; None for a policy that is not recurrent.
+        options: the agent's options, which describe the hidden layers, the encoder and the regularisation.
+        output: transforms the last linear layer; None for tanh and rescaling to the action bounds.
+        cells: recurrent cells, which `tfdpg.agents.declarations.recurrent_cells` makes from the options; None for a
+            policy that is not recurrent.
+
+    Returns:
+        A function for `Component.build`. Its models map an observation to an action `[batch, act_dim]` in the
+        environment's units, or to the output of `output`.
     """
 
     def build(context: Any) -> keras.Model:
@@ -42,13 +47,18 @@ def policy_network(
 def critic_network(
     options: Any, name: str, head: HeadOptions | None = None, cells: RNNSpec | None = None
 ) -> Callable[[Any], keras.Model]:
-    """Return a function that builds a critic (see `mlp_critic`) from a component's context.
+    """Return a function that builds a critic (see `mlp_critic`) from a component's `Context`.
 
     Args:
-        options: the agent's options.
-        name: name of the critic.
+        options: the agent's options, which describe the hidden layers, the encoder and the regularisation.
+        name: name of the critic, such as "q1".
         head: builds the last layer; None for `Value`.
-        cells: recurrent cells; None for a critic that is not recurrent.
+        cells: recurrent cells, which `tfdpg.agents.declarations.recurrent_cells` makes from the options; None for a
+            critic that is not recurrent.
+
+    Returns:
+        A function for `Component.build`. Its models map `[observation, action]` to the output of the head, which is
+        values `[batch]` by default.
     """
 
     def build(context: Any) -> keras.Model:
@@ -79,8 +89,10 @@ def check_given(
         spec: the spaces of the environment.
         given: `pi` and the critics by name; None stands for a built-in network.
         options: the agent's options.
-        head: the head in which each custom critic must end; None for critics that return values.
-        output: output transform, whose outputs `pi` must return; None for actions.
+        head: the head in which each custom critic must end; None for critics that return values, `[batch]` or
+            `[batch, 1]`.
+        output: the output transform of the built-in policy, whose `units` a custom `pi` must return; None for actions
+            `[batch, act_dim]`.
 
     Raises:
         ValueError: A network has wrong shapes, shares weights with another one or cannot be saved and loaded; two

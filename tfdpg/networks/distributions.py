@@ -22,11 +22,17 @@ class Categorical(Head):
     The atoms are a weight that is not trained, so that `set_range` can change them after returns have been observed.
 
     Args:
-        v_min: the smallest atom.
-        v_max: the largest atom.
+        v_min: the smallest atom, a finite number, in units of the return.
+        v_max: the largest atom, above `v_min`.
         atoms: number of atoms, at least 2.
-        kernel_initializer: see `Head`.
-        l2: see `Head`.
+        kernel_initializer: Keras initializer of the linear layer, or its name.
+        l2: the kernel adds l2 · Σ w² to the loss; at least 0.
+
+    Raises:
+        ValueError: `atoms` is less than 2, or the atoms are not distinct in float32.
+
+    Source: Bellemare, Dabney, Munos 2017, "A Distributional Perspective on Reinforcement Learning"; Barth-Maron et al.
+    2018, appendix A, "Categorical".
     """
 
     metrics_of_update = ("edge_mass", "v_min", "v_max")
@@ -124,9 +130,14 @@ class Mixture(Head):
     Args:
         components: number of Gaussians, at least 1.
         target_samples: number of samples of the target from which the loss is estimated.
-        min_stddev: standard deviations are softplus(raw) + min_stddev; above 0.
-        kernel_initializer: see `Head`.
-        l2: see `Head`.
+        min_stddev: standard deviations are softplus(raw) + min_stddev; above 0, in units of the return.
+        kernel_initializer: Keras initializer of the linear layer, or its name.
+        l2: the kernel adds l2 · Σ w² to the loss; at least 0.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Source: Barth-Maron et al. 2018, appendix A, "Mixture of Gaussians".
     """
 
     def __init__(self, components: int = 5, target_samples: int = 32, min_stddev: float = 1e-2, **kwargs: Any):

@@ -22,7 +22,12 @@ PREACTIVATION = "preactivation"
 
 @keras.saving.register_keras_serializable("tfdpg")
 class AvgL1Norm(keras.layers.Layer):
-    """Divide the features of each row by the mean of their absolute values, which is at least 1e-8."""
+    """Divide the features `[batch, n]` of each row by the mean of their absolute values.
+
+    The divisor is at least 1e-8.
+
+    Source: Fujimoto et al. 2023, "For SALE", section 4.
+    """
 
     def call(self, x: Any) -> Any:
         """Return features `[batch, n]` of mean absolute value 1."""

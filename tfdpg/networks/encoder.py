@@ -9,7 +9,15 @@ from tfdpg.spec import Leaf, Spec
 
 
 def observation_inputs(spec: Spec) -> Any:
-    """Return Keras inputs for raw observations: one tensor, or a dict of tensors for a Dict space."""
+    """Return Keras inputs for raw observations: one tensor, or a dict of tensors for a Dict space.
+
+    Args:
+        spec: the spaces of the environment.
+
+    Returns:
+        A `keras.KerasTensor` of shape `[batch, ...]` with the type that networks receive: float32, uint8 for a uint8
+        Box, or int32 for Discrete and MultiDiscrete spaces. Its name is `x`, or the key of the Dict space.
+    """
     inputs = {leaf.name: keras.Input(leaf.shape, dtype=leaf.dtype, name=leaf.name) for leaf in spec.leaves}
     return inputs if spec.is_dict else inputs["x"]
 
@@ -68,8 +76,8 @@ class Normalizer(keras.layers.Layer):
     apply it to the observation `[batch, features]` before any other layer.
 
     Args:
-        epsilon: added to the standard deviation.
-        clip: largest absolute value of the output.
+        epsilon: added to the standard deviation; above 0.
+        clip: largest absolute value of the output; above 0.
     """
 
     def __init__(self, epsilon: float = 1e-8, clip: float = 5.0, **kwargs: Any):

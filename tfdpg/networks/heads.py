@@ -14,9 +14,15 @@ from tfdpg import losses
 class Head(keras.layers.Layer, abc.ABC):
     """The last layer of a critic: maps features `[batch, features]` to a value or to a distribution of returns.
 
+    `Value`, `Categorical` and `Mixture` implement this interface. The *output* of a head is the tensor that its `call`
+    returns, `[batch]` or `[batch, n]`.
+
     Args:
-        kernel_initializer: initializer of the linear layer.
-        l2: the kernel adds l2 · Σ w² to the loss.
+        kernel_initializer: Keras initializer of the linear layer, or its name.
+        l2: the kernel adds l2 · Σ w² to the loss; at least 0.
+
+    Attributes:
+        metrics_of_update: the names of the metrics that `measure` returns.
     """
 
     metrics_of_update: tuple[str, ...] = ()
@@ -49,38 +55,69 @@ class Head(keras.layers.Layer, abc.ABC):
 
     @abc.abstractmethod
     def mean(self, output: tf.Tensor) -> tf.Tensor:
-        """Return the expected return, which is the action value, `[batch]`."""
+        """Return the expected return, which is the action value, `[batch]`.
+
+        Args:
+            output: the output of this layer.
+        """
 
     @abc.abstractmethod
     def target(self, r_t: tf.Tensor, discount_t: tf.Tensor, output_t: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
         """Return the Bellman target r + discount · Z in the form that `td_loss` expects, without gradient.
 
         Args:
-            r_t: rewards, `[batch]`.
-            discount_t: discounts, `[batch]`.
+            r_t: rewards, `[batch]`; for n steps, their discounted sum.
+            discount_t: discounts gamma^m (1 - terminated), `[batch]`.
             output_t: output of the target critic for the next observation.
             key: key of the random numbers, int64 `[2]`.
+
+        Returns:
+            `Value`: the targets, `[batch]`. `Categorical`: probabilities of the atoms, `[batch, atoms]`. `Mixture`:
+            samples, `[target_samples, batch]`.
         """
 
     @abc.abstractmethod
     def td_loss(self, output_tm1: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-        """Return the loss of the output for the actions taken, `[batch]`."""
+        """Return the loss of a critic, `[batch]`.
+
+        Args:
+            output_tm1: output of the critic for the actions taken.
+            target: the result of `target`.
+        """
 
     @abc.abstractmethod
     def measure(self, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return additional metrics of an update, `[batch]` each, named by `metrics_of_update`."""
+        """Return additional metrics of an update, `[batch]` each, by the names in `metrics_of_update`.
+
+        Args:
+            target: the result of `target`.
+        """
 
     @abc.abstractmethod
     def describe(self, output: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the parameters of the return distribution, `[batch, n]` each."""
+        """Return the parameters of the return distribution by name, `[batch, n]` each.
+
+        Args:
+            output: the output of this layer.
+        """
 
     @abc.abstractmethod
     def quantiles(self, output: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """Return quantiles of the return, `[batch, L]`, at levels `[batch, L]` or `[L]`; see `losses.quantiles`."""
+        """Return quantiles of the return, `[batch, L]`.
+
+        Args:
+            output: the output of this layer.
+            levels: the levels in [0, 1], `[batch, L]` or `[L]`.
+        """
 
     @abc.abstractmethod
     def cvar(self, output: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """Return the conditional value at risk, `[batch, L]`: the mean of the worst returns up to each level."""
+        """Return the conditional value at risk, `[batch, L]`: the mean of the worst returns up to each level.
+
+        Args:
+            output: the output of this layer.
+            levels: the levels in [0, 1], `[batch, L]` or `[L]`.
+        """
 
 
 @keras.saving.register_keras_serializable("tfdpg")
@@ -89,6 +126,10 @@ class Value(Head):
 
     It sums products instead of multiplying by a matrix with one column as `Dense` does. XLA fuses the gradient of that
     multiplication with the preceding activation into a loop over columns, which is ten times slower.
+
+    Args:
+        kernel_initializer: Keras initializer of the kernel, or its name.
+        l2: the kernel adds l2 · Σ w² to the loss; at least 0.
     """
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -143,7 +184,13 @@ def _product(features: tf.Tensor, kernel: tf.Tensor) -> Any:
 
 
 class HeadOptions(NamedTuple):
-    """A class of heads and its own options; call it with the common arguments to build a head."""
+    """A class of heads and its own options; call it with the common arguments to build a head.
+
+    Attributes:
+        kind: the class, such as `Categorical`.
+        options: arguments of its constructor in addition to `kernel_initializer`, `l2` and `dtype`, for example
+            `{"v_min": -10.0, "v_max": 110.0}`.
+    """
 
     kind: type[Head]
     options: Mapping[str, Any] = MappingProxyType({})

@@ -25,7 +25,13 @@ class OutputTransform(NamedTuple):
 
     Attributes:
         units: the width of that layer.
-        apply: from `[batch, units]` to the policy's output, of Keras layers.
+        apply: maps the layer's output, a Keras tensor `[batch, units]`, to the policy's output. It may use Keras layers
+            and `keras.ops`. The policy acts in NumPy if all of them are registered for NumPy.
+
+    Example:
+        ```python
+        means_and_log_stds = OutputTransform(2 * spec.act_dim, lambda x: x)
+        ```
     """
 
     units: int
@@ -84,17 +90,20 @@ def mlp_actor(
 
     Args:
         spec: the spaces of the environment.
-        torso: kind of hidden layers; see `tfdpg.acting.make_torso`.
+        torso: kind of hidden layers: "mlp" with `hidden_units`; "control" as in the DeepMind Control Suite report;
+            "layer_norm" as in Acme; or "two_branch", where each part of a Dict observation has a first layer of its
+            own.
         hidden_units: units of each hidden layer.
-        activation: Keras activation of the hidden layers.
-        norm: normalisation of the hidden layers; see `tfdpg.acting.make_torso`.
+        activation: name of the Keras activation of the hidden layers.
+        norm: "layer" normalises before each activation (LayerNorm); "batch" normalises the inputs and after each
+            activation (batch renormalisation); None does not normalise.
         blocks: number of residual blocks, which replace the hidden layers; 0 for none.
         encoder: a model from raw observations to features `[batch, features]`, which is copied with its weights. The
             default is the built-in encoder.
         normalizer: a layer applied to the features of the built-in encoder, which networks may share.
-        l2: each kernel adds l2 · Σ w² to the loss.
+        l2: each kernel adds l2 · Σ w² to the loss; at least 0.
         seed: seed of the initial weights (Glorot uniform kernels, zero biases).
-        output: output transform; None for tanh and rescaling.
+        output: transforms the last linear layer; None for tanh and rescaling to the action bounds.
 
     Returns:
         A functional model, observation → action `[batch, act_dim]` in the environment's units, float32 under any Keras
@@ -142,17 +151,19 @@ def mlp_critic(
 
     Args:
         spec: the spaces of the environment.
-        torso: see `mlp_actor`.
-        hidden_units: see `mlp_actor`.
-        activation: see `mlp_actor`.
-        norm: see `mlp_actor`.
-        blocks: see `mlp_actor`.
-        encoder: see `mlp_actor`.
-        normalizer: see `mlp_actor`.
-        l2: see `mlp_actor`.
-        seed: see `mlp_actor`.
+        torso: kind of hidden layers; see `mlp_actor`.
+        hidden_units: units of each hidden layer.
+        activation: name of the Keras activation of the hidden layers.
+        norm: normalisation of the hidden layers; see `mlp_actor`.
+        blocks: number of residual blocks, which replace the hidden layers; 0 for none.
+        encoder: a model from raw observations to features `[batch, features]`, which is copied with its weights. The
+            default is the built-in encoder.
+        normalizer: a layer applied to the features of the built-in encoder, which networks may share.
+        l2: each kernel adds l2 · Σ w² to the loss; at least 0.
+        seed: seed of the initial weights (Glorot uniform kernels, zero biases).
         name: name of the model.
-        head: builds the last layer from `kernel_initializer`, `l2` and `dtype`.
+        head: builds the last layer: a class of heads or a `HeadOptions`, which is called with `kernel_initializer`,
+            `l2` and `dtype`.
 
     Returns:
         A functional model, `[observation, action]` → the output of the head, which is values `[batch]` by default;
@@ -186,7 +197,11 @@ def critic_torso(
 
 
 def action_input(spec: Spec) -> Any:
-    """Return a Keras input for actions in the environment's units."""
+    """Return a Keras input for actions in the environment's units, float32 `[batch, act_dim]`, named `a`.
+
+    Args:
+        spec: the spaces of the environment.
+    """
     return keras.Input((spec.act_dim,), name="a")
 
 

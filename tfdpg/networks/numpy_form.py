@@ -24,16 +24,16 @@ class _Unsupported(Exception):
 
 
 def numpy_policy(spec: Spec, pi: keras.Model, recurrent_spec: RecurrentSpec | None) -> NumpyPolicy | None:
-    """The forward pass of a policy in NumPy, without weights.
+    """Return the forward pass of a policy in NumPy, without weights, or None if NumPy cannot compute the policy.
 
     Args:
-        spec: the spaces.
-        pi: the policy, from an observation, or with recurrent inputs behind it, to outputs.
+        spec: the spaces of the environment.
+        pi: the policy: a Keras model from an observation, or from an observation and recurrent inputs, to outputs.
         recurrent_spec: the recurrent state; None if the policy is not recurrent.
 
     Returns:
-        None if a layer is not registered for NumPy (see `tfdpg.acting.numpy_layer`), has a configuration that NumPy
-        does not support, or computes in half precision.
+        The forward pass. None if a layer is not registered for NumPy (see `tfdpg.acting.numpy_layer`), has a
+        configuration that NumPy does not support, or computes in half precision.
     """
     nodes = _nodes(spec, pi)
     return None if nodes is None else NumpyPolicy(spec, nodes, recurrent_spec)

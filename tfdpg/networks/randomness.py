@@ -16,7 +16,11 @@ def stateless_uniform(shape: Sequence[Any], key: tf.Tensor) -> tf.Tensor:
 
     Args:
         shape: shape of the result, fully defined.
-        key: int64 `[2]`.
+        key: key of the random numbers, int64 `[2]`. Equal keys give equal numbers. In an update, use
+            `tf.stack([tf.constant(self.seed, tf.int64), counter])`.
+
+    Returns:
+        The numbers, float32, of the given shape.
     """
     all_bits: Any = {"minval": None, "maxval": None, "dtype": tf.uint32}
     bits = tf.random.stateless_uniform(shape, key, alg="philox", **all_bits)
@@ -25,5 +29,13 @@ def stateless_uniform(shape: Sequence[Any], key: tf.Tensor) -> tf.Tensor:
 
 
 def stateless_normal(shape: Sequence[Any], key: tf.Tensor) -> tf.Tensor:
-    """Return standard normal numbers, Φ⁻¹ of `stateless_uniform`; equal with and without XLA up to rounding."""
+    """Return standard normal numbers, Φ⁻¹ of `stateless_uniform`; equal with and without XLA up to rounding.
+
+    Args:
+        shape: shape of the result, fully defined.
+        key: key of the random numbers, int64 `[2]`; see `stateless_uniform`.
+
+    Returns:
+        The numbers, float32, of the given shape.
+    """
     return math.sqrt(2) * tf.math.erfinv(2 * stateless_uniform(shape, key) - 1)

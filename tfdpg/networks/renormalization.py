@@ -16,11 +16,14 @@ class BatchRenormalization(keras.layers.Layer):
     Otherwise, and if the layer is frozen (`trainable = False`), the running statistics are used.
 
     Args:
-        momentum: fraction of the running statistics that is kept at each update.
-        epsilon: added to variances.
-        r_max: limit of r.
-        d_max: limit of d.
+        momentum: fraction of the running statistics that is kept at each update, in [0, 1].
+        epsilon: added to variances, above 0.
+        r_max: limit of r, at least 1.
+        d_max: limit of d, at least 0.
         warm_up: number of updates with r = 1 and d = 0.
+
+    Raises:
+        ValueError: the input does not have the shape `[batch, n]`.
 
     Source: Ioffe 2017, "Batch Renormalization", algorithm 1; the defaults are CrossQ's (Bhatt et al. 2019).
     """

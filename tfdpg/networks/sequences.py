@@ -46,7 +46,16 @@ class SequenceBatch(NamedTuple):
     acted: tf.Tensor
 
     def ask(self, network: Any, action: tf.Tensor | None = None, training: bool = False) -> tf.Tensor:
-        """Call a network for the steps, or for the steps and actions; returns `[n, ...]`. Burn-in has no gradient."""
+        """Call a network for the steps, or for the steps and actions. No gradient flows through the burn-in.
+
+        Args:
+            network: a recurrent network, such as one of `Agent.networks`.
+            action: the actions, `[n, act_dim]`, for a critic; None for a policy.
+            training: whether the network is called in training mode.
+
+        Returns:
+            The output of the network for each step, `[n]` or `[n, k]`.
+        """
         state = self._initial_state(network, action)
         first = self.burn_in
         if first:
@@ -55,22 +64,48 @@ class SequenceBatch(NamedTuple):
         return network.apply_torso(_flat(remembered), action, training)
 
     def ask_next(self, network: Any, action: tf.Tensor | None = None) -> tf.Tensor:
-        """Call a network for the rows from which the steps bootstrap, after all rows before them."""
+        """Call a network for the rows from which the steps bootstrap, after all rows before them.
+
+        Args:
+            network: a recurrent network, such as one of `Agent.targets`.
+            action: the actions at these rows, `[n, act_dim]`, for a critic; None for a policy.
+
+        Returns:
+            The output of the network for each step, `[n]` or `[n, k]`.
+        """
         remembered, _ = network.unroll(*self._part(slice(None)), self._initial_state(network, action))
         return network.apply_torso(_flat(self._bootstrap_rows(remembered)), action)
 
     def ask_both(
         self, network: Any, action: tf.Tensor, next_network: Any, next_action: tf.Tensor
     ) -> Sequence[tf.Tensor]:
-        """Call a network, in training mode, for the steps, and its target for the rows from which they bootstrap."""
+        """Call a network, in training mode, for the steps, and its target for the rows from which they bootstrap.
+
+        Args:
+            network: a recurrent critic.
+            action: the actions of the steps, `[n, act_dim]`.
+            next_network: the target network, or `network` itself.
+            next_action: the actions at the rows from which the steps bootstrap, `[n, act_dim]`.
+
+        Returns:
+            The two outputs.
+        """
         return self.ask(network, action, training=True), self.ask_next(next_network, next_action)
 
     def mean(self, losses: tf.Tensor) -> tf.Tensor:
-        """Return the weighted mean over the valid steps, `[]`."""
+        """Return the mean of a loss over the valid steps, weighted with the importance weights, `[]`.
+
+        Args:
+            losses: a loss for each step, `[n]`.
+        """
         return tf.reduce_sum(self.weight * losses) / tf.reduce_sum(self.acted)
 
     def average(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the mean over the valid steps, `[]`."""
+        """Return the unweighted mean over the valid steps, `[]`.
+
+        Args:
+            values: a number for each step, `[n]`.
+        """
         return tf.reduce_sum(self.acted * values) / tf.reduce_sum(self.acted)
 
     def mask_metrics(self, metrics: tf.Tensor) -> tf.Tensor:

@@ -13,6 +13,8 @@ from tfdpg.spec import Spec
 class TransitionBatch(NamedTuple):
     """A minibatch of transitions. An observation is one tensor, or a dict of tensors for a Dict space.
 
+    A transition spans m steps, where m is the option `n_step`, or less at the end of an episode.
+
     Attributes:
         observation: s, `[batch, ...]`.
         action: a, `[batch, act_dim]`, in the environment's units.
@@ -30,11 +32,28 @@ class TransitionBatch(NamedTuple):
     next_observation: Any
 
     def ask(self, network: keras.Model, *inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Call a network for s, or for s and further inputs: an action, embeddings."""
+        """Call a network for s, or for s and further inputs.
+
+        Args:
+            network: a Keras model, such as one of `Agent.networks`.
+            inputs: the inputs after the observation, such as an action `[batch, act_dim]`.
+            training: whether the network is called in training mode, which matters for normalisation and dropout.
+
+        Returns:
+            The output of the network, `[batch]` or `[batch, n]`.
+        """
         return network([self.observation, *inputs] if inputs else self.observation, training=training)
 
     def ask_next(self, network: keras.Model, *inputs: tf.Tensor) -> tf.Tensor:
-        """Call a network for the next observation, or for the next observation and further inputs."""
+        """Call a network for the next observation, or for the next observation and further inputs.
+
+        Args:
+            network: a Keras model, such as one of `Agent.targets`.
+            inputs: the inputs after the observation, such as an action `[batch, act_dim]`.
+
+        Returns:
+            The output of the network, `[batch]` or `[batch, n]`.
+        """
         return network([self.next_observation, *inputs] if inputs else self.next_observation)
 
     def ask_both(
@@ -42,10 +61,17 @@ class TransitionBatch(NamedTuple):
     ) -> Sequence[tf.Tensor]:
         """Call a network, in training mode, for s and `action`, and its target for the next observation.
 
-        An action may also be a sequence of an action and further inputs of the networks.
-
         A network that is its own target computes both in one pass, so that batch normalisation uses the statistics of
         both, as in CrossQ (Bhatt et al. 2019, section 3).
+
+        Args:
+            network: a Keras model, usually a critic.
+            action: the action at s, `[batch, act_dim]`, or a sequence of an action and further inputs.
+            next_network: the target network, or `network` itself.
+            next_action: the action at the next observation, as `action`.
+
+        Returns:
+            The two outputs.
         """
         inputs, next_inputs = (keras.tree.flatten(each) for each in (action, next_action))
         if next_network is not network:
@@ -55,11 +81,19 @@ class TransitionBatch(NamedTuple):
         return tf.split(network(both, training=True), 2)
 
     def mean(self, losses: tf.Tensor) -> tf.Tensor:
-        """Return the weighted mean, `[]`."""
+        """Return the mean of a loss, weighted with the importance weights of prioritised replay, `[]`.
+
+        Args:
+            losses: a loss for each transition, `[batch]`.
+        """
         return tf.reduce_mean(self.weight * losses)
 
     def average(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the unweighted mean, `[]`."""
+        """Return the unweighted mean, `[]`.
+
+        Args:
+            values: a number for each transition, `[batch]`.
+        """
         return tf.reduce_mean(values)
 
     def mask_metrics(self, metrics: tf.Tensor) -> tf.Tensor:
@@ -210,12 +244,20 @@ def chosen_actions(spec: Spec, outputs: tf.Tensor) -> tf.Tensor:
 
 
 def flat_values(values: tf.Tensor) -> tf.Tensor:
-    """Reshape a critic's output, `[batch]` or `[batch, 1]`, to `[batch]`."""
+    """Reshape the output of a critic to `[batch]`.
+
+    Args:
+        values: `[batch]` or `[batch, 1]`.
+    """
     return values if values.shape.rank == 1 else tf.squeeze(values, axis=-1)
 
 
 def smallest(outputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return the minimum over critics, min_i Q_i, `[batch]`."""
+    """Return the minimum over critics, min_i Q_i, `[batch]`.
+
+    Args:
+        outputs: the output of each critic, `[batch]` or `[batch, 1]`.
+    """
     return tf.reduce_min([flat_values(output) for output in outputs], axis=0)
 
 
