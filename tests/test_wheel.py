@@ -1,0 +1,59 @@
+"""The built wheel contains the package and works without the checkout."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ("tfdpg", "setup.cfg", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
+TRAIN = (
+    "train td3 --env Pendulum-v1 --hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --epochs 1 "
+    "--steps-per-epoch 60 --max-ep-len 20 --validation-episodes 1 --replay-size 500 --jit-compile False --verbose 0"
+)
+USE = """
+import numpy as np, tfdpg
+policy = tfdpg.load("exported/pendulum")
+assert policy(np.zeros(3, np.float32)).shape == (1,)
+print(tfdpg.__file__, tfdpg.__version__)
+"""
+
+
+@pytest.mark.slow
+def test_the_wheel_works_without_the_checkout(tmp_path):
+    def run(*words):
+        unset = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+        environment = {name: value for name, value in os.environ.items() if name not in unset}
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in SOURCES:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, source / name)
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", "dist", str(source))
+    (wheel,) = (tmp_path / "dist").iterdir()
+    packed = zipfile.ZipFile(wheel).namelist()
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tfdpg").rglob("*.py")}
+    assert modules | {"tfdpg/py.typed"} == {name for name in packed if ".dist-info/" not in name}
+
+    venv.create(tmp_path / "environment", with_pip=False)
+    python = tmp_path / "environment/bin/python"
+    (packages,) = (tmp_path / "environment").glob("lib/python*/site-packages")
+    # the dependencies of this environment, but not its editable tfdpg, which only a .pth file in it would import
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    run(sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", str(wheel))
+    tfdpg = str(tmp_path / "environment/bin/tfdpg")
+    run(tfdpg, *TRAIN.split())
+    run(tfdpg, "export", "runs/td3-Pendulum-v1/seed-0", "exported/pendulum")
+    assert "return: mean" in run(tfdpg, "evaluate", "exported/pendulum", "--episodes", "1")
+    file, version = run(str(python), "-c", USE).split()
+    assert Path(file).is_relative_to(packages) and version == wheel.name.split("-")[1]
