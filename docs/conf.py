@@ -15,7 +15,7 @@ import tfdpg  # noqa: E402 (what it imports reads the environment)
 project = "tfdpg"
 release = tfdpg.__version__
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
@@ -29,6 +29,7 @@ extensions = [
 if find_spec("sphinx_copybutton"):  # in the extra [docs]
     extensions.append("sphinx_copybutton")
 exclude_patterns = ["_build"]
+nb_execution_mode = "off"  # the notebooks are committed with their outputs
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 napoleon_google_docstring = True
