@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from tfdpg.agents.options import OPTIONS, ExportOptions
 from tfdpg.cli.run_options import GROUPS
-from tfdpg.distributed.options import Distribution, DistributedFitOptions
-from tfdpg.options import options_of
+from tfdpg.distributed.options import DistributedFitOptions, Distribution
+from tfdpg.options import Only, Structural, options_of
+from tfdpg.options import Option as Declared
 from tfdpg.training.options import FitOptions, TrainingOptions
 
 DOCS = Path(__file__).parent
@@ -64,6 +65,8 @@ class Option(NamedTuple):
 def options(name: str, kinds: dict[str, Any] | None = None) -> list[Option]:
     """Return the options of `tfdpg.<name>`, those of a group one after the other, the common groups first.
 
+    In a group, options of several agents come before those of one agent; objects are sorted by their types.
+
     Args:
         name: "TD3" or another name of `KINDS`.
         kinds: the classes of options by name; None is `KINDS`, but without the options of `fit` for "distributed.fit".
@@ -72,10 +75,29 @@ def options(name: str, kinds: dict[str, Any] | None = None) -> list[Option]:
     declared = options_of(kind)
     titles = [*GROUPS, "objects"]
     titles += [option.group for option in declared if option.group not in titles]
+    fields = [field.name for field in dataclasses.fields(kind)]
+
+    def place(option: Declared) -> tuple[Any, ...]:
+        within = (option.type_text.lower(), option.name) if option.is_object else (fields.index(option.name),)
+        return titles.index(option.group), *within
+
     return [
-        Option(option.group, option.name, option.type_text, default_text(option.default), option.help)
-        for option in sorted(declared, key=lambda option: titles.index(option.group))
+        Option(option.group, option.name, option.type_text, default_text(option.default), option.help + notes(option))
+        for option in sorted(declared, key=place)
     ]
+
+
+def notes(option: Declared) -> str:
+    """Return the sentences about an option that its marks stand for, with a space before each."""
+    sentences = []
+    for mark in option.marks:
+        if isinstance(mark, Only):
+            for name, values in mark.others.items():
+                texts = [default_text(value) for value in (values if isinstance(values, tuple) else (values,))]
+                sentences.append(" Requires " + " or ".join(f"`{name}={text}`" for text in texts) + ".")
+    if Structural in option.marks:
+        sentences.append(" Cannot be changed in a saved agent.")
+    return "".join(sentences)
 
 
 def groups(found: Sequence[Option]) -> Iterator[tuple[str, list[Option]]]:

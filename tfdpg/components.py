@@ -57,8 +57,8 @@ class Context:
     """What the function that builds a component receives.
 
     Attributes:
-        spec: the spaces.
-        seed: fixes the component's initial weights.
+        spec: the spaces of the environment.
+        seed: the seed of the component's initial weights.
         normalizer: the layer that normalises observations, which the components of an agent share; a copy has its own.
             None where observations are not normalised.
         encoder: the user's encoder, of which each network has a copy; None is the built-in one.
@@ -78,9 +78,14 @@ class Component:
     """One of an agent's networks.
 
     Args:
-        name: its name, such as `pi` or `q1`, under which it is saved.
-        build: builds the model. Copies of the component are built by it, too.
-        given: the user's own model, used in place of a built one.
+        name: its name, such as `pi` or `q1`, under which it is saved. The names of critics begin with `q`.
+        build: builds the model from a `Context`. Copies of the component are built by it, too.
+        given: the user's own model, used in place of a built one; None builds the model.
+
+    Example:
+        ```python
+        Component("pi", policy_network(options), given=options.pi)
+        ```
     """
 
     name: str
@@ -109,12 +114,26 @@ def polyak(kept: float, every: int = 1) -> UpdateRule:
     Args:
         kept: the fraction of the old weights that is kept, in [0, 1].
         every: updates between two averages, at least 1.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Source: Lillicrap et al. 2016 (DDPG), algorithm 1, with τ = 1 − kept.
     """
     return UpdateRule(real("kept", kept, 0, 1), positive_int("every", every))
 
 
 def every(period: int) -> UpdateRule:
-    """Copy all weights once in `period` updates, at least 1."""
+    """Copy all weights once in `period` updates.
+
+    Args:
+        period: updates between two copies, at least 1.
+
+    Raises:
+        ValueError: `period` is not a positive integer.
+
+    Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning".
+    """
     return UpdateRule(0.0, positive_int("period", period))
 
 
@@ -142,9 +161,10 @@ class OptimizerSpec:
     """An optimizer; made by `adam` and `rmsprop`.
 
     Args:
-        make: makes the optimizer, with the name that it is given.
+        make: makes a Keras optimizer of a given name.
         components: the names of the components that it trains.
-        options: the options that it comes from, by what they say: "optimizer", "learning_rate".
+        options: the names of the agent's options that set the optimizer and its learning rate, by the keys "optimizer"
+            and "learning_rate". `load_agent` uses them when an option of a saved agent changes.
     """
 
     make: Callable[[str], keras.optimizers.Optimizer]
@@ -153,15 +173,18 @@ class OptimizerSpec:
 
 
 def adam(options: Any, name: str, of: Sequence[str] | None = None) -> OptimizerSpec:
-    """Adam, or a copy of the user's optimizer.
+    """Return Adam, or a copy of the user's optimizer, as the agent's options describe it.
 
-    It comes from the options `pi_lr` and, if there is one, `pi_optimizer`, or those of another prefix, and from
-    `beta_1`, `clip_norm` and `clip_value`.
+    For the name "pi", the options are `pi_lr` and, if there is one, `pi_optimizer`, and `beta_1`, `clip_norm` and
+    `clip_value`. For another name, the prefix is that name without digits at its end: the optimizers of "q1" and "q2"
+    use `q_lr` and `q_optimizer`.
 
     Args:
         options: the agent's options.
-        name: the prefix of the options, without a number at its end: that of `q1` is `q`.
-        of: the names of the components that it trains; None is the one called `name`.
+        name: the name from which the prefix of the options is made.
+        of: the names of the components that the optimizer trains; None is the one called `name`.
+
+    Source: Kingma, Ba 2015, "Adam: A Method for Stochastic Optimization".
     """
     prefix = name.rstrip("0123456789")
     own = getattr(options, f"{prefix}_optimizer", None)
@@ -177,11 +200,13 @@ def adam(options: Any, name: str, of: Sequence[str] | None = None) -> OptimizerS
 
 
 def rmsprop(options: Any, of: Sequence[str]) -> OptimizerSpec:
-    """RMSprop, or a copy of the user's optimizer, from the options `lr`, `optimizer`, `clip_norm` and `clip_value`.
+    """Return RMSprop, or a copy of the user's optimizer, as the agent's options describe it.
+
+    The options are `lr`, `optimizer`, `clip_norm` and `clip_value`. RMSprop has a decay of 0.99 and an epsilon of 1e-5.
 
     Args:
         options: the agent's options.
-        of: the names of the components that it trains.
+        of: the names of the components that the optimizer trains.
     """
 
     def make(name: str) -> keras.optimizers.Optimizer:
@@ -200,6 +225,9 @@ class PolicySpec:
         call: computes the policy's output from Keras' inputs for an observation and the networks. It may be omitted
             for a single network, whose output is then the policy's.
         recurrent: the recurrent state of a policy of one recurrent network; None if it is not recurrent.
+
+    Raises:
+        ValueError: `call` is missing for several networks, or is given for a recurrent policy.
 
     Example:
         ```python
@@ -255,12 +283,17 @@ class Scalar(keras.layers.Layer):
 
 
 def scalar(value: float) -> Callable[[Context], keras.Model]:
-    """What builds a component of one trainable number, such as a temperature or a Lagrange multiplier.
+    """Return a function that builds a component of one trainable number, such as a temperature.
 
-    The number is `agent.networks[name].trainable_variables[0]`.
+    The number is `agent.networks[name].trainable_variables[0]`, a float32 variable `[]`.
 
     Args:
         value: the initial value.
+
+    Example:
+        ```python
+        Component("log_temperature", scalar(0.0))
+        ```
     """
 
     def build(context: Context) -> keras.Model:
@@ -274,11 +307,14 @@ def scalar(value: float) -> Callable[[Context], keras.Model]:
 class Minibatches:
     """The replay buffer and the minibatches that updates take from it.
 
+    `tfdpg.agents.declarations.minibatches` makes it for transitions and sequences.
+
     Attributes:
         replay: the replay buffer.
-        make_minibatch_builder: makes what samples minibatches from a replay buffer.
-        unpack: makes the minibatch of an update from a row of a packed chunk.
-        pack: packs arrays that the user gives, by name, as those are that are sampled.
+        make_minibatch_builder: a picklable function from a replay buffer to the object that samples minibatches from
+            it.
+        unpack: makes the `batch` of `Agent.update` from the packed arrays of a minibatch; called in the compiled call.
+        pack: packs the arrays of `Agent.train_on_batch`, by name, in the same way as sampled ones.
         batch_elements: the number of elements of a minibatch: transitions, steps of sequences, or windows.
     """
 
@@ -291,29 +327,33 @@ class Minibatches:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """All that an agent is made of.
+    """All that an agent is made of: networks, optimizers, copies, policies, replay buffer and schedule.
+
+    A function `declare(spec, options)` returns it, and the constructor of an agent passes that function to `Agent`.
 
     Attributes:
-        spec: the spaces.
+        spec: the spaces of the environment.
         components: the networks that are trained.
-        optimizers: the optimizers, by name.
+        optimizers: the optimizers, made by `adam` and `rmsprop`, by name. Each component has one optimizer.
         copies: the copies of components, in the order in which they are updated.
-        encoder: the user's encoder; None is the built-in one.
-        normalizer: makes a layer that normalises observations; None where they are not normalised.
-        seeds_by_position: whether a component's seed depends on its position, not on its name.
-        behaviour: the policy that acts while collecting, and in `evaluate(stochastic=True)`.
+        encoder: the user's encoder, which is the option `encoder`; None is the built-in one.
+        normalizer: makes a layer that normalises observations; None does not normalise them.
+        seeds_by_position: whether the seed of a component depends on its position instead of its name.
+        behaviour: the policy that acts during collection, and in `evaluate(stochastic=True)`.
         exploration: turns the outputs of `behaviour` into steps.
         evaluation: the policy of `predict`, `evaluate`, `policy` and `export`; None is that of `behaviour`. Its outputs
-            are actions, or, for a Discrete action space, a number for each action, of which the largest is chosen.
+            are actions `[batch, act_dim]`, or, for a Discrete action space, a number for each action
+            `[batch, actions]`, of which the largest is chosen.
         signatures: makes the signatures of the export, by name, from the networks by name and the evaluation policy.
         action_values: makes models from `[observation, action]` to values, by name, from the networks by name. They
             replace networks of these names in exports, if critics have further inputs; None replaces none.
-        minibatches: the replay buffer, and what updates take from it.
-        schedule: when to act at random, when to learn, and how much.
-        metrics: the names of what `update` measures; `td_error` is among them.
-        updates_per_phase: the updates of a usual update phase; None is what the schedule says.
-        policy_period: the behaviour policy changes only in updates whose number is a multiple of it. Where `fit` uses a
-            flat tensor (`tfdpg.networks.FlatState`), it makes the updates before these together with them.
+        minibatches: the replay buffer, and the minibatches that updates take from it.
+        schedule: when to act at random, when to make updates, and how many; made by
+            `tfdpg.agents.declarations.update_schedule`.
+        metrics: the names of the metrics that `Agent.update` returns; `td_error` is among them.
+        updates_per_phase: the number of updates in a usual update phase; None is the number of the schedule.
+        policy_period: the behaviour policy changes only in updates whose number is a multiple of it, at least 1. `fit`
+            may then make the updates before these together with them.
         device_state: the initial values of variables that updates read and write, by name. They are saved.
         host_state: the initial values of numbers, strings and lists that are saved with the agent, by name.
         before_phase: functions that run before each update phase. They receive the agent and its minibatches.
@@ -456,7 +496,24 @@ class Networks:
                 self.optimizers[own].learning_rate = rate
 
     def minimize(self, *names: str) -> contextlib.AbstractContextManager[Callable[..., None]]:
-        """See `minimize`, for the optimizers of these names."""
+        """Take one step of one or more optimizers, on the weights of their components and on no others.
+
+        `step` takes a loss `[]` for each optimizer. The losses may have parts in common; each has its own gradient
+        tape. Regularisation losses of the networks are added. The optimizers step at the end of the block.
+
+        Args:
+            names: the names of optimizers in `Declaration.optimizers`.
+
+        Returns:
+            A context manager whose value is `step`.
+
+        Example:
+            ```python
+            with self.minimize("q1", "q2") as step:
+                values = [flat_values(batch.ask(self.networks[name], batch.action)) for name in ("q1", "q2")]
+                step(*[batch.mean(td_loss(value, target)) for value in values])
+            ```
+        """
         trained = [
             ([self.components[component] for component in spec.components], self.optimizers[name])
             for name, spec in ((name, self._declaration.optimizers[name]) for name in names)
@@ -478,6 +535,9 @@ class Networks:
 
     def copy_weights(self, *names: str) -> None:
         """Copy all weights of their sources into copies, in the order of their declaration.
+
+        Args:
+            names: the names of copies in `Declaration.copies`.
 
         Raises:
             ValueError: a name is not that of a copy.
@@ -662,12 +722,18 @@ def run_if(is_due: tf.Tensor, update: Callable[[], Any], size: int = 0) -> tf.Te
     Out of a conditional, XLA copies every weight that one of its branches changes, twice, whichever branch runs.
 
     Args:
-        is_due: a bool, `[]`.
+        is_due: a bool tensor, `[]`.
         update: changes weights, and returns a metric `[size]` if `size` is not 0.
-        size: the number of elements in the metric.
+        size: the number of elements in the metric, usually `Agent.batch_elements`; 0 if `update` returns no metric.
 
     Returns:
-        The metric, NaN if `update` was not due.
+        The metric, `[size]`; NaN if `update` was not due.
+
+    Example:
+        ```python
+        is_due = counter % self.policy_delay == 0
+        loss_pi = run_if(is_due, lambda: self.update_policy(batch), self.batch_elements)
+        ```
     """
     passes = tf.cast(is_due, tf.int32)
     nothing = tf.fill([size], math.nan)
@@ -680,7 +746,20 @@ def run_if(is_due: tf.Tensor, update: Callable[[], Any], size: int = 0) -> tf.Te
 
 
 def policy_loss(spec: Spec, q: tf.Tensor, action: tf.Tensor, batch: Batch, bc_weight: float) -> tf.Tensor:
-    """−Q(s, π(s)), with behaviour cloning of the batch's actions if it has a weight, `[batch]`."""
+    """Return the loss of a deterministic policy, −Q(s, π(s)), or with behaviour cloning that of TD3+BC.
+
+    Args:
+        spec: the spaces of the environment.
+        q: Q(s, π(s)), `[batch]`.
+        action: π(s), `[batch, act_dim]`, in the environment's units.
+        batch: the minibatch, whose actions are cloned.
+        bc_weight: the weight of behaviour cloning, at least 0; see `tfdpg.losses.bc_loss`.
+
+    Returns:
+        The losses, `[batch]`.
+
+    Source: Silver et al. 2014, "Deterministic Policy Gradient Algorithms"; Fujimoto, Gu 2021 (TD3+BC).
+    """
     if bc_weight == 0:
         return -q
     action, data_action = ((a - spec.center) / spec.action_scale for a in (action, batch.action))
@@ -690,13 +769,17 @@ def policy_loss(spec: Spec, q: tf.Tensor, action: tf.Tensor, batch: Batch, bc_we
 def clipped_policy_loss(
     value: Callable[[tf.Tensor], tf.Tensor], action: tf.Tensor, limit: float | None, action_scale: np.ndarray
 ) -> tf.Tensor:
-    """−Q(s, a), `[batch]`, whose gradient by the action may be clipped.
+    """Return −Q(s, π(s)), whose gradient with respect to the action may be clipped.
 
     Args:
-        value: from actions to their values `[batch]`.
-        action: π(s), `[batch, act_dim]`.
-        limit: the largest norm of each sample's ∇_a Q, with a in action scales; None does not clip.
+        value: maps actions `[batch, act_dim]` to their values `[batch]`.
+        action: π(s), `[batch, act_dim]`, in the environment's units.
+        limit: the largest norm of each sample's ∇_a Q, measured in units of the action scale, above 0; None does not
+            clip.
         action_scale: half the width of the action box, `[act_dim]`.
+
+    Returns:
+        The losses, `[batch]`.
     """
     if limit is None:
         return -value(action)

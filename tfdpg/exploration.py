@@ -22,7 +22,10 @@ class Linear:
     Args:
         initial: factor at step 0, at least 0.
         final: factor at step `steps`, at least 0.
-        steps: number of environment steps; afterwards there is no noise.
+        steps: number of environment steps, at least 1; afterwards there is no noise.
+
+    Raises:
+        ValueError: an argument is out of its range.
 
     Source: skrl's noise schedule.
     """
@@ -37,7 +40,11 @@ class Linear:
         positive_int("steps", self.steps)
 
     def __call__(self, step: int) -> float:
-        """Return the factor at an environment step."""
+        """Return the factor of the noise.
+
+        Args:
+            step: the number of environment steps so far.
+        """
         return 0.0 if step > self.steps else self.initial + (self.final - self.initial) * step / self.steps
 
 
@@ -48,6 +55,9 @@ class Decay:
     Args:
         rate: relative decrease at each environment step, in [0, 1].
         minimum: smallest factor, at least 0.
+
+    Raises:
+        ValueError: an argument is out of its range.
 
     Source: MATLAB's Reinforcement Learning Toolbox.
     """
@@ -60,7 +70,11 @@ class Decay:
         real("minimum", self.minimum, low=0)
 
     def __call__(self, step: int) -> float:
-        """Return the factor at an environment step."""
+        """Return the factor of the noise.
+
+        Args:
+            step: the number of environment steps so far.
+        """
         return max((1 - self.rate) ** step, self.minimum)
 
 
@@ -71,6 +85,9 @@ class Gaussian:
         spec: the spaces of the environment.
         scale: standard deviation as a fraction of the action scale, at least 0; one number, or one for each action
             dimension.
+
+    Attributes:
+        state: an empty array, because the noise has no state.
     """
 
     def __init__(self, spec: Spec, scale: float | Sequence[float]):
@@ -79,15 +96,28 @@ class Gaussian:
         self.state: np.ndarray = np.zeros((0, spec.act_dim), np.float32)
 
     def at_scale(self, scale: float) -> "Gaussian":
-        """Return noise of another scale, as a fraction of the action scale, with a reset state."""
+        """Return noise of another scale, with a reset state.
+
+        Args:
+            scale: standard deviation as a fraction of the action scale, at least 0.
+        """
         return Gaussian(self._spec, scale)
 
     def sample(self, num_envs: int, rng: np.random.Generator) -> np.ndarray:
-        """Sample noise, float32 `[num_envs, act_dim]`."""
+        """Sample noise in the environment's units, float32 `[num_envs, act_dim]`.
+
+        Args:
+            num_envs: the number of sub-environments.
+            rng: source of the random numbers.
+        """
         return rng.standard_normal((num_envs, len(self._std)), np.float32) * self._std
 
     def end(self, ended: np.ndarray) -> None:
-        """Do nothing: there is no state to reset."""
+        """Do nothing: there is no state to reset.
+
+        Args:
+            ended: whether the episode of each sub-environment ended, bool `[num_envs]`.
+        """
 
 
 class OrnsteinUhlenbeck:
@@ -97,6 +127,11 @@ class OrnsteinUhlenbeck:
         spec: the spaces of the environment.
         scale: σ as a fraction of the action scale, at least 0; one number, or one for each action dimension.
         theta: θ, the attraction to 0 in each step, in [0, 1].
+
+    Attributes:
+        state: x, `[num_envs, act_dim]`, in the environment's units.
+
+    Source: Uhlenbeck, Ornstein 1930, "On the Theory of the Brownian Motion"; DDPG (Lillicrap et al. 2016) uses it.
     """
 
     def __init__(self, spec: Spec, scale: float | Sequence[float], theta: float = 0.15):
@@ -106,11 +141,20 @@ class OrnsteinUhlenbeck:
         self.state: np.ndarray = np.zeros((0, spec.act_dim), np.float32)
 
     def at_scale(self, scale: float) -> "OrnsteinUhlenbeck":
-        """Return noise of another scale, as a fraction of the action scale, with a reset state."""
+        """Return noise of another scale, with a reset state.
+
+        Args:
+            scale: standard deviation as a fraction of the action scale, at least 0.
+        """
         return OrnsteinUhlenbeck(self._spec, scale, float(self._theta))
 
     def sample(self, num_envs: int, rng: np.random.Generator) -> np.ndarray:
-        """Return the next noise, float32 `[num_envs, act_dim]`."""
+        """Return the next noise in the environment's units, float32 `[num_envs, act_dim]`.
+
+        Args:
+            num_envs: the number of sub-environments. If it changes, the noise starts again from 0.
+            rng: source of the random numbers.
+        """
         if len(self.state) != num_envs:
             self.state = np.zeros((num_envs, len(self._std)), np.float32)
         normal = rng.standard_normal(self.state.shape, np.float32)
@@ -118,7 +162,11 @@ class OrnsteinUhlenbeck:
         return self.state
 
     def end(self, ended: np.ndarray) -> None:
-        """Reset the noise to 0 in the sub-environments whose episode ended, bool `[num_envs]`."""
+        """Reset the noise to 0 in the sub-environments whose episode ended.
+
+        Args:
+            ended: whether the episode of each sub-environment ended, bool `[num_envs]`.
+        """
         if len(self.state) == len(ended):
             self.state[ended] = 0
 
@@ -132,8 +180,12 @@ class NoisyActions:
 
     Args:
         spec: the spaces of the environment.
-        noise: the noise to add.
-        schedule: factor of the noise; None for 1.
+        noise: the noise to add, a `Gaussian` or an `OrnsteinUhlenbeck`.
+        schedule: maps the number of environment steps to a factor of the noise, at least 0; None for 1.
+
+    Attributes:
+        noise: the noise.
+        step_width: the width of a stored step, which is the width of an action, `act_dim`.
     """
 
     def __init__(self, spec: Spec, noise: Noise, schedule: Schedule | None = None):
@@ -143,7 +195,14 @@ class NoisyActions:
         self.step_width = spec.act_dim
 
     def factor(self, step: int) -> float:
-        """Return the factor of the noise at an environment step."""
+        """Return the factor of the noise.
+
+        Args:
+            step: the number of environment steps so far.
+
+        Raises:
+            ValueError: the schedule returned something other than a finite number of at least 0.
+        """
         if self._schedule is None:
             return 1.0
         return real("act_noise_schedule", self._schedule(step), low=0)
@@ -158,22 +217,40 @@ class NoisyActions:
         self.noise.state = state
 
     def end(self, ended: np.ndarray) -> None:
-        """Reset the noise of the sub-environments whose episode ended, bool `[num_envs]`."""
+        """Reset the noise of the sub-environments whose episode ended.
+
+        Args:
+            ended: whether the episode of each sub-environment ended, bool `[num_envs]`.
+        """
         self.noise.end(ended)
 
     def greedy(self, output: np.ndarray) -> np.ndarray:
-        """Clip the policy's actions to the action box, `[num_envs, act_dim]`."""
+        """Clip the policy's actions to the action box, float32 `[num_envs, act_dim]`.
+
+        Args:
+            output: the policy's actions, in the environment's units, `[num_envs, act_dim]`.
+        """
         return np.minimum(np.maximum(output, self._spec.low), self._spec.high)
 
     def explore(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
-        """Add noise, multiplied by `factor`, to the policy's actions, and clip the result, `[num_envs, act_dim]`."""
+        """Add noise to the policy's actions, and clip the result to the action box, float32 `[num_envs, act_dim]`.
+
+        Args:
+            output: the policy's actions, in the environment's units, `[num_envs, act_dim]`.
+            factor: the factor by which the noise is multiplied.
+            rng: source of the random numbers.
+        """
         noise = self.noise.sample(len(output), rng)
         if factor != 1:
             noise = noise * np.float32(factor)
         return self.greedy(self.greedy(output) + noise)
 
     def at_scale(self, scale: float | None) -> "NoisyActions":
-        """Return a copy without a schedule, with noise of another scale; None keeps the noise."""
+        """Return a copy without a schedule, with noise of another scale.
+
+        Args:
+            scale: standard deviation as a fraction of the action scale, at least 0; None keeps the noise.
+        """
         return NoisyActions(self._spec, self.noise if scale is None else self.noise.at_scale(scale))
 
 
@@ -185,9 +262,14 @@ def noisy_actions(
     Args:
         spec: the spaces of the environment.
         kind: "gaussian" or "ou" (Ornstein-Uhlenbeck).
-        scale: standard deviation, as a fraction of the action scale; one number, or one for each action dimension.
-        theta: θ of Ornstein-Uhlenbeck noise.
-        schedule: factor of the noise; None for 1.
+        scale: standard deviation, as a fraction of the action scale, at least 0; one number, or one for each action
+            dimension.
+        theta: θ of Ornstein-Uhlenbeck noise, in [0, 1].
+        schedule: maps the number of environment steps to a factor of the noise, at least 0; None for 1.
+
+    Raises:
+        ValueError: an argument is out of its range. The message names the agent's option: `act_noise`, `ou_theta`,
+            `act_noise_schedule` or `noise`.
     """
     per_dimension("act_noise", scale, spec)
     real("ou_theta", theta, 0, 1)
@@ -200,7 +282,16 @@ def noisy_actions(
 
 
 def per_dimension(name: str, value: Any, spec: Spec) -> np.ndarray:
-    """Convert an option that is a number, or one number for each action dimension, to float32 `[act_dim]`."""
+    """Convert an option that is a number, or one number for each action dimension, to float32 `[act_dim]`.
+
+    Args:
+        name: the name of the option in messages.
+        value: a number of at least 0, or a sequence of `act_dim` such numbers.
+        spec: the spaces of the environment.
+
+    Raises:
+        ValueError: a number is out of its range, or the sequence has another length.
+    """
     if not isinstance(value, Sequence):
         return np.full(spec.act_dim, real(name, value, low=0), np.float32)
     if len(value) != spec.act_dim:

@@ -28,15 +28,24 @@ OLD_SUFFIX = ".tfdpg-old"
 
 
 class DamagedError(ValueError):
-    """A file does not match the manifest of its directory."""
+    """A file does not match the manifest of its directory: it is damaged, missing, or of another save.
+
+    `ReplayBuffer.load` raises it.
+    """
 
 
 class DiskFullError(OSError):
-    """A file could not be written: the disk is full, or the user or the process has reached a limit."""
+    """A file could not be written: the disk is full, or the user or the process has reached a limit.
+
+    Functions that save, export or record raise it.
+    """
 
 
 class UnsafeFileError(ValueError):
-    """A directory contains a symbolic link, or something that is neither a regular file nor a directory."""
+    """A directory contains a symbolic link, or something that is neither a regular file nor a directory.
+
+    The commands that read a run directory report it, unless the flag `--trusted` allows links.
+    """
 
 
 @contextlib.contextmanager

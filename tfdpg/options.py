@@ -27,9 +27,17 @@ Result = TypeVar("Result")
 
 
 class Only:
-    """Marks an option that has an effect only with certain values of other options: `Only(noise="ou")`.
+    """Marks an option that has an effect only with certain values of other options.
 
-    A tuple lists several values: `Only(replay=("prioritized", "lap"))`.
+    Args:
+        others: the values of other options, by name. A tuple lists several values. If the marked option is changed
+            although another option has none of these values, the constructor raises `ValueError`.
+
+    Example:
+        ```python
+        ou_theta: Annotated[Fraction, Only(noise="ou")] = 0.15
+        alpha: Annotated[Fraction | None, Only(replay=("prioritized", "lap"))] = None
+        ```
     """
 
     def __init__(self, **others: Any):
@@ -80,6 +88,19 @@ class Option(NamedTuple):
 class Options:
     """A group of options. A subclass declares options and may change inherited defaults: `gamma = 0.9`.
 
+    A field is an option. Its annotation contains the range, and the string below it is its description. The class is a
+    frozen dataclass with keyword-only fields. Class arguments are `group`, the title of the group in the documentation
+    and in the help of the command line, `objects=True` for options that only Python code can pass, and `marks`, which
+    apply to all fields of the class.
+
+    Example:
+        ```python
+        class MyOptions(TD3Options, group="algorithm"):
+            batch_size = 256
+            temperature: Positive = 1.0
+            "temperature of the policy."
+        ```
+
     Raises:
         ValueError: a value that the option's type does not allow, or an option that has no effect with the others
             (`Only`, `check`). The message names the option.
@@ -122,29 +143,41 @@ class Options:
         """Raise `ValueError` for an inconsistent combination of this group's options. Every base's check runs first."""
 
     def is_changed(self, name: str) -> bool:
-        """Return whether an option differs from its default. Objects are compared by identity."""
+        """Return whether an option differs from its default. Objects are compared by identity.
+
+        Args:
+            name: the name of the option.
+        """
         option = next(option for option in options_of(type(self)) if option.name == name)
         value = getattr(self, name)
         return value is not option.default if option.is_object else value != option.default
 
     @classmethod
     def names(cls, mark: Mark) -> list[str]:
-        """Return the names of the options with a mark."""
+        """Return the names of the options with a mark.
+
+        Args:
+            mark: `Structural`, `Unsaved` or `BuiltIn`.
+        """
         return [option.name for option in options_of(cls) if mark in option.marks]
 
     def refuse(self, names: Collection[str], why: str) -> None:
         """Raise `ValueError` if one of these options was changed although it has no effect.
 
         Args:
-            names: the options.
-            why: the condition under which they have no effect: "`noise` is None".
+            names: the names of the options.
+            why: the condition under which they have no effect, for the message: "`noise` is None".
         """
         for name in names:
             if self.is_changed(name):
                 raise ValueError(f"`{name}` does nothing where {why}. Received: {name}={getattr(self, name)!r}")
 
     def values(self, without: Collection[str] = ()) -> dict[str, Any]:
-        """Return the values of the options by name, except those in `without`."""
+        """Return the values of the options by name.
+
+        Args:
+            without: the names of options to leave out.
+        """
         return {o.name: getattr(self, o.name) for o in options_of(type(self)) if o.name not in without}
 
 
@@ -195,13 +228,22 @@ def _help_texts(group: type) -> dict[str, str]:
 def takes_options(
     kind: Callable[P, Group],
 ) -> Callable[[Callable[[Owner, First, Group], Result]], Callable[Concatenate[Owner, First, P], Result]]:
-    """Make a function of two arguments and a group of options take the options as keyword arguments.
+    """Return a decorator that makes a function take a group of options as keyword arguments.
 
-    Its signature lists the options, and so does its docstring in place of the line `options: ...`. Its attribute
-    `options_class` is the group.
+    The decorated function has two arguments and then the options: `__init__(self, env, options)`. Its new signature
+    lists the options, and so does its docstring in place of the line `options: ...`. Its attribute `options_class` is
+    the class of the options, which `load_agent` needs.
 
     Args:
-        kind: the group of options.
+        kind: the class of the options, a subclass of `Options`.
+
+    Example:
+        ```python
+        class MyAgent(tfdpg.Agent):
+            @takes_options(MyOptions)
+            def __init__(self, env, options):
+                super().__init__(env, options, declare)
+        ```
     """
 
     def decorate(function: Callable[[Owner, First, Group], Result]) -> Callable[Concatenate[Owner, First, P], Result]:

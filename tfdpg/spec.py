@@ -59,10 +59,11 @@ class Spec:
         act_shape: the shape of an action in the environment.
         act_dim: the number of components of an action. Inside the library, actions are flat.
         actions: the number of actions of a Discrete space, whose `act_dim` is 1; None for a Box.
-        low: the lower bounds of the actions, float32 `[act_dim]`.
-        high: the upper bounds.
-        center: the middle of the bounds.
-        action_scale: half their width, rounded so that `center ± action_scale` is inside the bounds.
+        low: the lower bounds of the actions, in the environment's units, float32 `[act_dim]`.
+        high: the upper bounds, float32 `[act_dim]`.
+        center: the middle of the bounds, float32 `[act_dim]`.
+        action_scale: half the distance of the bounds, float32 `[act_dim]`, rounded so that `center ± action_scale` is
+            inside the bounds.
         no_action: the action that a policy returns for an observation that is not finite: NaN in each component of a
             Box action; for a Discrete space, its first action minus 1, which is not one of its actions.
 
@@ -96,7 +97,15 @@ class Spec:
 
     @classmethod
     def of(cls, env: Any) -> "Spec":
-        """Return the spec of an environment, a vector environment or the id of one; a `Spec` is returned unchanged."""
+        """Return the spec of an environment.
+
+        Args:
+            env: an environment, a vector environment, whose single spaces are used, or the id of an environment. A
+                `Spec` is returned unchanged.
+
+        Raises:
+            ValueError: `env` is something else, or a space is not supported.
+        """
         if isinstance(env, Spec):
             return env
         if isinstance(env, str):
@@ -118,7 +127,7 @@ class Spec:
         """Raise `ValueError` if the spaces of an environment differ from these.
 
         Args:
-            env: an environment, as in `of`.
+            env: an environment, a vector environment, an id or a `Spec`.
             what: the name of the argument in the message.
         """
         other = Spec.of(env)
@@ -130,7 +139,11 @@ class Spec:
                 )
 
     def is_single(self, observation: Any) -> bool:
-        """Return True for one observation and False for a batch of observations."""
+        """Return True for one observation and False for a batch of observations.
+
+        Args:
+            observation: an element of the observation space, or a batch, whose arrays have one more leading dimension.
+        """
         return self._arrays(observation)[self.leaves[0].name].ndim == len(self.leaves[0].shape)
 
     def pack(self, observation: Any) -> Packed:
@@ -208,7 +221,7 @@ class Spec:
         """Return a copy of actions in the shape and dtype of the environment, clipped to its exact bounds.
 
         Args:
-            action: `[num_envs, act_dim]` or `[num_envs, *act_shape]`.
+            action: actions in the environment's units, `[num_envs, act_dim]` or `[num_envs, *act_shape]`.
 
         Returns:
             `[num_envs, *act_shape]`.
@@ -238,7 +251,7 @@ class Spec:
         return actions.reshape(*actions.shape[: -len(shape)], self.act_dim)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the two spaces as plain JSON values."""
+        """Return the two spaces as plain JSON values: `observation_space` and `action_space`."""
         return {
             "observation_space": space_to_json(self.observation_space),
             "action_space": space_to_json(self.action_space),
@@ -246,7 +259,11 @@ class Spec:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Spec":
-        """Restore a spec from the values of `to_json`."""
+        """Restore a spec from the values of `to_json`.
+
+        Args:
+            values: a dict with the keys `observation_space` and `action_space`.
+        """
         return cls(space_from_json(values["observation_space"]), space_from_json(values["action_space"]))
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """Lists of options in the reference, with a link target for each option.
 
-- The list of its options, in groups, follows its description. The agents have pages of their own, `options/<name>.md`,
-  with a heading for each group.
+- The description of a function that takes options ends with the list of its options, in groups. The options of an
+  agent are on its page `options/<name>.md`, with a heading for each group.
 - The directive `options` makes such a list, and `summary` a line about a class with a link to it.
 - In the marked lists of the Markdown pages (see `option_tables.py`), each option becomes a link to its entry, or on the
   page of an agent the entry itself.
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import references
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx import addnodes
@@ -22,6 +23,7 @@ from sphinx.util.docutils import SphinxDirective
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import option_tables  # noqa: E402 (its directory has been added to the path)
+
 from tfdpg.agents.options import OPTIONS  # noqa: E402
 
 CODE = re.compile(r"`([^`]+)`")
@@ -102,14 +104,11 @@ class Summary(SphinxDirective):
         """Make a definition list of one item, from the first sentence of the docstring."""
         module, _, name = self.arguments[0].rpartition(".")
         documented = getattr(sys.modules[module], name)
-        link = addnodes.pending_xref(
-            "", nodes.literal(name, self.arguments[0]), refdomain="py", reftype="class", reftarget=self.arguments[0]
-        )
+        link = references.reference("py", "class", self.arguments[0], nodes.literal(name, self.arguments[0]))
         text = inspect.getdoc(documented).split("\n")[0].partition(": ")[2]
         body = nodes.paragraph("", _capitalised(text))
-        return [
-            nodes.definition_list("", nodes.definition_list_item("", nodes.term("", "", link), nodes.definition("", body)))
-        ]
+        item = nodes.definition_list_item("", nodes.term("", "", link), nodes.definition("", body))
+        return [nodes.definition_list("", item)]
 
 
 def _capitalised(text: str) -> str:
@@ -119,9 +118,7 @@ def _capitalised(text: str) -> str:
 
 def _reference(target: str, content: nodes.Node) -> nodes.Node:
     """Return a reference to the entry of an option."""
-    return addnodes.pending_xref(
-        "", content, refdomain="std", reftype="tfdpg-option", reftarget=target, refexplicit=True, refwarn=False
-    )
+    return references.reference("std", "tfdpg-option", target, content)
 
 
 def _replace_lists(app: Any, docname: str, source: list[str]) -> None:

@@ -1,6 +1,7 @@
 """Links to the reference, and from it to the documentation of other libraries.
 
-- In docstrings and on all pages, code that names an object of the reference links to it: `tfdpg.Spec`, `agent.fit`.
+- In docstrings and on all pages, code that names an object of the reference links to it: `tfdpg.Spec`, `agent.fit`; and
+  so does code that names an option of a function: `TD3(gamma)`.
 - A type in a signature links to the name under which it is documented, not under which its module defines it.
 - `external.txt` has the addresses of types of other libraries. (Sphinx's own `intersphinx` needs network access.)
 """
@@ -15,7 +16,8 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.transforms import SphinxTransform
 
-NAME = re.compile(r"(tfdpg|agent)((?:\.(?!json)[A-Za-z]\w*)+)")
+NAME = re.compile(r"(tfdpg|[Aa]gent)((?:\.(?!json)[A-Za-z]\w*)+)")
+OPTION = re.compile(r"([\w.]+)\((\w+)\)")
 EXTERNAL = {
     name: address
     for address, *names in map(str.split, Path(__file__).with_name("external.txt").read_text().splitlines())
@@ -27,6 +29,7 @@ EXTERNAL = {
 def setup(app: Any) -> dict[str, Any]:
     """Register the links; Sphinx calls this function."""
     app.add_transform(LinkCode)
+    app.connect("doctree-read", _shorten_types)
     app.connect("missing-reference", _resolve)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -40,11 +43,14 @@ class LinkCode(SphinxTransform):
     def apply(self, **kwargs: Any) -> None:
         """Replace the code of a page."""
         for literal in list(self.document.findall(nodes.literal)):
-            found = NAME.fullmatch(literal.astext())
-            if found is None or self._is_outside(literal):
+            code = literal.astext()
+            if self._is_outside(literal):
                 continue
-            target = ("tfdpg.Agent" if found[1] == "agent" else "tfdpg") + found[2]
-            literal.replace_self(reference(target, literal.deepcopy()))
+            if found := NAME.fullmatch(code):
+                target = ("tfdpg" if found[1] == "tfdpg" else "tfdpg.Agent") + found[2]
+                literal.replace_self(reference("py", "obj", target, literal.deepcopy()))
+            elif found := OPTION.fullmatch(code):
+                literal.replace_self(reference("std", "tfdpg-option", f"{found[1]}.{found[2]}", literal.deepcopy()))
 
     def _is_outside(self, node: nodes.Node) -> bool:
         """Return whether a node is in a title or in another reference."""
@@ -55,9 +61,22 @@ class LinkCode(SphinxTransform):
         return False
 
 
-def reference(target: str, content: nodes.Node) -> nodes.Element:
-    """Return a reference to an object of the reference; its content stays if there is no such object."""
-    return addnodes.pending_xref("", content, refdomain="py", reftype="obj", reftarget=target, refwarn=False)
+def _shorten_types(app: Any, doctree: nodes.document) -> None:
+    """Show types in descriptions without their modules, as signatures do, and attributes under that name."""
+    for node in doctree.findall(addnodes.pending_xref):
+        shown = node.children[0]
+        if isinstance(shown, addnodes.literal_emphasis | addnodes.literal_strong) and "." in shown.astext():
+            shown.children = [nodes.Text(shown.astext().rpartition(".")[2])]
+    for name in doctree.findall(nodes.field_name):
+        if name.astext() == "Variables":
+            name.children = [nodes.Text("Attributes")]
+
+
+def reference(domain: str, kind: str, target: str, content: nodes.Node) -> nodes.Element:
+    """Return a reference to an object of a domain; its content stays if there is no such object."""
+    return addnodes.pending_xref(
+        "", content, refdomain=domain, reftype=kind, reftarget=target, refexplicit=True, refwarn=False
+    )
 
 
 def _resolve(app: Any, env: Any, node: addnodes.pending_xref, content: nodes.Node) -> nodes.Node | None:

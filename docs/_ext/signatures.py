@@ -3,6 +3,7 @@
 - A signature with many options becomes `(env, *, seed=0, **options)`.
 - Parameters for which no value is accepted, which only make better messages, are left out.
 - TensorFlow's `TensorLike`, which is a union of a dozen types, stays a name.
+- A Keras layer has the arguments of its constructor, and a dataclass `...` for a default that a function makes.
 """
 
 import inspect
@@ -34,8 +35,19 @@ def _shorten(
     owner = option_lists.name_of(documented)
     if owner is not None and len(option_tables.options(owner, option_tables.KINDS)) > LONGEST:
         return _without_options(documented), returns
+    if what == "class" and signature == "(*args, **kwargs)":  # that of Keras' `__new__`
+        is_inherited = documented.__init__.__module__.startswith("keras")
+        signature = "(**kwargs)" if is_inherited else _signature_of(documented.__init__)
+    signature = signature.replace("<factory>", "...")
     signature = NO_OTHERS.sub("", NO_POSITIONAL.sub("*, ", signature))
     return TENSOR_LIKE.sub("TensorLike", signature), returns
+
+
+def _signature_of(function: Any) -> str:
+    """Return the signature of a method without `self`."""
+    plain = inspect.signature(function)
+    kept = [parameter for parameter in plain.parameters.values() if parameter.name != "self"]
+    return stringify_signature(plain.replace(parameters=kept), show_return_annotation=False, unqualified_typehints=True)
 
 
 def _without_options(documented: Any) -> str:

@@ -1,4 +1,4 @@
-"""The tables of options are correct: each name and default of tfdpg is as written."""
+"""The lists and tables of options are correct: each name and default of tfdpg is as written."""
 
 import ast
 import inspect
@@ -8,11 +8,13 @@ import pytest
 
 import tfdpg
 from tests.docs.pages import PAGES, ROOT, module, table
+from tfdpg.agents.options import OPTIONS
 from tfdpg.distributed.options import Distribution
-from tfdpg.options import options_of
+from tfdpg.options import Structural, options_of
 
 CALLABLES = {
     "TD3": tfdpg.TD3.__init__,
+    "TD7": tfdpg.TD7.__init__,
     "DDPG": tfdpg.DDPG.__init__,
     "D4PG": tfdpg.D4PG.__init__,
     "ACER": tfdpg.ACER.__init__,
@@ -79,6 +81,7 @@ GENERATED = {
     "docs/options/td3.md": "TD3",
     "docs/options/ddpg.md": "DDPG",
     "docs/options/d4pg.md": "D4PG",
+    "docs/options/td7.md": "TD7",
     "docs/options/acer.md": "ACER",
     "docs/options/fit.md": "fit",
     "docs/cluster.md": "distributed.fit",
@@ -119,10 +122,10 @@ def test_every_option_beside_a_symbol_exists(page):
 
 
 @pytest.mark.parametrize("page", GENERATED)
-def test_every_option_is_in_the_table_of_its_page_with_its_default_and_help(page):
+def test_every_option_is_in_the_list_of_its_page_with_its_default_and_help(page):
     name = GENERATED[page]
     assert f"<!-- options: {name} -->" in PAGES[page]
-    assert options.page_with_tables(ROOT / page) == PAGES[page], "run python docs/option_tables.py"
+    assert options.page_with_lists(ROOT / page) == PAGES[page], "run python docs/option_tables.py"
     found = options.options(name)
     parameters = inspect.signature(CALLABLES[name]).parameters
     skipped = {"self", "env"}
@@ -145,5 +148,30 @@ def test_types_and_defaults_are_readable():
     rows = {option.name: option for option in options.options("TD3")}
     assert rows["update_every"].type == 'a positive integer or "episode"' and rows["pi"].type == "keras.Model | None"
     assert rows["replay_size"].default == "1_000_000" and rows["noise"].default == '"gaussian"'
-    line = options.table([options.Option("", "x", "int | None", "None", "one | two")])[-1]
-    assert line == r"| `x` | int \| None | `None` | one \| two |"
+    assert rows["gamma"].kind == "a finite number in [0, 1], default `0.99`"
+    required = options.Option("", "x", "an integer", "", f"a number | `a`, {'x' * 99}, of shape `[batch, n]`.")
+    first, second = options.item(required).splitlines()
+    assert first.startswith("- `x` (an integer): a number | `a`,") and second == "  `[batch, n]`."
+
+
+def test_the_lists_say_what_an_option_requires_and_whether_it_can_change():
+    helps = {option.name: option.help for option in options.options("D4PG")}
+    assert helps["alpha"].endswith(' Requires `replay="prioritized"` or `replay="lap"`.')
+    assert helps["normalize_epsilon"].endswith(" Requires `normalize_observations=True`.")
+    assert helps["atoms"].endswith(' Requires `critic="categorical"`. Cannot be changed in a saved agent.')
+    fixed = {name for name, text in helps.items() if text.endswith("Cannot be changed in a saved agent.")}
+    assert fixed == set(OPTIONS["D4PG"].names(Structural))
+
+
+def test_the_lists_of_the_reference_have_every_option():
+    """Those of functions whose options are on no page of their own, or only in part."""
+    for name, function in {"fit_offline": tfdpg.TD3.fit_offline, "export": tfdpg.TD3.export}.items():
+        assert CALLABLES.get(name, function) is function
+        found = [option.name for option in options.options(name, options.KINDS)]
+        assert sorted(found) == sorted(option.name for option in options_of(function.options_class))
+    found = [option.name for option in options.options("distributed.fit", options.KINDS)]
+    assert set(found) == set(inspect.signature(tfdpg.distributed.fit).parameters) - {"agent", "make_env"}
+    assert {title for title, _ in options.groups(options.options("TD3"))} <= set(options.TITLES.values()) | {
+        "Algorithm",
+        "Networks",
+    }

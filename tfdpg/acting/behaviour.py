@@ -31,7 +31,11 @@ class Exploration(Protocol):
     def state(self, state: np.ndarray) -> None: ...
 
     def factor(self, step: int) -> float:
-        """Return the factor of the exploration noise at an environment step, between 0 and 1."""
+        """Return the factor of the exploration noise, at least 0, which `explore` receives.
+
+        Args:
+            step: the number of environment steps so far.
+        """
         ...
 
     def explore(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
@@ -48,15 +52,29 @@ class Exploration(Protocol):
         ...
 
     def greedy(self, output: np.ndarray) -> np.ndarray:
-        """Choose actions without exploration; returns the steps to store, float32 `[num_envs, step_width]`."""
+        """Choose actions without exploration.
+
+        Args:
+            output: outputs of the policy network, `[num_envs, n]`.
+
+        Returns:
+            The steps to store, float32 `[num_envs, step_width]`.
+        """
         ...
 
     def end(self, ended: np.ndarray) -> None:
-        """Reset the noise of the sub-environments whose episode ended, bool `[num_envs]`."""
+        """Reset the noise of the sub-environments whose episode ended.
+
+        Args:
+            ended: whether the episode of each sub-environment ended, bool `[num_envs]`.
+        """
         ...
 
     def at_scale(self, scale: float | None) -> "Exploration":
-        """Return a copy for another process, with noise of scale `scale`; None keeps the scale.
+        """Return a copy for another process.
+
+        Args:
+            scale: standard deviation of the noise as a fraction of the action scale; None keeps the scale.
 
         Raises:
             ValueError: This exploration does not add noise to actions.

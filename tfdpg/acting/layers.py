@@ -39,12 +39,14 @@ def numpy_layer(name: str, *config: str) -> Callable[[Callable[..., LayerFunctio
     """Register a layer for NumPy.
 
     Args:
-        name: Keras' registered name (`keras.saving.get_registered_name`), such as `Dense` or `package>MyLayer`.
-        config: the names of the entries of its `get_config()` that the decorated function takes.
+        name: Keras' registered name of the layer (`keras.saving.get_registered_name`), such as `Dense` or
+            `package>MyLayer`.
+        config: the names of the entries of the layer's `get_config()` that the decorated function takes.
 
     Returns:
         A decorator of a function `make(*weights, **config)`, which takes the weights in Keras' order and returns a
-        function of arrays `[batch, n]`.
+        function from one or more float32 arrays `[batch, n]` to one. `make` raises `ValueError` for a configuration
+        that it does not support; the policy then acts by a compiled TensorFlow call.
 
     Example:
         ```python

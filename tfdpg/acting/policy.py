@@ -61,17 +61,37 @@ class GreedyPolicy:
         return actions[0] if single else actions
 
     def received(self, reward: Any) -> None:
-        """Pass the rewards of the last actions, a number or `[batch]`, to a policy that receives them."""
+        """Pass the rewards of the last actions to a policy that receives the previous reward.
+
+        Other policies ignore them.
+
+        Args:
+            reward: a number, or `[batch]`.
+
+        Raises:
+            ValueError: the rewards have another shape than the last observations.
+        """
         if np.shape(reward) not in ((), self._acted.shape):
             raise reject("reward", f"of shape {self._acted.shape}, as the last observations", reward)
         self._policy_state.received(reward)
 
     def end(self, ended: np.ndarray) -> None:
-        """Reset the rows of the batch whose episode ended, bool `[batch]`."""
+        """Reset the recurrent state of the rows of the batch whose episode ended.
+
+        Args:
+            ended: whether the episode of each row ended, bool `[batch]`.
+        """
         self.reset(np.asarray(ended, bool))
 
     def reset(self, env_indices: Any = None) -> None:
-        """Reset all rows of the batch, or those selected by indices or by a mask."""
+        """Reset the recurrent state.
+
+        Args:
+            env_indices: the rows of the batch to reset, as indices or as a mask; None resets all rows.
+
+        Raises:
+            ValueError: an index is not that of a row.
+        """
         ended = np.zeros(len(self._acted), bool)
         try:
             ended[slice(None) if env_indices is None else env_indices] = True

@@ -35,25 +35,32 @@ def load_agent(
     """Load an agent that `Agent.save` saved, ready to resume training.
 
     Args:
-        directory: the saved agent.
-        env: the environment of further training, if its spaces are to be checked now.
+        directory: the directory of the saved agent.
+        env: the environment of further training, if its spaces are to be checked now; None checks nothing.
         agent_class: the class of the agent, if it is not one of tfdpg's. It must have the name of the class that was
             saved, and may have moved to another module. None imports the class by its import path in the file, if the
             file is trusted.
         trusted: whether to import what the file names (the agent's class, custom callables and schedules) and to follow
-            it (symbolic links, the directory of the replay); otherwise pass the class as `agent_class` and the options
-            among `changes`.
-        **changes: options that are to be others from now on: all but those of the networks' structure and `seed`. A new
-            optimizer starts without the old one's moments.
+            it (symbolic links, the directory of the replay buffer). Otherwise pass the class as `agent_class` and the
+            options among `changes`.
+        **changes: new values of options. The options that describe the structure of the networks, and `seed`, cannot
+            change. A new optimizer starts without the moments of the old one.
 
     Returns:
-        An agent of the class that was saved, with its weights, optimizers, replay, counters and random states.
+        An agent of the class that was saved, with its weights, optimizers, replay buffer, counters and random states.
 
     Raises:
         FileNotFoundError: there is no saved agent.
         tfdpg.training.checkpoints.checkpoint.CheckpointError: a file is damaged, missing or of another checkpoint.
-        ValueError: the spaces of `env` are not the agent's; a change that is structural or no argument; something that
-            could not be saved, or is not trusted, is not given again; or `agent_class` is another class.
+        ValueError: `env` has other spaces than the agent; a change names an option that cannot change or does not
+            exist; an object that was not saved, or is not trusted, is not passed again; or `agent_class` is another
+            class.
+
+    Example:
+        ```python
+        agent = tfdpg.load_agent("runs/td3", pi_lr=1e-4)
+        agent.fit(env, epochs=10)
+        ```
     """
     from tfdpg.hints import did_you_mean
     from tfdpg.options import Structural, Unsaved, options_of

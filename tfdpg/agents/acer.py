@@ -127,7 +127,7 @@ class ACER(Agent):
     stochastic dueling network. Some defaults are for one kind or the other: 20 | 50 is for Discrete and for Box.
 
     Args:
-        env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
+        env: an environment or vector environment whose spaces the agent is for, its id, or a `Spec`.
         options: keyword arguments; `help(tfdpg.ACER.__init__)` describes them.
 
     Raises:

@@ -41,45 +41,57 @@ class _AgentType(abc.ABCMeta):
 
 
 class Agent(metaclass=_AgentType):
-    """An off-policy actor-critic agent. Its final subclasses declare their networks and implement `update`.
+    """An off-policy actor-critic agent: the base class of `DDPG`, `TD3`, `D4PG`, `TD7` and `ACER`.
+
+    Its final subclasses declare their networks and implement `update`. Calling an agent is the same as `predict`.
 
     Args:
-        env: the environment, a vector environment, its id, or a `Spec`.
-        options: the options.
-        declare: declares what the agent is made of.
+        env: an environment or vector environment, its id, or a `Spec`.
+        options: the options, an instance of a subclass of `tfdpg.options.Options`.
+        declare: returns what the agent is made of, given the spaces and the options.
 
     Attributes:
-        spec: the spaces that the agent serves.
-        options: the constructor's options.
-        environment: the id and arguments of its environment; None where they are not known.
-        networks: the components, by name: `pi`, `q1`, ...
-        copies: the copies of components, by name: `pi_target`, ...
-        targets: the target networks among them, by the names of the components.
-        copy_sources: the names of the copies' sources, by the names of the copies.
+        spec: the spaces of the environment.
+        seed: the seed of the agent.
+        environment: the id and arguments of the environment; None if they are unknown.
+        networks: the networks by name: `pi`, `q1`, ...
+        targets: the target networks, by the names of the networks that they follow.
+        copies: all copies of networks by name: `pi_target`, ...
+        optimizers: the Keras optimizers by name.
+        replay: the replay buffer.
+        history: the `History` of the last `fit` or `fit_offline`; None before.
+        stop_training: a callback sets it to True to stop `fit`.
+        batch_size: the option `batch_size`.
+        batch_elements: the number of elements of a minibatch: transitions, steps of sequences, or windows.
+        metrics: the names of the metrics that `update` returns.
         custom_networks: the user's own models, by the options that take them.
-        optimizers: the optimizers, by name.
         device_state: variables that updates read and write, by name.
         host_state: numbers, strings and lists that are saved with the agent, by name.
-        minimize: takes a step of optimizers; see `tfdpg.components.Networks.minimize`.
-        update_copies: updates the copies that are due; see `tfdpg.components.Networks.update_copies`.
-        optimizer: all optimizers as one object, which Keras' callbacks expect.
-        replay: the replay buffer.
-        minibatch_builder: samples minibatches from it; `make_minibatch_builder` makes another for any replay buffer.
-        schedule: the schedule of updates, and its counters.
-        actor: computes the outputs of the behaviour policy, in NumPy if possible.
-        evaluation_actor: computes the outputs of the evaluation policy.
-        behaviour: selects actions during collection.
-        policy_period: the behaviour policy changes only in updates whose number is a multiple of it.
-        collector: stores actions with their outcomes.
-        learner: runs the update phases.
-        epoch_metrics: the metrics of the updates in this epoch.
-        signatures: the signatures of the export.
-        exported_critics: the critics among the networks, or models from observations and actions that call them.
         recurrent_spec: the recurrent state of the policy; None if it is not recurrent.
-        stop_training: set to True by a callback to stop `fit`.
     """
 
     def __init__(self, env: Any, options: AgentOptions, declare: Callable[[Spec, Any], Declaration]):
+        """See the class.
+
+        The other attributes are for the rest of tfdpg:
+
+        Attributes:
+            copy_sources: the names of the copies' sources, by the names of the copies.
+            minimize: takes a step of optimizers; see `tfdpg.components.Networks.minimize`.
+            update_copies: updates the copies that are due; see `tfdpg.components.Networks.update_copies`.
+            optimizer: all optimizers as one object, which Keras' callbacks expect.
+            minibatch_builder: samples minibatches; `make_minibatch_builder` makes another for any replay buffer.
+            schedule: the schedule of updates, and its counters.
+            actor: computes the outputs of the behaviour policy, in NumPy if possible.
+            evaluation_actor: computes the outputs of the evaluation policy.
+            behaviour: selects actions during collection.
+            policy_period: the behaviour policy changes only in updates whose number is a multiple of it.
+            collector: stores actions with their outcomes.
+            learner: runs the update phases.
+            epoch_metrics: the metrics of the updates in this epoch.
+            signatures: the signatures of the export.
+            exported_critics: the critics among the networks, or models from observations and actions that call them.
+        """
         self.spec = Spec.of(env)
         self.environment = environment_of(env)
         self._options = options
@@ -140,19 +152,20 @@ class Agent(metaclass=_AgentType):
 
     @abc.abstractmethod
     def update(self, batch: Any, counter: Any) -> dict[str, tf.Tensor]:
-        """One update, inside the compiled call.
+        """Make one update, inside the compiled call. Subclasses implement this method.
 
         Args:
-            batch: a minibatch, as the agent's `unpack` makes it.
-            counter: the number of this update, an int64 tensor, counting from 1.
+            batch: a minibatch: a `TransitionBatch`, a `SequenceBatch`, or what `Minibatches.unpack` makes.
+            counter: the number of this update, an int64 tensor `[]`, counting from 1.
 
         Returns:
-            A value for each of `metrics`, `[batch]`; NaN where this update did not measure it.
+            A value for each element of the minibatch and each name in `metrics`, `[batch_elements]`; NaN where this
+            update did not measure it.
         """
 
     @property
     def options(self) -> Any:
-        """The constructor's options."""
+        """The constructor's options, as attributes: `agent.options.gamma`."""
         return self._options
 
     @property
@@ -191,10 +204,13 @@ class Agent(metaclass=_AgentType):
 
         Args:
             observation: one observation, or a batch with one for each sub-environment.
-            explore: False for the greedy action.
+            explore: whether to explore; False for the greedy action.
 
         Returns:
-            One action in the environment's shape, or a batch with one for each sub-environment.
+            One action in the environment's units and shape, or a batch with one for each sub-environment.
+
+        Raises:
+            ValueError: the observation has another shape, or is not finite.
         """
         return self.collector.act(observation, explore)
 
@@ -216,17 +232,27 @@ class Agent(metaclass=_AgentType):
         Raises:
             RuntimeError: `act` was not called before.
             ValueError: a value is not finite, or has another shape. Nothing is stored.
+            FloatingPointError: a value is not finite because the action was not.
         """
         self.collector.observe(reward, next_observation, terminated, truncated, final_observation)
 
     def next_reset_seed(self, env_index: int) -> int:
-        """Return the seed with which `fit` resets a sub-environment for its next training episode."""
+        """Return the seed with which `fit` resets a sub-environment for its next training episode.
+
+        Args:
+            env_index: the index of the sub-environment, from 0; 0 for an environment that is not a vector environment.
+        """
         return self.collector.next_reset_seed(env_index)
 
-    def learn(self, *positional: Never, updates: int | None = None, **unknown: Never) -> dict[str, float]:
-        """Make the updates that are due according to the schedule, or exactly `updates` of them.
+    def learn(  # noqa: D417 (no value is accepted for the other parameters)
+        self, *positional: Never, updates: int | None = None, **unknown: Never
+    ) -> dict[str, float]:
+        """Make the updates that are due according to the schedule, or a given number of updates.
 
-        `fit` trains on an environment; `learn` takes no environment steps. The number of updates is at least 0.
+        `fit` trains on an environment; `learn` takes no environment steps.
+
+        Args:
+            updates: the number of updates, at least 0; None makes those that are due.
 
         Returns:
             The mean of each metric over these updates, and `loss`; an empty dict if no update was due.
@@ -248,16 +274,26 @@ class Agent(metaclass=_AgentType):
         """Make one update on a given minibatch, with the same compiled code as other updates.
 
         Args:
-            batch: a dict of arrays with `batch_size` rows, one for each transition, with the names of `fit_offline`,
-                and optionally `weights` and `discounts`; or sequences, or ACER's windows: see
-                `tfdpg.training.learning.batches`.
+            batch: a dict of arrays.
+
+                - An agent that learns from transitions takes `batch_size` rows: `observations`, `actions`, `rewards`,
+                  `terminations` and `next_observations`, and optionally `weights` in the critic's loss (default 1),
+                  `discounts` (default gamma; gamma^m if a reward is the sum over m steps) and `truncations`, which
+                  have no effect.
+                - A recurrent agent takes sequences: `observations` `[batch_size, burn_in + sequence_length + n_step,
+                  ...]`; `actions`, `rewards` and `terminations` with one step less; and optionally `discounts`,
+                  `truncations` and `masks` (0 after the end of an episode) of the same shape, and for each sequence
+                  `weights` and `states`, the recurrent state before its first step (default 0).
+                - ACER takes windows of T = `n_steps` steps: `observations` `[batch_size, T + 1, ...]`; `actions`,
+                  `rewards` and `terminations` `[batch_size, T]`; `behaviours` `[batch_size, T, n]`, the probabilities,
+                  or the means and the scales, of the actions; and optionally `discounts` and `truncations`.
 
         Returns:
             The metrics of the update, and `loss`.
 
         Raises:
             ValueError: an array is missing, unknown, of another shape, or not finite.
-            FloatingPointError: see `learn`.
+            FloatingPointError: weights became NaN or infinite.
         """
         return self.learner.update_on_batch(self._pack(batch))
 
@@ -273,9 +309,12 @@ class Agent(metaclass=_AgentType):
             A `History` with `return`, `loss`, ... for each epoch, and `val_return`, ... with a `validation_env`.
 
         Raises:
-            ValueError: an environment has other spaces, `validation_env` is `env`, or the environment returned NaN.
-            FloatingPointError, TimeoutError: losses or weights are NaN; see `step_timeout`.
-            KeyboardInterrupt, SystemExit(143): after Ctrl-C or SIGTERM. Callbacks are always told that training ended.
+            ValueError: an option is out of its range, an environment has other spaces, `validation_env` is `env`, or an
+                environment returned NaN or infinity.
+            FloatingPointError: losses, weights or actions became NaN or infinite.
+            TimeoutError: a step or a reset took longer than `step_timeout`.
+            KeyboardInterrupt: after Ctrl-C. The `on_train_end` of callbacks is called first.
+            SystemExit: with exit code 143, after SIGTERM. The `on_train_end` of callbacks is called first.
         """
         return loop.fit(self, env, options)
 
@@ -284,15 +323,29 @@ class Agent(metaclass=_AgentType):
         """Train the agent on stored transitions, which are added to its replay buffer; `fit` can continue afterwards.
 
         Args:
-            data: a dict of arrays, an `.npz` file, a directory that a recorder wrote, a saved agent or a Minari data
-                set (see `tfdpg.training.data.datasets.load_into`); None trains on the content of the replay buffer.
+            data: None trains on the content of the replay buffer. Otherwise one of these:
+
+                - A dict of arrays, or an `.npz` file, with a row for each transition in chronological order:
+                  `observations` `[n, ...]`, `actions` `[n, ...]` in the environment's units, `rewards` `[n]`,
+                  `terminations` `[n]`, and optionally `truncations` `[n]` and `next_observations` `[n, ...]`. For a
+                  Dict space, `observations` is a dict, or there is an array `observations/<key>` for each key. With
+                  `client_ids`, n strings, only the rows of each client are in chronological order. The entry
+                  `prediction_logs`, the request logs of TensorFlow Serving, replaces observations, actions and client
+                  ids; see `read_prediction_logs`.
+                - A directory of such files, as the option `recorders` writes them.
+                - The directory of a saved agent or of a saved replay buffer.
+                - A `minari.MinariDataset`.
             options: keyword arguments.
 
         Returns:
             A `History` with `loss`, ..., `updates_per_second` and, with a `validation_env`, `val_return`, ...
 
         Raises:
-            ValueError: the data do not have the shapes of the agent's spaces, or are not finite.
+            ValueError: an array is missing, has another shape or is not finite, or there is no transition.
+            FileNotFoundError: a file does not exist.
+            FloatingPointError: losses or weights became NaN or infinite.
+            KeyboardInterrupt: after Ctrl-C, as for `fit`.
+            SystemExit: with exit code 143, after SIGTERM, as for `fit`.
         """
         return loop.fit_offline(self, data, options)
 
@@ -309,25 +362,41 @@ class Agent(metaclass=_AgentType):
         """Evaluate the policy; see `tfdpg.evaluate`. The scores of the exported policy are equal up to rounding.
 
         Args:
-            env: an environment or a vector environment, or the id of one.
-            episodes: the number of episodes.
+            env: an environment or a vector environment with the agent's spaces, or the id of one.
+            episodes: the number of episodes, at least 1.
             stochastic: whether to use the behaviour policy, which explores, in place of the evaluation policy.
             seed: the seed of the episodes; None is the agent's.
-            max_ep_len: the number of steps after which episodes are truncated; None does not truncate.
+            max_ep_len: the number of steps after which episodes are truncated; None sets no limit beyond the
+                environment's own.
             per_episode: whether to return the return and the length of each episode, too.
+
+        Returns:
+            `return` (the mean), `return_std`, `return_min`, `return_max` and `episode_length` (the mean); with
+            `per_episode` also the lists `returns` and `lengths`.
+
+        Raises:
+            ValueError: the environment has other spaces, or returned NaN or infinity.
+            FloatingPointError: an action of the policy is NaN or infinite, and so is the result of the step.
         """
         seed = self.seed if seed is None else seed
         policy = self.policy(seed if stochastic else None)
         more = {"max_ep_len": max_ep_len, "per_episode": per_episode}
         return evaluation.evaluate(policy, env, episodes, seed=seed, **more)
 
-    def predict(self, observations: Any, **unknown: Never) -> np.ndarray:
-        """Return the greedy action for each observation of a batch, or for one, in the environment's shape; no noise.
+    def predict(self, observations: Any, **unknown: Never) -> np.ndarray:  # noqa: D417 (no value is accepted)
+        """Return the greedy actions of the evaluation policy, without noise.
 
-        A recurrent policy takes sequences that begin with an episode's first observation, `[time, ...]` or
-        `[batch, time, ...]`; see also `policy`. The action for an observation that is not finite is `spec.no_action`,
-        which is NaN in each component, or for a Discrete space its first action minus 1; the recurrent state does not
-        change.
+        Args:
+            observations: one observation, or a batch. A recurrent policy takes sequences that begin with an episode's
+                first observation, `[time, ...]` or `[batch, time, ...]`; `policy` acts step by step.
+
+        Returns:
+            An action for each observation, in the environment's units and shape; int64 for a Discrete space. The action
+            for an observation that is not finite is `Spec.no_action`: NaN in each component, or for a Discrete space
+            its first action minus 1. The recurrent state does not change then.
+
+        Raises:
+            ValueError: the observations have another shape, or the policy receives previous rewards.
         """
         self.learner.synchronize()
         reject_unknown_arguments(self.predict, unknown)
@@ -337,10 +406,16 @@ class Agent(metaclass=_AgentType):
     __call__ = predict
 
     def policy(self, seed: int | None = None) -> evaluation.PolicyLike:
-        """Return the evaluation policy with its present weights, for `tfdpg.evaluate`.
+        """Return the evaluation policy with its present weights, for `tfdpg.evaluate` or your own loop.
+
+        The policy does not change when the agent learns. Its recurrent state is separate from that of the agent.
 
         Args:
-            seed: None for the greedy policy. Otherwise the behaviour policy, which explores with this seed.
+            seed: None returns the greedy policy. A number returns the behaviour policy, which explores with this seed.
+
+        Returns:
+            A callable from one observation or a batch to actions in the environment's units and shape. It has the
+            methods `reset`, `received` and `end` of `Policy`.
         """
         self.learner.synchronize()
         if seed is None:
@@ -349,12 +424,19 @@ class Agent(metaclass=_AgentType):
         return evaluation.EvaluationPolicy(self.behaviour.with_network(self.actor.snapshot()), factor, seed)
 
     def get_weights(self) -> list[np.ndarray]:
-        """Return the weights of all components and copies."""
+        """Return the weights of all networks and their copies, as a list of arrays."""
         self.learner.synchronize()
         return [weight for network in self._networks.all.values() for weight in network.get_weights()]
 
     def set_weights(self, weights: Sequence[np.ndarray]) -> None:
-        """Set the weights that `get_weights` returned."""
+        """Set the weights of all networks and their copies.
+
+        Args:
+            weights: arrays of the same number and shapes as those that `get_weights` returns.
+
+        Raises:
+            ValueError: the number or the shape of the arrays differs.
+        """
         self.learner.synchronize()
         network_weights.set_weights(self._networks.all, weights)
         if self.observation_statistics is not None and self.observation_statistics.count == 0:
@@ -362,18 +444,43 @@ class Agent(metaclass=_AgentType):
         self.actor.refresh()
 
     def save_weights(self, filepath: str | Path, overwrite: bool = True) -> None:
-        """Save the weights of all components and copies to a `.weights.h5` file."""
+        """Save the weights of all networks and their copies, without the optimizers and the replay buffer.
+
+        Args:
+            filepath: the file, whose name ends in `.weights.h5`.
+            overwrite: whether to replace an existing file; False raises an error if there is one.
+
+        Raises:
+            ValueError: the name of the file does not end in `.weights.h5`.
+            FileExistsError: the file exists and `overwrite` is False.
+        """
         self.learner.synchronize()
         network_weights.save_weights(self._networks.all, filepath, overwrite)
 
     def load_weights(self, filepath: str | Path) -> None:
-        """Load weights that `save_weights` saved, for networks of the same shapes."""
+        """Load weights that `save_weights` saved.
+
+        Args:
+            filepath: the file.
+
+        Raises:
+            ValueError: the networks in the file have other shapes.
+        """
         self.set_weights(network_weights.load_weights(self._networks.all, filepath))
 
     def save(self, filepath: str | Path, overwrite: bool = True) -> None:
         """Save the state of the training run: weights, optimizers, replay buffer, counters and random states.
 
-        The directory `filepath` is replaced completely or not at all; with `overwrite=False` it must not exist.
+        `tfdpg.load_agent` loads it. The directory is replaced completely or not at all.
+
+        Args:
+            filepath: the directory.
+            overwrite: whether to replace a saved agent; False raises an error if the directory exists.
+
+        Raises:
+            FileExistsError: the directory exists and `overwrite` is False, or it is not a saved agent.
+            FloatingPointError: weights, or the last losses, are NaN or infinite. Nothing is written.
+            tfdpg.files.DiskFullError: the disk is full. A saved agent that was in the directory is still there.
         """
         self.learner.synchronize()
         checkpoint.save(self, filepath, overwrite)
@@ -391,7 +498,9 @@ class Agent(metaclass=_AgentType):
             The directory of the new version, or `directory`.
 
         Raises:
-            NotADirectoryError, FileExistsError: `directory` is a file, or is not empty although it must be.
+            NotADirectoryError: `directory` is a file.
+            FileExistsError: `directory` is not empty, for a format that is written into `directory` itself.
+            ImportError: the libraries of the format are not installed.
             tfdpg.export.ExportError: the exported model differs from the agent, or the format does not support the
                 policy. Nothing is written.
         """
@@ -419,7 +528,10 @@ class Agent(metaclass=_AgentType):
         return checkpoint.copy_agent(self)
 
     def copy_weights(self, *names: str) -> None:
-        """Copy into copies, such as those on request, all weights of their sources.
+        """Copy all weights of their sources into copies, such as those with the rule `on_request`.
+
+        Args:
+            names: the names of copies in `copies`.
 
         Raises:
             ValueError: a name is not that of a copy.

@@ -80,7 +80,7 @@ class D4PG(Agent):
     """D4PG: a critic that learns the distribution of N-step returns, and a policy that maximises its mean.
 
     Args:
-        env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
+        env: an environment or vector environment whose spaces the agent is for, its id, or a `Spec`.
         options: keyword arguments; `help(tfdpg.D4PG.__init__)` describes them.
 
     Raises:

@@ -30,7 +30,7 @@ class DDPG(Agent):
     """DDPG: a critic, and a policy that maximises its value.
 
     Args:
-        env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
+        env: an environment or vector environment whose spaces the agent is for, its id, or a `Spec`.
         options: keyword arguments; `help(tfdpg.DDPG.__init__)` describes them.
 
     Raises:

@@ -49,18 +49,18 @@ def deterministic(
     """Declare a deterministic actor-critic that learns from transitions or, if it is recurrent, from sequences.
 
     Args:
-        spec: the spaces.
-        options: the agent's options.
-        critics: the names of its critics.
-        rule: how target networks follow.
-        metrics: the names of what its update measures.
+        spec: the spaces of the environment.
+        options: the agent's options, which inherit from `DeterministicOptions`.
+        critics: the names of its critics, such as `("q1", "q2")`.
+        rule: the rule of the target networks, made by `polyak` or `every`.
+        metrics: the names of the metrics that `Agent.update` returns; `td_error` is among them.
         head: makes the last layer of each critic; None is for values.
-        output: transforms the policy's last layer; None is actions.
-        exploration: turns what the policy returns into steps; None adds noise to actions.
+        output: transforms the policy's last layer; None is for actions.
+        exploration: turns the outputs of the policy into steps; None adds noise to actions.
         sampling: arguments of `tfdpg.replay.make_sampler` in place of the options.
 
     Raises:
-        ValueError: spaces or models that are not supported, or an option that others leave without effect.
+        ValueError: a space or a model is not supported, or an option has no effect because of another one.
     """
     check_box(spec)
     given = given_networks(options, ("pi", *critics))
@@ -90,10 +90,15 @@ def deterministic(
 
 
 def td_losses(replay: str) -> tuple[Callable[..., tf.Tensor], Callable[[Sequence[tf.Tensor]], tf.Tensor]]:
-    """Return the loss of scalar critics, and the TD error for priorities from those of all critics, `[batch]` each.
+    """Return the loss of scalar critics, and a function that combines the TD errors of several critics.
 
     Args:
-        replay: the option `replay`. "lap" needs the Huber loss and the largest TD error, as its authors do.
+        replay: the option `replay`. For "lap", these are the Huber loss and the largest TD error (Fujimoto, Meger,
+            Precup 2020). Otherwise, they are the squared error and the mean of the TD errors.
+
+    Returns:
+        A loss with the arguments of `tfdpg.losses.td_loss`, and a function from a sequence of absolute TD errors
+        `[batch]` to one TD error `[batch]`, for the metric `td_error`.
     """
     if replay == "lap":
         return huber_td_loss, lambda errors: tf.reduce_max(tf.stack(errors), axis=0)
@@ -101,7 +106,11 @@ def td_losses(replay: str) -> tuple[Callable[..., tf.Tensor], Callable[[Sequence
 
 
 def update_schedule(options: TransitionOptions) -> Schedule:
-    """Return the schedule of updates that the options describe."""
+    """Return the schedule of updates that the options describe, for `Declaration.schedule`.
+
+    Args:
+        options: the agent's options, with `start_steps`, `update_after`, `update_every` and `gradient_steps`.
+    """
     return Schedule(
         start_steps=options.start_steps,
         update_after=options.update_after,
@@ -116,9 +125,9 @@ def minibatches(
     """Declare minibatches of transitions, or of sequences for recurrent networks.
 
     Args:
-        spec: the spaces.
-        options: the agent's options.
-        cells: of recurrent networks.
+        spec: the spaces of the environment.
+        options: the agent's options, which inherit from `OffPolicyOptions`.
+        cells: the cells of recurrent networks, which `recurrent_cells` makes; None for transitions.
         sampling: arguments of `tfdpg.replay.make_sampler` in place of the options.
     """
     size = options.replay_size
@@ -150,21 +159,40 @@ def minibatches(
 
 
 def recurrent_cells(spec: Spec, options: OffPolicyOptions) -> RNNSpec | None:
-    """Return the cells of recurrent networks; None if the networks are not recurrent."""
+    """Return the cells of recurrent networks; None if the networks are not recurrent.
+
+    Args:
+        spec: the spaces of the environment.
+        options: the agent's options, with `recurrent`, `recurrent_units`, `remembers` and `stored_state`.
+
+    Returns:
+        The cells, for `policy_network`, `critic_network` and `minibatches`. Their `recurrent_spec` is for `PolicySpec`.
+
+    Raises:
+        ValueError: the option `recurrent` is not a supported cell.
+    """
     if options.recurrent is None:
         return None
     return RNNSpec.of(spec, options.recurrent, options.recurrent_units, options.remembers, options.stored_state)
 
 
 def normalizer(options: AgentOptions) -> Callable[[], Normalizer] | None:
-    """Return a function that makes a layer to normalise observations; None if they are not normalised."""
+    """Return a function that makes a `Normalizer`, for `Declaration.normalizer`; None without normalisation.
+
+    Args:
+        options: the agent's options, with `normalize_observations`, `normalize_epsilon` and `normalize_clip`.
+    """
     if not options.normalize_observations:
         return None
     return functools.partial(Normalizer, options.normalize_epsilon, options.normalize_clip, dtype="float32")
 
 
 def check_box(spec: Spec) -> None:
-    """Raise `ValueError` unless the action space is a Box of floats."""
+    """Raise `ValueError` unless the action space is a Box of floats.
+
+    Args:
+        spec: the spaces of the environment.
+    """
     if spec.actions is not None:
         raise ValueError(
             f"The action space {spec.action_space} is not supported by this agent, which needs a float Box. "
@@ -175,8 +203,13 @@ def check_box(spec: Spec) -> None:
 def given_networks(options: AgentOptions, names: Sequence[str]) -> dict[str, keras.Model | None]:
     """Return the custom networks among the options, by name, and None for built-in networks.
 
+    Args:
+        options: the agent's options.
+        names: the names of options that take a network, such as `("pi", "q1", "q2")`.
+
     Raises:
-        ValueError: an option of built-in networks where there is none, or models that are not on the device.
+        ValueError: an option for built-in networks is set although all networks are custom, or a network is on another
+            device than the option `device`.
     """
     given = {name: getattr(options, name) for name in names}
     if None not in given.values():

@@ -40,6 +40,9 @@ def configuration(agent: "Agent") -> dict[str, Any]:
     """Return the options as plain values, from which the class makes another such agent: `TD3(env, **config)`.
 
     Custom networks, cells, optimizers and callables are not included.
+
+    Args:
+        agent: the agent.
     """
     options = [option.name for option in options_of(type(agent.options)) if not option.is_object]
     values = {name: getattr(agent.options, name) for name in options}
@@ -66,7 +69,7 @@ def summary(agent: "Agent", line_length: int | None = None, print_fn: Callable[[
 
     Args:
         agent: the agent.
-        line_length: the width of Keras' tables.
+        line_length: the width of Keras' tables in characters; None is Keras' default.
         print_fn: called with each line, in place of `print`.
     """
     print_fn(one_line_summary(agent))

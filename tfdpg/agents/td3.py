@@ -34,7 +34,7 @@ class TD3(Agent):
     """TD3: two critics, smoothed target actions, a delayed policy.
 
     Args:
-        env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
+        env: an environment or vector environment whose spaces the agent is for, its id, or a `Spec`.
         options: keyword arguments; `help(tfdpg.TD3.__init__)` describes them.
 
     Raises:

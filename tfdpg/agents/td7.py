@@ -158,7 +158,7 @@ class TD7(Agent):
     """TD7: a TD3 whose policy and critics also receive learned embeddings of observations and actions.
 
     Args:
-        env: an environment or vector environment with the spaces of the agent, its id, or a `Spec`.
+        env: an environment or vector environment whose spaces the agent is for, its id, or a `Spec`.
         options: keyword arguments; `help(tfdpg.TD7.__init__)` describes them.
 
     Raises:

@@ -28,8 +28,8 @@ def check(env: Any, *, steps: int = 1000, seed: int = 0, verbose: int = 1) -> li
 
     Args:
         env: an environment, a vector environment, or an id: a registered id, `module:id` or `module:Class`.
-        steps: the number of random steps. Stepping stops after ten seconds.
-        seed: seeds the resets and the actions.
+        steps: the number of random steps, at least 1. Stepping stops after ten seconds.
+        seed: seeds the resets and the actions; at least 0.
         verbose: 0 prints nothing, 1 prints a report.
 
     Returns:

@@ -154,8 +154,15 @@ C_LAYERS: dict[str, CLayer] = {}
 def c_layer(*names: str) -> Callable[[CLayer], CLayer]:
     """Register a layer for C, under the name that it has in NumPy (see `tfdpg.acting.numpy_layer`).
 
-    The decorated function takes the `Code` to write to, the weights, and the arrays of the inputs, then the
-    configuration by name, and returns the array of the output.
+    An *array* in C is a pair: the expression that points to it, and the number of its elements.
+
+    Args:
+        names: the registered names of the layer, as for `tfdpg.acting.numpy_layer`.
+
+    Returns:
+        A decorator of a function `write(code, weights, *inputs, **config)`. It receives the `Code` to write to, the
+        layer's weights as NumPy arrays in Keras' order, an array for each input, and the configuration by name, and
+        returns the array of the output. It raises `ValueError` for what it does not support.
 
     Example:
         ```python
@@ -175,6 +182,9 @@ def c_layer(*names: str) -> Callable[[CLayer], CLayer]:
 
 class Code:
     """The statements of a forward pass in C; each layer fills an array of its own.
+
+    A function that `c_layer` decorates receives this object. An *array* is a pair of the expression that points to it
+    and the number of its elements: `("v3", 64)`.
 
     Args:
         network: the network.
@@ -268,7 +278,12 @@ class Code:
         return " && ".join(f"{self._prefix}_finite({width}, {name})" for name, width in arrays)
 
     def constant(self, name: str, values: Any) -> str:
-        """Write an array of constants, and return its name."""
+        """Write an array of constants, and return its name.
+
+        Args:
+            name: the beginning of its name.
+            values: the numbers, which are flattened and converted to float32.
+        """
         name = f"{self._prefix}_{name}{len(self.constants)}"
         self.constants[name] = [_number(value) for value in np.ravel(values)]
         return name
@@ -280,11 +295,20 @@ class Code:
         return self.constant(name, values)
 
     def number(self, value: Any) -> str:
-        """Return a float32 as an exact constant in C."""
+        """Return a float32 as an exact constant in C.
+
+        Args:
+            value: the number.
+        """
         return _number(value)
 
     def array(self, width: int, value: str | None = None) -> Array:
-        """Declare an array; each element gets the value of an expression of `i`, if there is one."""
+        """Declare an array, and return it.
+
+        Args:
+            width: the number of its elements.
+            value: an expression of `i`, from which element i is computed; None leaves the elements undefined.
+        """
         self._arrays += 1
         name = f"v{self._arrays}"
         self._lines.append(f"float {name}[{width}];")
@@ -293,15 +317,33 @@ class Code:
         return name, width
 
     def each(self, width: int, statement: str) -> None:
-        """Write a loop over `i`."""
+        """Write a loop over `i`.
+
+        Args:
+            width: the number of passes; `i` counts from 0.
+            statement: the statement in the loop, with its semicolon.
+        """
         self._lines.append(f"for (int i = 0; i < {width}; i++) {statement}")
 
     def line(self, statement: str) -> None:
-        """Write a statement."""
+        """Write a statement.
+
+        Args:
+            statement: the statement, with its semicolon.
+        """
         self._lines.append(statement)
 
     def product(self, kernel: np.ndarray, bias: np.ndarray, x: Array) -> Array:
-        """Write a linear layer."""
+        """Write a linear layer, x K + b, and return the array of its output.
+
+        Args:
+            kernel: K, `[n, m]`.
+            bias: b, `[m]`.
+            x: the input, an array of n elements.
+
+        Raises:
+            ValueError: `x` has another number of elements than the kernel has rows.
+        """
         if len(kernel) != x[1]:
             raise ValueError(f"A linear layer of {len(kernel)} features receives {x[1]}")
         y, width = self.array(len(bias), f"{self.constant('bias', bias)}[i]")
@@ -310,23 +352,49 @@ class Code:
         return y, width
 
     def activation(self, name: str, x: Array) -> Array:
-        """Write an activation, in place."""
+        """Write an activation, in place, and return the array.
+
+        Args:
+            name: the Keras name of the activation.
+            x: the array.
+
+        Raises:
+            ValueError: the activation is not known in C.
+        """
         if name != "linear":
             self.each(x[1], f"{x[0]}[i] = {self.activated(name, f'{x[0]}[i]')};")
         return x
 
     def activated(self, name: str, value: str) -> str:
-        """Return the expression of an activation of a value."""
+        """Return the expression of an activation of a value.
+
+        Args:
+            name: the Keras name of the activation.
+            value: the expression of the value.
+
+        Raises:
+            ValueError: the activation is not known in C.
+        """
         if name not in ACTIVATE:
             raise ValueError(f"There is no activation {name!r} in C")
         return ACTIVATE[name].format(v=value, prefix=self._prefix)
 
     def clipped(self, value: str, low: str, high: str) -> str:
-        """Return the expression of a clipped value."""
+        """Return the expression of a clipped value.
+
+        Args:
+            value: the expression of the value.
+            low: the expression of the lower bound.
+            high: the expression of the upper bound.
+        """
         return f"{self._prefix}_clip({value}, {low}, {high})"
 
     def join(self, arrays: Sequence[Array]) -> Array:
-        """Write the concatenation of arrays."""
+        """Write the concatenation of arrays, and return it.
+
+        Args:
+            arrays: the arrays, in order.
+        """
         joined = self.array(sum(width for _, width in arrays))
         start = 0
         for name, width in arrays:

@@ -116,14 +116,16 @@ def convert(
     """Convert a SavedModel to another format. The directory is complete when it appears under its name.
 
     Args:
-        version: the directory of a SavedModel's version.
+        version: the directory of a version of a SavedModel.
         directory: a new or empty directory.
-        format: one of `FORMATS`.
-        quantize: "int8" for a quantized policy, for LiteRT.
-        max_error: the largest accepted error of a quantized policy's actions, in units of the action scale.
-        references: the expected outputs of signatures; by default, a session computes them with the SavedModel.
-        observations: the observations on which a quantized policy is measured; the default is `observations_of_export`.
-        batch: the number of rows that signatures take, for LiteRT; None leaves it free.
+        format: "litert", "onnx" or "c".
+        quantize: "int8" for a quantized policy, for LiteRT; None does not quantize.
+        max_error: the largest accepted error of a quantized policy's actions, in units of the action scale; at least 0.
+        references: functions that compute the expected outputs of signatures, by name; by default, a session computes
+            them with the SavedModel.
+        observations: the observations on which a quantized policy is measured. By default, the policy acts in the
+            environment that the export names; if that is not possible, they are samples near the warm-up requests.
+        batch: the number of rows that signatures take, at least 1, for LiteRT; None leaves it free.
         prefix: for C, the prefix of all names in the header, a C identifier in lower case; the default is made of the
             name of `directory`.
         weights_in_c_file: for C, whether the weights are defined in `policy.c` instead of `policy.h`.
@@ -133,9 +135,18 @@ def convert(
         The directory.
 
     Raises:
-        ExportError: the SavedModel is damaged or refused, the format cannot represent its policy, or the result
+        ExportError: the SavedModel is damaged or not safe, the format cannot represent its policy, or the result
             computes something else. Nothing is written then.
-        ValueError, ImportError, NotADirectoryError, FileExistsError: see `check_target`.
+        ValueError: the format is unknown, or an argument does not apply to it.
+        ImportError: the libraries of the format are not installed.
+        NotADirectoryError: `directory` is a file.
+        FileExistsError: `directory` is not empty.
+
+    Example:
+        ```python
+        version = tfdpg.export.latest_version("exported_models/td3-halfcheetah")
+        tfdpg.export.convert(version, "converted/td3-halfcheetah", "onnx")
+        ```
     """
     check_target(directory, format)
     own = _checked(directory, format, quantize, batch, prefix, weights_in_c_file)

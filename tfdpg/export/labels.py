@@ -66,7 +66,11 @@ def write_labels(directory: str | Path, labels: Mapping[str, int], base_path: st
 
 
 def read_labels(directory: str | Path) -> dict[str, int]:
-    """Return the version of each label in `models.config`; empty if the model directory has no such file."""
+    """Return the version of each label in `models.config`; empty if the model directory has no such file.
+
+    Args:
+        directory: the model directory.
+    """
     try:
         path = Path(directory) / CONFIG
         if path.exists() and not path.is_file():  # opening a named pipe would block
@@ -81,6 +85,10 @@ def keep_newest(directory: str | Path, count: int) -> None:
     """Remove all versions of a model directory except the newest `count` and those that have labels.
 
     A server never finds an incomplete version while versions are removed.
+
+    Args:
+        directory: the model directory.
+        count: the number of newest versions to keep, at least 1.
     """
     directory = Path(directory)
     labelled = read_labels(directory).values()

@@ -105,10 +105,13 @@ def signatures(
     `pi_and_q`, because a single step has no action value.
 
     Args:
-        spec: the spaces.
-        networks: `q1` and, if there is a second critic, `q2`.
-        policy: the evaluation policy.
+        spec: the spaces of the environment.
+        networks: the critics by name: `q1` and, if there is a second critic, `q2`.
+        policy: the evaluation policy, a Keras model.
         recurrent_spec: describes the policy's recurrent state; None for a policy without recurrent layers.
+
+    Returns:
+        The signatures by name. A declaration has `signatures=functools.partial(tfdpg.export.signatures, spec)`.
     """
     critics = {name: networks.get(name, networks["q1"]) for name in ("q1", "q2")}
     if recurrent_spec is None:

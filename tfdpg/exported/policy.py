@@ -30,12 +30,18 @@ REQUIREMENTS = {
 class Policy(GreedyPolicy):
     """A policy and its critics from a SavedModel, which is loaded, with TensorFlow, at the first call.
 
+    `tfdpg.load` makes it. A recurrent policy keeps its recurrent state between calls, one for each row of the batch.
+    Call `reset` or `end` when episodes end, and `received` after each step if the policy receives the previous reward.
     The critics of a recurrent agent take whole sequences from an episode's start, `[time, ...]` or
     `[batch, time, ...]`.
 
     Args:
         directory: the directory of a version, with `saved_model.pb` and `tfdpg.json`.
-        trusted: see `load`.
+        trusted: whether to load the SavedModel without checking its operations.
+
+    Raises:
+        FileNotFoundError: there is no `tfdpg.json`.
+        ExportError: a file is damaged, missing, changed or of another export.
 
     Attributes:
         directory: the directory of the version.
@@ -98,6 +104,9 @@ class Policy(GreedyPolicy):
     def numpy(self) -> GreedyPolicy:
         """Return the policy in NumPy, without the critics and TensorFlow, in its initial recurrent state.
 
+        Returns:
+            An object that is called like this one, with the methods `reset`, `end` and `received`.
+
         Raises:
             ValueError: the policy is not a built-in network in float32.
             ExportError: `policy.npz` is damaged.
@@ -121,13 +130,23 @@ class Policy(GreedyPolicy):
 
         Args:
             observation: an observation, a batch, or for a recurrent agent a sequence or a batch of sequences.
-            action: the action for each observation.
+            action: the action for each observation, in the environment's units.
             reward: the reward of each step, for recurrent agents that receive previous rewards.
+
+        Raises:
+            ValueError: an argument has another shape, or a Discrete action is not in the action space.
+            ExportError: the model cannot be loaded, or is not safe.
         """
         return self._outputs("q1", observation, action, reward)["q1"]
 
     def q2(self, observation: Any, action: Any, reward: Any = None) -> np.ndarray:
-        """Return the second critic's values; the same as `q1`'s if there is only one critic."""
+        """Return the second critic's values; the same as those of `q1` if there is only one critic.
+
+        Args:
+            observation: an observation, a batch, or for a recurrent agent a sequence or a batch of sequences.
+            action: the action for each observation.
+            reward: the reward of each step, for recurrent agents that receive previous rewards.
+        """
         return self._outputs("q2", observation, action, reward)["q2"]
 
     def pi_and_q(self, observation: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -151,10 +170,10 @@ class Policy(GreedyPolicy):
         """Return the distribution of the return, for an agent with a distributional critic.
 
         Args:
-            observation: see `q1`.
-            action: see `q1`.
+            observation: an observation, a batch, or for a recurrent agent a sequence or a batch of sequences.
+            action: the action for each observation, in the environment's units.
             levels: the levels of the quantiles and of the conditional values at risk, one or several in [0, 1].
-            reward: see `q1`.
+            reward: the reward of each step, for recurrent agents that receive previous rewards.
 
         Returns:
             `atoms` and `probs`, or `weights`, `means` and `stddevs`; and `quantiles` and `cvar`, a number for each
@@ -170,6 +189,9 @@ class Policy(GreedyPolicy):
     def v(self, observation: Any) -> np.ndarray:
         """Return the value of an observation (a scalar) or of a batch `[batch]`, for a stochastic policy.
 
+        Args:
+            observation: an observation or a batch.
+
         Raises:
             ValueError: the policy is deterministic.
         """
@@ -178,7 +200,12 @@ class Policy(GreedyPolicy):
     def distribution(self, observation: Any) -> dict[str, np.ndarray]:
         """Return a stochastic policy's distribution of actions: `probs`, or `loc` and `scale` in the action's units.
 
-        Each is `[n]` for one observation and `[batch, n]` for a batch.
+        Args:
+            observation: an observation or a batch.
+
+        Returns:
+            `probs`, the probability of each action of a Discrete space; or `loc` and `scale`, the means and standard
+            deviations of a Gaussian. Each is `[n]` for one observation and `[batch, n]` for a batch.
 
         Raises:
             ValueError: the policy is deterministic.
@@ -258,9 +285,18 @@ def load(directory: str | Path, *, trusted: bool = False) -> Policy:
         directory: a model directory, whose newest version is loaded, or the directory of a version.
         trusted: whether to load the SavedModel without checking its operations.
 
+    Returns:
+        The policy.
+
     Raises:
         FileNotFoundError: there is no exported model.
         ExportError: a file of the model is damaged, missing, changed or of another export.
+
+    Example:
+        ```python
+        policy = tfdpg.load("exported_models/td3-halfcheetah")
+        action = policy(observation)
+        ```
     """
     return Policy(latest_version(directory), trusted)
 

@@ -17,11 +17,21 @@ LOADED = ("saved_model.", "variables/")
 
 
 class ExportError(RuntimeError):
-    """An exported model does not load, is damaged, or does not compute what the agent computes."""
+    """An exported model does not load, is damaged, or does not compute what the agent computes.
+
+    `Agent.export`, `tfdpg.load`, `tfdpg.export.convert` and the methods of `Policy` raise it.
+    """
 
 
 def versions(directory: str | Path) -> list[int]:
-    """Return the versions in a model directory in ascending order; none if the directory does not exist."""
+    """Return the versions in a model directory.
+
+    Args:
+        directory: a model directory.
+
+    Returns:
+        The versions in ascending order; an empty list if the directory does not exist.
+    """
     directory = Path(directory)
     if not directory.is_dir():
         return []
@@ -55,6 +65,12 @@ def latest_version(directory: str | Path) -> Path:
 
 def metadata(version: Path) -> dict[str, Any]:
     """Read `tfdpg.json` of an exported model, and check that all files are unchanged since the export.
+
+    Args:
+        version: the directory of a version.
+
+    Returns:
+        The content of `tfdpg.json`, such as the agent, the spaces, the scores and the versions of libraries.
 
     Raises:
         FileNotFoundError: there is no `tfdpg.json`, so tfdpg did not export the model.

@@ -41,6 +41,8 @@ def acer_gradient_categorical(
 
     Raises:
         ValueError: The shapes do not match.
+
+    Source: Wang et al. 2017, equation 9.
     """
     probs, behaviour_probs, q = same_shape(probs=probs, behaviour_probs=behaviour_probs, q=q)
     action, target, v, _ = same_shape(action=action, target=target, v=v, one_of_q=q[..., 0])
@@ -87,6 +89,8 @@ def acer_gradient_gaussian(
 
     Raises:
         ValueError: The shapes do not match.
+
+    Source: Wang et al. 2017, equations 15 and 16.
     """
     loc, scale, action, action_prime = same_shape(loc=loc, scale=scale, action=action, action_prime=action_prime)
     rho, target, v, rho_prime, q_prime, _ = same_shape(
@@ -116,6 +120,8 @@ def acer_v_target(rho: TensorLike, target: TensorLike, q: TensorLike, v: TensorL
 
     Raises:
         ValueError: The shapes differ.
+
+    Source: Wang et al. 2017, equation 14.
     """
     rho, target, q, v = same_shape(rho=rho, target=target, q=q, v=v)
     return tf.stop_gradient(tf.minimum(tf.ones_like(rho), rho) * (target - q) + v)
@@ -136,6 +142,8 @@ def trust_region(g: TensorLike, k: TensorLike, delta: float) -> tf.Tensor:
 
     Raises:
         ValueError: The shapes differ.
+
+    Source: Wang et al. 2017, equations 11 and 12.
     """
     g, k = same_shape(g=g, k=k)
     excess = tf.reduce_sum(k * g, axis=-1, keepdims=True) - tf.cast(delta, g.dtype)

@@ -15,8 +15,8 @@ def observation_inputs(spec: Spec) -> Any:
         spec: the spaces of the environment.
 
     Returns:
-        A `keras.KerasTensor` of shape `[batch, ...]` with the type that networks receive: float32, uint8 for a uint8
-        Box, or int32 for Discrete and MultiDiscrete spaces. Its name is `x`, or the key of the Dict space.
+        A `keras.KerasTensor` of shape `[batch, ...]`, or a dict of them by key. Its type is the one that networks
+        receive: float32, uint8 for a uint8 Box, or int32 for Discrete and MultiDiscrete spaces.
     """
     inputs = {leaf.name: keras.Input(leaf.shape, dtype=leaf.dtype, name=leaf.name) for leaf in spec.leaves}
     return inputs if spec.is_dict else inputs["x"]

@@ -72,8 +72,8 @@ class Head(keras.layers.Layer, abc.ABC):
             key: key of the random numbers, int64 `[2]`.
 
         Returns:
-            `Value`: the targets, `[batch]`. `Categorical`: probabilities of the atoms, `[batch, atoms]`. `Mixture`:
-            samples, `[target_samples, batch]`.
+            Targets `[batch]` for `Value`, probabilities of the atoms `[batch, atoms]` for `Categorical`, and samples
+            `[target_samples, batch]` for `Mixture`.
         """
 
     @abc.abstractmethod

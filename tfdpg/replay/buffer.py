@@ -64,32 +64,23 @@ class ReplayBuffer:
 
     Args:
         spec: the spaces of the environment.
-        replay_size: maximum number of rows, each with one observation.
+        replay_size: maximum number of rows, each with one observation; from 2 to 2^31 - 1.
         directory: directory of memory-mapped files for rows and images, which are deleted with the buffer; None keeps
             them in memory.
-        step_width: number of columns stored with a step, the action first; None for the action alone.
+        step_width: number of columns stored with a step, the action first, at least `act_dim`; None for the action
+            alone.
         has_windows: whether the last row of an episode is linked to the first row of the next one.
         has_predecessors: whether rows are linked to the rows before them. The columns after the action then store the
             recurrent state of the policy, which is 0 at the start of an episode.
-        n_step: number of steps whose rewards `sample` sums.
+        n_step: number of steps whose rewards `sample` sums, at least 1.
         gamma: discount factor of one step in `sample` and `transitions`, in [0, 1].
 
+    Raises:
+        ValueError: an argument is out of its range.
+
     Attributes:
-        rows: observation (without images), action and the columns stored with it, and reward of each row, float32
-            `[replay_size, obs_width + step_width + 1]`.
-        images: the uint8 parts of the observations, `[replay_size, image_width]`; None without images.
-        terminated: whether the step of the row ended in a terminal state, bool `[replay_size]`.
-        successor: slot of the next row of the episode, int32 `[replay_size]`; -1 if there is none yet.
-        next_episode: for the last row of an episode the slot of the first row of the next one, int32 `[replay_size]`;
-            -1 for other rows. None without `has_windows`.
-        predecessor: slot of the previous row of the episode, int32 `[replay_size]`; -1 for the first row. If the
-            previous row was overwritten, the slot has another row, whose successor is not this row. None without
-            `has_predecessors`.
-        added: number of rows ever stored.
-        current: for each sub-environment the number of the row that waits for its step; -1 without an open episode.
-        newest: for each sub-environment the number of its newest row, or -1.
-        episode_start: for each sub-environment the number of the first row of its newest episode, or -1.
-        saved_segments: the rows that are already in files of a checkpoint; None if there are none.
+        spec: the spaces of the environment.
+        replay_size: maximum number of rows.
     """
 
     def __init__(
@@ -103,6 +94,27 @@ class ReplayBuffer:
         n_step: int = 1,
         gamma: float = 0.99,
     ):
+        """See the class.
+
+        The other attributes are for the rest of tfdpg:
+
+        Attributes:
+            rows: observation (without images), action and the columns stored with it, and reward of each row, float32
+                `[replay_size, obs_width + step_width + 1]`.
+            images: the uint8 parts of the observations, `[replay_size, image_width]`; None without images.
+            terminated: whether the step of the row ended in a terminal state, bool `[replay_size]`.
+            successor: slot of the next row of the episode, int32 `[replay_size]`; -1 if there is none yet.
+            next_episode: for the last row of an episode the slot of the first row of the next one, int32
+                `[replay_size]`; -1 for other rows. None without `has_windows`.
+            predecessor: slot of the previous row of the episode, int32 `[replay_size]`; -1 for the first row. If the
+                previous row was overwritten, the slot has another row, whose successor is not this row. None without
+                `has_predecessors`.
+            added: number of rows ever stored.
+            current: for each sub-environment the number of the row that waits for its step; -1 without an open episode.
+            newest: for each sub-environment the number of its newest row, or -1.
+            episode_start: for each sub-environment the number of the first row of its newest episode, or -1.
+            saved_segments: the rows that are already in files of a checkpoint; None if there are none.
+        """
         self._n_step = positive_int("n_step", n_step)
         self._gamma = real("gamma", gamma, 0, 1)
         self.has_windows = has_windows

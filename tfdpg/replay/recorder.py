@@ -22,7 +22,13 @@ class Recorder:
     Args:
         directory: the directory; existing files are not overwritten.
         spec: the spaces of the environment.
-        rows: maximum number of transitions in a file.
+        rows: maximum number of transitions in a file, at least 1.
+
+    Example:
+        ```python
+        recorder = tfdpg.replay.Recorder("transitions", tfdpg.Spec.of(env), rows=50_000)
+        agent = tfdpg.TD3(env, recorders=[recorder])
+        ```
     """
 
     def __init__(self, directory: str | Path, spec: Spec, rows: int = 10_000):
@@ -86,7 +92,11 @@ class Recorder:
             self._observations.pop(env_index, None)
 
     def flush(self) -> None:
-        """Write the transitions that are not in a file yet."""
+        """Write the transitions that are not in a file yet. `fit` calls this when it ends.
+
+        Raises:
+            tfdpg.files.DiskFullError: the disk is full.
+        """
         _write(self.directory, self.spec, self._transitions)
         self._transitions.clear()
 

@@ -285,10 +285,31 @@ def make_sampler(
     priority: Callable[[np.ndarray, float], np.ndarray] | None = None,
     max_priority_period: int = 250,
 ) -> Sampler:
-    """Return the sampler for the agents' options (see `EpochSampler`, `UniformSampler` and `PrioritizedSampler`).
+    """Return the sampler that the agents' options describe.
 
-    With `replay="lap"`, it is a `PrioritizedSampler` with weights 1 and `max_priority_period`. `priority` is
-    `lap_priority` by default for "lap", and `proportional_priority` for "prioritized".
+    Args:
+        buffer: the replay buffer.
+        seed: seed of the agent.
+        batch_size: rows in a minibatch, at least 1.
+        replay: "uniform" samples uniformly and with replacement; "prioritized" by TD errors (Schaul et al. 2015); "lap"
+            by TD errors that count as at least 1, without importance weights (Fujimoto, Meger, Precup 2020).
+        alpha: exponent of the priorities, in [0, 1]; None is 0.6, or 0.4 for "lap".
+        beta: initial exponent of the importance weights, in [0, 1], for "prioritized"; None is 0.4.
+        beta_steps: number of updates over which `beta` increases linearly to 1; None keeps it constant.
+        epochs_per_round: passes over all rows in an update phase, without replacement, in place of `replay`; None for
+            no passes.
+        max_minibatches_per_round: maximum number of minibatches in an update phase with passes; None for no limit.
+        normalize_weights: whether importance weights are divided by the largest weight of their minibatch.
+        priority: a function of a module that maps TD errors `[n]` and `alpha` to priorities `[n]`. None is
+            (|TD error| + 1e-6)^alpha for "prioritized", and max(|TD error|, 1)^alpha for "lap".
+        max_priority_period: for "lap", the number of updates after which the largest priority so far, which new rows
+            get, is computed again from the replay buffer.
+
+    Returns:
+        The sampler, for a `MinibatchBuilder`.
+
+    Raises:
+        ValueError: an argument is out of its range.
     """
     if epochs_per_round is not None:
         return EpochSampler(

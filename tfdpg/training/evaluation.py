@@ -152,16 +152,25 @@ def evaluate(
             `received(reward)` and `end(ended)`, both with `[num_envs]`, which are called after each step, and
             `reset()`, which is called first.
         env: an environment or a vector environment with the policy's spaces, or the id of an environment.
-        episodes: the number of episodes; the sub-environments of a vector environment run equally many.
+        episodes: the number of episodes, at least 1, divided evenly among the sub-environments of a vector environment.
         seed: the seed of the initial states. The same seed and number of sub-environments give the same states.
         max_ep_len: truncate episodes after this many steps; None sets no limit beyond the environment's own.
         per_episode: also return `returns` and `lengths`, lists with an entry for each episode, ordered by their ends.
 
     Returns:
-        `return` (the mean), `return_std`, `return_min`, `return_max` and `episode_length` (the mean).
+        `return` (the mean of the undiscounted returns), `return_std`, `return_min`, `return_max` and `episode_length`
+        (the mean number of steps).
 
     Raises:
-        ValueError: the spaces of `env` are not the policy's, or a callable does not return actions.
+        ValueError: the spaces of `env` are not the policy's, a callable does not return actions, or the environment
+            returned NaN or infinity.
+        FloatingPointError: an action of the policy is NaN or infinite, and so is the result of the step.
+
+    Example:
+        ```python
+        policy = tfdpg.load("exported_models/td3-halfcheetah")
+        scores = tfdpg.evaluate(policy, "HalfCheetah-v5", episodes=20)
+        ```
     """
     with opened(env) as env:
         ended = list(run_episodes(policy, env, episodes, seed=seed, max_ep_len=max_ep_len))

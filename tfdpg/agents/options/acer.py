@@ -14,82 +14,86 @@ class StateValues(Options, group="objects", objects=True, marks=(Structural, Uns
     """A custom critic of states."""
 
     v: "keras.Model | None" = None
-    """your own state values for Box actions, a Keras model from observations to `[batch]` or `[batch, 1]`."""
+    """custom critic of states for Box actions: a Keras model from observations to `[batch]` or `[batch, 1]`. None
+    builds a network."""
 
 
 class JointOptimiser(Clipping, group="objects", objects=True):
     """One optimizer for all networks."""
 
     optimizer: "keras.optimizers.Optimizer | None" = None
-    """a Keras optimizer in place of RMSprop, which clips by itself; it may have a learning-rate schedule."""
+    """Keras optimizer in place of RMSprop, with its own clipping of gradients; it may have a learning-rate schedule."""
 
 
 class ACEROptions(JointOptimiser, StateValues, CustomNetworks, AgentOptions, group="algorithm"):
     """The options of ACER; 20 | 50 is for Discrete actions and for Box."""
 
     n_steps: Count | None = None
-    """steps in a window. An update phase follows when the sub-environments have taken that many steps each, on
-    average. None is 20 | 50."""
+    """number of steps in a window, and number of steps of each sub-environment, on average, between two update phases.
+    None is 20 | 50."""
     on_policy: bool | None = None
     """whether an update phase begins with an update on the newest window of each sub-environment. None is True |
     False."""
     replay_ratio: NonNegative = 4.0
-    """the mean number of updates in an update phase on windows from the replay buffer (Poisson)."""
+    """mean number of updates in an update phase on windows from the replay buffer, which has a Poisson distribution."""
     replay_start: Natural = 1000
-    """observations in the replay buffer before the first of these updates."""
+    """number of observations in the replay buffer before the first update on windows from it."""
     batch_size = 16
-    """windows in an update, whose gradient is the mean over all of their steps. If there are more sub-environments, the
-    newest windows take several updates."""
+    """number of windows in an update, whose gradient is the mean over all of their steps. If there are more
+    sub-environments than that, the update on their newest windows becomes several updates."""
     sigma: Positive = 0.3
-    """standard deviation of a Gaussian policy, as a fraction of the action scale; the initial one, if it is learnt."""
+    """standard deviation of a Gaussian policy, as a fraction of the action scale; with `learn_sigma`, its initial
+    value."""
     learn_sigma: Annotated[bool, Structural] = False
-    """whether it is an output of the policy's network."""
+    """whether the standard deviation is an output of the policy network."""
     dueling: Annotated[bool, Structural] = True
-    """whether Q(s, a) of Box actions is V(s) + A(s, a) − mean_i A(s, u_i); otherwise `q1` is by itself, and V learns
-    from it."""
+    """whether Q(s, a) of Box actions is V(s) + A(s, a) − mean_i A(s, u_i), with actions u_i sampled from the policy.
+    False has separate networks for Q and V, and V learns from Q."""
     dueling_samples: Annotated[Count, Only(dueling=True)] = 5
-    """the number of u_i."""
+    """number of actions u_i that the dueling network samples."""
     shared_torso: Annotated[bool, Structural] = False
-    """whether the built-in networks share features, and the policy and the critic of states (or of all actions) hidden
-    layers."""
+    """whether the built-in networks share the encoder, and the policy and the critic of states (or of all actions) also
+    share the hidden layers."""
     reward_scale: Annotated[Positive, Structural] = 1.0
-    """factor of the rewards that values are learnt of; logs and exports have values of the rewards themselves."""
+    """factor by which rewards are multiplied for learning values. Logs and exports contain the values of the original
+    rewards."""
     retrace_lambda: Fraction = 1.0
-    """λ of Retrace, in [0, 1]."""
+    """λ of the Retrace targets, in [0, 1]."""
     retrace_clip: PositiveOrInfinite = 1.0
-    """where Retrace's traces, ρ to the power of 1 / act_dim, are truncated; infinity is importance sampling, which may
-    overflow."""
+    """upper limit of the traces of Retrace, ρ to the power of 1 / act_dim. Infinity is plain importance sampling, which
+    may overflow."""
     c: PositiveOrInfinite | None = None
-    """where importance weights are truncated in the policy's gradient, whose bias is then corrected; infinity is
-    importance sampling without either. None is 10 | 5."""
+    """upper limit of importance weights in the policy gradient; a second term corrects the bias. Infinity is plain
+    importance sampling. None is 10 | 5."""
     delta: PositiveOrInfinite = 1.0
-    """δ, how much the divergence from the average policy may grow; infinity is no trust region."""
+    """δ of the trust region: how much the divergence from the average policy may grow. Infinity has no trust region."""
     alpha: Fraction | None = None
-    """α, fraction of the old average policy that is kept at each update, in [0, 1]. None is 0.99 | 0.995."""
+    """α: fraction of the old average policy that is kept at each update, in [0, 1]. None is 0.99 | 0.995."""
     critic_average: Annotated[Fraction | None, Structural] = None
-    """fraction of an old average critic that is kept, in [0, 1], which then gives V, and Q beside it in returns and
-    advantages; None has none."""
+    """fraction of an average critic that is kept at each update, in [0, 1]. This critic then computes the values in
+    returns and advantages. None has no average critic."""
     ent_coef: NonNegative = 1e-3
-    """weight of the policy's entropy, added after the trust region."""
+    """weight of the gradient of the policy's entropy, which is added after the trust region."""
     q_coef: NonNegative = 0.5
-    """weight of the critic's loss, half a squared error."""
+    """weight of the critic's loss, which is half the squared error."""
     lr: Positive = 7e-4
-    """learning rate of RMSprop (decay 0.99, epsilon 1e-5), which trains all networks together."""
+    """learning rate of the RMSprop optimizer of all networks (decay 0.99, epsilon 1e-5)."""
 
     hidden_units = (100, 100)
     clip_norm = 10.0
     """largest global norm of the gradient; None does not clip."""
     replay_size = 50_000
     pi = None
-    """your own policy, a Keras model from observations to probabilities `[batch, actions]`; or to means `[batch,
-    act_dim]` in the environment's units, followed by scales if `learn_sigma`. Its regularizers count, and those of `q1`
-    and `v`; what `add_loss` adds does not."""
+    """custom policy: a Keras model from observations to probabilities `[batch, actions]`; or to means `[batch,
+    act_dim]` in the environment's units, followed by standard deviations with `learn_sigma`. The regularizers of custom
+    networks are added to the loss; losses from `add_loss` are not. None builds a network."""
     q1 = None
-    """your own critic, a Keras model from observations to the values of all actions `[batch, actions]`; or from
-    `[observation, action]` to the advantage `[batch]` or `[batch, 1]` of a dueling network, or to the value."""
+    """custom critic: a Keras model from observations to the values of all actions `[batch, actions]`; or for Box
+    actions from `[observation, action]` to `[batch]` or `[batch, 1]`, the advantage with `dueling`, otherwise the
+    value. None builds a network."""
     encoder = None
-    """a Keras model from raw observations to features `[batch, features]`, for the built-in networks; each gets a copy,
-    or with `shared_torso` all share one."""
+    """Keras model from raw observations to features `[batch, features]`, which the built-in networks use as their
+    input. Each network gets a copy; with `shared_torso`, all share one. None is the built-in encoder."""
 
     def check(self) -> None:
         """Reject options that a custom optimizer, or a `replay_ratio` of 0, leaves without effect."""

@@ -11,35 +11,35 @@ class D4PGOptions(TargetPeriod, TwinOptions, group="algorithm"):
     """The options of D4PG."""
 
     critic: Annotated[Literal["categorical", "mixture", "scalar"], Structural] = "categorical"
-    """what the critic gives: "categorical", probabilities on atoms; "mixture", a mixture of Gaussians; or "scalar", a
-    number."""
+    """output of the critics: "categorical", probabilities on atoms; "mixture", a mixture of Gaussians; or "scalar", the
+    expected return."""
     v_min: Annotated[float | None, Structural, Only(critic="categorical")] = None
-    """first atom of a categorical critic; goes with `v_max`."""
+    """smallest atom of a categorical critic, in units of the return; must be given together with `v_max`."""
     v_max: Annotated[float | None, Structural, Only(critic="categorical")] = None
-    """last atom."""
+    """largest atom of a categorical critic, in units of the return; must be given together with `v_min`."""
     v_range: Annotated[Literal["auto", "running"] | None, Structural, Only(critic="categorical")] = None
-    """"auto" chooses both from the returns seen before the first update, as None does where neither is given; "running"
-    takes the largest absolute return for both, and widens them as it grows, as if rewards were scaled by it."""
+    """how `v_min` and `v_max` are chosen: "auto" uses the returns seen before the first update, as None does if they
+    are not given; "running" uses plus and minus the largest absolute return, and widens the range when it grows."""
     atoms: Annotated[Annotated[int, Within(2)], Structural, Only(critic="categorical")] = 51
-    """number of atoms, equally spaced."""
+    """number of atoms of a categorical critic, which are equally spaced."""
     components: Annotated[Count, Structural, Only(critic="mixture")] = 5
-    """Gaussians of a mixture critic."""
+    """number of Gaussians of a mixture critic."""
     target_samples: Annotated[Count, Only(critic="mixture")] = 32
-    """samples of the target from which a mixture critic learns."""
+    """number of samples of the target from which a mixture critic learns."""
     min_stddev: Annotated[Positive, Only(critic="mixture")] = 1e-2
-    """smallest standard deviation of its Gaussians."""
+    """smallest standard deviation of the Gaussians of a mixture critic, in units of the return."""
     clip_action_gradient: Positive | None = None
-    """largest norm of the critic's gradient by the action, in units of the action scale, for each sample; None does not
-    clip."""
+    """largest norm, for each sample, of the gradient of the critic with respect to the action, measured in units of the
+    action scale; None does not clip."""
     torso: Annotated[Literal["mlp", "control", "layer_norm", "two_branch"], Structural, BuiltIn] = "mlp"
     """hidden layers of the built-in networks: "mlp" with `hidden_units`; "control" as in the DeepMind Control Suite
     report (300-200 and 400-300); "layer_norm" as in Acme (256-256-256 and 512-512-256); "two_branch", where each part
     of a Dict observation has a first layer of its own."""
     normalize_weights: Annotated[bool, Only(replay="prioritized")] = False
-    """divide the weights that correct the bias of priorities by the largest of the minibatch."""
+    """whether to divide the importance weights of prioritised replay by the largest weight of their minibatch."""
 
     critics = 1
-    """1, or 2, of which the one with the smaller mean is the target."""
+    """number of critics; of two, the distribution with the smaller mean is the target."""
     polyak = 0.0
     target_update_every = 100
     pi_lr = 1e-4
@@ -49,11 +49,11 @@ class D4PGOptions(TargetPeriod, TwinOptions, group="algorithm"):
     act_noise = 0.3
     n_step = 5
     q1 = None
-    """your own first critic, a Keras model from `[observation, action]` that ends in a layer
-    `tfdpg.networks.Categorical`, `Mixture` or `Value`, as `critic` says."""
+    """custom first critic: a Keras model from `[observation, action]` that ends in the layer that `critic` requires:
+    `tfdpg.networks.Categorical`, `tfdpg.networks.Mixture` or `tfdpg.networks.Value`. None builds a network."""
     replay = "prioritized"
     beta = None
-    """how much of their bias is corrected at first, in [0, 1]; None is 1."""
+    """initial exponent of the importance weights, in [0, 1]; 1 corrects the bias of the priorities. None is 1."""
 
     def check(self) -> None:
         """Refuses atoms that are half given, and layers that the torso has itself."""

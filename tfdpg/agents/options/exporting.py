@@ -11,21 +11,22 @@ class ExportOptions(Options, group="export"):
     """What is written, and how near to the agent it must be."""
 
     scores: Mapping[str, float] | None = None
-    """numbers to keep in `tfdpg.json`, an evaluation's for example."""
+    """numbers to store in `tfdpg.json`, by name, such as the result of `evaluate`; None stores none."""
     signatures: Literal["tf-agents"] | None = None
-    """"tf-agents" adds `action`, as TF-Agents' `PolicySaver` has it."""
+    """"tf-agents" adds the signature `action` of TF-Agents' `PolicySaver`; None adds none."""
     format: Literal["tf_saved_model", "litert", "onnx", "c"] = "tf_saved_model"
-    """"tf_saved_model", or "litert", "onnx" or "c", which are written into the directory itself: new or empty."""
+    """format of the export: "tf_saved_model"; or "litert", "onnx" or "c", whose files are written into the directory
+    itself, which must be new or empty."""
     quantize: Literal["int8"] | None = None
-    """"int8" for LiteRT: the policy alone, with weights of 8 bits."""
+    """"int8" exports only the policy, with weights of 8 bits, for LiteRT; None does not quantize."""
     max_error: NonNegative = 0.05
-    """the largest error of the actions of a quantized policy, in units of the action scale; a larger one is refused."""
+    """largest accepted error of the actions of a quantized policy, in units of the action scale."""
     batch: Count | None = None
-    """the number of rows of inputs and outputs for LiteRT, for runtimes that need fixed shapes; None leaves it free."""
+    """number of rows of inputs and outputs, for LiteRT runtimes that need fixed shapes; None leaves it free."""
     prefix: str | None = None
-    """for C, what all names in the header begin with, in lower case; None makes it of the directory's name."""
+    """for C, the prefix of all names in the header, in lower case; None makes it from the name of the directory."""
     weights_in_c_file: bool = False
-    """for C, whether the weights are defined in `policy.c` in place of `policy.h`."""
+    """for C, whether the weights are defined in `policy.c` instead of `policy.h`."""
 
     def check(self) -> None:
         """Refuses what the format has not."""

@@ -21,18 +21,20 @@ class Schedule(Options, group="schedule"):
     """When to act at random, when to learn, and how much."""
 
     start_steps: Natural = 10_000
-    """environment steps with uniformly random actions at the start."""
+    """number of environment steps at the start of training in which actions are uniformly random."""
     update_after: Natural = 1000
-    """environment steps before the first one that earns updates."""
+    """number of environment steps before updates begin; no updates are made for these steps."""
     update_every: Count | Literal["episode"] = 50
-    """environment steps between update phases, or "episode": after each episode."""
+    """number of environment steps between two update phases; "episode" makes one after each episode."""
     gradient_steps: Count | None = None
-    """updates in an update phase; None is one for each environment step since the last phase."""
+    """number of updates in an update phase; None makes one for each environment step since the last phase."""
     epochs_per_round: Count | None = None
-    """passes over the whole replay buffer in an update phase, in place of updates for steps. In a pass, a transition is
-    in one minibatch at most, or with `recurrent` the first of one sequence at most. Needs `replay="uniform"`."""
+    """number of passes over the whole replay buffer in an update phase, which replace `gradient_steps`. In a pass, each
+    transition is in one minibatch at most; with `recurrent`, each transition starts one sequence at most. Requires
+    `replay="uniform"`. None makes no passes."""
     max_minibatches_per_round: Count | None = None
-    """maximum number of minibatches in an update phase, divided evenly among its passes."""
+    """maximum number of minibatches in an update phase, divided evenly among the passes of `epochs_per_round`; None
+    sets no limit."""
 
     def check(self) -> None:
         """Refuses two ways to count a round's updates, and a limit of nothing."""
@@ -49,7 +51,7 @@ class Minibatch(Options, group="schedule"):
     """What an update takes."""
 
     batch_size: Count = 100
-    """transitions in a minibatch."""
+    """number of transitions in a minibatch; with `recurrent`, number of sequences."""
 
 
 class Returns(Options, group="returns"):
@@ -63,68 +65,69 @@ class NStepReturns(Returns, group="returns"):
     """Returns of several steps."""
 
     n_step: Count = 1
-    """steps whose rewards are summed before bootstrapping."""
+    """number of steps whose discounted rewards are summed before bootstrapping."""
 
 
 class TargetNetworks(Returns, group="returns"):
     """Whether there are target networks."""
 
     target_networks: Annotated[bool, Structural] = True
-    """have target networks, copies that lag behind, bootstrap; without, the networks do so themselves, and a critic
-    sees what it learns and what it bootstraps from in one pass (CrossQ's, to go with `norm`)."""
+    """whether the targets are computed with target networks. False computes them with the networks themselves, and each
+    critic processes the actions taken and the next actions in one pass, as in CrossQ, so that `norm="batch"` uses the
+    statistics of both."""
 
 
 class Targets(TargetNetworks, NStepReturns, group="returns"):
     """Targets of the actor-critics that learn from transitions."""
 
     polyak: Fraction = 0.995
-    """fraction of the old target that is kept at each target update, in [0, 1]."""
+    """fraction of the old target weights that is kept at each target update, in [0, 1]; 0 copies the weights."""
 
 
 class TargetPeriod(Options, group="returns"):
     """When target networks move."""
 
     target_update_every: Count = 1
-    """critic updates between target updates."""
+    """number of critic updates between two updates of the target networks."""
 
 
 class Exploration(Options, group="exploration"):
     """Noise on actions while collecting."""
 
     noise: Literal["gaussian", "ou"] = "gaussian"
-    """exploration noise, "gaussian" or "ou" (Ornstein-Uhlenbeck, which is correlated in time)."""
+    """exploration noise: "gaussian", or "ou" for Ornstein-Uhlenbeck noise, which is correlated in time."""
     act_noise: NonNegative | Sequence[NonNegative] = 0.1
-    """standard deviation of the exploration noise, as a fraction of the action scale; a number, or one for each
-    dimension."""
+    """standard deviation of the exploration noise, as a fraction of the action scale; one number, or one for each
+    action dimension."""
     ou_theta: Annotated[Fraction, Only(noise="ou")] = 0.15
-    """attraction of Ornstein-Uhlenbeck noise to 0 in a step, in [0, 1]."""
+    """θ of Ornstein-Uhlenbeck noise, its attraction to 0 in each step, in [0, 1]."""
 
 
 class Cloning(Options, group="algorithm"):
     """Behaviour cloning."""
 
     bc_weight: NonNegative = 0.0
-    """weight of behaviour cloning in the policy's loss, for training offline: TD3+BC's alpha is 1 / bc_weight; 0 is
-    without."""
+    """weight of behaviour cloning in the policy's loss, for training on stored data; 0 disables it. TD3+BC's alpha is
+    1 / bc_weight."""
 
 
 class Twin(Options, group="algorithm"):
     """One critic or two."""
 
     critics: Annotated[Literal[1, 2], Structural] = 2
-    """2, or 1 for delayed DDPG (smoothing and delay without clipped double Q)."""
+    """number of critics; 1 is delayed DDPG, with smoothing and delay but without clipped double Q-learning."""
 
 
 class Smoothing(Options, group="algorithm"):
     """TD3's delayed policy updates and smoothed target actions."""
 
     policy_delay: Count = 2
-    """critic updates for each update of the policy."""
+    """number of critic updates for each update of the policy."""
     target_noise: NonNegative | Sequence[NonNegative] = 0.2
-    """standard deviation of the smoothing noise, as a fraction of the action scale; a number, or one for each
-    dimension."""
+    """standard deviation of the noise that smooths target actions, as a fraction of the action scale; one number, or
+    one for each action dimension."""
     noise_clip: NonNegative = 0.5
-    """largest absolute smoothing noise, as a fraction of the action scale."""
+    """largest absolute value of the noise that smooths target actions, as a fraction of the action scale."""
 
 
 class Clipping(Options, group="optimisers"):
@@ -148,48 +151,51 @@ class Observations(Options, group="observations"):
     """Normalisation of observations."""
 
     normalize_observations: Annotated[bool, Structural] = False
-    """subtract the running mean of observations and divide by their standard deviation."""
+    """whether the networks subtract the running mean of observations and divide by their standard deviation."""
     normalize_epsilon: Annotated[Positive, Only(normalize_observations=True)] = 1e-8
-    """what is added to that standard deviation."""
+    """number that is added to the standard deviation by which observations are divided."""
     normalize_clip: Annotated[Positive, Only(normalize_observations=True)] = 5.0
-    """largest absolute value of a normalised feature."""
+    """largest absolute value of a normalised observation; larger ones are clipped."""
 
 
 class ReplayStorage(Options, group="replay"):
     """How large the replay is, and where."""
 
     replay_size: Annotated[int, Within(2)] = 1_000_000
-    """observations that the replay holds."""
+    """number of observations that the replay buffer holds."""
     replay_dir: str | Path | None = None
-    """a directory for the replay, as memory-mapped files that live as long as the agent; None keeps it in memory."""
+    """directory for memory-mapped files with the replay buffer, which are deleted with the agent; None keeps the replay
+    buffer in memory."""
 
 
 class Replay(ReplayStorage, group="replay"):
     """How rows are drawn from the replay."""
 
     replay: Literal["uniform", "prioritized", "lap"] = "uniform"
-    """how rows are drawn, "uniform" or "prioritized" by their TD errors; "lap" gives small errors equal priorities, and
-    the critics a Huber loss in place of importance weights (Fujimoto et al. 2020)."""
+    """how transitions are sampled: "uniform"; "prioritized", by their TD errors (Schaul et al. 2015); or "lap", by
+    their TD errors, with equal priorities for small ones and a Huber loss in place of importance weights (Fujimoto et
+    al. 2020)."""
     alpha: Annotated[Fraction | None, Only(replay=("prioritized", "lap"))] = None
-    """how much priorities count, in [0, 1]; None is 0.6, or 0.4 with "lap"."""
+    """exponent of the priorities, in [0, 1]; 0 samples uniformly. None is 0.6 for `replay="prioritized"` and 0.4 for
+    "lap"."""
     beta: Annotated[Fraction | None, Only(replay="prioritized")] = None
-    """how much of their bias is corrected at first, in [0, 1]; None is 0.4."""
+    """initial exponent of the importance weights, in [0, 1]; 1 corrects the bias of the priorities. None is 0.4."""
     beta_steps: Annotated[Count | None, Only(replay="prioritized")] = None
-    """updates over which beta goes to 1; None leaves it."""
+    """number of updates over which `beta` increases linearly to 1; None keeps it constant."""
 
 
 class Machine(Options, group="machine"):
     """What it runs on, and how."""
 
     seed: Annotated[Natural | None, Structural] = 0
-    """fixes everything random; None draws one, which the agent keeps."""
+    """seed of all random numbers; None draws a seed, which the agent keeps."""
     jit_compile: bool | Literal["auto"] = "auto"
-    """compile updates with XLA; "auto" does, except with convolutions."""
+    """whether to compile updates with XLA; "auto" does so unless a network has convolutions."""
     run_eagerly: bool = False
-    """run updates line by line, without compilation, for breakpoints in custom networks and losses."""
+    """whether to run updates without compilation, so that breakpoints in custom networks and losses take effect."""
     device: str | None = None
-    """where networks live and everything compiled runs, "cpu" or "gpu:0" for example; None is TensorFlow's choice, a
-    GPU where there is one."""
+    """device of the networks and of compiled functions, such as "cpu" or "gpu:0"; None is TensorFlow's choice, which is
+    a GPU if there is one."""
 
     def check(self) -> None:
         """Draws the seed, if it is to be drawn; refuses to compile what is to run eagerly."""
@@ -208,64 +214,64 @@ class CustomEncoder(Options, group="objects", objects=True, marks=(Structural, U
     """A custom encoder."""
 
     encoder: Annotated["keras.Model | None", BuiltIn] = None
-    """a Keras model from raw observations to features `[batch, features]`, for the built-in networks; each gets a
-    copy."""
+    """Keras model from raw observations to features `[batch, features]`, which the built-in networks use as their
+    input. Each network gets a copy. None is the built-in encoder."""
 
 
 class CustomNetworks(CustomEncoder, group="objects", objects=True, marks=(Structural, Unsaved)):
     """Custom networks."""
 
     pi: "keras.Model | None" = None
-    """your own policy, a Keras model from observations to actions `[batch, act_dim]` in the environment's units. It is
-    used as it is, with its weights."""
+    """custom policy: a Keras model from observations to actions `[batch, act_dim]` in the environment's units, with the
+    weights that it has. None builds a network."""
     q1: "keras.Model | None" = None
-    """your own critic, a Keras model from `[observation, action]` to `[batch]` or `[batch, 1]`."""
+    """custom critic: a Keras model from `[observation, action]` to `[batch]` or `[batch, 1]`. None builds a network."""
 
 
 class SecondCritic(Options, group="objects", objects=True, marks=(Structural, Unsaved)):
     """A custom second critic."""
 
     q2: "keras.Model | None" = None
-    """your own second critic; goes with `q1`, and starts from other weights."""
+    """custom second critic, which must be given together with `q1` and have other initial weights."""
 
 
 class Callables(Options, group="objects", objects=True):
     """What is called while collecting."""
 
     reward_shaper: "RewardShaper | None" = None
-    """a callable of (rewards, environment step, steps in all or None) that changes the rewards which are stored; logged
-    returns stay as they were."""
+    """callable that returns the rewards to store. Its arguments are the rewards `[num_envs]`, the number of the
+    environment step, and the total number of steps or None. Logged returns are those of the environment."""
     recorders: Annotated["Sequence[ReplayBuffer | str | Path]", Unsaved] = ()
-    """further `tfdpg.replay.ReplayBuffer`s, or directories for files that `fit_offline` reads, which receive every
-    transition."""
+    """further replay buffers (`tfdpg.replay.ReplayBuffer`), or directories for files that `fit_offline` reads, which
+    receive every transition."""
 
 
 class NoiseSchedule(Options, group="objects", objects=True):
     """How noise goes on."""
 
     act_noise_schedule: "Callable[[int], float] | None" = None
-    """a factor of the exploration noise, a callable of environment steps such as `tfdpg.exploration.Linear` or
-    `Decay`."""
+    """callable from the number of environment steps to a factor of the exploration noise, such as
+    `tfdpg.exploration.Linear` or `tfdpg.exploration.Decay`; None is a factor of 1."""
 
 
 class Optimisers(Clipping, group="optimisers"):
     """Adam for each network."""
 
     pi_lr: Positive = 1e-3
-    """learning rate of the policy's Adam."""
+    """learning rate of the Adam optimizer of the policy."""
     q_lr: Positive = 1e-3
-    """learning rate of each critic's Adam."""
+    """learning rate of the Adam optimizer of each critic."""
     beta_1: FractionBelowOne = 0.9
-    """Adam's decay of the mean of gradients, in [0, 1); CrossQ's is 0.5."""
+    """decay of the mean of gradients in Adam, in [0, 1); CrossQ uses 0.5."""
 
 
 class CustomOptimisers(Optimisers, group="objects", objects=True):
     """Custom optimizers."""
 
     pi_optimizer: "keras.optimizers.Optimizer | None" = None
-    """a Keras optimizer for the policy, in place of Adam; it may have a learning-rate schedule."""
+    """Keras optimizer for the policy, in place of Adam; it may have a learning-rate schedule."""
     q_optimizer: "keras.optimizers.Optimizer | None" = None
-    """likewise for each critic."""
+    """Keras optimizer for each critic, which gets a copy, in place of Adam; it may have a learning-rate schedule."""
 
     def check(self) -> None:
         """Reject options that a custom optimizer leaves without effect."""

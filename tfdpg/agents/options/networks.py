@@ -12,20 +12,20 @@ class HiddenLayers(Options, group="networks", marks=(Structural, BuiltIn)):
     """Hidden layers of the built-in networks."""
 
     hidden_units: Sequence[Count] = (256, 256)
-    """units of each hidden layer of the built-in networks."""
+    """number of units of each hidden layer of the built-in networks."""
     activation: str = "relu"
-    """Keras activation of their hidden layers."""
+    """Keras activation of the hidden layers of the built-in networks."""
 
 
 class Normalisation(HiddenLayers, group="networks", marks=(Structural, BuiltIn)):
     """Normalised hidden layers."""
 
     norm: Literal["layer", "batch"] | None = None
-    """normalisation in their hidden layers: "layer" (LayerNorm) before each activation, or "batch" (batch
-    renormalisation, as in CrossQ) of their inputs and behind each activation; None is none."""
+    """normalisation in the built-in networks: "layer" before each activation (LayerNorm); "batch" of the inputs and
+    after each activation (batch renormalisation, as in CrossQ); None does not normalise."""
     blocks: Natural = 0
-    """residual blocks with LayerNorm (SimBa's) in place of hidden layers, of as many units as `hidden_units`, which is
-    one number then, and four times as many within; 0 is none."""
+    """number of residual blocks with LayerNorm, as in SimBa, which replace the hidden layers; 0 has none.
+    `hidden_units` is then a single number: the width of the blocks, which are four times as wide inside."""
 
     def check(self) -> None:
         """Refuses blocks beside what they are made of."""
@@ -42,18 +42,19 @@ class Recurrence(Options, group="memory", marks=(BuiltIn,)):
 
     recurrent: Annotated[Literal["lstm", "gru", "rnn"] | KerasCell | None, Structural] = None
     """makes all networks recurrent, with the cells "lstm", "gru" or "rnn"; in Python also a Keras RNN cell, of which
-    each network gets a copy. None is not recurrent."""
+    each network gets a copy. None has no recurrent layers."""
     recurrent_units: Annotated[Count | Sequence[Count], Structural] = 64
-    """units of the recurrent layer; several numbers are several layers."""
+    """number of units of the recurrent layer; several numbers are several layers."""
     remembers: Annotated[Sequence[Literal["observation", "action", "reward"]], Structural] = ("observation", "action")
     """inputs of the recurrent layers at each step: the observation, and the previous action and reward."""
     sequence_length: Count = 20
-    """steps of an episode that an update learns from, for each of the `batch_size` rows that are sampled."""
+    """number of successive steps of an episode from which an update learns, for each of `batch_size` sequences."""
     burn_in: Natural = 10
-    """maximum number of steps before them over which the networks are unrolled first, without learning (burn-in)."""
+    """maximum number of steps before each sequence over which the networks are unrolled without learning, to compute
+    their recurrent state."""
     stored_state: Annotated[bool, Structural] = True
-    """store the policy's recurrent state with each step and start sequences from it; otherwise they start from a zero
-    state."""
+    """whether to store the recurrent state of the policy with each step and to start sequences from it. False starts
+    them from a zero state."""
 
     def check(self) -> None:
         """Reject options of recurrent networks where networks are not recurrent, and inputs without the observation."""

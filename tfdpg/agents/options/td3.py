@@ -10,13 +10,13 @@ class TD3Options(Cloning, Smoothing, TwinOptions, group="algorithm"):
     """The options of TD3."""
 
     target_noise_decay: Fraction = 0.0
-    """part of the smoothing noise that is lost at each update, in [0, 1]."""
+    """fraction of the smoothing noise by which it decreases at each update, in [0, 1]."""
     target_noise_min: Fraction = 0.0
-    """fraction of it that decay leaves."""
+    """smallest fraction of the smoothing noise that remains when it decays, in [0, 1]."""
     policy_gradient: Literal["q1", "min"] = "q1"
-    """what the policy maximises, "q1" or "min", the smaller of the critics."""
+    """value that the policy maximises: "q1", the first critic, or "min", the smaller one of the two critics."""
     target_update_every: Count | None = None
-    """critic updates between target updates; None is `policy_delay`."""
+    """number of critic updates between two updates of the target networks; None is `policy_delay`."""
 
     def check(self) -> None:
         """Refuses what one critic, or noise that stays, leaves without effect."""

@@ -21,7 +21,7 @@ class TD7Options(Cloning, Smoothing, TargetNetworks, Exploration, NoiseSchedule,
     embedding_units: Annotated[Count, Structural] = 256
     """number of elements of the embeddings zs and zsa."""
     encoder_units: Annotated[tuple[Count, ...], Structural] = (256, 256)
-    """units of each hidden layer of the encoders."""
+    """number of units of each hidden layer of the encoders."""
     encoder_activation: Annotated[str, Structural] = "elu"
     """Keras activation of the hidden layers of the encoders."""
     critic_activation: Annotated[str, Structural] = "elu"
@@ -30,22 +30,24 @@ class TD7Options(Cloning, Smoothing, TargetNetworks, Exploration, NoiseSchedule,
     """"layer" normalises the hidden layers of the policy and the critics before each activation (LayerNorm); "batch"
     does so in the policy, and the critics have batch renormalisation of their inputs and after each activation."""
     preactivation_weight: NonNegative = 0.0
-    """weight in the policy's loss of the mean square of its last linear layer (before tanh), which keeps actions from
-    settling at their bounds; 0 is without."""
+    """weight in the policy's loss of the mean square of its last linear layer (before tanh), which keeps actions away
+    from their bounds; 0 disables it."""
     encoder_lr: Positive = 3e-4
     """learning rate of the Adam optimizer of the encoders."""
     target_update_every: Count = 250
-    """updates between two copies of all networks into their target networks and of the encoders into the fixed ones."""
+    """number of updates between two updates of the target networks and of the fixed encoders, which copy all weights of
+    the networks and of the encoders."""
     keep_best_policy: Annotated[bool, Structural] = True
-    """judge each policy by its worst return over training episodes, during which updates are deferred, and evaluate and
-    export the best one; False trains after each `update_every` steps and evaluates the newest policy."""
+    """whether to assess each policy by its worst return over some training episodes, during which updates are deferred,
+    and to evaluate and export the best policy. False trains after each `update_every` steps and evaluates and exports
+    the newest policy."""
     assessed_episodes: Annotated[Count, Only(keep_best_policy=True)] = 20
-    """maximum number of episodes that judge a policy, after `assess_more_after` updates; before, it is 1."""
+    """maximum number of episodes that assess a policy, after `assess_more_after` updates; before, it is 1."""
     assess_more_after: Annotated[Natural, Only(keep_best_policy=True)] = 750_000
-    """updates after which `assessed_episodes` episodes judge a policy."""
+    """number of updates after which `assessed_episodes` episodes assess a policy."""
     best_return_factor: Annotated[Fraction, Only(keep_best_policy=True)] = 0.9
-    """fraction of the best return that is kept when `assess_more_after` is reached, in [0, 1]; the rest of its absolute
-    value is subtracted."""
+    """factor f in [0, 1] of the best return so far when `assess_more_after` is reached: (1 - f) times its absolute
+    value is subtracted from it."""
 
     replay = "lap"
     pi_lr = 3e-4
@@ -55,8 +57,8 @@ class TD7Options(Cloning, Smoothing, TargetNetworks, Exploration, NoiseSchedule,
     update_after = 25_000
     update_every = 1
     hidden_units = (256, 256)
-    """units of each hidden layer of the policy and the critics; a linear layer of as many units as the first one comes
-    before."""
+    """number of units of each hidden layer of the policy and the critics. Before them is a linear layer that is as wide
+    as the first of them."""
 
     def check(self) -> None:
         """Reject networks without hidden layers, and minibatches that cannot be normalised."""

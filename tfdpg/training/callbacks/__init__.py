@@ -37,8 +37,17 @@ class Checkpoint(_AgentCallback):
 
     Args:
         directory: the directory of the checkpoints; it must not hold those of other training runs.
-        every: the number of epochs between two checkpoints.
-        keep: the number of newest checkpoints to keep; None keeps all.
+        every: the number of epochs between two checkpoints, at least 1.
+        keep: the number of newest checkpoints to keep, at least 1; None keeps all.
+
+    Raises:
+        ValueError: an argument is out of its range; or, when training begins, the directory holds checkpoints of
+            another training run.
+
+    Example:
+        ```python
+        agent.fit(env, epochs=75, callbacks=[tfdpg.callbacks.Checkpoint("runs/td3/checkpoints")])
+        ```
     """
 
     def __init__(self, directory: str | Path, every: int = 1, keep: int | None = 2):
@@ -89,9 +98,18 @@ class ExportBest(_AgentCallback):
 
     Args:
         directory: the model directory.
-        monitor: the log to maximise.
-        keep: the number of newest versions to keep, in addition to those with labels; None keeps all. Use at least 2
-            for servers that poll slowly, so that a version is not removed before it is loaded.
+        monitor: the name of the log to maximise. The default needs a `validation_env`.
+        keep: the number of newest versions to keep, at least 1, in addition to those with labels; None keeps all. Use
+            at least 2 for servers that poll slowly, so that a version is not removed before it is loaded.
+
+    Raises:
+        ValueError: `keep` is out of its range; or, at the end of an epoch, the log is missing.
+
+    Example:
+        ```python
+        best = tfdpg.callbacks.ExportBest("exported_models/td3-halfcheetah")
+        agent.fit(env, epochs=75, validation_env=gymnasium.make("HalfCheetah-v5"), callbacks=[best])
+        ```
     """
 
     def __init__(self, directory: str | Path, monitor: str = "val_return", keep: int | None = 1):
@@ -131,7 +149,10 @@ class StopAtReturn(_AgentCallback):
 
     Args:
         target: the return to reach.
-        monitor: the log to compare with it.
+        monitor: the name of the log to compare with it. The default needs a `validation_env`.
+
+    Raises:
+        ValueError: at the end of an epoch, the log is missing.
     """
 
     def __init__(self, target: float, monitor: str = "val_return"):
@@ -238,6 +259,8 @@ class EpochLogger(_AgentCallback):
         filename: the file to write.
         append: whether to append to an existing file instead of replacing it. If the agent was loaded, the lines of
             epochs that it has not completed are removed first.
+
+    Source: the logger of OpenAI's Spinning Up.
     """
 
     COLUMNS = {

@@ -43,7 +43,10 @@ class ScalarWriter(keras.callbacks.Callback):
 
     Args:
         log_dir: the directory of the event files.
-        write_interval: the number of environment steps between two writes.
+        write_interval: the number of environment steps (`fit_offline`: updates) between two writes, at least 1.
+
+    Raises:
+        ValueError: `write_interval` is not a positive integer.
     """
 
     def __init__(self, log_dir: str | Path, write_interval: int = 250):

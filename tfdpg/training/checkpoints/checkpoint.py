@@ -30,7 +30,7 @@ DESCRIPTION = "agent.json"
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint is damaged, incomplete, or of another version."""
+    """A checkpoint is damaged, incomplete, or of another version of the format. `tfdpg.load_agent` raises it."""
 
 
 class Saved(NamedTuple):
