@@ -24,8 +24,13 @@ PYTHON = {
     "ACER(env, seed=0)": "ACER(env, seed=0, **ACER)",
     "    start_steps=100,\n    update_after=100,": "    start_steps=10, update_after=10, jit_compile=False,",
     "    hidden_units=(400, 300),\n    batch_size=256,": "    hidden_units=(8,), batch_size=8,",
+    "    batch_size=64,\n    replay_size=100_000,": "    batch_size=8, replay_size=500,",
+    "    start_steps=0,\n    update_after=100,": "    start_steps=0, update_after=10, jit_compile=False,",
+    "    update_after=1000,": "    update_after=10, jit_compile=False,",
     # one short epoch
     "    epochs=75,": "    epochs=1,",
+    "    epochs=20,\n    steps_per_epoch=1000,": "    epochs=1, steps_per_epoch=60,",
+    "    epochs=50,\n    steps_per_epoch=1000,": "    epochs=1, steps_per_epoch=60,",
     "    epochs=5,": "    epochs=1, steps_per_epoch=60,",
     "fit(env, epochs=75, ": "fit(env, epochs=1, steps_per_epoch=60, validation_episodes=1, ",
     "fit(env, epochs=5)": "fit(env, epochs=1, steps_per_epoch=60)",

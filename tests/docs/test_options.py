@@ -7,7 +7,7 @@ import re
 import pytest
 
 import tfdpg
-from tests.docs.pages import PAGES, ROOT, module, table
+from tests.docs.pages import PAGES, ROOT, module, prose, table
 from tfdpg.agents.options import OPTIONS
 from tfdpg.distributed.options import Distribution
 from tfdpg.options import Structural, options_of
@@ -25,6 +25,11 @@ CALLABLES = {
     "ScalarWriter": tfdpg.callbacks.ScalarWriter.__init__,
     "EpochLogger": tfdpg.callbacks.EpochLogger.__init__,
     "Checkpoint": tfdpg.callbacks.Checkpoint.__init__,
+    "ExportBest": tfdpg.callbacks.ExportBest.__init__,
+    "StopAtReturn": tfdpg.callbacks.StopAtReturn.__init__,
+    "act": tfdpg.TD3.act,
+    "predict": tfdpg.TD3.predict,
+    "export": tfdpg.TD3.export,
 }
 SPINNING_UP = (
     "env_fn actor_critic ac_kwargs seed steps_per_epoch epochs replay_size gamma polyak pi_lr q_lr batch_size "
@@ -32,50 +37,65 @@ SPINNING_UP = (
     "max_ep_len logger_kwargs save_freq"
 ).split()
 MATLAB = (
-    "rlTD3Agent rlContinuousDeterministicActor rlQValueFunction NumHiddenUnit DiscountFactor MiniBatchSize "
-    "ExperienceBufferLength NumWarmStartSteps LearningFrequency NumEpoch MaxMiniBatchPerEpoch NumStepsToLookAhead "
-    "PolicyUpdateFrequency TargetUpdateFrequency TargetSmoothFactor ExplorationModel TargetPolicySmoothModel "
-    "ActorOptimizerOptions CriticOptimizerOptions BatchDataRegularizerOptions trainFromData lstmLayer SequenceLength"
+    "rlTD3Agent rlContinuousDeterministicActor rlQValueFunction NumHiddenUnit UseRNN lstmLayer DiscountFactor "
+    "MiniBatchSize ExperienceBufferLength NumWarmStartSteps LearningFrequency NumEpoch MaxMiniBatchPerEpoch "
+    "SequenceLength NumStepsToLookAhead PolicyUpdateFrequency TargetUpdateFrequency TargetSmoothFactor "
+    "rlPrioritizedReplayMemory PriorityExponent InitialImportanceSamplingExponent NumAnnealingSteps "
+    "BatchDataRegularizerOptions ExplorationModel StandardDeviation StandardDeviationDecayRate "
+    "StandardDeviationMin MeanAttractionConstant TargetPolicySmoothModel LowerLimit UpperLimit "
+    "StandardDeviationDecayRate StandardDeviationMin ActorOptimizerOptions CriticOptimizerOptions LearnRate "
+    "GradientDecayFactor GradientThreshold L2RegularizationFactor train MaxEpisodes MaxStepsPerEpisode "
+    "StopTrainingCriteria StopTrainingValue ScoreAveragingWindowLength SaveAgentCriteria SaveAgentValue "
+    "SaveAgentDirectory UseParallel Verbose Plots rlEvaluator trainFromData sim NumSimulations MaxSteps getAction "
+    "UseExplorationPolicy generatePolicyFunction"
 ).split()
 SKRL = (
     "models memory observation_space device gradient_steps batch_size discount_factor polyak actor_learning_rate "
-    "critic_learning_rate learning_rate_scheduler state_preprocessor random_timesteps learning_starts grad_norm_clip "
-    "noise initial_scale rewards_shaper write_interval checkpoint_interval RNN GRU LSTM hidden_size num_layers "
+    "critic_learning_rate learning_rate learning_rate_scheduler state_preprocessor observation_preprocessor "
+    "random_timesteps learning_starts grad_norm_clip noise exploration_noise initial_scale final_scale timesteps "
+    "exploration_scheduler rewards_shaper write_interval checkpoint_interval RNN GRU LSTM hidden_size num_layers "
     "sequence_length"
 ).split()
 STABLE_BASELINES3 = (
     "policy env learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps "
-    "action_noise n_steps policy_delay target_policy_noise target_noise_clip device net_arch activation_fn "
+    "action_noise n_steps policy_delay target_policy_noise target_noise_clip seed device net_arch activation_fn "
     "optimizer_class n_critics features_extractor_class total_timesteps callback verbose progress_bar eval_env "
     "n_eval_episodes eval_freq save_freq norm_obs clip_obs epsilon"
 ).split()
 TF_AGENTS = (
-    "time_step_spec action_spec actor_network critic_network critic_network_2 fc_layer_params activation_fn lstm_size "
-    "actor_optimizer critic_optimizer exploration_noise_std target_update_tau target_update_period actor_update_period "
-    "gamma reward_scale_factor target_policy_noise target_policy_noise_clip gradient_clipping max_length "
-    "sample_batch_size initial_collect_steps collect_steps_per_iteration num_iterations num_eval_episodes eval_interval"
+    "time_step_spec action_spec actor_network critic_network critic_network_2 fc_layer_params activation_fn "
+    "lstm_size actor_optimizer critic_optimizer exploration_noise_std target_update_tau target_update_period "
+    "actor_update_period gamma reward_scale_factor target_policy_noise target_policy_noise_clip gradient_clipping "
+    "max_length sample_batch_size initial_collect_steps collect_steps_per_iteration num_iterations "
+    "num_eval_episodes eval_interval"
 ).split()
 ACME = (
-    "environment_spec policy_network critic_network observation_network policy_layer_sizes critic_layer_sizes vmin "
-    "vmax num_atoms sigma target_update_period samples_per_insert samples_per_insert_tolerance_rate n_step discount "
-    "batch_size learning_rate policy_optimizer critic_optimizer clipping min_replay_size max_replay_size "
-    "num_sgd_steps_per_step policy_learning_rate critic_learning_rate policy_gradient_clipping delay target_sigma "
-    "noise_clip tau"
+    "environment_spec policy_network critic_network observation_network policy_layer_sizes critic_layer_sizes "
+    "vmin vmax num_atoms sigma target_update_period samples_per_insert samples_per_insert_tolerance_rate n_step "
+    "discount batch_size learning_rate policy_optimizer critic_optimizer clipping min_replay_size max_replay_size "
+    "num_sgd_steps_per_step variable_update_period policy_learning_rate critic_learning_rate "
+    "policy_gradient_clipping delay target_sigma noise_clip tau bc_alpha"
 ).split()
 KERAS_RL = (
     "nb_actions actor critic gamma batch_size nb_steps_warmup_critic nb_steps_warmup_actor train_interval "
-    "random_process theta sigma sigma_min n_steps_annealing target_model_update limit processor optimizer nb_steps "
-    "callbacks verbose log_interval nb_max_episode_steps nb_episodes"
+    "random_process theta sigma sigma_min n_steps_annealing target_model_update limit processor optimizer "
+    "nb_steps callbacks verbose log_interval nb_max_episode_steps nb_episodes"
 ).split()
 MAPPINGS = {
-    "docs/migrating/spinning-up.md": ("Spinning Up", SPINNING_UP),
-    "docs/migrating/matlab.md": ("MATLAB", MATLAB),
-    "docs/migrating/skrl.md": ("skrl", SKRL),
-    "docs/migrating/stable-baselines3.md": ("Stable-Baselines3", STABLE_BASELINES3),
-    "docs/migrating/tf-agents.md": ("TF-Agents", TF_AGENTS),
-    "docs/migrating/acme.md": ("Acme", ACME),
-    "docs/migrating/keras-rl.md": ("keras-rl", KERAS_RL),
+    "docs/migrating/spinning-up.md": ("Spinning Up", "TD3", SPINNING_UP),
+    "docs/migrating/matlab.md": ("MATLAB", "TD3", MATLAB),
+    "docs/migrating/skrl.md": ("skrl", "DDPG", SKRL),
+    "docs/migrating/stable-baselines3.md": ("Stable-Baselines3", "TD3", STABLE_BASELINES3),
+    "docs/migrating/tf-agents.md": ("TF-Agents", "TD3", TF_AGENTS),
+    "docs/migrating/acme.md": ("Acme", "D4PG", ACME),
+    "docs/migrating/keras-rl.md": ("keras-rl", "DDPG", KERAS_RL),
 }
+"""The library of a page, the agent to which options without a function belong, and the library's options, in order."""
+WITHOUT_COUNTERPART = {
+    "docs/migrating/matlab.md": "SampleTime InfoToSave ResetExperienceBufferBeforeTraining StopOnError".split(),
+    "docs/migrating/skrl.md": "directory experiment_name store_separately wandb wandb_kwargs".split(),
+}
+"""Options of the source documents that a page lists below its tables."""
 SYMBOLS = {"docs/algorithms/d4pg.md": "D4PG", "docs/algorithms/acer.md": "ACER"}
 GENERATED = {
     "docs/options/td3.md": "TD3",
@@ -89,26 +109,38 @@ GENERATED = {
 options = module("docs/option_tables.py")
 
 
+def mapped(page):
+    """Return the rows of all tables of a page that map the options of a library, as lists of cells."""
+    sections = prose(page).split(f"| {MAPPINGS[page][0]} | tfdpg | remarks |\n|---|---|---|\n")
+    rows = [line for section in sections[1:] for line in section.split("\n\n")[0].splitlines()]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
+
+
 @pytest.mark.parametrize("page", MAPPINGS)
 def test_every_option_of_the_source_documents_is_mapped(page):
-    library, names = MAPPINGS[page]
-    assert [name for row in table(page, library) for name in re.findall(r"`(\w+)`", row[0])] == names
+    found = [name for row in mapped(page) for name in re.findall(r"`(\w+)(?:=[^`]+)?`", row[0])]
+    assert found == MAPPINGS[page][2]
+    listed = " ".join(line for line in PAGES[page].splitlines() if line.startswith("- "))
+    assert set(WITHOUT_COUNTERPART.get(page, [])) <= set(re.findall(r"\w+", listed))
 
 
 @pytest.mark.parametrize("page", MAPPINGS)
 def test_every_name_and_default_of_tfdpg_is_as_written(page):
+    """Such as `fit(epochs=100)`, or `gamma=0.99` for an option of the page's agent, or `env` for one without default."""
     checked = 0
-    for theirs, ours, defaults, *_ in table(page, MAPPINGS[page][0]):
-        names = re.findall(r"([\w.]+)\((\w+)\)", ours)
-        values = re.findall(r"`([^`]+)`", defaults)
-        assert names and len(values) in (0, len(names)), f"{theirs}: {ours}, {defaults}"
-        for i, (function, argument) in enumerate(names):
-            default = inspect.signature(CALLABLES[function]).parameters[argument].default
-            if values:
-                assert ast.literal_eval(values[i]) == default, f"{function}({argument}) is {default}, not {values[i]}"
+    for theirs, ours, _ in mapped(page):
+        spans = re.findall(r"`([^`]+)`", ours)
+        assert spans, theirs
+        for span in spans:
+            call = re.fullmatch(r"([\w.]+)\((.+)\)", span)
+            function, argument = call.groups() if call else (MAPPINGS[page][1], span)
+            name, _, value = argument.partition("=")
+            default = inspect.signature(CALLABLES[function]).parameters[name].default
+            if value:
+                assert ast.literal_eval(value) == default, f"{span}, but the default is {default}"
                 checked += 1
             else:
-                assert default is inspect.Parameter.empty, f"{function}({argument}) has the default {default}"
+                assert default is inspect.Parameter.empty, f"{span} has the default {default}"
     assert checked >= 20
 
 
