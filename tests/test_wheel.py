@@ -1,10 +1,11 @@
-"""The built wheel contains the package and works without the checkout."""
+"""The built distributions contain what they should, and the wheel works without the checkout."""
 
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("tfdpg", "setup.cfg", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
+DIRECTORIES = ("tfdpg", "tests", "docs", "examples")
+PROJECT_FILES = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CITATION.cff", "LICENSE"}
+BUILD_FILES = {"setup.cfg", "pyproject.toml", "MANIFEST.in"}
 TRAIN = (
     "train td3 --env Pendulum-v1 --hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --epochs 1 "
     "--steps-per-epoch 60 --max-ep-len 20 --validation-episodes 1 --replay-size 500 --jit-compile False --verbose 0"
@@ -36,21 +39,26 @@ def test_the_wheel_works_without_the_checkout(tmp_path):
 
     source = tmp_path / "source"
     source.mkdir()
-    for name in SOURCES:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, source / name)
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", "dist", str(source))
-    (wheel,) = (tmp_path / "dist").iterdir()
-    packed = zipfile.ZipFile(wheel).namelist()
-    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tfdpg").rglob("*.py")}
-    assert modules | {"tfdpg/py.typed"} == {name for name in packed if ".dist-info/" not in name}
+    for name in DIRECTORIES:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "_build"))
+    for name in PROJECT_FILES | BUILD_FILES:
+        shutil.copy(ROOT / name, source / name)
+    run(sys.executable, "-m", "build", "--outdir", "dist", str(source))
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    (sdist,) = (tmp_path / "dist").glob("*.tar.gz")
+    package = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tfdpg").rglob("*.py")} | {"tfdpg/py.typed"}
+    assert package == {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    with tarfile.open(sdist) as archive:
+        packed = {member.name.partition("/")[2] for member in archive if member.isfile()}
+    generated = {name for name in packed if name.startswith("tfdpg.egg-info/")} | {"PKG-INFO"}
+    assert packed - generated == package | PROJECT_FILES | BUILD_FILES
 
     venv.create(tmp_path / "environment", with_pip=False)
     python = tmp_path / "environment/bin/python"
     (packages,) = (tmp_path / "environment").glob("lib/python*/site-packages")
-    # the dependencies of this environment, but not its editable tfdpg, which only a .pth file in it would import
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     run(sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", str(wheel))
+    # the dependencies of this environment; its own tfdpg comes later in sys.path, or is editable and not in this path
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     tfdpg = str(tmp_path / "environment/bin/tfdpg")
     run(tfdpg, *TRAIN.split())
     run(tfdpg, "export", "runs/td3-Pendulum-v1/seed-0", "exported/pendulum")

@@ -27,6 +27,8 @@ PYTHON = {
     "    batch_size=64,\n    replay_size=100_000,": "    batch_size=8, replay_size=500,",
     "    start_steps=0,\n    update_after=100,": "    start_steps=0, update_after=10, jit_compile=False,",
     "    update_after=1000,": "    update_after=10, jit_compile=False,",
+    # an agent that `prepare` saves
+    'load_agent("runs/td3-Pendulum-v1/seed-0/checkpoints/20000")': 'load_agent("saved")',
     # one short epoch
     "    epochs=75,": "    epochs=1,",
     "    epochs=20,\n    steps_per_epoch=1000,": "    epochs=1, steps_per_epoch=60,",
@@ -52,6 +54,8 @@ NOT_RUN = {
     "LunarLander": "needs the extra box2d",
     "--ray-address": "needs a cluster",
     "--resume runs/td3-HalfCheetah-v5/seed-0 --trusted": "resumes the run on a cluster",
+    "--resume runs/td3-Pendulum-v1/seed-0 --epochs 20": "resumes the run of an earlier block",
+    "--checkpoint latest --episodes 20": "exports the run of an earlier block",
     "serve exported_models": "runs until it is ended",
 }
 """Texts of commands that are parsed but not run, with the reason."""
@@ -93,6 +97,14 @@ def prepare(page, directory):
         signatures = tf.saved_model.load(str(agent.export(directory / "served"))).signatures
         clients = [Client(env, "robot-1"), Client(gym.make("Pendulum-v1"), "robot-2")]
         write(directory / "serving_logs", [client.step(signatures) for _ in range(4) for client in clients])
+    if page == "docs/deployment.md":
+        agent = tfdpg.TD3("Pendulum-v1", **SMALL)
+        agent.save(directory / "saved")
+        versions = [agent.export(directory / "exported_models/td3-pendulum") for _ in range(2)]
+        signatures = tf.saved_model.load(str(versions[0])).signatures
+        client = Client(gym.make("Pendulum-v1"), "pendulum-1")
+        write(directory / "serving_logs.tfrecord", [client.step(signatures) for _ in range(200)])
+        np.save(directory / "rewards.npy", [reward for _, _, reward, *_ in client.took])
     if page == "docs/formats.md":
         env = gym.make("HalfCheetah-v5")
         observations = np.stack([env.reset(seed=seed)[0] for seed in range(2)])  # float64

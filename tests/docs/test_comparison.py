@@ -6,7 +6,7 @@ import re
 import pytest
 
 import tfdpg
-from tests.docs.pages import PAGES, ROOT, prose
+from tests.docs.pages import PAGES, ROOT, prose, table
 from tfdpg.agents import AGENTS
 from tfdpg.agents.options import OPTIONS
 from tfdpg.export.convert import FORMATS
@@ -23,6 +23,12 @@ def cells(page):
     rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
     assert rows[0][:2] == ["", "tfdpg"]
     return {row[0]: row[1] for row in rows[2:]}
+
+
+def rows_of(text):
+    """Return the first cell of each row of the first table in a text."""
+    lines = text[text.index("\n| ") :].strip().split("\n\n")[0].splitlines()
+    return [line.split("|")[1].strip() for line in lines[2:]]
 
 
 def agents_with(option):
@@ -49,6 +55,25 @@ def test_the_other_cells_about_tfdpg():
     assert "her" not in {option.name for name in AGENTS for option in options_of(OPTIONS[name])}
 
 
-def test_the_ratios_are_those_of_the_page_on_performance():
-    ratios = re.findall(r"(\d\.\d\d)", prose(PAGE).split("## Speed")[1])
-    assert len(ratios) == 4 and all(f"{ratio} (" in PAGES["docs/speed.md"] for ratio in ratios)
+def test_both_tables_have_the_same_rows():
+    first, second = prose(PAGE).split("<!-- comparison -->")[1].split("## Other libraries")
+    assert rows_of(first) == rows_of(second) and len(rows_of(first)) == len(cells(PAGE))
+
+
+def test_the_speeds_are_those_of_the_page_on_performance():
+    measured = table("docs/speed.md", "steps per second, one core")
+    rows = table(PAGE, "steps per second, one core")
+    assert len(rows) == len(measured) == 2
+    for row, expected in zip(rows, measured, strict=True):
+        assert row[1:4] == expected[1:4]
+        assert row[4:] == [ratio.split(" (")[0] for ratio in expected[4:]]
+    calls = {row[0]: row[1] for row in table("docs/speed.md", "[256, 256], µs a call")}
+    quoted = re.search(r"takes (\S+) µs for one observation, and `predict` of Stable-Baselines3 (\S+) µs", prose(PAGE))
+    assert quoted and quoted[1] == calls["signature, `tf.saved_model.load`"]
+    assert quoted[2] == calls["Stable-Baselines3, `predict`"]
+    assert f"takes {calls['`tfdpg.load(...).numpy()`']} µs in NumPy" in " ".join(prose(PAGE).split())
+
+
+def test_the_returns_are_those_of_the_results():
+    for score in ("8,658", "9,583"):
+        assert score in prose(PAGE) and score in PAGES["docs/results.md"]

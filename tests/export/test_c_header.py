@@ -173,7 +173,10 @@ def test_a_changed_header_is_refused(plain, monkeypatch, tmp_path, change):
 def test_the_header_says_what_it_is(header):
     assert sorted(path.name for path in header.iterdir()) == ["policy.h", "tfdpg.json"]
     text = (header / "policy.h").read_text()
-    assert text.startswith(f"/* The policy of TD3 on Pendulum-v1, by tfdpg {tfdpg.__version__}.") and "x (3); a: the action" in text
+    assert (
+        text.startswith(f"/* The policy of TD3 on Pendulum-v1, by tfdpg {tfdpg.__version__}.")
+        and "x (3); a: the action" in text
+    )
     facts = json.loads((header / "tfdpg.json").read_text())
     assert facts["export_format"] == "c" and set(facts["signatures"]) == {"pi", "q1", "q2"}
     assert all(signature["difference"] < 1e-5 for signature in facts["signatures"].values())
