@@ -7,8 +7,8 @@
 Each run is a process of its own on one core, with one thread. Every 5,000 steps its policy is evaluated, without
 exploration, on the same 10 episodes for all; a run ends when the mean of two evaluations in a row reaches the task's
 score (or the one after `--score`), or with its budget. The clock runs from the imports on while the agent trains, and
-stands while it is evaluated. tfdpg trains as `TD3(env)` does, and with each recipe of `tfdpg.recipes`; the others with the settings of
-rl-baselines3-zoo for these tasks, which SBX's pages refer to.
+stands while it is evaluated. tfdpg trains as `TD3(env)` does, and with each recipe of `tfdpg.recipes`; the others with
+the settings of rl-baselines3-zoo for these tasks, which SBX's pages refer to.
 
 A line is appended to the CSV after each run. Runs in the CSV are not repeated, unless they did not reach the score with
 a smaller budget, so the script can be interrupted and started again. Prints minutes and steps of each run, and how many
