@@ -5,10 +5,10 @@
     python examples/benchmarks/td7.py --authors /tmp/TD7 --rounds 3
 
 Each program makes its updates in a process of its own, pinned to the same core, with the spaces of HalfCheetah-v5 and a
-replay buffer of 10,000 transitions. Rounds are interleaved. TD7 has the sizes of the paper (256 units, minibatches of 256).
-TD3 has 256 units and minibatches of 256. The others are the recipes of these names. Without `--authors`, only tfdpg is
-measured. Sampling is part of an update. tfdpg makes 50 updates in each call. The program also prints the time that
-`act` takes.
+replay buffer of 10,000 transitions. Rounds are interleaved. TD7 has the sizes of the paper (256 units, minibatches of
+256). TD3 has 256 units and minibatches of 256. The others are the recipes of these names. Without `--authors`, only
+tfdpg is measured. Sampling is part of an update. tfdpg makes 50 updates in each call. The program also prints the time
+that `act` takes.
 """
 
 import argparse
