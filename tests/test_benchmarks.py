@@ -89,14 +89,14 @@ def test_a_run_ends_with_two_evaluations_in_a_row(time_to_score, monkeypatch):
     returns = iter([8000.0, 6000.0, 7000.0, 8001.0, 9000.0])
     monkeypatch.setattr(time_to_score, "evaluate", lambda env, act: next(returns))
     monkeypatch.setattr(time_to_score, "train", train_until_stopped)
-    run = time_to_score.measure("tfdpg TD3", "HalfCheetah-v5", 0, 1.0, 10**6)
+    run = time_to_score.measure("tfdpg TD3", "HalfCheetah-v5", 0, 1.0, 10**6, 7500)
     assert run.reached and run.steps == 4 * time_to_score.EVERY and run.score == 7500.5
 
 
 def test_a_run_ends_with_its_budget(time_to_score, monkeypatch):
     monkeypatch.setattr(time_to_score, "evaluate", lambda env, act: 0.0)
     monkeypatch.setattr(time_to_score, "train", train_until_stopped)
-    run = time_to_score.measure("tfdpg TD3", "HalfCheetah-v5", 0, 1.0, 20_000)
+    run = time_to_score.measure("tfdpg TD3", "HalfCheetah-v5", 0, 1.0, 20_000, 7500)
     assert not run.reached and run.steps == 20_000
 
 

@@ -1,4 +1,4 @@
-"""Updates per second of TD7 in tfdpg and in its authors' program (torch), and of TD3 in tfdpg, in one run.
+"""Updates per second of TD7 in tfdpg and in its authors' program (torch), and of TD3 and the recipes, in one run.
 
     pip install torch
     git clone https://github.com/sfujim/TD7 /tmp/TD7
@@ -6,8 +6,9 @@
 
 Each program makes its updates in a process of its own, pinned to the same core, with the spaces of HalfCheetah-v5 and a
 replay buffer of 10,000 transitions. Rounds are interleaved. TD7 has the sizes of the paper (256 units, minibatches of
-256); "lean" is the recipe of that name. TD3 has 256 units and minibatches of 256.
-Sampling is part of an update. tfdpg makes 50 updates in each call. The program also prints the time that `act` takes.
+256). TD3 has 256 units and minibatches of 256. The others are the recipes of these names. Without `--authors`, only
+tfdpg is measured. Sampling is part of an update. tfdpg makes 50 updates in each call. The program also prints the time
+that `act` takes.
 """
 
 import argparse
@@ -37,11 +38,10 @@ def tfdpg(kind: str) -> tuple[Callable[[int], Any], Callable[[np.ndarray], Any]]
     import tfdpg
 
     options = {"start_steps": FILLED, "update_after": 10**9, "update_every": 50}
-    if kind == "td3":
-        agent = filled(tfdpg.TD3("HalfCheetah-v5", batch_size=256, **options))
-    else:
-        sizes = tfdpg.recipes.lean if kind == "lean" else {"keep_best_policy": False}
-        agent = filled(tfdpg.TD7("HalfCheetah-v5", **sizes | options))
+    plain = {"td3": {"batch_size": 256}, "td7": {"keep_best_policy": False}}
+    sizes = plain.get(kind) or tfdpg.recipes.RECIPES[kind]
+    make = getattr(tfdpg, tfdpg.recipes.AGENTS.get(kind, kind.upper()))
+    agent = filled(make("HalfCheetah-v5", **sizes | options))
     return lambda updates: agent.learn(updates=updates), agent.act
 
 
@@ -65,12 +65,12 @@ def authors(clone: str) -> tuple[Callable[[int], Any], Callable[[np.ndarray], An
     return lambda updates: [agent.train() for _ in range(updates)], agent.select_action
 
 
-PROGRAMS = ("td7", "authors", "lean", "td3")
+PROGRAMS = ("td7", "authors", "lean", "embeddings", "normalized", "td3")
 
 
-def measure(program: str, clone: str) -> list[float]:
+def measure(program: str, clone: str | None) -> list[float]:
     """Updates per second of this process, the best of three hundreds, and microseconds of an action."""
-    learn, act = authors(clone) if program == "authors" else tfdpg(program)
+    learn, act = authors(clone) if program == "authors" and clone else tfdpg(program)
     observation = gym.make("HalfCheetah-v5").reset(seed=0)[0]
     learn(100)
     speeds = []
@@ -89,7 +89,7 @@ def measure(program: str, clone: str) -> list[float]:
 def main() -> None:
     """Measures all in turn, and prints each round's numbers and the ratios of their medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--authors", required=True, help="a clone of the authors' repository")
+    parser.add_argument("--authors", help="a clone of the authors' repository")
     parser.add_argument("--rounds", type=pinned.count, default=3)
     parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--child", choices=PROGRAMS, help=argparse.SUPPRESS)
@@ -98,16 +98,19 @@ def main() -> None:
         print(measure(args.child, args.authors))
         return
     found: dict[str, list[list[float]]] = {program: [] for program in PROGRAMS}
+    if not args.authors:
+        del found["authors"]
     for _ in range(args.rounds):
         for program, measured in found.items():
-            words = ["--child", program, "--authors", args.authors]
+            words = ["--child", program, *["--authors", args.authors] * bool(args.authors)]
             measured.append(pinned.in_pinned_process(__file__, [args.core], *words))
         print({name: [round(x, 1) for x in measured[-1]] for name, measured in found.items()}, flush=True)
     speed, acting = (
         {name: statistics.median(each[i] for each in rounds) for name, rounds in found.items()} for i in (0, 1)
     )
-    print(f"tfdpg makes {speed['td7'] / speed['authors']:.2f} times as many updates of TD7 a second as its authors")
-    for name in ("td7", "lean"):
+    if args.authors:
+        print(f"tfdpg makes {speed['td7'] / speed['authors']:.2f} times as many updates of TD7 a second as its authors")
+    for name in ("td7", "lean", "embeddings", "normalized"):
         print(f"an update of {name} takes {speed['td3'] / speed[name]:.2f} times as long as one of TD3")
     print(f"acting takes TD7 {acting['td7'] / acting['td3']:.2f} times as long as TD3")
 

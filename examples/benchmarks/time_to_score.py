@@ -6,9 +6,9 @@
 
 Each run is a process of its own on one core, with one thread. Every 5,000 steps its policy is evaluated, without
 exploration, on the same 10 episodes for all; a run ends when the mean of two evaluations in a row reaches the task's
-score, or with its budget. The clock runs from the imports on while the agent trains, and stands while it is
-evaluated. tfdpg trains as `TD3(env)` does, and with each recipe of `tfdpg.recipes`; the others with the settings of
-rl-baselines3-zoo for these tasks, which SBX's pages refer to.
+score (or the one after `--score`), or with its budget. The clock runs from the imports on while the agent trains, and
+stands while it is evaluated. tfdpg trains as `TD3(env)` does, and with each recipe of `tfdpg.recipes`; the others with
+the settings of rl-baselines3-zoo for these tasks, which SBX's pages refer to.
 
 A line is appended to the CSV after each run. Runs in the CSV are not repeated, unless they did not reach the score with
 a smaller budget, so the script can be interrupted and started again. Prints minutes and steps of each run, and how many
@@ -139,7 +139,7 @@ def evaluate(env: Any, act: Act) -> float:
     return float(total / EPISODES)
 
 
-def measure(contestant: str, task: str, seed: int, minutes: float, steps: int) -> Run:
+def measure(contestant: str, task: str, seed: int, minutes: float, steps: int, goal: float) -> Run:
     """Trains a contestant, in this process."""
     import gymnasium as gym
 
@@ -156,7 +156,7 @@ def measure(contestant: str, task: str, seed: int, minutes: float, steps: int) -
         last = statistics.mean(returns[-2:]) if len(returns) > 1 else float("-inf")
         score = max(run.score, last)
         taken = EVERY * len(returns)
-        run = run._replace(reached=last >= SCORES[task], minutes=trained / 60, steps=taken, score=score)
+        run = run._replace(reached=last >= goal, minutes=trained / 60, steps=taken, score=score)
         print(f"{contestant}, {task}, seed {seed}: {taken} steps, {returns[-1]:.0f}", file=sys.stderr, flush=True)
         began = time.perf_counter()
         return run.answers(minutes, steps)
@@ -196,13 +196,13 @@ def append(file: Path, run: Run) -> None:
         writer.writerow(run)
 
 
-def report(runs: list[Run]) -> None:
+def report(runs: list[Run], scores: Mapping[str, float]) -> None:
     """Prints a table of each task; `>` stands before what a run had when its budget ended."""
-    for task in [task for task in SCORES if any(run.task == task for run in runs)]:
+    for task in [task for task in scores if any(run.task == task for run in runs)]:
         names = dict.fromkeys(run.contestant for run in runs if run.task == task)
         of = {name: [run for run in runs if (run.contestant, run.task) == (name, task)] for name in names}
         others = [mean for mean in (_mean_minutes(of[name]) for name in names if not _is_ours(name)) if mean]
-        print(f"\n{task} to {SCORES[task]}, one core, {EPISODES} episodes every {EVERY:,} steps")
+        print(f"\n{task} to {scores[task]}, one core, {EPISODES} episodes every {EVERY:,} steps")
         print(f"{'':22}{'minutes':>24}{'thousand steps':>24}{'best score':>12}  times as fast")
         for name in names:
             marks = [("" if run.reached else ">", run) for run in of[name]]
@@ -229,6 +229,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [PLAIN, *recipes(), *BASELINES]
     parser.add_argument("--task", choices=SCORES, action="append", help="a task; the default is all")
+    parser.add_argument("--score", type=int, help="the score to reach; each needs a CSV of its own")
     parser.add_argument("--contestant", choices=names, action="append", help="who runs; the default is all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--minutes", type=float, default=180, help="of training, for a run")
@@ -244,8 +245,11 @@ def main() -> None:
     """Runs what is not in the CSV, and prints the tables."""
     arguments = parser().parse_args()
     budget = arguments.minutes, arguments.steps
+    scores = dict.fromkeys(SCORES, arguments.score) if arguments.score else SCORES
     if arguments.child:
-        print("\n" + json.dumps(measure(arguments.contestant[0], arguments.task[0], arguments.seeds[0], *budget)))
+        task = arguments.task[0]
+        run = measure(arguments.contestant[0], task, arguments.seeds[0], *budget, scores[task])
+        print("\n" + json.dumps(run))
         return
     if not recipes():
         print("tfdpg.recipes has none: tfdpg runs as `TD3(env)` only.", file=sys.stderr)
@@ -257,10 +261,11 @@ def main() -> None:
                 if known is None or not known.answers(*budget):
                     words = [f"--contestant={contestant}", f"--task={task}", f"--seeds={seed}", "--child"]
                     words += [f"--minutes={arguments.minutes}", f"--steps={arguments.steps}"]
+                    words += [f"--score={arguments.score}"] * bool(arguments.score)
                     append(arguments.out, Run(*pinned.in_pinned_process(__file__, [arguments.core], *words)))
     if not (runs := list(read(arguments.out).values())):
         sys.exit(f"There is no run in {arguments.out}")
-    report(runs)
+    report(runs, scores)
 
 
 if __name__ == "__main__":
