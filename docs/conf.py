@@ -28,7 +28,7 @@ extensions = [
 ]
 if find_spec("sphinx_copybutton"):  # in the extra [docs]
     extensions.append("sphinx_copybutton")
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "jupyter_execute"]
 nb_execution_mode = "off"  # the notebooks are committed with their outputs
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3

@@ -126,7 +126,7 @@ def test_every_option_of_the_source_documents_is_mapped(page):
 
 @pytest.mark.parametrize("page", MAPPINGS)
 def test_every_name_and_default_of_tfdpg_is_as_written(page):
-    """Such as `fit(epochs=100)`, or `gamma=0.99` for an option of the page's agent, or `env` for one without default."""
+    """Such as `fit(epochs=100)`, `gamma=0.99` for an option of the page's agent, or `env` for one without default."""
     checked = 0
     for theirs, ours, _ in mapped(page):
         spans = re.findall(r"`([^`]+)`", ours)
