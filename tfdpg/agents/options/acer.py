@@ -96,7 +96,7 @@ class ACEROptions(JointOptimiser, StateValues, CustomNetworks, AgentOptions, gro
     input. Each network gets a copy; with `shared_torso`, all share one. None is the built-in encoder."""
 
     def check(self) -> None:
-        """Reject options that a custom optimizer, or a `replay_ratio` of 0, leaves without effect."""
+        """Reject options that have no effect with a custom optimizer or with a `replay_ratio` of 0."""
         if self.optimizer is not None:
             clipping = ["clip_value"] if self.clip_norm is None else ["clip_norm", "clip_value"]
             self.refuse(["lr", *clipping], "`optimizer` is your own")

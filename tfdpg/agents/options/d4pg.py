@@ -56,7 +56,7 @@ class D4PGOptions(TargetPeriod, TwinOptions, group="algorithm"):
     """initial exponent of the importance weights, in [0, 1]; 1 corrects the bias of the priorities. None is 1."""
 
     def check(self) -> None:
-        """Refuses atoms that are half given, and layers that the torso has itself."""
+        """Reject a support of which only one bound is given, and layers that the torso already has."""
         if (self.v_min is None) != (self.v_max is None):
             raise ValueError(f"`v_min` and `v_max` go together. Received: v_min={self.v_min}, v_max={self.v_max}")
         if self.v_min is not None and self.v_range is not None:

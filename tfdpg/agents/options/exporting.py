@@ -29,7 +29,7 @@ class ExportOptions(Options, group="export"):
     """for C, whether the weights are defined in `policy.c` instead of `policy.h`."""
 
     def check(self) -> None:
-        """Refuses what the format has not."""
+        """Reject options that the format does not support."""
         if self.format != "tf_saved_model":
             self.refuse(["signatures"], f'`format` is "{self.format}"')
         if self.format != "litert":

@@ -37,7 +37,7 @@ class Schedule(Options, group="schedule"):
     sets no limit."""
 
     def check(self) -> None:
-        """Refuses two ways to count a round's updates, and a limit of nothing."""
+        """Reject two ways to count the updates of an update phase, and a limit on passes that are not made."""
         if self.epochs_per_round is None:
             self.refuse(["max_minibatches_per_round"], "`epochs_per_round` is None")
         elif self.gradient_steps is not None:
@@ -139,7 +139,7 @@ class Clipping(Options, group="optimisers"):
     """largest absolute value of an element of a gradient; None does not clip."""
 
     def check(self) -> None:
-        """Refuses two ways to clip."""
+        """Reject both ways to clip gradients at the same time."""
         if self.clip_norm is not None and self.clip_value is not None:
             raise ValueError(
                 "Give `clip_norm` or `clip_value`, not both. "
@@ -274,7 +274,7 @@ class CustomOptimisers(Optimisers, group="objects", objects=True):
     """Keras optimizer for each critic, which gets a copy, in place of Adam; it may have a learning-rate schedule."""
 
     def check(self) -> None:
-        """Reject options that a custom optimizer leaves without effect."""
+        """Reject options that have no effect with a custom optimizer."""
         for own, rate in (("pi_optimizer", "pi_lr"), ("q_optimizer", "q_lr")):
             if getattr(self, own) is not None:
                 self.refuse([rate], f"`{own}` is your own")

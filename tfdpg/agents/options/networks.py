@@ -28,7 +28,7 @@ class Normalisation(HiddenLayers, group="networks", marks=(Structural, BuiltIn))
     `hidden_units` is then a single number: the width of the blocks, which are four times as wide inside."""
 
     def check(self) -> None:
-        """Refuses blocks beside what they are made of."""
+        """Reject residual blocks together with options that they replace."""
         if self.blocks and len(self.hidden_units) != 1:
             raise reject("hidden_units", f"a sequence of one number where `blocks` is {self.blocks}", self.hidden_units)
         if self.blocks:

@@ -19,7 +19,7 @@ class TD3Options(Cloning, Smoothing, TwinOptions, group="algorithm"):
     """number of critic updates between two updates of the target networks; None is `policy_delay`."""
 
     def check(self) -> None:
-        """Refuses what one critic, or noise that stays, leaves without effect."""
+        """Reject options that have no effect with one critic or without decay of the smoothing noise."""
         if self.critics == 1 and self.policy_gradient == "min":
             raise ValueError("`policy_gradient='min'` needs two critics. Received: critics=1")
         if self.target_noise_decay == 0:
