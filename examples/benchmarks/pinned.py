@@ -17,13 +17,17 @@ def in_pinned_process(script: str, cores: Sequence[int], *arguments: str) -> Any
     Raises:
         SystemExit: it failed.
     """
-    process = subprocess.run(
-        [sys.executable, script, *arguments],
-        env={**os.environ, **dict.fromkeys(THREADS, str(len(cores))), "TF_CPP_MIN_LOG_LEVEL": "3"},
-        preexec_fn=lambda: os.sched_setaffinity(0, cores),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)  # which the process inherits; a `preexec_fn` is not safe if there are other threads
+    try:
+        process = subprocess.run(
+            [sys.executable, script, *arguments],
+            env={**os.environ, **dict.fromkeys(THREADS, str(len(cores))), "TF_CPP_MIN_LOG_LEVEL": "3"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        os.sched_setaffinity(0, before)
     if process.returncode:
         sys.exit(f"{script} {' '.join(arguments)} failed, see above. Other libraries: pip install -e '.[benchmark]'")
     return json.loads(process.stdout.splitlines()[-1])

@@ -5,7 +5,6 @@ import http.client
 import json
 import os
 import re
-import resource
 import signal
 import socket
 import subprocess
@@ -79,12 +78,16 @@ def test_without_aiohttp_the_error_says_what_to_install(monkeypatch, capsys):
 
 
 @contextlib.contextmanager
-def process(*flags, preexec_fn=None):
-    """A server in its own process; yields the process, REST port, path of the model, gRPC port and printed lines."""
+def process(*flags, files=None):
+    """A server in its own process, which may open so many files; yields the process, REST port, path of the model, gRPC
+    port and printed lines.
+    """
     command = [sys.executable, "-m", "tfdpg", "serve", str(SHIPPED), "--port", "0", "--grpc-port", "0", *flags]
+    if files is not None:
+        command = ["bash", "-c", f'ulimit -n {files}; exec "$0" "$@"', *command]
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
-    with subprocess.Popen(command, **pipes, preexec_fn=preexec_fn) as process:
+    with subprocess.Popen(command, **pipes) as process:
         try:
             lines = []
             while not lines or "REST at" not in lines[-1]:
@@ -176,10 +179,7 @@ def test_clients_cannot_delay_its_end():
 
 @pytest.mark.slow
 def test_it_answers_when_there_are_more_clients_than_descriptors():
-    def few_descriptors():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (260, 260))
-
-    with process(preexec_fn=few_descriptors) as (server, port, path, _, lines), contextlib.ExitStack() as stack:
+    with process(files=260) as (server, port, path, _, lines), contextlib.ExitStack() as stack:
         assert "td3-halfcheetah: 18 connections of each protocol, not 256: see `ulimit -n`\n" in lines
         for _ in range(300):
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
