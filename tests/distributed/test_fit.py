@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import signal
 import sys
 import time
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import tfdpg
-from tests.agents.roster import AGENTS, SMALL, brief
+from tests.agents.roster import AGENTS, EAGER, SMALL, brief
 from tests.distributed.callbacks import StopAfterReports
 from tests.distributed.environments import ReportingCounter, counter, read_reports
 from tests.environments import Counter, Identity
@@ -21,6 +22,7 @@ from tfdpg.distributed.options import Distribution
 from tfdpg.distributed.plan import environment_maker, worker_policies
 from tfdpg.exploration import OrnsteinUhlenbeck
 from tfdpg.training.callbacks import Checkpoint
+from tfdpg.training.time_budget import TimeBudget
 
 pytestmark = brief
 
@@ -62,6 +64,26 @@ def test_every_agent_trains(local_ray, name, tmp_path):
     (observations,) = loaded.replay.observation(np.arange(loaded.replay.size))
     assert set(observations[:, 1]) == {0, 1, 2, 3, 4, 5}
     loaded.fit(Counter(), epochs=1, steps_per_epoch=10, verbose=0)
+
+
+class TakesSeconds(keras.callbacks.Callback):
+    """Each phase takes two seconds on the clock of the time budget."""
+
+    seconds = 0.0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seconds += 2
+
+
+def test_training_ends_on_time(local_ray, monkeypatch, capsys):
+    agent = AGENTS["DDPG"](Counter(), **EAGER)
+    clock = TakesSeconds()
+    monkeypatch.setattr(TimeBudget, "now", lambda budget: clock.seconds)
+    options = SHORT | {"epochs": None, "steps_per_epoch": 10**6, "minutes": 1, "verbose": 2, "callbacks": [clock]}
+    history = distributed.fit(agent, counter, **options, validation_env=Counter(), validation_episodes=1)
+    assert len(history.history["val_return"]) == 1 and agent.epoch == 0
+    assert clock.seconds == 60 - 2 * 3 - 2 and agent.env_steps >= 10
+    assert re.search(r"Plan: about [\d,]+ environment steps in 1 minutes\n", capsys.readouterr().out)
 
 
 @pytest.mark.slow

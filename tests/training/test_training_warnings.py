@@ -10,6 +10,7 @@ import tfdpg
 from tests.agents.roster import ACER, EAGER, SMALL
 from tests.environments import Counter, Distances
 from tfdpg.training import training_warnings
+from tfdpg.training.options import FitOptions
 
 
 class Stop(Exception):
@@ -124,7 +125,7 @@ class Logs:
     """A training run as `TrainingWarnings` sees it: only the logs of its epochs matter."""
 
     def __init__(self, agent):
-        self.training_warnings = training_warnings.TrainingWarnings(agent)
+        self.training_warnings = training_warnings.TrainingWarnings(agent, FitOptions())
         agent.counter.assign_add(1)
 
     def caught(self, *epochs):

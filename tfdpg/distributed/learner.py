@@ -38,7 +38,7 @@ def train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOpti
         check_environments(agent, options.validation_env)
         actor, weights = policy_for_workers(agent, options.worker_backend)
         check(agent, options)
-        training = TrainingRun(agent, options, options.epochs, LOGS)
+        training = TrainingRun(agent, options, options.epoch_limit, LOGS)
         agent.learner.set_updates_per_phase(LARGEST_CHUNK)
         with (
             deferred_signals() as interrupted,
@@ -54,7 +54,7 @@ def train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOpti
                     for env_index, behaviour in enumerate(worker_policies(agent, options, actor))
                 ]
                 with WorkerPool(workers, options.chunk, liveness) as worker_pool:
-                    epochs = _EpochRunner(agent, options, store, worker_pool, weights, training.callbacks, interrupted)
+                    epochs = _EpochRunner(agent, options, store, worker_pool, weights, training, interrupted)
                     try:
                         training.run(interrupted, options.initial_epoch, epochs.run)
                     finally:
@@ -72,7 +72,7 @@ class _EpochRunner:
     store: LocalReplay | ShardedReplay
     worker_pool: WorkerPool
     weights: Callable[[], Any]
-    callbacks: keras.callbacks.CallbackList
+    training: TrainingRun
     interrupted: Interrupt
 
     def __post_init__(self) -> None:
@@ -97,20 +97,24 @@ class _EpochRunner:
         agent = self.agent
         schedule = self.agent.schedule
         steps = self.options.steps_per_epoch
-        schedule.plan((self.options.epochs - epoch) * steps)
+        limit = self.options.epoch_limit
+        schedule.plan(None if limit is None else (limit - epoch) * steps)
         agent.epoch_metrics.reset()
         first = schedule.env_steps
         updates = agent.updates
         began = time.perf_counter()
         episodes: list[Episode] = []
+        callbacks = self.training.callbacks
+        self.training.time_budget.begin_epoch()
         while schedule.env_steps - first < steps and not self._should_stop:
-            self.callbacks.on_train_batch_begin(min(schedule.env_steps - first, steps - 1))
+            callbacks.on_train_batch_begin(min(schedule.env_steps - first, steps - 1))
             finished = self._collect()
             episodes += finished
             logs = self._learn(self._due) | {"env_steps": schedule.env_steps}
             if finished:
                 logs["return"] = float(np.mean([episode.episode_return for episode in finished]))
-            self.callbacks.on_train_batch_end(max(0, min(schedule.env_steps - first, steps) - 1), logs)
+            callbacks.on_train_batch_end(max(0, min(schedule.env_steps - first, steps) - 1), logs)
+            self.training.measure()
         while self._learn(self._rate_limiter.owed) and not self._should_stop:
             pass
         if self._defers:  # they are saved with the agent
@@ -140,7 +144,7 @@ class _EpochRunner:
 
     @property
     def _should_stop(self) -> bool:
-        return self.agent.stop_training or self.interrupted.is_set()
+        return self.agent.stop_training or self.interrupted.is_set() or self.training.time_budget.is_up()
 
     def _collect(self) -> list[Episode]:
         """Wait until steps arrive, updates are due, or a signal is received. Return the episodes that ended."""
@@ -148,7 +152,7 @@ class _EpochRunner:
             self._send_requests()
             replies = self.worker_pool.collect_replies(0.0 if self._due else MAX_WAIT)
             finished = [episode for env_index, reply in replies for episode in self._receive(env_index, reply)]
-            if replies or self._due or self.interrupted.is_set():
+            if replies or self._due or self._should_stop:
                 self._send_requests()
                 return finished
 

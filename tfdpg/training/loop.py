@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from tfdpg.training.evaluation import summarise
 from tfdpg.training.interrupt import Interrupt, deferred_signals
 from tfdpg.training.learning.updates import LARGEST_CHUNK
 from tfdpg.training.options import FitOptions, TrainingOptions
+from tfdpg.training.time_budget import TimeBudget
 from tfdpg.training.training_warnings import TrainingWarnings, actions_at_bounds
 
 Trained = TypeVar("Trained", bound=TrainingOptions)
@@ -37,10 +39,10 @@ def fit(agent: Any, env: Any, options: FitOptions) -> keras.callbacks.History:
     with opened(env) as env, with_environment(options) as options, env_timeout(env, options.step_timeout):
         check_environments(agent, options.validation_env, env)
         runner = EnvRunner(env, agent.spec, agent.collector.next_reset_seed, options.max_ep_len)
-        training = TrainingRun(agent, options, options.epochs, STEP_LOGS)
+        training = TrainingRun(agent, options, options.epoch_limit, STEP_LOGS)
         training.training_warnings.plan(options, runner)
         with deferred_signals() as interrupted:
-            run = _StepLoop(agent, runner, training.callbacks, interrupted, options)
+            run = _StepLoop(agent, runner, training, interrupted, options)
             try:
                 training.run(interrupted, options.initial_epoch, run.epoch)
             finally:
@@ -60,12 +62,14 @@ def fit_offline(agent: Any, data: Any, options: TrainingOptions) -> keras.callba
         began = time.perf_counter()
         done = 0
         steps = options.steps_per_epoch
-        while done < steps and not (agent.stop_training or interrupted.is_set()):
+        training.time_budget.begin_epoch()
+        while done < steps and not (agent.stop_training or interrupted.is_set() or training.time_budget.is_up()):
             training.callbacks.on_train_batch_begin(done)
             count = min(LARGEST_CHUNK, steps - done)
             logs = agent.learn(updates=count) | {"updates": agent.updates}
             done += count
             training.callbacks.on_train_batch_end(done - 1, logs)
+            training.measure()
         speed = done / (time.perf_counter() - began)
         return agent.epoch_metrics.summary() | {"updates": agent.updates, "updates_per_second": speed}
 
@@ -74,7 +78,8 @@ def fit_offline(agent: Any, data: Any, options: TrainingOptions) -> keras.callba
         agent.collector.close_episodes()
         if data is not None:
             load_into(agent.replay, data)
-        training = TrainingRun(agent, options, agent.epoch + options.epochs, ("updates", "updates_per_second"))
+        limit = None if options.epoch_limit is None else agent.epoch + options.epoch_limit
+        training = TrainingRun(agent, options, limit, ("updates", "updates_per_second"))
         with deferred_signals() as interrupted:
             training.run(interrupted, agent.epoch, train_epoch)
     return training.history
@@ -106,21 +111,25 @@ class TrainingRun:
     Args:
         agent: the agent.
         options: the options of `fit`.
-        stop: the epoch to stop at.
+        stop: the epoch to stop at; None if only `minutes` ends training.
         logs: the names of an epoch's logs, in addition to the metrics of updates.
 
     Attributes:
         training_warnings: the warnings about this training run.
+        time_budget: the time that is left.
         callbacks: the callbacks, including a progress bar and `history`.
         history: the logs of the epochs.
     """
 
-    def __init__(self, agent: Any, options: TrainingOptions, stop: int, logs: Sequence[str]):
+    def __init__(self, agent: Any, options: TrainingOptions, stop: int | None, logs: Sequence[str]):
         self._agent = agent
         self._options = options
         self._stop = stop
+        unit = "env_steps" if "env_steps" in logs else "updates"
+        self.time_budget = TimeBudget(options, unit.replace("env_", "environment "), lambda: getattr(agent, unit))
         self.callbacks, self.history = _callback_list(agent, options, stop, logs)
-        self.training_warnings = TrainingWarnings(agent)
+        self.training_warnings = TrainingWarnings(agent, options)
+        self._first_update = agent.updates
         agent.begin_training()
         if not agent.collector.is_restored:  # open episodes and an unfinished epoch resume only directly after loading
             agent.collector.close_episodes()
@@ -128,6 +137,9 @@ class TrainingRun:
 
     def run(self, interrupted: Interrupt, first: int, train_epoch: Callable[[int], dict[str, float]]) -> None:
         """Train and validate in every epoch.
+
+        An epoch that the time budget ended is evaluated like any other, but it is not complete: a training run that is
+        resumed continues it, as after a signal.
 
         Args:
             interrupted: whether Ctrl-C or SIGTERM was received.
@@ -142,19 +154,24 @@ class TrainingRun:
         """
         agent = self._agent
         callbacks = self.callbacks
+        budget = self.time_budget
         callbacks.on_train_begin()
         try:
-            for epoch in range(agent._initial_epoch or first, self._stop):
+            first = agent._initial_epoch or first
+            for epoch in itertools.count(first) if self._stop is None else range(first, self._stop):
                 callbacks.on_epoch_begin(epoch)
                 logs = train_epoch(epoch)
                 if interrupted.is_set():
                     break
-                logs |= actions_at_bounds(agent) | self._validate()
-                agent.complete(epoch)
-                agent.epoch_metrics.reset()
-                callbacks.on_epoch_end(epoch, logs)
+                with budget.evaluation():
+                    logs |= actions_at_bounds(agent) | self._validate()
+                if not budget.has_ended:
+                    agent.complete(epoch)
+                    agent.epoch_metrics.reset()
+                with budget.callbacks():
+                    callbacks.on_epoch_end(epoch, logs)
                 self.training_warnings.epoch(logs)
-                if agent.stop_training or interrupted.is_set():
+                if agent.stop_training or interrupted.is_set() or budget.is_up():
                     break
             if error := interrupted.error():
                 raise error
@@ -168,6 +185,16 @@ class TrainingRun:
             raise
         callbacks.on_train_end()
         self.training_warnings.end()
+
+    def measure(self) -> None:
+        """Measure the speed after an update phase, and print how long training will be, once that is known."""
+        if not self.time_budget.is_limited:
+            return
+        has_updates = self._agent.updates > self._first_update
+        if plan := self.time_budget.end_phase(has_updates):
+            for callback in self.callbacks.callbacks:
+                if isinstance(callback, ProgressBar):
+                    callback.show(plan)
 
     def _validate(self) -> dict[str, float]:
         """Evaluate in `validation_env`, if there is one, and return the logs."""
@@ -200,13 +227,14 @@ class _StepLoop:
         self,
         agent: Any,
         runner: EnvRunner,
-        callbacks: keras.callbacks.CallbackList,
+        training: TrainingRun,
         interrupted: Interrupt,
         options: FitOptions,
     ):
         self._agent = agent
         self._runner = runner
-        self._callbacks = callbacks
+        self._training = training
+        self._time_budget = training.time_budget
         self._interrupted = interrupted
         self._options = options
         self._observation: Any = None
@@ -222,14 +250,17 @@ class _StepLoop:
         first = epoch_metrics.first_step
         began = time.perf_counter()
         taken_before = schedule.env_steps
-        schedule.plan(first + (self._options.epochs - epoch) * steps - schedule.env_steps)
+        limit = self._options.epoch_limit
+        schedule.plan(None if limit is None else first + (limit - epoch) * steps - schedule.env_steps)
         if self._observation is None:
             self._observation = self._begin()
-        batches = BatchCallbacks(self._callbacks)
+        batches = BatchCallbacks(self._training.callbacks)
+        collect = self._collect_timed if self._time_budget.is_limited else self._collect
+        self._time_budget.begin_epoch()
         with agent.learner.flat_state(is_allowed=not batches.read_variables):
-            while schedule.env_steps - first < steps and not (agent.stop_training or self._interrupted.is_set()):
+            while schedule.env_steps - first < steps and not (agent.stop_training or self._must_stop):
                 batches.begin(schedule.env_steps - first)
-                ended = self._collect(first + steps)
+                ended = collect(first + steps)
                 if not self._has_checked_observations:
                     self._check_observations()
                 logs = agent.learner.run_update_phase(agent.due_updates(), may_hold=True)
@@ -238,6 +269,7 @@ class _StepLoop:
                 if ended:
                     logs["return"] = summarise(ended)["return"]
                 batches.end(schedule.env_steps - first - 1, logs)
+                self._training.measure()
         taken = schedule.env_steps - taken_before
         seconds = time.perf_counter() - began
         return (
@@ -245,6 +277,11 @@ class _StepLoop:
             | epoch_metrics.summary()
             | {"env_steps": schedule.env_steps, "steps_per_second": taken / seconds}
         )
+
+    @property
+    def _must_stop(self) -> bool:
+        """Whether there was a signal, or the time is up."""
+        return self._interrupted.is_set() or self._time_budget.is_up()
 
     def _begin(self) -> Any:
         """Return the first observations, after replaying the open episodes of an agent that was loaded."""
@@ -278,12 +315,20 @@ class _StepLoop:
         newest = np.arange(max(0, buffer.added - 100), buffer.added) % buffer.replay_size
         warn_of_observations(self._agent.spec, buffer.observation(newest))
 
+    def _collect_timed(self, until: int) -> list[Episode]:
+        """Call `_collect`, and measure its time, from which that of an evaluation is estimated."""
+        before = self._agent.env_steps
+        ended = self._collect(until)
+        steps = (self._agent.env_steps - before) / self._runner.num_envs
+        longest = max([self._runner.longest_open_episode, *(episode.length for episode in ended)])
+        self._time_budget.end_collection(steps, longest)
+        return ended
+
     def _collect(self, until: int) -> list[Episode]:
-        """Step until updates are due, the epoch ends or a signal is received; return the episodes that ended."""
+        """Step until updates are due, the epoch ends or training must stop; return the episodes that ended."""
         agent = self._agent
         runner = self._runner
         schedule = agent.schedule
-        interrupted = self._interrupted
         ended: list[Episode] = []
         while True:
             step, finished = runner.step(agent.act(self._observation))
@@ -293,12 +338,12 @@ class _StepLoop:
                 self._observation = runner.reset_ended(step)
             else:
                 self._observation = step.next_observation
-            if schedule.is_due or schedule.has_released_updates or schedule.env_steps >= until or interrupted.is_set():
+            if schedule.is_due or schedule.has_released_updates or schedule.env_steps >= until or self._must_stop:
                 return ended
 
 
 def _callback_list(
-    agent: Any, options: TrainingOptions, stop: int, logs: Sequence[str]
+    agent: Any, options: TrainingOptions, stop: int | None, logs: Sequence[str]
 ) -> tuple[keras.callbacks.CallbackList, keras.callbacks.History]:
     """Return Keras' list of the callbacks of a training run, with a progress bar and a `History`; and that history."""
     callbacks = as_callback_list(options.callbacks)

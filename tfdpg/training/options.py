@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     import keras
 
 
+DEFAULT_EPOCHS = 100
+"""The number of epochs of a training run whose length is not given."""
+
+
 class MonitoringOptions(Options, group="objects", objects=True):
     """Options for monitoring training."""
 
@@ -23,10 +27,13 @@ class MonitoringOptions(Options, group="objects", objects=True):
 class TrainingOptions(MonitoringOptions, group="training"):
     """Options for the length of training and its output."""
 
-    epochs: Count = 100
-    """number of further epochs."""
+    epochs: Count | None = None
+    """number of further epochs. None is 100, or no limit if `minutes` is given."""
     steps_per_epoch: Count = 4000
     """number of updates per epoch."""
+    minutes: Positive | None = None
+    """time budget in minutes. Training stops, also within an epoch, in time for a last evaluation and the callbacks
+    after it. Compilation, evaluations and callbacks count. None sets no limit."""
     validation_episodes: Count = 10
     """number of episodes per evaluation."""
     max_ep_len: Count | None = 1000
@@ -35,12 +42,18 @@ class TrainingOptions(MonitoringOptions, group="training"):
     """0 prints nothing, 1 a progress bar, 2 one line per epoch; "auto" is 1 in a terminal or a notebook, otherwise
     2."""
 
+    @property
+    def epoch_limit(self) -> int | None:
+        """The value of `epochs`, or what None means; None if only `minutes` ends training."""
+        return DEFAULT_EPOCHS if self.epochs is None and self.minutes is None else self.epochs
+
 
 class FitOptions(TrainingOptions, group="training"):
     """Options of `fit`."""
 
-    epochs = 100
-    """epoch to stop at: the number of epochs in all, including those before `initial_epoch`."""
+    epochs = None
+    """epoch to stop at: the number of epochs in all, including those before `initial_epoch`. None is 100, or no limit
+    if `minutes` is given."""
     steps_per_epoch = 4000
     """number of environment steps per epoch, counted over all sub-environments."""
     callbacks = None
@@ -54,5 +67,6 @@ class FitOptions(TrainingOptions, group="training"):
 
     def check(self) -> None:
         """Reject an `initial_epoch` that is not less than `epochs`."""
-        if self.initial_epoch >= self.epochs:
-            raise reject("initial_epoch", f"less than epochs={self.epochs}", self.initial_epoch)
+        limit = self.epoch_limit
+        if limit is not None and self.initial_epoch >= limit:
+            raise reject("initial_epoch", f"less than epochs={limit}", self.initial_epoch)

@@ -7,7 +7,7 @@ import numpy as np
 from tfdpg.arguments import warn
 from tfdpg.training.environment.env_runner import EnvRunner
 from tfdpg.training.environment.finite import entry_name
-from tfdpg.training.options import FitOptions
+from tfdpg.training.options import FitOptions, TrainingOptions
 
 OBSERVATIONS = 100
 """The number of observations, evenly spaced over the replay buffer, that are examined."""
@@ -24,8 +24,9 @@ SCHEDULE = ("update_after", "update_every", "n_steps", "replay_start")
 class TrainingWarnings:
     """Issues each warning about a training run at most once."""
 
-    def __init__(self, agent: Any):
+    def __init__(self, agent: Any, options: TrainingOptions):
         self._agent = agent
+        self._length = "`epochs` or `steps_per_epoch`" if options.minutes is None else "`minutes`"
         self._runner: EnvRunner | None = None
         self._first_step = agent.schedule.env_steps
         self._first_update = agent.updates
@@ -37,9 +38,11 @@ class TrainingWarnings:
         """Warn, before the first step, if the training run is certain to be too short."""
         self._runner = runner
         self._max_ep_len = options.max_ep_len
+        if options.epoch_limit is None:
+            return
         schedule = self._agent.schedule
         num_envs = runner.num_envs
-        epochs = options.epochs - options.initial_epoch
+        epochs = options.epoch_limit - options.initial_epoch
         last = schedule.env_steps + epochs * -(-options.steps_per_epoch // num_envs) * num_envs
         no_update = last <= schedule.update_after
         if schedule.update_every != "episode":
@@ -106,7 +109,7 @@ class TrainingWarnings:
                 longest = f"; the longest open one has {pluralize(self._runner.longest_open_episode)}"
             warn(
                 f"No episode ended in the {pluralize(steps, 'environment step')} of this training run, so it has no "
-                f"`return`{longest}. Raise `epochs` or `steps_per_epoch`, or truncate episodes with `max_ep_len`."
+                f"`return`{longest}. Raise {self._length}, or truncate episodes with `max_ep_len`."
             )
 
     def _warn_if_too_short(self, last: int, no_update: bool) -> None:
@@ -123,8 +126,8 @@ class TrainingWarnings:
         if found:
             self._warn_once(
                 "length",
-                f"This training ends at environment step {last:,}: {' and '.join(found)}. Raise `epochs` or "
-                "`steps_per_epoch`, or lower these options.",
+                f"This training ends at environment step {last:,}: {' and '.join(found)}. Raise "
+                f"{self._length}, or lower these options.",
             )
 
 

@@ -34,7 +34,7 @@ class ProgressBar(keras.callbacks.Callback):
     """
 
     def set_params(self, params: dict[str, Any]) -> None:
-        """Set the number of epochs, the number of steps in each, and `verbose`."""
+        """Set the number of epochs or None, the number of steps in each, and `verbose`."""
         self._epochs = params["epochs"]
         self._steps = params["steps"]
         self._verbose = params["verbose"]
@@ -48,7 +48,7 @@ class ProgressBar(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Print the number of the epoch."""
-        self._epoch = f"Epoch {epoch + 1}/{self._epochs}"
+        self._epoch = f"Epoch {epoch + 1}" if self._epochs is None else f"Epoch {epoch + 1}/{self._epochs}"
         self._began = time.perf_counter()
         self._last_drawn = -np.inf
         self._done = 0
@@ -88,6 +88,12 @@ class ProgressBar(keras.callbacks.Callback):
         if self._width:
             _print()
             self._width = 0
+
+    def show(self, text: str) -> None:
+        """Print a line of text, below the bar if there is one."""
+        self.on_train_end()
+        self._last_drawn = -np.inf
+        _print(text)
 
     def _bar(self, seconds: str) -> str:
         total = f"{self._steps:,}"
