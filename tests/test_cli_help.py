@@ -55,7 +55,7 @@ MISTAKES = {
     "train acer --env X --recurrent lstm": "there is no flag --recurrent.",
     f"{TD3} --policy Mlp": "there is no flag --policy. Did you mean --hidden-units and --networks?",
     f"{TD3} --seed 1": "there is no flag --seed. Did you mean --seeds?",
-    f"{TD3} --epochs few": "--epochs must be a positive integer. Received: few",
+    f"{TD3} --epochs few": "--epochs must be a positive integer or None. Received: few",
     f"{TD3} --gamma abc": "--gamma must be a finite number in [0, 1]. Received: abc",
     f"{TD3} --seeds a 1": '--seeds must be integers or "random". Received: a 1',
     f"{TD3} --target-return high": "--target-return must be a finite number or None. Received: high",

@@ -104,7 +104,8 @@ def test_what_a_run_keeps_cannot_change(tmp_path, capsys):
     with pytest.raises(SystemExit):
         cli.main(["train", "--resume", str(run), "--help"])
     shown = capsys.readouterr().out
-    assert "--pi-lr" in shown and "--epochs INT" in shown and "(default: 1)" in shown and "--hidden-units" not in shown
+    assert "--epochs {None}|INT" in shown and "(default: 1)" in shown
+    assert "--pi-lr" in shown and "--hidden-units" not in shown
     with pytest.raises(SystemExit):
         cli.main(["train", "--resume", "--help"])
     assert "--batch-size" in (general := capsys.readouterr().out) and "--pi-lr" not in general

@@ -33,6 +33,7 @@ PYTHON = {
     "    epochs=75,": "    epochs=1,",
     "    epochs=20,\n    steps_per_epoch=1000,": "    epochs=1, steps_per_epoch=60,",
     "    epochs=50,\n    steps_per_epoch=1000,": "    epochs=1, steps_per_epoch=60,",
+    "    minutes=30,": "    minutes=0.05, steps_per_epoch=60, validation_episodes=1,",
     "    epochs=5,": "    epochs=1, steps_per_epoch=60,",
     "fit(env, epochs=75, ": "fit(env, epochs=1, steps_per_epoch=60, validation_episodes=1, ",
     "fit(env, epochs=5)": "fit(env, epochs=1, steps_per_epoch=60)",

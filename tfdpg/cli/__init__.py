@@ -53,6 +53,7 @@ Train {agents} on an environment, in one run directory for each seed; or resume 
 common options with an agent:
   --env ID             a registered Gymnasium environment, module:id or module:Class
   --epochs N           number of epochs
+  --minutes N          time budget of each run, instead of a number of epochs or in addition to it
   --steps-per-epoch N  environment steps per epoch
   --seeds N ...        seeds; each makes one run
   --jobs N             number of runs to train at the same time
@@ -60,6 +61,7 @@ common options with an agent:
 
 with --resume:
   --epochs N           the epoch to stop at
+  --minutes N          time budget, including the minutes that the run has been trained for
   --trusted            import and follow what the files of the run name
 
 `tfdpg train AGENT --help` and `tfdpg train --resume RUN --help` list all options.

@@ -22,7 +22,7 @@ from tfdpg.options import options_of
 from tfdpg.training.options import FitOptions
 
 BOOKKEEPING = {"verbose", "save_every", "keep_checkpoints", "write_interval", "initial_epoch", "replay_dir"}
-BOOKKEEPING |= {"epochs", "validation_episodes"}
+BOOKKEEPING |= {"epochs", "minutes", "validation_episodes"}
 """The options in which runs of one configuration may differ, apart from the seed."""
 COMMAND = "# tfdpg train "
 """The first line of a file of results begins with this text. The rest of the line is the command of its run."""

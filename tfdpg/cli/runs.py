@@ -9,6 +9,7 @@ tensorboard/    TensorBoard events
 best/           the exported policy with the best evaluation return
 export/         the exported policy at the end of training
 env_steps       the number of environment steps taken, also of those after the newest checkpoint
+seconds         how long the run has been trained, up to the end of the newest epoch
 lock            names the process that trains the run (`tfdpg.cli.run_lock`)
 """
 
@@ -17,9 +18,11 @@ import dataclasses
 import functools
 import importlib
 import json
+import math
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ from tfdpg import distributed, export, files
 from tfdpg.agents import agent_class, load_agent
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.options import OPTIONS, ExportOptions
+from tfdpg.arguments import real
 from tfdpg.cli import run_lock
 from tfdpg.cli import run_paths as paths
 from tfdpg.cli.run_options import OBJECTS, RunConfig, read_config, resume_command, train_command
@@ -49,21 +53,58 @@ from tfdpg.training.callbacks import (
 )
 from tfdpg.training.checkpoints.checkpoint import CheckpointError
 from tfdpg.training.evaluation import PolicyLike, evaluate
+from tfdpg.training.options import FitOptions
 
 
-def start(directory: Path, config: RunConfig, overwrite: bool = False) -> None:
+class _SecondsFile(keras.callbacks.Callback):
+    """Writes how long a run has been trained, at the end of each epoch and of training."""
+
+    def __init__(self, run: Path, began: float):
+        super().__init__()
+        self._run = run
+        self._began = began
+        self._before = 0.0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Read how long the run was trained before it was resumed."""
+        self._before = _read_seconds(self._run)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Write the seconds."""
+        _write_seconds(self._run, self._before + time.monotonic() - self._began)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Write the seconds."""
+        self.on_epoch_end(0)
+
+
+def _read_seconds(run: Path) -> float:
+    """Return how long a run has been trained, in seconds; 0 for a run of an earlier version, which has no such file."""
+    file = run / "seconds"
+    try:
+        return real("seconds", float(file.read_text()), 0) if file.exists() else 0.0
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged: {error}") from error
+
+
+def _write_seconds(run: Path, seconds: float) -> None:
+    files.write_text(run / "seconds", f"{seconds:.1f}\n")
+
+
+def start(directory: Path, config: RunConfig, began: float, overwrite: bool = False) -> None:
     """Train a new agent in a new run directory. The directory is made only after all options have been checked.
 
     Args:
         directory: the run directory.
         config: the configuration.
+        began: the time at which the time budget begins, by `time.monotonic`.
         overwrite: whether to replace an existing run.
     """
     paths.check_free(directory, overwrite)
     env = _make_env(config)
     agent = _new_agent(config, env)
     _check_distributed(config, agent)
-    callbacks = _callbacks(directory, config)
+    callbacks = _callbacks(directory, config, began)
     files.make_directory(directory.parent)
     if overwrite and paths.is_run(directory):
         with run_lock.held(directory):
@@ -72,7 +113,7 @@ def start(directory: Path, config: RunConfig, overwrite: bool = False) -> None:
     with run_lock.held(directory):
         paths.check_free(directory)  # another process may have started a run here in the meantime
         config.write(directory)
-        _train(directory, config, agent, env, callbacks)
+        _train(directory, config, agent, env, callbacks, began)
 
 
 def _make_env(config: RunConfig) -> Any:
@@ -119,12 +160,13 @@ def _check_distributed(config: RunConfig, agent: Agent) -> None:
     check_joinable(distribution.ray_address)
 
 
-def _callbacks(directory: Path, config: RunConfig) -> list[keras.callbacks.Callback]:
+def _callbacks(directory: Path, config: RunConfig, began: float) -> list[keras.callbacks.Callback]:
     callbacks = [
         ProgressLogger(str(directory / "progress.csv"), append=True),
         EpochLogger(directory / "progress.txt", append=True),
         ScalarWriter(directory / "tensorboard", config.write_interval),
         StepFile(directory / "env_steps"),
+        _SecondsFile(directory, began),
         ExportBest(directory / "best"),
         # The checkpoint is last. If the process is killed before it is saved, the resumed run removes or repeats what
         # the other callbacks wrote in this epoch.
@@ -136,16 +178,22 @@ def _callbacks(directory: Path, config: RunConfig) -> list[keras.callbacks.Callb
 
 
 def _train(
-    directory: Path, config: RunConfig, agent: Agent, env: Any, callbacks: list[keras.callbacks.Callback]
+    directory: Path, config: RunConfig, agent: Agent, env: Any, callbacks: list[keras.callbacks.Callback], began: float
 ) -> None:
     make_env = functools.partial(make, config.env, **config.env_kwargs)
     validation_env = make_env()
     options: dict[str, Any] = {"validation_env": validation_env, "callbacks": callbacks, **config.fit_options}
+    budget = 60 * (config.options.get("minutes") or math.inf)
+    if budget < math.inf:
+        left = budget - _read_seconds(directory) - (time.monotonic() - began)
+        options["minutes"] = max(left, 0.001) / 60
     try:
         if config.distributed is None:
             agent.fit(env, **options)
         else:
             distributed.fit(agent, make_env, **options, **config.distributed)
+        if budget < math.inf and not (agent.stop_training or _has_all_epochs(agent, config)):
+            _write_seconds(directory, max(budget, _read_seconds(directory)))  # training ends some seconds early
         _export(agent, directory)
     except (KeyboardInterrupt, SystemExit) as end:
         end.add_note(f"Resume with: {resume_command(directory, config)}")
@@ -160,12 +208,19 @@ def _export(agent: Agent, directory: Path) -> None:
     print(f"exported {agent.export(directory / 'export')}; the best policy is in {directory / 'best'}")
 
 
-def resume(directory: Path, config: RunConfig, trusted: bool = False) -> None:
+def _has_all_epochs(agent: Agent, config: RunConfig) -> bool:
+    limit = FitOptions(**config.fit_options).epoch_limit
+    return limit is not None and agent.epoch >= limit
+
+
+def resume(directory: Path, config: RunConfig, began: float, trusted: bool = False) -> None:
     """Resume a run from its newest undamaged checkpoint. A run without checkpoints starts again.
 
     Args:
         directory: the run directory.
         config: the new configuration. It may differ from `run.json` in the options that can change.
+        began: the time from which this process counts, by `time.monotonic`; earlier processes have used a part of the
+            time budget.
         trusted: whether to import the modules and follow the paths that `run.json` and the checkpoint name.
     """
     with run_lock.held(directory):
@@ -179,13 +234,13 @@ def resume(directory: Path, config: RunConfig, trusted: bool = False) -> None:
             for name in ("progress.csv", "progress.txt"):
                 (directory / name).unlink(missing_ok=True)
             shutil.rmtree(directory / "tensorboard", ignore_errors=True)
-        if agent.epoch >= config.options["epochs"]:
+        if remedies := _what_ended(directory, config, agent):
             if config == before and not _is_exported(agent, directory / "export"):
                 _export(agent, directory)
                 return
             note = "" if config == before else "; nothing was changed"
             print(
-                f"{directory} is complete: {agent.epoch} epochs{note}. To continue: --epochs {agent.epoch + 1} or more."
+                f"{directory} is complete: {agent.epoch} epochs{note}. To continue: {' and '.join(remedies)} or more."
             )
             return
         if lost := read_step_file(directory / "env_steps") - agent.env_steps:
@@ -194,7 +249,17 @@ def resume(directory: Path, config: RunConfig, trusted: bool = False) -> None:
         if config != before:
             config.write(directory)
         config = dataclasses.replace(config, options={**config.options, "initial_epoch": agent.epoch})
-        _train(directory, config, agent, env, _callbacks(directory, config))
+        _train(directory, config, agent, env, _callbacks(directory, config, began), began)
+
+
+def _what_ended(directory: Path, config: RunConfig, agent: Agent) -> list[str]:
+    """Return the flags that must be raised to continue a run; none if it is not complete."""
+    minutes = config.options.get("minutes")
+    flags = [f"--epochs {agent.epoch + 1}"] if _has_all_epochs(agent, config) else []
+    used = _read_seconds(directory)
+    if minutes is not None and used >= 60 * minutes:
+        flags.append(f"--minutes {math.floor(used / 60) + 1}")
+    return flags
 
 
 def _is_exported(agent: Agent, directory: Path) -> bool:

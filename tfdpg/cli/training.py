@@ -5,6 +5,7 @@ import csv
 import dataclasses
 import math
 import secrets
+import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,6 +56,10 @@ def train(agent: str, arguments: Sequence[str]) -> None:
     default = paths.parent_of(agent, flags.env)
     is_auto = flags.run_dir == Path("auto")
     parent_directory = paths.next_free(default) if is_auto else contextlib.nullcontext(flags.run_dir or default)
+
+    def start_one(runs: Any, job: TrainingJob, began: float) -> None:
+        runs.start(job.directory, job.config, began, flags.overwrite)
+
     with parent_directory as parent:
         jobs = []
         for config in configs:
@@ -62,7 +67,7 @@ def train(agent: str, arguments: Sequence[str]) -> None:
             paths.check_free(directory, flags.overwrite)
             alone = ["train", agent, *arguments, "--run-dir", str(parent), "--jobs", "1", "--seeds", str(config.seed)]
             jobs.append(TrainingJob(directory.name, directory, config, alone))
-        _train_all(jobs, parent, flags.jobs, lambda runs, job: runs.start(job.directory, job.config, flags.overwrite))
+        _train_all(jobs, parent, flags.jobs, start_one)
 
 
 def parse_training_flags(agent: str, arguments: Sequence[str]) -> tuple[RunFlags, list[RunConfig]]:
@@ -107,8 +112,11 @@ def resume(arguments: Sequence[str]) -> None:
     for directory in paths.runs_at(path):
         job, values = _resumed_job(path, directory, arguments[1:])
         jobs.append(job)
-    trusted = values["trusted"]
-    _train_all(jobs, path, values["jobs"], lambda runs, job: runs.resume(job.directory, job.config, trusted))
+
+    def resume_one(runs: Any, job: TrainingJob, began: float) -> None:
+        runs.resume(job.directory, job.config, began, values["trusted"])
+
+    _train_all(jobs, path, values["jobs"], resume_one)
 
 
 def _resumed_job(path: Path, directory: Path, arguments: Sequence[str]) -> tuple[TrainingJob, dict[str, Any]]:
@@ -132,7 +140,7 @@ def _resumed_job(path: Path, directory: Path, arguments: Sequence[str]) -> tuple
 
 
 def _train_all(
-    jobs: Sequence[TrainingJob], parent: Path, max_parallel: int, train_one: Callable[[Any, TrainingJob], None]
+    jobs: Sequence[TrainingJob], parent: Path, max_parallel: int, train_one: Callable[[Any, TrainingJob, float], None]
 ) -> None:
     """Train runs, and print a table of their evaluation returns if there are several.
 
@@ -141,7 +149,8 @@ def _train_all(
         parent: the directory of the runs.
         max_parallel: number of processes. With 1, the runs are trained in this process, one after the other.
         train_one: trains a run in this process. Its first argument is the module `tfdpg.cli.runs`, which is not
-            imported before it is needed because it imports TensorFlow.
+            imported before it is needed because it imports TensorFlow. Its last argument is the time at which the
+            run's time budget begins, by `time.monotonic`.
 
     Raises:
         RuntimeError: some of several processes failed. The message names their runs.
@@ -158,6 +167,7 @@ def _train_all(
             raise
         failed = {name: status for name, status in statuses.items() if status != 0}
     else:
+        began = time.monotonic()
         import_tensorflow()
         from tfdpg.cli import runs
 
@@ -165,7 +175,8 @@ def _train_all(
             if not is_quiet:
                 count = f" ({number} of {len(jobs)})" if len(jobs) > 1 else ""
                 print(f"seed {job.config.seed}{count}: {job.directory}", flush=True)
-            train_one(runs, job)
+            train_one(runs, job, began)
+            began = time.monotonic()
     if len(jobs) > 1 and not is_quiet:
         print(table([(job.name, job.directory) for job in jobs], failed))
     if failed:
