@@ -137,7 +137,7 @@ def test_a_reader_that_has_enough_is_no_error(options):
     assert (ended.returncode, ended.stderr) == (141, "")
 
 
-COMMANDS = [["train", name.lower()] for name in AGENTS] + [
+COMMANDS = [[command, name.lower()] for command in ("train", "tune") for name in AGENTS] + [
     [command] for command in ("check", "evaluate", "export", "convert", "inspect", "serve", "labels", "plot")
 ]
 

@@ -216,6 +216,7 @@ NAMED = {
 QUICK = ("environment",)
 COMMANDS = {
     "train": (["train", "--resume", "RUN", "--epochs", "3"], ["train", "--resume", "RUN", "--help"]),
+    "tune": (["tune", "ddpg", "--env", "Pendulum-v1", "--run-dir", "RUN"],),
     "check": (["check", "RUN"],),
     "evaluate": (
         *(["evaluate", "RUN", "--episodes", "1", "--checkpoint", which] for which in ("latest", "best", "60")),

@@ -19,9 +19,9 @@ LAYERS = {
     "training": 4,
     "agents": 5,
     "serve": 6,
-    **dict.fromkeys("checking distributed recipes cli __main__".split(), 6),
+    **dict.fromkeys("checking distributed recipes cli tuning __main__".split(), 6),
 }
-COMMANDS = {"cli", "serve", "__main__"}
+COMMANDS = {"cli", "serve", "tuning", "__main__"}
 NUMPY_ONLY = [*(part for part in LAYERS if LAYERS[part] == 0), "exploration", "replay", "acting"]
 
 

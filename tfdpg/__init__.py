@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tfdpg.spec import Spec
     from tfdpg.training import callbacks
     from tfdpg.training.evaluation import evaluate
+    from tfdpg.tuning import tune
 
 _NAMES = {
     "ACER": "tfdpg.agents.acer",
@@ -36,6 +37,7 @@ _NAMES = {
     "evaluate": "tfdpg.training.evaluation",
     "load": "tfdpg.exported",
     "load_agent": "tfdpg.agents",
+    "tune": "tfdpg.tuning",
 }
 _MODULES = {
     "callbacks": "tfdpg.training.callbacks",
@@ -49,7 +51,7 @@ _MODULES = {
     "replay": "tfdpg.replay",
 }
 
-_NEED_NO_TENSORFLOW = {"Policy", "Spec", "check", "distributed", "exploration", "load", "recipes", "replay"}
+_NEED_NO_TENSORFLOW = {"Policy", "Spec", "check", "distributed", "exploration", "load", "recipes", "replay", "tune"}
 
 __all__ = [
     "ACER",
@@ -77,6 +79,7 @@ __all__ = [
     "networks",
     "recipes",
     "replay",
+    "tune",
 ]
 
 

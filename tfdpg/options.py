@@ -13,7 +13,18 @@ import itertools
 import textwrap
 import typing
 from collections.abc import Callable, Collection
-from typing import Annotated, Any, ClassVar, Concatenate, NamedTuple, ParamSpec, TypeVar, cast, dataclass_transform
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Concatenate,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    TypeVar,
+    cast,
+    dataclass_transform,
+)
 
 from tfdpg.arguments import check_value
 from tfdpg.hints import call_error, reject_schedule
@@ -58,6 +69,27 @@ BuiltIn = Mark("built_in")
 """The option describes built-in networks and has no effect on custom networks."""
 
 
+class Search(NamedTuple):
+    """Marks an option with the range that `tfdpg tune` searches.
+
+    Attributes:
+        low: the lower end. If it is an integer, so are the values.
+        high: the upper end.
+        scale: the scale on which values are drawn. "log of 1 - x" is for fractions close to 1.
+    """
+
+    low: float
+    high: float
+    scale: Literal["linear", "log", "log of 1 - x"] = "linear"
+
+
+class Choices:
+    """Marks an option with the values among which `tfdpg tune` chooses."""
+
+    def __init__(self, *values: Any):
+        self.values = values
+
+
 class Option(NamedTuple):
     """An option.
 
@@ -77,6 +109,11 @@ class Option(NamedTuple):
     group: str
     is_object: bool
     marks: tuple[Any, ...]
+
+    @property
+    def search(self) -> Search | Choices | None:
+        """What `tfdpg tune` tries; None if it cannot search this option."""
+        return next((mark for mark in self.marks if isinstance(mark, Search | Choices)), None)
 
     @property
     def type_text(self) -> str:

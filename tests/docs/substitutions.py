@@ -43,6 +43,8 @@ PYTHON = {
     # short episodes
     'gym.make("HalfCheetah-v5")': 'gym.make("HalfCheetah-v5", max_episode_steps=20)',
     'gym.make("Pendulum-v1")': 'gym.make("Pendulum-v1", max_episode_steps=20)',
+    # one short trial
+    "epochs=8, steps_per_epoch=1000, start_steps=1000, trials=20": "epochs=1, steps_per_epoch=60, trials=1, confirm=0",
     # a loop that ends
     "while True:": "for _ in range(60):",
     # one worker
@@ -57,6 +59,7 @@ NOT_RUN = {
     "--resume runs/td3-HalfCheetah-v5/seed-0 --trusted": "resumes the run on a cluster",
     "--resume runs/td3-Pendulum-v1/seed-0 --epochs 20": "resumes the run of an earlier block",
     "--checkpoint latest --episodes 20": "exports the run of an earlier block",
+    "runs/tune-": "uses the trials of an earlier block",
     "serve exported_models": "runs until it is ended",
 }
 """Texts of commands that are parsed but not run, with the reason."""
@@ -69,6 +72,9 @@ FLAGS = {
     "acer": "--hidden-units 8 --batch-size 8 --n-steps 5 --replay-start 10",
     "all": "--replay-size 500 --jit-compile False --epochs 1 --steps-per-epoch 60 --validation-episodes 1 "
     "--max-ep-len 20 --seeds 0 --verbose 0",
+    "tune": "--hidden-units 8 --batch-size 16 --start-steps 10 --update-after 10 --update-every 5 --replay-size 500 "
+    "--jit-compile False --epochs 1 --steps-per-epoch 60 --validation-episodes 1 --max-ep-len 20 --trials 1 "
+    "--confirm 0",
     "--networks": "--batch-size 8 --start-steps 10 --update-after 10 --update-every 5",
     "--actors": "--actors 1 --chunk 10",
     "evaluate": "--max-ep-len 20",

@@ -24,6 +24,8 @@ from tfdpg.checking.command import check as check_environment
 from tfdpg.cli.parsing import flags_of
 from tfdpg.cli.run_options import resume_flags, training_flags
 from tfdpg.serve.command import labels, serve
+from tfdpg.tuning.command import parse_tune_flags, tune_flags
+from tfdpg.tuning.space import dimensions
 
 PROGRAMS = ("tfdpg", "ray", "python", "python3", "pip", "sphinx-build", "docker", "tensorboard")
 NOTE = '#!/bin/bash\n{ printf "%s\\0" "${0##*/}" "$@"; printf "\\n"; } >> "$NOTES"\n'
@@ -56,6 +58,9 @@ def echo(function):
 
 def parse(command, *words):
     """Parse a command line with the parsers of `tfdpg`, which exit on errors."""
+    if command == "tune":
+        search, config = parse_tune_flags(words[0], words[1:])
+        return dimensions(config, search.search)
     if command != "train":
         return tyro.cli(echo(COMMANDS[command]), args=words)
     if words[0] == "--resume":
@@ -154,7 +159,7 @@ def test_the_flags_of_a_page_exist(page):
     agents = [page.split("/")[-1].removesuffix(".md")] if page.startswith("docs/algorithms/") else sorted(TRAINING)
     known = {name for agent in agents for name in flags(agent)}
     known |= {name for function in COMMANDS.values() for name in inspect.signature(function).parameters}
-    known |= {flag.replace("-", "_") for flag in flags_of(resume_flags(None))}
+    known |= {flag.replace("-", "_") for flag in [*flags_of(resume_flags(None)), *flags_of(tune_flags("td3"))]}
     for span in spans(page):
         for flag in re.findall(r"^--([a-z_-]+)", span):
             name = flag.replace("-", "_")
@@ -181,9 +186,9 @@ def test_the_synopsis_matches_the_command_line():
             known = {flag.replace("-", "_") for flag in flags_of(resume_flags(None))}
         if agents := re.search(r"\{(.*?)\}", line):
             assert set(agents[1].split(",")) == (TRAINING - {"acer"} if "--actors" in arguments else TRAINING)
-            known = flags("td3")
+            known = flags("td3") | {flag.replace("-", "_") for flag in flags_of(tune_flags("td3"))}
         assert {flag.replace("-", "_") for flag in re.findall(r"--([a-z-]+)", line)} <= known | {"resume"}, line
-    assert seen == {*COMMANDS, "train"}
+    assert seen == {*COMMANDS, "train", "tune"}
 
 
 def test_the_commands_for_tensorflow_cpu_install_all_dependencies(tmp_path):

@@ -10,7 +10,7 @@ import tfdpg
 from tests.docs.pages import PAGES, ROOT, module, prose, table
 from tfdpg.agents.options import OPTIONS
 from tfdpg.distributed.options import Distribution
-from tfdpg.options import Structural, options_of
+from tfdpg.options import Search, Structural, options_of
 
 CALLABLES = {
     "TD3": tfdpg.TD3.__init__,
@@ -207,3 +207,23 @@ def test_the_lists_of_the_reference_have_every_option():
         "Algorithm",
         "Networks",
     }
+
+
+def test_the_table_of_search_ranges_is_as_declared():
+    ranges = {}
+    for agent in OPTIONS:
+        for option in options_of(OPTIONS[agent]):
+            if isinstance(option.search, Search):
+                text = f"{option.search.low:g} to {option.search.high:g}", option.search.scale
+            elif option.search is not None:
+                values = [" ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in option.search.values]
+                text = ", ".join(values), ""
+            else:
+                continue
+            ranges.setdefault((option.name, *text), []).append(agent)
+    listed = [tuple(cell.strip() for cell in row) for row in table("docs/tuning.md", "option")]
+    expected = []
+    for (name, *text), agents in sorted(ranges.items()):
+        of = f" ({', '.join(agents)})" if len(agents) < 3 else ""
+        expected.append((f"`{name}`{of}", *text))
+    assert listed == expected

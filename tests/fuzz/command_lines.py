@@ -176,8 +176,8 @@ def case(number, place, done):
             status = end.code or 0
     shown = err.getvalue()[-3000:]
     lines = [line for line in err.getvalue().splitlines() if not line.startswith("tfdpg: warning: ")]
-    assert status in (0, 1, 2) and "Traceback" not in shown, f"{status}: {shown}"
-    if status == 1 and words[0] != "check":
+    assert status in (0, 1, 2, 3) and "Traceback" not in shown, f"{status}: {shown}"
+    if status in (1, 3) and words[0] != "check":
         assert len(lines) == 1 and lines[0].startswith("tfdpg: ") and len(lines[0]) > 12, shown
     elif status == 2:
         assert lines[0].startswith("tfdpg: ") and (len(lines) <= 2 or "usage: tfdpg" in shown), shown

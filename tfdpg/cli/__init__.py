@@ -23,6 +23,8 @@ from tfdpg.cli.parsing import UsageError, deferred_call, parse
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.hints import did_you_mean
 
+DIVERGED = 3
+"""The exit status when training diverged."""
 QUOTED = "'{}'"
 USAGE = """\
 usage: tfdpg COMMAND [OPTIONS]
@@ -32,6 +34,7 @@ Train continuous-control policies, evaluate them, and export them for TensorFlow
 commands:
   train AGENT         train {agents} on an environment, in a run directory
   train --resume RUN  resume a run, or all runs in a directory
+  tune AGENT          search for the options with the highest return
   check               look for problems of an environment
   evaluate            run episodes with a trained or an exported policy
   export              export the policy of a run
@@ -42,7 +45,7 @@ commands:
   plot                plot the learning curves of runs
 
 `tfdpg --version` prints the version.
-`tfdpg COMMAND --help` and `tfdpg train AGENT --help` list the options.
+`tfdpg COMMAND --help`, `tfdpg train AGENT --help` and `tfdpg tune AGENT --help` list the options.
 """
 TRAIN = """\
 usage: tfdpg train AGENT --env ID [OPTIONS]
@@ -66,6 +69,23 @@ with --resume:
 
 `tfdpg train AGENT --help` and `tfdpg train --resume RUN --help` list all options.
 """
+TUNE = """\
+usage: tfdpg tune AGENT --env ID [OPTIONS]
+
+Search for the options of an agent with the highest return: {agents}. Each trial is a run.
+The same command resumes a search.
+
+common options:
+  --env ID             a registered Gymnasium environment, module:id or module:Class
+  --epochs N           number of epochs of each trial
+  --steps-per-epoch N  environment steps per epoch
+  --search NAME ...    options to search
+  --trials N           number of trials
+  --minutes N          minutes after which the search ends
+  --jobs N             number of trials to train at the same time
+
+`tfdpg tune AGENT --help` lists all options.
+"""
 FUNCTIONS = {
     "check": "tfdpg.checking.command:check",
     "evaluate": "tfdpg.cli:evaluate",
@@ -76,7 +96,7 @@ FUNCTIONS = {
     "labels": "tfdpg.serve.command:labels",
     "plot": "tfdpg.cli:plot",
 }
-"""The function of each command except `train`, as module:function."""
+"""The function of each command except `train` and `tune`, as module:function."""
 REFUSED = {"check": {"env": "`check` takes the environment without a flag: tfdpg check ENV"}}
 
 
@@ -122,7 +142,7 @@ def _run_command_line(argv: Sequence[str] | None) -> int:
     if command == "--version":
         print(f"tfdpg {tfdpg.__version__}")
         return 0
-    commands = ["train", *FUNCTIONS]
+    commands = ["train", "tune", *FUNCTIONS]
     if command not in commands:
         meant = did_you_mean(command, commands, QUOTED)
         print(f"tfdpg: there is no command {command!r}.{meant}\n\n{_usage(USAGE)}", end="", file=sys.stderr)
@@ -135,8 +155,8 @@ def _run_command_line(argv: Sequence[str] | None) -> int:
 def _run_command(command: str, arguments: list[str]) -> int:
     """Run a command and return the exit status. Report exceptions on standard error."""
     try:
-        if command == "train":
-            return _train(arguments)
+        if command in ("train", "tune"):
+            return (_train if command == "train" else _tune)(arguments)
         function = pkgutil.resolve_name(FUNCTIONS[command])
         return parse(deferred_call(function), arguments, f"tfdpg {command}", REFUSED.get(command, {}))() or 0
     except UsageError as error:
@@ -151,7 +171,7 @@ def _run_command(command: str, arguments: list[str]) -> int:
     except BrokenPipeError:
         raise
     except (ValueError, OSError, ImportError, RuntimeError, FloatingPointError) as error:
-        return _report_error(error, str(error))
+        return _report_error(error, str(error), DIVERGED if isinstance(error, FloatingPointError) else 1)
     except Exception as error:  # raised by the user's environment or network, so the traceback is needed
         status = _report_error(error, f"{type(error).__name__}: {error}")
         traceback.print_exc()
@@ -171,18 +191,13 @@ def _usage(text: str) -> str:
 
 
 def _train(arguments: list[str]) -> int:
-    from tfdpg.agents import AGENTS
-
-    known = [name.lower() for name in AGENTS]
     if arguments in (["-h"], ["--help"], []):
         print(_usage(TRAIN), end="")
         return 0
     if "--resume" in arguments[1:]:
         raise UsageError("`--resume RUN` comes first: tfdpg train --resume RUN [--epochs N]")
-    if arguments[0].lower() not in (*known, "--resume"):
-        meant = did_you_mean(arguments[0].lower(), known, QUOTED)
-        agents = f"Agents: {', '.join(known)}. To resume a run: --resume RUN"
-        raise UsageError(f"there is no agent {arguments[0]!r}.{meant}\n{agents}")
+    if arguments[0] != "--resume":
+        _check_agent(arguments[0], ". To resume a run: --resume RUN")
     from tfdpg.cli.training import resume, train
 
     if arguments[0] == "--resume":
@@ -190,6 +205,27 @@ def _train(arguments: list[str]) -> int:
     else:
         train(arguments[0], arguments[1:])
     return 0
+
+
+def _tune(arguments: list[str]) -> int:
+    if arguments in (["-h"], ["--help"], []):
+        print(_usage(TUNE), end="")
+        return 0
+    _check_agent(arguments[0])
+    from tfdpg.tuning.command import tune
+
+    tune(arguments[0].lower(), arguments[1:])
+    return 0
+
+
+def _check_agent(name: str, remark: str = "") -> None:
+    """Raise `UsageError`, which ends with the remark, if there is no agent with this name."""
+    from tfdpg.agents import AGENTS
+
+    known = [each.lower() for each in AGENTS]
+    if name.lower() not in known:
+        meant = did_you_mean(name.lower(), known, QUOTED)
+        raise UsageError(f"there is no agent {name!r}.{meant}\nAgents: {', '.join(known)}{remark}")
 
 
 def evaluate(

@@ -23,7 +23,18 @@ from tfdpg.recipes import RECIPES
 from tfdpg.training.options import FitOptions
 
 GROUPS = (
-    *("environment", "training", "run", "schedule", "exploration", "algorithm", "returns", "networks", "memory"),
+    *(
+        "search",
+        "environment",
+        "training",
+        "run",
+        "schedule",
+        "exploration",
+        "algorithm",
+        "returns",
+        "networks",
+        "memory",
+    ),
     *("optimisers", "observations", "replay", "machine", "rollout workers"),
 )
 """The groups of flags in the order of the help: the required and the most common ones come first."""
@@ -205,11 +216,13 @@ def training_flags(agent: str, recipe: Mapping[str, Any] = MappingProxyType({}))
     options = []
     for kind in (RunFlags, FitOptions, OPTIONS[agent.upper()], Distribution):
         for option in options_of(kind):
+            if option.name == "seed":
+                continue  # `--seeds` sets seeds
             if option.name == "actors":
                 option = option._replace(kind=int | None, default=None)  # None trains without rollout workers
             options.append(option._replace(default=recipe.get(option.name, option.default)))
     options.sort(key=lambda option: option.name == "initial_epoch")  # rarely needed, so the last of its group
-    return _dataclass("TrainingFlags", f"Train {agent.upper()} on an environment.", options)
+    return flags_class("TrainingFlags", f"Train {agent.upper()} on an environment.", options)
 
 
 def resume_flags(config: RunConfig | None) -> type:
@@ -227,7 +240,7 @@ def resume_flags(config: RunConfig | None) -> type:
     doc = "Resume a run from its latest checkpoint, or all runs in a directory. New values of options are saved."
     if config is None:
         doc += " These flags apply to all runs; `tfdpg train --resume RUN --help` lists all flags of a run."
-    return _dataclass("ResumeFlags", doc, options)
+    return flags_class("ResumeFlags", doc, options)
 
 
 def current_options(config: RunConfig) -> dict[str, Any]:
@@ -237,11 +250,18 @@ def current_options(config: RunConfig) -> dict[str, Any]:
     return own | FitOptions(**config.fit_options).values() | agent.values()
 
 
-def _dataclass(name: str, doc: str, options: Iterable[Option]) -> type:
+def flags_class(name: str, doc: str, options: Iterable[Option]) -> type:
+    """Return a dataclass with a flag for each option that is not an object, in which each group is a dataclass.
+
+    Args:
+        name: the name of the class.
+        doc: its docstring, which the help begins with.
+        options: the options.
+    """
     groups: dict[str, list[Any]] = {title: [] for title in GROUPS}
     for option in options:
-        if option.is_object or option.name == "seed":
-            continue  # `--networks` sets objects, and `--seeds` sets seeds
+        if option.is_object:
+            continue  # `--networks` sets objects
         annotation = Annotated[command_line_type(option.kind), tyro.conf.arg(help=option.help)]
         default = [] if option.default is dataclasses.MISSING else [option.default]
         groups[option.group].append((option.name, annotation, *default))

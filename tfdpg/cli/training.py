@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import dataclasses
+import functools
 import math
 import secrets
 import time
@@ -72,13 +73,7 @@ def train(agent: str, arguments: Sequence[str]) -> None:
 
 def parse_training_flags(agent: str, arguments: Sequence[str]) -> tuple[RunFlags, list[RunConfig]]:
     """Parse the arguments after `tfdpg train AGENT`. Return the flags, and the configuration of each run."""
-    prog = f"tfdpg train {agent}"
-    values = _values(parse(training_flags(agent), arguments, prog))
-    if values["recipe"] is not None:
-        recipe = RECIPES[values["recipe"]]
-        if AGENTS[values["recipe"]] != agent.upper():
-            raise UsageError(f"--recipe {values['recipe']} is for {AGENTS[values['recipe']]}, not for {agent.upper()}.")
-        values = _values(parse(training_flags(agent, recipe), arguments, prog))
+    values = parse_with_recipe(functools.partial(training_flags, agent), agent, arguments, f"tfdpg train {agent}")
     flags = RunFlags(**{option.name: values.pop(option.name) for option in options_of(RunFlags)})
     distribution = {option.name: values.pop(option.name) for option in options_of(Distribution)}
     if distribution["actors"] is None:
@@ -93,6 +88,24 @@ def parse_training_flags(agent: str, arguments: Sequence[str]) -> tuple[RunFlags
     shared: dict[str, Any] = {option.name: getattr(flags, option.name) for option in options_of(Run)}
     shared |= {"env_kwargs": parse_kwargs(flags.env_kwargs), "options": values, "distributed": distribution}
     return flags, [RunConfig(agent=agent.lower(), seed=seed, **shared) for seed in seeds]
+
+
+def parse_with_recipe(flags: Callable[..., type], agent: str, arguments: Sequence[str], prog: str) -> dict[str, Any]:
+    """Parse arguments with `--recipe`, and return the values of the flags by name.
+
+    Args:
+        flags: a function from a recipe, by default none, to the flags.
+        agent: the name of the algorithm.
+        arguments: the arguments after the name of the agent.
+        prog: the command, for the help.
+    """
+    values = _values(parse(flags(), arguments, prog))
+    name = values["recipe"]
+    if name is None:
+        return values
+    if AGENTS[name] != agent.upper():
+        raise UsageError(f"--recipe {name} is for {AGENTS[name]}, not for {agent.upper()}.")
+    return _values(parse(flags(RECIPES[name]), arguments, prog))
 
 
 def _values(flags: Any) -> dict[str, Any]:

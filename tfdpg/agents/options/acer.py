@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated
 
 from tfdpg.agents.options.groups import AgentOptions, Clipping, CustomNetworks
-from tfdpg.options import Only, Options, Structural, Unsaved
+from tfdpg.options import Choices, Only, Options, Search, Structural, Unsaved
 from tfdpg.ranges import Count, Fraction, Natural, NonNegative, Positive, PositiveOrInfinite
 
 if TYPE_CHECKING:
@@ -28,20 +28,20 @@ class JointOptimiser(Clipping, group="objects", objects=True):
 class ACEROptions(JointOptimiser, StateValues, CustomNetworks, AgentOptions, group="algorithm"):
     """The options of ACER; 20 | 50 is for Discrete actions and for Box."""
 
-    n_steps: Count | None = None
+    n_steps: Annotated[Count | None, Choices(None, 5, 20, 50)] = None
     """number of steps in a window, and number of steps of each sub-environment, on average, between two update phases.
     None is 20 | 50."""
     on_policy: bool | None = None
     """whether an update phase begins with an update on the newest window of each sub-environment. None is True |
     False."""
-    replay_ratio: NonNegative = 4.0
+    replay_ratio: Annotated[NonNegative, Search(1.0, 8.0, "log")] = 4.0
     """mean number of updates in an update phase on windows from the replay buffer, which has a Poisson distribution."""
     replay_start: Natural = 1000
     """number of observations in the replay buffer before the first update on windows from it."""
     batch_size = 16
     """number of windows in an update, whose gradient is the mean over all of their steps. If there are more
     sub-environments than that, the update on their newest windows becomes several updates."""
-    sigma: Positive = 0.3
+    sigma: Annotated[Positive, Search(0.1, 0.6, "log")] = 0.3
     """standard deviation of a Gaussian policy, as a fraction of the action scale; with `learn_sigma`, its initial
     value."""
     learn_sigma: Annotated[bool, Structural] = False
@@ -54,7 +54,7 @@ class ACEROptions(JointOptimiser, StateValues, CustomNetworks, AgentOptions, gro
     shared_torso: Annotated[bool, Structural] = False
     """whether the built-in networks share the encoder, and the policy and the critic of states (or of all actions) also
     share the hidden layers."""
-    reward_scale: Annotated[Positive, Structural] = 1.0
+    reward_scale: Annotated[Positive, Structural, Search(0.01, 10.0, "log")] = 1.0
     """factor by which rewards are multiplied for learning values. Logs and exports contain the values of the original
     rewards."""
     retrace_lambda: Fraction = 1.0
@@ -65,18 +65,18 @@ class ACEROptions(JointOptimiser, StateValues, CustomNetworks, AgentOptions, gro
     c: PositiveOrInfinite | None = None
     """upper limit of importance weights in the policy gradient; a second term corrects the bias. Infinity is plain
     importance sampling. None is 10 | 5."""
-    delta: PositiveOrInfinite = 1.0
+    delta: Annotated[PositiveOrInfinite, Search(0.1, 10.0, "log")] = 1.0
     """δ of the trust region: how much the divergence from the average policy may grow. Infinity has no trust region."""
     alpha: Fraction | None = None
     """α: fraction of the old average policy that is kept at each update, in [0, 1]. None is 0.99 | 0.995."""
     critic_average: Annotated[Fraction | None, Structural] = None
     """fraction of an average critic that is kept at each update, in [0, 1]. This critic then computes the values in
     returns and advantages. None has no average critic."""
-    ent_coef: NonNegative = 1e-3
+    ent_coef: Annotated[NonNegative, Search(1e-4, 1e-2, "log")] = 1e-3
     """weight of the gradient of the policy's entropy, which is added after the trust region."""
     q_coef: NonNegative = 0.5
     """weight of the critic's loss, which is half the squared error."""
-    lr: Positive = 7e-4
+    lr: Annotated[Positive, Search(1e-4, 3e-3, "log")] = 7e-4
     """learning rate of the RMSprop optimizer of all networks (decay 0.99, epsilon 1e-5)."""
 
     hidden_units = (100, 100)

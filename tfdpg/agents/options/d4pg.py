@@ -3,14 +3,16 @@
 from typing import Annotated, Literal
 
 from tfdpg.agents.options.groups import TargetPeriod, TwinOptions
-from tfdpg.options import BuiltIn, Only, Structural
+from tfdpg.options import BuiltIn, Choices, Only, Structural
 from tfdpg.ranges import Count, Positive, Within
 
 
 class D4PGOptions(TargetPeriod, TwinOptions, group="algorithm"):
     """The options of D4PG."""
 
-    critic: Annotated[Literal["categorical", "mixture", "scalar"], Structural] = "categorical"
+    critic: Annotated[
+        Literal["categorical", "mixture", "scalar"], Structural, Choices("categorical", "mixture", "scalar")
+    ] = "categorical"
     """output of the critics: "categorical", probabilities on atoms; "mixture", a mixture of Gaussians; or "scalar", the
     expected return."""
     v_min: Annotated[float | None, Structural, Only(critic="categorical")] = None

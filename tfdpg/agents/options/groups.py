@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from tfdpg.agents.options.networks import HiddenLayers, Normalisation, Recurrence, Weights
 from tfdpg.arguments import reject
-from tfdpg.options import BuiltIn, Only, Options, Structural, Unsaved
+from tfdpg.options import BuiltIn, Choices, Only, Options, Search, Structural, Unsaved
 from tfdpg.ranges import Count, Fraction, FractionBelowOne, Natural, NonNegative, Positive, Within
 from tfdpg.replay import ReplayBuffer
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 class Schedule(Options, group="schedule"):
     """When to act at random, when to learn, and how much."""
 
-    start_steps: Natural = 10_000
+    start_steps: Annotated[Natural, Search(1000, 25_000, "log")] = 10_000
     """number of environment steps at the start of training in which actions are uniformly random."""
     update_after: Natural = 1000
     """number of environment steps before updates begin; no updates are made for these steps."""
     update_every: Count | Literal["episode"] = 50
     """number of environment steps between two update phases; "episode" makes one after each episode."""
-    gradient_steps: Count | None = None
+    gradient_steps: Annotated[Count | None, Choices(None, 10, 25, 100)] = None
     """number of updates in an update phase; None makes one for each environment step since the last phase."""
     epochs_per_round: Count | None = None
     """number of passes over the whole replay buffer in an update phase, which replace `gradient_steps`. In a pass, each
@@ -50,21 +50,21 @@ class Schedule(Options, group="schedule"):
 class Minibatch(Options, group="schedule"):
     """What an update takes."""
 
-    batch_size: Count = 100
+    batch_size: Annotated[Count, Search(16, 512, "log")] = 100
     """number of transitions in a minibatch; with `recurrent`, number of sequences."""
 
 
 class Returns(Options, group="returns"):
     """What is learnt of rewards."""
 
-    gamma: Fraction = 0.99
+    gamma: Annotated[Fraction, Search(0.95, 0.999, "log of 1 - x")] = 0.99
     """discount factor, in [0, 1]."""
 
 
 class NStepReturns(Returns, group="returns"):
     """Returns of several steps."""
 
-    n_step: Count = 1
+    n_step: Annotated[Count, Search(1, 5)] = 1
     """number of steps whose discounted rewards are summed before bootstrapping."""
 
 
@@ -80,7 +80,7 @@ class TargetNetworks(Returns, group="returns"):
 class Targets(TargetNetworks, NStepReturns, group="returns"):
     """Targets of the actor-critics that learn from transitions."""
 
-    polyak: Fraction = 0.995
+    polyak: Annotated[Fraction, Search(0.98, 0.999, "log of 1 - x")] = 0.995
     """fraction of the old target weights that is kept at each target update, in [0, 1]; 0 copies the weights."""
 
 
@@ -94,9 +94,9 @@ class TargetPeriod(Options, group="returns"):
 class Exploration(Options, group="exploration"):
     """Noise on actions while collecting."""
 
-    noise: Literal["gaussian", "ou"] = "gaussian"
+    noise: Annotated[Literal["gaussian", "ou"], Choices("gaussian", "ou")] = "gaussian"
     """exploration noise: "gaussian", or "ou" for Ornstein-Uhlenbeck noise, which is correlated in time."""
-    act_noise: NonNegative | Sequence[NonNegative] = 0.1
+    act_noise: Annotated[NonNegative | Sequence[NonNegative], Search(0.02, 0.5, "log")] = 0.1
     """standard deviation of the exploration noise, as a fraction of the action scale; one number, or one for each
     action dimension."""
     ou_theta: Annotated[Fraction, Only(noise="ou")] = 0.15
@@ -114,16 +114,16 @@ class Cloning(Options, group="algorithm"):
 class Twin(Options, group="algorithm"):
     """One critic or two."""
 
-    critics: Annotated[Literal[1, 2], Structural] = 2
+    critics: Annotated[Literal[1, 2], Structural, Choices(1, 2)] = 2
     """number of critics; 1 is delayed DDPG, with smoothing and delay but without clipped double Q-learning."""
 
 
 class Smoothing(Options, group="algorithm"):
     """TD3's delayed policy updates and smoothed target actions."""
 
-    policy_delay: Count = 2
+    policy_delay: Annotated[Count, Search(1, 4)] = 2
     """number of critic updates for each update of the policy."""
-    target_noise: NonNegative | Sequence[NonNegative] = 0.2
+    target_noise: Annotated[NonNegative | Sequence[NonNegative], Search(0.05, 0.5, "log")] = 0.2
     """standard deviation of the noise that smooths target actions, as a fraction of the action scale; one number, or
     one for each action dimension."""
     noise_clip: NonNegative = 0.5
@@ -133,7 +133,7 @@ class Smoothing(Options, group="algorithm"):
 class Clipping(Options, group="optimisers"):
     """Clipping of gradients."""
 
-    clip_norm: Positive | None = None
+    clip_norm: Annotated[Positive | None, Choices(None, 1.0, 10.0)] = None
     """largest global norm of a network's gradient; None does not clip."""
     clip_value: Positive | None = None
     """largest absolute value of an element of a gradient; None does not clip."""
@@ -150,7 +150,7 @@ class Clipping(Options, group="optimisers"):
 class Observations(Options, group="observations"):
     """Normalisation of observations."""
 
-    normalize_observations: Annotated[bool, Structural] = False
+    normalize_observations: Annotated[bool, Structural, Choices(False, True)] = False
     """whether the networks subtract the running mean of observations and divide by their standard deviation."""
     normalize_epsilon: Annotated[Positive, Only(normalize_observations=True)] = 1e-8
     """number that is added to the standard deviation by which observations are divided."""
@@ -257,11 +257,11 @@ class NoiseSchedule(Options, group="objects", objects=True):
 class Optimisers(Clipping, group="optimisers"):
     """Adam for each network."""
 
-    pi_lr: Positive = 1e-3
+    pi_lr: Annotated[Positive, Search(1e-4, 3e-3, "log")] = 1e-3
     """learning rate of the Adam optimizer of the policy."""
-    q_lr: Positive = 1e-3
+    q_lr: Annotated[Positive, Search(1e-4, 3e-3, "log")] = 1e-3
     """learning rate of the Adam optimizer of each critic."""
-    beta_1: FractionBelowOne = 0.9
+    beta_1: Annotated[FractionBelowOne, Choices(0.5, 0.9)] = 0.9
     """decay of the mean of gradients in Adam, in [0, 1); CrossQ uses 0.5."""
 
 

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from tfdpg.arguments import reject
-from tfdpg.options import BuiltIn, Options, Structural
+from tfdpg.options import BuiltIn, Choices, Options, Structural
 from tfdpg.ranges import Count, KerasCell, Natural, NonNegative
 
 
 class HiddenLayers(Options, group="networks", marks=(Structural, BuiltIn)):
     """Hidden layers of the built-in networks."""
 
-    hidden_units: Sequence[Count] = (256, 256)
+    hidden_units: Annotated[Sequence[Count], Choices((64, 64), (128, 128), (256, 256), (400, 300))] = (256, 256)
     """number of units of each hidden layer of the built-in networks."""
     activation: str = "relu"
     """Keras activation of the hidden layers of the built-in networks."""
@@ -20,7 +20,7 @@ class HiddenLayers(Options, group="networks", marks=(Structural, BuiltIn)):
 class Normalisation(HiddenLayers, group="networks", marks=(Structural, BuiltIn)):
     """Normalised hidden layers."""
 
-    norm: Literal["layer", "batch"] | None = None
+    norm: Annotated[Literal["layer", "batch"] | None, Choices(None, "layer", "batch")] = None
     """normalisation in the built-in networks: "layer" before each activation (LayerNorm); "batch" of the inputs and
     after each activation (batch renormalisation, as in CrossQ); None does not normalise."""
     blocks: Natural = 0

@@ -11,7 +11,7 @@ from tfdpg.agents.options.groups import (
     TransitionOptions,
 )
 from tfdpg.arguments import reject
-from tfdpg.options import Only, Structural
+from tfdpg.options import Choices, Only, Search, Structural
 from tfdpg.ranges import Count, Fraction, Natural, NonNegative, Positive
 
 
@@ -26,13 +26,13 @@ class TD7Options(Cloning, Smoothing, TargetNetworks, Exploration, NoiseSchedule,
     """Keras activation of the hidden layers of the encoders."""
     critic_activation: Annotated[str, Structural] = "elu"
     """Keras activation of the hidden layers of the critics; `activation` is that of the policy."""
-    norm: Annotated[Literal["layer", "batch"] | None, Structural] = None
+    norm: Annotated[Literal["layer", "batch"] | None, Structural, Choices(None, "layer", "batch")] = None
     """"layer" normalises the hidden layers of the policy and the critics before each activation (LayerNorm); "batch"
     does so in the policy, and the critics have batch renormalisation of their inputs and after each activation."""
     preactivation_weight: NonNegative = 0.0
     """weight in the policy's loss of the mean square of its last linear layer (before tanh), which keeps actions away
     from their bounds; 0 disables it."""
-    encoder_lr: Positive = 3e-4
+    encoder_lr: Annotated[Positive, Search(1e-4, 3e-3, "log")] = 3e-4
     """learning rate of the Adam optimizer of the encoders."""
     target_update_every: Count = 250
     """number of updates between two updates of the target networks and of the fixed encoders, which copy all weights of
