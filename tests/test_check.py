@@ -193,7 +193,7 @@ def test_the_command_needs_no_tensorflow():
     code += "heavy = {'tensorflow', 'keras', 'ray', 'torch'} & set(sys.modules); assert not heavy, heavy"
     began = time.perf_counter()
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-    assert time.perf_counter() - began < 20
+    assert time.perf_counter() - began < 60
 
 
 def test_a_class_is_made_by_its_module_and_name():

@@ -181,7 +181,7 @@ def test_a_signal_reaches_all_jobs_once_and_no_other_begins(number, status):
     began = sorted(process.stdout.readline() for _ in range(2))
     assert began == ["a | began a\n", "b | began b\n"]
     os.killpg(process.pid, number)  # as a terminal sends it
-    out, errors = process.communicate(timeout=30)
+    out, errors = process.communicate(timeout=100)
     assert process.returncode == status
     assert sorted(out.splitlines()) == ["a | and ended", "b | and ended"]
     assert "tfdpg: " in errors and "Not started: c" in errors and "Traceback" not in errors

@@ -13,7 +13,7 @@ import pytest
 import tfdpg
 from tests.agents.roster import brief
 from tests.commands import TINY, train
-from tfdpg import cli
+from tfdpg import cli, export
 from tfdpg.cli import run_lock
 
 HOLDS = (
@@ -102,7 +102,7 @@ def test_a_run_that_is_trained_is_neither_resumed_nor_replaced(tmp_path, capsys)
     process = subprocess.Popen([sys.executable, "-c", code, *words], start_new_session=True)
     run = tmp_path / "seed-0"
     try:
-        while not (run / "checkpoints").exists():
+        while not export.versions(run / "checkpoints"):
             time.sleep(0.2)
             assert process.poll() is None
         before = (run / "run.json").read_bytes()
@@ -118,7 +118,7 @@ def test_a_run_that_is_trained_is_neither_resumed_nor_replaced(tmp_path, capsys)
     finally:
         process.kill()
         process.wait()
-    steps = max(int(path.name) for path in (run / "checkpoints").iterdir() if path.name.isdigit())
+    steps = export.versions(run / "checkpoints")[-1]
     epochs = tfdpg.load_agent(run / f"checkpoints/{steps}").epoch + 1
     assert cli.main(["train", "--resume", str(run), "--epochs", str(epochs)]) == 0
     assert not (run / run_lock.LOCK).exists()

@@ -77,7 +77,7 @@ def test_an_address_without_ray_is_refused_soon(monkeypatch):
             check_address(silent)
     with pytest.raises(ConnectionError, match="`ray_address` .*host:port.*first-machine"):
         check_address("first-machine")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # and not minutes, as Ray itself
 
 
 def test_auto_without_a_ray_names_the_option(monkeypatch):
@@ -146,13 +146,13 @@ def test_ray_itself_refuses_a_wrong_token(with_token, tmp_path):
 def test_a_lost_control_store_is_reported(capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
         found = f"127.0.0.1:{server.getsockname()[1]}"
-        store = ControlStore(found, 1.5)
+        store = ControlStore(found, 3.0)
         with store:
             store.check()
             server.close()
             message = f"The control store of the Ray cluster at {found} has not answered for"
             said = ""
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while not said and time.monotonic() < deadline:
                 time.sleep(0.05)
                 said += capsys.readouterr().err

@@ -128,7 +128,8 @@ def test_warnings_of_missing_cpus_are_repeated(cluster, monkeypatch):
     with pytest.warns(UserWarning) as caught:
         distributed.fit(agent, Counter, steps_per_epoch=50, callbacks=[UntilWarned()], **options)
     texts = warnings_in(caught)
-    assert [int(text.split(" for ")[1].split()[0]) for text in texts[:2]] == [1, 2]
+    first, second = (int(text.split(" for ")[1].split()[0]) for text in texts[:2])
+    assert 1 <= first < second and second >= 2 * first - 1  # rounded
     for text in texts:
         assert re.match(r"Workers \[.+\] have not replied for \d+ seconds. 5 CPUs are required, one for each", text)
         assert "the Ray cluster has 2 on 3 nodes" in text and "3 are missing" in text
@@ -136,20 +137,21 @@ def test_warnings_of_missing_cpus_are_repeated(cluster, monkeypatch):
 
 @pytest.mark.slow
 def test_training_ends_where_no_node_comes_back(cluster, monkeypatch):
-    monkeypatch.setattr(worker_pool, "STARTUP_SECONDS", 8.0)
     agent = AGENTS["DDPG"](Counter(), replay_size=500_000)
 
     class LosesNodes(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
-            for node in list(cluster.worker_nodes):
-                cluster.remove_node(node, allow_graceful=False)
+            if all(self.model.collector.episodes):  # both workers have sent steps
+                monkeypatch.setattr(worker_pool, "STARTUP_SECONDS", 8.0)
+                for node in list(cluster.worker_nodes):
+                    cluster.remove_node(node, allow_graceful=False)
 
     options = {"actors": 2, "chunk": 10, "verbose": 0, "ray_address": cluster.address, "samples_per_insert": 0.1}
     message = "2 CPUs .* 0 on .* 2 are missing: nodes"
     with pytest.raises(TimeoutError, match=message):
         callbacks = [LosesNodes()]
         distributed.fit(
-            agent, Counter, epochs=9, steps_per_epoch=200, step_timeout=0.05, callbacks=callbacks, **options
+            agent, Counter, epochs=10**6, steps_per_epoch=200, step_timeout=0.05, callbacks=callbacks, **options
         )
 
 
@@ -175,8 +177,9 @@ def test_without_a_control_store_training_ends_with_a_checkpoint_and_the_reason(
     variables = os.environ | {"RAY_gcs_rpc_server_reconnect_timeout_s": "30"}  # Ray ends the process after this time
     process = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
     checkpoints = tmp_path / "seed-0/checkpoints"
-    deadline = time.monotonic() + 60
-    while not (checkpoints.exists() and export.versions(checkpoints)) and time.monotonic() < deadline:
+    deadline = time.monotonic() + 300
+    while not export.versions(checkpoints):
+        assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.1)
     (control_store,) = cluster.head_node.all_processes["gcs_server"]

@@ -55,7 +55,7 @@ def test_every_agent_trains(local_ray, name, tmp_path):
         0,
         0,
     ]
-    assert agent.env_steps == logs["env_steps"][-1] == transitions(agent) and 120 <= agent.env_steps < 160
+    assert agent.env_steps == logs["env_steps"][-1] == transitions(agent) and 120 <= agent.env_steps <= 200
     assert agent.updates == 5 * ((agent.env_steps - 10) // 5) and agent.epoch == 2
     loaded = tfdpg.load_agent(tmp_path / str(agent.env_steps))
     assert loaded.collector.episodes.tolist() == agent.collector.episodes.tolist()
@@ -112,7 +112,7 @@ def test_workers_import_no_tensorflow_and_are_small(local_ray, tmp_path):
 
 
 def wait_for_the_end_of(pid):
-    for _ in range(100):
+    for _ in range(600):
         os.kill(pid, 0)
         time.sleep(0.1)
 

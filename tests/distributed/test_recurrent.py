@@ -59,13 +59,15 @@ def test_states_come_with_the_chunks(local_ray, options, how):
     check_stored_states(agent)
 
 
+@brief
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [0, 2])
 def test_it_learns_from_sequences_of_workers_and_is_saved(local_ray, shards, tmp_path):
     memory = {"recurrent": "lstm", "recurrent_units": (3, 2), "replay": "prioritized", "normalize_observations": True}
     agent = recurrent_agent(Counter(), **memory)
     callbacks = [Checkpoint(tmp_path)]
-    logs = distributed.fit(agent, counter, **SHORT, replay_shards=shards, callbacks=callbacks).history
+    options = SHORT | {"steps_per_epoch": 200}  # surely with updates: workers are at most 70 steps ahead of them
+    logs = distributed.fit(agent, counter, **options, replay_shards=shards, callbacks=callbacks).history
     assert np.isfinite(logs["loss"]).all() and agent.updates >= 3 and agent.observation_statistics.count > 0
     loaded = tfdpg.load_agent(tmp_path / str(agent.env_steps))
     distributed.fit(loaded, counter, **SHORT | {"epochs": 2, "initial_epoch": 1}, replay_shards=shards)

@@ -12,27 +12,31 @@ import pytest
 import ray
 
 import tfdpg
-from tests.agents.roster import AGENTS, SMALL
+from tests.agents.roster import AGENTS, SMALL, brief
 from tests.distributed.environments import ReportingCounter, counter, read_reports
 from tests.environments import Counter, Identity
 from tfdpg import distributed
 from tfdpg.training.callbacks import Checkpoint
 
 SHORT = {"epochs": 2, "steps_per_epoch": 60, "actors": 2, "chunk": 10, "verbose": 0, "replay_shards": 2}
+ENOUGH_FOR_UPDATES = 200
+"""Steps of an epoch that surely has updates: workers are at most about 90 steps ahead of them."""
 
 
 def transitions(agent):
     return len(agent.replay)
 
 
+@brief
 @pytest.mark.parametrize("replay", ["prioritized", "uniform"])
 @pytest.mark.slow
 def test_rows_come_and_go(local_ray, replay, tmp_path):
-    agent = AGENTS["DDPG"](Counter(), replay=replay, normalize_observations=True)
+    agent = AGENTS["DDPG"](Counter(), replay=replay, normalize_observations=True, replay_size=20_000)
     agent.fit(counter(), epochs=1, steps_per_epoch=50, verbose=0)
     before = set(np.unique(agent.replay.transitions()["action"]))
-    history = distributed.fit(agent, counter, **SHORT, callbacks=[Checkpoint(tmp_path)]).history
-    assert history["return"] == [15, 15] and np.isfinite(history["loss"]).all() and history["env_steps"][-1] >= 170
+    options = SHORT | {"steps_per_epoch": ENOUGH_FOR_UPDATES}
+    history = distributed.fit(agent, counter, **options, callbacks=[Checkpoint(tmp_path)]).history
+    assert history["return"] == [15, 15] and np.isfinite(history["loss"]).all() and history["env_steps"][-1] >= 450
     stored = transitions(agent)
     assert agent.env_steps - 1 <= stored <= agent.env_steps
     assert before <= set(np.unique(agent.replay.transitions()["action"]))
@@ -52,10 +56,11 @@ def test_rows_come_and_go(local_ray, replay, tmp_path):
     assert offline.replay.added > 150
 
 
+@brief
 @pytest.mark.slow
 def test_shards_return_the_range_of_returns(local_ray):
     agent = tfdpg.D4PG(Counter(), **SMALL)
-    history = distributed.fit(agent, counter, **SHORT).history
+    history = distributed.fit(agent, counter, **SHORT | {"steps_per_epoch": ENOUGH_FOR_UPDATES}).history
     sampler = agent.minibatch_builder.sampler
     slots, _ = sampler.sample(0, 1)
     sampler.update_priorities(slots, np.linspace(1, 9, slots.size))
@@ -153,10 +158,10 @@ def test_a_shard_that_does_not_answer_blocks_nobody_and_loses_nothing_that_was_s
     with pytest.warns(UserWarning) as caught:
         distributed.fit(agent, functools.partial(ReportingCounter, tmp_path), **options)
     warned = [str(warning.message) for warning in caught]
-    assert sum("Replay shard 1 did not send its rows; the checkpoint has those of" in w for w in warned) == 2
+    assert sum("Replay shard 1 did not send its rows; the checkpoint has those of" in w for w in warned) >= 2
     (back,) = [re.search(r"Replay shard 1 died with \d+ rows; (\d+) were restored", w) for w in warned if " died " in w]
     assert int(back[1]) > 100
-    assert len(stops.seconds) == 2 and max(stops.seconds) < 10 and min(stops.updates) > 20
+    assert len(stops.seconds) == 2 and max(stops.seconds) < 60 and min(stops.updates) > 20  # and not 1 s for an update
     (saved,) = (tmp_path / "checkpoints").iterdir()
     assert transitions(tfdpg.load_agent(saved)) == transitions(agent) <= agent.env_steps
 

