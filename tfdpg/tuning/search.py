@@ -218,7 +218,7 @@ class Search:
             run.trial.set_user_attr("diverged", status == DIVERGED)
             self._study.tell(run.trial, state=TrialState.PRUNED)
             result = "diverged" if status == DIVERGED else f"pruned at {score(scores):.2f}"
-            result += f" after {len(scores)} of {self._config.options['epochs']} epochs"
+            result += f" after {len(scores)} of {epochs(self._config)} epochs"
         else:
             self._failures += 1
             self._study.tell(run.trial, state=TrialState.FAIL)
