@@ -98,3 +98,61 @@ class RandomWalk(gym.Env):
 
 gym.register("tfdpg-test/Counter-v0", Counter)
 gym.register("tfdpg-test/Walk-v0", RandomWalk)
+
+
+class Reach(gym.Env):
+    """A point in a square moves with the action, and is to reach a goal, which changes in each episode.
+
+    The reward is 0 at the goal and −1 elsewhere. `ends` says what a reached goal does: "terminated", "truncated" or
+    nothing, None; episodes are truncated after `length` steps. `accepts_arrays` says whether the functions of goals
+    accept arrays.
+    """
+
+    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, length=10, ends=None, accepts_arrays=True, radius=0.15):
+        goal = spaces.Box(-2.0, 2.0, (2,), np.float32)
+        self.observation_space = spaces.Dict(observation=goal, achieved_goal=goal, desired_goal=goal)
+        self.length = length
+        self.ends = ends
+        self.accepts_arrays = accepts_arrays
+        self.radius = radius
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        self.position = np.zeros(2, np.float32)
+        self.goal = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return self._observation(), {}
+
+    def step(self, action):
+        self.t += 1
+        self.position = np.clip(self.position + 0.3 * np.asarray(action, np.float32), -1, 1)
+        goals = self.position, self.goal, {}
+        truncated = self.t >= self.length or self.compute_truncated(*goals)
+        return (
+            self._observation(),
+            float(self.compute_reward(*goals)),
+            bool(self.compute_terminated(*goals)),
+            bool(truncated),
+            {"is_success": bool(self._is_reached(*goals[:2]))},
+        )
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        return self._is_reached(achieved_goal, desired_goal) - 1.0
+
+    def compute_terminated(self, achieved_goal, desired_goal, info):
+        return self._is_reached(achieved_goal, desired_goal) & (self.ends == "terminated")
+
+    def compute_truncated(self, achieved_goal, desired_goal, info):
+        return self._is_reached(achieved_goal, desired_goal) & (self.ends == "truncated")
+
+    def _is_reached(self, achieved_goal, desired_goal):
+        axis = -1 if self.accepts_arrays else None
+        return np.linalg.norm(achieved_goal - desired_goal, axis=axis) < self.radius
+
+    def _observation(self):
+        return {"observation": self.position, "achieved_goal": self.position, "desired_goal": self.goal}
+
+
+gym.register("tfdpg-test/Reach-v0", Reach)

@@ -123,6 +123,11 @@ class Spec:
             "To train on stored transitions, call agent.fit_offline(data)."
         )
 
+    @property
+    def has_goals(self) -> bool:
+        """Whether observations have an achieved and a desired goal, as those of gymnasium-robotics."""
+        return {"achieved_goal", "desired_goal"} <= self.shapes.keys()
+
     def check(self, env: Any, what: str = "env") -> None:
         """Raise `ValueError` if the spaces of an environment differ from these.
 

@@ -19,6 +19,7 @@ from tfdpg.components import Declaration, Networks, Optimizers, PolicySpec
 from tfdpg.hints import ATTRIBUTES, missing_attribute, refuse_positional_updates, reject_unknown_arguments
 from tfdpg.networks import PolicyInference, numpy_policy
 from tfdpg.options import BuiltIn, Unsaved, takes_options
+from tfdpg.replay import GoalFunctions
 from tfdpg.spec import Spec
 from tfdpg.training import evaluation, loop
 from tfdpg.training.checkpoints import checkpoint, network_weights
@@ -124,6 +125,8 @@ class Agent(metaclass=_AgentType):
         self.make_minibatch_builder = minibatches.make_minibatch_builder
         self.unpack = minibatches.unpack
         self.minibatch_builder = minibatches.make_minibatch_builder(minibatches.replay)
+        if not isinstance(env, str | Spec):
+            self.relabel_with(env)
         self._pack = minibatches.pack
         self.batch_elements = minibatches.batch_elements
         self.metrics = tuple(declaration.metrics)
@@ -235,6 +238,31 @@ class Agent(metaclass=_AgentType):
             FloatingPointError: a value is not finite because the action was not.
         """
         self.collector.observe(reward, next_observation, terminated, truncated, final_observation)
+
+    def relabel_with(self, env: Any) -> None:
+        """Use the functions of an environment that compute rewards from goals, for the option `her`.
+
+        The constructor and `fit` call this method with their environment, so it is needed only for a loaded agent with
+        a loop of your own. Without the option `her`, it does nothing.
+
+        Args:
+            env: an environment or a vector environment with `compute_reward(achieved_goal, desired_goal, info)`, and
+                optionally `compute_terminated` and `compute_truncated`. `info` is an empty dict, and goals are single
+                ones or arrays `[n, ...]`, whichever the functions accept.
+
+        Raises:
+            ValueError: the environment has no `compute_reward`.
+
+        Example:
+            ```python
+            agent = tfdpg.load_agent("runs/reach")
+            agent.relabel_with(env)
+            agent.learn(updates=1000)
+            ```
+        """
+        hindsight = self.minibatch_builder.hindsight
+        if hindsight is not None:
+            hindsight.functions = GoalFunctions(env)
 
     def next_reset_seed(self, env_index: int) -> int:
         """Return the seed with which `fit` resets a sub-environment for its next training episode.

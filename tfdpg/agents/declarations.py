@@ -28,7 +28,14 @@ from tfdpg.networks import (
     unpack_transitions,
 )
 from tfdpg.options import BuiltIn
-from tfdpg.replay import Recorder, ReplayBuffer, sequence_minibatches, transition_minibatches
+from tfdpg.replay import (
+    ACHIEVED,
+    DESIRED,
+    Recorder,
+    ReplayBuffer,
+    sequence_minibatches,
+    transition_minibatches,
+)
 from tfdpg.spec import Spec
 from tfdpg.training.environment.schedule import Schedule
 from tfdpg.training.learning.batches import pack_sequences, pack_transitions
@@ -137,8 +144,14 @@ def minibatches(
     names = ("batch_size", "replay", "alpha", "beta", "beta_steps", "epochs_per_round", "max_minibatches_per_round")
     sampling = {name: getattr(options, name) for name in (*names, "seed", "n_step", "gamma")} | {**sampling}
     if cells is None:
+        if options.her is not None:
+            check_goals(spec)
+            sampling |= {"her": options.her, "her_ratio": options.her_ratio}
+        has_goals = options.her is not None
         return Minibatches(
-            replay=ReplayBuffer(spec, size, place, n_step=options.n_step, gamma=gamma),
+            replay=ReplayBuffer(
+                spec, size, place, has_predecessors=has_goals, n_step=options.n_step, gamma=gamma
+            ),
             make_minibatch_builder=functools.partial(transition_minibatches, **sampling),
             unpack=functools.partial(unpack_transitions, spec),
             pack=functools.partial(pack_transitions, spec, batch, gamma),
@@ -197,6 +210,22 @@ def check_box(spec: Spec) -> None:
         raise ValueError(
             f"The action space {spec.action_space} is not supported by this agent, which needs a float Box. "
             "tfdpg.ACER takes Discrete ones."
+        )
+
+
+def check_goals(spec: Spec) -> None:
+    """Raise `ValueError` unless observations have goals that hindsight experience replay can exchange.
+
+    Args:
+        spec: the spaces of the environment.
+    """
+    leaves = {leaf.name: leaf for leaf in spec.leaves}
+    goals = [leaves.get(name) for name in (ACHIEVED, DESIRED)]
+    is_right = all(goal is not None and goal.dtype == "float32" for goal in goals)
+    if not is_right or goals[0].space != goals[1].space:
+        raise ValueError(
+            f"`her` needs a Dict observation space in which {ACHIEVED!r} and {DESIRED!r} are equal Boxes of floats. "
+            f"Received: {spec.observation_space}"
         )
 
 

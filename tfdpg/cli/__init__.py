@@ -273,7 +273,11 @@ def evaluate(
         for episode in run_episodes(policy, environment, episodes, seed=seed, max_ep_len=max_ep_len):
             ended.append(episode)
             if not json:
-                print(f"episode {len(ended)}: return {episode.episode_return:.3f}, length {episode.length}", flush=True)
+                success = "" if episode.success is None else f", {'solved' if episode.success else 'not solved'}"
+                print(
+                    f"episode {len(ended)}: return {episode.episode_return:.3f}, length {episode.length}{success}",
+                    flush=True,
+                )
     scores = summarise(ended)
     if json:
         returns = [float(episode.episode_return) for episode in ended]
@@ -283,6 +287,7 @@ def evaluate(
         f"return: mean {scores['return']:.3f}, std {scores['return_std']:.3f}, "
         f"max {scores['return_max']:.3f}, min {scores['return_min']:.3f}; "
         f"length: mean {scores['episode_length']:.1f}"
+        + (f"; success rate: {scores['success_rate']:.2f}" if "success_rate" in scores else "")
     )
     if video is not None:
         print(f"wrote {video}")

@@ -22,13 +22,13 @@ from tfdpg.training.environment.env_runner import Episode
 from tfdpg.training.evaluation import summarise
 from tfdpg.training.interrupt import Interrupt, deferred_signals
 from tfdpg.training.learning.updates import LARGEST_CHUNK
-from tfdpg.training.loop import STEP_LOGS, TrainingRun, check_environments, with_environment
+from tfdpg.training.loop import TrainingRun, check_environments, step_logs, with_environment
 
 MAX_WAIT = 0.2
 """Seconds to wait for a chunk between two checks for a signal."""
 
-LOGS = (*STEP_LOGS, "updates_per_second", "worker_restarts")
-"""The logs of an epoch, besides the metrics of the updates."""
+RATES = "updates_per_second", "worker_restarts"
+"""The logs of an epoch, besides those of `Agent.fit`."""
 
 
 def train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOptions) -> keras.callbacks.History:
@@ -38,7 +38,9 @@ def train(agent: Agent, make_env: Callable[[], Any], options: DistributedFitOpti
         check_environments(agent, options.validation_env)
         actor, weights = policy_for_workers(agent, options.worker_backend)
         check(agent, options)
-        training = TrainingRun(agent, options, options.epoch_limit, LOGS)
+        if agent.minibatch_builder.hindsight is not None:
+            agent.relabel_with(make_env())
+        training = TrainingRun(agent, options, options.epoch_limit, [*step_logs(agent.spec), *RATES])
         agent.learner.set_updates_per_phase(LARGEST_CHUNK)
         with (
             deferred_signals() as interrupted,
@@ -122,7 +124,7 @@ class _EpochRunner:
             self._rate_limiter.spend(self._rate_limiter.owed)
         seconds = time.perf_counter() - began
         return (
-            summarise(episodes)
+            summarise(episodes, agent.spec.has_goals)
             | agent.epoch_metrics.summary()
             | {
                 "env_steps": schedule.env_steps,

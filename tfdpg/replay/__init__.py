@@ -1,6 +1,7 @@
 """The replay buffer, its samplers, and minibatches of transitions, sequences and windows. NumPy only."""
 
 from tfdpg.replay.buffer import ReplayBuffer, TimeSteps
+from tfdpg.replay.hindsight import ACHIEVED, DESIRED, GoalFunctions
 from tfdpg.replay.memory import available_memory
 from tfdpg.replay.minibatches import (
     MakeMinibatchBuilder,
@@ -17,6 +18,9 @@ from tfdpg.replay.uniform import uniform_rows
 from tfdpg.replay.windows import WindowLayout, WindowSampler, gather_windows
 
 __all__ = [
+    "ACHIEVED",
+    "DESIRED",
+    "GoalFunctions",
     "MinibatchBuilder",
     "TransitionLayout",
     "MakeMinibatchBuilder",

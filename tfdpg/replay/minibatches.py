@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tfdpg.replay.buffer import ReplayBuffer
+from tfdpg.replay.hindsight import Hindsight, Relabelled
 from tfdpg.replay.samplers import Sampler, make_sampler
 from tfdpg.replay.sequences import RecurrentInputs, gather_sequences, priority
 from tfdpg.replay.transitions import gather_transitions
@@ -27,17 +28,27 @@ class MinibatchBuilder:
         pack: packs them.
         gamma: discount factor of one step.
         summarise: combines the TD errors of a row, if there are several; None if there is one.
+        hindsight: chooses new goals for rows before they are packed; None keeps the goals.
 
     Attributes:
         buffer: the replay buffer of the sampler.
+        hindsight: as given.
     """
 
-    def __init__(self, sampler: Sampler, pack: Pack, gamma: float, summarise: Summarise | None = None):
+    def __init__(
+        self,
+        sampler: Sampler,
+        pack: Pack,
+        gamma: float,
+        summarise: Summarise | None = None,
+        hindsight: Hindsight | None = None,
+    ):
         self.sampler = sampler
         self.buffer = sampler.buffer
         self.gamma = gamma
         self._pack = pack
         self._summarise = summarise
+        self.hindsight = hindsight
 
     def __call__(self, update: int, count: int) -> tuple[Packed, np.ndarray]:
         """Return minibatches for the updates after the first `update`, packed `[count, batch, ...]`, and their slots.
@@ -46,11 +57,23 @@ class MinibatchBuilder:
             ValueError: The replay buffer holds no transition.
         """
         rows, weights = self.sampler.sample(update, count)
-        return self.pack(rows, weights), rows
+        if self.hindsight is None:
+            return self.pack(rows, weights), rows
+        return self.pack(rows, weights, self.hindsight(update, rows)), rows
 
-    def pack(self, rows: np.ndarray, weights: np.ndarray | None = None) -> Packed:
-        """Pack minibatches of given rows, with weights in the critic's loss; None for 1."""
-        return self._pack(self.buffer, rows, weights=weights)
+    def pack(
+        self, rows: np.ndarray, weights: np.ndarray | None = None, relabelled: Relabelled | None = None
+    ) -> Packed:
+        """Pack minibatches of given rows.
+
+        Args:
+            rows: the slots of the rows, `[...]`.
+            weights: weights in the critic's loss, `[...]`; None for 1.
+            relabelled: the rows that have new goals; None if none have.
+        """
+        if relabelled is None:
+            return self._pack(self.buffer, rows, weights=weights)
+        return self._pack(self.buffer, rows, weights=weights, relabelled=relabelled)
 
     def update_priorities(self, rows: np.ndarray, errors: np.ndarray) -> None:
         """Update the priorities of sampled rows `[...]` from their TD errors, the same number for each row."""
@@ -63,11 +86,30 @@ MakeMinibatchBuilder = Callable[[ReplayBuffer], MinibatchBuilder]
 """Creates an agent's minibatch builder for a replay buffer; picklable."""
 
 
-def transition_minibatches(buffer: ReplayBuffer, *, n_step: int, gamma: float, **sampling: Any) -> MinibatchBuilder:
-    """Build minibatches of n-step transitions; `sampling` are the options of `make_sampler`."""
-    return MinibatchBuilder(
-        make_sampler(buffer, **sampling), functools.partial(gather_transitions, n_step=n_step, gamma=gamma), gamma
-    )
+def transition_minibatches(
+    buffer: ReplayBuffer,
+    *,
+    n_step: int,
+    gamma: float,
+    seed: int,
+    her: str | None = None,
+    her_ratio: float = 0.0,
+    **sampling: Any,
+) -> MinibatchBuilder:
+    """Build minibatches of n-step transitions.
+
+    Args:
+        buffer: the replay buffer; with `her`, it has predecessors.
+        n_step: the number of steps whose rewards are summed.
+        gamma: the discount factor of one step.
+        seed: the seed of the agent.
+        her: the strategy of hindsight experience replay (see `Hindsight`); None keeps the goals.
+        her_ratio: the probability that a transition gets a new goal.
+        sampling: the other options of `make_sampler`.
+    """
+    pack = functools.partial(gather_transitions, n_step=n_step, gamma=gamma)
+    hindsight = None if her is None else Hindsight(buffer, her, her_ratio, seed)
+    return MinibatchBuilder(make_sampler(buffer, seed=seed, **sampling), pack, gamma, hindsight=hindsight)
 
 
 def sequence_minibatches(

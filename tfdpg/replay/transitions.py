@@ -1,10 +1,13 @@
 """n-step transitions, packed so that many minibatches are transferred to the device at once; the range of returns."""
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tfdpg.replay.buffer import EMPTY_REPLAY, NONE, ReplayBuffer, group_widths
+from tfdpg.replay.hindsight import Relabelled
 from tfdpg.spec import Packed, Spec
 
 MAX_ROWS = 100_000
@@ -40,7 +43,12 @@ class TransitionLayout(NamedTuple):
 
 
 def gather_transitions(
-    buffer: ReplayBuffer, slots: np.ndarray, n_step: int, gamma: float, weights: np.ndarray | None = None
+    buffer: ReplayBuffer,
+    slots: np.ndarray,
+    n_step: int,
+    gamma: float,
+    weights: np.ndarray | None = None,
+    relabelled: Relabelled | None = None,
 ) -> Packed:
     """Pack the transitions over up to `n_step` steps that start at rows.
 
@@ -54,6 +62,8 @@ def gather_transitions(
         n_step: n, at least 1.
         gamma: discount factor of one step.
         weights: weights in the critic's loss, `[...]`; None for 1.
+        relabelled: rows that have a new goal, which determines their rewards and the end of their episode; None keeps
+            all goals.
 
     Returns:
         Packed transitions, float32 `[..., width]`, and, with images, uint8 `[..., 2 * image_width]`; see
@@ -62,13 +72,17 @@ def gather_transitions(
     layout = TransitionLayout.of(buffer.spec)
     first = slots.ravel()
     rows = buffer.rows.take(first, axis=0)
-    reward, discount, terminated, last = _n_step_returns(buffer, first, rows[:, -1], n_step, gamma)
+    outcome = functools.partial(_stored_outcome, buffer) if relabelled is None else relabelled.outcome
+    reward, discount, terminated, last = _n_step_returns(buffer, first, outcome, n_step, gamma)
     packed = np.empty((len(first), layout.width), np.float32)
     packed[:, : layout.reward] = rows[:, :-1]
     packed[:, layout.reward] = reward
     packed[:, layout.discount] = discount * ~terminated
     packed[:, layout.weight] = 1.0 if weights is None else weights.ravel()
     packed[:, layout.next_observation] = buffer.rows.take(last, axis=0)[:, : buffer.obs_width]
+    if relabelled is not None:
+        relabelled.write_goals(packed[:, layout.observation])
+        relabelled.write_goals(packed[:, layout.next_observation])
     chunk = (packed.reshape(*slots.shape, -1),)
     if buffer.images is None:
         return chunk
@@ -76,15 +90,24 @@ def gather_transitions(
     return (*chunk, images.reshape(*slots.shape, -1))
 
 
+Outcome = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
+"""Returns the reward of the step of each row, `[n]`, whether it terminated the episode, and whether it ended it."""
+
+
+def _stored_outcome(buffer: ReplayBuffer, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    terminated = buffer.terminated[slots]
+    return buffer.rows[slots, -1], terminated, terminated
+
+
 def _n_step_returns(
-    buffer: ReplayBuffer, first: np.ndarray, reward: np.ndarray, n_step: int, gamma: float
+    buffer: ReplayBuffer, first: np.ndarray, outcome: Outcome, n_step: int, gamma: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Sum the rewards of the m <= n steps that start at rows.
 
     Args:
         buffer: the replay buffer.
         first: slots of rows with a successor, `[n]`.
-        reward: rewards of these rows, `[n]`.
+        outcome: returns the rewards and the ends of steps.
         n_step: n, at least 1.
         gamma: discount factor of one step.
 
@@ -92,14 +115,16 @@ def _n_step_returns(
         The summed rewards, gamma^m, whether the last step terminated the episode, and the slot of the row
         after it, `[n]` each.
     """
-    terminated = buffer.terminated[first]
+    reward, terminated, ended = outcome(first)
     last = buffer.successor[first]
     discount = np.full(len(first), gamma, np.float32)
     for _ in range(n_step - 1):
         follower = buffer.successor[last]
-        has_next = ~terminated & (follower != NONE)
-        reward = reward + discount * np.where(has_next, buffer.rows[last, -1], 0)  # a row without a step has no reward
-        terminated = np.where(has_next, buffer.terminated[last], terminated)
+        has_next = ~ended & (follower != NONE)
+        next_reward, next_terminated, next_ended = outcome(last)
+        reward = reward + discount * np.where(has_next, next_reward, 0)  # a row without a step has no reward
+        terminated = np.where(has_next, next_terminated, terminated)
+        ended = np.where(has_next, next_ended, ended)
         discount = np.where(has_next, discount * np.float32(gamma), discount)
         last = np.where(has_next, follower, last)
     return reward, discount, terminated, last
@@ -108,7 +133,9 @@ def _n_step_returns(
 def named_transitions(buffer: ReplayBuffer, slots: np.ndarray, n_step: int, gamma: float) -> dict[str, Any]:
     """Return the transitions that `gather_transitions` packs as named arrays; see `ReplayBuffer.sample`."""
     spec = buffer.spec
-    reward, discount, terminated, last = _n_step_returns(buffer, slots, buffer.rows[slots, -1], n_step, gamma)
+    reward, discount, terminated, last = _n_step_returns(
+        buffer, slots, functools.partial(_stored_outcome, buffer), n_step, gamma
+    )
     steps = buffer.rows[slots, buffer.obs_width : -1]
     current = buffer.current[buffer.current >= buffer.oldest] % buffer.replay_size
     has_ended = (buffer.successor[last] == NONE) & ~np.isin(last, current)

@@ -1,6 +1,6 @@
 """Evaluation: run episodes with a policy, and summarise their returns."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
@@ -155,11 +155,13 @@ def evaluate(
         episodes: the number of episodes, at least 1, divided evenly among the sub-environments of a vector environment.
         seed: the seed of the initial states. The same seed and number of sub-environments give the same states.
         max_ep_len: truncate episodes after this many steps; None sets no limit beyond the environment's own.
-        per_episode: also return `returns` and `lengths`, lists with an entry for each episode, ordered by their ends.
+        per_episode: also return `returns`, `lengths` and, with `success_rate`, `successes`: lists with an entry for each
+            episode, ordered by their ends.
 
     Returns:
         `return` (the mean of the undiscounted returns), `return_std`, `return_min`, `return_max` and `episode_length`
-        (the mean number of steps).
+        (the mean number of steps). If the environment reports `info["is_success"]`, also `success_rate`, the fraction
+        of episodes in whose last step it is True.
 
     Raises:
         ValueError: the spaces of `env` are not the policy's, a callable does not return actions, or the environment
@@ -178,6 +180,8 @@ def evaluate(
     if per_episode:
         scores |= {"returns": [episode.episode_return for episode in ended]}
         scores |= {"lengths": [episode.length for episode in ended]}
+        if "success_rate" in scores:
+            scores |= {"successes": [episode.success for episode in ended]}
     return scores
 
 
@@ -264,10 +268,17 @@ def predict(spec: Spec, recurrent_spec: RecurrentSpec | None, forward: ForwardPa
     return spec.shaped(np.stack(actions, axis=1).reshape(*leading, spec.act_dim))
 
 
-def summarise(episodes: list[Episode]) -> dict[str, float]:
-    """Return the statistics of finished episodes; NaN if there are none."""
+def summarise(episodes: Sequence[Episode], goals: bool = False) -> dict[str, float]:
+    """Return the statistics of finished episodes; NaN if there are none.
+
+    Args:
+        episodes: the episodes.
+        goals: whether `success_rate` is there even if no episode reports success.
+    """
+    successes = [episode.success for episode in episodes if episode.success is not None]
+    rate = {"success_rate": float(np.mean(successes)) if successes else np.nan} if successes or goals else {}
     if not episodes:
-        return dict.fromkeys(("return", "return_std", "return_min", "return_max", "episode_length"), np.nan)
+        return dict.fromkeys(("return", "return_std", "return_min", "return_max", "episode_length"), np.nan) | rate
     returns = np.array([episode.episode_return for episode in episodes])
     return {
         "return": float(returns.mean()),
@@ -275,4 +286,4 @@ def summarise(episodes: list[Episode]) -> dict[str, float]:
         "return_min": float(returns.min()),
         "return_max": float(returns.max()),
         "episode_length": float(np.mean([episode.length for episode in episodes])),
-    }
+    } | rate

@@ -13,6 +13,7 @@ import numpy as np
 
 from tfdpg.environments import opened
 from tfdpg.findings import warn_of_normalizers, warn_of_observations
+from tfdpg.spec import Spec
 from tfdpg.training.callbacks.monitors import BatchCallbacks, as_callback_list, prepare
 from tfdpg.training.callbacks.progress import ProgressBar, resolve
 from tfdpg.training.data.datasets import load_into
@@ -26,8 +27,10 @@ from tfdpg.training.time_budget import TimeBudget
 from tfdpg.training.training_warnings import TrainingWarnings, actions_at_bounds
 
 Trained = TypeVar("Trained", bound=TrainingOptions)
-STEP_LOGS = (*summarise([]), "env_steps", "steps_per_second")
-"""The logs of an epoch in an environment, in addition to the metrics of updates."""
+
+def step_logs(spec: Spec) -> list[str]:
+    """Return the names of the logs of an epoch in an environment, in addition to the metrics of updates."""
+    return [*summarise([], spec.has_goals), "env_steps", "steps_per_second"]
 
 
 def fit(agent: Any, env: Any, options: FitOptions) -> keras.callbacks.History:
@@ -38,8 +41,9 @@ def fit(agent: Any, env: Any, options: FitOptions) -> keras.callbacks.History:
     """
     with opened(env) as env, with_environment(options) as options, env_timeout(env, options.step_timeout):
         check_environments(agent, options.validation_env, env)
+        agent.relabel_with(env)
         runner = EnvRunner(env, agent.spec, agent.collector.next_reset_seed, options.max_ep_len)
-        training = TrainingRun(agent, options, options.epoch_limit, STEP_LOGS)
+        training = TrainingRun(agent, options, options.epoch_limit, step_logs(agent.spec))
         training.training_warnings.plan(options, runner)
         with deferred_signals() as interrupted:
             run = _StepLoop(agent, runner, training, interrupted, options)
@@ -273,7 +277,7 @@ class _StepLoop:
         taken = schedule.env_steps - taken_before
         seconds = time.perf_counter() - began
         return (
-            summarise(epoch_metrics.episodes)
+            summarise(epoch_metrics.episodes, agent.spec.has_goals)
             | epoch_metrics.summary()
             | {"env_steps": schedule.env_steps, "steps_per_second": taken / seconds}
         )
@@ -348,7 +352,7 @@ def _callback_list(
     """Return Keras' list of the callbacks of a training run, with a progress bar and a `History`; and that history."""
     callbacks = as_callback_list(options.callbacks)
     verbose = resolve(options.verbose)
-    validated = () if options.validation_env is None else [f"val_{name}" for name in summarise([])]
+    validated = () if options.validation_env is None else [f"val_{name}" for name in summarise([], agent.spec.has_goals)]
     prepare(
         callbacks,
         [*logs, *agent.epoch_metrics.summary(), *actions_at_bounds(agent), *validated],

@@ -184,6 +184,18 @@ class Replay(ReplayStorage, group="replay"):
     """number of updates over which `beta` increases linearly to 1; None keeps it constant."""
 
 
+class Hindsight(Options, group="replay"):
+    """Hindsight experience replay."""
+
+    her: Annotated[Literal["future", "final", "episode"] | None, Structural] = None
+    """hindsight experience replay (Andrychowicz et al. 2017), for environments with a desired goal: where the goals
+    come from that replace the desired goals of sampled transitions. "future" is a goal that was achieved later in the
+    same episode; "final" the goal achieved last; "episode" any goal achieved in the episode. The environment's
+    `compute_reward` gives the new rewards. None keeps the goals."""
+    her_ratio: Annotated[Fraction, Only(her=("future", "final", "episode"))] = 0.8
+    """probability that a sampled transition gets a new goal, in [0, 1]."""
+
+
 class Machine(Options, group="machine"):
     """What it runs on, and how."""
 
@@ -288,11 +300,17 @@ class AgentOptions(
     """What all agents have."""
 
 
-class TransitionOptions(NStepReturns, Schedule, CustomOptimisers, Replay, AgentOptions):
+class TransitionOptions(NStepReturns, Schedule, CustomOptimisers, Replay, Hindsight, AgentOptions):
     """What all actor-critics have that learn from transitions."""
 
     def check(self) -> None:
-        """Reject priorities in passes over the replay buffer, and options that have no effect with `beta=1`."""
+        """Reject priorities in passes over the replay buffer, options without effect, and shaped rewards of goals."""
+        if self.her is not None and self.reward_shaper is not None:
+            raise ValueError(
+                "`her` computes the rewards of new goals with the environment's `compute_reward`, which does not know "
+                "`reward_shaper`. Change the rewards in a wrapper that also has a `compute_reward`. "
+                f"Received: her={self.her!r}"
+            )
         if self.replay != "uniform" and self.epochs_per_round is not None:
             raise ValueError(
                 "`epochs_per_round` passes over all rows, which leaves no place for priorities. "
@@ -311,6 +329,11 @@ class OffPolicyOptions(Targets, Weights, Normalisation, Recurrence, TransitionOp
             self.refuse(["polyak", "target_update_every"], "`target_networks` is False")
         if self.norm == "batch" and self.batch_size < 2:
             raise reject("batch_size", "at least 2 where `norm` is 'batch'", self.batch_size)
+        if self.recurrent is not None and self.her is not None:
+            raise ValueError(
+                "`her` is for networks without a memory: what a recurrent network remembers of an episode depends on "
+                f"the goal that it had. Received: recurrent={self.recurrent!r}, her={self.her!r}"
+            )
         if self.recurrent is not None and self.norm == "batch":
             message = "`norm='batch'` is for networks without a memory. Received: recurrent="
             raise ValueError(f"{message}{self.recurrent!r}")

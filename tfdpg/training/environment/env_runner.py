@@ -29,6 +29,8 @@ ResetSeed = Callable[[int], int]
 """Maps `env_index` to the seed of its next episode."""
 
 
+SUCCESS = "is_success"
+"""The entry of `info` that says whether a task is solved, as in gymnasium-robotics and Stable-Baselines3."""
 TRAINING, EVALUATION = 0, 1
 """The streams of reset seeds. They differ, so that evaluation does not repeat the training episodes."""
 
@@ -65,6 +67,8 @@ class Episode(NamedTuple):
         length: the number of environment steps.
         terminated: whether it ended in a terminal state.
         truncated: whether it was truncated; both may be True.
+        success: whether the task was solved in its last step, as the environment reports in `info["is_success"]`; None
+            if it does not report it.
     """
 
     env_index: int
@@ -72,6 +76,7 @@ class Episode(NamedTuple):
     length: int
     terminated: bool
     truncated: bool
+    success: bool | None = None
 
 
 class OpenEpisode(NamedTuple):
@@ -166,6 +171,7 @@ class EnvRunner:
                 reward, terminated, truncated = parse_vector_step(reward, terminated, truncated, self.num_envs)
         else:
             observation, reward, terminated, truncated = parse_step(result)
+            info = result[4]
             observation = final = batched(self._spec, observation)
             reward = np.array([reward], np.float64)
             terminated = np.array([terminated])
@@ -177,7 +183,7 @@ class EnvRunner:
             truncated = truncated | over
         step = Step(reward, observation, terminated, truncated, final)
         any_ended = terminated.any() or truncated.any()
-        return step, self._finished_episodes(terminated, truncated) if any_ended else []
+        return step, self._finished_episodes(terminated, truncated, info) if any_ended else []
 
     def _are_well_formed(self, reward: Any, *ends: Any) -> bool:
         """Return whether these are arrays `[num_envs]`, and `ends` arrays of bools."""
@@ -214,17 +220,28 @@ class EnvRunner:
         if where:
             error.add_note(f"It was raised in sub-environment {env_index}.")
 
-    def _finished_episodes(self, terminated: np.ndarray, truncated: np.ndarray) -> list[Episode]:
+    def _finished_episodes(
+        self, terminated: np.ndarray, truncated: np.ndarray, info: dict[str, Any]
+    ) -> list[Episode]:
         """Return the episodes that ended, and reset their counts."""
         ended = terminated | truncated
         parts = self._returns, self._lengths, terminated, truncated
         episodes = [
-            Episode(env_index, *(part[env_index].item() for part in parts))
+            Episode(env_index, *(part[env_index].item() for part in parts), self._success(info, env_index))
             for env_index in np.flatnonzero(ended).tolist()
         ]
         self._returns[ended] = 0
         self._lengths[ended] = 0
         return episodes
+
+    def _success(self, info: dict[str, Any], env_index: int) -> bool | None:
+        """Return whether a sub-environment reports success in the step that ended its episode; None if it does not."""
+        if not self._is_vector:
+            return bool(info[SUCCESS]) if SUCCESS in info else None
+        for infos in (info.get("final_info", {}), info):  # in SAME_STEP mode, `info` is that of the reset
+            if SUCCESS in infos and infos.get(f"_{SUCCESS}", np.ones(self.num_envs, bool))[env_index]:
+                return bool(infos[SUCCESS][env_index])
+        return None
 
     def reset_ended(self, step: Step) -> Any:
         """Reset the sub-environments whose episode ended in `step`; return the next observations of all."""

@@ -1,0 +1,309 @@
+"""Hindsight experience replay: goals of sampled transitions are replaced by goals that were achieved later.
+
+Source: Andrychowicz et al. 2017, "Hindsight Experience Replay".
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from tfdpg.replay.buffer import NONE, ReplayBuffer
+from tfdpg.replay.uniform import random_words
+
+ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
+GOAL_STREAMS = 1 << 32
+"""The first key of the random streams of goals; those of sampled rows have smaller keys."""
+COMPARED_ROWS = 16
+"""Number of rows for which a result for arrays is compared with the results for single rows."""
+
+
+class GoalFunctions:
+    """The functions of an environment that compute rewards and ends of episodes from goals, applied to arrays.
+
+    A function is called with arrays of all rows if its result then has one value for each row, and is equal to the
+    results for single rows where these are compared. Otherwise, it is called for each row.
+
+    Args:
+        env: an environment or a vector environment. It has `compute_reward(achieved_goal, desired_goal, info)`, and
+            optionally `compute_terminated` and `compute_truncated` with the same arguments; `info` is an empty dict.
+
+    Raises:
+        ValueError: the environment has no `compute_reward`.
+    """
+
+    def __init__(self, env: Any):
+        single = _single_environment(env)
+        self._compute_reward = _function(single, "compute_reward")
+        if self._compute_reward is None:
+            raise ValueError(
+                "`her` needs an environment with compute_reward(achieved_goal, desired_goal, info), as those of "
+                f"gymnasium-robotics have. Received: {env}"
+            )
+        self._compute_terminated = _function(single, "compute_terminated")
+        self._compute_truncated = _function(single, "compute_truncated")
+        space = single.observation_space[ACHIEVED]
+        self._shape = tuple(space.shape or ())
+        self._dtype = space.dtype
+        self._accepts_arrays: dict[str, bool] = {}
+
+    def reward(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
+        """Return the rewards for goals `[n, width]`, float32 `[n]`."""
+        return self._apply("compute_reward", self._compute_reward, achieved, desired).astype(np.float32)
+
+    def terminated(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray | None:
+        """Return whether the goals end the episode as terminated, bool `[n]`; None if the environment does not say."""
+        if self._compute_terminated is None:
+            return None
+        return self._apply("compute_terminated", self._compute_terminated, achieved, desired).astype(bool)
+
+    def truncated(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray | None:
+        """Return whether the goals truncate the episode, bool `[n]`; None if the environment does not say."""
+        if self._compute_truncated is None:
+            return None
+        return self._apply("compute_truncated", self._compute_truncated, achieved, desired).astype(bool)
+
+    def _apply(
+        self, name: str, function: Callable[..., Any], achieved: np.ndarray, desired: np.ndarray
+    ) -> np.ndarray:
+        goals = [part.reshape(len(part), *self._shape).astype(self._dtype) for part in (achieved, desired)]
+        if self._accepts_arrays.get(name, True) and len(achieved) > 1:
+            result = self._for_arrays(name, function, *goals)
+            if result is not None:
+                return result
+        return self._for_rows(name, function, *goals)
+
+    def _for_arrays(
+        self, name: str, function: Callable[..., Any], achieved: np.ndarray, desired: np.ndarray
+    ) -> np.ndarray | None:
+        """Return the result for arrays; None if the function does not accept them."""
+        try:
+            result = np.asarray(function(achieved, desired, {}))
+        except Exception:  # the call for single rows raises the error of a function that does not work at all
+            result = None
+        is_right = result is not None and result.shape == (len(achieved),)
+        if is_right and name not in self._accepts_arrays:
+            rows = self._for_rows(name, function, achieved[:COMPARED_ROWS], desired[:COMPARED_ROWS])
+            is_right = np.allclose(np.asarray(result[:COMPARED_ROWS], np.float64), rows, 1e-5, 1e-6)
+        self._accepts_arrays[name] = is_right
+        return result if is_right else None
+
+    def _for_rows(self, name: str, function: Callable[..., Any], *goals: np.ndarray) -> np.ndarray:
+        values = [np.asarray(function(*row, {})) for row in zip(*goals, strict=True)]
+        if any(value.size != 1 or value.dtype.kind not in "biuf" for value in values):
+            raise ValueError(f"`{name}` of the environment must return a number for one goal. Received: {values[0]!r}")
+        return np.array([value.item() for value in values], np.float64)
+
+
+def _function(env: gym.Env, name: str) -> Any:
+    """Return a method of an environment or of its outermost wrapper that has it; None if there is none."""
+    return env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
+
+
+def _single_environment(env: Any) -> gym.Env:
+    """Return an environment, or the first sub-environment of a vector environment.
+
+    The sub-environments of an `AsyncVectorEnv` are in other processes, so another one is made.
+    """
+    if not isinstance(env, gym.vector.VectorEnv):
+        return env
+    base: Any = env.unwrapped
+    return base.envs[0] if isinstance(base, gym.vector.SyncVectorEnv) else base.env_fns[0]()
+
+
+class Relabelled:
+    """Sampled rows with new goals, and the outcomes of steps under these goals.
+
+    Args:
+        buffer: the replay buffer.
+        index: which of the sampled rows have a new goal, `[k]`.
+        goal: the new goals, float32 `[k, width]`.
+        functions: those of the environment.
+    """
+
+    def __init__(self, buffer: ReplayBuffer, index: np.ndarray, goal: np.ndarray, functions: GoalFunctions):
+        self._buffer = buffer
+        self._index = index
+        self._goal = goal
+        self._functions = functions
+        self._achieved, self._desired = goal_columns(buffer)
+
+    def outcome(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the reward, whether the step terminated the episode, and whether it ended it, for rows `[n]`.
+
+        Where the environment does not define `compute_terminated`, the stored value is kept.
+        """
+        buffer = self._buffer
+        reward = buffer.rows[slots, -1]
+        terminated = buffer.terminated[slots]
+        if len(self._index):
+            achieved = buffer.rows[buffer.successor[slots[self._index]], self._achieved]
+            reward[self._index] = self._functions.reward(achieved, self._goal)
+            if (given := self._functions.terminated(achieved, self._goal)) is not None:
+                terminated[self._index] = given
+        ended = terminated.copy()
+        if len(self._index) and (truncated := self._functions.truncated(achieved, self._goal)) is not None:
+            ended[self._index] |= truncated
+        return reward, terminated, ended
+
+    def write_goals(self, observations: np.ndarray) -> None:
+        """Replace the desired goals in packed observations `[n, obs_width]`."""
+        observations[self._index, self._desired] = self._goal
+
+
+class Hindsight:
+    """Chooses new goals for sampled rows: the step between sampling and packing.
+
+    Args:
+        buffer: the replay buffer, with predecessors.
+        strategy: where a new goal comes from: "future", a later observation of the same episode; "final", its newest
+            observation; "episode", any of its observations after the first.
+        ratio: the probability that a row gets a new goal, in [0, 1].
+        seed: the seed of the agent.
+
+    Attributes:
+        functions: those of the environment; None until `Agent.relabel_with` sets them.
+    """
+
+    def __init__(self, buffer: ReplayBuffer, strategy: str, ratio: float, seed: int):
+        self._buffer = buffer
+        self._strategy = strategy
+        self._ratio = ratio
+        self._seed = seed
+        self._episodes = EpisodeIndex(buffer)
+        self.functions: GoalFunctions | None = None
+
+    def __call__(self, update: int, slots: np.ndarray) -> Relabelled:
+        """Choose goals for the minibatches `[count, batch]` of the updates after the first `update`.
+
+        The goals of a minibatch depend on the seed, the number of its update and the rows held.
+        """
+        words = random_words((self._seed, GOAL_STREAMS), update, slots.shape)
+        is_relabelled = (words >> np.uint64(11)) * 2.0**-53 < self._ratio
+        return self.relabel(slots, is_relabelled, self.sample_goals(update, slots, is_relabelled))
+
+    def relabel(self, slots: np.ndarray, is_relabelled: np.ndarray, goal_slots: np.ndarray) -> Relabelled:
+        """Return rows with the goals that were achieved in given rows.
+
+        Args:
+            slots: the sampled rows, `[...]`.
+            is_relabelled: which of them get a new goal, bool `[...]`.
+            goal_slots: the rows whose achieved goals these are, `[...]`; others are ignored.
+
+        Raises:
+            ValueError: there is no environment yet that computes rewards.
+        """
+        if self.functions is None:
+            raise ValueError(
+                f"`her={self._strategy!r}` needs the environment, which computes the rewards of new goals. Make the "
+                "agent with the environment, or call agent.relabel_with(env); agent.fit(env) does this."
+            )
+        index = np.flatnonzero(is_relabelled)
+        achieved, _ = goal_columns(self._buffer)
+        return Relabelled(
+            self._buffer, index, self._buffer.rows[goal_slots.ravel()[index], achieved], self.functions
+        )
+
+    def sample_goals(self, update: int, slots: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        """Sample the rows whose achieved goals become the desired ones, `[count, batch]`; others are undefined.
+
+        A row is drawn from all rows that were stored in the course of the episode, and drawn again if it belongs to
+        another sub-environment.
+        """
+        size = self._buffer.replay_size
+        numbers = self._episodes.numbers(slots)
+        first, last = self._episodes.bounds(slots)
+        if self._strategy == "final":
+            return last % size
+        after = numbers if self._strategy == "future" else first
+        goals = np.zeros(slots.shape, np.int64)
+        wanted = wanted.copy()
+        attempt = 1
+        while wanted.any():
+            words = random_words((self._seed, GOAL_STREAMS + attempt), update, slots.shape)[wanted]
+            low = after[wanted]
+            count = (last[wanted] - low).astype(np.uint64)
+            drawn = low + 1 + ((words >> np.uint64(32)) * count >> np.uint64(32)).astype(np.int64)
+            goals[wanted] = drawn % size
+            wanted[wanted] = ~self._episodes.contains(slots[wanted], drawn)
+            attempt += 1
+        return goals
+
+
+class EpisodeIndex:
+    """The first and the last row of the episode of each row, by row numbers.
+
+    It follows the replay buffer, and processes only the rows that were stored since it was last used.
+    """
+
+    def __init__(self, buffer: ReplayBuffer):
+        self._buffer = buffer
+        self._synced = 0
+        self._first = np.zeros(0, np.int64)  # for each slot the number of the first row of its episode
+        self._last = np.zeros(0, np.int64)  # for the slot of a first row the number of the last row of its episode
+
+    def numbers(self, slots: np.ndarray) -> np.ndarray:
+        """Return the numbers of the rows in slots."""
+        newest = self._buffer.added - 1
+        return newest - (newest - slots) % self._buffer.replay_size
+
+    def contains(self, slots: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Return whether rows, given by their numbers, belong to the episodes of the rows in slots."""
+        return self._first[numbers % self._buffer.replay_size] == self._first[slots]
+
+    def bounds(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers of the first and of the last row held of the episodes of rows."""
+        self._sync()
+        buffer = self._buffer
+        first = self._first[slots]
+        last = self._last[first % buffer.replay_size]
+        is_cut = first < buffer.oldest
+        if is_cut.any():  # the first row was overwritten, so its slot belongs to another episode
+            cut = slots[is_cut]
+            first[is_cut] = self.numbers(_follow(self._held_predecessor, cut))
+            last[is_cut] = self.numbers(_follow(lambda rows: buffer.successor[rows], cut))
+        return first, last
+
+    def _sync(self) -> None:
+        buffer = self._buffer
+        size = buffer.replay_size
+        if len(self._first) != len(buffer.successor) or self._synced > buffer.added:
+            self._first = np.zeros(len(buffer.successor), np.int64)
+            self._last = np.zeros(len(buffer.successor), np.int64)
+            self._synced = 0
+        start = max(self._synced, buffer.oldest)
+        numbers = np.arange(start, buffer.added)
+        slots = numbers % size
+        before = self._held_predecessor(slots)
+        has_predecessor = before != NONE
+        root = np.where(has_predecessor, numbers - (slots - before) % size, numbers)
+        while True:  # each round doubles the distance to the row that `root` names
+            is_new = root >= start
+            further = np.where(is_new, root[np.where(is_new, root - start, 0)], root)
+            if (further == root).all():
+                break
+            root = further
+        first = np.where(root >= start, root, self._first[root % size])
+        self._first[slots] = first
+        self._last[first % size] = numbers  # where an episode occurs several times, its last row is assigned last
+        self._synced = buffer.added
+
+    def _held_predecessor(self, slots: np.ndarray) -> np.ndarray:
+        """Return the slots of the rows before rows; -1 if there is none, or if it was overwritten."""
+        buffer = self._buffer
+        before = buffer.predecessor[slots]
+        return np.where((before != NONE) & (buffer.successor[before] == slots), before, NONE)
+
+
+def _follow(link: Callable[[np.ndarray], np.ndarray], slots: np.ndarray) -> np.ndarray:
+    """Follow links from rows to the last ones."""
+    while (is_linked := (after := link(slots)) != NONE).any():
+        slots = np.where(is_linked, after, slots)
+    return slots
+
+
+def goal_columns(buffer: ReplayBuffer) -> tuple[slice, slice]:
+    """Return the columns of the achieved and of the desired goal in packed observations."""
+    columns: Mapping[str, slice] = {leaf.name: leaf.columns for leaf in buffer.spec.leaves}
+    return columns[ACHIEVED], columns[DESIRED]
