@@ -745,8 +745,12 @@ def run_if(is_due: tf.Tensor, update: Callable[[], Any], size: int = 0) -> tf.Te
     return while_loop(lambda i, _: i < passes, run, [0, nothing])[1]
 
 
-def policy_loss(spec: Spec, q: tf.Tensor, action: tf.Tensor, batch: Batch, bc_weight: float) -> tf.Tensor:
-    """Return the loss of a deterministic policy, −Q(s, π(s)), or with behaviour cloning that of TD3+BC.
+def policy_loss(
+    spec: Spec, q: tf.Tensor, action: tf.Tensor, batch: Batch, bc_weight: float, action_l2: float = 0.0
+) -> tf.Tensor:
+    """Return the loss of a deterministic policy, −Q(s, π(s)) + w · mean_i a_i², or with behaviour cloning TD3+BC's.
+
+    a is π(s) as a fraction of the action scale.
 
     Args:
         spec: the spaces of the environment.
@@ -754,16 +758,17 @@ def policy_loss(spec: Spec, q: tf.Tensor, action: tf.Tensor, batch: Batch, bc_we
         action: π(s), `[batch, act_dim]`, in the environment's units.
         batch: the minibatch, whose actions are cloned.
         bc_weight: the weight of behaviour cloning, at least 0; see `tfdpg.losses.bc_loss`.
+        action_l2: the weight w of the mean squared action, at least 0.
 
     Returns:
         The losses, `[batch]`.
 
-    Source: Silver et al. 2014, "Deterministic Policy Gradient Algorithms"; Fujimoto, Gu 2021 (TD3+BC).
+    Source: Silver et al. 2014, "Deterministic Policy Gradient Algorithms"; Fujimoto, Gu 2021 (TD3+BC). The penalty of
+    actions is that of OpenAI Baselines' program for hindsight experience replay.
     """
-    if bc_weight == 0:
-        return -q
     action, data_action = ((a - spec.center) / spec.action_scale for a in (action, batch.action))
-    return bc_loss(q, action, data_action, bc_weight, batch.average)
+    loss = -q if bc_weight == 0 else bc_loss(q, action, data_action, bc_weight, batch.average)
+    return loss if action_l2 == 0 else loss + action_l2 * tf.reduce_mean(tf.square(action), axis=-1)
 
 
 def clipped_policy_loss(

@@ -182,14 +182,16 @@ class NoisyActions:
         spec: the spaces of the environment.
         noise: the noise to add, a `Gaussian` or an `OrnsteinUhlenbeck`.
         schedule: maps the number of environment steps to a factor of the noise, at least 0; None for 1.
+        random_eps: probability of a uniformly random action in place of a noisy one, in [0, 1].
 
     Attributes:
         noise: the noise.
         step_width: the width of a stored step, which is the width of an action, `act_dim`.
     """
 
-    def __init__(self, spec: Spec, noise: Noise, schedule: Schedule | None = None):
+    def __init__(self, spec: Spec, noise: Noise, schedule: Schedule | None = None, random_eps: float = 0.0):
         self._spec = spec
+        self._random_eps = real("random_eps", random_eps, 0, 1)
         self.noise = noise
         self._schedule = schedule
         self.step_width = spec.act_dim
@@ -235,6 +237,8 @@ class NoisyActions:
     def explore(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
         """Add noise to the policy's actions, and clip the result to the action box, float32 `[num_envs, act_dim]`.
 
+        With probability `random_eps`, the action of a sub-environment is uniformly random instead.
+
         Args:
             output: the policy's actions, in the environment's units, `[num_envs, act_dim]`.
             factor: the factor by which the noise is multiplied.
@@ -243,7 +247,12 @@ class NoisyActions:
         noise = self.noise.sample(len(output), rng)
         if factor != 1:
             noise = noise * np.float32(factor)
-        return self.greedy(self.greedy(output) + noise)
+        noisy = self.greedy(self.greedy(output) + noise)
+        if self._random_eps == 0:
+            return noisy
+        is_random = rng.random((len(output), 1)) < self._random_eps
+        uniform = rng.uniform(self._spec.low, self._spec.high, noisy.shape).astype(np.float32)
+        return np.where(is_random & np.isfinite(output), self.greedy(uniform), noisy)
 
     def at_scale(self, scale: float | None) -> "NoisyActions":
         """Return a copy without a schedule, with noise of another scale.
@@ -251,11 +260,17 @@ class NoisyActions:
         Args:
             scale: standard deviation as a fraction of the action scale, at least 0; None keeps the noise.
         """
-        return NoisyActions(self._spec, self.noise if scale is None else self.noise.at_scale(scale))
+        noise = self.noise if scale is None else self.noise.at_scale(scale)
+        return NoisyActions(self._spec, noise, random_eps=self._random_eps)
 
 
 def noisy_actions(
-    spec: Spec, kind: str, scale: float | Sequence[float], theta: float, schedule: Schedule | None
+    spec: Spec,
+    kind: str,
+    scale: float | Sequence[float],
+    theta: float,
+    schedule: Schedule | None,
+    random_eps: float = 0.0,
 ) -> NoisyActions:
     """Return the exploration that the agents' options describe.
 
@@ -266,10 +281,11 @@ def noisy_actions(
             dimension.
         theta: θ of Ornstein-Uhlenbeck noise, in [0, 1].
         schedule: maps the number of environment steps to a factor of the noise, at least 0; None for 1.
+        random_eps: probability of a uniformly random action, in [0, 1].
 
     Raises:
         ValueError: an argument is out of its range. The message names the agent's option: `act_noise`, `ou_theta`,
-            `act_noise_schedule` or `noise`.
+            `act_noise_schedule`, `random_eps` or `noise`.
     """
     per_dimension("act_noise", scale, spec)
     real("ou_theta", theta, 0, 1)
@@ -278,7 +294,7 @@ def noisy_actions(
     if kind not in ("gaussian", "ou"):
         raise reject("noise", '"gaussian" or "ou"', kind)
     noise = Gaussian(spec, scale) if kind == "gaussian" else OrnsteinUhlenbeck(spec, scale, theta)
-    return NoisyActions(spec, noise, schedule)
+    return NoisyActions(spec, noise, schedule, random_eps)
 
 
 def per_dimension(name: str, value: Any, spec: Spec) -> np.ndarray:

@@ -553,7 +553,10 @@ class Agent(metaclass=_AgentType):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Agent":
         """Return a copy that is equal to the agent, as saving and loading would."""
-        return checkpoint.copy_agent(self)
+        copied = checkpoint.copy_agent(self)
+        if self.minibatch_builder.hindsight is not None:
+            copied.minibatch_builder.hindsight.functions = self.minibatch_builder.hindsight.functions
+        return copied
 
     def copy_weights(self, *names: str) -> None:
         """Copy all weights of their sources into copies, such as those with the rule `on_request`.

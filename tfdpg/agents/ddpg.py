@@ -60,6 +60,7 @@ class DDPG(Agent):
         self.q1_target = self.targets.get("q1", self.q1)
         self.td_loss, _ = td_losses(options.replay)
         self.bc_weight = options.bc_weight
+        self.action_l2 = options.action_l2
 
     def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
         """Minimise (y − Q(s, a))², y = r + γ (1 − d) Q_targ(s', π_targ(s')); maximise Q(s, π(s))."""
@@ -72,7 +73,7 @@ class DDPG(Agent):
         with self.minimize("pi") as step:
             action = batch.ask(self.pi, training=True)
             value = flat_values(batch.ask(self.q1, action))
-            loss_pi = policy_loss(self.spec, value, action, batch, self.bc_weight)
+            loss_pi = policy_loss(self.spec, value, action, batch, self.bc_weight, self.action_l2)
             step(batch.average(loss_pi))
         self.update_copies(counter)
         return {"loss_q": loss_q, "loss_pi": loss_pi, "q1": q, "td_error": tf.abs(target - q)}

@@ -72,7 +72,7 @@ def deterministic(
     check_box(spec)
     given = given_networks(options, ("pi", *critics))
     check_given(spec, given, options, head=head, output=output)
-    noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule
+    noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule, options.random_eps
     cells = recurrent_cells(spec, options)
     recurrent_spec = None if cells is None else cells.recurrent_spec
     names = ("pi", *critics)
@@ -149,9 +149,7 @@ def minibatches(
             sampling |= {"her": options.her, "her_ratio": options.her_ratio}
         has_goals = options.her is not None
         return Minibatches(
-            replay=ReplayBuffer(
-                spec, size, place, has_predecessors=has_goals, n_step=options.n_step, gamma=gamma
-            ),
+            replay=ReplayBuffer(spec, size, place, has_predecessors=has_goals, n_step=options.n_step, gamma=gamma),
             make_minibatch_builder=functools.partial(transition_minibatches, **sampling),
             unpack=functools.partial(unpack_transitions, spec),
             pack=functools.partial(pack_transitions, spec, batch, gamma),

@@ -67,6 +67,7 @@ class TD3(Agent):
         self.bootstrap_networks = self.networks | self.targets
         self.td_loss, self.td_error = td_losses(options.replay)
         self.bc_weight = options.bc_weight
+        self.action_l2 = options.action_l2
         self.policy_delay = options.policy_delay
         self.policy_critics = self.critics if options.policy_gradient == "min" else self.critics[:1]
         self.target_noise = per_dimension("target_noise", options.target_noise, self.spec) * self.spec.action_scale
@@ -105,7 +106,7 @@ class TD3(Agent):
         with self.minimize("pi") as step:
             action = batch.ask(self.pi, training=True)
             value = smallest([batch.ask(self.networks[name], action) for name in self.policy_critics])
-            loss_pi = policy_loss(self.spec, value, action, batch, self.bc_weight)
+            loss_pi = policy_loss(self.spec, value, action, batch, self.bc_weight, self.action_l2)
             step(batch.average(loss_pi))
         return loss_pi
 

@@ -68,7 +68,7 @@ def declare(spec: Spec, options: TD7Options) -> Declaration:
     best = [Copy("pi_best", "pi", on_request), Copy("state_encoder_best", "state_encoder_fixed", on_request)]
     behaviour = PolicySpec("state_encoder_fixed", "pi", call=act)
     assesses = options.keep_best_policy
-    noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule
+    noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule, options.random_eps
     return Declaration(
         spec=spec,
         components=[Component(name, build) for name, build in builders.items()],

@@ -3,6 +3,7 @@
 Source: Andrychowicz et al. 2017, "Hindsight Experience Replay".
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -64,9 +65,7 @@ class GoalFunctions:
             return None
         return self._apply("compute_truncated", self._compute_truncated, achieved, desired).astype(bool)
 
-    def _apply(
-        self, name: str, function: Callable[..., Any], achieved: np.ndarray, desired: np.ndarray
-    ) -> np.ndarray:
+    def _apply(self, name: str, function: Callable[..., Any], achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
         goals = [part.reshape(len(part), *self._shape).astype(self._dtype) for part in (achieved, desired)]
         if self._accepts_arrays.get(name, True) and len(achieved) > 1:
             result = self._for_arrays(name, function, *goals)
@@ -173,23 +172,30 @@ class Hindsight:
         self._seed = seed
         self._episodes = EpisodeIndex(buffer)
         self.functions: GoalFunctions | None = None
+        self._has_checked_rewards = False
 
     def __call__(self, update: int, slots: np.ndarray) -> Relabelled:
         """Choose goals for the minibatches `[count, batch]` of the updates after the first `update`.
 
         The goals of a minibatch depend on the seed, the number of its update and the rows held.
         """
+        if not self._has_checked_rewards and self.functions is not None:
+            self._has_checked_rewards = True
+            self._check_rewards(slots.ravel()[:COMPARED_ROWS])
         words = random_words((self._seed, GOAL_STREAMS), update, slots.shape)
         is_relabelled = (words >> np.uint64(11)) * 2.0**-53 < self._ratio
         return self.relabel(slots, is_relabelled, self.sample_goals(update, slots, is_relabelled))
 
-    def relabel(self, slots: np.ndarray, is_relabelled: np.ndarray, goal_slots: np.ndarray) -> Relabelled:
+    def relabel(
+        self, slots: np.ndarray, is_relabelled: np.ndarray, goal_slots: np.ndarray, keep_goals: bool = False
+    ) -> Relabelled:
         """Return rows with the goals that were achieved in given rows.
 
         Args:
             slots: the sampled rows, `[...]`.
             is_relabelled: which of them get a new goal, bool `[...]`.
             goal_slots: the rows whose achieved goals these are, `[...]`; others are ignored.
+            keep_goals: take the desired goals of these rows in place of the achieved ones.
 
         Raises:
             ValueError: there is no environment yet that computes rewards.
@@ -200,10 +206,23 @@ class Hindsight:
                 "agent with the environment, or call agent.relabel_with(env); agent.fit(env) does this."
             )
         index = np.flatnonzero(is_relabelled)
-        achieved, _ = goal_columns(self._buffer)
-        return Relabelled(
-            self._buffer, index, self._buffer.rows[goal_slots.ravel()[index], achieved], self.functions
-        )
+        achieved, desired = goal_columns(self._buffer)
+        goals = self._buffer.rows[goal_slots.ravel()[index], desired if keep_goals else achieved]
+        return Relabelled(self._buffer, index, goals, self.functions)
+
+    def _check_rewards(self, slots: np.ndarray) -> None:
+        """Warn if the environment computes other rewards for the goals of stored steps than those that it gave."""
+        stored = self._buffer.rows[slots, -1]
+        computed = self.relabel(slots, np.ones(len(slots), bool), slots, keep_goals=True).outcome(slots)[0]
+        differs = ~np.isclose(computed, stored, 1e-4, 1e-5)
+        if differs.mean() > 0.1:
+            example = np.flatnonzero(differs)[0]
+            warnings.warn(
+                "`compute_reward` of the environment does not compute the rewards that its `step` returns, so that "
+                "transitions with and without a new goal have different rewards. A wrapper may change rewards or "
+                f"goals. Received: {computed[example]:g} from `compute_reward`, {stored[example]:g} from `step`",
+                stacklevel=2,
+            )
 
     def sample_goals(self, update: int, slots: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         """Sample the rows whose achieved goals become the desired ones, `[count, batch]`; others are undefined.

@@ -61,9 +61,7 @@ class MinibatchBuilder:
             return self.pack(rows, weights), rows
         return self.pack(rows, weights, self.hindsight(update, rows)), rows
 
-    def pack(
-        self, rows: np.ndarray, weights: np.ndarray | None = None, relabelled: Relabelled | None = None
-    ) -> Packed:
+    def pack(self, rows: np.ndarray, weights: np.ndarray | None = None, relabelled: Relabelled | None = None) -> Packed:
         """Pack minibatches of given rows.
 
         Args:

@@ -28,6 +28,7 @@ from tfdpg.training.training_warnings import TrainingWarnings, actions_at_bounds
 
 Trained = TypeVar("Trained", bound=TrainingOptions)
 
+
 def step_logs(spec: Spec) -> list[str]:
     """Return the names of the logs of an epoch in an environment, in addition to the metrics of updates."""
     return [*summarise([], spec.has_goals), "env_steps", "steps_per_second"]
@@ -352,7 +353,9 @@ def _callback_list(
     """Return Keras' list of the callbacks of a training run, with a progress bar and a `History`; and that history."""
     callbacks = as_callback_list(options.callbacks)
     verbose = resolve(options.verbose)
-    validated = () if options.validation_env is None else [f"val_{name}" for name in summarise([], agent.spec.has_goals)]
+    validated = (
+        () if options.validation_env is None else [f"val_{name}" for name in summarise([], agent.spec.has_goals)]
+    )
     prepare(
         callbacks,
         [*logs, *agent.epoch_metrics.summary(), *actions_at_bounds(agent), *validated],

@@ -1,9 +1,9 @@
 """The options of DDPG."""
 
-from tfdpg.agents.options.groups import Cloning, DeterministicOptions, TargetPeriod
+from tfdpg.agents.options.groups import ActionPenalty, Cloning, DeterministicOptions, TargetPeriod
 
 
-class DDPGOptions(Cloning, TargetPeriod, DeterministicOptions, group="algorithm"):
+class DDPGOptions(ActionPenalty, Cloning, TargetPeriod, DeterministicOptions, group="algorithm"):
     """The options of DDPG."""
 
     batch_size = 64

@@ -101,6 +101,9 @@ class Exploration(Options, group="exploration"):
     action dimension."""
     ou_theta: Annotated[Fraction, Only(noise="ou")] = 0.15
     """θ of Ornstein-Uhlenbeck noise, its attraction to 0 in each step, in [0, 1]."""
+    random_eps: Fraction = 0.0
+    """probability of a uniformly random action in each step after `start_steps`, in [0, 1]; Andrychowicz et al. (2017)
+    use 0.2."""
 
 
 class Cloning(Options, group="algorithm"):
@@ -109,6 +112,14 @@ class Cloning(Options, group="algorithm"):
     bc_weight: NonNegative = 0.0
     """weight of behaviour cloning in the policy's loss, for training on stored data; 0 disables it. TD3+BC's alpha is
     1 / bc_weight."""
+
+
+class ActionPenalty(Options, group="algorithm"):
+    """A penalty of large actions."""
+
+    action_l2: NonNegative = 0.0
+    """weight in the policy's loss of the mean square of its actions, as fractions of the action scale, which keeps
+    actions away from their bounds; OpenAI Baselines uses 1 with hindsight experience replay, and 0 disables it."""
 
 
 class Twin(Options, group="algorithm"):

@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-from tfdpg.agents.options.groups import Cloning, Smoothing, TwinOptions
+from tfdpg.agents.options.groups import ActionPenalty, Cloning, Smoothing, TwinOptions
 from tfdpg.ranges import Count, Fraction
 
 
-class TD3Options(Cloning, Smoothing, TwinOptions, group="algorithm"):
+class TD3Options(ActionPenalty, Cloning, Smoothing, TwinOptions, group="algorithm"):
     """The options of TD3."""
 
     target_noise_decay: Fraction = 0.0

@@ -13,7 +13,10 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-PROGRESS = ("env_steps", "updates", "return", "episode_length", "loss_q", "loss_pi", "q1", "val_return", "val_success_rate")
+PROGRESS = (
+    *("env_steps", "updates", "return", "episode_length", "loss_q", "loss_pi", "q1"),
+    *("val_return", "val_success_rate"),
+)
 """The logs that are printed; `History` and `CSVLogger` have all of them."""
 COUNTS = ("env_steps", "updates")
 """Logs that are counts, not means; they are printed as integers."""

@@ -220,9 +220,7 @@ class EnvRunner:
         if where:
             error.add_note(f"It was raised in sub-environment {env_index}.")
 
-    def _finished_episodes(
-        self, terminated: np.ndarray, truncated: np.ndarray, info: dict[str, Any]
-    ) -> list[Episode]:
+    def _finished_episodes(self, terminated: np.ndarray, truncated: np.ndarray, info: dict[str, Any]) -> list[Episode]:
         """Return the episodes that ended, and reset their counts."""
         ended = terminated | truncated
         parts = self._returns, self._lengths, terminated, truncated
