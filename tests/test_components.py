@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import types
 
+import gymnasium
 import keras
 import numpy as np
 import pytest
@@ -12,7 +14,17 @@ import tfdpg
 from tests.agents.roster import EAGER, SMALL, fit_briefly
 from tests.environments import Counter
 from tfdpg.agents import td3
-from tfdpg.components import Component, Copy, Networks, OptimizerSpec, PolicySpec, every, on_request, polyak
+from tfdpg.components import (
+    Component,
+    Copy,
+    Networks,
+    OptimizerSpec,
+    PolicySpec,
+    every,
+    on_request,
+    policy_loss,
+    polyak,
+)
 from tfdpg.components import minimize as minimize_networks
 
 
@@ -190,3 +202,15 @@ def test_state_that_is_no_network_is_saved_and_restored():
 def saved_arrays(agent):
     for name, variables in agent.saved_variables.items():
         yield from ((f"{name}/{i}", variable) for i, variable in enumerate(variables))
+
+
+def test_large_actions_are_penalised_as_fractions_of_the_action_scale():
+    spec = tfdpg.Spec(
+        gymnasium.spaces.Box(-1, 1, (1,)),
+        gymnasium.spaces.Box(np.float32([-1, 0]), np.float32([3, 1])),
+    )
+    q, action = tf.constant([5.0, -2.0]), tf.constant([[3.0, 0.5], [1.0, 0.75]])
+    batch = types.SimpleNamespace(action=tf.zeros((2, 2)))
+    loss = policy_loss(spec, q, action, batch, bc_weight=0.0, action_l2=0.5)
+    np.testing.assert_allclose(loss, [-5 + 0.5 * (1 + 0) / 2, 2 + 0.5 * (0 + 0.25) / 2])  # by hand
+    np.testing.assert_array_equal(policy_loss(spec, q, action, batch, 0.0), -q)

@@ -79,3 +79,26 @@ def test_the_schedule_scales_the_noise_and_is_checked():
 def test_theta_is_checked():
     with pytest.raises(ValueError, match="`ou_theta` must be a finite number in"):
         exploration.noisy_actions(SPEC, "ou", 0.1, 2.0, None)
+
+
+def test_random_actions_replace_noisy_ones_with_a_probability(rng):
+    noise = exploration.Gaussian(SPEC, 0.01)
+    output = np.tile(np.float32([[2.9, 0.9]]), (20_000, 1))
+    actions = exploration.NoisyActions(SPEC, noise, random_eps=0.3).explore(output, 1.0, rng)
+    assert actions.dtype == np.float32 and (actions >= SPEC.low).all() and (actions <= SPEC.high).all()
+    is_random = np.abs(actions - output) > 0.1
+    np.testing.assert_allclose(is_random.mean(axis=0), 0.3 * np.array([1 - 0.2 / 4, 1 - 0.2 / 1]), atol=0.01)
+    np.testing.assert_allclose(actions.mean(axis=0), 0.7 * output[0] + 0.3 * SPEC.center, atol=0.03)
+    assert (is_random.all(axis=1).mean()) > 0.3 * 0.95 * 0.8 - 0.01  # all elements of an action are replaced together
+    again = exploration.NoisyActions(SPEC, noise, random_eps=0.3).at_scale(0.02).explore(output, 1.0, rng)
+    assert (np.abs(again - output).max(axis=1) > 0.1).mean() == pytest.approx(0.3, abs=0.02)
+
+
+def test_without_random_actions_no_random_numbers_are_drawn_for_them():
+    output = np.zeros((3, 2), np.float32)
+    one, other = np.random.default_rng(0), np.random.default_rng(0)
+    exploration.NoisyActions(SPEC, exploration.Gaussian(SPEC, 0.1)).explore(output, 1.0, one)
+    exploration.Gaussian(SPEC, 0.1).sample(3, other)
+    assert one.bit_generator.state == other.bit_generator.state
+    with pytest.raises(ValueError, match="`random_eps` must be"):
+        exploration.NoisyActions(SPEC, exploration.Gaussian(SPEC, 0.1), random_eps=1.5)

@@ -200,6 +200,16 @@ def test_scales_of_one_s_own_and_that_of_dm_control(tmp_path, figures):
     assert figures[1].axes[0].get_ylabel() == "evaluation return"
 
 
+def test_success_rates_are_pooled_without_a_scale(tmp_path, figures):
+    for task, rates in (("Reach", (0.5, 1.0)), ("Push", (0.0, 0.5))):
+        run = write_run(tmp_path / task, env=f"Fetch{task}-v4")
+        lines = ["env_steps,val_success_rate", *(f"{1000 * i},{rate}" for i, rate in enumerate(rates, 1))]
+        (run / "progress.csv").write_text("\n".join([*lines, ""]))
+    assert plot(tmp_path, "--aggregate", "--y", "val_success_rate", "--out", tmp_path / "curves.png") == 0
+    assert figures[0].axes[0].lines[0].get_ydata().tolist() == [0.25, 0.75]
+    assert figures[0].axes[0].get_ylabel() == "evaluation success rate"
+
+
 def test_what_cannot_be_compared_is_not_pooled(tmp_path, capsys):
     aggregated(tmp_path / "a", 2, Hopper=18.0, Walker2d=3.0)
 
@@ -208,7 +218,9 @@ def test_what_cannot_be_compared_is_not_pooled(tmp_path, capsys):
         return capsys.readouterr().err
 
     assert "give one of them" in error("--separate")
-    assert "`--y` must be val_return or return. Received: loss_q" in error("--y", "loss_q")
+    pooled = "val_return or return or val_success_rate or success_rate"
+    assert f"`--y` must be {pooled}. Received: loss_q" in error("--y", "loss_q")
+    assert "`--normalize` is for returns" in error("--y", "success_rate", "--normalize", "Hopper-v5=0:1")
     for text in ("Hopper-v5", "Hopper-v5=3", "Hopper-v5=3:1", "=1:3", "Hopper-v5=0:inf"):
         assert f"must be ENV=LOW:HIGH, with LOW < HIGH. Received: {text}" in error("--normalize", text)
     assert "names Ant-v5, and the runs are of Hopper-v5, Walker2d-v5" in error("--normalize", "Ant-v5=0:1")

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.environments import Counter
+from tests.environments import Counter, Reach
 from tests.misbehaving import Misbehaving
 from tfdpg.training.environment.env_runner import TRAINING, reset_seed
 
@@ -60,3 +60,8 @@ class FaultyInOneWorker(Misbehaving):
         if self.total == 0 and seed != reset_seed(0, TRAINING, 1, 0):
             self.fault = None
         return super().reset(seed=seed, options=options)
+
+
+def reach():
+    """Make a `Reach`, whose observations have goals."""
+    return Reach()

@@ -464,7 +464,7 @@ def plot(
             f"select={list(select)}, exclude={list(exclude)}"
         )
     scale = ""
-    if aggregate:
+    if aggregate and y in plotting.RETURNS:
         ranges = scores.ranges_of([run.settings["env"] for run in runs], scores.parse_ranges(normalize))
         runs = [curves.normalise(run, ranges) for run in runs]
         if ranges:

@@ -24,6 +24,8 @@ NAMES = {
 """The axis labels of columns of progress.csv whose label is not the name of the column."""
 RETURNS = ("val_return", "return")
 """The columns that contain returns."""
+SUCCESS_RATES = ("val_success_rate", "success_rate")
+"""The columns that have the same scale in every environment."""
 FEW = 3
 """The number of seeds from which a mean and its interval are drawn instead of single curves."""
 WIDTH = 88
@@ -54,8 +56,13 @@ def check(out: Path, y: str, smooth: int, aggregate: bool, normalize: Sequence[s
         raise ValueError("`--normalize` is for `--aggregate`, which pools the runs of several environments.")
     if aggregate and separate:
         raise ValueError("`--aggregate` pools runs, and `--separate` draws each by itself: give one of them.")
-    if aggregate and y not in RETURNS:
-        raise ValueError(f"`--aggregate` is for returns: `--y` must be {' or '.join(RETURNS)}. Received: {y}")
+    pooled = (*RETURNS, *SUCCESS_RATES)
+    if aggregate and y not in pooled:
+        raise ValueError(
+            f"`--aggregate` is for returns and success rates: `--y` must be {' or '.join(pooled)}. Received: {y}"
+        )
+    if normalize and y in SUCCESS_RATES:
+        raise ValueError(f"`--normalize` is for returns: `--y` must be {' or '.join(RETURNS)}. Received: {y}")
 
 
 def draw(

@@ -155,8 +155,8 @@ def evaluate(
         episodes: the number of episodes, at least 1, divided evenly among the sub-environments of a vector environment.
         seed: the seed of the initial states. The same seed and number of sub-environments give the same states.
         max_ep_len: truncate episodes after this many steps; None sets no limit beyond the environment's own.
-        per_episode: also return `returns`, `lengths` and, with `success_rate`, `successes`: lists with an entry for each
-            episode, ordered by their ends.
+        per_episode: also return `returns`, `lengths` and, with `success_rate`, `successes`: lists with an entry for
+            each episode, ordered by their ends.
 
     Returns:
         `return` (the mean of the undiscounted returns), `return_std`, `return_min`, `return_max` and `episode_length`
