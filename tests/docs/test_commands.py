@@ -66,7 +66,7 @@ def parse(command, *words):
     if words[0] == "--resume":
         return tyro.cli(resume_flags(None), args=words[2:])
     options = tyro.cli(training_flags(words[0]), args=words[1:])
-    if not options.environment.env.startswith("dm_control/"):
+    if not options.environment.env.startswith(("dm_control/", "gymnasium_robotics:")):
         gym.spec(options.environment.env)
     return options
 

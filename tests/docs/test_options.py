@@ -58,7 +58,8 @@ SKRL = (
 ).split()
 STABLE_BASELINES3 = (
     "policy env learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps "
-    "action_noise n_steps policy_delay target_policy_noise target_noise_clip seed device net_arch activation_fn "
+    "action_noise n_steps goal_selection_strategy n_sampled_goal policy_delay target_policy_noise "
+    "target_noise_clip seed device net_arch activation_fn "
     "optimizer_class n_critics features_extractor_class total_timesteps callback verbose progress_bar eval_env "
     "n_eval_episodes eval_freq save_freq norm_obs clip_obs epsilon"
 ).split()
