@@ -217,10 +217,8 @@ def check_goals(spec: Spec) -> None:
     Args:
         spec: the spaces of the environment.
     """
-    leaves = {leaf.name: leaf for leaf in spec.leaves}
-    goals = [leaves.get(name) for name in (ACHIEVED, DESIRED)]
-    is_right = all(goal is not None and goal.dtype == "float32" for goal in goals)
-    if not is_right or goals[0].space != goals[1].space:
+    goals = [leaf for leaf in spec.leaves if leaf.name in (ACHIEVED, DESIRED) and leaf.dtype == "float32"]
+    if len(goals) < 2 or goals[0].space != goals[1].space:
         raise ValueError(
             f"`her` needs a Dict observation space in which {ACHIEVED!r} and {DESIRED!r} are equal Boxes of floats. "
             f"Received: {spec.observation_space}"

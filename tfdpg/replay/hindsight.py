@@ -44,7 +44,8 @@ class GoalFunctions:
             )
         self._compute_terminated = _function(single, "compute_terminated")
         self._compute_truncated = _function(single, "compute_truncated")
-        space = single.observation_space[ACHIEVED]
+        observation_space: Any = single.observation_space
+        space = observation_space[ACHIEVED]
         self._shape = tuple(space.shape or ())
         self._dtype = space.dtype
         self._accepts_arrays: dict[str, bool] = {}
@@ -81,10 +82,13 @@ class GoalFunctions:
             result = np.asarray(function(achieved, desired, {}))
         except Exception:  # the call for single rows raises the error of a function that does not work at all
             result = None
-        is_right = result is not None and result.shape == (len(achieved),)
-        if is_right and name not in self._accepts_arrays:
+        if result is None or result.shape != (len(achieved),):
+            self._accepts_arrays[name] = False
+            return None
+        is_right = True
+        if name not in self._accepts_arrays:
             rows = self._for_rows(name, function, achieved[:COMPARED_ROWS], desired[:COMPARED_ROWS])
-            is_right = np.allclose(np.asarray(result[:COMPARED_ROWS], np.float64), rows, 1e-5, 1e-6)
+            is_right = np.allclose(result[:COMPARED_ROWS].astype(np.float64), rows, 1e-5, 1e-6)
         self._accepts_arrays[name] = is_right
         return result if is_right else None
 
@@ -136,14 +140,15 @@ class Relabelled:
         buffer = self._buffer
         reward = buffer.rows[slots, -1]
         terminated = buffer.terminated[slots]
-        if len(self._index):
-            achieved = buffer.rows[buffer.successor[slots[self._index]], self._achieved]
-            reward[self._index] = self._functions.reward(achieved, self._goal)
-            if (given := self._functions.terminated(achieved, self._goal)) is not None:
-                terminated[self._index] = given
         ended = terminated.copy()
-        if len(self._index) and (truncated := self._functions.truncated(achieved, self._goal)) is not None:
-            ended[self._index] |= truncated
+        index = self._index
+        if len(index):
+            achieved = buffer.rows[buffer.successor[slots[index]], self._achieved]
+            reward[index] = self._functions.reward(achieved, self._goal)
+            if (given := self._functions.terminated(achieved, self._goal)) is not None:
+                terminated[index] = ended[index] = given
+            if (truncated := self._functions.truncated(achieved, self._goal)) is not None:
+                ended[index] |= truncated
         return reward, terminated, ended
 
     def write_goals(self, observations: np.ndarray) -> None:
@@ -311,7 +316,8 @@ class EpisodeIndex:
     def _held_predecessor(self, slots: np.ndarray) -> np.ndarray:
         """Return the slots of the rows before rows; -1 if there is none, or if it was overwritten."""
         buffer = self._buffer
-        before = buffer.predecessor[slots]
+        before: Any = buffer.predecessor
+        before = before[slots]
         return np.where((before != NONE) & (buffer.successor[before] == slots), before, NONE)
 
 

@@ -223,9 +223,15 @@ class EnvRunner:
     def _finished_episodes(self, terminated: np.ndarray, truncated: np.ndarray, info: dict[str, Any]) -> list[Episode]:
         """Return the episodes that ended, and reset their counts."""
         ended = terminated | truncated
-        parts = self._returns, self._lengths, terminated, truncated
         episodes = [
-            Episode(env_index, *(part[env_index].item() for part in parts), self._success(info, env_index))
+            Episode(
+                env_index,
+                float(self._returns[env_index]),
+                int(self._lengths[env_index]),
+                bool(terminated[env_index]),
+                bool(truncated[env_index]),
+                self._success(info, env_index),
+            )
             for env_index in np.flatnonzero(ended).tolist()
         ]
         self._returns[ended] = 0
