@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import logging
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ import tensorflow as tf
 from tfdpg.compat.tensorflow import lite_converter_error, lite_schema
 from tfdpg.export.onnx import output_name
 from tfdpg.export.source import Source
-from tfdpg.export.verify import Inputs, Run
+from tfdpg.export.verify import Inputs, Run, quiet
 
 FILE = "model.tflite"
 ABSENT = {"TensorListReserve", "Erfc", "Ndtri"}
@@ -59,7 +60,8 @@ def _converted(source: Source, names: Sequence[str], quantize: str | None) -> by
     # prefixes, because the converter sorts signatures by name
     sorting = {f"s{index:03}_{name}": name for index, name in enumerate(names)}
     with tempfile.TemporaryDirectory() as scratch:
-        source.save(scratch, sorting)
+        with quiet("tensorflow", logging.WARNING):  # as in `write`
+            source.save(scratch, sorting)
         converter = tf.lite.TFLiteConverter.from_saved_model(scratch, signature_keys=list(sorting))
         if quantize:
             # quantizes the weights; the runtime quantizes activations row by row, so they need no ranges

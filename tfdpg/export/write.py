@@ -1,6 +1,7 @@
 """Write SavedModels: signatures, verification, warm-up requests and `tfdpg.json`."""
 
 import importlib.metadata
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +18,7 @@ from tfdpg.export.describe import signature_facts
 from tfdpg.export.numpy_policy import write_numpy_policy
 from tfdpg.export.signatures import Signature
 from tfdpg.export.tf_agents import methods, with_signatures_of
-from tfdpg.export.verify import ATOL, BATCHES, HALF_PRECISION, check_nonfinite, check_steps, in_session, verify
+from tfdpg.export.verify import ATOL, BATCHES, HALF_PRECISION, check_nonfinite, check_steps, in_session, quiet, verify
 from tfdpg.export.warmup import write_warmup
 from tfdpg.exported import FORMAT, METADATA, check_directory, move_to_next_version, new_directory, recurrent_metadata
 from tfdpg.networks import in_half_precision
@@ -82,7 +83,8 @@ def write(
         module.raw = list(variables.values())
         for name, method in (methods(spec, signatures) if library else {}).items():
             setattr(module, name, method)
-        tf.saved_model.save(module, str(scratch), signatures=functions | {"serving_default": functions["pi"]})
+        with quiet("tensorflow", logging.WARNING):  # in notebooks, it logs the name of the temporary directory, twice
+            tf.saved_model.save(module, str(scratch), signatures=functions | {"serving_default": functions["pi"]})
         cases = _cases(spec, signatures, examples)
         half_precision = any(map(in_half_precision, called))
         references = {name: signature.reference(spec) for name, signature in signatures.items()}

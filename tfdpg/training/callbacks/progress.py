@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -25,6 +25,8 @@ BAR = 20
 """The number of characters of the bar."""
 INTERVAL = 0.1
 """The number of seconds between two updates of the bar."""
+NOTEBOOK_COLUMNS = 100
+"""The number of characters that fit in a line of a notebook."""
 ASCII = str.maketrans("━─·−", "=.--")
 """Replacements for an output whose encoding lacks these characters."""
 
@@ -34,6 +36,9 @@ class ProgressBar(keras.callbacks.Callback):
 
     During an epoch, the bar shows means over its update phases, and the current counts. At its end, both show the
     epoch's logs, the same numbers as in `History`.
+
+    In a notebook, one bar is replaced in place, and the epochs are the rows of a table below it. A bar that returns to
+    the start of its line would be a new output for each drawing when a notebook is executed without a browser.
     """
 
     def set_params(self, params: dict[str, Any]) -> None:
@@ -46,6 +51,8 @@ class ProgressBar(keras.callbacks.Callback):
         """Let XLA print its messages before the first bar."""
         self._draws_bar = self._verbose == 1 and keras.config.is_interactive_logging_enabled()
         self._width = 0
+        self._notebook_bar = _show_in_notebook() if self._draws_bar and _in_notebook() else None
+        self._columns: list[str] = []
         if self._draws_bar:
             trigger_xla_messages()
 
@@ -56,7 +63,7 @@ class ProgressBar(keras.callbacks.Callback):
         self._last_drawn = -np.inf
         self._done = 0
         self._sums: dict[str, tuple[float, int]] = {}
-        if self._draws_bar:
+        if self._draws_bar and self._notebook_bar is None:
             _print(self._epoch)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -74,17 +81,21 @@ class ProgressBar(keras.callbacks.Callback):
         seconds = now - self._began
         so_far = {name: total / count for name, (total, count) in self._sums.items()}
         left = seconds / self._done * (self._steps - self._done)
-        self._draw([self._bar(f"{format_duration(left)} left"), *format_logs(so_far)], _columns())
+        columns = _columns() if self._notebook_bar is None else NOTEBOOK_COLUMNS
+        self._draw([self._bar(f"{format_duration(left)} left"), *_named(format_logs(so_far))], columns)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Draw the bar or print the line with the epoch's logs."""
         seconds = format_duration(time.perf_counter() - self._began)
         numbers = format_logs(logs or {})
-        if self._draws_bar:
-            self._draw([self._bar(seconds), *numbers], None)
+        if self._notebook_bar is not None:
+            self._draw([self._bar(seconds)], NOTEBOOK_COLUMNS)
+            self._print_row({"epoch": f"{epoch + 1}/{self._epochs}", "time": seconds, **numbers})
+        elif self._draws_bar:
+            self._draw([self._bar(seconds), *_named(numbers)], None)
             self.on_train_end()
         else:
-            _print(" · ".join([self._epoch, seconds, *numbers]))
+            _print(" · ".join([self._epoch, seconds, *_named(numbers)]))
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """End the line of the bar."""
@@ -101,7 +112,8 @@ class ProgressBar(keras.callbacks.Callback):
     def _bar(self, seconds: str) -> str:
         total = f"{self._steps:,}"
         full = BAR * self._done // self._steps
-        return f"{self._done:{len(total)},}/{total} {'━' * full}{'─' * (BAR - full)} {seconds}"
+        bar = f"{self._done:{len(total)},}/{total} {'━' * full}{'─' * (BAR - full)} {seconds}"
+        return bar if self._notebook_bar is None else f"{self._epoch} · {bar}"
 
     def _draw(self, parts: list[str], columns: int | None) -> None:
         """Draw the bar, without the last parts that do not fit in `columns`; None draws all."""
@@ -109,8 +121,18 @@ class ProgressBar(keras.callbacks.Callback):
         while columns is not None and len(line) > columns and len(parts) > 1:
             parts = parts[:-1]
             line = " · ".join(parts)
+        if self._notebook_bar is not None:
+            self._notebook_bar.update({"text/plain": line}, raw=True)
+            return
         _print("\r" + line.ljust(self._width), end="")
         self._width = len(line)
+
+    def _print_row(self, cells: dict[str, str]) -> None:
+        """Print a row of the table of epochs, after its header if this is the first row."""
+        if not self._columns:
+            self._columns = ["epoch", "time", *(name for name in PROGRESS if name in cells)]
+            _print(_row(self._columns, self._columns))
+        _print(_row(self._columns, [cells.get(name, "") for name in self._columns]))
 
 
 def resolve(verbose: Any) -> int:
@@ -122,10 +144,23 @@ def resolve(verbose: Any) -> int:
     return 1 if drawable and keras.config.is_interactive_logging_enabled() else 2
 
 
-def format_logs(logs: Mapping[str, float]) -> list[str]:
-    """Return the names and numbers of the logs in `PROGRESS` that are not NaN."""
-    measured = {name: logs[name] for name in PROGRESS if name in logs and not np.isnan(logs[name])}
-    return [f"{name} {format_number(int(value) if name in COUNTS else value)}" for name, value in measured.items()]
+def format_logs(logs: Mapping[str, float]) -> dict[str, str]:
+    """Return the numbers of the logs in `PROGRESS`, which are formatted; NaN is empty."""
+    numbers = {name: logs[name] for name in PROGRESS if name in logs}
+    return {
+        name: "" if np.isnan(value) else format_number(int(value) if name in COUNTS else value)
+        for name, value in numbers.items()
+    }
+
+
+def _named(numbers: Mapping[str, str]) -> list[str]:
+    """Return the names and the numbers that are not empty."""
+    return [f"{name} {number}" for name, number in numbers.items() if number]
+
+
+def _row(columns: Sequence[str], cells: Sequence[str]) -> str:
+    """Return a line of a table, with a column for each name."""
+    return "  ".join(cell.rjust(max(len(name), 8)) for name, cell in zip(columns, cells, strict=True)).rstrip()
 
 
 def format_number(value: float) -> str:
@@ -156,6 +191,18 @@ def trigger_xla_messages() -> None:
     Setting `TF_CPP_MIN_LOG_LEVEL` would be too late if TensorFlow or Keras was imported before tfdpg.
     """
     tf.function(tf.math.is_finite, jit_compile=True)(tf.constant(0.0))
+
+
+def _in_notebook() -> bool:
+    """Return whether standard output is the output of a cell, in which an output can be replaced."""
+    return type(sys.stdout).__module__.startswith("ipykernel") and "spyder_kernels" not in sys.modules
+
+
+def _show_in_notebook() -> Any:
+    """Show an empty output, and return IPython's handle that replaces it."""
+    from IPython.display import display
+
+    return display({"text/plain": ""}, raw=True, display_id=True)
 
 
 def _columns() -> int | None:
