@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Never
 
 import keras
 import numpy as np
@@ -893,3 +893,15 @@ class Optimizers:
     def __init__(self, optimizers: Sequence[keras.optimizers.Optimizer], iterations: tf.Variable):
         self.optimizers = list(optimizers)
         self.iterations = iterations
+
+    @property
+    def learning_rate(self) -> Never:
+        """Raise `AttributeError`, as `MultiOptimizer` does: each optimizer has its own learning rate."""
+        raise AttributeError(
+            "An agent has a learning rate for each optimizer; read them from `agent.optimizers`. A callback that needs "
+            "one for all, such as wandb's WandbMetricsLogger, does not work: see the page on experiment trackers."
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the configuration of each optimizer, by its name."""
+        return {each.name: each.get_config() for each in self.optimizers}

@@ -160,6 +160,18 @@ def test_learning_rate_scheduler_takes_effect_without_a_new_trace():
     assert agent.train_function.experimental_get_tracing_count() == 1
 
 
+def test_callbacks_of_others_read_the_configuration_of_each_optimizer():
+    agent = tfdpg.DDPG(Counter(), **SMALL, pi_lr=1e-3, q_lr=4e-3)
+    config = agent.optimizer.get_config()
+    assert {name: round(each["learning_rate"], 8) for name, each in config.items()} == {
+        "pi_adam": 1e-3,
+        "q1_adam": 4e-3,
+    }
+    assert not hasattr(agent.optimizer, "learning_rate")
+    with pytest.raises(AttributeError, match="`agent.optimizers`"):
+        _ = agent.optimizer.learning_rate
+
+
 @pytest.mark.slow
 def test_terminate_on_nan():
     class Diverge(keras.callbacks.Callback):
