@@ -20,7 +20,7 @@ SHORTER = {
     'gym.make("Pendulum-v1")': 'gym.make("Pendulum-v1", max_episode_steps=20)',
     "epochs=20": "epochs=2",
     "steps_per_epoch=1000": "steps_per_epoch=60",
-    '"--episodes", "1",': '"--episodes", "1", "--max-ep-len", "20",',
+    '"--episodes", "1"': '"--episodes", "1", "--max-ep-len", "20"',
 }
 """Texts on the page and what replaces them, so that training is short."""
 WARNINGS = (

@@ -90,7 +90,7 @@ class ProgressBar(keras.callbacks.Callback):
         numbers = format_logs(logs or {})
         if self._notebook_bar is not None:
             self._draw([self._bar(seconds)], NOTEBOOK_COLUMNS)
-            self._print_row({"epoch": f"{epoch + 1}/{self._epochs}", "time": seconds, **numbers})
+            self._print_row({"epoch": self._epoch.removeprefix("Epoch "), "time": seconds, **numbers})
         elif self._draws_bar:
             self._draw([self._bar(seconds), *_named(numbers)], None)
             self.on_train_end()
