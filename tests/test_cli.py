@@ -63,6 +63,28 @@ def test_evaluate_prints_the_scores_as_json(run, capsys):
     assert json.loads(capsys.readouterr().out) == scores | {"episodes": 2} | lists
 
 
+def test_diagnose_prints_the_findings_as_text_and_as_json(run, tmp_path, capsys):
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert cli.main(["diagnose", str(run), "--episodes", "2", "--plot", str(tmp_path / "picture.png")]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["DDPG on tfdpg-test/Counter-v0, seed 0", "60 environment steps, 10 updates"]
+    assert lines[3].split() == ["greedy", "6", "±", "0"]
+    assert "1. return (medium): The policy is not better than random actions." in lines
+    assert lines[-1] == f"wrote {tmp_path / 'picture.png'}" and (tmp_path / "picture.png").stat().st_size > 10_000
+    assert cli.main(["diagnose", str(run), "--episodes", "1", "--checkpoint", "30", "--json"]) in (0, 1)
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["env_steps"] == 30 and shown["returns"]["random"] == {"mean": 6.0, "error": None}
+    assert all(each.keys() == {"check", "severity", "what", "evidence", "remedy"} for each in shown["findings"])
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    for words, message in (
+        (["--episodes", "0"], "`episodes` must be a positive integer"),
+        (["--checkpoint", "best"], "`best` has no replay buffer"),
+        (["--plot", "picture.txt"], "`plot` must end in one of"),
+        (["--env", "NoSuch-v0"], "'NoSuch-v0' cannot be made"),
+    ):
+        assert cli.main(["diagnose", str(run), *words]) == 1 and message in capsys.readouterr().err
+
+
 def test_inspect_prints_the_description_of_an_export_as_json(run, capsys):
     assert cli.main(["inspect", str(run / "export"), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)

@@ -24,6 +24,7 @@ def test_help_imports_nothing_heavy():
         for command in (
             "train ddpg|td3|d4pg|td7|acer",
             "check",
+            "diagnose",
             "evaluate",
             "export",
             "convert",
@@ -81,6 +82,7 @@ REFUSED = {
     f"{TD3} --run-dir auto --overwrite": "`overwrite` does nothing where `--run-dir auto` takes",
     "train td3 --env NoSuch-v0": "The environment 'NoSuch-v0' cannot be made",
     "train --resume nowhere": "No run in nowhere: there is no such directory",
+    "diagnose nowhere": "No run in nowhere: there is no such directory",
     "evaluate nowhere": "No run and no exported model in nowhere: there is no such directory",
     "export nowhere x": "No run in nowhere: there is no such directory",
     "convert nowhere x --format onnx": "No exported model in nowhere: there is no such directory",
@@ -137,9 +139,9 @@ def test_a_reader_that_has_enough_is_no_error(options):
     assert (ended.returncode, ended.stderr) == (141, "")
 
 
-COMMANDS = [[command, name.lower()] for command in ("train", "tune") for name in AGENTS] + [
-    [command] for command in ("check", "evaluate", "export", "convert", "inspect", "serve", "labels", "plot")
-]
+OTHERS = ("check", "diagnose", "evaluate", "export", "convert", "inspect", "serve", "labels", "plot")
+COMMANDS = [[command, name.lower()] for command in ("train", "tune") for name in AGENTS]
+COMMANDS += [[command] for command in OTHERS]
 
 
 @pytest.mark.parametrize("arguments", COMMANDS)

@@ -61,6 +61,7 @@ NOT_RUN = {
     "--checkpoint latest --episodes 20": "exports the run of an earlier block",
     "runs/tune-": "uses the trials of an earlier block",
     "serve exported_models": "runs until it is ended",
+    "diagnose runs": "diagnoses the run of another page",
 }
 """Texts of commands that are parsed but not run, with the reason."""
 

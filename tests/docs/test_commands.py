@@ -30,7 +30,8 @@ from tfdpg.tuning.space import dimensions
 PROGRAMS = ("tfdpg", "ray", "python", "python3", "pip", "sphinx-build", "docker", "tensorboard")
 NOTE = '#!/bin/bash\n{ printf "%s\\0" "${0##*/}" "$@"; printf "\\n"; } >> "$NOTES"\n'
 COMMANDS = {"check": check_environment, "evaluate": cli.evaluate, "export": cli.export, "convert": cli.convert}
-COMMANDS |= {"inspect": cli.inspect_export, "plot": cli.plot, "serve": serve, "labels": labels}
+COMMANDS |= {"diagnose": cli.diagnose, "inspect": cli.inspect_export, "plot": cli.plot}
+COMMANDS |= {"serve": serve, "labels": labels}
 MODEL_SERVER = {"allow_version_labels_for_unavailable_models", "enable_batching", "model_config_file"}
 """Flags of TensorFlow Serving."""
 TRAINING = {name.lower() for name in AGENTS}

@@ -23,6 +23,7 @@ from tfdpg.replay import GoalFunctions
 from tfdpg.spec import Spec
 from tfdpg.training import evaluation, loop
 from tfdpg.training.checkpoints import checkpoint, network_weights
+from tfdpg.training.diagnosis import Diagnosis, diagnose
 from tfdpg.training.environment.collector import Collector
 from tfdpg.training.environment.env_runner import Episode, environment_of
 from tfdpg.training.learning.epoch_metrics import EpochMetrics
@@ -410,6 +411,45 @@ class Agent(metaclass=_AgentType):
         policy = self.policy(seed if stochastic else None)
         more = {"max_ep_len": max_ep_len, "per_episode": per_episode}
         return evaluation.evaluate(policy, env, episodes, seed=seed, **more)
+
+    def diagnose(
+        self,
+        env: Any,
+        *,
+        episodes: int = 10,
+        seed: int | None = None,
+        max_ep_len: int | None = 1000,
+        history: Mapping[str, Sequence[float]] | None = None,
+    ) -> Diagnosis:
+        """Find out what is wrong with the training run. The agent does not change.
+
+        The checks use the replay buffer, the networks, the optimizers, and evaluation episodes of the greedy policy, of
+        the behaviour policy, which explores, and of random actions. A check that does not apply finds nothing.
+
+        Args:
+            env: an environment or a vector environment with the agent's spaces, or the id of one.
+            episodes: the number of episodes of each policy, at least 1.
+            seed: the seed of the episodes; None is the agent's.
+            max_ep_len: the number of steps after which episodes are truncated; None sets no limit beyond the
+                environment's own.
+            history: the metrics of each epoch by name, such as `val_return`; None takes those of the last `fit`.
+
+        Returns:
+            The verdicts, the worst first, each with its evidence and what to try next. Print it, or call its methods
+            `to_json` and `plot`.
+
+        Raises:
+            ValueError: an argument is out of its range, the environment has other spaces, or it returned NaN or
+                infinity.
+
+        Example:
+            ```python
+            diagnosis = agent.diagnose("Pendulum-v1")
+            print(diagnosis)
+            diagnosis.plot("diagnosis.png")
+            ```
+        """
+        return diagnose(self, env, episodes, seed, max_ep_len, history)
 
     def predict(self, observations: Any, **unknown: Never) -> np.ndarray:  # noqa: D417 (no value is accepted)
         """Return the greedy actions of the evaluation policy, without noise.

@@ -36,6 +36,7 @@ commands:
   train --resume RUN  resume a run, or all runs in a directory
   tune AGENT          search for the options with the highest return
   check               look for problems of an environment
+  diagnose            find out why a run does not learn
   evaluate            run episodes with a trained or an exported policy
   export              export the policy of a run
   convert             write an exported model in another format
@@ -88,6 +89,7 @@ common options:
 """
 FUNCTIONS = {
     "check": "tfdpg.checking.command:check",
+    "diagnose": "tfdpg.cli:diagnose",
     "evaluate": "tfdpg.cli:evaluate",
     "export": "tfdpg.cli:export",
     "convert": "tfdpg.cli:convert",
@@ -291,6 +293,51 @@ def evaluate(
     )
     if video is not None:
         print(f"wrote {video}")
+
+
+def diagnose(
+    run: Annotated[Path, tyro.conf.arg(metavar="RUN")],
+    /,
+    env: str | None = None,
+    episodes: int = 10,
+    checkpoint: str = "latest",
+    seed: int | None = None,
+    plot: Path | None = None,
+    trusted: bool = False,
+    json: bool = False,
+) -> int:
+    """Find out what is wrong with a run: the worst first, each with its evidence and what to try next.
+
+    The exit status is 1 if there are findings.
+
+    Args:
+        run: the run directory.
+        env: id of the environment; the default is the environment of the run.
+        episodes: number of evaluation episodes of the greedy policy, with exploration, and with random actions.
+        checkpoint: latest, or the number of environment steps of a checkpoint.
+        seed: seed of the initial states; the default is the seed of the run.
+        plot: write a picture of the evidence to this file.
+        trusted: import the modules and follow the links and the replay directory that the files of the run name.
+        json: print one JSON object with the returns and the findings instead of text.
+    """
+    paths.check_run(run)
+    positive_int("episodes", episodes)
+    if seed is not None:
+        natural("seed", seed)
+    if checkpoint == "best":
+        raise ValueError("`--checkpoint` must be latest or a number of steps, because `best` has no replay buffer.")
+    import_tensorflow()
+    from tfdpg.cli import runs
+    from tfdpg.training.diagnosis import picture
+
+    if plot is not None:
+        picture.check(plot)
+    diagnosis = runs.diagnose(run, env, checkpoint, episodes, seed, trusted)
+    print(dumps(diagnosis.to_json()) if json else diagnosis)
+    if plot is not None:
+        diagnosis.plot(plot)
+        print(f"wrote {plot}", file=sys.stderr if json else sys.stdout)
+    return int(bool(diagnosis.verdicts))
 
 
 def export(

@@ -14,6 +14,7 @@ lock            names the process that trains the run (`tfdpg.cli.run_lock`)
 """
 
 import contextlib
+import csv
 import dataclasses
 import functools
 import importlib
@@ -52,6 +53,7 @@ from tfdpg.training.callbacks import (
     read_step_file,
 )
 from tfdpg.training.checkpoints.checkpoint import CheckpointError
+from tfdpg.training.diagnosis import Diagnosis
 from tfdpg.training.evaluation import PolicyLike, evaluate
 from tfdpg.training.options import FitOptions
 
@@ -318,6 +320,47 @@ def export_policy(
                 scores = evaluate(export.load(version, trusted=True), env, episodes)
             info["scores"] = scores | {"episodes": episodes}
         return export.copy(version, directory, info)
+
+
+def diagnose(
+    run: Path, env_id: str | None, checkpoint: str, episodes: int, seed: int | None, trusted: bool
+) -> Diagnosis:
+    """Diagnose a checkpoint of a run.
+
+    Args:
+        run: the run directory.
+        env_id: the environment of the evaluation episodes; None takes that of the run.
+        checkpoint: `latest`, or its number of environment steps.
+        episodes: the number of episodes of each policy.
+        seed: the seed of the episodes; None takes that of the run.
+        trusted: whether to import and follow what the run names.
+    """
+    config = read_config(run, trusted)
+    if env_id is None:
+        check_trusted(config.env, config.env_kwargs, trusted, run / "run.json")
+    agent = _load(run, checkpoint, trusted)
+    history = _metrics(run / "progress.csv", agent.env_steps)
+    max_ep_len = FitOptions(**config.fit_options).max_ep_len
+    made = make(config.env, **config.env_kwargs) if env_id is None else make(env_id)
+    with contextlib.closing(made) as env:
+        return agent.diagnose(env, episodes=episodes, seed=seed, max_ep_len=max_ep_len, history=history)
+
+
+def _metrics(file: Path, last_step: int) -> dict[str, list[float]]:
+    """Return the columns of `progress.csv` up to an environment step; a number that is missing is NaN.
+
+    A last line without a newline is ignored, since it may end within a number.
+    """
+    if not file.exists():
+        return {}
+    text = file.read_text()
+    rows = list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
+    try:
+        columns = {name: [float(row[name] or "nan") for row in rows] for name in (rows[0] if rows else ())}
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{file} is damaged: {error}") from error
+    kept = [i for i, step in enumerate(columns.get("env_steps", ())) if step <= last_step]
+    return {name: [values[i] for i in kept] for name, values in columns.items()}
 
 
 def convert(version: Path, directory: Path, options: ExportOptions, trusted: bool) -> Path:

@@ -4,7 +4,7 @@ Without them, nothing tells users that a custom policy cannot reach the bounds o
 layers and convolutions of networks are not found.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -36,3 +36,43 @@ def graph_nodes(model: Any) -> Iterator[Any]:
     """
     for depth in sorted(model._nodes_by_depth, reverse=True):
         yield from model._nodes_by_depth[depth]
+
+
+def is_functional(model: Any) -> bool:
+    """Return whether a model is a graph of layers, for `run_graph`."""
+    return hasattr(model, "_run_through_graph")
+
+
+def run_graph(model: Any, inputs: Any, record: Callable[[Any, Any], None]) -> Any:
+    """Call a functional model eagerly, and pass each layer or operation in it and its output to a function.
+
+    Nested functional models are entered. Without it, the diagnosis does not know the activations of networks.
+
+    Args:
+        model: the model.
+        inputs: its inputs, as for `model(inputs)`.
+        record: receives the layer or operation, and its output.
+    """
+
+    def caller(operation: Any) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_functional(operation):
+                return run_graph(operation, args[0], record)
+            output = operation(*args, **kwargs)
+            record(operation, output)
+            return output
+
+        return call
+
+    outputs = model._run_through_graph(model._standardize_inputs(inputs), caller)
+    return outputs[0] if isinstance(outputs, list | tuple) and len(outputs) == 1 else outputs
+
+
+def squared_gradients(optimizer: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each variable that an optimizer trains, and the running mean of its squared gradient, an array.
+
+    Optimizers that keep no such mean yield nothing. Without it, the diagnosis reports no gradient norms.
+    """
+    velocities = getattr(optimizer, "_velocities", None) or []
+    for variable, velocity in zip(getattr(optimizer, "_trainable_variables", []), velocities, strict=False):
+        yield variable, velocity.numpy()
