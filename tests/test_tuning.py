@@ -206,6 +206,8 @@ def test_scores_are_read_while_the_run_is_written(tmp_path):
     rates = written_run(tmp_path / "rates", [0.5, 1.0], column="val_return,val_success_rate")
     (tmp_path / "rates/progress.csv").write_text("epoch,env_steps,val_return,val_success_rate\n0,10,-9,0.5\n1,20,,\n")
     assert rates.scores() == [0.5]
+    (tmp_path / "rates/progress.csv").write_text("epoch,env_steps,val_return,val_success_rate\n0,10,-9,nan\n")
+    assert rates.scores() == [-9]
     assert runs.Run(tmp_path / "none", rates.config).scores() == []
 
 
@@ -255,6 +257,15 @@ def test_the_report_names_the_best_command_and_plots_the_importance(tmp_path, ca
     assert "\ntfdpg train td3 --env Pendulum-v1 --pi-lr 0.002 --hidden-units 64 64 --epochs 1 --seeds 0\n" in out
     assert study.user_attrs["best"]["trial"] == 1 and study.user_attrs["best"]["options"]["pi_lr"] == 0.002
     assert "<svg" in (tmp_path / "importance.svg").read_text()
+    for value in (1e-4, 1e-3):
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=TrialState.PRUNED,
+                params={"pi_lr": value, "1 - gamma": 0.02},
+                distributions=study.trials[-1].distributions,
+                intermediate_values={1: -5.0},
+            )
+        )
     labels = [text.get_text() for text in report.importance(study).axes[0].get_yticklabels()]
     assert sorted(labels) == ["gamma", "pi_lr"]
 

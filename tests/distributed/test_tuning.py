@@ -21,7 +21,7 @@ def test_each_trial_is_a_task(local_ray, tmp_path, capsys):
     words = ["--env", ENV, *TINY, "--epochs", "2", "--steps-per-epoch", "30", "--validation-episodes", "1"]
     words += ["--search", "pi_lr", "--trials", "3", "--confirm", "1", "--run-dir", str(tmp_path)]
     assert cli.main(["tune", "ddpg", *words, "--ray-address", "auto"]) == 0
-    assert "Training the best 3 settings again" in capsys.readouterr().out
+    assert "Training the best settings and the initial one again" in capsys.readouterr().out
     study = optuna.load_study(study_name="tfdpg", storage=f"sqlite:///{tmp_path}/study.db")
     assert [trial.value for trial in study.trials] == [15.0] * 3
     overlaps = study.trials[1].datetime_start < study.trials[0].datetime_complete

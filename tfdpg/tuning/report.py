@@ -113,15 +113,24 @@ def comparison(best: Setting, settings: Sequence[Setting]) -> str:
 
 
 def importance(study: "optuna.Study") -> "Figure | None":
-    """Draw the importance of the options that were searched. Return None if the trials do not determine it."""
+    """Draw the importance of the options that were searched. Return None if the trials do not determine it.
+
+    Optuna takes only completed trials. Those that were pruned are the worse ones, and without them the options that
+    make the difference would look unimportant, so they count with their last scores.
+    """
     import optuna
     import seaborn as sns
     from matplotlib.figure import Figure
 
-    scores = {trial.value for trial in study.get_trials(states=[optuna.trial.TrialState.COMPLETE])}
-    if len(scores) < 2:
+    states = [optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED]
+    trials = [trial for trial in study.get_trials(states=states) if trial.value is not None]
+    if len({trial.value for trial in trials}) < 2:
         return None
-    found = optuna.importance.get_param_importances(study)
+    all_trials = optuna.create_study(direction="maximize")
+    for trial in trials:
+        made = {"params": trial.params, "distributions": trial.distributions, "value": trial.value}
+        all_trials.add_trial(optuna.trial.create_trial(**made))
+    found = optuna.importance.get_param_importances(all_trials)
     with sns.axes_style("whitegrid", STYLE), sns.plotting_context("notebook"):
         figure = Figure(figsize=(8, 1.2 + 0.4 * len(found)), layout="constrained")
         axes = figure.subplots()

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import math
 import shlex
 import signal
 import subprocess
@@ -132,10 +133,12 @@ class Run:
             return []
         files.check_entry(file)
         text = file.read_text()
-        rows = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))  # the last line may be incomplete
-        column = "val_success_rate" if "val_success_rate" in (rows.fieldnames or ()) else "val_return"
-        # a resumed run may have two rows for the steps that it repeated
-        scores = {row["env_steps"]: float(row[column]) for row in rows if row.get(column)}
+        rows = list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1])))  # the last line may be incomplete
+        scores: dict[str, float] = {}
+        for column in ("val_return", "val_success_rate"):
+            # a resumed run may have two rows for the steps that it repeated
+            values = {row["env_steps"]: float(row.get(column) or math.nan) for row in rows}
+            scores = {steps: value for steps, value in values.items() if not math.isnan(value)} or scores
         return list(scores.values())
 
     def is_complete(self) -> bool:

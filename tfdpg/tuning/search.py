@@ -19,6 +19,7 @@ from tfdpg import files
 from tfdpg.cli import DIVERGED, run_lock
 from tfdpg.cli.run_options import RunConfig
 from tfdpg.compat.optuna import continued
+from tfdpg.tuning import initial_options
 from tfdpg.tuning.options import TuneOptions
 from tfdpg.tuning.report import Setting, write_report
 from tfdpg.tuning.runs import Launcher, LocalLauncher, Run, epochs, score, train_all
@@ -130,19 +131,21 @@ class Search:
 
     def _check_unchanged(self) -> None:
         """Store the configuration in a new study, or compare it with that of a study that is resumed."""
-        names = [dimension.name for dimension in self._space]
-        now = json.loads(json.dumps({**dataclasses.asdict(self._config), "search": names}, default=str))
+        config = dataclasses.asdict(self._config)
+        config |= config.pop("options") | {"search": [dimension.name for dimension in self._space]}
+        now = json.loads(json.dumps(config, default=str))
         before = self._study.user_attrs.get("config")
         if before is None:
             self._study.set_user_attr("config", now)
             return
-        for own, saved in ((now["options"], before["options"]), (now, before)):
-            for name in own.keys() | saved.keys():
-                if own.get(name) != saved.get(name):
-                    raise ValueError(
-                        f"{self._directory} holds a search with {name}={saved.get(name)!r}. Choose another `run_dir`, "
-                        f"or pass the same options. Received: {name}={own.get(name)!r}"
-                    )
+        # options that are newer than the study have their defaults
+        before = json.loads(json.dumps(initial_options(self._config.agent))) | before
+        for name in now.keys() | before.keys():
+            if now.get(name) != before.get(name):
+                raise ValueError(
+                    f"{self._directory} holds a search with {name}={before.get(name)!r}. Choose another `run_dir`, "
+                    f"or pass the same options. Received: {name}={now.get(name)!r}"
+                )
 
     def run(self) -> optuna.Study:
         """Train the trials and the runs with new seeds, and write the report."""
@@ -257,7 +260,7 @@ class Search:
         missing = [run for seed in self._new_seeds() for each in settings if not (run := each.runs[seed]).is_complete()]
         if missing:
             seeds = ", ".join(map(str, self._new_seeds()))
-            print(f"Training the best {len(settings)} settings again with the seeds {seeds}.", flush=True)
+            print(f"Training the best settings and the initial one again with the seeds {seeds}.", flush=True)
         yield from missing
 
     def _confirmed(self, run: Run, status: int) -> None:
