@@ -229,7 +229,7 @@ COMMANDS = {
         *(["export", "RUN", "NEW", "--episodes", "1", "--checkpoint", which] for which in ("latest", "best", "60")),
         ["export", "RUN", "NEW", "--checkpoint", "latest", "--format", "c"],
     ),
-    "diagnose": (["diagnose", "RUN", "--episodes", "1"], ["diagnose", "RUN", "--checkpoint", "best", "--episodes", "1"]),
+    "diagnose": (["diagnose", "RUN", "--episodes", "1"], ["diagnose", "RUN", "--checkpoint", "60", "--episodes", "1"]),
     "convert": (["convert", "RUN", "NEW", "--format", "c"], ["convert", "RUN/best", "NEW", "--format", "c"]),
     "inspect": (["inspect", "RUN"], ["inspect", "RUN/best"]),
     "serve": (["serve", "RUN"],),
