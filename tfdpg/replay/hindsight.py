@@ -310,8 +310,8 @@ class EpisodeIndex:
             root = further
         first = np.where(root >= start, root, self._first[root % size])
         self._first[slots] = first
-        is_whole = first >= buffer.oldest  # otherwise another episode may begin in the slot of the first row
-        self._last[first[is_whole] % size] = numbers[is_whole]  # the last row of an episode is assigned last
+        is_held = first >= buffer.oldest  # otherwise another episode may begin in the slot of the first row
+        self._last[first[is_held] % size] = numbers[is_held]  # the last row of an episode is assigned last
         self._synced = buffer.added
 
     def _held_predecessor(self, slots: np.ndarray) -> np.ndarray:
