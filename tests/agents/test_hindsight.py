@@ -19,9 +19,12 @@ LEARNING = {"start_steps": 300, "update_after": 300, "batch_size": 64, "hidden_u
 @pytest.mark.parametrize("name", ["TD3", *(pytest.param(n, marks=pytest.mark.slow) for n in GOAL_AGENTS if n != "TD3")])
 def test_it_learns_to_reach_goals(name):
     options = LEARNING | {"replay_size": 10_000, "update_every": 1, "her": "future", "jit_compile": "auto"}
-    options |= {"v_min": -10, "v_max": 0} if name == "D4PG" else {}
+    options |= {"v_min": -10, "v_max": 0, "pi_lr": 1e-3, "q_lr": 1e-3} if name == "D4PG" else {}
+    options |= {"encoder_units": (32,), "embedding_units": 32, "pi_lr": 1e-3, "q_lr": 1e-3} if name == "TD7" else {}
     agent = AGENTS[name](Reach(), **options)
-    history = fit_briefly(agent, Reach(), epochs=1, steps_per_epoch=1500, validation_env=Reach())
+    history = fit_briefly(
+        agent, Reach(), epochs=1, steps_per_epoch=1500 if name == "TD3" else 4000, validation_env=Reach()
+    )
     assert history.history["val_success_rate"] == [1.0]
 
 
