@@ -181,6 +181,11 @@ def test_what_does_not_apply_finds_nothing():
     scaled = with_options(reward_scale=100.0)
     scaled = dataclasses.replace(scaled, replay=dataclasses.replace(system(), reward=1e-3 * system().reward))
     assert "reward scale" not in [verdict.check for verdict in checks.verdicts(scaled)]
+    never_rewarded = BROKEN["reward scale, none"]
+    with_goals = dataclasses.replace(never_rewarded, options=never_rewarded.options | {"her": "future"})
+    assert checks.reward_scale(never_rewarded) is not None and checks.reward_scale(with_goals) is None
+    random = dataclasses.replace(with_options(act_noise=0.0, random_eps=0.3), start_steps=0)
+    assert checks.exploration(random) is None
 
 
 def test_episodes_that_end_by_themselves_at_different_lengths_are_no_time_limit():

@@ -164,13 +164,15 @@ def reward_scale(evidence: Evidence) -> Verdict | None:
     shown = f"their discounted returns have the root mean square {number(root)}"
     scale = "Scale rewards to about 1 with `reward_shaper`, or with ACER's `reward_scale`: "
     if sizes.max() == 0:
+        if evidence.options.get("her") is not None:  # transitions with new goals are rewarded
+            return None
         return Verdict(
             "reward scale",
             "high",
             "No action was ever rewarded.",
             f"The reward is 0 in all of {len(sizes):,} examined transitions.",
             "Reward progress towards the goal, in the environment or with `reward_shaper`, or explore more "
-            "(`act_noise`, `start_steps`).",
+            "(`act_noise`, `start_steps`). If each episode has a goal of its own, use `her`.",
         )
     if sizes.max() < SMALL_REWARD:
         return Verdict(
@@ -340,6 +342,8 @@ def action_reward(evidence: Evidence) -> Verdict | None:
 def exploration(evidence: Evidence) -> Verdict | None:
     """Find runs without exploration."""
     noise = evidence.options.get("act_noise")
+    if evidence.options.get("random_eps"):
+        return None
     random = evidence.start_steps / max(evidence.env_steps, 1)
     if not evidence.env_steps or noise is None or np.any(np.asarray(noise, np.float64) > 0) or random >= 0.01:
         return None
