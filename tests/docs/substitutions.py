@@ -3,6 +3,7 @@
 The pages are not changed; each text below is replaced wherever it appears in a Python block.
 """
 
+import importlib.util
 import shutil
 
 import gymnasium as gym
@@ -64,6 +65,8 @@ NOT_RUN = {
     "diagnose runs": "diagnoses the run of another page",
 }
 """Texts of commands that are parsed but not run, with the reason."""
+if importlib.util.find_spec("gymnasium_robotics") is None:
+    NOT_RUN["gymnasium_robotics:"] = "needs the extra robotics"
 
 FLAGS = {
     "ddpg": "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --update-every 5",
