@@ -29,14 +29,24 @@ def test_each_trial_is_a_task(local_ray, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_cancelled_task_saves_a_checkpoint(local_ray, tmp_path):
+@pytest.mark.parametrize("lost", [0, 1], ids=["at once", "again"])
+def test_a_cancelled_task_saves_a_checkpoint(local_ray, tmp_path, monkeypatch, lost):
+    cancelled = []
+
+    def cancel(*arguments, **options):
+        cancelled.append(arguments)
+        if len(cancelled) > lost:
+            original(*arguments, **options)
+
+    original = commands.ray.cancel
+    monkeypatch.setattr(commands.ray, "cancel", cancel)
     words = ["train", "ddpg", "--env", ENV, *TINY, "--epochs", "100000", "--steps-per-epoch", "50", "--verbose", "2"]
     command = commands.RayLauncher().start([*words, "--run-dir", str(tmp_path)], tmp_path / "output.txt")
     while not (tmp_path / "seed-0/checkpoints").exists():
         assert command.poll() is None
         time.sleep(0.1)
     command.send_signal(2)
-    assert command.wait() == 130 and command.poll() == 130
+    assert command.wait() == 130 and command.poll() == 130 and len(cancelled) > lost
     assert "Resume with: tfdpg train --resume" in (tmp_path / "output.txt").read_text()
     checkpoint = max((tmp_path / "seed-0/checkpoints").iterdir(), key=lambda path: int(path.name))
     assert tfdpg.load_agent(checkpoint).env_steps == int(checkpoint.name)
@@ -50,6 +60,7 @@ def test_the_status_of_a_task_and_what_is_lost(local_ray, tmp_path):
     assert (tmp_path / "a").read_text() == f"tfdpg {tfdpg.__version__}\n"
     assert launcher.start(["fly"], tmp_path / "b").wait() == 2
     killing = commands.RayCommand.__new__(commands.RayCommand)
+    killing._cancelled_at = None
     killing._task = local_ray.remote(max_retries=0)(_end).remote()
     with pytest.raises(ProcessLookupError):
         killing.wait()

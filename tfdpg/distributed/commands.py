@@ -1,9 +1,11 @@
 """Run commands of tfdpg as tasks on a Ray cluster."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from tfdpg.distributed.processes import ACTOR_ENV_VARS, PROCESS_LOST_ERRORS
 
 WAKE_UP = 0.2
 """Seconds after which a task looks whether it was cancelled."""
+CANCEL_AGAIN = 5.0
+"""Seconds after which a task that still runs is cancelled again: Ray interrupts it once, which can be lost."""
 
 
 class RayLauncher:
@@ -41,6 +45,7 @@ class RayCommand:
             num_cpus=1, max_retries=0, scheduling_strategy="SPREAD", runtime_env={"env_vars": ACTOR_ENV_VARS}
         )(_run)
         self._task = remote.remote(arguments, str(log), os.getcwd())
+        self._cancelled_at: float | None = None
 
     def poll(self) -> int | None:
         """Return the exit status of the command, or None while it runs or waits for a CPU.
@@ -48,16 +53,24 @@ class RayCommand:
         Raises:
             ProcessLookupError: its process or its node was lost.
         """
-        if not ray.wait([self._task], timeout=0)[0]:
-            return None
-        return self.wait()
+        return self.wait() if self._has_ended(0) else None
 
     def send_signal(self, number: int) -> None:
         """Interrupt the command as Ctrl-C does, whatever the number of the signal."""
         ray.cancel(self._task, recursive=False)
+        self._cancelled_at = time.monotonic()
+
+    def _has_ended(self, timeout: float) -> bool:
+        """Wait for the end of the task for some seconds; cancel it again if it was cancelled long ago."""
+        has_ended = bool(ray.wait([self._task], timeout=timeout)[0])
+        if not has_ended and self._cancelled_at is not None and time.monotonic() > self._cancelled_at + CANCEL_AGAIN:
+            self.send_signal(signal.SIGINT)
+        return has_ended
 
     def wait(self) -> int:
         """Wait until the command has ended, and return its exit status."""
+        while not self._has_ended(CANCEL_AGAIN):
+            pass
         try:
             return ray.get(self._task)
         except TaskCancelledError:
@@ -80,12 +93,15 @@ def _run(arguments: list[str], log: str, directory: str) -> int:
             )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    while True:
+    is_interrupted = False
+    while process.poll() is None:
         try:
-            return process.wait(timeout=WAKE_UP)
-        except subprocess.TimeoutExpired:
-            continue
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=WAKE_UP)
         except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)
-            process.wait()
-            raise
+            if not is_interrupted:  # the command would end at once after a second one
+                process.send_signal(signal.SIGINT)
+            is_interrupted = True
+    if is_interrupted:
+        raise KeyboardInterrupt
+    return process.returncode
