@@ -80,6 +80,9 @@ def test_vector_environments_and_own_networks(tmp_path, monkeypatch, capsys):
     assert len(agent.replay.state()["heads"]) == 3
     assert train("--run-dir", "s", "--networks", "my_networks:wrong") == 1
     assert "['actor']" in capsys.readouterr().err
+    td7 = ["train", "td7", "--env", "Pendulum-v1", "--networks", "my_networks:build", "--run-dir", "t"]
+    assert cli.main(td7) == 1
+    assert capsys.readouterr().err.endswith("q_optimizer, recorders, reward_shaper for TD7. Received: ['pi']\n")
 
 
 @pytest.mark.slow

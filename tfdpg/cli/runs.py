@@ -18,6 +18,7 @@ import csv
 import dataclasses
 import functools
 import importlib
+import inspect
 import json
 import math
 import shutil
@@ -123,13 +124,13 @@ def _make_env(config: RunConfig) -> Any:
 
 
 def _new_agent(config: RunConfig, env: Any) -> Agent:
-    objects = _own_objects(config.networks, Spec.of(env)) if config.networks else {}
     agent: Any = agent_class(config.agent)
+    objects = _own_objects(config.networks, agent, Spec.of(env)) if config.networks else {}
     return agent(env, **config.agent_options, **objects, seed=config.seed)
 
 
-def _own_objects(reference: str, spec: Spec) -> dict[str, Any]:
-    """Return what the function that `--networks` names returns."""
+def _own_objects(reference: str, agent: type[Agent], spec: Spec) -> dict[str, Any]:
+    """Return what the function that `--networks` names returns: arguments of the agent that no flag can set."""
     module, _, function = reference.partition(":")
     if not function:
         raise ValueError(f"`--networks` must be module:function. Received: {reference!r}")
@@ -137,9 +138,11 @@ def _own_objects(reference: str, spec: Spec) -> dict[str, Any]:
     if not callable(build):
         raise ValueError(f"`--networks` must be module:function, and {module} has no function {function!r}.")
     objects: Any = build(spec)
-    if unknown := set(objects) - set(OBJECTS):
+    known = [name for name in OBJECTS if name in inspect.signature(agent).parameters]
+    if unknown := set(objects) - set(known):
         raise ValueError(
-            f"`--networks` must return a dict with any of {', '.join(OBJECTS)}. Received: {sorted(unknown)}"
+            f"`--networks` must return a dict with any of {', '.join(known)} for {agent.__name__}. Received: "
+            f"{sorted(unknown)}"
         )
     return objects
 
