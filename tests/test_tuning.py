@@ -26,6 +26,7 @@ from tfdpg.options import Choices, Search, options_of
 from tfdpg.tuning import report, runs
 from tfdpg.tuning.command import parse_tune_flags
 from tfdpg.tuning.options import TuneOptions
+from tfdpg.tuning.search import best_trials
 from tfdpg.tuning.space import DEFAULT, dimensions
 
 pytestmark = brief
@@ -234,6 +235,13 @@ def test_the_table_and_the_comparison_are_of_the_new_seeds(tmp_path):
     (tmp_path / "lucky/1/progress.csv").unlink()
     assert lucky.rank() == -float("inf") and report.mean_and_error(lucky.scores()) == "1 of 3 failed"
     assert "no mean difference" in report.comparison(best, [best, lucky._replace(is_initial=True)])
+
+
+def test_the_initial_values_and_earlier_confirmed_trials_are_compared_with_the_best():
+    study = optuna.create_study(direction="maximize")
+    for number, score in enumerate([1, 9, 2, 8, 4, 7, 3, 6, 5]):
+        study.add_trial(optuna.trial.create_trial(value=score, user_attrs={"initial": number == 0}))
+    assert [trial.value for trial in best_trials(study.trials, [2, 3])] == [9, 8, 7, 6, 5, 2, 1]
 
 
 def test_the_report_names_the_best_command_and_plots_the_importance(tmp_path, capsys):

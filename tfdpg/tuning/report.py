@@ -132,7 +132,7 @@ def importance(study: "optuna.Study") -> "Figure | None":
         all_trials.add_trial(optuna.trial.create_trial(**made))
     found = optuna.importance.get_param_importances(all_trials)
     with sns.axes_style("whitegrid", STYLE), sns.plotting_context("notebook"):
-        figure = Figure(figsize=(8, 1.2 + 0.4 * len(found)), layout="constrained")
+        figure = Figure(figsize=(6.4, 1.2 + 0.4 * len(found)), layout="constrained")
         axes = figure.subplots()
         names = [name.removeprefix("1 - ") for name in reversed(found)]
         bars = axes.barh(names, list(reversed(found.values())), color=sns.color_palette("colorblind")[0])

@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -237,20 +237,20 @@ class Search:
         return [self._config.seed + 1 + i for i in range(self._options.confirm)]
 
     def _best_settings(self) -> list[Setting]:
-        """Return the best trials, and the initial values if they are not among them."""
-        done = sorted(self._study.get_trials(states=[TrialState.COMPLETE]), key=lambda each: each.values, reverse=True)
+        """Return the settings that are trained with new seeds."""
+        done = self._study.get_trials(states=[TrialState.COMPLETE])
         if not done:
             raise RuntimeError(f"No trial of {self._directory} was completed.")
-        chosen = done[:BEST]
-        chosen += [trial for trial in done[BEST:] if _is_initial(trial)]
+        confirm = self._directory / "confirm"
+        confirmed = [trial.number for trial in done if (confirm / str(trial.number)).exists()]
         settings = []
-        for trial in chosen:
+        for trial in best_trials(done, confirmed):
             options = {name: _as_declared(value) for name, value in trial.user_attrs["options"].items()}
             config = self._with(options)
             values = {dimension.name: options.get(dimension.name, dimension.initial) for dimension in self._space}
             runs = {}
             for seed in self._new_seeds():
-                directory = self._directory / "confirm" / str(trial.number) / f"seed-{seed}"
+                directory = confirm / str(trial.number) / f"seed-{seed}"
                 runs[seed] = Run(directory, self._with(options, seed))
             settings.append(Setting(trial.number, _is_initial(trial), float(trial.values[0]), values, config, runs))
         return settings
@@ -270,6 +270,20 @@ class Search:
         else:
             what = "diverged" if status == DIVERGED else f"failed with exit status {status}: {run.message()}"
             print(f"{name}: {what}", flush=True)
+
+
+def best_trials(trials: Iterable[FrozenTrial], confirmed: Container[int]) -> list[FrozenTrial]:
+    """Return the trials with the highest scores, and others that are compared with them.
+
+    These are the initial values, and the trials that were trained with new seeds before the search was resumed: their
+    scores in the search may be surpassed by luck, but those with new seeds still count.
+
+    Args:
+        trials: all completed trials.
+        confirmed: the numbers of the trials that were trained with new seeds.
+    """
+    ranked = sorted(trials, key=lambda trial: trial.values, reverse=True)
+    return ranked[:BEST] + [each for each in ranked[BEST:] if _is_initial(each) or each.number in confirmed]
 
 
 def _is_initial(trial: FrozenTrial | optuna.Trial) -> bool:
