@@ -55,8 +55,10 @@ class Recurrent(keras.Model):
         Returns:
             The outputs of the cells, `[batch, steps, units]`, and the state after the last step.
         """
-        encoded = tf.cast(over_steps(self.encoder, observation, training=training), tf.float32)
-        return self.rnn(tf.concat([encoded, self.previous_scaling(previous)], axis=-1), state, valid, training=training)
+        parts = [tf.cast(over_steps(self.encoder, observation, training=training), tf.float32)]
+        if len(self.previous_scaling.scale):  # LiteRT does not run a concatenation with a part that has no columns
+            parts.append(self.previous_scaling(previous))
+        return self.rnn(tf.concat(parts, axis=-1), state, valid, training=training)
 
     def apply_torso(self, remembered: Any, action: Any = None, training: bool = False) -> Any:
         """Return the output `[n, ...]` for outputs of the cells, `[n, units]`, and an action."""
