@@ -21,7 +21,7 @@ def main() -> None:
         named.setdefault(run.settings["env"].removeprefix("gymnasium_robotics:"), []).append(run)
     figure = plotting.draw(named, "env_steps", "val_success_rate", "TD3 with hindsight experience replay")
     figure.axes[0].set_xscale("log")
-    note = "Mean and 95 % confidence interval over three seeds for FetchReach; one seed for FetchPush."
+    note = "Mean and 95 % confidence interval over three seeds for FetchReach; one seed for the others."
     save(with_legend(figure, note), GOALS / "goals.svg", "")
 
 
