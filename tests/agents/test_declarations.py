@@ -35,7 +35,7 @@ SCHEDULE = {"epochs": 2, "steps_per_epoch": 70, "verbose": 0}
 OBSERVATIONS = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
 
 
-@pytest.fixture(scope="module", params=AGENTS)
+@pytest.fixture(scope="module", params=["SAC", pytest.param("TD7", marks=pytest.mark.slow)])
 def agent(request):
     """A trained agent, which tests leave as it is."""
     kind, options = AGENTS[request.param]
@@ -170,6 +170,7 @@ def test_an_update_of_sac_by_hand(rng):
     assert not np.array_equal(pi((s.numpy(),))[:, 0], means)
 
 
+@pytest.mark.slow
 def test_the_policy_of_sac_learns_the_best_action():
     agent = SAC(
         RandomWalk(), **SMALL | {"batch_size": 32, "run_eagerly": False}, pi_lr=0.02, q_lr=0.02, temperature=0.01
@@ -212,6 +213,7 @@ def test_a_policy_of_copies_acts_with_them_as_soon_as_they_are_copied():
     np.testing.assert_allclose(agent.act(OBSERVATIONS, explore=False), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_td7_freezes_the_statistics_of_its_assessed_copy():
     agent = TD7(RandomWalk(), **AGENTS["TD7"][1])
     agent.fit(RandomWalk(), epochs=1, steps_per_epoch=150, verbose=0)

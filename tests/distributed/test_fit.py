@@ -75,6 +75,7 @@ class TakesSeconds(keras.callbacks.Callback):
         self.seconds += 2
 
 
+@pytest.mark.slow
 def test_training_ends_on_time(local_ray, monkeypatch, capsys):
     agent = AGENTS["DDPG"](Counter(), **EAGER)
     clock = TakesSeconds()

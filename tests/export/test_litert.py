@@ -98,6 +98,7 @@ def test_the_compiled_model_finds_each_output_by_name(converted):
     assert sorted(signatures["z"]["outputs"]) == ["atoms", "cvar", "probs", "quantiles"]
 
 
+@pytest.mark.slow
 def test_a_fixed_batch_runs_in_the_compiled_model(converted):
     from ai_edge_litert.compiled_model import CompiledModel
 

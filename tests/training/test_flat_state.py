@@ -104,6 +104,7 @@ def test_fit_on_flat_tensors_is_bit_identical_to_a_loop_on_variables(flat, name)
     assert np.isfinite(logs["loss_q"]).all()
 
 
+@pytest.mark.slow
 def test_variables_that_were_changed_between_two_calls_of_fit_count(flat):
     def fit(agent):
         fit_briefly(agent, RandomWalk(), epochs=1, steps_per_epoch=STEPS)

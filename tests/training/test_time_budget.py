@@ -109,6 +109,7 @@ def test_at_least_one_step_is_taken(clock):
     assert agent.env_steps == 1
 
 
+@pytest.mark.slow
 def test_training_ends_with_the_epochs_or_with_the_time_whichever_is_first(clock):
     agent = small_agent()
     timed(agent, clock, epochs=2, minutes=100, steps_per_epoch=50, validation_env=None)
@@ -134,6 +135,7 @@ def test_minutes_are_a_number_above_0(minutes):
         agent.fit(RandomWalk(), initial_epoch=100)
 
 
+@pytest.mark.slow
 def test_the_plan_is_printed_once_the_speed_is_known(clock, capsys):
     for verbose in (1, 2):
         clock.seconds = 0
