@@ -17,7 +17,7 @@ from tfdpg.distributed.processes import ACTOR_ENV_VARS, PROCESS_LOST_ERRORS
 WAKE_UP = 0.2
 """Seconds after which a task looks whether it was cancelled."""
 CANCEL_AGAIN = 5.0
-"""Seconds after which a task that still runs is cancelled again: Ray interrupts it once, which can be lost."""
+"""Seconds after which a task that still runs is cancelled again, because Ray's interrupt can be lost."""
 
 
 class RayLauncher:
@@ -94,14 +94,15 @@ def _run(arguments: list[str], log: str, directory: str) -> int:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     is_interrupted = False
-    while process.poll() is None:
+    status = None
+    while status is None:  # an interrupt must come inside `try`, or the command would go on
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=WAKE_UP)
+                status = process.wait(timeout=WAKE_UP)
         except KeyboardInterrupt:
             if not is_interrupted:  # the command would end at once after a second one
                 process.send_signal(signal.SIGINT)
             is_interrupted = True
     if is_interrupted:
         raise KeyboardInterrupt
-    return process.returncode
+    return status

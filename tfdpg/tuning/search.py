@@ -275,8 +275,8 @@ class Search:
 def best_trials(trials: Iterable[FrozenTrial], confirmed: Container[int]) -> list[FrozenTrial]:
     """Return the trials with the highest scores, and others that are compared with them.
 
-    These are the initial values, and the trials that were trained with new seeds before the search was resumed: their
-    scores in the search may be surpassed by luck, but those with new seeds still count.
+    These are the initial values, and the trials that were trained with new seeds before the search was resumed. Later
+    trials can have higher scores in the search by luck, but the scores with new seeds still count.
 
     Args:
         trials: all completed trials.
