@@ -105,6 +105,7 @@ def test_the_default_search_has_the_options_that_have_an_effect():
     assert "hidden_units" not in names("d4pg", "--torso", "control")
     assert "hidden_units" not in names("td3", "--networks", "mine:networks")
     assert "pi_lr" not in names("td3", "--pi-lr", "0.5")  # outside the range: the user knows something
+    assert "act_noise" not in names("td3", "--act-noise", "0")  # not on a logarithmic scale
     assert set(DEFAULT) <= {name for each in SEARCHED.values() for name in each}
 
 
@@ -192,9 +193,16 @@ def written_run(directory, returns, *, column="val_return", epochs=None):
     return runs.Run(directory, config)
 
 
+def test_a_run_is_complete_once_it_is_exported_also_if_it_reached_its_target_early(tmp_path):
+    run = written_run(tmp_path / "run", [1, 9], epochs=5)
+    assert run.is_complete()
+    (tmp_path / "run/export").rmdir()
+    assert not run.is_complete()
+
+
 def test_scores_are_read_while_the_run_is_written(tmp_path):
     run = written_run(tmp_path / "run", [1, 2, 3, 4], epochs=5)
-    assert run.scores() == [1, 2, 3, 4] and runs.score(run.scores()) == 3 and not run.is_complete()
+    assert run.scores() == [1, 2, 3, 4] and runs.score(run.scores()) == 3
     with (tmp_path / "run/progress.csv").open("a") as file:
         file.write("3,4000,7\n4,5000,")  # a step that was repeated after a resumption, then a row without evaluation
         assert run.scores() == [1, 2, 3, 4]
@@ -203,7 +211,7 @@ def test_scores_are_read_while_the_run_is_written(tmp_path):
         assert run.scores() == [1, 2, 3, 7]
         file.write("2\n")
         file.flush()
-        assert run.scores() == [1, 2, 3, 7, 12] and run.is_complete()
+        assert run.scores() == [1, 2, 3, 7, 12]
     rates = written_run(tmp_path / "rates", [0.5, 1.0], column="val_return,val_success_rate")
     (tmp_path / "rates/progress.csv").write_text("epoch,env_steps,val_return,val_success_rate\n0,10,-9,0.5\n1,20,,\n")
     assert rates.scores() == [0.5]

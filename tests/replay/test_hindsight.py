@@ -213,6 +213,18 @@ def test_an_index_made_later_samples_the_same_goals():
         np.testing.assert_array_equal(made(7, 1)[0][0], again(7, 1)[0][0])
 
 
+def test_a_buffer_that_was_cleared_is_indexed_again():
+    env = Reach(8)
+    buffer, _ = filled(env, 5)
+    index = EpisodeIndex(buffer)
+    index.bounds(buffer.transition_slots())
+    buffer.clear()
+    other, _ = filled(env, 9, num_envs=2, seed=1)
+    buffer.restore(other.state(), [other.segment(0, other.added)])
+    slots = buffer.transition_slots()
+    np.testing.assert_array_equal(index.bounds(slots), EpisodeIndex(buffer).bounds(slots))
+
+
 class Functions(Reach):
     """Returns what `reward` makes of the goals."""
 
@@ -262,6 +274,8 @@ def test_functions_of_vector_environments_and_wrappers():
 def test_errors_of_functions():
     with pytest.raises(ValueError, match="needs an environment with compute_reward"):
         GoalFunctions(gym.make("Pendulum-v1"))
+    with pytest.raises(ValueError, match=r"call agent\.relabel_with\(env\) with one"):
+        GoalFunctions(type("Simulator", (gym.vector.VectorEnv,), {"num_envs": 2})())
     functions = GoalFunctions(Functions(lambda a, d: "far"))
     with pytest.raises(ValueError, match="must return a number for one goal"):
         functions.reward(np.zeros((3, 2)), np.zeros((3, 2)))

@@ -99,6 +99,17 @@ def test_a_minibatch_depends_on_seed_and_counter_alone():
     assert not np.array_equal(together[0], together[1])
 
 
+def test_all_rows_of_a_buffer_that_was_cleared_are_new():
+    buffer = filled(100, 40)
+    draws = sampler(buffer)
+    draws.sample(0, 1)
+    draws.update_priorities(with_successor(buffer)[:5], np.full(5, 100.0))
+    buffer.clear()
+    other = filled(100, 40)
+    buffer.restore(other.state(), [other.segment(0, other.added)])
+    np.testing.assert_array_equal(draws.sample(1, 10)[0], sampler(buffer).sample(1, 10)[0])
+
+
 def test_an_empty_ring_says_so():
     buffer = ReplayBuffer(SPEC, 10)
     with pytest.raises(ValueError, match="no transition"):

@@ -8,6 +8,7 @@ import json
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import tfdpg
 from examples import broken_runs
@@ -15,6 +16,7 @@ from tests.agents.roster import AGENTS, EAGER, SMALL, brief, fit_briefly, option
 from tests.environments import Counter
 from tfdpg.training.diagnosis import checks
 from tfdpg.training.diagnosis.evidence import Evidence, Layer, Replay, Trajectory, Weights, replay_of
+from tfdpg.training.diagnosis.picture import draw
 
 STEPS = 2000
 GAMMA = 0.95
@@ -178,12 +180,17 @@ def test_what_does_not_apply_finds_nothing():
     assert "observation scale" not in [verdict.check for verdict in checks.verdicts(normalized)]
     recurrent = dataclasses.replace(BROKEN["missing observation"], is_recurrent=True)
     assert "missing observation" not in [verdict.check for verdict in checks.verdicts(recurrent)]
+    rare = checks.reward_scale(with_replay(reward=np.where(np.arange(STEPS - 1) % 50, 0.0, 0.005)))
+    assert "divide by 0.005" in rare.remedy
     scaled = with_options(reward_scale=100.0)
     scaled = dataclasses.replace(scaled, replay=dataclasses.replace(system(), reward=1e-3 * system().reward))
     assert "reward scale" not in [verdict.check for verdict in checks.verdicts(scaled)]
     never_rewarded = BROKEN["reward scale, none"]
     with_goals = dataclasses.replace(never_rewarded, options=never_rewarded.options | {"her": "future"})
     assert checks.reward_scale(never_rewarded) is not None and checks.reward_scale(with_goals) is None
+    many = np.random.default_rng(0).standard_normal((2, STEPS - 1, 100))  # no transition has neighbours then
+    paid = dataclasses.replace(system(action_cost=0.1), observation=many[0], next_observation=many[1])
+    assert checks.action_reward(dataclasses.replace(HEALTHY, replay=paid)) is None
     random = dataclasses.replace(with_options(act_noise=0.0, random_eps=0.3), start_steps=0)
     assert checks.exploration(random) is None
 
@@ -284,6 +291,66 @@ def test_values_are_those_of_the_critics():
     expected = agent.networks["q2"]([episode.observation[0], action])
     np.testing.assert_allclose(episode.values["q2"], expected, rtol=1e-4, atol=1e-5)
     assert episode.total == pytest.approx(agent.evaluate(env, episodes=1)["return"])
+
+
+class Mixed(gym.Env):
+    """A Dict with an image, and with keys and numbers that are easily confused with others."""
+
+    observation_space = spaces.Dict(
+        camera=spaces.Box(0, 255, (8, 8, 3), np.uint8),
+        mode=spaces.Discrete(2, start=7),
+        r=spaces.Box(-1, 1, (3,), np.float32),
+    )
+    action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(0)
+        self.t = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.t += 1
+        return self.observation_space.sample(), 1.0, False, self.t == 5, {}
+
+
+def test_images_are_no_features_and_every_key_is_allowed():
+    agent = tfdpg.TD3(Mixed(), **SMALL | EAGER)
+    fill(agent, Mixed(), 12)
+    evidence = agent.diagnose(Mixed(), episodes=2).evidence
+    assert evidence.replay.names == ["r[0]", "r[1]", "r[2]"] and evidence.replay.has_images
+    stored = agent.replay.transitions()["observation"]["r"]
+    np.testing.assert_array_equal(evidence.replay.observation, stored)
+    episode = evidence.greedy[0]
+    observation = agent.spec.unpack(episode.observation)
+    action = episode.action.astype(np.float32)
+    np.testing.assert_allclose(episode.values["q1"], agent.networks["q1"]([observation, action]), rtol=1e-4, atol=1e-5)
+
+
+def test_discrete_parts_are_read_before_the_replay_buffer_is_full():
+    env = gym.wrappers.TransformObservation(gym.make("Pendulum-v1"), lambda x: 5, spaces.Discrete(3, start=5))
+    agent = tfdpg.TD3(env, **SMALL | EAGER)
+    fill(agent, env, 4)
+    replay = replay_of(agent.replay)
+    np.testing.assert_array_equal(replay.observation, [[1, 0, 0]] * 4)
+    np.testing.assert_array_equal(replay.previous, [[np.nan] * 3, *[[1, 0, 0]] * 3])
+
+
+def test_numbers_of_discrete_actions_are_no_actions_at_their_bounds():
+    constant = episodes([-110.0, -100.0, -90.0], action=1.0)
+    stuck = dataclasses.replace(HEALTHY, greedy=constant, random=constant, replay=None)
+    assert checks.saturation(stuck) is not None
+    discrete = dataclasses.replace(stuck, first_action=0)
+    assert checks.saturation(discrete) is None
+
+
+def test_the_picture_shows_discrete_actions_by_their_numbers():
+    one_hot = np.repeat(np.eye(2), [30, 70], axis=0)
+    greedy = [dataclasses.replace(each, action=np.full((100, 1), 4.0)) for each in episodes([1.0, 2.0])]
+    evidence = dataclasses.replace(with_replay(action=one_hot, reward=np.ones(100)), greedy=greedy, first_action=3)
+    (axes,) = [each for each in draw("", evidence).axes if each.get_title() == "Actions"]
+    bars = [[(bar.get_x() + 0.5, round(bar.get_height(), 6)) for bar in group.patches] for group in axes.containers]
+    assert bars == [[(3, 0), (4, 1)], [(3, 0.3), (4, 0.7)]]  # greedy, replay buffer
 
 
 @pytest.mark.parametrize("option", ({"episodes": 0}, {"seed": -1}, {"max_ep_len": 0}))

@@ -214,3 +214,13 @@ def test_updates_on_stored_data_end_on_time_too(clock, capsys):
     agent.fit_offline(None, minutes=5, steps_per_epoch=2, callbacks=[takes], verbose=2)
     assert clock.seconds == 280 and agent.updates - before == 14 * 2
     assert "Plan: about 30 updates in 5 minutes" in capsys.readouterr().out
+
+
+def test_updates_on_stored_data_end_in_time_for_the_first_evaluation(clock):
+    agent = small_agent()
+    fit_briefly(agent, RandomWalk(), epochs=1, steps_per_epoch=50)
+    validation = {"validation_env": Timed(clock), "validation_episodes": 1}  # 30 seconds
+    agent.fit_offline(
+        None, minutes=5, steps_per_epoch=10**6, callbacks=[Takes(clock, phase=70)], verbose=0, **validation
+    )
+    assert clock.seconds == 3 * 70 + 30  # after another phase, the evaluation would have ended late

@@ -112,7 +112,14 @@ def _single_environment(env: Any) -> gym.Env:
     if not isinstance(env, gym.vector.VectorEnv):
         return env
     base: Any = env.unwrapped
-    return base.envs[0] if isinstance(base, gym.vector.SyncVectorEnv) else base.env_fns[0]()
+    if isinstance(base, gym.vector.SyncVectorEnv):
+        return base.envs[0]
+    if isinstance(base, gym.vector.AsyncVectorEnv):
+        return base.env_fns[0]()
+    raise ValueError(
+        "`her` needs the compute_reward of a single environment, which only SyncVectorEnv and AsyncVectorEnv have. "
+        f"Make the agent with a single environment, or call agent.relabel_with(env) with one. Received: {env}"
+    )
 
 
 class Relabelled:
@@ -264,6 +271,7 @@ class EpisodeIndex:
     def __init__(self, buffer: ReplayBuffer):
         self._buffer = buffer
         self._synced = 0
+        self._links: np.ndarray | None = None  # the buffer's array when rows were last processed
         self._first = np.zeros(0, np.int64)  # for each slot the number of the first row of its episode
         self._last = np.zeros(0, np.int64)  # for the slot of a first row the number of the last row of its episode
 
@@ -292,7 +300,8 @@ class EpisodeIndex:
     def _sync(self) -> None:
         buffer = self._buffer
         size = buffer.replay_size
-        if len(self._first) != len(buffer.successor) or self._synced > buffer.added:
+        if self._links is not buffer.successor or self._synced > buffer.added:  # it was cleared or restored
+            self._links = buffer.successor
             self._first = np.zeros(len(buffer.successor), np.int64)
             self._last = np.zeros(len(buffer.successor), np.int64)
             self._synced = 0

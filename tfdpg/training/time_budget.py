@@ -9,6 +9,8 @@ from tfdpg.training.options import FitOptions, TrainingOptions
 
 FIRST_CALLBACKS = 5.0
 """Seconds that callbacks are expected to take at the end of an epoch, before it was measured: an export takes most."""
+FIRST_EVALUATION_SHARE = 0.1
+"""The share of a budget that an evaluation is expected to take before it was measured or estimated."""
 WARM_UP = 10.0
 """Seconds of updates from which the speed is measured."""
 WARM_UP_SHARE = 0.05
@@ -21,7 +23,8 @@ class TimeBudget:
     The clock decides only after which step training ends, never what is learned before it. The time that is kept for
     the end is that of the longest evaluation so far, and twice that of the longest callbacks at the end of an epoch:
     once for the last epoch, and once for the end of training, where a final policy may be exported. Before the first
-    evaluation, its duration is estimated from the steps taken so far. At least half of the budget is for training.
+    evaluation, its duration is estimated from the steps that `fit` has taken so far; `fit_offline` and
+    `tfdpg.distributed.fit` keep a tenth of the budget. At least half of the budget is for training.
 
     Args:
         options: the options of `fit` or `fit_offline`.
@@ -45,7 +48,8 @@ class TimeBudget:
         self._seconds = 60 * (options.minutes or math.inf)
         self._began = self.now()
         self.has_ended = False
-        self._evaluation = 0.0
+        has_evaluations = self.is_limited and options.validation_env is not None
+        self._evaluation = FIRST_EVALUATION_SHARE * self._seconds if has_evaluations else 0.0
         self._callbacks = min(FIRST_CALLBACKS, WARM_UP_SHARE * self._seconds)
         self._is_measured = False
         self._longest_episode = 0

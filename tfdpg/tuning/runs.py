@@ -142,8 +142,8 @@ class Run:
         return list(scores.values())
 
     def is_complete(self) -> bool:
-        """Return whether the run has all epochs, and its export."""
-        return len(self.scores()) >= epochs(self.config) and (self.directory / "export").exists()
+        """Return whether the run has ended, after all epochs or at its target return: the export is written then."""
+        return (self.directory / "export").exists() and len(self.scores()) > 0
 
     def message(self) -> str:
         """Return the last message of the process, or where its output is."""

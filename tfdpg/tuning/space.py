@@ -1,5 +1,6 @@
 """The search space: which options are searched, and how a trial draws their values."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -85,9 +86,10 @@ def dimensions(config: RunConfig, names: Sequence[str]) -> list[Dimension]:
     for name in DEFAULT:
         if name in known and not (config.networks and BuiltIn in known[name].marks):
             value = getattr(agent, name)
-            dimension = Dimension(name, _extended(known[name], value), value)
-            if dimension.mark in (known[name].search,) and _problem(dimension, config) is None:
-                found.append(dimension)
+            with contextlib.suppress(ValueError):  # a value without a place on the scale
+                dimension = Dimension(name, _extended(known[name], value), value)
+                if dimension.mark == known[name].search and _problem(dimension, config) is None:
+                    found.append(dimension)
     if not found:
         raise ValueError("`search` must name options: none of the default ones has an effect with these options.")
     return found

@@ -34,6 +34,8 @@ MIN_ROWS = 1000
 """Regressions need this number of transitions."""
 MAX_FEATURES = 500
 """Regressions take at most this number of features."""
+NEIGHBOURS = 0.05
+"""The largest fraction of the transitions that counts as the neighbourhood of one."""
 SIGNIFICANT = 4.0
 """A slope counts if it is this number of standard errors from 0."""
 MOST_AT_BOUNDS = 0.9
@@ -181,7 +183,7 @@ def reward_scale(evidence: Evidence) -> Verdict | None:
             "Rewards are so small that the critics cannot tell good actions from bad ones.",
             f"No reward in the replay buffer is larger than {number(sizes.max())}, and {shown}; critics start "
             "with random values of about 0.1.",
-            f"{scale}divide by {number(float(np.quantile(sizes, 0.9)))}.",
+            f"{scale}divide by {number(float(np.quantile(sizes[sizes > 0], 0.9)))}.",
         )
     if sizes.mean() > LARGE_REWARD or root > LARGE_RETURN:
         return Verdict(
@@ -216,7 +218,7 @@ def learning_rate(evidence: Evidence) -> Verdict | None:
 def clipped_actions(evidence: Evidence) -> Verdict | None:
     """Find actions that something outside the agent clips."""
     replay = evidence.replay
-    if replay is None or replay.discrete or not _can_regress(replay):
+    if replay is None or evidence.has_discrete_actions or not _can_regress(replay):
         return None
     basis = statistics.smooth_basis(replay.observation)
     changes = statistics.standardized(replay.next_observation - replay.observation)
@@ -317,10 +319,13 @@ def stored_sign(evidence: Evidence) -> Verdict | None:
 def action_reward(evidence: Evidence) -> Verdict | None:
     """Find rewards that pay for large actions, which a cost with the wrong sign does."""
     replay = evidence.replay
-    if replay is None or replay.discrete or not _can_regress(replay):
+    if replay is None or evidence.has_discrete_actions or not _can_regress(replay):
         return None
     size = np.sum(replay.action**2, axis=1)
     following = np.concatenate([replay.action, statistics.standardized(replay.next_observation)], axis=1)
+    coefficients = replay.observation.shape[1] + following.shape[1] + 1
+    if statistics.local_rows(coefficients) > NEIGHBOURS * len(size):
+        return None
     _, ratio = statistics.local_slope(replay.observation, replay.action, size, replay.reward)
     if ratio < SIGNIFICANT:
         return None
@@ -381,7 +386,7 @@ def no_improvement(evidence: Evidence) -> Verdict | None:
 
 def saturation(evidence: Evidence) -> Verdict | None:
     """Find policies that are stuck at the bounds of the actions."""
-    if not evidence.greedy or (evidence.replay is not None and evidence.replay.discrete):
+    if not evidence.greedy or evidence.has_discrete_actions:
         return None
     action = np.concatenate([each.action for each in evidence.greedy])
     share = float(np.mean(np.abs(action) > 0.99))

@@ -61,7 +61,7 @@ class Replay:
     """The content of a replay buffer.
 
     Attributes:
-        names: the names of the features, "" for those of images and discrete parts.
+        names: the names of the features, "" for those of discrete parts.
         observation: features of observations before they are normalised, `[n, features]`.
         next_observation: those of the next observations.
         previous: those of the observations before; None where an episode begins, as a row of NaN.
@@ -74,8 +74,7 @@ class Replay:
         size: the number of observations held.
         capacity: the maximum.
         added: the number of observations ever added.
-        has_images: whether observations contain images.
-        discrete: whether the action space is Discrete.
+        has_images: whether observations contain images, which are not among the features.
     """
 
     names: Sequence[str]
@@ -92,7 +91,6 @@ class Replay:
     capacity: int = 1_000_000
     added: int = 0
     has_images: bool = False
-    discrete: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +142,7 @@ class Evidence:
         start_steps: the number of steps with random actions.
         has_shaper: whether the rewards in the replay buffer are not those of the environment.
         is_recurrent: whether the policy is recurrent.
+        first_action: the smallest action of a Discrete space; None for continuous actions.
         replay: the replay buffer; None if it is empty or in other processes.
         greedy: evaluation episodes of the evaluation policy.
         exploring: evaluation episodes of the behaviour policy, with the same initial states.
@@ -160,6 +159,7 @@ class Evidence:
     start_steps: int = 0
     has_shaper: bool = False
     is_recurrent: bool = False
+    first_action: int | None = None
     replay: Replay | None = None
     greedy: Sequence[Trajectory] = ()
     exploring: Sequence[Trajectory] = ()
@@ -173,6 +173,11 @@ class Evidence:
     def gamma(self) -> float:
         """γ."""
         return self.options.get("gamma", 0.99)
+
+    @property
+    def has_discrete_actions(self) -> bool:
+        """Whether the action space is Discrete."""
+        return self.first_action is not None
 
 
 def collect(
@@ -202,6 +207,7 @@ def collect(
         start_steps=agent.schedule.start_steps,
         has_shaper=agent.options.reward_shaper is not None,
         is_recurrent=agent.recurrent_spec is not None,
+        first_action=None if spec.actions is None else int(spec.low[0]),
         replay=replay,
         greedy=greedy,
         exploring=exploring,
@@ -297,7 +303,7 @@ def with_values(agent: Any, episode: Trajectory) -> Trajectory:
         action = (episode.action * spec.action_scale + spec.center).astype(np.float32)
     else:
         action = episode.action[:, 0].astype(np.int64)
-    inputs = spec.unpack(episode.observation) | {"a": action, "r": episode.reward.astype(np.float32)}
+    inputs = {"a": action, "r": episode.reward.astype(np.float32)} | spec.unpack(episode.observation)
     values = {}
     for name in ("q1", "q2"):
         if name not in agent.networks:
@@ -318,11 +324,16 @@ def replay_of(buffer: ReplayBuffer) -> Replay:
     before[buffer.successor[chosen]] = chosen
     if len(chosen) > TRANSITIONS:
         chosen = chosen[np.linspace(0, len(chosen) - 1, TRANSITIONS).astype(np.int64)]
-    previous = before[chosen]
-    is_first = previous < 0
+    is_first = before[chosen] < 0
+    previous = np.where(is_first, chosen, before[chosen])
+    has_images = "uint8" in spec.groups
+    is_real = real_features(spec)
+    kept = is_real if has_images else slice(None)
+    parts = max(1, len(chosen) * len(is_real) // 1_000_000)
 
     def features(slots: np.ndarray) -> np.ndarray:
-        return encode(spec, buffer.observation(slots)).astype(np.float64)
+        found = [encode(spec, buffer.observation(part))[:, kept] for part in np.array_split(slots, parts)]
+        return np.concatenate(found).astype(np.float64)
 
     def actions(slots: np.ndarray) -> np.ndarray:
         values = buffer.action(slots).astype(np.float64)
@@ -332,7 +343,7 @@ def replay_of(buffer: ReplayBuffer) -> Replay:
 
     lengths, terminated, rewards = episodes_of(buffer, before)
     return Replay(
-        names=feature_names(spec),
+        names=[name for name in feature_names(spec) if name or not has_images],
         observation=features(chosen),
         next_observation=features(buffer.successor[chosen]),
         previous=np.where(is_first[:, None], np.nan, features(previous)),
@@ -345,8 +356,7 @@ def replay_of(buffer: ReplayBuffer) -> Replay:
         size=buffer.size,
         capacity=buffer.replay_size,
         added=buffer.added,
-        has_images="uint8" in spec.groups,
-        discrete=spec.actions is not None,
+        has_images=has_images,
     )
 
 

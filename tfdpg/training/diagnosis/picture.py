@@ -95,16 +95,17 @@ def _actions(axes: Any, evidence: Evidence) -> bool:
         return False
     action = np.concatenate([each.action for each in evidence.greedy])
     groups = {"greedy": action}
-    if evidence.replay is not None and evidence.replay.discrete:
+    if evidence.replay is not None:
+        groups["replay buffer"] = evidence.replay.action
+    if evidence.first_action is not None:
         axes.set_xlabel("number of the action")
-        stored = evidence.replay.action.argmax(axis=1) + action.min()
-        bins = np.arange(min(action.min(), stored.min()), max(action.max(), stored.max()) + 2) - 0.5
+        if evidence.replay is not None:
+            groups["replay buffer"] = evidence.first_action + evidence.replay.action.argmax(axis=1)
+        numbers = np.concatenate([values.ravel() for values in groups.values()])
+        bins = np.arange(numbers.min(), numbers.max() + 2) - 0.5
     else:
         axes.set_xlabel("components of actions (fraction of the action scale)")
-        stored = None if evidence.replay is None else evidence.replay.action
         bins = np.linspace(-1, 1, 42)
-    if stored is not None:
-        groups["replay buffer"] = stored
     for colour, (label, values) in zip(COLOURS, groups.items(), strict=False):
         flat = np.clip(values.ravel(), bins[0], bins[-1])
         axes.hist(flat, bins, weights=np.full(flat.size, 1 / flat.size), color=colour, alpha=0.5, label=label)

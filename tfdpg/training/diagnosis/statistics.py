@@ -163,7 +163,8 @@ def unexplained_share(inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
         targets: `[rows, m]`.
 
     Returns:
-        `[m]`; NaN for constant targets.
+        `[m]`; NaN for constant targets. It is 1 at most, which is what the mean leaves: a fit that predicts worse was
+        misled by rare, extreme rows, and tells nothing.
     """
     basis = smooth_basis(inputs)
     wanted = standardized(targets)
@@ -171,7 +172,7 @@ def unexplained_share(inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
     tested = wanted[1::2]
     variance = tested.var(axis=0)
     share = np.mean((tested - basis[1::2] @ weights) ** 2, axis=0) / np.where(variance > 0, variance, 1)
-    return np.where(variance > 0, share, np.nan)
+    return np.where(variance > 0, np.minimum(share, 1), np.nan)
 
 
 class Slopes(NamedTuple):
@@ -267,12 +268,17 @@ def nearest(points: np.ndarray, queries: np.ndarray, count: int) -> tuple[np.nda
     """
     indices, distances = [], []
     squares = np.sum(points**2, axis=1)
-    for part in np.array_split(queries, max(1, len(queries) * len(points) // 5_000_000)):
+    for part in np.array_split(queries, max(1, len(queries) * len(points) // 1_000_000)):
         squared = np.maximum(squares - 2 * part @ points.T + np.sum(part**2, axis=1, keepdims=True), 0)
         found = np.argpartition(squared, count - 1, axis=1)[:, :count]
         indices.append(found)
         distances.append(np.sqrt(np.take_along_axis(squared, found, axis=1)))
     return np.concatenate(indices), np.concatenate(distances)
+
+
+def local_rows(coefficients: int) -> int:
+    """Return the number of neighbours from which `local_slope` computes a number of coefficients."""
+    return 2 * coefficients + 10
 
 
 def local_slope(inputs: np.ndarray, linear: np.ndarray, column: np.ndarray, target: np.ndarray) -> tuple[float, float]:
@@ -285,20 +291,24 @@ def local_slope(inputs: np.ndarray, linear: np.ndarray, column: np.ndarray, targ
         inputs: `[rows, n]`.
         linear: further columns, which neighbours need not share, `[rows, m]`.
         column: `[rows]`.
-        target: `[rows]`.
+        target: `[rows]`; there are at least `local_rows(n + m + 1)` rows.
 
     Returns:
         The coefficient, and its value divided by its standard error.
     """
     x = standardized(inputs)
     free = x.shape[1] + linear.shape[1] + 1
-    neighbours, _ = nearest(x, x, min(len(x), 2 * free + 10))
-    basis = np.concatenate([np.ones((*neighbours.shape, 1)), x[neighbours] - x[:, None], linear[neighbours]], axis=2)
-    both = np.stack([column, target], axis=1)[neighbours]
+    neighbours, _ = nearest(x, x, local_rows(free))
     penalty = 1e-9 * neighbours.shape[1] * np.eye(free)
-    weights = np.linalg.solve(np.swapaxes(basis, 1, 2) @ basis + penalty, np.swapaxes(basis, 1, 2) @ both)
-    own = np.concatenate([np.ones((len(x), 1)), 0 * x, linear], axis=1)
-    left = np.stack([column, target], axis=1) - np.einsum("rk,rkt->rt", own, weights)
+    both = np.stack([column, target], axis=1)
+    left = np.empty_like(both)
+    for rows in np.array_split(np.arange(len(x)), max(1, neighbours.size * free // 1_000_000)):
+        near = neighbours[rows]
+        basis = np.concatenate([np.ones((*near.shape, 1)), x[near] - x[rows, None], linear[near]], axis=2)
+        transposed = np.swapaxes(basis, 1, 2)
+        weights = np.linalg.solve(transposed @ basis + penalty, transposed @ both[near])
+        own = np.concatenate([np.ones((len(rows), 1)), np.zeros((len(rows), x.shape[1])), linear[rows]], axis=1)
+        left[rows] = both[rows] - np.einsum("rk,rkt->rt", own, weights)
     sizes = np.abs(left[:, 1])
     left = left[sizes <= 5 * np.median(sizes)]
     total = np.sum(left[:, 0] ** 2)
