@@ -271,7 +271,7 @@ class EpisodeIndex:
     def __init__(self, buffer: ReplayBuffer):
         self._buffer = buffer
         self._synced = 0
-        self._links: np.ndarray | None = None  # the buffer's array when rows were last processed
+        self._successor: np.ndarray | None = None  # the buffer's array when rows were last processed
         self._first = np.zeros(0, np.int64)  # for each slot the number of the first row of its episode
         self._last = np.zeros(0, np.int64)  # for the slot of a first row the number of the last row of its episode
 
@@ -300,8 +300,8 @@ class EpisodeIndex:
     def _sync(self) -> None:
         buffer = self._buffer
         size = buffer.replay_size
-        if self._links is not buffer.successor or self._synced > buffer.added:  # it was cleared or restored
-            self._links = buffer.successor
+        if self._successor is not buffer.successor or self._synced > buffer.added:  # it was cleared or restored
+            self._successor = buffer.successor
             self._first = np.zeros(len(buffer.successor), np.int64)
             self._last = np.zeros(len(buffer.successor), np.int64)
             self._synced = 0

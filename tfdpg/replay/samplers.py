@@ -159,7 +159,7 @@ class PrioritizedSampler:
         self._max_priority = 1.0
         self._reduced_at = 0  # the update at which the largest priority was last computed again
         self._seen = 0
-        self._links = buffer.successor
+        self._successor = buffer.successor
         self._pending = np.empty(0, np.int64)
 
     def updates_due(self, credit: int) -> int:
@@ -232,8 +232,8 @@ class PrioritizedSampler:
 
     def _add_new_rows(self) -> None:
         """Set the priority of rows that were added, or got a successor, since the last call to the largest one."""
-        if self._links is not self.buffer.successor:  # the buffer was cleared
-            self._links = self.buffer.successor
+        if self._successor is not self.buffer.successor:  # the buffer was cleared
+            self._successor = self.buffer.successor
             self.restore({})
         if self.buffer.added == self._seen:
             return
