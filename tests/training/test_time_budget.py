@@ -216,6 +216,7 @@ def test_updates_on_stored_data_end_on_time_too(clock, capsys):
     assert "Plan: about 30 updates in 5 minutes" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_updates_on_stored_data_end_in_time_for_the_first_evaluation(clock):
     agent = small_agent()
     fit_briefly(agent, RandomWalk(), epochs=1, steps_per_epoch=50)
