@@ -1,11 +1,11 @@
-"""How far each format is from the agents: the table of docs/formats.md.
+"""Print the table of docs/formats.md: the differences between the outputs of each format and those of the agents.
 
     python examples/formats.py                      # all rows, some minutes
-    python examples/formats.py --agents TD3 ddpg    # those whose names begin so
+    python examples/formats.py --agents TD3 ddpg    # only rows whose names begin with TD3 or ddpg
 
 The models of exported_models/ are converted to each format. They are compared on 1,000 observations of episodes in
-which the policy acts. A few small agents show options that none of these models has: they train for 300 steps and are
-compared on eight observations, as every export is.
+which the policy acts. A few small agents cover options that none of these models has. They train for 300 steps and are
+compared on eight observations, like every export.
 """
 
 import argparse
@@ -47,17 +47,17 @@ class Parts(gym.ObservationWrapper):
         self.observation_space = gym.spaces.Dict(parts)
 
     def observation(self, observation: np.ndarray) -> dict[str, np.ndarray]:
-        """The parts."""
+        """Return the parts of an observation."""
         return {"angle": observation[:2], "velocity": observation[2:]}
 
 
 def pendulum() -> gym.Env:
-    """Box observations, Box actions."""
+    """Make a pendulum with Box observations and Box actions."""
     return gym.make("Pendulum-v1")
 
 
 def parts() -> gym.Env:
-    """Dict observations, Box actions."""
+    """Make a pendulum with Dict observations and Box actions."""
     return Parts(pendulum())
 
 
@@ -86,13 +86,13 @@ AGENTS: dict[str, Make] = {
         RECURRENT_OPTIONS | {"recurrent": "lstm", "recurrent_units": (16, 16), "v_min": -500, "v_max": 0},
     ),
 }
-"""For each row of a small agent what makes the agent, its environment and its options."""
+"""For each row with a small agent: its class, a function that makes its environment, and its options."""
 ROWS = [f"`{path.name}`" for path in sorted(MODELS.iterdir())] + list(AGENTS)
 """The rows of the table: the models of exported_models/, and the small agents."""
 
 
 def row(name: str, formats: tuple[str, ...] = FORMATS) -> dict[str, str]:
-    """For each format, how far it is from an exported model or from a small agent."""
+    """Return, for each format, its differences from an exported model or a small agent, as a cell of the table."""
     with tempfile.TemporaryDirectory() as directory:
         targets = {format: Path(directory) / format for format in formats}
         if name not in AGENTS:
@@ -102,7 +102,7 @@ def row(name: str, formats: tuple[str, ...] = FORMATS) -> dict[str, str]:
         env = make_env()
         agent = make(env, seed=0, **options)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the training is too short for anything, and says so
+            warnings.simplefilter("ignore")  # the run is too short to learn anything, and warns about it
             agent.fit(env, epochs=1, steps_per_epoch=300, verbose=0)
         return {format: cell(*exported(agent, target, format)) for format, target in targets.items()}
 
@@ -131,7 +131,7 @@ def converted(version: Path, directory: Path, format: str) -> tuple[Path, dict[s
             for name, inputs in source.cases.items()
         }
         if source.recurrent_spec is not None:
-            # steps of the policy with these observations follow from an initial state
+            # also compare steps of the policy from an initial state with these observations
             cases["pi"] = [*source.cases["pi"], _first_steps(source, saved, observations)]
         source.cases = cases
         references = {name: functools.partial(saved, name) for name in cases}
@@ -140,13 +140,13 @@ def converted(version: Path, directory: Path, format: str) -> tuple[Path, dict[s
 
 
 def _first_steps(source: Source, saved: Any, observations: Any) -> dict[str, np.ndarray]:
-    """The inputs of `pi` at the first step of an episode for each observation."""
+    """Return the inputs of `pi` at the first step of an episode for each observation."""
     count = len(next(iter(observations.values())))
     return dict(observations) | saved("initial_state", {"batch": np.array(count, np.int32)})
 
 
 def cell(directory: Path, measured: dict[str, float]) -> str:
-    """The largest differences of actions and of what critics give; and what the format has not got."""
+    """Format the largest differences of actions and of critic outputs, and the signatures that the format lacks."""
     metadata = json.loads((directory / "tfdpg.json").read_text())
     kinds: dict[str, float] = {}
     for name, difference in measured.items():
@@ -161,9 +161,9 @@ def cell(directory: Path, measured: dict[str, float]) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command line takes."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--agents", nargs="+", default=[""], help="how the names of the rows begin")
+    parser.add_argument("--agents", nargs="+", default=[""], help="only rows whose names begin with one of these")
     return parser
 
 

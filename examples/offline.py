@@ -1,4 +1,4 @@
-"""Offline: TD3+BC learns from the recording of a half-trained TD3, without touching the environment.
+"""Train TD3+BC offline: it learns from the recording of a half-trained TD3, without the environment.
 
 python examples/offline.py --env HalfCheetah-v5
 """
@@ -13,7 +13,7 @@ import tfdpg
 
 
 def compare(env_id: str, recording: Path, steps: int, updates: int, seed: int = 0, **options) -> dict[str, float]:
-    """The returns of an agent that collects `steps` steps, and of one that learns from its recording alone."""
+    """Return the returns of an agent that collects `steps` steps and of one that learns only from its recording."""
     env = gym.make(env_id)
     test_env = gym.make(env_id)
     online = tfdpg.TD3(env, seed=seed, recorders=[recording], **options)
@@ -25,11 +25,11 @@ def compare(env_id: str, recording: Path, steps: int, updates: int, seed: int = 
 
 
 def main() -> None:
-    """Prints both returns."""
+    """Train both agents, and print their returns."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="HalfCheetah-v5")
     parser.add_argument("--steps", type=int, default=60_000, help="environment steps of the half-trained agent")
-    parser.add_argument("--updates", type=int, default=100_000, help="updates offline")
+    parser.add_argument("--updates", type=int, default=100_000, help="updates of the offline agent")
     parser.add_argument("--recording", type=Path, help="where to record; a temporary directory if not given")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

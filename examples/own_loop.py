@@ -11,7 +11,7 @@ import tfdpg
 
 
 def train(env: gym.Env, agent: tfdpg.TD3, steps: int) -> None:
-    """Takes `steps` environment steps, with the updates that fall due."""
+    """Take `steps` environment steps, and make the updates that are due."""
     observation, _ = env.reset(seed=0)
     episode_return = 0.0
     for step in range(1, steps + 1):

@@ -23,12 +23,15 @@ def make_env() -> gym.Env:
 
 
 def shrink(frame: np.ndarray) -> np.ndarray:
-    """The part of a frame `[400, 600, 3]` in which the pole moves: 255 less the mean blue of each 4 by 8 pixels."""
+    """Crop a frame `[400, 600, 3]` to the part in which the pole moves, and shrink and invert it.
+
+    Each value is 255 minus the mean blue value of a block of 4 by 8 pixels.
+    """
     return (255 - frame[160:320, :, 2].reshape(40, 4, 75, 8).mean(axis=(1, 3))).astype(np.uint8)
 
 
 def build_encoder(features: int = 128) -> keras.Model:
-    """From the three frames to features."""
+    """Build the network that computes features from the three frames."""
     return keras.Sequential(
         [
             keras.Input((3, *FRAME), dtype="uint8"),
@@ -43,7 +46,7 @@ def build_encoder(features: int = 128) -> keras.Model:
 
 
 def train(steps: int, num_envs: int = 8, seed: int = 0, **options) -> tuple[tfdpg.ACER, dict[str, list[float]]]:
-    """An agent trained on so many environment steps, and its history."""
+    """Train an agent for `steps` environment steps; return the agent and its history."""
     env = gym.vector.SyncVectorEnv([make_env] * num_envs)
     agent = tfdpg.ACER(env, encoder=build_encoder(), shared_torso=True, seed=seed, **options)
     epochs = max(1, steps // 10_000)
@@ -54,7 +57,7 @@ def train(steps: int, num_envs: int = 8, seed: int = 0, **options) -> tuple[tfdp
 
 
 def main() -> None:
-    """Trains, and prints the returns of 20 episodes."""
+    """Train an agent, and print the result of 20 evaluation episodes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100_000, help="environment steps")
     parser.add_argument("--num-envs", type=int, default=8, help="environments stepped together")

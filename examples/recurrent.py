@@ -2,7 +2,7 @@
 
     python examples/recurrent.py                                      # TD3 with an LSTM on a pendulum without velocity
     python examples/recurrent.py --agent ddpg --recurrent gru --seeds 0 1 2
-    python examples/recurrent.py --recurrent none                     # the same without a memory
+    python examples/recurrent.py --recurrent none                     # the same with feedforward networks
     python examples/recurrent.py --task recall-50                     # a cue to be remembered for 50 steps
     python examples/recurrent.py --task cheetah --steps 200000        # HalfCheetah-v5, positions only
 
@@ -21,11 +21,11 @@ import tfdpg
 
 
 class Hidden(gym.ObservationWrapper):
-    """An environment of whose observations some numbers are hidden.
+    """Hides some components of the observations of an environment.
 
     Args:
-        env: has Box observations of one axis.
-        shown: which numbers are left.
+        env: an environment with one-dimensional Box observations.
+        shown: the components that stay visible.
     """
 
     def __init__(self, env: gym.Env, shown: slice):
@@ -36,33 +36,33 @@ class Hidden(gym.ObservationWrapper):
         self.observation_space = gym.spaces.Box(low, high, dtype=env.observation_space.dtype)
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
-        """The numbers that are shown."""
+        """Return the visible components."""
         return observation[self._shown]
 
 
 class DelayedRecall(gym.Env):
-    """A cue, -1 or 1, is shown once; some steps later the action is to repeat it, for a reward of -(action - cue)².
+    """Shows a cue, -1 or 1, once. Some steps later, the action must repeat it, with the reward -(action - cue)².
 
-    Who forgets the cue does best with 0, for a return of -1.
+    A policy that does not remember the cue can do no better than the action 0, with a return of -1.
 
     Args:
-        delay: steps between the cue and the action that counts.
+        delay: steps between the cue and the action that is rewarded.
     """
 
     def __init__(self, delay: int):
         self._delay = delay
-        self.observation_space = gym.spaces.Box(-1.0, 1.0, (2,))  # the cue, and whether it is to be repeated now
+        self.observation_space = gym.spaces.Box(-1.0, 1.0, (2,))  # the cue, and whether the action must repeat it now
         self.action_space = gym.spaces.Box(-1.0, 1.0, (1,))
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
-        """Shows the cue."""
+        """Start an episode, and return the observation with the cue."""
         super().reset(seed=seed)
         self._cue = float(self.np_random.choice([-1.0, 1.0]))
         self._step = 0
         return np.array([self._cue, 0.0], np.float32), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
-        """Waits, or compares."""
+        """Take a step; the last action of the episode is compared with the cue."""
         is_last = self._step == self._delay
         reward = -float((action[0] - self._cue) ** 2) if is_last else 0.0
         self._step += 1
@@ -71,8 +71,8 @@ class DelayedRecall(gym.Env):
 
 SMALL = {"hidden_units": (64, 64), "batch_size": 64, "start_steps": 1000, "update_after": 1000}
 UNITS = {"recurrent_units": 32}
-LONG = {"sequence_length": 51, "burn_in": 50, "gradient_steps": 10}  # an update for 5 steps
-CHEETAH = {"hidden_units": (128, 128), "batch_size": 32, "gradient_steps": 15}  # an update, of 640 steps, for 3.3
+LONG = {"sequence_length": 51, "burn_in": 50, "gradient_steps": 10}  # one update every 5 steps
+CHEETAH = {"hidden_units": (128, 128), "batch_size": 32, "gradient_steps": 15}  # one update, on 640 steps, every 3.3
 TASKS: dict[str, tuple[Any, int, dict[str, Any], dict[str, Any]]] = {
     "pendulum": (lambda: Hidden(gym.make("Pendulum-v1"), slice(2)), 40_000, SMALL, UNITS),
     "recall-10": (lambda: DelayedRecall(10), 20_000, SMALL, UNITS | {"sequence_length": 11}),
@@ -83,7 +83,7 @@ TASKS: dict[str, tuple[Any, int, dict[str, Any], dict[str, Any]]] = {
 
 
 def train(task: str, agent: str, recurrent: str | None, seed: int, steps: int | None) -> Path:
-    """Trains one agent; returns the file with its evaluations."""
+    """Train one agent; return the file with its evaluations."""
     make_env, usual, options, memory = TASKS[task]
     if recurrent is not None:
         options = options | {"recurrent": recurrent} | memory
@@ -107,7 +107,7 @@ def train(task: str, agent: str, recurrent: str | None, seed: int, steps: int | 
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command line takes."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=TASKS, default="pendulum")
     parser.add_argument("--agent", choices=("td3", "ddpg", "d4pg"), default="td3")

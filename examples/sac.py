@@ -65,23 +65,23 @@ class SquashedGaussian:
         self.state = np.zeros((0, spec.act_dim), np.float32)
 
     def factor(self, step: int) -> float:
-        """1: the policy itself decides how much it explores."""
+        """Return 1, because the policy itself determines how much it explores."""
         return 1.0
 
     def explore(self, output: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarray:
-        """Sampled actions `[num_envs, act_dim]` for means and logarithms of standard deviations."""
+        """Sample actions `[num_envs, act_dim]` for means and logarithms of standard deviations."""
         mean, log_std = np.split(output, 2, axis=1)
         return self._squashed(mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32))
 
     def greedy(self, output: np.ndarray) -> np.ndarray:
-        """The actions of the means, `[num_envs, act_dim]`."""
+        """Return the actions of the means, `[num_envs, act_dim]`."""
         return self._squashed(output[:, : self._spec.act_dim])
 
     def end(self, ended: np.ndarray) -> None:
-        """Samples do not depend on earlier ones."""
+        """Do nothing: samples do not depend on earlier ones."""
 
     def at_scale(self, scale: float | None) -> "SquashedGaussian":
-        """The same in all workers."""
+        """Return this exploration, which is the same in all workers."""
         return self
 
     def _squashed(self, u: np.ndarray) -> np.ndarray:
@@ -89,7 +89,7 @@ class SquashedGaussian:
 
 
 def means_and_log_stds(spec: tfdpg.Spec) -> OutputTransform:
-    """The output of the policy, `[batch, 2 · act_dim]`."""
+    """Return the transform to the output of the policy, means and clipped logarithms, `[batch, 2 · act_dim]`."""
 
     def apply(x: Any) -> Any:
         log_std = keras.ops.clip(x[:, spec.act_dim :], *LOG_STD)
@@ -151,7 +151,7 @@ class SAC(tfdpg.Agent):
         self.target_entropy = -float(self.spec.act_dim) if options.target_entropy is None else options.target_entropy
 
     def update(self, batch: Batch, counter: Any) -> dict[str, tf.Tensor]:
-        """The critics towards r + γ (1 − d) (min_i Q_targ(s', a') − α log π(a'|s')), then policy and temperature."""
+        """Update critics towards r + γ (1 − d) (min_i Q_targ(s', a') − α log π(a'|s')), then policy and temperature."""
         key = tf.stack([tf.constant(self.seed, tf.int64), counter])
         noise_t, noise = tf.unstack(stateless_normal((2, self.batch_elements, self.spec.act_dim), key))
         temperature = tf.exp(self.log_temperature.value)
@@ -182,7 +182,7 @@ class SAC(tfdpg.Agent):
         }
 
     def sample(self, output: tf.Tensor, noise: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Actions tanh(u), u = mean + std · noise, and their log π, `[batch]`, in units of the action scale.
+        """Return actions tanh(u), u = mean + std · noise, and their log π, `[batch]`, in units of the action scale.
 
         log π = Σ_i [log N(u_i) − log(1 − tanh² u_i)], where log(1 − tanh² u) = 2 (log 2 − u − softplus(−2 u)).
         """

@@ -1,9 +1,11 @@
-"""What a checkpoint costs: a full replay of a million rows, saved after each 4,000 steps with an update each.
+"""Measure the cost of checkpoints with a full replay buffer of a million rows.
 
     OMP_NUM_THREADS=1 taskset -c 0 python examples/benchmarks/checkpoints.py
 
-A line for each checkpoint of TD3 on HalfCheetah-v5 with 256x256 networks: milliseconds, of which waiting for the disk,
-megabytes written, and the share of the time of these steps. The first of each kind has everything to write.
+TD3 with 256x256 networks makes one update per step on HalfCheetah-v5, and saves a checkpoint after every 4,000 steps.
+The script prints a line for each checkpoint: its duration in milliseconds, the part of it that was spent waiting for
+the disk, the megabytes written, and the duration as a share of the time of these steps. The first checkpoint of each
+kind of replay buffer writes all rows.
 """
 
 import argparse
@@ -23,7 +25,7 @@ STEPS = 4000
 
 
 class Cost(NamedTuple):
-    """What a checkpoint took; `flushing` is the part of `seconds` that was spent in fsync."""
+    """The cost of a checkpoint; `flushing` is the part of `seconds` that was spent in fsync."""
 
     seconds: float
     flushing: float
@@ -31,7 +33,7 @@ class Cost(NamedTuple):
 
 
 class Measured(tfdpg.callbacks.Checkpoint):
-    """Measures each checkpoint."""
+    """Saves checkpoints, and measures the cost of each."""
 
     def __init__(self, directory: Path):
         super().__init__(directory)
@@ -39,7 +41,7 @@ class Measured(tfdpg.callbacks.Checkpoint):
         self._known: set[int] = set()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Saves."""
+        """Save a checkpoint, and measure its cost."""
         fsync = os.fsync
         flushing = 0.0
 
@@ -63,7 +65,7 @@ class Measured(tfdpg.callbacks.Checkpoint):
 
 
 def filled(replay: str, rows: int) -> tfdpg.TD3:
-    """An agent whose replay is full: of episodes of 1,000 steps, as HalfCheetah has."""
+    """Return an agent whose replay buffer is full of episodes of 1,000 steps, the length of those of HalfCheetah."""
     agent = tfdpg.TD3("HalfCheetah-v5", replay=replay, replay_size=rows, start_steps=0, update_after=0)
     rng = np.random.default_rng(0)
     env_indices = np.arange(min(1000, rows // 2))
@@ -79,7 +81,7 @@ def filled(replay: str, rows: int) -> tfdpg.TD3:
 
 
 def measure(replay: str, rows: int, checkpoints: int, directory: Path) -> None:
-    """Trains, and prints what each checkpoint cost."""
+    """Train an agent, and print the cost of each checkpoint."""
     agent = filled(replay, rows)
     env = gym.make("HalfCheetah-v5")
     agent.fit(env, epochs=1, steps_per_epoch=200, verbose=0)  # compiles
@@ -95,16 +97,16 @@ def measure(replay: str, rows: int, checkpoints: int, directory: Path) -> None:
     later = saves.costs[1:]
     median = statistics.median(cost.seconds for cost in later)
     share = 100 * sum(cost.seconds for cost in later) / sum(times[1:])
-    print(f"{median * 1e3:8.1f} ms is the median but for the first; all but the first: {share:.2f} %", flush=True)
+    print(f"{median * 1e3:8.1f} ms is the median without the first; share without the first: {share:.2f} %", flush=True)
 
 
 def main() -> None:
-    """Measures both kinds of replay."""
+    """Measure both kinds of replay buffer."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replay", nargs="+", choices=("uniform", "prioritized"), default=("uniform", "prioritized"))
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--checkpoints", type=int, default=8)
-    parser.add_argument("--directory", type=Path, help="where to save; its disk is measured")
+    parser.add_argument("--directory", type=Path, help="where to save, which selects the disk to measure")
     options = parser.parse_args()
     for replay in options.replay:
         with tempfile.TemporaryDirectory(dir=options.directory) as directory:

@@ -1,6 +1,6 @@
-"""TD3 in tfdpg and its peers, with the same networks, batch size and schedule, for `throughput.py`.
+"""TD3 in tfdpg and other libraries, with the same networks, batch size and schedule, for `throughput.py`.
 
-Each function builds an agent, and returns another that trains it for some environment steps, going on where it was.
+Each function builds an agent, and returns a function that trains it for a number of further environment steps.
 """
 
 import tempfile
@@ -14,7 +14,7 @@ Train = Callable[[int], None]
 
 
 def tfdpg(env_id: str, hidden: int, batch: int, update_every: int) -> Train:
-    """tfdpg, with its progress bar and a CSVLogger on."""
+    """Build the agent of tfdpg, which trains with its progress bar and a CSVLogger."""
     import gymnasium as gym
     import keras
 
@@ -32,14 +32,14 @@ def tfdpg(env_id: str, hidden: int, batch: int, update_every: int) -> Train:
 
 
 def sbx(env_id: str, hidden: int, batch: int, update_every: int) -> Train:
-    """SBX (JAX)."""
+    """Build the agent of SBX (JAX)."""
     import sbx
 
     return _baselines(sbx.TD3, env_id, hidden, batch, update_every, {})
 
 
 def sb3(env_id: str, hidden: int, batch: int, update_every: int) -> Train:
-    """Stable-Baselines3 (torch)."""
+    """Build the agent of Stable-Baselines3 (torch)."""
     import stable_baselines3
 
     return _baselines(stable_baselines3.TD3, env_id, hidden, batch, update_every, {"device": "cpu"})
@@ -67,7 +67,7 @@ def _baselines(algorithm: type, env_id: str, hidden: int, batch: int, update_eve
 
 
 def skrl(env_id: str, hidden: int, batch: int, update_every: int) -> Train:
-    """The same with skrl (torch), which updates after each step."""
+    """Build the agent of skrl (torch), which makes an update after each step."""
     import gymnasium as gym
     import torch
     from skrl.agents.torch.td3 import TD3, TD3_CFG
@@ -121,6 +121,6 @@ def skrl(env_id: str, hidden: int, batch: int, update_every: int) -> Train:
     def train(steps: int) -> None:
         trainer = {"timesteps": steps, "headless": True, "close_environment_at_exit": False}
         SequentialTrainer(env=env, agents=agent, cfg=trainer).train()
-        options.random_timesteps = options.learning_starts = 0  # skrl counts each training from 0
+        options.random_timesteps = options.learning_starts = 0  # skrl counts the steps of each call from 0
 
     return train

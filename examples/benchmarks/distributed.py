@@ -1,11 +1,11 @@
-"""What distributed training costs: transitions a second by chunk size and workers, the learner's speed, memory, bytes.
+"""Measure distributed training: its speed by chunk size and workers, the learner's speed, memory and message sizes.
 
     pip install -e '.[ray,mujoco]'
     python examples/benchmarks/distributed.py --json distributed.json
 
-Everything runs on one machine, in one Ray of its own. Rates of collecting are those of an epoch with learning off,
-after one to warm up. The learner's updates are timed pinned to the first core, first alone, then while two workers
-on the other core collect as fast as they can, in chunks of 1,000; with a single core nothing is pinned.
+Everything runs on one machine, in its own Ray instance. The collection rate is that of an epoch without learning, after
+a warm-up epoch. The learner is pinned to the first core. Its updates are timed first alone, and then while two workers
+on the other core collect as fast as they can, in chunks of 1,000. With a single core, nothing is pinned.
 """
 
 import argparse
@@ -33,7 +33,7 @@ CHUNKS = (10, 50, 100, 500, 1000)
 
 
 class Weighed(gym.Wrapper):
-    """Writes down the memory of its process, without shared memory, after some steps."""
+    """Writes the memory of its process, without shared memory, to a file after some steps."""
 
     def __init__(self, env: gym.Env, directory: str):
         super().__init__(env)
@@ -41,7 +41,7 @@ class Weighed(gym.Wrapper):
         self._steps = 0
 
     def step(self, action: Any) -> Any:
-        """Takes a step."""
+        """Take a step."""
         self._steps += 1
         if self._steps == 2000:
             status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -51,12 +51,12 @@ class Weighed(gym.Wrapper):
 
 
 def weighed(env_id: str, directory: str) -> gym.Env:
-    """The environment, weighed."""
+    """Make an environment that is wrapped in `Weighed`."""
     return Weighed(gym.make(env_id), directory)
 
 
 class Clock(keras.callbacks.Callback):
-    """Measures updates and steps a second over some seconds of learning, and stops."""
+    """Measures updates and steps per second over some seconds of learning, and then stops the training run."""
 
     def __init__(self, seconds: float):
         super().__init__()
@@ -65,7 +65,7 @@ class Clock(keras.callbacks.Callback):
         self.rates: dict[str, float] = {}
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Takes the time after a round."""
+        """Record the time and the counters after an update phase."""
         agent: Any = self.model
         if agent.updates < 100:  # compiles
             return
@@ -79,7 +79,7 @@ class Clock(keras.callbacks.Callback):
 
 
 def new_agent(env_id: str, **options: Any) -> Any:
-    """A TD3 with two hidden layers of 256 units and minibatches of 256."""
+    """Return a TD3 agent with two hidden layers of 256 units and minibatches of 256."""
     env = gym.make(env_id)
     agent = tfdpg.TD3(env, batch_size=256, start_steps=0, update_after=1000, **options)
     env.close()
@@ -87,14 +87,14 @@ def new_agent(env_id: str, **options: Any) -> Any:
 
 
 def collecting(env_id: str, workers: int, chunk: int, steps: int, make_env: Any = None) -> float:
-    """Transitions a second with learning off."""
+    """Return the transitions per second without learning."""
     options = {"actors": workers, "chunk": chunk, "samples_per_insert": 0, "verbose": 0}
     history = distributed.fit(new_agent(env_id), make_env or env_id, epochs=2, steps_per_epoch=steps, **options)
     return history.history["steps_per_second"][-1]
 
 
 def learner_alone(env_id: str, seconds: float) -> float:
-    """Updates a second on a full replay, and nothing else."""
+    """Return the updates per second on a filled replay buffer, with nothing else running."""
     agent = new_agent(env_id)
     distributed.fit(
         agent, env_id, actors=1, epochs=1, steps_per_epoch=5000, samples_per_insert=0, max_ep_len=1000, verbose=0
@@ -108,7 +108,7 @@ def learner_alone(env_id: str, seconds: float) -> float:
 
 
 def learner_among_workers(env_id: str, seconds: float) -> dict[str, float]:
-    """Updates and steps a second while two workers collect without a limit."""
+    """Return the updates and steps per second while two workers collect without a limit."""
     clock = Clock(seconds)
     options = {"actors": 2, "chunk": 1000, "tolerance": 1e6, "steps_per_epoch": 10**9, "epochs": 1, "verbose": 0}
     distributed.fit(new_agent(env_id), env_id, callbacks=[clock], **options)
@@ -116,7 +116,7 @@ def learner_among_workers(env_id: str, seconds: float) -> dict[str, float]:
 
 
 def sizes(env_id: str, chunk: int) -> dict[str, float]:
-    """Bytes of a transition on its way in, and of the weights on their way out."""
+    """Return the bytes of a transition that a worker sends, and of the weights that the learner sends."""
     agent = new_agent(env_id)
     policy, weights = policy_for_workers(agent, "numpy")
     make_env = functools.partial(gym.make, env_id)
@@ -127,19 +127,19 @@ def sizes(env_id: str, chunk: int) -> dict[str, float]:
 
 
 def pin(cores: set[int]) -> None:
-    """Keeps all threads of this process, and those that they start, on some cores."""
+    """Pin all threads of this process, and the threads that they start, to some cores."""
     for thread in os.listdir("/proc/self/task"):
         os.sched_setaffinity(int(thread), cores)
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Run all measurements, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="Pendulum-v1", help="environment of the table of chunk sizes")
     parser.add_argument("--task", default="HalfCheetah-v5", help="environment of everything else")
-    parser.add_argument("--steps", type=int, default=40_000, help="steps of each measurement of collecting")
+    parser.add_argument("--steps", type=int, default=40_000, help="steps of each measurement of the collection rate")
     parser.add_argument("--seconds", type=float, default=15.0, help="seconds of each measurement of learning")
-    parser.add_argument("--json", type=Path, help="also write the numbers here")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     arguments = parser.parse_args()
     env = arguments.env
     task = arguments.task
@@ -147,7 +147,7 @@ def main() -> None:
     seconds = arguments.seconds
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) > 1:
-        pin(set(cores[1:]))  # what Ray starts inherits this
+        pin(set(cores[1:]))  # processes that Ray starts inherit this
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=OBJECT_STORE_BYTES)
     pin({cores[0]})
     learning: dict[str, Any] = {"alone": learner_alone(task, seconds), **learner_among_workers(task, seconds)}
@@ -168,7 +168,7 @@ def main() -> None:
 
 
 def show(found: dict[str, Any], env: str, task: str) -> None:
-    """Prints the tables."""
+    """Print the tables."""
     print(f"| chunk | transitions/s, 2 workers, {env} | calls/s |\n|---|---|---|")
     for chunk, rate in found["chunks"].items():
         print(f"| {chunk:,} | {rate:,.0f} | {rate / chunk:,.0f} |")

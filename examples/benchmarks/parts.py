@@ -1,9 +1,9 @@
-"""What the parts of tfdpg cost: importing, starting, acting, storing, drawing, and several environments at once.
+"""Measure the parts of tfdpg: importing, starting, acting, storing, sampling, and several environments at once.
 
     OMP_NUM_THREADS=1 taskset -c 0 python examples/benchmarks/parts.py
-    OMP_NUM_THREADS=1 python examples/benchmarks/parts.py --part start --part vector_envs    # these want two cores
+    OMP_NUM_THREADS=1 python examples/benchmarks/parts.py --part start --part vector_envs    # these need two cores
 
-Times are medians, in microseconds unless it says otherwise, on HalfCheetah-v5 with 256x256 networks.
+Times are medians, in microseconds unless stated otherwise, on HalfCheetah-v5 with 256x256 networks.
 """
 
 import argparse
@@ -26,7 +26,7 @@ print(imported, time.perf_counter() - began)
 
 
 def start() -> dict[str, float]:
-    """Seconds to import the package, and to have made the first 50 updates, in fresh processes."""
+    """Measure the seconds to import the package and to complete the first 50 updates, in new processes."""
     command = [sys.executable, "-c", FIRST_UPDATE]
     runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(3)]
     imported, updated = (statistics.median(float(run[i]) for run in runs) for i in (0, 1))
@@ -34,7 +34,7 @@ def start() -> dict[str, float]:
 
 
 def act() -> dict[str, float]:
-    """Acting on one observation and storing its outcome; `predict` on 1,024 beside the bare compiled call."""
+    """Time `act` and `observe` for one observation, and `predict` for 1,024 compared with the bare compiled call."""
     import gymnasium as gym
     import numpy as np
     import tensorflow as tf
@@ -63,7 +63,7 @@ def act() -> dict[str, float]:
 
 
 def replay() -> dict[str, float]:
-    """A million rows: their bytes, and drawing 50 minibatches of 256 from them."""
+    """Measure the memory of a million rows, and the time to sample 50 minibatches of 256 from them."""
     import gymnasium as gym
     import numpy as np
 
@@ -92,7 +92,7 @@ def replay() -> dict[str, float]:
 
 
 def share() -> dict[str, float]:
-    """Adding and drawing as a share of the time that training takes (batch 256, a round every 50 steps)."""
+    """Measure the share of the training time that adding and sampling take (batch 256, updates every 50 steps)."""
     import gymnasium as gym
 
     import tfdpg
@@ -122,7 +122,7 @@ def share() -> dict[str, float]:
 
 
 def updates() -> dict[str, float]:
-    """Updates per second of TD3 and of D4PG's critics, in turns, with batches of 256 and drawing included."""
+    """Measure the updates per second of TD3 and of D4PG's critics, with minibatches of 256 and including sampling."""
     import gymnasium as gym
 
     import tfdpg
@@ -138,7 +138,7 @@ def updates() -> dict[str, float]:
 
 
 def normalized() -> dict[str, float]:
-    """Updates per second of TD3 with normalised networks, in turns, with batches of 128 and drawing included."""
+    """Measure updates per second of TD3 with normalised networks, with minibatches of 128 and including sampling."""
     import gymnasium as gym
 
     import tfdpg
@@ -156,7 +156,7 @@ def normalized() -> dict[str, float]:
 
 
 def in_turns(env: Any, agents: dict[str, Any]) -> dict[str, float]:
-    """Updates per second of agents, in turns, the first of which is "TD3"."""
+    """Measure the updates per second of agents in alternation; the first agent is "TD3"."""
     speeds: dict[str, list[float]] = {name: [] for name in agents}
     for agent in agents.values():
         agent.fit(env, epochs=1, steps_per_epoch=2000, verbose=0)
@@ -173,7 +173,7 @@ def in_turns(env: Any, agents: dict[str, Any]) -> dict[str, float]:
 
 
 def vector_envs() -> dict[str, float]:
-    """Environment steps per second on Ant-v5 without updates: one environment, and eight in processes."""
+    """Measure the environment steps per second on Ant-v5 without updates: one environment, and eight in processes."""
     import gymnasium as gym
 
     import tfdpg
@@ -192,7 +192,7 @@ def vector_envs() -> dict[str, float]:
 
 
 def microseconds(action: Callable[[], object], times: int = 300) -> float:
-    """The median time of an action, in microseconds."""
+    """Return the median duration of a call, in microseconds."""
     action()
     seconds = []
     for _ in range(times):
@@ -214,7 +214,7 @@ PARTS = {
 
 
 def main() -> None:
-    """Measures the parts, each by itself, and prints their numbers."""
+    """Measure the selected parts one by one, and print the numbers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=PARTS, action="append", help="what to measure; the default is all")
     parser.add_argument("--json", help="write all numbers to this file")

@@ -1,4 +1,4 @@
-"""Runs a benchmark's script in a process of its own, pinned to some cores."""
+"""Run a benchmark script in a separate process that is pinned to some cores."""
 
 import argparse
 import json
@@ -12,13 +12,15 @@ THREADS = "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 
 def in_pinned_process(script: str, cores: Sequence[int], *arguments: str) -> Any:
-    """What the script prints as its last line, JSON. It may use a thread for each core; its errors are shown.
+    """Run a script, and return the JSON value of its last output line.
+
+    The script may use one thread per core. Its error output is shown.
 
     Raises:
-        SystemExit: it failed.
+        SystemExit: the script failed.
     """
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)  # which the process inherits; a `preexec_fn` is not safe if there are other threads
+    os.sched_setaffinity(0, cores)  # inherited by the process; a `preexec_fn` is not safe if there are other threads
     try:
         process = subprocess.run(
             [sys.executable, script, *arguments],
@@ -34,14 +36,16 @@ def in_pinned_process(script: str, cores: Sequence[int], *arguments: str) -> Any
 
 
 def count(text: str) -> int:
-    """A positive integer of the command line."""
+    """Parse a positive integer of the command line."""
     if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1. Received: {number}")
     return number
 
 
 def use_these_cores_in_torch() -> None:
-    """Torch looks at neither the cores nor, once it has been imported, at the variables.
+    """Let torch use one thread for each core of this process.
+
+    Torch ignores the cores to which the process is pinned and, once it is imported, the environment variables.
 
     `torch._dynamo` of torch 2.14 crashes if it is imported after TensorFlow, which Stable-Baselines3 imports.
     """

@@ -3,9 +3,10 @@
     pip install -e '.[benchmark]'
     python examples/benchmarks/recurrent.py --cell lstm --rounds 3
 
-Each library makes its updates in a process of its own, pinned to the same core, on Pendulum-v1 with 64 units in each
-network's memory, hidden layers of 64 and 64, and minibatches of 64 sequences of 30 steps: tfdpg learns from 20 of them,
-after 10 of burn-in; skrl, which has no burn-in, from all 30. Drawing them is part of it. Rounds are interleaved.
+Each library makes its updates on Pendulum-v1 in its own process, pinned to the same core. Each network has a recurrent
+layer of 64 units and hidden layers of 64 and 64 units. Minibatches have 64 sequences of 30 steps. tfdpg learns from the
+last 20 steps, after 10 steps of burn-in; skrl has no burn-in and learns from all 30. The time of an update includes
+sampling. Rounds are interleaved.
 """
 
 import argparse
@@ -27,19 +28,19 @@ FILLED = 2500
 
 
 def tfdpg(cell: str) -> Callable[[int], Any]:
-    """Makes updates of tfdpg's TD3."""
+    """Return a function that makes updates of tfdpg's TD3."""
     import tfdpg
 
     env = gym.make("Pendulum-v1")
     memory = {"recurrent": cell, "recurrent_units": UNITS, "sequence_length": STEPS, "burn_in": BURN_IN}
     agent = tfdpg.TD3(env, hidden_units=(64, 64), batch_size=BATCH, update_after=10**9, **memory)
-    with warnings.catch_warnings(action="ignore"):  # a training without updates
+    with warnings.catch_warnings(action="ignore"):  # about a run without updates
         agent.fit(env, epochs=1, steps_per_epoch=FILLED, verbose=0)
     return lambda updates: agent.learn(updates=updates)
 
 
 def skrl(cell: str) -> Callable[[int], Any]:
-    """Makes updates of skrl's TD3_RNN."""
+    """Return a function that makes updates of skrl's TD3_RNN."""
     import torch
     from skrl.agents.torch.td3 import TD3_CFG, TD3_RNN
     from skrl.memories.torch import RandomMemory
@@ -128,7 +129,7 @@ LIBRARIES = {"tfdpg": tfdpg, "skrl": skrl}
 
 
 def measure(library: str, cell: str) -> float:
-    """Updates per second of this process, after 50 that do not count: the best of three hundreds."""
+    """Measure the updates per second in this process: the best of three times 100, after 50 to warm up."""
     learn = LIBRARIES[library](cell)
     speeds = []
     learn(50)
@@ -140,7 +141,7 @@ def measure(library: str, cell: str) -> float:
 
 
 def main() -> None:
-    """Measures both in turn, and prints each round's and their medians' ratio."""
+    """Measure both libraries in turn; print the speeds of each round and the ratio of their medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cell", choices=("lstm", "gru", "rnn"), default="lstm")
     parser.add_argument("--rounds", type=pinned.count, default=3)

@@ -1,10 +1,11 @@
-"""How long a policy takes to answer in each of its forms, beside Stable-Baselines3's `predict`.
+"""Measure how long each form of an exported policy takes per call, in comparison with Stable-Baselines3's `predict`.
 
     OMP_NUM_THREADS=1 taskset -c 0 python examples/benchmarks/serving.py
     OMP_NUM_THREADS=1 taskset -c 0 python examples/benchmarks/serving.py --units 64 64
 
-Medians of a call in microseconds, for batches of 1, 32 and 1,024 observations of HalfCheetah-v5, on one core. The forms
-take turns, so that what else happens on the machine happens to all. What is not installed is left out, and named.
+The script prints the median duration of a call in microseconds, for batches of 1, 32 and 1,024 observations of
+HalfCheetah-v5, on one core. The forms are measured in turn, so that other load on the machine affects all of them.
+Forms whose software is not installed are left out, and the script names them.
 """
 
 import argparse
@@ -23,7 +24,7 @@ BATCHES = (1, 32, 1024)
 WIDTH = 17
 TURNS = 7
 SECONDS = 0.2
-"""Of each form, in each turn."""
+"""The duration of the measurement of a form in each turn."""
 HERE = Path(__file__).parent
 Call = Callable[[np.ndarray], Any]
 
@@ -89,7 +90,7 @@ int main(int argc, char **argv) {
 
 
 def forms(units: list[int], directory: Path) -> tuple[dict[str, Callable[[int], float]], dict[str, str]]:
-    """For each form what measures a call, in microseconds, at a batch size; and why some are missing."""
+    """Return functions that measure a call of each form, in microseconds, and the reasons why forms are missing."""
     import tensorflow as tf
 
     import tfdpg
@@ -115,7 +116,7 @@ def forms(units: list[int], directory: Path) -> tuple[dict[str, Callable[[int], 
 
 
 def timed(call: Call) -> Callable[[int], float]:
-    """Measures a Python call."""
+    """Return a function that measures a Python call."""
 
     def measure(batch: int) -> float:
         x = np.random.default_rng(0).normal(size=(batch, WIDTH)).astype(np.float32)
@@ -152,7 +153,7 @@ def onnx(agent: Any, version: Path, directory: Path, units: list[int]) -> Callab
 
 
 def c_header(agent: Any, version: Path, directory: Path, units: list[int]) -> Callable[[int], float]:
-    """`policy.h`, which takes the rows of a batch one after the other."""
+    """`policy.h`, which processes the rows of a batch one after the other."""
     agent.export(directory / "c", format="c", prefix="policy")
     program = compiled(directory / "c_header", C_HEADER, [f"-I{directory / 'c'}", "-lm"])
     return program_timed([program])
@@ -180,7 +181,7 @@ def stable_baselines3(agent: Any, version: Path, directory: Path, units: list[in
 
 
 def compiled(path: Path, text: str, flags: list[str]) -> str:
-    """A program of a text in C."""
+    """Compile a C program, and return the path of the executable."""
     if shutil.which("cc") is None:
         raise FileNotFoundError("there is no C compiler")
     path.with_suffix(".c").write_text(text)
@@ -189,7 +190,10 @@ def compiled(path: Path, text: str, flags: list[str]) -> str:
 
 
 def program_timed(words: list[str]) -> Callable[[int], float]:
-    """Measures calls in a program that takes a batch size and how many calls to make, and prints the mean."""
+    """Return a function that measures calls in a program.
+
+    The program takes the batch size and the number of calls as arguments, and prints the mean duration.
+    """
 
     def once(batch: int, calls: int) -> float:
         answer = subprocess.run([*words, str(batch), str(calls)], capture_output=True, text=True, check=True)
@@ -199,12 +203,12 @@ def program_timed(words: list[str]) -> Callable[[int], float]:
 
 
 def shown(microseconds: float) -> str:
-    """Three digits."""
+    """Format a number with three digits."""
     return f"{microseconds:,.0f}" if microseconds >= 100 else f"{microseconds:.3g}"
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure all forms, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--units", type=int, nargs="+", default=[256, 256], help="units of the hidden layers")
     parser.add_argument("--turns", type=int, default=TURNS, help="how often each form is measured")

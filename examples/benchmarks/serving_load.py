@@ -1,10 +1,10 @@
-"""Requests per second and latencies of `tfdpg serve`, while the model is replaced all the time.
+"""Measure requests per second and latencies of `tfdpg serve` while the model is replaced repeatedly.
 
 python examples/benchmarks/serving_load.py --seconds 10
 
-Two exports that answer differently take turns as the newest version, and older ones are removed. Every answer must be
-one of the two, whole; by gRPC, which says its version, the one of that version. The clients have a process and the
-server has one, so both share what cores there are.
+Two exports with different answers take turns as the newest version, and older versions are removed. Every answer must
+be the complete answer of one of the two exports. gRPC answers name their version, so they must be those of that
+version. The clients run in one process and the server in another, and both share the available cores.
 """
 
 import argparse
@@ -34,7 +34,7 @@ MODEL = Path(__file__).parents[2] / "exported_models/td3-halfcheetah"
 
 
 class Result(NamedTuple):
-    """What came of some seconds of requests."""
+    """The result of some seconds of requests."""
 
     protocol: str
     batch: int
@@ -47,7 +47,7 @@ class Result(NamedTuple):
     wrong: int
 
     def row(self):
-        """A row of the table, times in milliseconds."""
+        """Format the row of the table, with times in milliseconds."""
         times = f"{self.per_second:,.0f} | {self.p50 * 1e3:.1f} | {self.p99 * 1e3:.1f}"
         return (
             f"| {self.protocol} | {self.batch} | {self.clients} | {times} | {self.swaps} | {self.lost} | {self.wrong} |"
@@ -58,7 +58,7 @@ HEAD = "| protocol | batch | clients | requests/s | p50, ms | p99, ms | swaps | 
 
 
 class Server:
-    """`tfdpg serve`, in a process of its own."""
+    """`tfdpg serve` in a separate process."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -76,7 +76,7 @@ class Server:
             self.served += line.endswith("is served\n")
 
     def end(self):
-        """Ends it; raises if it did not end by itself."""
+        """Terminate the server; raise an error if its exit status is not 0."""
         self.process.terminate()
         status = self.process.wait(60)
         self.reader.join()
@@ -98,18 +98,18 @@ class Models:
         self.swap()
 
     def swap(self):
-        """Puts the other one in place of the newest."""
+        """Replace the newest version by the other export."""
         newest = max(export.versions(self.directory), default=0)
         export.copy(self.policies[newest % 2].directory, self.directory)
         export.keep_newest(self.directory, 1)
 
     def answers(self, x):
-        """What versions answer: those with odd numbers, and those with even ones."""
+        """Return the answers of versions with odd numbers, and those of versions with even numbers."""
         return [policy(x) for policy in self.policies]
 
 
 class Rest:
-    """A client by REST, in columns."""
+    """A REST client that sends observations in the columnar format."""
 
     name = "REST"
 
@@ -130,13 +130,13 @@ class Rest:
             yield send
 
     def is_right(self, answer, expected):
-        """Whether an answer is the one of a version."""
+        """Return whether an answer is that of one of the versions."""
         found = np.array(json.loads(answer)["outputs"], np.float32)
         return any(found.shape == each.shape and np.allclose(found, each, rtol=1e-4, atol=1e-5) for each in expected)
 
 
 class Grpc:
-    """A client by gRPC."""
+    """A gRPC client."""
 
     name = "gRPC"
 
@@ -154,7 +154,7 @@ class Grpc:
             yield lambda: stub.Predict(self.request)
 
     def is_right(self, answer, expected):
-        """Whether an answer is the one of its version."""
+        """Return whether an answer is that of its version."""
         found = tf.make_ndarray(answer.outputs["pi"])
         wanted = expected[1 - answer.model_spec.version.value % 2]
         return found.shape == wanted.shape and np.allclose(found, wanted, rtol=1e-4, atol=1e-5)
@@ -194,7 +194,7 @@ async def _load(client, clients, seconds, swap, every):
 
 
 def measure(server, models, kind, batch, clients, seconds, every):
-    """A row of the table."""
+    """Measure a row of the table."""
     x = np.random.default_rng(0).standard_normal((batch, *models.spec.observation_space.shape)).astype(np.float32)
     client = kind(server, x)
     expected = models.answers(x)
@@ -209,7 +209,7 @@ def measure(server, models, kind, batch, clients, seconds, every):
 
 
 def results(model, batches, clients, seconds, every):
-    """Measures each combination."""
+    """Yield the result of each combination of protocol, batch size and number of clients."""
     with tempfile.TemporaryDirectory() as directory:
         models = Models(model, Path(directory))
         server = Server(models.directory)
@@ -223,18 +223,18 @@ def results(model, batches, clients, seconds, every):
 
 
 def parser():
-    """The command line."""
+    """Return the parser of the command line."""
     found = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     found.add_argument("--model", type=Path, default=MODEL, help="an exported model")
-    found.add_argument("--batches", type=int, nargs="+", default=[1, 32], help="observations in a request")
-    found.add_argument("--clients", type=int, nargs="+", default=[1, 32], help="clients at a time")
-    found.add_argument("--seconds", type=float, default=10, help="for each row")
+    found.add_argument("--batches", type=int, nargs="+", default=[1, 32], help="numbers of observations in a request")
+    found.add_argument("--clients", type=int, nargs="+", default=[1, 32], help="numbers of simultaneous clients")
+    found.add_argument("--seconds", type=float, default=10, help="seconds of requests for each row")
     found.add_argument("--every", type=float, default=2, help="seconds between two versions")
     return found
 
 
 def main():
-    """Prints the table; the exit status is 1 if a request was lost, or an answer was none of a version."""
+    """Print the table; return exit status 1 if a request was lost or an answer was not that of a version."""
     arguments = parser().parse_args()
     failed = 0
     print(HEAD)

@@ -27,14 +27,14 @@ FILLED = 10_000
 
 
 def filled(agent: Any) -> Any:
-    """The agent, with a replay buffer of random transitions."""
-    with warnings.catch_warnings(action="ignore"):  # a training without updates
+    """Return the agent with a replay buffer of random transitions."""
+    with warnings.catch_warnings(action="ignore"):  # about a run without updates
         agent.fit(gym.make("HalfCheetah-v5"), epochs=1, steps_per_epoch=FILLED, verbose=0)
     return agent
 
 
 def tfdpg(kind: str) -> tuple[Callable[[int], Any], Callable[[np.ndarray], Any]]:
-    """What makes updates, and what acts, with an agent of tfdpg."""
+    """Return a function that makes updates and one that acts, with an agent of tfdpg."""
     import tfdpg
 
     options = {"start_steps": FILLED, "update_after": 10**9, "update_every": 50}
@@ -46,7 +46,7 @@ def tfdpg(kind: str) -> tuple[Callable[[int], Any], Callable[[np.ndarray], Any]]
 
 
 def authors(clone: str) -> tuple[Callable[[int], Any], Callable[[np.ndarray], Any]]:
-    """The same with the authors' program, in the directory `clone`."""
+    """Return the same two functions with the authors' program, in the directory `clone`."""
     import torch
 
     torch.set_num_threads(1)
@@ -69,7 +69,7 @@ PROGRAMS = ("td7", "authors", "lean", "embeddings", "normalized", "td3")
 
 
 def measure(program: str, clone: str | None) -> list[float]:
-    """Updates per second of this process, the best of three hundreds, and microseconds of an action."""
+    """Measure updates per second in this process, the best of three times 100, and the microseconds of an action."""
     learn, act = authors(clone) if program == "authors" and clone else tfdpg(program)
     observation = gym.make("HalfCheetah-v5").reset(seed=0)[0]
     learn(100)
@@ -87,7 +87,7 @@ def measure(program: str, clone: str | None) -> list[float]:
 
 
 def main() -> None:
-    """Measures all in turn, and prints each round's numbers and the ratios of their medians."""
+    """Measure all programs in turn; print the numbers of each round and the ratios of their medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--authors", help="a clone of the authors' repository")
     parser.add_argument("--rounds", type=pinned.count, default=3)

@@ -1,18 +1,24 @@
-"""Training speed and memory of TD3 in tfdpg, SBX (JAX), Stable-Baselines3 and skrl (both torch), in one run.
+"""Measure training speed and memory of TD3 in tfdpg, SBX (JAX), Stable-Baselines3 and skrl (both torch), in one run.
 
     pip install -e '.[benchmark]'
     python examples/benchmarks/throughput.py --rounds 3
 
-Each library trains in a process of its own, pinned to one core and then to two, with the same networks, batch size and
-one update for each environment step. tfdpg makes 50 updates after every 50 steps, as is its default, and once more
-one after each step, as is the default of the others; SBX and Stable-Baselines3 also make 50 after 50. Rounds are
-interleaved. The clock starts after a warm-up that includes learning. Prints environment steps per second, how many
-times as fast that is as on the first cores, how many times as fast the two forms of tfdpg are on the same cores in the
-same round, the peak memory of the process, and the seconds from its start to the end of the first learning (imports
-and compilation included).
+Each library trains in its own process, pinned first to one core and then to two. All have the same networks, the same
+batch size and one update per environment step. tfdpg is measured with 50 updates after every 50 steps, its default, and
+with one update after each step, the default of the others. SBX and Stable-Baselines3 are also measured with 50 updates
+after every 50 steps. Rounds are interleaved. The clock starts after a warm-up that includes learning.
 
-It also times the products of matrices that the update is made of, at the fastest of what NumPy and TensorFlow reach
-with the hidden layers' shapes: the time that they take is the arithmetic limit of the update (without drawing).
+For each library and set of cores, the script prints
+
+- the environment steps per second,
+- how many times as fast this is as on the first set of cores,
+- how many times as fast the two forms of tfdpg are on the same cores in the same round,
+- the peak memory of the process,
+- the seconds from the start of the process to the end of the first learning, including imports and compilation.
+
+The script also measures how fast NumPy and TensorFlow multiply matrices with the shapes of the hidden layers. The time
+that the matrix products of an update take at the fastest of these rates is the arithmetic limit of the update (without
+sampling).
 """
 
 import argparse
@@ -42,7 +48,7 @@ OURS = ("tfdpg, 50 after 50", "tfdpg, 1 after 1")
 
 
 def measure(contestant: str, env_id: str, launched: float) -> dict[str, float]:
-    """Steps per second after a warm-up, seconds to the first learning and peak megabytes, of this process."""
+    """Measure this process: steps per second after a warm-up, seconds to the first learning, and peak megabytes."""
     if contestant.startswith(("sb3", "skrl")):
         pinned.use_these_cores_in_torch()
     task = TASKS[env_id]
@@ -59,7 +65,7 @@ def measure(contestant: str, env_id: str, launched: float) -> dict[str, float]:
 
 
 def measure_limit(env_id: str) -> dict[str, float]:
-    """The update's arithmetic, the rate at which this machine multiplies matrices, and what the update takes."""
+    """Measure the duration of an update and the rate of matrix products, and compare them with its operations."""
     import gymnasium as gym
     import numpy as np
     import tensorflow as tf
@@ -105,10 +111,11 @@ def measure_limit(env_id: str) -> dict[str, float]:
 
 
 def update_flops(obs: int, act: int, hidden: int, batch: int) -> float:
-    """The multiplications and additions in the matrix products of one update, on average over the policy's delay.
+    """Return the operations in the matrix products of one update, on average over the policy delay.
 
-    A layer's product with its inputs, that with its gradients for its weights, and that for its inputs are equally
-    large; nobody needs the last one for a first layer, but for the action's part of it in the policy's update.
+    They are multiplications and additions. Each layer has three equally large products: its output, the gradient for
+    its weights and the gradient for its inputs. A first layer does not need the last one, except for the part of the
+    action in the policy's update.
     """
     inner = hidden * hidden
     pi = obs * hidden + inner + hidden * act
@@ -119,7 +126,7 @@ def update_flops(obs: int, act: int, hidden: int, batch: int) -> float:
 
 
 def _best(action: Callable[[], object], times: int) -> float:
-    """The seconds that the fastest of some runs takes, after one that does not count."""
+    """Return the seconds of the fastest of some calls, after one call to warm up."""
     action()
     seconds = []
     for _ in range(times):
@@ -130,18 +137,18 @@ def _best(action: Callable[[], object], times: int) -> float:
 
 
 def in_pinned_process(child: str, env_id: str, cores: str) -> dict[str, float]:
-    """What `measure` or `measure_limit` gives, in a process of its own, pinned to some cores, such as 0,1."""
+    """Return the result of `measure` or `measure_limit` in a separate process, pinned to cores such as 0,1."""
     words = ["--child", child, "--launched", str(time.time()), "--env", env_id]
     return pinned.in_pinned_process(__file__, [int(core) for core in cores.split(",")], *words)
 
 
 def main() -> None:
-    """Measures all libraries on all tasks, and prints a table of each task."""
+    """Measure all libraries on all tasks, and print a table for each task."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", choices=TASKS, action="append", help="a task; the default is all")
     parser.add_argument("--rounds", type=pinned.count, default=3, help="interleaved rounds")
-    parser.add_argument("--cores", nargs="+", default=["0", "0,1"], help="what processes are pinned to, in turns")
-    parser.add_argument("--only", action="append", choices=CONTESTANTS, help="beside tfdpg's; the default is all")
+    parser.add_argument("--cores", nargs="+", default=["0", "0,1"], help="sets of cores to pin to, in turn")
+    parser.add_argument("--only", action="append", choices=CONTESTANTS, help="other libraries; the default is all")
     parser.add_argument("--json", help="write all numbers to this file")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--launched", type=float, help=argparse.SUPPRESS)
@@ -167,7 +174,7 @@ def main() -> None:
 
 
 def report(env_id: str, result: dict) -> None:
-    """Prints the table of a task."""
+    """Print the table of a task."""
     rounds = result["rounds"]
     limit = result["limit"]
     task = TASKS[env_id]
@@ -197,12 +204,12 @@ def report(env_id: str, result: dict) -> None:
 
 
 def _against(name: str, cores: str) -> list[tuple[tuple[str, str], tuple[str, str]]]:
-    """Both forms of tfdpg, each beside a contestant on the same cores."""
+    """Return both forms of tfdpg, each paired with a contestant on the same cores."""
     return [((our, cores), (name, cores)) for our in OURS]
 
 
 def _ratio(rounds: list[dict], one: tuple[str, str], other: tuple[str, str]) -> float:
-    """How many times as fast one contestant on some cores is as another, the median over rounds."""
+    """Return how many times as fast one contestant is as another, as the median over rounds."""
     speeds = [[measured[name][on]["steps_per_second"] for name, on in (one, other)] for measured in rounds]
     return statistics.median(a / b for a, b in speeds)
 

@@ -1,18 +1,18 @@
-"""Minutes and steps to a score: TD3 in tfdpg, and TD3, SAC and CrossQ in Stable-Baselines3 and SBX.
+"""Measure the minutes and steps to a score: TD3 in tfdpg, and TD3, SAC and CrossQ in Stable-Baselines3 and SBX.
 
     pip install -e '.[benchmark]'
     OUT=time-to-score.csv
     python examples/benchmarks/time_to_score.py --task HalfCheetah-v5 --seeds 0 1 --out $OUT --core 0
 
-Each run is a process of its own on one core, with one thread. Every 5,000 steps its policy is evaluated, without
-exploration, on the same 10 episodes for all; a run ends when the mean of two evaluations in a row reaches the task's
-score (or the one after `--score`), or with its budget. The clock runs from the imports on while the agent trains, and
-stands while it is evaluated. tfdpg trains as `TD3(env)` does, and with each recipe of `tfdpg.recipes`; the others with
-the settings of rl-baselines3-zoo for these tasks, which SBX's pages refer to.
+Each run is a separate process on one core, with one thread. Every 5,000 steps, its policy is evaluated without
+exploration, on the same 10 episodes for all runs. A run ends when the mean of two consecutive evaluations reaches the
+task's score (or the value of `--score`), or when its budget is spent. The clock includes the imports, and is stopped
+during evaluations. tfdpg trains with the defaults of `TD3(env)`, and with each recipe of `tfdpg.recipes`. The other
+libraries have the settings of rl-baselines3-zoo for these tasks, to which SBX's pages refer.
 
-A line is appended to the CSV after each run. Runs in the CSV are not repeated, unless they did not reach the score with
-a smaller budget, so the script can be interrupted and started again. Prints minutes and steps of each run, and how many
-times as fast tfdpg is as the fastest of the others.
+A line is appended to the CSV after each run. The script can be interrupted and started again: runs in the CSV are not
+repeated, unless they did not reach the score with a smaller budget. At the end, the script prints the minutes and steps
+of each run, and how many times as fast tfdpg is as the fastest of the others.
 """
 
 import argparse
@@ -33,9 +33,9 @@ EPISODES = 10
 EVERY = 5000
 
 Act = Callable[[Any], Any]
-"""From an observation to the policy's action."""
+"""Maps an observation to the action of the policy."""
 ShouldStop = Callable[[Act], bool]
-"""Evaluates a policy after `EVERY` more steps; says whether training is over."""
+"""Evaluates a policy after `EVERY` more steps, and returns whether the run is over."""
 
 TD3_OF_THE_ZOO = {
     "learning_rate": 1e-3,
@@ -58,13 +58,13 @@ BASELINES = {
     "sbx TD3": ("sbx", TD3_OF_THE_ZOO),
     "sbx SAC": ("sbx", SAC_OF_THE_ZOO),
     "sbx CrossQ": ("sbx", CROSSQ_OF_THE_ZOO),
-    "sbx CrossQ, 1024": ("sbx", {"learning_starts": 5000}),  # SBX' own defaults: smaller critics
+    "sbx CrossQ, 1024": ("sbx", {"learning_starts": 5000}),  # SBX's own defaults: smaller critics
 }
 PLAIN = "tfdpg TD3"
 
 
 class Run(NamedTuple):
-    """A run, as a line of the CSV has it; `score` is the best mean of two evaluations in a row."""
+    """A run, as in a line of the CSV; `score` is the best mean of two consecutive evaluations."""
 
     contestant: str
     task: str
@@ -75,17 +75,17 @@ class Run(NamedTuple):
     score: float
 
     def answers(self, minutes: float, steps: int) -> bool:
-        """Whether it says what a run with such a budget would."""
+        """Return whether the run reached the score or spent a budget of this size."""
         return self.reached or self.minutes >= minutes or self.steps >= steps
 
 
 def recipes() -> dict[str, Mapping[str, Any]]:
-    """The options of `tfdpg.recipes`, by the contestants' names."""
+    """Return the options of `tfdpg.recipes` by the names of the contestants."""
     return {f"tfdpg {name}": value for name, value in importlib.import_module("tfdpg.recipes").RECIPES.items()}
 
 
 def train(contestant: str, task: str, seed: int, should_stop: ShouldStop) -> None:
-    """Trains until the judge says that it is over."""
+    """Train a contestant until `should_stop` returns True."""
     import gymnasium as gym
 
     if contestant in BASELINES:
@@ -127,7 +127,7 @@ def _train_baseline(contestant: str, env: Any, seed: int, should_stop: ShouldSto
 
 
 def evaluate(env: Any, act: Act) -> float:
-    """The mean return of `EPISODES` episodes, the same for every policy."""
+    """Return the mean return of `EPISODES` episodes, which are the same for every policy."""
     total = 0.0
     for episode in range(EPISODES):
         observation, _ = env.reset(seed=episode)
@@ -140,7 +140,7 @@ def evaluate(env: Any, act: Act) -> float:
 
 
 def measure(contestant: str, task: str, seed: int, minutes: float, steps: int, goal: float) -> Run:
-    """Trains a contestant, in this process."""
+    """Train a contestant in this process, and return its run."""
     import gymnasium as gym
 
     env = gym.make(task)
@@ -166,7 +166,7 @@ def measure(contestant: str, task: str, seed: int, minutes: float, steps: int, g
 
 
 def read(file: Path) -> dict[tuple[str, str, int], Run]:
-    """The runs of a CSV, by contestant, task and seed; of the same the last."""
+    """Return the last run in a CSV for each contestant, task and seed."""
     if not file.exists():
         return {}
     with file.open() as lines:
@@ -186,7 +186,7 @@ def read(file: Path) -> dict[tuple[str, str, int], Run]:
 
 
 def append(file: Path, run: Run) -> None:
-    """Writes a run behind the others."""
+    """Append a run to a CSV."""
     file.parent.mkdir(parents=True, exist_ok=True)
     is_new = not file.exists()
     with file.open("a", newline="") as lines:
@@ -197,7 +197,7 @@ def append(file: Path, run: Run) -> None:
 
 
 def report(runs: list[Run], scores: Mapping[str, float]) -> None:
-    """Prints a table of each task; `>` stands before what a run had when its budget ended."""
+    """Print a table for each task; `>` marks the numbers of runs that spent their budget without reaching the score."""
     for task in [task for task in scores if any(run.task == task for run in runs)]:
         names = dict.fromkeys(run.contestant for run in runs if run.task == task)
         of = {name: [run for run in runs if (run.contestant, run.task) == (name, task)] for name in names}
@@ -220,29 +220,29 @@ def _is_ours(contestant: str) -> bool:
 
 
 def _mean_minutes(runs: list[Run]) -> float | None:
-    """The mean over seeds; None if one did not reach the score."""
+    """Return the mean over seeds; None if a run did not reach the score."""
     return statistics.mean(run.minutes for run in runs) if all(run.reached for run in runs) else None
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [PLAIN, *recipes(), *BASELINES]
     parser.add_argument("--task", choices=SCORES, action="append", help="a task; the default is all")
-    parser.add_argument("--score", type=int, help="the score to reach; each needs a CSV of its own")
-    parser.add_argument("--contestant", choices=names, action="append", help="who runs; the default is all")
+    parser.add_argument("--score", type=int, help="the score to reach; use a separate CSV for each score")
+    parser.add_argument("--contestant", choices=names, action="append", help="agents to train; the default is all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--minutes", type=float, default=180, help="of training, for a run")
-    parser.add_argument("--steps", type=int, default=1_000_000, help="for a run")
-    parser.add_argument("--core", type=int, default=0, help="the one that every process is pinned to")
-    parser.add_argument("--out", type=Path, default=Path("time-to-score.csv"), help="where runs are written")
+    parser.add_argument("--minutes", type=float, default=180, help="budget of a run in minutes of training")
+    parser.add_argument("--steps", type=int, default=1_000_000, help="budget of a run in environment steps")
+    parser.add_argument("--core", type=int, default=0, help="the core to which every process is pinned")
+    parser.add_argument("--out", type=Path, default=Path("time-to-score.csv"), help="CSV to which runs are appended")
     parser.add_argument("--report", action="store_true", help="run nothing; print the table")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
 def main() -> None:
-    """Runs what is not in the CSV, and prints the tables."""
+    """Make the runs that are not in the CSV, and print the tables."""
     arguments = parser().parse_args()
     budget = arguments.minutes, arguments.steps
     scores = dict.fromkeys(SCORES, arguments.score) if arguments.score else SCORES
@@ -252,7 +252,7 @@ def main() -> None:
         print("\n" + json.dumps(run))
         return
     if not recipes():
-        print("tfdpg.recipes has none: tfdpg runs as `TD3(env)` only.", file=sys.stderr)
+        print("tfdpg.recipes is empty: tfdpg runs only as `TD3(env)`.", file=sys.stderr)
     contestants = [] if arguments.report else arguments.contestant or [PLAIN, *recipes(), *BASELINES]
     for task in arguments.task or SCORES:
         for seed in arguments.seeds:

@@ -1,4 +1,4 @@
-"""Draws the learning curves of docs/goals.md from the files that lie here.
+"""Draw the learning curves of docs/goals.md from the files in this directory.
 
 python examples/goals/picture.py
 

@@ -1,13 +1,15 @@
-"""Repeat a training run whose result is in this directory, or make a run of the queue.
+"""Repeat a training run whose result is in this directory, or train a run of the queue.
 
     python examples/results/run.py --list
     python examples/results/run.py td3-HalfCheetah-v5-0
     python examples/results/run.py ablation/no-delay-Hopper-v5-0 --overwrite
 
-The command is the first line of `examples/results/NAME.csv`; where there is none yet, the line NAME of `queue.txt`. The
-evaluations are written as such a file, beside the run, and their scores are printed with those of the committed one. A
-run that was cut goes on. Evaluations are the same to the last digit only at the commit that the file names, with its
-versions, on the same kind of processor. `taskset -c 0` before the command keeps it on one core.
+The script takes the command from the first line of `examples/results/NAME.csv` or, if this file does not exist yet,
+from the line NAME of `queue.txt`. It writes the evaluations to a file of the same format next to the run directory, and
+prints their scores beside those of the committed file. An interrupted run is resumed.
+
+Evaluations are the same to the last digit only at the commit that the file names, with its package versions, on the
+same kind of processor. Put `taskset -c 0` before the command to keep the run on one core.
 """
 
 import argparse
@@ -38,23 +40,23 @@ STEPS = (100_000, 300_000, 1_000_000)
 
 
 def queued() -> dict[str, str]:
-    """The arguments of `tfdpg train` of each name of `queue.txt`."""
+    """Return the arguments of `tfdpg train` for each name in `queue.txt`."""
     lines = (RESULTS / "queue.txt").read_text().splitlines()
     return dict(line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
 
 
 def names() -> dict[str, str]:
-    """The arguments of each training, by its name: those that are here, then those that are to be."""
+    """Return the arguments of `tfdpg train` by name, for the runs that have a result and for the queued runs."""
     recorded = {file.relative_to(RESULTS).with_suffix("").as_posix(): command(file) for file in RESULTS.rglob("*.csv")}
     return queued() | {name: shlex.join(words) for name, words in sorted(recorded.items()) if words}
 
 
 def train(arguments: str, run_dir: Path) -> tuple[Path, float]:
-    """Trains, or goes on; returns the run and how many seconds that took.
+    """Train a run, or resume it if it was interrupted; return its directory and the seconds that this took.
 
     Raises:
-        ValueError: there is a run of another command.
-        CalledProcessError: the training failed.
+        ValueError: the directory contains a run of another command.
+        CalledProcessError: `tfdpg train` failed.
     """
     agent, *words = shlex.split(arguments)
     (config,) = parse_training_flags(agent, words)[1]
@@ -74,7 +76,7 @@ def train(arguments: str, run_dir: Path) -> tuple[Path, float]:
 
 
 def write(run: Path, out: Path, arguments: str, seconds: float) -> None:
-    """Writes the evaluations of a run, after what they were made with."""
+    """Write the evaluations of a run, below the command, the commit and the versions that produced them."""
     with (run / "progress.csv").open() as file:
         rows = list(csv.DictReader(file))
     printed_columns = ("epoch", "env_steps", "return", "steps_per_second")
@@ -93,7 +95,7 @@ def write(run: Path, out: Path, arguments: str, seconds: float) -> None:
 
 
 def compare(new: Path, old: Path) -> str:
-    """The scores of two files of results, side by side, and how far their evaluations are the same."""
+    """Return the scores of two result files side by side, and how many of their first evaluations are the same."""
     x, y = points(new, "env_steps", "val_return")
     old_x, old_y = points(old, "env_steps", "val_return")
     lines = [f"{'':>26}{'new':>12}{'committed':>12}{'difference':>12}"]
@@ -110,11 +112,11 @@ def compare(new: Path, old: Path) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command line takes."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="?", help="<kind>-<env>-<seed>, or ablation/<kind>-<env>-<seed>")
     parser.add_argument("--list", action="store_true", help="list the names, with their commands")
-    parser.add_argument("--run-dir", type=Path, help="where it is trained; the default is runs/NAME")
+    parser.add_argument("--run-dir", type=Path, help="the directory of the run; the default is runs/NAME")
     target = parser.add_mutually_exclusive_group()
     target.add_argument("--out", type=Path, help="the file to write; the default is RUN_DIR.csv")
     target.add_argument("--overwrite", action="store_true", help="write examples/results/NAME.csv")
@@ -122,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train the runs of the command line, and compare their scores."""
+    """Train the run of the command line, and compare its scores with the committed ones."""
     args = parser().parse_args(argv)
     known = names()
     if args.list or args.name is None:
@@ -130,14 +132,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"{name}{'' if (RESULTS / f'{name}.csv').exists() else ' (to be made)'}: {arguments}")
         return
     if args.name not in known and (file := RESULTS / f"{args.name}.csv").exists():
-        sys.exit(f"{args.name} is not of `tfdpg train`. It begins with: {file.read_text().partition(chr(10))[0]}")
+        sys.exit(f"{args.name} was not made by `tfdpg train`. It begins with: {file.read_text().partition(chr(10))[0]}")
     if args.name not in known:
         sys.exit(f"There is no {args.name!r} in {RESULTS} or its queue.txt; --list shows all names.")
     committed = RESULTS / f"{args.name}.csv"
     run_dir = args.run_dir or Path("runs") / args.name
     out = committed if args.overwrite else args.out or run_dir.with_name(f"{run_dir.name}.csv")
     if out.resolve() == committed.resolve() and committed.exists() and not args.overwrite:
-        sys.exit(f"{out} is the committed one, which only --overwrite replaces.")
+        sys.exit(f"{out} is a committed result, which only --overwrite replaces.")
     try:
         run, seconds = train(known[args.name], run_dir)
     except ValueError as error:

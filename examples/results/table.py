@@ -1,7 +1,7 @@
-"""Writes the tables of docs/results.md, and its pictures, from the files that lie here.
+"""Write the tables and pictures of docs/results.md from the files in this directory.
 
 python examples/results/table.py           # writes them
-python examples/results/table.py --check   # exits with 1 if they are not what the files give
+python examples/results/table.py --check   # exits with 1 if they do not match the files
 """
 
 import argparse
@@ -25,7 +25,7 @@ PAGE = RESULTS.parents[1] / "docs/results.md"
 BEGIN = "<!-- written by examples/results/table.py -->"
 END = "<!-- by hand again -->"
 STEPS = {100_000: "100k", 300_000: "300k", 1_000_000: "1M"}
-"""Where scores are taken, beside the end."""
+"""The environment steps at which scores are taken, besides the end of a run."""
 
 MUJOCO = ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid")
 PUBLISHED: dict[str, dict[str, Sequence[float]]] = {
@@ -41,14 +41,14 @@ PUBLISHED: dict[str, dict[str, Sequence[float]]] = {
         "Tianshou (v3)": (11719, 2197, 1401, 990),
     },
 }
-"""Published returns of TD3 and DDPG after 1,000,000 steps, in the order of `MUJOCO`, as far as they go."""
+"""Published returns of TD3 and DDPG after 1,000,000 steps, on the first tasks of `MUJOCO`."""
 AFTER = "Published after 1,000,000 steps"
 SOURCES = {
     "td3": f"{AFTER}: Fujimoto et al. 2018, and PFRL, the largest value of the mean curve; CleanRL; Tianshou.",
     "ddpg": f"{AFTER}: OurDDPG of Fujimoto et al. 2018, the largest value of the mean curve; CleanRL; Tianshou.",
 }
 CHOICE = "choice-"
-"""How the kinds begin that were compared to choose a recipe."""
+"""The prefix of the kinds that were compared to choose a recipe."""
 DRAWN = {"TD7": "*", "CrossQ": "s", "SimbaV2": "D", "SAC": "o"}
 """The published algorithms in pictures, with one update per step, and their markers."""
 OLDER = {
@@ -72,7 +72,7 @@ DARK = {
     "#0173b2": "#4fb3f6",
     "#029e73": "#2cc79a",
 }
-"""The colours of a picture, and those in place of them where the page is dark."""
+"""The colours of a picture, and the colours that replace them on dark pages."""
 
 
 class Result(NamedTuple):
@@ -82,7 +82,7 @@ class Result(NamedTuple):
         kind: how it was trained, the first part of the file's name.
         env: the environment's id.
         curve: evaluation returns over environment steps.
-        seconds: those for 1,000 steps; None where the file does not say it.
+        seconds: seconds per 1,000 steps; None if the file does not state them.
     """
 
     kind: str
@@ -110,7 +110,7 @@ class Published(NamedTuple):
 
 
 def published() -> list[Published]:
-    """The content of `published.csv`."""
+    """Return the content of `published.csv`."""
     lines = RESULTS_OF_OTHERS.read_text().splitlines()
     found = []
     for row in csv.DictReader(line for line in lines if not line.startswith("#")):
@@ -122,7 +122,7 @@ def published() -> list[Published]:
 
 
 def load(directory: Path) -> list[Result]:
-    """The results in a directory, of `tfdpg train`.
+    """Load the results of `tfdpg train` in a directory.
 
     Raises:
         ValueError: a file is not named after its command.
@@ -141,9 +141,9 @@ def load(directory: Path) -> list[Result]:
 
 
 def seconds(file: Path) -> float | None:
-    """Seconds for 1,000 steps, evaluations and all, as the file's head has them.
+    """Return the seconds per 1,000 steps, including evaluations, according to the header of a result file.
 
-    A head that has fewer seconds than the steps alone took is of a run that was begun again, and says nothing.
+    If the header states fewer seconds than the steps alone took, the run was resumed. The result is then None.
     """
     said = re.search(r"^# commit .*; (\d+) s since it was last begun", file.read_text(), re.MULTILINE)
     steps, rates = points(file, "env_steps", "steps_per_second")
@@ -152,7 +152,7 @@ def seconds(file: Path) -> float | None:
 
 
 def groups(results: Iterable[Result], key: Callable[[Result], str]) -> dict[str, list[Result]]:
-    """Results with the same key."""
+    """Group results by a key."""
     found: dict[str, list[Result]] = {}
     for result in results:
         found.setdefault(key(result), []).append(result)
@@ -160,20 +160,20 @@ def groups(results: Iterable[Result], key: Callable[[Result], str]) -> dict[str,
 
 
 def scores(results: Sequence[Result], steps: float | None) -> list[float]:
-    """The score of each run that reaches so far, or of each at its end."""
+    """Return the scores of the runs that reach `steps`; if `steps` is None, of all runs at their ends."""
     curves = [result.curve for result in results]
     found = [score(curve.x, curve.y, curve.x[-1] if steps is None else steps) for curve in curves]
     return [value for value in found if value is not None]
 
 
 def number(value: float, beside: float | None = None) -> str:
-    """A return, or the spread beside one, with as many digits as that has."""
+    """Format a return, or a spread with as many digits as the return `beside` it."""
     digits = 0 if abs(value if beside is None else beside) >= 100 else 1
     return f"{value:,.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def cell(results: Sequence[Result], steps: float | None) -> str:
-    """The mean score over the runs, their standard deviation if there are several, and how many, if not all."""
+    """Format the mean score, the standard deviation of several scores, and their number if some are missing."""
     found = scores(results, steps)
     if not found:
         return "–"
@@ -183,19 +183,19 @@ def cell(results: Sequence[Result], steps: float | None) -> str:
 
 
 def length(results: Sequence[Result]) -> str:
-    """How many steps the runs have."""
+    """Format the number of steps of the runs, as a range if they differ."""
     ends = sorted({int(result.curve.x[-1]) for result in results})
     return f"{ends[0]:,}" if len(ends) == 1 else f"{ends[0]:,} to {ends[-1]:,}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table, and an empty line."""
+    """Return the lines of a Markdown table and an empty line."""
     lines = [head, ["---"] * len(head), *rows]
     return [*(f"| {' | '.join(line)} |" for line in lines), ""]
 
 
 def of_kind(kind: str, results: Sequence[Result]) -> list[str]:
-    """The table of a kind."""
+    """Return the lines with the tables of a kind."""
     by_source: dict[str, dict[str, float]] = {
         source: dict(zip(MUJOCO, values, strict=False)) for source, values in PUBLISHED.get(kind, {}).items()
     }
@@ -212,14 +212,14 @@ def of_kind(kind: str, results: Sequence[Result]) -> list[str]:
 
 
 def normalized(results: Sequence[Result], steps: int) -> dict[str, float]:
-    """The mean score of each of the five tasks that some run reaches so far in, 0 for random actions and 1 for TD3."""
+    """Return the mean score of each of the five tasks that has a run of `steps`; 0 is random actions, 1 is TD3."""
     found = {name: scores([each for each in results if task(each.env) == name], steps) for name in MUJOCO}
     ranges = {name: RANDOM_AND_TD3[name] for name in MUJOCO if found[name]}
     return {name: (float(np.mean(found[name])) - low) / (high - low) for name, (low, high) in ranges.items()}
 
 
 def aggregate(results: Sequence[Result], steps: int) -> str:
-    """The mean of the normalised scores, and of which tasks it is, if not of all."""
+    """Format the mean of the normalised scores, and the names of its tasks if some are missing."""
     found = normalized(results, steps)
     if not found:
         return "–"
@@ -228,7 +228,7 @@ def aggregate(results: Sequence[Result], steps: int) -> str:
 
 
 def comparisons(kinds: dict[str, list[Result]]) -> list[str]:
-    """A table of returns and mean normalised scores for each of `STEPS`, with published ones after as many steps."""
+    """Return a table for each of `STEPS`: returns and mean normalised scores of our runs and of published ones."""
     own = {kind: runs for kind, runs in kinds.items() if any(task(run.env) in MUJOCO for run in runs)}
     lines = []
     for steps in STEPS:
@@ -248,7 +248,7 @@ def comparisons(kinds: dict[str, list[Result]]) -> list[str]:
 
 
 def ablations(results: Sequence[Result]) -> list[str]:
-    """The table of what was changed, environment by environment."""
+    """Return the table of the runs with a changed setting, sorted by environment."""
     rows = []
     for (env, kind), runs in sorted(
         ((runs[0].env, runs[0].kind), runs) for runs in groups(results, lambda each: f"{each.env} {each.kind}").values()
@@ -260,7 +260,7 @@ def ablations(results: Sequence[Result]) -> list[str]:
 
 
 def choices(results: Sequence[Result]) -> list[str]:
-    """The table from which a recipe is chosen: returns by task, and the mean normalised rank, 0 for the best.
+    """Return the table from which a recipe is chosen: returns by task, and the mean normalised rank, 0 for the best.
 
     A return is the mean of the last four evaluations, over seeds. Kinds that lack a task are left out.
     """
@@ -285,7 +285,7 @@ def choices(results: Sequence[Result]) -> list[str]:
 
 
 def pictures(results: Sequence[Result]) -> dict[Path, tuple[str, dict[str, list[LearningCurve]]]]:
-    """For each picture what it was drawn of, as a digest, and its curves."""
+    """Return, for each picture, a digest of the data that it shows, and its curves."""
     drawn = {}
     for runs in dict(sorted(groups(results, lambda result: result.env).items())).values():
         curves = {kind: [each.curve for each in of] for kind, of in groups(runs, lambda each: each.kind).items()}
@@ -385,7 +385,7 @@ def save(figure: Any, picture: Path, digest: str) -> None:
 
 
 def written(results: Sequence[Result], changed: Sequence[Result]) -> str:
-    """What stands between the two lines of the page."""
+    """Return the generated part of the page, from the line `BEGIN` to the line `END`."""
     kinds = groups(results, lambda result: result.kind)
     lines = [line for kind, runs in kinds.items() for line in of_kind(kind, runs)]
     lines += ["## Published returns at the same steps", "", *comparisons(kinds)]
@@ -399,7 +399,7 @@ def written(results: Sequence[Result], changed: Sequence[Result]) -> str:
 
 
 def stale(page: str, results: Sequence[Result]) -> list[str]:
-    """What is not as the files give it."""
+    """Return the names of the page and the pictures that do not match the files."""
     names = [] if PAGE.exists() and PAGE.read_text() == page else [str(PAGE)]
     digests = {picture: digest for picture, (digest, _) in (pictures(results) | older()).items()}
     return names + [
@@ -408,14 +408,14 @@ def stale(page: str, results: Sequence[Result]) -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command line takes."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing, and exit with 1 if something would change")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Writes the page and the pictures, or looks whether they are right."""
+    """Write the page and the pictures, or check that they match the files."""
     check = parser().parse_args(argv).check
     results = load(RESULTS)
     changed = load(RESULTS / "ablation")
