@@ -217,11 +217,10 @@ def test_updates_on_stored_data_end_on_time_too(clock, capsys):
 
 
 @pytest.mark.slow
-def test_updates_on_stored_data_end_in_time_for_the_first_evaluation(clock):
+def test_updates_on_stored_data_end_in_time_for_the_first_evaluation(clock, capsys):
     agent = small_agent()
     fit_briefly(agent, RandomWalk(), epochs=1, steps_per_epoch=50)
     validation = {"validation_env": Timed(clock), "validation_episodes": 1}  # 30 seconds
-    agent.fit_offline(
-        None, minutes=5, steps_per_epoch=10**6, callbacks=[Takes(clock, phase=70)], verbose=0, **validation
-    )
+    agent.fit_offline(None, minutes=5, steps_per_epoch=160, callbacks=[Takes(clock, phase=70)], verbose=2, **validation)
     assert clock.seconds == 3 * 70 + 30  # after another phase, the evaluation would have ended late
+    assert "Plan: about 180 updates in 5 minutes" in capsys.readouterr().out  # 100 + (260 - 140) / (70 / 50 + 5 / 160)

@@ -10,7 +10,7 @@ from tfdpg.training.options import FitOptions, TrainingOptions
 FIRST_CALLBACKS = 5.0
 """Seconds that callbacks are expected to take at the end of an epoch, before it was measured: an export takes most."""
 FIRST_EVALUATION_SHARE = 0.1
-"""The share of a budget that an evaluation is expected to take before it was measured or estimated."""
+"""The share of a budget that is kept for an evaluation before its time was measured or estimated."""
 WARM_UP = 10.0
 """Seconds of updates from which the speed is measured."""
 WARM_UP_SHARE = 0.05
@@ -48,8 +48,8 @@ class TimeBudget:
         self._seconds = 60 * (options.minutes or math.inf)
         self._began = self.now()
         self.has_ended = False
-        has_evaluations = self.is_limited and options.validation_env is not None
-        self._evaluation = FIRST_EVALUATION_SHARE * self._seconds if has_evaluations else 0.0
+        self._evaluation = 0.0
+        self._is_known = options.validation_env is None  # whether `_evaluation` was measured or estimated
         self._callbacks = min(FIRST_CALLBACKS, WARM_UP_SHARE * self._seconds)
         self._is_measured = False
         self._longest_episode = 0
@@ -72,7 +72,8 @@ class TimeBudget:
         return self.has_ended
 
     def _last_step_at(self) -> float:
-        at_end = min(self._evaluation + 2 * self._callbacks, self._seconds / 2)
+        evaluation = self._evaluation if self._is_known else FIRST_EVALUATION_SHARE * self._seconds
+        at_end = min(evaluation + 2 * self._callbacks, self._seconds / 2)
         return self._began + self._seconds - at_end
 
     def begin_epoch(self) -> None:
@@ -127,6 +128,7 @@ class TimeBudget:
             self._collected = self._collected[0] + now - self._phase_began, self._collected[1] + steps
             seconds_per_step = self._collected[0] / self._collected[1]
             self._evaluation = self._options.validation_episodes * self._longest_episode * seconds_per_step
+            self._is_known = True
         self._phase_began = now  # collection can end at each step, and only an update phase cannot be interrupted
 
     @contextlib.contextmanager
@@ -135,6 +137,7 @@ class TimeBudget:
         began = self.now()
         yield
         self._evaluation = max(self._evaluation * self._is_measured, self._measured(began))
+        self._is_known = True
 
     @contextlib.contextmanager
     def callbacks(self) -> Iterator[None]:
