@@ -118,7 +118,8 @@ def _single_environment(env: Any) -> gym.Env:
         return base.env_fns[0]()
     raise ValueError(
         "`her` needs the compute_reward of a single environment, which only SyncVectorEnv and AsyncVectorEnv have. "
-        f"Make the agent with a single environment, or call agent.relabel_with(env) with one. Received: {env}"
+        "With other vector environments, use a custom training loop: make the agent with a single environment, or "
+        f"call agent.relabel_with(env) with one. Received: {env}"
     )
 
 
