@@ -18,7 +18,7 @@ from tfdpg.cli.run_options import GROUPS
 from tfdpg.distributed.options import DistributedFitOptions, Distribution
 from tfdpg.options import Only, Structural, options_of
 from tfdpg.options import Option as Declared
-from tfdpg.training.options import FitOptions, TrainingOptions
+from tfdpg.training.options import FitOptions, OfflineOptions
 
 DOCS = Path(__file__).parent
 PAGES = [*sorted((DOCS / "options").glob("*.md")), DOCS / "cluster.md"]
@@ -28,7 +28,7 @@ WIDTH = 150
 KINDS: dict[str, Any] = {
     **OPTIONS,
     "fit": FitOptions,
-    "fit_offline": TrainingOptions,
+    "fit_offline": OfflineOptions,
     "export": ExportOptions,
     "distributed.fit": DistributedFitOptions,
 }

@@ -44,6 +44,6 @@ def test_pixels(tmp_path):
     agent, history = pixels.train(30, num_envs=2, **options)
     assert np.isfinite(history["loss_q"]).all() and agent.updates >= 3
     frames, _ = pixels.make_env().reset(seed=0)
-    assert frames.size == 3 * 40 * 75 and agent.replay.transitions()["observation"].shape[1:] == frames.shape
+    assert frames.size == 3 * 40 * 75 and agent.replay.transitions()["observations"].shape[1:] == frames.shape
     assert frames.min() == 0 and frames.max() == 255  # the sky, and the cart
     assert tfdpg.load(agent.export(tmp_path / "model"))(frames) == agent(frames)

@@ -1,16 +1,43 @@
 """Checks of arguments, whose errors say which argument is wrong, what was expected and what was received; warnings."""
 
 import math
+import reprlib
 import sys
 import warnings
 from typing import Annotated, Any
 
 from tfdpg.ranges import INVALID, Count, Natural, Positive, Within, convert_value, describe_type
 
+LONGEST = 300
+"""The number of characters of a value that a message shows."""
+MOST = 12
+"""The number of items of a value that a message shows."""
+_brief = reprlib.Repr()
+_brief.maxlevel, _brief.maxdict, _brief.maxother, _brief.maxstring = 3, MOST, LONGEST, LONGEST
+_brief.maxlist = _brief.maxtuple = _brief.maxset = _brief.maxfrozenset = MOST
+
+
+def shown(value: Any) -> str:
+    """Return a value as a message shows it, in at most about 300 characters: of an array, its shape and type."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and math.prod(shape) > MOST:
+        return f"an array of shape {shape} and type {getattr(value, 'dtype', type(value).__name__)}"
+    if isinstance(value, list | tuple | dict | set | frozenset):
+        if len(value) > MOST:
+            first = _shorten(_brief.repr(next(iter(value))))
+            return f"a {type(value).__name__} of {len(value):,} items, of which the first is {first}"
+        text = _brief.repr(value)
+        return repr(value) if len(text) <= LONGEST and "..." not in text else _shorten(text)
+    return _shorten(repr(value))
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
 
 def reject(name: str, expected: str, received: Any) -> ValueError:
     """Return the error for an invalid argument. The caller raises it."""
-    return ValueError(f"`{name}` must be {expected}. Received: {name}={received!r}")
+    return ValueError(f"`{name}` must be {expected}. Received: {name}={shown(received)}")
 
 
 def check_value(name: str, kind: Any, value: Any) -> Any:

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers import vector
 
-from tfdpg.arguments import warn
+from tfdpg.arguments import shown, warn
 from tfdpg.spec import Packed, Spec
 
 FAR = 1.0
@@ -81,13 +81,13 @@ def malformed_step(result: Any, strictly: bool = False) -> Finding | None:
     _, reward, terminated, truncated, info = result
     is_number = isinstance(reward, int) or np.asarray(reward).dtype.kind in "biuf"  # NumPy has no integer for 2**70
     if np.size(reward) != 1 or not is_number:
-        return Finding(f"`step` returns reward={reward!r}, which is not one number.", "Return a float.")
+        return Finding(f"`step` returns reward={shown(reward)}, which is not one number.", "Return a float.")
     for name, end in (("terminated", terminated), ("truncated", truncated)):
         kinds = "b" if strictly else "biu"
         if np.size(end) != 1 or np.asarray(end).dtype.kind not in kinds or np.asarray(end).item() not in (0, 1):
-            return Finding(f"`step` returns {name}={end!r}, which is not a bool.", f"Return `bool({name})`.")
+            return Finding(f"`step` returns {name}={shown(end)}, which is not a bool.", f"Return `bool({name})`.")
     if not isinstance(info, dict):
-        return Finding(f"`step` returns info={info!r}, which is not a dict.", "Return `{}`.")
+        return Finding(f"`step` returns info={shown(info)}, which is not a dict.", "Return `{}`.")
     return None
 
 

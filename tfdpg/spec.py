@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from tfdpg.arguments import shown
 from tfdpg.environments import opened
 from tfdpg.spaces import SUPPORTED, action_bounds, check_action_space, integer_bounds_of, space_from_json, space_to_json
 
@@ -119,7 +120,7 @@ class Spec:
             raise ValueError(f"`env` must be an environment, not its class. Received: env={env!r}. Call it: env()")
         raise ValueError(
             "`env` must be a gymnasium.Env, a gymnasium.vector.VectorEnv, the id of an environment or a tfdpg.Spec. "
-            f"Received: {f'an array of shape {env.shape}' if isinstance(env, np.ndarray) else f'env={env!r}'}. "
+            f"Received: env={shown(env)}. "
             "To train on stored transitions, call agent.fit_offline(data)."
         )
 
@@ -311,7 +312,7 @@ class Spec:
 def _describe(observation: Any) -> str:
     """Describe what was passed in place of a dict of arrays, and how to convert a list of observations to one."""
     if isinstance(observation, Mapping):
-        return f"a dict with the keys {list(observation)}"
+        return f"a dict with the keys {shown(list(observation))}"
     if isinstance(observation, list | tuple) and observation and isinstance(observation[0], Mapping):
         return (
             f"a {type(observation).__name__} of {len(observation)} observations. Stack them: "
@@ -330,18 +331,18 @@ def _inner_action_scale(low: np.ndarray, high: np.ndarray, center: np.ndarray) -
 def _check_representable(leaf: Leaf, part: np.ndarray) -> None:
     """Raise `ValueError` unless packing an array keeps its values."""
     if part.dtype.kind not in "biuf":
-        raise ValueError(f"`{leaf.name}` of an observation must be real numbers. Received: {part!r}")
+        raise ValueError(f"`{leaf.name}` of an observation must be real numbers. Received: {shown(part)}")
     if leaf.integer_bounds is not None:
         low, high = map(np.asarray, leaf.integer_bounds)
         is_representable = (part >= low) & (part <= high) & (part == np.floor(part))
         if not is_representable.all():
-            received = repr(part)
+            received = shown(part)
             if part.ndim > len(leaf.shape):
                 index = tuple(np.argwhere(~is_representable)[0].tolist())
                 received = f"{part[index]} in row {index[0]}" + (f" at {list(index[1:])}" if index[1:] else "")
             raise ValueError(
-                f"`{leaf.name}` of an observation must be integers in {leaf.space}, from {low.tolist()} to "
-                f"{high.tolist()}. Received: {received}"
+                f"`{leaf.name}` of an observation must be integers in {leaf.space}, from {shown(low.tolist())} to "
+                f"{shown(high.tolist())}. Received: {received}"
             )
 
 

@@ -44,7 +44,7 @@ def test_the_unclipped_sample_is_stored_and_the_environment_gets_the_clipped_one
     actions = agent.act(observation)
     agent.observe(np.zeros(64), observation, np.zeros(64), np.zeros(64), observation)
     transitions = agent.replay.transitions()
-    stored = np.concatenate([transitions["action"], transitions["behaviour"]], axis=1)
+    stored = np.concatenate([transitions["actions"], transitions["behaviours"]], axis=1)
     np.testing.assert_array_equal(actions, np.clip(stored[:, :2], ACTIONS.low, ACTIONS.high))
     assert (stored[:, :2] != actions).any()
     np.testing.assert_allclose(stored[:, 2:4], agent.predict(observation), rtol=1e-5, atol=1e-6)

@@ -69,7 +69,7 @@ def test_vector_environments_and_stored_transitions_have_the_action_shape(tmp_pa
     for data in (shaped, tmp_path / "r"):
         one = tfdpg.DDPG(env, **SMALL)
         one.fit_offline(data, epochs=1, steps_per_epoch=3, verbose=0)
-        assert one.updates == 3 and one.replay.transitions()["action"].shape[1:] == (2, 3)
+        assert one.updates == 3 and one.replay.transitions()["actions"].shape[1:] == (2, 3)
     with pytest.raises(ValueError, match=r"shape \(8, 6\). Received: \(8, 3, 2\)"):
         other.train_on_batch(shaped | {"actions": np.zeros((8, 3, 2))})
 

@@ -113,8 +113,8 @@ def test_a_reset_in_a_custom_loop_does_not_join_episodes(make):
             observation, *outcome, _ = env.step(agent.act(observation))
             agent.observe(outcome[0], observation, *outcome[1:])
     stored = agent.replay.transitions()
-    np.testing.assert_array_equal(stored["next_observation"], stored["observation"] + [0, 1])
-    assert len(stored["reward"]) == 3 + 2 + 2
+    np.testing.assert_array_equal(stored["next_observations"], stored["observations"] + [0, 1])
+    assert len(stored["rewards"]) == 3 + 2 + 2
 
 
 @everyone
@@ -125,7 +125,7 @@ def test_an_environment_that_modifies_the_action_does_not_change_the_stored_one(
             return super().step(action)
 
     agent = fitted(make, Scales(), update_after=400)
-    action = agent.replay.transitions()["action"]
+    action = agent.replay.transitions()["actions"]
     assert len(action) == 80 and np.abs(action).max() <= 1
 
 
@@ -145,8 +145,8 @@ def test_a_custom_loop_over_a_vector_environment_in_each_autoreset_mode(make, mo
             observations, _ = envs.reset(options={"reset_mask": truncated})
     assert agent.env_steps == (2 * 9 if mode == AutoresetMode.NEXT_STEP else 2 * 12)
     stored = agent.replay.transitions()
-    np.testing.assert_array_equal(stored["next_observation"], stored["observation"] + [0, 1])
-    np.testing.assert_array_equal(stored["reward"], stored["observation"][:, 1] + 1)
+    np.testing.assert_array_equal(stored["next_observations"], stored["observations"] + [0, 1])
+    np.testing.assert_array_equal(stored["rewards"], stored["observations"][:, 1] + 1)
 
 
 @everyone
@@ -217,5 +217,5 @@ def test_an_image_agent_learns_on_raw_bytes_through_an_encoder(make):
     before = agent.networks["q1"].get_weights()[0]
     logs = agent.learn(updates=3)
     assert np.isfinite(logs["loss_q"]) and not np.array_equal(before, agent.networks["q1"].get_weights()[0])
-    assert agent.replay.transitions()["observation"]["picture"].dtype == np.uint8
+    assert agent.replay.transitions()["observations"]["picture"].dtype == np.uint8
     assert not should_use_xla(list(agent.networks.values()))  # jit_compile="auto" does not compile convolutions

@@ -90,7 +90,7 @@ def test_load_agent_changes_the_given_options(make, tmp_path):
     assert float(again.optimizers["pi"].learning_rate) == 0.5
     assert float(again.optimizers["q1"].learning_rate) == pytest.approx(agent.options.q_lr)
     assert again.minibatch_builder.gamma == 0.5 and again.replay.size == 30
-    stored, held = (a.replay.transitions()["observation"] for a in (agent, again))
+    stored, held = (a.replay.transitions()["observations"] for a in (agent, again))
     np.testing.assert_array_equal(held, stored[-len(held) :])
     assert again.learn(updates=2) and again.updates == agent.updates + 2
     fresh = tfdpg.load_agent(tmp_path / "agent", q_optimizer=keras.optimizers.SGD(0.1))

@@ -126,7 +126,7 @@ def test_shaped_rewards_are_stored_and_raw_ones_logged(make, tmp_path):
     agent = make(env, reward_shaper=shaper, update_after=400)
     history = fit_briefly(agent, env, epochs=2, steps_per_epoch=20)
     assert history.history["return"] == [15, 15]
-    assert sorted(set(agent.replay.transitions()["reward"])) == [-9, -8, -7, -6, -5]
+    assert sorted(set(agent.replay.transitions()["rewards"])) == [-9, -8, -7, -6, -5]
     assert seen[0] == (0, 40) and seen[-1] == (39, 40)
     with pytest.raises(ValueError, match="`reward_shaper` must .*finite rewards"):
         fitted(make, reward_shaper=lambda reward, step, steps: reward * np.nan)
@@ -247,9 +247,9 @@ def test_recorders_receive_every_transition_and_train_another_agent(make, tmp_pa
     recorders = [buffer, tmp_path / "run", Recorder(tmp_path / "small", spec, rows=10)]
     agent = fitted(make, env, steps=43, recorders=recorders, update_after=400)
     recorded, stored = buffer.transitions(), agent.replay.transitions()
-    for name in ("observation", "reward", "next_observation", "terminated", "truncated"):
+    for name in ("observations", "rewards", "next_observations", "terminations", "truncations"):
         np.testing.assert_array_equal(recorded[name], stored[name])
-    np.testing.assert_array_equal(recorded["action"], np.clip(stored["action"], -1, 1))
+    np.testing.assert_array_equal(recorded["actions"], np.clip(stored["actions"], -1, 1))
     assert [file.name for file in sorted((tmp_path / "small").iterdir())] == [f"{i:06}.npz" for i in range(5)]
     with np.load(tmp_path / "run/000000.npz") as file:
         assert file["rewards"].tolist() == ([1, 2, 3, 4, 5] * 9)[:43]

@@ -108,8 +108,8 @@ def test_offline_training_on_recordings_and_saved_agents(tmp_path):
         logs = other.fit_offline(tmp_path / data, epochs=1, steps_per_epoch=7, verbose=0).history
         assert np.isfinite(logs["loss"]).all() and other.updates == 7
         stored = other.replay.transitions()
-        assert (np.abs(stored["recurrent_state"]).max() > 0) == (data == "agent")  # not in recordings
-        np.testing.assert_array_equal(stored["observation"], agent.replay.transitions()["observation"])
+        assert (np.abs(stored["states"]).max() > 0) == (data == "agent")  # not in recordings
+        np.testing.assert_array_equal(stored["observations"], agent.replay.transitions()["observations"])
 
 
 @pytest.mark.slow
@@ -123,9 +123,9 @@ def test_other_agents_train_on_the_data_of_a_recurrent_agent(tmp_path):
     ):
         other.fit_offline(tmp_path / "agent", epochs=1, steps_per_epoch=2, verbose=0)
         stored = other.replay.transitions()
-        for name in ("observation", "action", "reward", "next_observation"):
+        for name in ("observations", "actions", "rewards", "next_observations"):
             np.testing.assert_array_equal(stored[name], agent.replay.transitions()[name])
-        assert (stored.get("recurrent_state", np.zeros(1)) == 0).all()
+        assert (stored.get("states", np.zeros(1)) == 0).all()
 
 
 @pytest.mark.parametrize(

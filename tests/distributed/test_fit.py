@@ -134,8 +134,8 @@ def test_a_keras_policy_acts_in_workers_too(local_ray):
     quiet = {"noise_levels": (0.0,), "actors": 1, "epochs": 1, "samples_per_insert": 0}
     distributed.fit(one, counter, **SHORT | quiet, worker_backend="tensorflow")
     stored = one.replay.transitions()
-    expected = one.predict(stored["observation"])
-    np.testing.assert_allclose(stored["action"], expected, atol=1e-5)
+    expected = one.predict(stored["observations"])
+    np.testing.assert_allclose(stored["actions"], expected, atol=1e-5)
     assert len(np.unique(expected)) > 3 and one.updates == 0
 
 
@@ -145,7 +145,7 @@ def test_new_weights_reach_the_workers(local_ray):
     options = SHORT | {"actors": 1, "noise_levels": (0.0,), "variable_update_period": 1, "epochs": 1}
     distributed.fit(agent, counter, **options)
     stored = agent.replay.transitions()
-    assert len(np.unique(stored["action"][stored["observation"][:, 1] == 0][:20])) > 3
+    assert len(np.unique(stored["actions"][stored["observations"][:, 1] == 0][:20])) > 3
 
 
 def shaped(reward, step, steps):
@@ -156,7 +156,7 @@ def shaped(reward, step, steps):
 def test_the_learner_shapes_rewards_and_feeds_recorders(local_ray, tmp_path):
     agent = tfdpg.TD3(Counter(), **SMALL, reward_shaper=shaped, recorders=[tmp_path / "recorded"])
     history = distributed.fit(agent, counter, **SHORT | {"epochs": 1})
-    rewards = agent.replay.transitions()["reward"]
+    rewards = agent.replay.transitions()["rewards"]
     assert rewards.min() == 101 and history.history["return"] == [15.0]
     with np.load(tmp_path / "recorded/000000.npz") as file:
         assert sorted(file["rewards"]) == sorted(rewards) and file["truncations"].sum() >= 10

@@ -77,7 +77,7 @@ def test_rows_whose_steps_are_not_counted_are_left_out():
         buffer.append(one.rows(ack.process_id, counted)[0])
         stored = buffer.transitions()
         assert len(buffer) == sum(counted.values())
-        np.testing.assert_array_equal(stored["next_observation"][:, 1], stored["observation"][:, 1] + 1)
+        np.testing.assert_array_equal(stored["next_observations"][:, 1], stored["observations"][:, 1] + 1)
     assert transitions(one.rows(ack.process_id + 1, {0: 12, 1: 12})[0]) == 0  # those of another process
 
 
@@ -159,7 +159,7 @@ def test_a_replay_is_split_and_put_together_again(parts, rng):
 
 def pairs(buffer):
     stored = buffer.transitions()
-    parts = stored["observation"], stored["action"], stored["reward"][:, None], stored["next_observation"]
+    parts = stored["observations"], stored["actions"], stored["rewards"][:, None], stored["next_observations"]
     yield from map(tuple, np.concatenate(parts, axis=1).tolist())
 
 

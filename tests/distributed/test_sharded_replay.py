@@ -33,13 +33,13 @@ def transitions(agent):
 def test_rows_come_and_go(local_ray, replay, tmp_path):
     agent = AGENTS["DDPG"](Counter(), replay=replay, normalize_observations=True, replay_size=20_000)
     agent.fit(counter(), epochs=1, steps_per_epoch=50, verbose=0)
-    before = set(np.unique(agent.replay.transitions()["action"]))
+    before = set(np.unique(agent.replay.transitions()["actions"]))
     options = SHORT | {"steps_per_epoch": ENOUGH_FOR_UPDATES}
     history = distributed.fit(agent, counter, **options, callbacks=[Checkpoint(tmp_path)]).history
     assert history["return"] == [15, 15] and np.isfinite(history["loss"]).all() and history["env_steps"][-1] >= 450
     stored = transitions(agent)
     assert agent.env_steps - 1 <= stored <= agent.env_steps
-    assert before <= set(np.unique(agent.replay.transitions()["action"]))
+    assert before <= set(np.unique(agent.replay.transitions()["actions"]))
     assert agent.observation_statistics.count <= agent.replay.added and agent.observation_statistics.mean[
         1
     ] == pytest.approx(2.5, abs=0.3)
@@ -211,7 +211,7 @@ def test_a_checkpoint_holds_the_transitions_that_are_counted(local_ray, tmp_path
         loaded = tfdpg.load_agent(each)
         assert transitions(loaded) == loaded.env_steps == int(each.name)
         stored = loaded.replay.transitions()
-        np.testing.assert_array_equal(stored["next_observation"][:, 1], stored["observation"][:, 1] + 1)
+        np.testing.assert_array_equal(stored["next_observations"][:, 1], stored["observations"][:, 1] + 1)
 
 
 @pytest.mark.slow

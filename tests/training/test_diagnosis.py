@@ -229,7 +229,7 @@ def test_the_replay_buffer_is_read_step_by_step():
 
 
 def snapshot(agent):
-    return copy.deepcopy(agent.state()), agent.get_weights(), agent.replay.transitions()["action"]
+    return copy.deepcopy(agent.state()), agent.get_weights(), agent.replay.transitions()["actions"]
 
 
 ENVIRONMENTS = {
@@ -319,7 +319,7 @@ def test_images_are_no_features_and_every_key_is_allowed():
     fill(agent, Mixed(), 12)
     evidence = agent.diagnose(Mixed(), episodes=2).evidence
     assert evidence.replay.names == ["r[0]", "r[1]", "r[2]"] and evidence.replay.has_images
-    stored = agent.replay.transitions()["observation"]["r"]
+    stored = agent.replay.transitions()["observations"]["r"]
     np.testing.assert_array_equal(evidence.replay.observation, stored)
     episode = evidence.greedy[0]
     observation = agent.spec.unpack(episode.observation)

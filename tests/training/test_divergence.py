@@ -79,7 +79,7 @@ def test_large_finite_numbers_are_no_matter():
     env = Misbehaving({"observation": large, "reward": -3e38}, 5)
     agent = tfdpg.DDPG(env, **NO_UPDATE)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
-    assert agent.replay.transitions()["observation"].max() == np.float32(3e38)
+    assert agent.replay.transitions()["observations"].max() == np.float32(3e38)
 
 
 class Rewards(Counter):

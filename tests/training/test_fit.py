@@ -28,14 +28,14 @@ def positions(observations):
 def transitions(agent):
     """(episode, step, reward, terminated, next episode, next step) of every stored transition."""
     stored = agent.replay.transitions()
-    before, after = (positions(stored[name]) for name in ("observation", "next_observation"))
-    return np.column_stack([before, stored["reward"], stored["terminated"], after])
+    before, after = (positions(stored[name]) for name in ("observations", "next_observations"))
+    return np.column_stack([before, stored["rewards"], stored["terminations"], after])
 
 
 def final_rows(agent):
     """The final observations of the episodes that have ended."""
     stored = agent.replay.transitions()
-    return positions(stored["next_observation"])[stored["terminated"] | stored["truncated"]]
+    return positions(stored["next_observations"])[stored["terminations"] | stored["truncations"]]
 
 
 VECTORS = [(kind, mode) for kind in (SyncVectorEnv, AsyncVectorEnv) for mode in AutoresetMode]
@@ -88,7 +88,7 @@ def test_max_ep_len_truncates(kind):
     agent = agent_for(env, update_after=1000)
     history = fit_briefly(agent, env, epochs=1, steps_per_epoch=20, max_ep_len=5)
     assert history.history["episode_length"] == [5.0]
-    assert not agent.replay.transitions()["terminated"].any()
+    assert not agent.replay.transitions()["terminations"].any()
     assert len(transitions(agent)) == 20
     assert (final_rows(agent)[:, 1] == 5).all()
 
@@ -186,7 +186,7 @@ def test_nan_from_the_environment_stops_and_names_the_step(bad, tmp_path):
     with pytest.raises(ValueError, match=f"{bad} is not .*environment step 23"):
         fit_briefly(agent, env, epochs=3, steps_per_epoch=20, callbacks=[checkpoint])
     again = tfdpg.load_agent(tmp_path / "22")
-    assert again.env_steps == 22 and np.isfinite(again.replay.transitions()["next_observation"]).all()
+    assert again.env_steps == 22 and np.isfinite(again.replay.transitions()["next_observations"]).all()
     fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=10)  # the agent is as good as before
     assert agent.env_steps == 22 + 10
 

@@ -128,7 +128,7 @@ def test_transitions_from_one_file_to_the_next_are_data(agent, tmp_path):
         assert len(buffer) == 60
     buffer = ReplayBuffer(agent.spec, 100)
     load_into(buffer, tmp_path / "agent/rows-1.npz")
-    ended = buffer.transitions()["terminated"] | buffer.transitions()["truncated"]
+    ended = buffer.transitions()["terminations"] | buffer.transitions()["truncations"]
     assert buffer.size == 10 and ended.tolist() == [True, False, False, False, False, True, True]
 
 

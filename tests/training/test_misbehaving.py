@@ -161,7 +161,7 @@ def test_an_integer_reward_beyond_numpy_s_is_a_number():
     fit_briefly(agent, Misbehaving(huge), epochs=1, steps_per_epoch=5)
     agent.act(np.zeros(2, np.float32))
     agent.observe(2**70, np.ones(2, np.float32), False, False)
-    assert (agent.replay.transitions()["reward"] == np.float32(2.0**70)).all()
+    assert (agent.replay.transitions()["rewards"] == np.float32(2.0**70)).all()
     with pytest.raises(ValueError, match="`step` returns a reward beyond the range"):
         evaluated(Misbehaving(beyond))
     agent.act(np.ones(2, np.float32))

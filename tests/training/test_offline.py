@@ -66,14 +66,14 @@ def test_states_that_data_does_not_have_are_those_of_an_episode_s_start():
     load_into(buffer, data())
     load_into(plain, data())
     held = buffer.transitions()
-    assert (held.pop("recurrent_state") == 0).all()
+    assert (held.pop("states") == 0).all()
     for name, values in plain.transitions().items():
         np.testing.assert_array_equal(held[name], values)
     segment = as_one_segment(buffer)
     segment["rows"][:, 3:6] = 7.0
     again = ReplayBuffer(SPEC, 50, step_width=SPEC.act_dim + 3, has_predecessors=True)
     load_into(again, segment)
-    np.testing.assert_array_equal(again.transitions()["recurrent_state"], np.full((7, 3), 7.0))
+    np.testing.assert_array_equal(again.transitions()["states"], np.full((7, 3), 7.0))
     for other in (
         plain,
         ReplayBuffer(SPEC, 50, step_width=SPEC.act_dim + 4, has_predecessors=True),
@@ -82,8 +82,8 @@ def test_states_that_data_does_not_have_are_those_of_an_episode_s_start():
         stored = other.transitions()
         for name, values in held.items():
             np.testing.assert_array_equal(stored[name][-7:], values)
-        assert (stored.get("recurrent_state", np.zeros((0, 0))) == 0).all()
-        assert stored.get("recurrent_state", np.zeros((0, 0))).shape[1] == other.state_width
+        assert (stored.get("states", np.zeros((0, 0))) == 0).all()
+        assert stored.get("states", np.zeros((0, 0))).shape[1] == other.state_width
     with pytest.raises(ValueError, match="with the distribution that drew each"):
         load_into(ReplayBuffer(SPEC, 50, step_width=SPEC.act_dim + 3, has_windows=True), data())
 
@@ -209,7 +209,7 @@ def test_stored_rows_that_are_not_finite_are_named(column, name):
 def test_integers_beyond_numpy_s_are_numbers_and_objects_are_not():
     buffer = ReplayBuffer(SPEC, 50)
     load_into(buffer, data() | {"rewards": [2**70, 1, 2, 3, 4, 5, 6]})
-    assert buffer.transitions()["reward"][0] == np.float32(2.0**70)
+    assert buffer.transitions()["rewards"][0] == np.float32(2.0**70)
     for rewards in (["1"] * 7, [{}] * 7, [10**400] * 7):
         with pytest.raises(ValueError, match="'rewards' of `data` must hold real"):
             load_into(buffer, data() | {"rewards": rewards})
@@ -302,5 +302,5 @@ def test_a_minari_data_set(tmp_path, monkeypatch):
     agent.fit_offline(data_set, epochs=1, steps_per_epoch=2, verbose=0)
     stored = agent.replay.transitions()
     assert agent.replay.size == 33 and len(agent.replay) == 30
-    np.testing.assert_allclose(stored["reward"], np.concatenate([b.rewards for b in buffers]), rtol=1e-6)
-    assert not stored["terminated"].any()
+    np.testing.assert_allclose(stored["rewards"], np.concatenate([b.rewards for b in buffers]), rtol=1e-6)
+    assert not stored["terminations"].any()

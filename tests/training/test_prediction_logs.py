@@ -121,7 +121,8 @@ def test_rows_of_a_request_are_environments_of_their_own(served, tmp_path):
     np.testing.assert_array_equal(read["observations"], steps.reshape(6, 2))
     np.testing.assert_allclose(read["actions"], served["pi"](x=steps.reshape(6, 2))["pi"], rtol=1e-5)
     buffer = ReplayBuffer(SPEC, 100)
-    load_into(buffer, read | {"rewards": np.arange(6), "terminations": np.zeros(6, bool)})
+    no_ends = dict.fromkeys(("terminations", "truncations"), np.zeros(6, bool))
+    load_into(buffer, read | {"rewards": np.arange(6)} | no_ends)
     found = [(row[:2], row[3], row[5:]) for row in rows(buffer)]
     assert found == [((0, 1), 0, (4, 5)), ((2, 3), 1, (6, 7)), ((4, 5), 2, (8, 9)), ((6, 7), 3, (10, 11))]
 
@@ -213,7 +214,7 @@ def test_the_records_before_a_damaged_place_are_kept_and_the_loss_is_told(served
     with pytest.warns(UserWarning, match=rf"{lost} bytes are lost\. The 1 later files"):
         assert len(read_prediction_logs([file, later], SPEC)["actions"]) == kept
     buffer = ReplayBuffer(SPEC, 50)
-    ends = {"rewards": np.ones(kept), "terminations": np.zeros(kept, bool)}
+    ends = {"rewards": np.ones(kept), "terminations": np.zeros(kept, bool), "truncations": np.zeros(kept, bool)}
     with pytest.warns(UserWarning, match=message):
         load_into(buffer, {"prediction_logs": file, **ends})
     assert rows(buffer)[0][:2] == tuple(client.took[0][0]) and len(rows(buffer)) == kept - 1
@@ -223,7 +224,7 @@ def test_the_records_before_a_damaged_place_are_kept_and_the_loss_is_told(served
 def test_rewards_and_ends_that_do_not_fit_are_named_and_nothing_is_stored(two):
     files, clients, turns = two
     buffer = ReplayBuffer(SPEC, 100)
-    ends = {"prediction_logs": files, "terminations": np.zeros(len(turns), bool)}
+    ends = {"prediction_logs": files, "terminations": np.arange(len(turns)) > 11}
     with pytest.raises(ValueError, match="`rewards` .*of 14 steps. .*: 13 rows"):
         load_into(buffer, {**ends, "rewards": np.zeros(13)})
     with pytest.raises(ValueError, match="7 numbers for client .b.. .*the clients"):

@@ -52,10 +52,10 @@ def test_each_sub_environment_remembers_its_episode(mode):
         if mode == AutoresetMode.DISABLED and terminated.any():
             observations, _ = envs.reset(options={"reset_mask": terminated})
     stored = buffer.transitions()
-    t = stored["observation"][:, 1:]
+    t = stored["observations"][:, 1:]
     assert len(t) > 10
-    np.testing.assert_array_equal(stored["recurrent_state"], t)  # it depends on the episode's earlier observations
-    np.testing.assert_allclose(stored["action"], (t + 1) / 10, rtol=1e-6)
+    np.testing.assert_array_equal(stored["states"], t)  # it depends on the episode's earlier observations
+    np.testing.assert_allclose(stored["actions"], (t + 1) / 10, rtol=1e-6)
 
 
 def test_rewards_are_remembered_as_the_environment_gives_them():
@@ -63,7 +63,7 @@ def test_rewards_are_remembered_as_the_environment_gives_them():
     env = Counter(length=4)
     run(collector, env, env.reset()[0], 6)
     assert [recurrent_inputs[0, 1] for recurrent_inputs in behaviour.network.recurrent_inputs] == [0, 1, 2, 3, 0, 1]
-    assert buffer.transitions()["reward"][:4].tolist() == [10, 20, 30, 40]
+    assert buffer.transitions()["rewards"][:4].tolist() == [10, 20, 30, 40]
 
 
 def test_random_steps_are_stored_with_their_states():
@@ -71,8 +71,8 @@ def test_random_steps_are_stored_with_their_states():
     env = Counter(length=9)
     run(collector, env, env.reset()[0], 5)
     stored = buffer.transitions()
-    assert stored["recurrent_state"][:, 0].tolist() == [0, 1, 2, 3, 4]
-    np.testing.assert_allclose(stored["action"][3:, 0], [0.4, 0.5], rtol=1e-6)
+    assert stored["states"][:, 0].tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(stored["actions"][3:, 0], [0.4, 0.5], rtol=1e-6)
 
 
 def test_a_memory_is_saved_and_restored():

@@ -62,6 +62,7 @@ def load_agent(
         agent.fit(env, epochs=10)
         ```
     """
+    from tfdpg.arguments import shown
     from tfdpg.hints import did_you_mean
     from tfdpg.options import Structural, Unsaved, options_of
     from tfdpg.training.checkpoints import checkpoint
@@ -77,10 +78,12 @@ def load_agent(
         raise checkpoint.CheckpointError(f"{directory} has arguments that no agent saves.")
     for name in changes:
         if name in known.names(Structural):
-            raise ValueError(f"`{name}` cannot change: a saved agent keeps it. Received: {name}={changes[name]!r}")
+            raise ValueError(f"`{name}` cannot change: a saved agent keeps it. Received: {name}={shown(changes[name])}")
         if name not in {option.name for option in options_of(known)}:
             meant = did_you_mean(name, (option.name for option in options_of(known)))
-            raise ValueError(f"`{name}` is no argument of {make.__name__}. Received: {name}={changes[name]!r}.{meant}")
+            raise ValueError(
+                f"`{name}` is no argument of {make.__name__}. Received: {name}={shown(changes[name])}.{meant}"
+            )
     arguments = saved.arguments | changes
     for name, value in arguments.items():
         if reason := why_missing(value):

@@ -1,6 +1,7 @@
 """The base class of all agents: act, observe, learn, fit, evaluate, save and export."""
 
 import abc
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
@@ -28,7 +29,7 @@ from tfdpg.training.environment.collector import Collector
 from tfdpg.training.environment.env_runner import Episode, environment_of
 from tfdpg.training.learning.epoch_metrics import EpochMetrics
 from tfdpg.training.learning.learner import Learner, check_normalizers, find_normalizers
-from tfdpg.training.options import FitOptions, TrainingOptions
+from tfdpg.training.options import FitOptions, OfflineOptions
 
 
 class _AgentType(abc.ABCMeta):
@@ -82,6 +83,7 @@ class Agent(metaclass=_AgentType):
             minimize: takes a step of optimizers; see `tfdpg.components.Networks.minimize`.
             update_copies: updates the copies that are due; see `tfdpg.components.Networks.update_copies`.
             optimizer: all optimizers as one object, which Keras' callbacks expect.
+            replay_may_grow: whether `fit_offline` makes the replay buffer larger, if its data does not fit.
             minibatch_builder: samples minibatches; `make_minibatch_builder` makes another for any replay buffer.
             schedule: the schedule of updates, and its counters.
             actor: computes the outputs of the behaviour policy, in NumPy if possible.
@@ -123,6 +125,7 @@ class Agent(metaclass=_AgentType):
         if self.observation_statistics is not None:
             check_normalizers(self.normalizers, len(self.observation_statistics.mean))
         self.replay = minibatches.replay
+        self.replay_may_grow = not options.is_changed("replay_size")
         self.make_minibatch_builder = minibatches.make_minibatch_builder
         self.unpack = minibatches.unpack
         self.minibatch_builder = minibatches.make_minibatch_builder(minibatches.replay)
@@ -240,6 +243,14 @@ class Agent(metaclass=_AgentType):
         """
         self.collector.observe(reward, next_observation, terminated, truncated, final_observation)
 
+    def grow_replay(self, rows: int) -> None:
+        """Let the replay buffer hold this number of rows, which becomes the option `replay_size`."""
+        sampler = self.minibatch_builder.sampler
+        state = sampler.state()
+        self.replay.resize(rows)
+        sampler.restore(state)
+        self._options = dataclasses.replace(self._options, replay_size=rows)
+
     def relabel_with(self, env: Any) -> None:
         """Use the functions of an environment that compute rewards from goals, for the option `her`.
 
@@ -347,8 +358,8 @@ class Agent(metaclass=_AgentType):
         """
         return loop.fit(self, env, options)
 
-    @takes_options(TrainingOptions)
-    def fit_offline(self, data: Any, options: TrainingOptions) -> keras.callbacks.History:
+    @takes_options(OfflineOptions)
+    def fit_offline(self, data: Any, options: OfflineOptions) -> keras.callbacks.History:
         """Train the agent on stored transitions, which are added to its replay buffer; `fit` can continue afterwards.
 
         Args:
@@ -356,21 +367,30 @@ class Agent(metaclass=_AgentType):
 
                 - A dict of arrays, or an `.npz` file, with a row for each transition in chronological order:
                   `observations` `[n, ...]`, `actions` `[n, ...]` in the environment's units, `rewards` `[n]`,
-                  `terminations` `[n]`, and optionally `truncations` `[n]` and `next_observations` `[n, ...]`. For a
-                  Dict space, `observations` is a dict, or there is an array `observations/<key>` for each key. With
-                  `client_ids`, n strings, only the rows of each client are in chronological order. The entry
-                  `prediction_logs`, the request logs of TensorFlow Serving, replaces observations, actions and client
-                  ids; see `read_prediction_logs`.
-                - A directory of such files, as the option `recorders` writes them.
+                  `terminations` `[n]`, and optionally `truncations` `[n]` and `next_observations` `[n, ...]`. One of
+                  the last three must show where episodes end. `[n, 1]` is read as `[n]`. The names of D4RL, such as
+                  `terminals` and `timeouts`, and names in the singular are read, too. For a Dict space, `observations`
+                  is a dict, or there is an array `observations/<key>` for each key. With `client_ids`, n strings, only
+                  the rows of each client are in chronological order. The entry `prediction_logs`, the request logs of
+                  TensorFlow Serving, replaces observations, actions and client ids; see `read_prediction_logs`.
+                - A directory of `.npz` files, as the option `recorders` writes them.
+                - A pandas DataFrame, or a CSV or Parquet file, with the columns `obs_0`, `obs_1`, ..., `action_0`, ...,
+                  `reward`, `terminated`, and `truncated`, `episode` or both.
                 - The directory of a saved agent or of a saved replay buffer.
+                - A `ReplayBuffer`, or another agent, whose replay buffer is taken.
                 - A `minari.MinariDataset`.
+
+                The replay buffer grows if the data does not fit, unless `replay_size` was set to another number than
+                its default.
             options: keyword arguments.
 
         Returns:
             A `History` with `loss`, ..., `updates_per_second` and, with a `validation_env`, `val_return`, ...
 
         Raises:
-            ValueError: an array is missing, has another shape or is not finite, or there is no transition.
+            ValueError: an array is missing, has another shape or is not finite; the ends of episodes are not known;
+                actions are outside the action space; there is no transition, or there are more than `replay_size`.
+                The replay buffer is then as it was.
             FileNotFoundError: a file does not exist.
             FloatingPointError: losses or weights became NaN or infinite.
             KeyboardInterrupt: after Ctrl-C, as for `fit`.

@@ -18,6 +18,7 @@ import numpy as np
 from tfdpg.arguments import positive_int, real
 from tfdpg.replay import segments
 from tfdpg.replay.memory import allocate_array, check_capacity
+from tfdpg.replay.names import NamedTransitions
 from tfdpg.replay.segments import LINKS, SavedSegments, check_links
 from tfdpg.spec import Packed, Spec
 
@@ -166,7 +167,7 @@ class ReplayBuffer:
         """Return the slots of the rows that have a successor, in ascending order, `[len(self)]`."""
         return np.flatnonzero(self.successor[: self.size] != NONE)
 
-    def sample(self, n: int, seed: int | np.random.Generator | None = None) -> dict[str, Any]:
+    def sample(self, n: int, seed: int | np.random.Generator | None = None) -> NamedTransitions:
         """Sample transitions uniformly and with replacement, as named arrays.
 
         The random numbers are independent of the agent's: training is the same with and without it.
@@ -177,17 +178,19 @@ class ReplayBuffer:
 
         Returns:
             A dict of arrays, copies, with a row for each transition. A transition spans m steps, where m is the agent's
-            `n_step` or less at the end of an episode.
+            `n_step` or less at the end of an episode. `Agent.train_on_batch` takes such a dict of `batch_size` rows.
 
-            - `observation`: `[n, ...]`, with the type that the networks get; for a Dict space a dict by key.
-            - `action`: `[n, ...]`, in the environment's units and shape; int64 `[n]` for a Discrete space.
-            - `reward`: the sum of gamma^k r_k over the m steps, float32 `[n]`.
-            - `discount`: gamma^m (1 - terminated), float32 `[n]`.
-            - `next_observation`: the observation after the m steps, as `observation`.
-            - `terminated`: whether the last of the steps ended in a terminal state, bool `[n]`.
-            - `truncated`: whether the episode was truncated after the last of the steps, bool `[n]`.
-            - `behaviour` (ACER): parameters of the distribution the action was sampled from, float32 `[n, width]`.
-            - `recurrent_state` (stored states): the policy's state before the step, float32 `[n, state_width]`.
+            - `observations`: `[n, ...]`, with the type that the networks get; for a Dict space a dict by key.
+            - `actions`: `[n, ...]`, in the environment's units and shape; int64 `[n]` for a Discrete space.
+            - `rewards`: the sums of gamma^k r_k over the m steps, float32 `[n]`.
+            - `discounts`: gamma^m (1 - terminated), float32 `[n]`.
+            - `next_observations`: the observations after the m steps, as `observations`.
+            - `terminations`: whether the last of the steps ended in a terminal state, bool `[n]`.
+            - `truncations`: whether the episode was truncated after the last of the steps, bool `[n]`.
+            - `behaviours` (ACER): parameters of the distribution the action was sampled from, float32 `[n, width]`.
+            - `states` (stored states): the recurrent state of the policy before the step, float32 `[n, state_width]`.
+
+            The names in the singular are read, too: `batch["reward"]` is `batch["rewards"]`.
 
         Raises:
             ValueError: `n` is not a positive integer, or the replay buffer holds no transition.
@@ -195,7 +198,7 @@ class ReplayBuffer:
         Example:
             ```python
             batch = agent.replay.sample(256, seed=0)
-            batch["reward"].mean()
+            batch["rewards"].mean()
             ```
         """
         positive_int("n", n)
@@ -204,11 +207,11 @@ class ReplayBuffer:
             raise ValueError(EMPTY_REPLAY)
         return self._named(slots[np.random.default_rng(seed).integers(len(slots), size=n)], self._n_step)
 
-    def transitions(self) -> dict[str, Any]:
+    def transitions(self) -> NamedTransitions:
         """Return all stored transitions, as named arrays.
 
-        Each transition is one environment step, independent of the agent's `n_step`. Transitions are ordered by the
-        time at which their observations were stored, the oldest first. The steps of several sub-environments alternate.
+        Each transition is one environment step, independent of the agent's `n_step`. The steps of an episode follow one
+        another, and the episode that began first comes first, so that `Agent.fit_offline` takes such a dict.
 
         Returns:
             A dict of arrays, copies, with a row for each transition; `sample` describes the keys.
@@ -216,13 +219,20 @@ class ReplayBuffer:
         Example:
             ```python
             data = agent.replay.transitions()
-            data["reward"][data["terminated"]]
+            data["rewards"][data["terminations"]]
             ```
         """
         slots = np.arange(self.oldest, self.added) % self.replay_size
-        return self._named(slots[self.successor[slots] != NONE], 1)
+        has_successor = self.successor[slots] != NONE
+        first = np.arange(len(slots))  # of each row the first one of its episode, as a place in `slots`
+        before = np.flatnonzero(has_successor)
+        first[before + (self.successor[slots[before]] - slots[before]) % self.replay_size] = before
+        while ((further := first[first]) != first).any():  # each round doubles the distance
+            first = further
+        order = np.argsort(first, kind="stable")
+        return self._named(slots[order[has_successor[order]]], 1)
 
-    def _named(self, slots: np.ndarray, n_step: int) -> dict[str, Any]:
+    def _named(self, slots: np.ndarray, n_step: int) -> NamedTransitions:
         from tfdpg.replay.transitions import named_transitions  # which imports this module
 
         return named_transitions(self, slots, n_step, self._gamma)
@@ -245,8 +255,8 @@ class ReplayBuffer:
     def load(self, directory: str | Path) -> None:
         """Append the transitions of a replay buffer that `save` wrote, as the newest.
 
-        If there are more rows than `replay_size`, the newest are kept. Episodes that were open when the replay buffer
-        was saved count as truncated.
+        If there are more rows than `replay_size`, the newest are kept, and a warning says so. Episodes that were open
+        when the replay buffer was saved count as truncated.
 
         Args:
             directory: the saved replay buffer.
@@ -258,6 +268,23 @@ class ReplayBuffer:
                 loaded.
         """
         segments.load(self, Path(directory))
+
+    def resize(self, replay_size: int) -> None:
+        """Hold more rows from now on; those held are kept.
+
+        Args:
+            replay_size: the new maximum number of rows, at least the present one.
+
+        Raises:
+            ValueError: more memory than is available to the process, or more disk space than is free, is needed.
+        """
+        held = self.segment(self.oldest, self.added) if self.size else None
+        state = self.state()
+        check_capacity(self.nbytes // self.replay_size * replay_size, self._directory, f"replay_size={replay_size}")
+        self.replay_size = replay_size
+        self.clear()
+        if held is not None:
+            self.restore(state, [held])
 
     def allocate(self) -> None:
         """Allocate the memory or the files; does nothing if they are allocated.

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from tfdpg.arguments import shown
 from tfdpg.replay.buffer import NONE, ReplayBuffer
 from tfdpg.replay.uniform import random_words
 
@@ -95,7 +96,9 @@ class GoalFunctions:
     def _for_rows(self, name: str, function: Callable[..., Any], *goals: np.ndarray) -> np.ndarray:
         values = [np.asarray(function(*row, {})) for row in zip(*goals, strict=True)]
         if any(value.size != 1 or value.dtype.kind not in "biuf" for value in values):
-            raise ValueError(f"`{name}` of the environment must return a number for one goal. Received: {values[0]!r}")
+            raise ValueError(
+                f"`{name}` of the environment must return a number for one goal. Received: {shown(values[0])}"
+            )
         return np.array([value.item() for value in values], np.float64)
 
 

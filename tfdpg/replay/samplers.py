@@ -153,13 +153,17 @@ class PrioritizedSampler:
         self._beta = real("beta", beta, 0, 1)
         self._beta_steps = None if beta_steps is None else positive_int("beta_steps", beta_steps)
         self._normalize_weights = normalize_weights
-        blocks = -(-buffer.replay_size // BLOCK)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Take all rows as new, and the replay buffer with its present size."""
+        blocks = -(-self.buffer.replay_size // BLOCK)
         self._priorities = np.zeros((blocks, BLOCK), np.float32)
         self._sums = np.zeros(blocks)
         self._max_priority = 1.0
         self._reduced_at = 0  # the update at which the largest priority was last computed again
         self._seen = 0
-        self._successor = buffer.successor
+        self._successor = self.buffer.successor
         self._pending = np.empty(0, np.int64)
 
     def updates_due(self, credit: int) -> int:
@@ -216,12 +220,7 @@ class PrioritizedSampler:
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Restore the result of `state`, after the replay buffer was restored; without priorities, all rows are new."""
-        self._seen = 0
-        self._pending = np.empty(0, np.int64)
-        self._priorities[:] = 0
-        self._sums[:] = 0
-        self._max_priority = 1.0
-        self._reduced_at = 0
+        self._forget()
         if "priorities" in state:
             self._add_new_rows()
             self._max_priority = float(state["largest_priority"])
@@ -233,8 +232,7 @@ class PrioritizedSampler:
     def _add_new_rows(self) -> None:
         """Set the priority of rows that were added, or got a successor, since the last call to the largest one."""
         if self._successor is not self.buffer.successor:  # the buffer was cleared
-            self._successor = self.buffer.successor
-            self.restore({})
+            self._forget()
         if self.buffer.added == self._seen:
             return
         slots = np.concatenate([self._pending, self._slots_from(max(self._seen, self.buffer.oldest))])

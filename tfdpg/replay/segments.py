@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tfdpg import files
+from tfdpg.arguments import warn
 from tfdpg.spec import Spec
 
 if TYPE_CHECKING:
@@ -154,6 +155,11 @@ def load(buffer: "ReplayBuffer", directory: Path) -> None:
     description, paths = verify_saved(directory)
     _check_layout(buffer, description, directory)
     rows_left = description["rows"]
+    if rows_left > buffer.replay_size:
+        warn(
+            f"The saved replay buffer {directory} has {rows_left:,} rows, and `replay_size` is {buffer.replay_size:,}, "
+            "so only its newest rows are kept. Raise `replay_size` to keep all of them."
+        )
     for path in paths:
         rows_left = _check_segment(buffer, path, rows_left)
     if rows_left != 0:

@@ -8,6 +8,7 @@ import numpy as np
 
 from tfdpg.replay.buffer import EMPTY_REPLAY, NONE, ReplayBuffer, group_widths
 from tfdpg.replay.hindsight import Relabelled
+from tfdpg.replay.names import NamedTransitions
 from tfdpg.spec import Packed, Spec
 
 MAX_ROWS = 100_000
@@ -130,7 +131,7 @@ def _n_step_returns(
     return reward, discount, terminated, last
 
 
-def named_transitions(buffer: ReplayBuffer, slots: np.ndarray, n_step: int, gamma: float) -> dict[str, Any]:
+def named_transitions(buffer: ReplayBuffer, slots: np.ndarray, n_step: int, gamma: float) -> NamedTransitions:
     """Return the transitions that `gather_transitions` packs as named arrays; see `ReplayBuffer.sample`."""
     spec = buffer.spec
     reward, discount, terminated, last = _n_step_returns(
@@ -139,17 +140,18 @@ def named_transitions(buffer: ReplayBuffer, slots: np.ndarray, n_step: int, gamm
     steps = buffer.rows[slots, buffer.obs_width : -1]
     current = buffer.current[buffer.current >= buffer.oldest] % buffer.replay_size
     has_ended = (buffer.successor[last] == NONE) & ~np.isin(last, current)
-    arrays: dict[str, Any] = {
-        "observation": _observations(spec, buffer.observation(slots)),
-        "action": spec.to_user(steps),
-        "reward": reward,
-        "discount": discount * ~terminated,
-        "next_observation": _observations(spec, buffer.observation(last)),
-        "terminated": terminated,
-        "truncated": has_ended & ~terminated,
-    }
+    arrays = NamedTransitions(
+        observations=_observations(spec, buffer.observation(slots)),
+        actions=spec.to_user(steps),
+        rewards=reward,
+        discounts=discount * ~terminated,
+        next_observations=_observations(spec, buffer.observation(last)),
+        terminations=terminated,
+        truncations=has_ended & ~terminated,
+    )
+    arrays.n_step = n_step
     if buffer.step_width > spec.act_dim:
-        arrays["recurrent_state" if buffer.has_predecessors else "behaviour"] = steps[:, spec.act_dim :]
+        arrays["states" if buffer.has_predecessors else "behaviours"] = steps[:, spec.act_dim :]
     return arrays
 
 

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 
 from tfdpg.acting import BehaviourPolicy, ForwardPass, GreedyPolicy, RecurrentSpec, RecurrentState
-from tfdpg.arguments import positive_int, reject
+from tfdpg.arguments import positive_int, reject, shown
 from tfdpg.environments import opened
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, stream
@@ -85,11 +85,11 @@ class _CallablePolicy:
         given = self._act(observation)
         batch_shape = () if self._num_envs is None else (self._num_envs,)
         if isinstance(given, tuple):
-            raise ValueError(f"`policy` must return actions, not a tuple. Received: {given!r}")
+            raise ValueError(f"`policy` must return actions, not a tuple. Received: {shown(given)}")
         action = np.asarray(given)
         expected = (*batch_shape, *self.spec.act_shape)
         if action.shape != expected or action.dtype.kind not in "biuf":
-            raise ValueError(f"`policy` must return actions of shape {expected}, for `env`. Received: {action!r}")
+            raise ValueError(f"`policy` must return actions of shape {expected}, for `env`. Received: {shown(action)}")
         return action if batch_shape else action[None]
 
 

@@ -22,7 +22,7 @@ from tfdpg.training.environment.env_timeout import check_processes, env_timeout
 from tfdpg.training.evaluation import summarise
 from tfdpg.training.interrupt import Interrupt, deferred_signals
 from tfdpg.training.learning.updates import LARGEST_CHUNK
-from tfdpg.training.options import FitOptions, TrainingOptions
+from tfdpg.training.options import FitOptions, OfflineOptions, TrainingOptions
 from tfdpg.training.time_budget import TimeBudget
 from tfdpg.training.training_warnings import TrainingWarnings, actions_at_bounds
 
@@ -56,7 +56,7 @@ def fit(agent: Any, env: Any, options: FitOptions) -> keras.callbacks.History:
     return training.history
 
 
-def fit_offline(agent: Any, data: Any, options: TrainingOptions) -> keras.callbacks.History:
+def fit_offline(agent: Any, data: Any, options: OfflineOptions) -> keras.callbacks.History:
     """See `Agent.fit_offline`.
 
     Epochs are numbered from those that the agent has completed. Signals end training between two update phases.
@@ -82,7 +82,7 @@ def fit_offline(agent: Any, data: Any, options: TrainingOptions) -> keras.callba
         check_environments(agent, options.validation_env)
         agent.collector.close_episodes()
         if data is not None:
-            load_into(agent.replay, data)
+            load_into(agent.replay, data, options.clip_actions, agent.grow_replay if agent.replay_may_grow else None)
         limit = None if options.epoch_limit is None else agent.epoch + options.epoch_limit
         training = TrainingRun(agent, options, limit, ("updates", "updates_per_second"))
         with deferred_signals() as interrupted:

@@ -48,6 +48,13 @@ class TrainingOptions(MonitoringOptions, group="training"):
         return DEFAULT_EPOCHS if self.epochs is None and self.minutes is None else self.epochs
 
 
+class OfflineOptions(TrainingOptions, group="training"):
+    """Options of `fit_offline`."""
+
+    clip_actions: bool = False
+    """whether actions of `data` outside the action space are clipped to it. False refuses them."""
+
+
 class FitOptions(TrainingOptions, group="training"):
     """Options of `fit`."""
 

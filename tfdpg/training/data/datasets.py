@@ -1,28 +1,30 @@
 """Add stored transitions from arrays, files, checkpoints or data sets to a replay buffer."""
 
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfdpg.arguments import reject
+from tfdpg.arguments import reject, shown
 from tfdpg.replay import ReplayBuffer, segments
-from tfdpg.replay.segments import drop_outgoing_links
+from tfdpg.replay.names import with_standard_names
+from tfdpg.replay.segments import as_one_segment, drop_outgoing_links
 from tfdpg.spec import Spec
 from tfdpg.training.checkpoints.checkpoint import is_saved, read_rows, replay_files
 from tfdpg.training.data.prediction_logs import by_client, read_prediction_logs
+from tfdpg.training.data.tables import TABLES, is_table, read_table, table_arrays
 from tfdpg.training.environment.finite import entry_name
 
-ARRAY_ALIASES = {
-    "terminations": ("terminations", "terminated", "terminals"),
-    "truncations": ("truncations", "truncated", "timeouts"),
-}
+ROUNDING = 1e-6
+"""The part of an action's range by which a stored action may be outside of it: the rounding of another program."""
 
 
-def load_into(buffer: ReplayBuffer, data: Any) -> None:
-    """Append stored transitions to a replay buffer.
+def load_into(
+    buffer: ReplayBuffer, data: Any, clip_actions: bool = False, grow: Callable[[int], None] | None = None
+) -> None:
+    """Append stored transitions to a replay buffer: all of them, or none if one cannot be used.
 
     Args:
         buffer: the replay buffer.
@@ -33,39 +35,104 @@ def load_into(buffer: ReplayBuffer, data: Any) -> None:
               Dict observation has `observations/<key>`, or is a dict. With `client_ids`, the rows of each client are
               in chronological order, and rewards, terminations and truncations may be dicts of arrays by client.
               `prediction_logs`, the request logs of TensorFlow Serving, replace observations, actions and clients (see
-              `read_prediction_logs`).
-            - A directory of such files.
+              `read_prediction_logs`). Other names are read, too (`tfdpg.replay.names.ALIASES`).
+            - A pandas DataFrame, or a CSV or Parquet file (see `tfdpg.training.data.tables.table_arrays`).
+            - A directory of `.npz` files.
             - A saved agent, or its `replay.npz`.
             - A saved replay buffer.
+            - A `ReplayBuffer`, or an agent, whose replay buffer is taken.
             - A `minari.MinariDataset`.
+        clip_actions: whether actions outside the action space are clipped to it; False refuses them.
+        grow: makes the replay buffer larger, given the number of rows, if the transitions do not fit; None refuses
+            them.
 
     Raises:
-        ValueError: arrays are missing, of other shapes or not finite, or there is no transition.
+        ValueError: arrays are missing, of other shapes or not finite; the ends of episodes are not known; actions are
+            outside the action space; there is no transition, or there are too many.
         FileNotFoundError: a file does not exist.
     """
-    before = buffer.added
-    for segment in _segments(buffer.spec, data):
-        rows = segment["rows"]
-        stored = int(segment.get("state_width", 0))
-        width = buffer.obs_width + buffer.step_width - buffer.state_width + 1
-        received = rows.shape[1] - stored
-        if received != width:
-            what = "with" if buffer.step_width - buffer.state_width > buffer.spec.act_dim else "without"
-            raise ValueError(
-                f"`data` must be for these spaces, and {what} the distribution that drew each action, which only a "
-                f"saved ACER has: {width} numbers a row. Received: {_describe_data(data)}, with {received}"
-            )
-        if stored != buffer.state_width:  # recurrent states of another network: replace them by zeros
-            at = buffer.obs_width + buffer.spec.act_dim
-            rows = np.delete(rows, slice(at, at + stored), axis=1)
-            segment["rows"] = np.insert(rows, np.full(buffer.state_width, at), 0, axis=1)
-        _check_stored(buffer.spec, segment["rows"], segment["successor_after"] > 0)
+
+    def usable() -> Iterator[dict[str, Any]]:
+        for segment in _Reader(buffer, clip_actions).segments(data):
+            _fit_columns(buffer, segment, data)
+            _check_stored(buffer, segment, clip_actions)
+            yield segment
+
+    # Files are read twice rather than held in memory together; both times they give the same segments.
+    read = usable if isinstance(data, str | Path) or hasattr(data, "iterate_episodes") else list(usable()).copy
+    count = sum(len(segment["rows"]) for segment in read())
+    if not count:
+        raise ValueError(f"`data` must hold at least one transition. Received: {_describe_data(data)}")
+    if grow is not None and buffer.size + count > buffer.replay_size:
+        grow(buffer.size + count)
+    if count > buffer.replay_size:
+        raise ValueError(
+            f"`replay_size` must be at least the {count:,} rows of `data`, which has one row for each transition and "
+            f"one more for each episode. Received: replay_size={buffer.replay_size}. "
+            "Raise it, or leave it out: the replay buffer then gets as large as the data."
+        )
+    for segment in read():
         buffer.append(segment)
-    if buffer.added == before:
-        raise ValueError(f"`data` must hold at least one transition. Received: data={data!r}")
 
 
-def _check_stored(spec: Spec, rows: np.ndarray, has_acted: np.ndarray) -> None:
+def _fit_columns(buffer: ReplayBuffer, segment: dict[str, Any], data: Any) -> None:
+    """Give the rows of a segment the columns of a replay buffer. States of another network are replaced by zeros."""
+    rows = segment["rows"]
+    stored = int(segment.get("state_width", 0))
+    width = buffer.obs_width + buffer.step_width - buffer.state_width + 1
+    received = rows.shape[1] - stored
+    if received != width:
+        what = "with" if buffer.step_width - buffer.state_width > buffer.spec.act_dim else "without"
+        raise ValueError(
+            f"`data` must be for these spaces, and {what} the distribution that drew each action, which only a "
+            f"saved ACER has: {width} numbers a row. Received: {_describe_data(data)}, with {received}"
+        )
+    if stored != buffer.state_width:
+        at = buffer.obs_width + buffer.spec.act_dim
+        rows = np.delete(rows, slice(at, at + stored), axis=1)
+        segment["rows"] = np.insert(rows, np.full(buffer.state_width, at), 0, axis=1)
+
+
+def _check_stored(buffer: ReplayBuffer, segment: dict[str, Any], clip_actions: bool) -> None:
+    """Raise `ValueError` for numbers in stored rows that are not finite, and for actions outside the action space."""
+    spec = buffer.spec
+    has_acted = segment["successor_after"] > 0
+    _check_stored_numbers(spec, segment["rows"], has_acted)
+    if buffer.step_width - buffer.state_width == spec.act_dim:  # ACER stores what its distribution drew
+        actions = segment["rows"][:, buffer.obs_width : buffer.obs_width + spec.act_dim]
+        inside = _inside(spec, np.where(has_acted[:, None], actions, spec.low), "the stored rows", clip_actions)
+        if clip_actions:
+            segment["rows"] = segment["rows"].copy()
+            segment["rows"][has_acted, buffer.obs_width : buffer.obs_width + spec.act_dim] = inside[has_acted]
+
+
+def _inside(spec: Spec, actions: np.ndarray, source: str, clip: bool) -> np.ndarray:
+    """Return actions `[n, act_dim]`, clipped to the action space.
+
+    Raises:
+        ValueError: an action is outside the action space by more than rounding, and `clip` is False.
+    """
+    inside = np.clip(actions, spec.low, spec.high)
+    excess = np.abs(actions - inside)
+    if spec.actions is not None:
+        excess = np.maximum(excess, np.abs(actions - np.round(actions)))
+        inside = np.round(inside)
+    rounding = np.maximum(ROUNDING * (spec.high - spec.low), np.spacing(np.maximum(abs(spec.low), abs(spec.high))))
+    is_outside = (excess > rounding).any(axis=1)
+    if not is_outside.any() or clip:
+        return inside
+    row = int(np.argmax(is_outside))
+    component = int(np.argmax(excess[row] > rounding))
+    raise ValueError(
+        f"The array 'actions' of {source} must hold actions of the environment's action space. Received: "
+        f"{np.count_nonzero(is_outside)} of {len(actions)} rows ({is_outside.mean():.1%}) are outside, by up to "
+        f"{excess.max():g}; the first is row {row}, with {actions[row, component]:g} as component {component}, which "
+        f"goes from {spec.low[component]:g} to {spec.high[component]:g}. They may be in other units. "
+        "clip_actions=True clips them."
+    )
+
+
+def _check_stored_numbers(spec: Spec, rows: np.ndarray, has_acted: np.ndarray) -> None:
     """Raise `ValueError` if an observation, action or reward in stored rows is not finite."""
     width = dict(zip(spec.groups, spec.widths, strict=True)).get("float32", 0)
     known = np.delete(rows, slice(width + spec.act_dim, -1), axis=1)
@@ -85,44 +152,122 @@ def _describe_data(data: Any) -> str:
     return f"data={str(data)!r}" if isinstance(data, str | Path) else f"a {type(data).__name__}"
 
 
-def _segments(spec: Spec, data: Any, source: str = "`data`") -> Iterator[dict[str, Any]]:
-    """Yield the segments of the data of `load_into`; messages name `source` as their origin."""
-    if isinstance(data, str | Path):
-        yield from _from_path(spec, Path(data))
-    elif isinstance(data, Mapping) and "successor_after" in data:
-        yield drop_outgoing_links(data)
-    elif isinstance(data, Mapping):
+class _Reader(NamedTuple):
+    """Reads data as segments for a replay buffer."""
+
+    buffer: ReplayBuffer
+    clip_actions: bool
+
+    def segments(self, data: Any, source: str = "`data`") -> Iterator[dict[str, Any]]:
+        """Yield the segments of the data of `load_into`; messages name `source` as their origin."""
+        if not isinstance(data, ReplayBuffer) and isinstance(getattr(data, "replay", None), ReplayBuffer):
+            data = data.replay
+        if isinstance(data, str | Path):
+            yield from self._from_path(Path(data))
+        elif isinstance(data, ReplayBuffer):
+            if data is self.buffer:
+                raise ValueError("`data` must not be the agent's own replay buffer. data=None trains on its content.")
+            yield drop_outgoing_links(as_one_segment(data))
+        elif isinstance(data, Mapping) and "successor_after" in data:
+            yield drop_outgoing_links(data)
+        elif isinstance(data, Mapping):
+            yield from self._from_arrays(data, source)
+        elif is_table(data):
+            yield from self._from_arrays(table_arrays(self.buffer.spec, data, source), source)
+        elif hasattr(data, "iterate_episodes"):
+            for number, episode in enumerate(data.iterate_episodes()):
+                whole = {name: getattr(episode, name) for name in ("actions", "rewards", "terminations", "truncations")}
+                whole["observations"] = _part(episode, slice(-1))
+                whole["next_observations"] = _part(episode, slice(1, None))
+                yield self._rows(whole, f"episode {number} of {source}")
+        else:
+            known = "a dict of arrays, a DataFrame, a path, a replay buffer, an agent or a Minari data set"
+            raise reject("data", known, data)
+
+    def _from_arrays(self, data: Mapping[str, Any], source: str) -> list[dict[str, Any]]:
+        """Return a segment for each client, or one."""
+        if getattr(data, "n_step", 1) > 1:
+            raise ValueError(
+                "`data` must hold a row for each step. Received: rows whose rewards are sums over up to "
+                f"{getattr(data, 'n_step', 1)} steps. agent.replay.transitions() returns single steps."
+            )
+        data = with_standard_names(data, "data")
         if "prediction_logs" in data:
             given = {name: values for name, values in data.items() if name != "prediction_logs"}
-            data = read_prediction_logs(data["prediction_logs"], spec) | given
+            data = read_prediction_logs(data["prediction_logs"], self.buffer.spec) | given
         parts = by_client(data)
         sources = {client: source if client is None else f"client {client!r} in {source}" for client in parts}
-        yield from [_rows(spec, part, sources[client]) for client, part in parts.items()]  # all or none
-    elif hasattr(data, "iterate_episodes"):
-        for number, episode in enumerate(data.iterate_episodes()):
-            whole = {"actions": episode.actions, "rewards": episode.rewards, "observations": _part(episode, slice(-1))}
-            whole |= {"terminations": episode.terminations, "truncations": episode.truncations}
-            whole |= {"next_observations": _part(episode, slice(1, None))}
-            yield _rows(spec, whole, f"episode {number} of {source}")
-    else:
-        raise reject("data", "a dict of arrays, a path or a Minari data set", data)
+        return [self._rows(part, sources[client]) for client, part in parts.items()]
 
+    def _from_path(self, path: Path) -> Iterator[dict[str, Any]]:
+        """Yield the segments of a saved agent or replay buffer, of an .npz file, a directory of them, or a table."""
+        agent = path.parent if path.name == "replay.npz" else path
+        if is_saved(agent):
+            yield from read_rows(replay_files(agent))
+        elif segments.is_saved(path):
+            yield from read_rows(segments.verify_saved(path)[1])
+        elif path.suffix.lower() in TABLES:
+            yield from self._from_arrays(table_arrays(self.buffer.spec, read_table(path), str(path)), str(path))
+        else:
+            files = sorted(path.glob("[0-9]*.npz")) if path.is_dir() else [path]
+            if not files:
+                raise FileNotFoundError(
+                    "`data` must be a saved agent, a saved replay buffer or hold .npz files. "
+                    f"Received: data={str(path)!r}"
+                )
+            for file in files:
+                yield from self.segments(_arrays(file), str(file))
 
-def _from_path(spec: Spec, path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the segments of a saved agent, of a saved replay buffer, of an .npz file or of a directory of them."""
-    agent = path.parent if path.name == "replay.npz" else path
-    if is_saved(agent):
-        yield from read_rows(replay_files(agent))
-    elif segments.is_saved(path):
-        yield from read_rows(segments.verify_saved(path)[1])
-    else:
-        files = sorted(path.glob("[0-9]*.npz")) if path.is_dir() else [path]
-        if not files:
-            raise FileNotFoundError(
-                f"`data` must be a saved agent, a saved replay buffer or hold .npz files. Received: data={path}"
+    def _rows(self, data: Mapping[str, Any], source: str) -> dict[str, Any]:
+        """Return a segment with these transitions, and with the final observation after each end of an episode."""
+        spec = self.buffer.spec
+        arrays = {"actions": _actions(spec, _array(data, "actions"))}
+        arrays |= {name: _per_row(name, _array(data, name), source) for name in ("rewards", "terminations")}
+        count = len(arrays["rewards"])
+        if has_truncations := "truncations" in data:
+            arrays["truncations"] = _per_row("truncations", _array(data, "truncations"), source)
+        extra = self._extra_columns(data)
+        if extra is not None:
+            arrays[extra] = _array(data, extra).reshape(count, -1) if count else np.zeros((0, 0))
+        observation = spec.pack(_observations(spec, data, "observations"))
+        sizes = {name: len(values) for name, values in arrays.items()} | {"observations": len(observation[0])}
+        has_next = any(name.split("/")[0] == "next_observations" for name in data)
+        if has_next:
+            following = spec.pack(_observations(spec, data, "next_observations"))
+            sizes["next_observations"] = len(following[0])
+        else:  # the last transition and truncated ones have no next observation to bootstrap from
+            following = tuple(np.concatenate([part[1:], part[-1:]]) for part in observation)
+        if len(set(sizes.values())) != 1:
+            raise ValueError(f"`data` must have a row for each transition in every array. Received: rows {sizes}")
+        for name, values in arrays.items():
+            _check_finite(name, values, source)
+        for name, packed in (("observations", observation), ("next_observations", following)):
+            _check_finite(name, packed[0], source, spec)
+        _check_steps(data, arrays, source)
+        if extra != "behaviours":  # ACER stores what its distribution drew
+            arrays["actions"] = _inside(spec, arrays["actions"], source, self.clip_actions)
+        terminated = arrays["terminations"].astype(bool)
+        truncated = arrays["truncations"].astype(bool) if has_truncations else np.zeros(count, bool)
+        if not (has_next or has_truncations or terminated.any()) and count > 1:
+            raise ValueError(
+                f"The ends of the episodes of {source} must be known: 'terminations' is False in all {count} rows. Add "
+                "'truncations', True in the last row of each episode that did not terminate (all False for one that is "
+                "still open), or 'next_observations'."
             )
-        for file in files:
-            yield from _segments(spec, _arrays(file), str(file))
+        is_break = np.zeros(count, bool)
+        both = zip(following, observation, strict=True)
+        is_break[:-1] = np.any([(after[:-1] != now[1:]).any(axis=1) for after, now in both], axis=0)
+        ends = terminated | truncated | is_break
+        if count:
+            ends[-1] = True
+        more = None if extra is None else arrays[extra]
+        segment = _interleave(spec, observation, following, arrays, more, terminated, ends, drop_truncated=not has_next)
+        return segment | ({"state_width": more.shape[1]} if more is not None and extra == "states" else {})
+
+    def _extra_columns(self, data: Mapping[str, Any]) -> str | None:
+        """Return the array whose columns the replay buffer stores after the actions; None if there is none."""
+        name = "states" if self.buffer.state_width else "behaviours"
+        return name if name in data and self.buffer.step_width > self.buffer.spec.act_dim else None
 
 
 def _arrays(file: Path) -> dict[str, np.ndarray]:
@@ -140,36 +285,23 @@ def _part(episode: Any, steps: slice) -> Any:
     return observations[steps]
 
 
-def _rows(spec: Spec, data: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return a segment with these transitions, and with the final observation after each end of an episode."""
-    arrays = {name: _array(data, name) for name in ("actions", "rewards", "terminations")}
-    arrays["actions"] = spec.flat_actions(arrays["actions"])
-    count = len(arrays["rewards"])
-    truncated = _array(data, "truncations", np.zeros(count, bool))
-    observation = spec.pack(_observations(spec, data, "observations"))
-    has_next = any(name.split("/")[0] == "next_observations" for name in data)
-    if has_next:
-        following = spec.pack(_observations(spec, data, "next_observations"))
-    else:  # the last transition and truncated ones have no next observation to bootstrap from
-        following = tuple(np.concatenate([part[1:], part[-1:]]) for part in observation)
-    sizes = {name: len(values) for name, values in arrays.items()} | {"observations": len(observation[0])}
-    if len(set(sizes.values())) != 1 or arrays["actions"].shape != (count, spec.act_dim):
+def _check_steps(data: Mapping[str, Any], arrays: Mapping[str, np.ndarray], source: str) -> None:
+    """Raise `ValueError` unless ends of episodes are 0 or 1, and each row is one step."""
+    for name in ("terminations", "truncations"):
+        values = arrays.get(name, np.zeros(0))
+        wrong = np.flatnonzero((values != 0) & (values != 1))
+        if len(wrong):
+            raise ValueError(
+                f"The array {name!r} of {source} must be 0 or 1 in each row. "
+                f"Received: {values[wrong[0]]} in row {wrong[0]}"
+            )
+    discounts = np.unique(np.asarray(data.get("discounts", ()), np.float32))
+    if np.count_nonzero(discounts) > 1:
         raise ValueError(
-            f"`data` must have a row for each transition in every array, and actions of shape (n, {spec.act_dim}). "
-            f"Received: rows {sizes}, actions of shape {arrays['actions'].shape}"
+            f"The rows of {source} must be single steps. Received: 'discounts' from "
+            f"{discounts[discounts != 0].min():g} to {discounts.max():g}, so that rewards are sums over several steps. "
+            "agent.replay.transitions() returns single steps."
         )
-    for name, values in (arrays | {"truncations": truncated}).items():
-        _check_finite(name, values, source)
-    for name, packed in (("observations", observation), ("next_observations", following)):
-        _check_finite(name, packed[0], source, spec)
-    terminated = arrays["terminations"].astype(bool)
-    truncated = truncated.astype(bool)
-    is_break = np.zeros(count, bool)
-    is_break[:-1] = np.any([(a[:-1] != b[1:]).any(axis=1) for a, b in zip(following, observation, strict=True)], axis=0)
-    ends = terminated | truncated | is_break
-    if count:
-        ends[-1] = True
-    return _interleave(spec, observation, following, arrays, terminated, ends, drop_truncated=not has_next)
 
 
 def _check_finite(name: str, values: np.ndarray, source: str, spec: Spec | None = None) -> None:
@@ -202,21 +334,23 @@ def _interleave(
     observation: Any,
     following: Any,
     arrays: Mapping[str, np.ndarray],
+    more: np.ndarray | None,
     terminated: np.ndarray,
     ends: np.ndarray,
     drop_truncated: bool,
 ) -> dict[str, Any]:
-    """Insert a final observation after each end of an episode.
+    """Insert a final observation after each end of an episode; `more` are columns stored after the actions.
 
     With `drop_truncated`, the observation of the last, truncated transition becomes the final one.
     """
+    steps = arrays["actions"] if more is None else np.concatenate([arrays["actions"], more], axis=1)
     place = np.arange(len(ends)) + np.cumsum(ends) - ends
     final = place[ends] + 1
     total = len(place) + len(final)
     widths = dict(zip(spec.groups, spec.widths, strict=True))
     width = widths.get("float32", 0)
     segment = {
-        "rows": np.zeros((total, width + spec.act_dim + 1), np.float32),
+        "rows": np.zeros((total, width + steps.shape[1] + 1), np.float32),
         "terminated": np.zeros(total, bool),
         "successor_after": np.zeros(total, np.int32),
     }
@@ -226,20 +360,37 @@ def _interleave(
         columns = segment["images"] if group == "uint8" else segment["rows"][:, :width]
         columns[place] = part
         columns[final] = after[ends]
-    segment["rows"][place, width:-1] = arrays["actions"]
+    segment["rows"][place, width:-1] = steps
     segment["rows"][place, -1] = arrays["rewards"]
     segment["terminated"][place] = terminated
     segment["successor_after"][place] = ~ends | terminated if drop_truncated else 1
     return segment
 
 
-def _array(data: Mapping[str, Any], name: str, default: np.ndarray | None = None) -> np.ndarray:
-    for known in ARRAY_ALIASES.get(name, (name,)):
-        if known in data:
-            return _numbers(name, data[known])
-    if default is None:
-        raise ValueError(f"`data` must have the array {name!r}. Received: {sorted(data)}")
-    return default
+def _array(data: Mapping[str, Any], name: str) -> np.ndarray:
+    if name not in data:
+        raise ValueError(f"`data` must have the array {name!r}. Received: {shown(sorted(data))}")
+    return _numbers(name, data[name])
+
+
+def _per_row(name: str, values: np.ndarray, source: str) -> np.ndarray:
+    """Return an array `[n]`, which may have been `[n, 1]`."""
+    if values.ndim not in (1, 2) or values.shape[1:] not in ((), (1,)):
+        raise ValueError(
+            f"The array {name!r} of {source} must have the shape (n,) or (n, 1), with a number for each transition. "
+            f"Received: {values.shape}"
+        )
+    return values.reshape(len(values))
+
+
+def _actions(spec: Spec, actions: np.ndarray) -> np.ndarray:
+    """Return actions `[n, act_dim]`, which may have the environment's shape, or `[n]` if they have one component."""
+    flat = spec.flat_actions(actions)
+    if flat.ndim == 1 and spec.act_dim == 1:
+        flat = flat[:, None]
+    if flat.ndim != 2 or flat.shape[1] != spec.act_dim:
+        raise ValueError(f"`data` must have actions of shape (n, {spec.act_dim}). Received: {actions.shape}")
+    return flat
 
 
 def _numbers(name: str, values: Any) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
-from tfdpg.arguments import reject, warn
+from tfdpg.arguments import reject, shown, warn
 from tfdpg.compat.tensorflow import tensor_from_bytes
 from tfdpg.export.warmup import PredictionLog
 from tfdpg.spec import Spec
@@ -69,7 +69,7 @@ def read_prediction_logs(files: str | Path | Iterable[str | Path], spec: Spec) -
             )
             break
     if not actions:
-        raise ValueError(f"The prediction logs hold no request for `pi`. Received: prediction_logs={str(files)!r}")
+        raise ValueError(f"The prediction logs hold no request for `pi`. Received: prediction_logs={shown(files)}")
     arrays = {name: np.concatenate(values) for name, values in observations.items()}
     return {
         "observations": arrays if spec.is_dict else arrays["x"],
@@ -163,7 +163,7 @@ def _select_client(name: str, values: Any, client: Any, rows: list[int], count: 
         return {key: _select_client(f"{name}/{key}", part, client, rows, count) for key, part in values.items()}
     if isinstance(values, Mapping):
         if client not in values or len(values[client]) != len(rows):
-            received = f"{len(values[client])} of them" if client in values else f"the clients {list(values)}"
+            received = f"{len(values[client])} of them" if client in values else f"the clients {shown(list(values))}"
             raise ValueError(f"`{name}` must have {len(rows)} numbers for client {client!r}. Received: {received}")
         return np.asarray(values[client])
     if len(values) != count:

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from tfdpg.arguments import shown
 from tfdpg.compat.gymnasium import is_from_worker, partial_results
 from tfdpg.findings import malformed_step
 from tfdpg.spec import Spec
@@ -66,8 +67,8 @@ def parse_vector_step(reward: Any, terminated: Any, truncated: Any, num_envs: in
         is_reward = name == "reward"
         if value.size != num_envs or value.dtype.kind not in ("biuf" if is_reward else "biu"):
             raise ValueError(
-                f"`step` returns {name}={given!r}, which is not one number for each of {num_envs} sub-environments. "
-                f"{API}"
+                f"`step` returns {name}={shown(given)}, which is not one number for each of {num_envs} "
+                f"sub-environments. {API}"
             )
         arrays.append(value.reshape(num_envs).astype(value.dtype if is_reward else bool))
     return tuple(arrays)

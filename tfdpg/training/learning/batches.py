@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 from tfdpg.acting import RecurrentSpec
+from tfdpg.arguments import shown
 from tfdpg.replay import TimeSteps, TransitionLayout, WindowLayout, pack_sequence
+from tfdpg.replay.names import with_standard_names
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.environment.finite import check_finite
 
@@ -20,12 +22,13 @@ def pack_transitions(spec: Spec, batch_size: int, gamma: float, batch: Mapping[s
         gamma: the discount factor of one step.
         batch: `observations`, `actions`, `rewards`, `terminations` and `next_observations`, a row for each transition;
             optionally `discounts` (default gamma; gamma^m if rewards are sums over m steps), `weights` in the critic's
-            loss (default 1), and `truncations`, which have no effect: truncated transitions bootstrap.
+            loss (default 1), and `truncations`, `behaviours` and `states`, which have no effect: truncated transitions
+            bootstrap. `ReplayBuffer.sample` returns such a dict.
 
     Raises:
         ValueError: arrays are missing, of other shapes, or not finite.
     """
-    arrays = _Arrays(batch, (batch_size,), ("discounts", "weights", "truncations"))
+    arrays = _Arrays(batch, (batch_size,), ("truncations", "behaviours", "states"))
     layout, first, last = TransitionLayout.of(spec), *(arrays.observations(spec, name) for name in OBSERVATIONS)
     packed = np.empty((1, batch_size, layout.width), np.float32)
     packed[0, :, layout.action] = arrays.actions(spec)
@@ -147,21 +150,21 @@ class _Arrays:
     def __init__(self, batch: Mapping[str, Any], shape: tuple[int, ...], optional: tuple[str, ...] = ()):
         if not isinstance(batch, Mapping):
             raise ValueError(f"`batch` must be a dict of arrays. Received: {type(batch).__name__}")
-        self._batch = batch
+        self._batch = with_standard_names(batch, "batch")
         self._shape = shape
         self._optional = optional
         self.taken = set[str]()
 
     def take(self, name: str, *width: int, default: float | None = None) -> np.ndarray:
-        """Return an array `[*shape]` or `[*shape, width]`, float32; the last axis is optional if its width is 1."""
+        """Return an array `[*shape]` or `[*shape, width]`, float32; a last axis of width 1 may be there or not."""
         self.taken.add(name)
         if name not in self._batch:
             if default is None:
-                raise ValueError(f"`batch` must have {name!r}. Received: {sorted(self._batch)}")
+                raise ValueError(f"`batch` must have {name!r}. Received: {shown(sorted(self._batch))}")
             return np.full((*self._shape, *width), default, np.float32)
         array = np.asarray(self._batch[name], np.float32)
         wanted = (*self._shape, *width)
-        if array.shape != wanted and not (width == (1,) and array.shape == self._shape):
+        if array.shape not in ((wanted, self._shape) if width == (1,) else (wanted, (*wanted, 1))):
             raise ValueError(f"`batch[{name!r}]` must have the shape {wanted}. Received: {array.shape}")
         if not np.isfinite(array).all():
             raise ValueError(f"`batch[{name!r}]` must be finite numbers")
@@ -197,4 +200,4 @@ class _Arrays:
     def finish(self, *others: str) -> None:
         """Raise `ValueError` for arrays that were not read."""
         if unknown := sorted(set(self._batch) - self.taken - set(self._optional) - set(others)):
-            raise ValueError(f"`batch` has unknown arrays: {unknown}")
+            raise ValueError(f"`batch` has unknown arrays: {shown(unknown)}")
