@@ -33,11 +33,11 @@ class Unbounded(ValidEnv):
     action_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
 
-class Nested(ValidEnv):
-    observation_space = spaces.Dict(arm=spaces.Dict(angle=UNIT), time=spaces.Discrete(3))
+class Named(ValidEnv):
+    observation_space = spaces.Dict(arm=spaces.Dict(angle=UNIT, name=spaces.Text(3)), time=spaces.Discrete(3))
 
     def observation(self):
-        return {"arm": {"angle": super().observation()}, "time": 1}
+        return {"arm": {"angle": super().observation(), "name": "abc"}, "time": 1}
 
 
 class BadKeys(ValidEnv):
@@ -295,7 +295,7 @@ class ArrayEnds(ValidEnv):
 
 ZOO = {
     Unbounded: ("has infinite bounds", "finite action space"),
-    Nested: ("under the key 'arm' is not supported", "FlattenObservation"),
+    Named: ("under the key 'arm/name' is not supported", "TransformObservation"),
     BadKeys: ("keys and shapes {'angle': (2,), 'time': ()}", "Correct the space"),
     NotInDict: ("`time` of an observation must be integers in Discrete(3)", "returned at a reset"),
     WrongDtype: ("dtype to be float32, actual type: float64", "Cast it"),

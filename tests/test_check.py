@@ -20,7 +20,7 @@ from tests.broken import (
     HugeImage,
     Image,
     Mixed,
-    Nested,
+    Named,
     NoOptions,
     NoSeed,
     OldReset,
@@ -85,11 +85,11 @@ def test_wrappers_do_not_hide_old_forms():
 
 
 def test_what_refuses_one_thing_does_not_hide_another():
-    class Both(Nested):
+    class Both(Named):
         action_space = Unbounded.action_space
 
     found = tfdpg.check(Both(), verbose=0)
-    assert len(found) == 2 and "'arm'" in found[0].what and "infinite" in found[1].what
+    assert len(found) == 2 and "'arm/name'" in found[0].what and "infinite" in found[1].what
 
 
 def test_an_object_that_is_no_environment_is_a_finding():

@@ -16,9 +16,25 @@ OBSERVATIONS = {
     "image": spaces.Box(0, 255, (4, 4, 3), np.uint8),
     "discrete": spaces.Discrete(4, start=-1),
     "multi": spaces.MultiDiscrete([3, 4], start=[1, 0]),
+    "bits": spaces.MultiBinary(3),
+    "table of bits": spaces.MultiBinary([2, 3]),
     "types": spaces.Dict(small=spaces.Discrete(3, dtype=np.int32), big=spaces.Box(0, 2**31, (2,), np.int64)),
     "dict": spaces.Dict(position=BOX, picture=spaces.Box(0, 255, (3, 3), np.uint8), phase=spaces.Discrete(3)),
+    "tuple": spaces.Tuple([spaces.Discrete(3), BOX]),
+    "nested": spaces.Dict(arm=spaces.Dict(on=spaces.MultiBinary(2), eye=spaces.Box(0, 255, (2,), np.uint8)), hand=BOX),
+    "nested tuple": spaces.Tuple([spaces.Tuple([BOX]), spaces.Dict(a=spaces.Discrete(2)), BOX]),
 }
+
+
+def stacked(space, samples):
+    """Return a batch as vector environments do."""
+    if isinstance(space, spaces.Dict):
+        return {key: stacked(part, [sample[key] for sample in samples]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(
+            stacked(part, column) for part, column in zip(space.spaces, zip(*samples, strict=True), strict=True)
+        )
+    return np.stack(samples)
 
 
 @pytest.mark.parametrize("space", OBSERVATIONS.values(), ids=OBSERVATIONS)
@@ -27,18 +43,66 @@ def test_packing_keeps_every_value(space):
     space.seed(0)
     samples = [space.sample() for _ in range(3)]
     rows = [spec.pack(sample) for sample in samples]
-    if isinstance(space, spaces.Dict):
-        batch = {key: np.stack([sample[key] for sample in samples]) for key in space.spaces}
-    else:
-        batch = np.stack(samples)
+    batch = stacked(space, samples)
     assert spec.is_single(samples[0]) and not spec.is_single(batch)
     packed = spec.pack(batch)
     for i, part in enumerate(packed):
         np.testing.assert_array_equal(part, np.concatenate([row[i] for row in rows]))
     arrays = spec.unpack(packed)
-    for name, values in arrays.items():
-        original = batch[name] if isinstance(space, spaces.Dict) else batch
+    for (name, values), leaf in zip(arrays.items(), spec.leaves, strict=True):
+        original = batch
+        for key in leaf.path:
+            original = original[key]
         np.testing.assert_allclose(values, original, rtol=1e-6)
+        np.testing.assert_array_equal(spec.by_name(batch)[name], original)
+    if spec.is_dict:
+        np.testing.assert_equal(spec.pack(arrays), packed)
+    np.testing.assert_equal(spec.pack(spec.nested(arrays)), packed)
+
+
+def test_the_name_of_an_array_is_its_path():
+    names = {
+        kind: list(Spec(OBSERVATIONS[kind], ACTION).shapes) for kind in ("dict", "tuple", "nested", "nested tuple")
+    }
+    assert names == {
+        "dict": ["position", "picture", "phase"],
+        "tuple": ["x__0", "x__1"],
+        "nested": ["arm__on", "arm__eye", "hand"],
+        "nested tuple": ["x__0__0", "x__1__a", "x__2"],
+    }
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Dict(arm=spaces.Dict(joint=BOX), arm__joint=BOX),
+        spaces.Dict(arm=spaces.Tuple([BOX]), arm__0=BOX),
+        spaces.Dict(arm=spaces.Dict(hand__on=BOX, hand=spaces.Dict(on=BOX))),
+    ],
+)
+def test_keys_that_give_one_name_are_refused(space):
+    with pytest.raises(
+        ValueError, match=r"The keys 'arm.*' and 'arm.*' .* give the same name, 'arm__\w+'.*Rename"
+    ) as error:
+        Spec(space, ACTION)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "kind, observation, received",
+    [
+        ("tuple", [0, np.zeros(2)], "list"),
+        ("tuple", (0,), "tuple"),
+        ("nested", {"arm": {"on": np.zeros(2)}, "hand": np.zeros(2)}, r"\['arm', 'hand'\]"),
+        ("nested", {"arm": np.zeros(2), "hand": np.zeros(2)}, r"\['arm', 'hand'\]"),
+        ("nested", np.zeros(6), "ndarray"),
+    ],
+)
+def test_observations_that_are_not_nested_as_the_space_are_refused(kind, observation, received):
+    with pytest.raises(
+        ValueError, match=f"nested as the observation space.*the keys and shapes.*Received: .*{received}"
+    ):
+        Spec(OBSERVATIONS[kind], ACTION).pack(observation)
 
 
 @pytest.mark.parametrize("space", OBSERVATIONS.values(), ids=OBSERVATIONS)
@@ -73,14 +137,17 @@ def test_action_spaces_that_are_refused_by_name(action_space):
 @pytest.mark.parametrize(
     "space, named",
     [
-        (spaces.Tuple([BOX]), "Tuple"),
-        (spaces.Dict(inner=spaces.Dict(x=BOX)), "'inner'"),
+        (spaces.Tuple([BOX, spaces.Text(3)]), "under the key '1'"),
+        (spaces.Dict(inner=spaces.Dict(x=spaces.Sequence(BOX))), "under the key 'inner/x'"),
+        (spaces.Dict(inner=spaces.Dict({"not a name": BOX})), "'not a name'"),
         (spaces.Dict(a=BOX), "'a'"),
         (spaces.Dict({"self": BOX}), "'self'"),
         (spaces.Dict({"not a name": BOX}), "'not a name'"),
+        (spaces.Dict({0: BOX}), "The key 0 "),
         (spaces.Dict({"class": BOX}), "'class'"),
         (spaces.Dict(), "empty"),
-        (spaces.MultiBinary(3), "MultiBinary"),
+        (spaces.Tuple([spaces.Dict()]), "empty"),
+        (spaces.Text(3), "Text"),
         (spaces.Discrete(3, start=2**25), "16777216"),
         (spaces.MultiDiscrete([3, 2**25]), "16777216"),
     ],

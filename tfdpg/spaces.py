@@ -7,10 +7,12 @@ import numpy as np
 from gymnasium import spaces
 
 SUPPORTED = (
-    "Observations: Box of any shape, Discrete, MultiDiscrete, or a flat Dict of these. "
+    "Observations: Box of any shape, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these, also nested. "
     "Actions: a float Box with finite bounds, low < high; for ACER also Discrete."
 )
 
+TYPES = "Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple"
+"""The types of spaces that have a JSON form."""
 EXACT = 2**24
 """Integers up to this one are exact in float32."""
 RESOLUTION = 2**10
@@ -84,10 +86,14 @@ def action_bounds(space: spaces.Box | spaces.Discrete) -> tuple[np.ndarray, np.n
 
 
 def space_to_json(space: spaces.Space) -> dict[str, Any]:
-    """Return a Box, Discrete, MultiDiscrete or Dict space as plain JSON values."""
+    """Return a space that observations or actions may have as plain JSON values."""
     match space:
         case spaces.Dict():
             return {"type": "Dict", "spaces": {key: space_to_json(part) for key, part in space.spaces.items()}}
+        case spaces.Tuple():
+            return {"type": "Tuple", "spaces": [space_to_json(part) for part in space.spaces]}
+        case spaces.MultiBinary():
+            return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
         case spaces.Discrete():
             return {"type": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": space.dtype.name}
         case spaces.MultiDiscrete():
@@ -114,6 +120,10 @@ def space_from_json(values: Mapping[str, Any]) -> spaces.Space:
         case "Dict":
             # pairs, because Dict sorts the keys of a plain dict
             return spaces.Dict([(key, space_from_json(part)) for key, part in values["spaces"].items()])
+        case "Tuple":
+            return spaces.Tuple([space_from_json(part) for part in values["spaces"]])
+        case "MultiBinary":
+            return spaces.MultiBinary(values["n"])
         case "Discrete":
             return spaces.Discrete(values["n"], start=values["start"], dtype=np.dtype(values["dtype"]).type)
         case "MultiDiscrete":
@@ -125,4 +135,4 @@ def space_from_json(values: Mapping[str, Any]) -> spaces.Space:
             low, high = (np.array(values[name], exact).astype(dtype) for name in ("low", "high"))
             low, high = (np.full(shape, bound) if bound.ndim == 0 else bound.reshape(shape) for bound in (low, high))
             return spaces.Box(low, high, shape, dtype.type)
-    raise ValueError(f"The type of a space must be Box, Discrete, MultiDiscrete or Dict. Received: {values['type']!r}")
+    raise ValueError(f"The type of a space must be one of {', '.join(TYPES)}. Received: {values['type']!r}")

@@ -8,7 +8,7 @@ transfer. `Spec` packs, and networks unpack.
 import dataclasses
 import keyword
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -28,7 +28,9 @@ class Leaf:
     """One array of an observation.
 
     Attributes:
-        name: the name of the exported input: `x`, or the key of a Dict space.
+        name: the name of the exported input: `x`, or the key of a Dict space. The keys and indices of nested spaces are
+            joined by two underscores, as in `arm__joints`. The items of a Tuple are `x__0`, `x__1`, ...
+        path: these keys and indices; () for an observation that is one array.
         dtype: the type that networks and clients see: "float32", "uint8" or "int32".
         group: the packed matrix that holds the array: "float32" or "uint8".
         columns: the columns of the array in that matrix.
@@ -37,6 +39,7 @@ class Leaf:
     """
 
     name: str
+    path: tuple[Any, ...]
     space: spaces.Space
     dtype: str
     group: str
@@ -49,11 +52,12 @@ class Spec:
     """The spaces of an environment, if agents support them.
 
     Args:
-        observation_space: Box, Discrete, MultiDiscrete, or a Dict of these.
+        observation_space: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these, which may be nested.
         action_space: a float Box with finite bounds, or Discrete.
 
     Attributes:
         leaves: the arrays of an observation.
+        is_dict: whether networks receive a dict of these arrays by name, for a Dict or Tuple space, and not one array.
         shapes: the shapes of these arrays, by name.
         groups: the packed matrices of an observation, "float32" and "uint8" as required.
         widths: the widths of these matrices.
@@ -81,7 +85,7 @@ class Spec:
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space):
         self.observation_space = observation_space
         self.action_space = check_action_space(action_space)
-        self.is_dict = isinstance(observation_space, spaces.Dict)
+        self.is_dict = _children(observation_space) is not None
         self.leaves = _leaves(observation_space)
         self.shapes = {leaf.name: leaf.shape for leaf in self.leaves}
         widths = {leaf.group: leaf.columns.stop for leaf in self.leaves}
@@ -298,15 +302,40 @@ class Spec:
                 )
         return arrays, leading
 
-    def _arrays(self, observation: Any) -> dict[str, np.ndarray]:
+    def by_name(self, observation: Any) -> Mapping[str, Any]:
+        """Return the parts of an observation by leaf name.
+
+        Args:
+            observation: the observation, or a batch or sequence of observations, in the structure of the observation
+                space, or as a dict by leaf name.
+
+        Raises:
+            ValueError: the structure is another.
+        """
         if not self.is_dict:
-            return {"x": np.asarray(observation)}
-        if not isinstance(observation, Mapping) or set(observation) != self.shapes.keys():
+            return {"x": observation}
+        if isinstance(observation, Mapping) and set(observation) == self.shapes.keys():
+            return observation
+        parts = _values(self.observation_space, observation)
+        if parts is None:
             raise ValueError(
-                f"`observation` must be a dict of arrays with the keys and shapes {self.shapes}, or a batch: such a "
-                f"dict whose arrays have a leading batch dimension. Received: {_describe(observation)}"
+                f"`observation` must be {'' if self._is_flat else 'nested as the observation space, or '}a dict of "
+                f"arrays with the keys and shapes {self.shapes}, or a batch: such a dict whose arrays have a leading "
+                f"batch dimension. Received: {_describe(observation)}"
             )
-        return {name: np.asarray(observation[name]) for name in self.shapes}
+        return dict(zip(self.shapes, parts, strict=True))
+
+    def nested(self, parts: Mapping[str, Any]) -> Any:
+        """Return the parts of an observation, given by leaf name, in the structure of the observation space."""
+        return _nested(self.observation_space, iter([parts[name] for name in self.shapes]))
+
+    @property
+    def _is_flat(self) -> bool:
+        return all(leaf.path == (leaf.name,) for leaf in self.leaves)
+
+    def _arrays(self, observation: Any) -> dict[str, np.ndarray]:
+        parts = self.by_name(observation)
+        return {name: np.asarray(parts[name]) for name in self.shapes}
 
 
 def _describe(observation: Any) -> str:
@@ -346,29 +375,99 @@ def _check_representable(leaf: Leaf, part: np.ndarray) -> None:
             )
 
 
-def _leaves(space: spaces.Space) -> tuple[Leaf, ...]:
-    named = {"x": space}
+def _children(space: spaces.Space) -> dict[Any, spaces.Space] | None:
+    """Return the parts of a Dict or Tuple space by key or index, and None for other spaces."""
     if isinstance(space, spaces.Dict):
-        named = space.spaces
-        for key in named:
-            if not key.isidentifier() or keyword.iskeyword(key) or key in ("a", "self"):
-                raise ValueError(
-                    f"The key {key!r} of the observation space cannot name an input of the exported model: "
-                    "keys must be Python identifiers other than `self` and `a`, which is the action. "
-                    "Rename it, for example with gymnasium.wrappers.TransformObservation."
-                )
+        return dict(space.spaces)
+    return dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else None
+
+
+def _nested_spaces(space: spaces.Space, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], spaces.Space]]:
+    """Yield the spaces of the arrays in an observation, with the keys and indices that lead to them.
+
+    Raises:
+        ValueError: a key of a Dict space is not an identifier.
+    """
+    children = _children(space)
+    if children is None:
+        yield path, space
+    for key, part in (children or {}).items():
+        if isinstance(space, spaces.Dict) and not (isinstance(key, str) and key.isidentifier()):
+            raise _refused_key(key)
+        yield from _nested_spaces(part, (*path, key))
+
+
+def _values(space: spaces.Space, observation: Any) -> list[Any] | None:
+    """Return the values of an observation in the order of `_nested_spaces`, or None if it has another structure."""
+    children = _children(space)
+    if children is None:
+        return [observation]
+    if isinstance(space, spaces.Dict):
+        fits = isinstance(observation, Mapping) and set(observation) == children.keys()
+    else:  # a list may be a list of observations
+        fits = isinstance(observation, tuple) and len(observation) == len(children)
+    values: list[Any] = []
+    for key, child in children.items() if fits else ():
+        part = _values(child, observation[key])
+        if part is None:
+            return None
+        values += part
+    return values if fits else None
+
+
+def _nested(space: spaces.Space, values: Iterator[Any]) -> Any:
+    """Reverse `_values`."""
+    children = _children(space)
+    if children is None:
+        return next(values)
+    arranged = {key: _nested(child, values) for key, child in children.items()}
+    return arranged if isinstance(space, spaces.Dict) else tuple(arranged.values())
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """Return the name of an array in an observation.
+
+    Raises:
+        ValueError: it cannot name an input of an exported model.
+    """
+    name = "__".join(map(str, path if path and isinstance(path[0], str) else ("x", *path)))
+    if keyword.iskeyword(name) or name in ("a", "self"):
+        raise _refused_key(name)
+    return name
+
+
+def _refused_key(key: Any) -> ValueError:
+    return ValueError(
+        f"The key {key!r} of the observation space cannot name an input of the exported model: "
+        "keys must be Python identifiers other than `self` and `a`, which is the action. "
+        "Rename it, for example with gymnasium.wrappers.TransformObservation."
+    )
+
+
+def _leaves(space: spaces.Space) -> tuple[Leaf, ...]:
     used = {"float32": 0, "uint8": 0}
-    leaves = []
-    for name, part in named.items():
+    leaves: list[Leaf] = []
+    for path, part in _nested_spaces(space):
+        name = _name(path)
+        where = "/".join(map(str, path))
+        if same := [leaf for leaf in leaves if leaf.name == name]:
+            raise ValueError(
+                f"The keys {'/'.join(map(str, same[0].path))!r} and {where!r} of the observation space give the same "
+                f"name, {name!r}, to two inputs of the exported model. Rename one, for example with "
+                "gymnasium.wrappers.TransformObservation."
+            )
+        if isinstance(part, spaces.MultiBinary):
+            part = spaces.Box(0, 1, part.shape, np.int8)
         if not isinstance(part, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete)):
-            where = f"The observation space {part}" + (f" under the key {name!r}" if name != "x" else "")
-            raise ValueError(f"{where} is not supported. {SUPPORTED}")
+            under = f" under the key {where!r}" if path else ""
+            raise ValueError(f"The observation space {part}{under} is not supported. {SUPPORTED}")
         group = "uint8" if isinstance(part, spaces.Box) and part.dtype == np.uint8 else "float32"
         dtype = group if isinstance(part, spaces.Box) else "int32"
         shape = tuple(part.shape or ())
         start = used[group]
         used[group] += math.prod(shape)
-        leaves.append(Leaf(name, part, dtype, group, slice(start, used[group]), shape, integer_bounds_of(part)))
+        columns = slice(start, used[group])
+        leaves.append(Leaf(name, path, part, dtype, group, columns, shape, integer_bounds_of(part)))
     if not leaves:
         raise ValueError(f"The observation space {space} is empty. {SUPPORTED}")
     return tuple(leaves)

@@ -81,18 +81,25 @@ def test_a_flat_observation(exported):
 
 def test_a_dict_observation_and_actions_of_two_axes(tmp_path):
     space = spaces.Dict(
-        {"kind": spaces.Discrete(4), "eye": spaces.Box(0, 255, (2, 2), np.uint8), "x": spaces.Box(-1, 1)}
+        {
+            "kind": spaces.Discrete(4),
+            "eye": spaces.Box(0, 255, (2, 2), np.uint8),
+            "x": spaces.Tuple([spaces.Box(-1, 1), spaces.Dict(on=spaces.MultiBinary(2))]),
+        }
     )
     agent = tfdpg.DDPG(tfdpg.Spec(space, spaces.Box(-1, 3, (2, 3))), **SMALL)
     run, inputs, outputs = in_session(agent.export(tmp_path / "model", signatures="tf-agents"))
-    observations = {"kind": ("int64", [None]), "eye": ("uint8", [None, 2, 2]), "x": ("float32", [None, 1])}
+    observations = {"kind": ("int64", [None]), "eye": ("uint8", [None, 2, 2]), "x/0": ("float32", [None, 1])}
+    observations |= {"x/1/on": ("float32", [None, 2])}
     assert inputs == STEP | {f"0/observation/{name}": tensor for name, tensor in observations.items()}
     assert outputs == {"action": ("float32", [None, 2, 3])}
-    given = {"kind": np.array([0, 3, 1]), "eye": np.full((3, 2, 2), 7, np.uint8), "x": X[:, :1]}
-    found = run(time_steps(1, **{f"observation/{name}": values for name, values in given.items()}))["action"]
+    on = np.array([[0, 1], [1, 1], [0, 0]], np.float32)
+    given = {"kind": np.array([0, 3, 1]), "eye": np.full((3, 2, 2), 7, np.uint8), "x": (X[:, :1], {"on": on})}
+    sent = {"kind": given["kind"], "eye": given["eye"], "x/0": X[:, :1], "x/1/on": on}
+    found = run(time_steps(1, **{f"observation/{name}": values for name, values in sent.items()}))["action"]
     np.testing.assert_allclose(found, agent.predict(given), rtol=1e-4, atol=1e-5)
     module: Any = tf.saved_model.load(str(tmp_path / "model/1"))
-    tensors = {name: tf.constant(values) for name, values in given.items()}
+    tensors = tf.nest.map_structure(tf.constant, given)
     step = module.action(TimeStep(tf.ones(3, tf.int32), tf.constant(REWARD), tf.constant(DISCOUNT), tensors))
     np.testing.assert_array_equal(step.action, found)
 

@@ -369,10 +369,11 @@ class Agent(metaclass=_AgentType):
                   `observations` `[n, ...]`, `actions` `[n, ...]` in the environment's units, `rewards` `[n]`,
                   `terminations` `[n]`, and optionally `truncations` `[n]` and `next_observations` `[n, ...]`. One of
                   the last three must show where episodes end. `[n, 1]` is read as `[n]`. The names of D4RL, such as
-                  `terminals` and `timeouts`, and names in the singular are read, too. For a Dict space, `observations`
-                  is a dict, or there is an array `observations/<key>` for each key. With `client_ids`, n strings, only
-                  the rows of each client are in chronological order. The entry `prediction_logs`, the request logs of
-                  TensorFlow Serving, replaces observations, actions and client ids; see `read_prediction_logs`.
+                  `terminals` and `timeouts`, and names in the singular are read, too. For a Dict or Tuple space,
+                  `observations` is a dict or tuple, or there is an array `observations/<name>` for each part (see
+                  `Spec`). With `client_ids`, n strings, only the rows of each client are in chronological order. The
+                  entry `prediction_logs`, the request logs of TensorFlow Serving, replaces observations, actions and
+                  client ids; see `read_prediction_logs`.
                 - A directory of `.npz` files, as the option `recorders` writes them.
                 - A pandas DataFrame, or a CSV or Parquet file, with the columns `obs_0`, `obs_1`, ..., `action_0`, ...,
                   `reward`, `terminated`, and `truncated`, `episode` or both.

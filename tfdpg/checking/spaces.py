@@ -18,13 +18,13 @@ from tfdpg.spec import Leaf, Spec
 
 SOME_ACTIONS = spaces.Box(-1.0, 1.0, (1,))
 """An action space for a `Spec` that checks the observation space alone."""
-FLATTEN = "gymnasium.wrappers.FlattenObservation converts nested spaces to one Box."
+CONVERT = "Convert it to a Box, for example with gymnasium.wrappers.TransformObservation."
 
 
 def space_facts(env: gym.Env) -> Iterator[Fact | Finding]:
     """Report what agents see of an environment, or why they do not support its spaces."""
     refused = [
-        *findings_from(lambda: Spec(env.observation_space, SOME_ACTIONS), FLATTEN),
+        *findings_from(lambda: Spec(env.observation_space, SOME_ACTIONS), CONVERT),
         *findings_from(lambda: check_action_space(env.action_space)),
     ]
     yield from refused

@@ -46,11 +46,12 @@ def with_signatures_of(
 ) -> dict[str, Signature]:
     """Add the signatures that clients of another library call.
 
-    `action(0/step_type, 0/reward, 0/discount, 0/observation) → action`, `[batch, *act_shape]`; a Dict observation has
-    the input `0/observation/<key>` for each key. A policy without recurrent layers uses only the observation. A
-    recurrent policy also takes `1/0`, `1/1`, ... and returns `state/0`, `state/1`, ...: the parts of its state, and the
-    previous action if it receives it. `get_initial_state(batch_size)` returns them as `0`, `1`, .... The previous
-    reward is `0/reward`. Where `0/step_type` is 0, the recurrent state is reset first.
+    `action(0/step_type, 0/reward, 0/discount, 0/observation) → action`, `[batch, *act_shape]`; a Dict observation
+    has the input `0/observation/<key>` for each key, and a Tuple `0/observation/<index>` for each item. A policy
+    without recurrent layers uses only the observation. A recurrent policy also takes `1/0`, `1/1`, ... and returns
+    `state/0`, `state/1`, ...: the parts of its state, and the previous action if it receives it.
+    `get_initial_state(batch_size)` returns them as `0`, `1`, .... The previous reward is `0/reward`. Where
+    `0/step_type` is 0, the recurrent state is reset first.
 
     Args:
         library: "tf-agents", or None.
@@ -79,18 +80,18 @@ def methods(spec: Spec, signatures: Mapping[str, Signature]) -> dict[str, Any]:
         signatures: the result of `with_signatures_of`.
     """
     signature = signatures["action"]
-    observation = {leaf.name: signature.inputs[_place(spec, leaf)] for leaf in spec.leaves}
+    observation = {leaf.name: signature.inputs[_place(leaf)] for leaf in spec.leaves}
     time_step = TimeStep(
         **{name: signature.inputs[f"0/{name}"] for name in STEP},
-        observation=observation if spec.is_dict else observation["x"],
+        observation=spec.nested(observation),
     )
     state = [tensor for name, tensor in signature.inputs.items() if name.startswith("1/")]
 
     def act(time_step: TimeStep, policy_state: Any = ()) -> PolicyStep:
         given = {f"0/{name}": getattr(time_step, name) for name in STEP}
         given |= {f"1/{i}": values for i, values in enumerate(policy_state)}
-        for leaf in spec.leaves:
-            given[_place(spec, leaf)] = time_step.observation[leaf.name] if spec.is_dict else time_step.observation
+        parts = spec.by_name(time_step.observation)
+        given |= {_place(leaf): parts[leaf.name] for leaf in spec.leaves}
         outputs = signature.compute(None, **given)
         return PolicyStep(outputs["action"], [outputs[f"state/{i}"] for i in range(len(state))] or (), ())
 
@@ -109,11 +110,11 @@ def methods(spec: Spec, signatures: Mapping[str, Signature]) -> dict[str, Any]:
 def _action(spec: Spec, pi: Signature, recurrent_spec: RecurrentSpec | None) -> Signature:
     names = [] if recurrent_spec is None else _state_names(recurrent_spec)
     inputs = {f"0/{name}": tf.TensorSpec([None], dtype, name=f"0/{name}") for name, dtype in STEP.items()}
-    inputs |= {_place(spec, leaf): _tensor(spec, leaf) for leaf in spec.leaves}
+    inputs |= {_place(leaf): _tensor(leaf) for leaf in spec.leaves}
     inputs |= {f"1/{i}": tf.TensorSpec(pi.inputs[name].shape, name=f"1/{i}") for i, name in enumerate(names)}
 
     def compute(_: None, **given: Any) -> Outputs:
-        raw = {leaf.name: tf.cast(given[_place(spec, leaf)], leaf.dtype) for leaf in spec.leaves}
+        raw = {leaf.name: tf.cast(given[_place(leaf)], leaf.dtype) for leaf in spec.leaves}
         recurrent_inputs = {name: given[f"1/{i}"] for i, name in enumerate(names)}
         if recurrent_spec is not None:
             recurrent_inputs |= {"r_before": given["0/reward"]} if recurrent_spec.uses_reward else {}
@@ -134,7 +135,7 @@ def _action(spec: Spec, pi: Signature, recurrent_spec: RecurrentSpec | None) -> 
         given: dict[str, np.ndarray] = {"0/step_type": np.arange(1, len(reward) + 1, dtype=np.int32) % 3}
         given |= {"0/reward": reward, "0/discount": np.ones_like(reward)}
         for leaf in spec.leaves:
-            given[_place(spec, leaf)] = observations[leaf.name].astype(_tensor(spec, leaf).dtype.as_numpy_dtype)
+            given[_place(leaf)] = observations[leaf.name].astype(_tensor(leaf).dtype.as_numpy_dtype)
         example_state = pi.examples(observations)
         return given | {f"1/{i}": example_state[name] for i, name in enumerate(names)}
 
@@ -155,11 +156,11 @@ def _state_names(recurrent_spec: RecurrentSpec) -> list[str]:
     return [name for name, _ in recurrent_spec.parts] + ["a_before"] * recurrent_spec.uses_action
 
 
-def _place(spec: Spec, leaf: Leaf) -> str:
-    return f"0/observation/{leaf.name}" if spec.is_dict else "0/observation"
+def _place(leaf: Leaf) -> str:
+    return "/".join(map(str, ("0/observation", *leaf.path)))
 
 
-def _tensor(spec: Spec, leaf: Leaf) -> tf.TensorSpec:
+def _tensor(leaf: Leaf) -> tf.TensorSpec:
     """Return the input of a part of the observation with TF-Agents' type, which is int64 for Discrete spaces."""
     dtype = tf.int64 if isinstance(leaf.space, spaces.Discrete) else leaf.dtype
-    return tf.TensorSpec([None, *leaf.shape], dtype, name=_place(spec, leaf))
+    return tf.TensorSpec([None, *leaf.shape], dtype, name=_place(leaf))

@@ -9,14 +9,14 @@ from tfdpg.spec import Leaf, Spec
 
 
 def observation_inputs(spec: Spec) -> Any:
-    """Return Keras inputs for raw observations: one tensor, or a dict of tensors for a Dict space.
+    """Return Keras inputs for raw observations: one tensor, or a dict of tensors for a Dict or Tuple space.
 
     Args:
         spec: the spaces of the environment.
 
     Returns:
-        A `keras.KerasTensor` of shape `[batch, ...]`, or a dict of them by key. Its type is the one that networks
-        receive: float32, uint8 for a uint8 Box, or int32 for Discrete and MultiDiscrete spaces.
+        A `keras.KerasTensor` of shape `[batch, ...]`, or a dict of them by name (see `tfdpg.Spec`). Its type is the one
+        that networks receive: float32, uint8 for a uint8 Box, or int32 for Discrete and MultiDiscrete spaces.
     """
     inputs = {leaf.name: keras.Input(leaf.shape, dtype=leaf.dtype, name=leaf.name) for leaf in spec.leaves}
     return inputs if spec.is_dict else inputs["x"]
@@ -26,8 +26,7 @@ def encoder(spec: Spec, normalizer: "Normalizer | None" = None) -> keras.Model:
     """Build the built-in encoder. It has no weights except those of the normaliser.
 
     Box observations are flattened, and those of dtype uint8 are scaled from 0..255 to [0, 1]. Discrete and
-    MultiDiscrete observations are encoded as one-hot vectors. The parts of a Dict are concatenated in the order of its
-    keys.
+    MultiDiscrete observations are encoded as one-hot vectors. The parts of a Dict or Tuple are concatenated in order.
 
     Args:
         spec: the spaces of the environment.

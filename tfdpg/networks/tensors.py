@@ -11,7 +11,7 @@ from tfdpg.spec import Spec
 
 
 class TransitionBatch(NamedTuple):
-    """A minibatch of transitions. An observation is one tensor, or a dict of tensors for a Dict space.
+    """A minibatch of transitions. An observation is one tensor, or a dict of tensors for a Dict or Tuple space.
 
     A transition spans m steps, where m is the option `n_step`, or less at the end of an episode.
 
@@ -168,7 +168,7 @@ class WindowActions(NamedTuple):
 
 
 def network_inputs(spec: Spec, leaves: dict[str, tf.Tensor]) -> Any:
-    """Return tensors by leaf name in the structure that networks receive: one tensor, or a dict for a Dict space."""
+    """Return tensors by leaf name as networks receive them: one tensor, or a dict for a Dict or Tuple space."""
     return leaves if spec.is_dict else leaves["x"]
 
 

@@ -180,7 +180,7 @@ class ReplayBuffer:
             A dict of arrays, copies, with a row for each transition. A transition spans m steps, where m is the agent's
             `n_step` or less at the end of an episode. `Agent.train_on_batch` takes such a dict of `batch_size` rows.
 
-            - `observations`: `[n, ...]`, with the type that the networks get; for a Dict space a dict by key.
+            - `observations`: `[n, ...]`, with the type that the networks get; for a Dict or Tuple space a dict by name.
             - `actions`: `[n, ...]`, in the environment's units and shape; int64 `[n]` for a Discrete space.
             - `rewards`: the sums of gamma^k r_k over the m steps, float32 `[n]`.
             - `discounts`: gamma^m (1 - terminated), float32 `[n]`.

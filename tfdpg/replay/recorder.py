@@ -16,8 +16,8 @@ class Recorder:
     """Write transitions to `directory/000000.npz`, `000001.npz`, ...; it has the methods with which a buffer is filled.
 
     A file contains `observations`, `actions`, `rewards`, `terminations`, `truncations` and `next_observations`, with a
-    row for each transition; a Dict observation has an array `observations/<key>` for each key. Rewards are those that
-    the replay buffer stores.
+    row for each transition; a Dict or Tuple observation has an array `observations/<name>` for each part (see
+    `tfdpg.Spec`). Rewards are those that the replay buffer stores.
 
     Args:
         directory: the directory; existing files are not overwritten.

@@ -156,7 +156,7 @@ def named_transitions(buffer: ReplayBuffer, slots: np.ndarray, n_step: int, gamm
 
 
 def _observations(spec: Spec, packed: Packed) -> Any:
-    """Unpack observations to an array, or to a dict of arrays for a Dict space."""
+    """Unpack observations to an array, or to a dict of arrays by name for a Dict or Tuple space."""
     arrays = spec.unpack(packed)
     return arrays if spec.is_dict else arrays["x"]
 

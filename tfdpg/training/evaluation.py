@@ -81,7 +81,8 @@ class _CallablePolicy:
     def __call__(self, observation: Any) -> np.ndarray:
         """Return the actions for a batch of observations."""
         if self._num_envs is None:
-            observation = {k: v[0] for k, v in observation.items()} if self.spec.is_dict else observation[0]
+            parts = self.spec.by_name(observation)
+            observation = self.spec.nested({name: part[0] for name, part in parts.items()})
         given = self._act(observation)
         batch_shape = () if self._num_envs is None else (self._num_envs,)
         if isinstance(given, tuple):

@@ -13,7 +13,7 @@ from tfdpg.replay.names import with_standard_names
 from tfdpg.replay.segments import as_one_segment, drop_outgoing_links
 from tfdpg.spec import Spec
 from tfdpg.training.checkpoints.checkpoint import is_saved, read_rows, replay_files
-from tfdpg.training.data.prediction_logs import by_client, read_prediction_logs
+from tfdpg.training.data.prediction_logs import OBSERVATIONS, by_client, read_prediction_logs
 from tfdpg.training.data.tables import TABLES, is_table, read_table, table_arrays
 from tfdpg.training.environment.finite import entry_name
 
@@ -32,8 +32,9 @@ def load_into(
 
             - A dict of arrays, or an `.npz` file, with `observations`, `actions`, `rewards`, `terminations` and
               optionally `truncations` and `next_observations`, a row for each transition in chronological order. A
-              Dict observation has `observations/<key>`, or is a dict. With `client_ids`, the rows of each client are
-              in chronological order, and rewards, terminations and truncations may be dicts of arrays by client.
+              Dict or Tuple observation is a dict or tuple, or has `observations/<name>` for each part. With
+              `client_ids`, the rows of each client are in chronological order, and rewards, terminations and
+              truncations may be dicts of arrays by client.
               `prediction_logs`, the request logs of TensorFlow Serving, replace observations, actions and clients (see
               `read_prediction_logs`). Other names are read, too (`tfdpg.replay.names.ALIASES`).
             - A pandas DataFrame, or a CSV or Parquet file (see `tfdpg.training.data.tables.table_arrays`).
@@ -177,8 +178,8 @@ class _Reader(NamedTuple):
         elif hasattr(data, "iterate_episodes"):
             for number, episode in enumerate(data.iterate_episodes()):
                 whole = {name: getattr(episode, name) for name in ("actions", "rewards", "terminations", "truncations")}
-                whole["observations"] = _part(episode, slice(-1))
-                whole["next_observations"] = _part(episode, slice(1, None))
+                whole["observations"] = _part(self.buffer.spec, episode, slice(-1))
+                whole["next_observations"] = _part(self.buffer.spec, episode, slice(1, None))
                 yield self._rows(whole, f"episode {number} of {source}")
         else:
             known = "a dict of arrays, a DataFrame, a path, a replay buffer, an agent or a Minari data set"
@@ -195,6 +196,8 @@ class _Reader(NamedTuple):
         if "prediction_logs" in data:
             given = {name: values for name, values in data.items() if name != "prediction_logs"}
             data = read_prediction_logs(data["prediction_logs"], self.buffer.spec) | given
+        if self.buffer.spec.is_dict:
+            data = {**data} | {name: self.buffer.spec.by_name(data[name]) for name in OBSERVATIONS if name in data}
         parts = by_client(data)
         sources = {client: source if client is None else f"client {client!r} in {source}" for client in parts}
         return [self._rows(part, sources[client]) for client, part in parts.items()]
@@ -278,11 +281,8 @@ def _arrays(file: Path) -> dict[str, np.ndarray]:
         raise ValueError(f"`data` must be .npz files of arrays. Received: {file}, which is none: {error}") from error
 
 
-def _part(episode: Any, steps: slice) -> Any:
-    observations = episode.observations
-    if isinstance(observations, Mapping):
-        return {key: values[steps] for key, values in observations.items()}
-    return observations[steps]
+def _part(spec: Spec, episode: Any, steps: slice) -> Any:
+    return spec.nested({name: values[steps] for name, values in spec.by_name(episode.observations).items()})
 
 
 def _check_steps(data: Mapping[str, Any], arrays: Mapping[str, np.ndarray], source: str) -> None:

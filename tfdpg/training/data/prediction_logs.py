@@ -33,7 +33,7 @@ def read_prediction_logs(files: str | Path | Iterable[str | Path], spec: Spec) -
         spec: the spaces of the policy.
 
     Returns:
-        `observations`, `[n, ...]`, or a dict of them by key; `actions`, the `pi` of the responses, `[n, ...]`; and
+        `observations`, `[n, ...]`, or a dict of them by name; `actions`, the `pi` of the responses, `[n, ...]`; and
         `client_ids`, n strings: the request's `client_id`, followed by `/1`, `/2`, ... for its further rows.
 
     Raises:

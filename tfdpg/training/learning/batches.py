@@ -183,10 +183,10 @@ class _Arrays:
             given = self._batch[name]
         else:
             given = {leaf.name: self._batch.get(f"{name}/{leaf.name}") for leaf in spec.leaves}
-        leaves = given if isinstance(given, Mapping) else {"x": given}
+        leaves = spec.by_name(given)
         flat = {}
         for leaf in spec.leaves:
-            array = np.asarray(leaves.get(leaf.name))
+            array = np.asarray(leaves[leaf.name])
             wanted = (*self._shape, *leaf.shape)
             if array.shape != wanted:
                 raise ValueError(f"`batch[{name!r}]` must have the shape {wanted}. Received: {array.shape}")
