@@ -122,8 +122,8 @@ def test_json_round_trip(space):
         spaces.MultiDiscrete([2, 2]),
         spaces.Box(-np.inf, np.inf, (2,)),
         spaces.Box(-3e38, 3e38, (2,)),
-        spaces.Box(-1, 1, ()),
-        spaces.Box(0, 5, (2,), np.int64),
+        spaces.MultiBinary(2),
+        spaces.Box(0, 0, (2,), np.int64),
         spaces.Box(np.array([0.0, 1.0], np.float32), np.array([1.0, 1.0], np.float32)),
     ],
 )
@@ -173,6 +173,18 @@ def test_boxes_that_float32_does_not_resolve_are_refused(low, high, dtype):
     space = spaces.Box(*bounds, dtype=dtype)
     with pytest.raises(ValueError, match="too narrow, .*for float32.*RescaleAction"):
         Spec(BOX, space)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64])
+def test_integers_beyond_those_of_float32_are_refused(dtype):
+    with pytest.raises(ValueError, match="beyond ±16777216"):
+        Spec(BOX, spaces.Box(0, 2**24 + 1, (2,), dtype))
+    space = spaces.Box(0, 2**24, (2,), dtype)
+    spec = Spec(BOX, space)
+    actions = spec.to_env(np.array([spec.low, spec.high, spec.high - 1]))
+    np.testing.assert_array_equal(actions[:, 0], [0, 2**24, 2**24 - 1])
+    assert all(space.contains(row) for row in actions)
+    assert spec.integer_type == (np.int32 if dtype is np.int32 else np.int64) and spec.no_action == -1
 
 
 @pytest.mark.parametrize("low, high", [(1e6, 1e6 + 1e3), (-1e-20, 1e-20), (-1e37, 1e37), (0, 1e-6)])
@@ -258,6 +270,25 @@ def test_to_env_never_leaves_a_float64_box():
     action = spec.to_env(np.stack([spec.low, spec.high]))
     assert action.dtype == np.float64
     assert all(space.contains(row) for row in action)
+
+
+def test_to_env_rounds_integers_and_clips_them():
+    space = spaces.Box(-2, 3, (1,), np.int8)
+    spec = Spec(BOX, space)
+    given = np.float32([-2.6, -1.4, 0.5, 1.5, 3.4])[:, None]
+    for actions in (spec.to_env(given), spec.rounded(given)):
+        np.testing.assert_array_equal(actions[:, 0], [-2, -1, 0, 2, 3])
+    assert spec.to_env(given).dtype == np.int8 and Spec(BOX, ACTION).rounded(given) is given
+
+
+def test_actions_without_axes():
+    spec = Spec(BOX, spaces.Box(-1, 1, ()))
+    flat = np.float32([[0.5], [-2]])
+    actions = spec.to_env(flat)
+    np.testing.assert_array_equal(actions, [0.5, -1])
+    assert spec.action_space.contains(spec.first(actions))
+    assert spec.shaped(flat).shape == (2,)
+    np.testing.assert_array_equal(spec.flat_actions(spec.shaped(flat)), flat)
 
 
 def test_to_env_is_a_copy():

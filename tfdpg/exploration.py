@@ -251,7 +251,7 @@ class NoisyActions:
         if self._random_eps == 0:
             return noisy
         is_random = rng.random((len(output), 1)) < self._random_eps
-        uniform = rng.uniform(self._spec.low, self._spec.high, noisy.shape).astype(np.float32)
+        uniform = rng.uniform(*self._spec.random_bounds, noisy.shape).astype(np.float32)
         return np.where(is_random & np.isfinite(output), self.greedy(uniform), noisy)
 
     def at_scale(self, scale: float | None) -> "NoisyActions":

@@ -8,7 +8,7 @@ from gymnasium import spaces
 
 SUPPORTED = (
     "Observations: Box of any shape, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these, also nested. "
-    "Actions: a float Box with finite bounds, low < high; for ACER also Discrete."
+    "Actions: a Box with finite bounds, low < high, of floats or integers; for ACER also Discrete."
 )
 
 TYPES = "Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple"
@@ -28,8 +28,10 @@ def check_action_space(space: spaces.Space) -> spaces.Box | spaces.Discrete:
     if isinstance(space, spaces.Discrete):
         integer_bounds_of(space)
         return space
-    if not isinstance(space, spaces.Box) or not space.shape or 0 in space.shape or space.dtype.kind != "f":
+    if not isinstance(space, spaces.Box) or 0 in space.shape or space.dtype.kind not in "fiu":
         raise ValueError(f"The action space {space} is not supported. {SUPPORTED}")
+    if space.dtype.kind != "f":
+        _check_exact(space, space.low, space.high)
     if (space.high.astype(np.float64) - space.low > np.finfo(np.float32).max).any():
         raise ValueError(
             f"The action space {space} has infinite bounds, or is wider than the range of float32; noise and rescaling "
@@ -70,12 +72,17 @@ def integer_bounds_of(space: spaces.Space) -> tuple[Any, Any] | None:
             low, high = 0, 255
         case _:
             return None
-    if np.abs(np.array([low, high])).max() > EXACT:
+    _check_exact(space, low, high)
+    return low, high
+
+
+def _check_exact(space: spaces.Space, low: Any, high: Any) -> None:
+    """Raise `ValueError` if float32 cannot represent all integers from `low` to `high`."""
+    if np.abs(np.array([low, high], np.float64)).max() > EXACT:
         raise ValueError(
             f"The space {space} has numbers beyond ±{EXACT}, which float32 cannot tell apart. "
             "Start at 0, or use fewer numbers."
         )
-    return low, high
 
 
 def action_bounds(space: spaces.Box | spaces.Discrete) -> tuple[np.ndarray, np.ndarray, int | None]:

@@ -53,7 +53,7 @@ class Spec:
 
     Args:
         observation_space: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these, which may be nested.
-        action_space: a float Box with finite bounds, or Discrete.
+        action_space: a Box of floats or integers with finite bounds, or Discrete.
 
     Attributes:
         leaves: the arrays of an observation.
@@ -69,8 +69,10 @@ class Spec:
         center: the middle of the bounds, float32 `[act_dim]`.
         action_scale: half the distance of the bounds, float32 `[act_dim]`, rounded so that `center ± action_scale` is
             inside the bounds.
-        no_action: the action that a policy returns for an observation that is not finite: NaN in each component of a
-            Box action; for a Discrete space, its first action minus 1, which is not one of its actions.
+        integer_type: the type of the actions that a policy returns for a Box of integers: that of the space, or a wider
+            one if `no_action` needs it. None for other spaces.
+        no_action: the action that a policy returns for an observation that is not finite: NaN in each component of an
+            action of floats; for integers, the lowest bound minus 1, which is not in the action space.
 
     Raises:
         ValueError: a space is not supported.
@@ -98,7 +100,9 @@ class Spec:
         self.act_dim = len(self.low)
         self.center = (self.high + self.low) / 2
         self.action_scale = _inner_action_scale(self.low, self.high, self.center)
-        self.no_action = float("nan") if self.actions is None else int(self.low[0]) - 1
+        is_integer = action_space.dtype is not None and action_space.dtype.kind in "iu"
+        self.no_action = int(self.low.min()) - 1 if is_integer else float("nan")
+        self.integer_type = _integer_type(self.action_space, self.no_action) if self.actions is None else None
 
     @classmethod
     def of(cls, env: Any) -> "Spec":
@@ -230,32 +234,67 @@ class Spec:
     def to_env(self, action: np.ndarray) -> np.ndarray:
         """Return a copy of actions in the shape and dtype of the environment, clipped to its exact bounds.
 
+        For a Box of integers, actions are rounded.
+
         Args:
             action: actions in the environment's units, `[num_envs, act_dim]` or `[num_envs, *act_shape]`.
 
         Returns:
             `[num_envs, *act_shape]`.
+
+        Raises:
+            FloatingPointError: an action for a Box of integers is not finite, or `no_action` stands for one.
         """
         space = self.action_space
         if len(self.act_shape) != 1:
             action = np.reshape(action, (len(action), *self.act_shape))
         if isinstance(space, spaces.Discrete):
             return action.astype(space.dtype)
+        if self.integer_type is not None:
+            if not np.isfinite(action).all() or (action == self.no_action).any():
+                raise FloatingPointError(
+                    f"The policy's action is not finite, or {self.no_action}, which stands for it: action={action}"
+                )
+            return np.clip(np.rint(action), space.low, space.high).astype(space.dtype)
         converted = np.maximum(action, space.low, dtype=space.dtype)
         return np.minimum(converted, space.high, out=converted)
 
     def to_user(self, action: np.ndarray) -> np.ndarray:
-        """Return the actions in the first columns of `[num_envs, n]` as `[num_envs, *act_shape]`, int64 if Discrete."""
+        """Return the actions in the first columns of `[num_envs, n]` as `[num_envs, *act_shape]`; see `shaped`."""
         return self.shaped(action[:, : self.act_dim]) if self.actions is None else action[:, 0].astype(np.int64)
 
     def shaped(self, actions: np.ndarray) -> np.ndarray:
-        """Reshape actions `[..., act_dim]` to `[..., *act_shape]`; Discrete actions are returned unchanged."""
-        return actions if len(self.act_shape) < 2 else actions.reshape(*actions.shape[:-1], *self.act_shape)
+        """Reshape actions `[..., act_dim]` to `[..., *act_shape]`; Discrete actions are returned unchanged.
+
+        Those of a Box of integers are rounded, in `integer_type`, and `no_action` where they are not finite.
+        """
+        if self.integer_type is not None:
+            finite = np.isfinite(actions)
+            actions = np.where(finite, np.rint(actions), self.no_action).astype(self.integer_type)
+        if self.actions is not None or len(self.act_shape) == 1:
+            return actions
+        return actions.reshape((*actions.shape[:-1], *self.act_shape))
+
+    def first(self, actions: np.ndarray) -> Any:
+        """Return the first of actions `[num_envs, *act_shape]`: an array, or for a Discrete space a number."""
+        return actions[0] if self.actions is not None else actions[0, ...]
+
+    def rounded(self, actions: np.ndarray) -> np.ndarray:
+        """Round actions `[..., act_dim]` of a Box of integers, and clip them to it; others are returned unchanged."""
+        return actions if self.integer_type is None else np.clip(np.rint(actions), self.low, self.high)
+
+    @property
+    def random_bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """The bounds, `[act_dim]`, between which a uniform number gives each action the same chance when rounded."""
+        margin = np.float32(0 if self.integer_type is None else 0.5)
+        return self.low - margin, self.high + margin
 
     def flat_actions(self, actions: Any) -> np.ndarray:
         """Reverse `shaped`. Flat actions and arrays of other shapes are returned unchanged."""
         actions = np.asarray(actions)
         shape = self.act_shape
+        if not shape and actions.ndim == 1 and self.actions is None:
+            return actions[:, None]
         if len(shape) < 2 or actions.shape[-len(shape) :] != shape:
             return actions
         return actions.reshape(*actions.shape[: -len(shape)], self.act_dim)
@@ -348,6 +387,14 @@ def _describe(observation: Any) -> str:
             "{key: np.stack([each[key] for each in observations]) for key in observations[0]}"
         )
     return type(observation).__name__
+
+
+def _integer_type(space: spaces.Space, no_action: float) -> np.dtype | None:
+    """Return the smallest type of integers that holds the actions of a Box of integers and `no_action`, or None."""
+    if space.dtype is None or space.dtype.kind not in "iu":
+        return None
+    common = np.result_type(space.dtype, np.min_scalar_type(int(no_action)))
+    return common if common.kind in "iu" else np.dtype(np.int64)
 
 
 def _inner_action_scale(low: np.ndarray, high: np.ndarray, center: np.ndarray) -> np.ndarray:

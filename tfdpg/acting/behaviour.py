@@ -111,22 +111,23 @@ class BehaviourPolicy:
 
     def explore(self, packed: Packed, factor: float, rng: np.random.Generator) -> np.ndarray:
         """Act with exploration; `factor`, between 0 and 1, scales the noise."""
-        return self.policy_state.record_step(
-            self.exploration.explore(self.policy_state.forward(self.network, packed), factor, rng)
-        )
+        return self._recorded(self.exploration.explore(self.policy_state.forward(self.network, packed), factor, rng))
 
     def greedy(self, packed: Packed) -> np.ndarray:
         """Act without exploration."""
-        return self.policy_state.record_step(self.exploration.greedy(self.policy_state.forward(self.network, packed)))
+        return self._recorded(self.exploration.greedy(self.policy_state.forward(self.network, packed)))
 
     def act_uniformly(self, packed: Packed, rng: np.random.Generator) -> np.ndarray:
         """Sample actions uniformly from the action box; the recurrent state advances as with any other action."""
         self.policy_state.advance(self.network, packed)
-        low = self.spec.low
-        high = self.spec.high
-        return self.policy_state.record_step(
-            low + rng.random((len(packed[0]), self.spec.act_dim), np.float32) * (high - low)
-        )
+        low, high = self.spec.random_bounds
+        return self._recorded(low + rng.random((len(packed[0]), self.spec.act_dim), np.float32) * (high - low))
+
+    def _recorded(self, step: np.ndarray) -> np.ndarray:
+        """Round the actions of a Box of integers, unless their distribution is stored with them; record the step."""
+        if step.shape[1] == self.spec.act_dim:
+            step = self.spec.rounded(step)
+        return self.policy_state.record_step(step)
 
     def received(self, reward: np.ndarray) -> None:
         """Pass the rewards of the last steps, `[num_envs]`, to policies that receive the previous reward."""

@@ -150,12 +150,12 @@ def greedy_actions(spec: Spec, outputs: np.ndarray, recurrent_spec: RecurrentSpe
         recurrent_spec: the recurrent state; None if the policy is not recurrent.
 
     Returns:
-        For a Box the outputs, clipped to it, `[batch, act_dim]`, with the new state behind them; for a Discrete space
-        the actions with the largest outputs, int64 `[batch]`.
+        For a Box the outputs, clipped to it, `[batch, act_dim]`, with the new state behind them; those of a Box of
+        integers are rounded. For a Discrete space the actions with the largest outputs, int64 `[batch]`.
     """
     if spec.actions is not None:
         return most_probable(outputs) + int(spec.low[0])
     if recurrent_spec is None:
-        return np.minimum(np.maximum(outputs, spec.low), spec.high)
-    actions = np.clip(outputs[:, : spec.act_dim], spec.low, spec.high)
+        return spec.rounded(np.minimum(np.maximum(outputs, spec.low), spec.high))
+    actions = spec.rounded(np.clip(outputs[:, : spec.act_dim], spec.low, spec.high))
     return np.concatenate([actions, outputs[:, spec.act_dim :]], axis=1)

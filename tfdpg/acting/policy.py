@@ -38,8 +38,8 @@ class GreedyPolicy:
     def __call__(self, observation: Any, action_before: Any = None) -> np.ndarray:
         """Return the actions for one observation or a batch.
 
-        The result for an observation with a non-finite number is `spec.no_action`: NaN in each component, or the first
-        action of a Discrete space minus 1. The recurrent state of that row does not change, and the other rows of the
+        The result for an observation with a non-finite number is `spec.no_action`: NaN in each component, or for
+        integers the lowest action minus 1. The recurrent state of that row does not change, and the other rows of the
         batch are not affected.
 
         Args:
@@ -48,7 +48,8 @@ class GreedyPolicy:
                 that receives the previous action. Rows that start an episode ignore it.
 
         Returns:
-            Actions in the environment's units and shape, float32; in a Discrete space, an int64 number or `[batch]`.
+            Actions in the environment's units and shape: float32, or `spec.integer_type` for a Box of integers; in a
+            Discrete space, an int64 number or `[batch]`.
         """
         packed = self.spec.pack(observation)
         single = self.spec.is_single(observation)
@@ -58,7 +59,7 @@ class GreedyPolicy:
             self._correct(self._actions("action_before", action_before, () if single else self._acted.shape))
         actions = self.spec.shaped(self._policy_state.record_step(self._policy_state.forward(self._forward, packed)))
         self._acted[:] = True
-        return actions[0] if single else actions
+        return self.spec.first(actions) if single else actions
 
     def received(self, reward: Any) -> None:
         """Pass the rewards of the last actions to a policy that receives the previous reward.

@@ -480,9 +480,9 @@ class Agent(metaclass=_AgentType):
                 first observation, `[time, ...]` or `[batch, time, ...]`; `policy` acts step by step.
 
         Returns:
-            An action for each observation, in the environment's units and shape; int64 for a Discrete space. The action
-            for an observation that is not finite is `Spec.no_action`: NaN in each component, or for a Discrete space
-            its first action minus 1. The recurrent state does not change then.
+            An action for each observation, in the environment's units and shape; integers for a Discrete space and for
+            a Box of integers. The action for an observation that is not finite is `Spec.no_action`: NaN in each
+            component, or for integers the lowest action minus 1. The recurrent state does not change then.
 
         Raises:
             ValueError: the observations have another shape, or the policy receives previous rewards.

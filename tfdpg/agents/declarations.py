@@ -199,14 +199,14 @@ def normalizer(options: AgentOptions) -> Callable[[], Normalizer] | None:
 
 
 def check_box(spec: Spec) -> None:
-    """Raise `ValueError` unless the action space is a Box of floats.
+    """Raise `ValueError` unless the action space is a Box.
 
     Args:
         spec: the spaces of the environment.
     """
     if spec.actions is not None:
         raise ValueError(
-            f"The action space {spec.action_space} is not supported by this agent, which needs a float Box. "
+            f"The action space {spec.action_space} is not supported by this agent, which needs a Box. "
             "tfdpg.ACER takes Discrete ones."
         )
 

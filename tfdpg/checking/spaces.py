@@ -85,7 +85,8 @@ def _actions(spec: Spec) -> Fact:
     if spec.actions is not None:
         low = int(spec.low[0])
         return Fact("actions", f"one of {spec.actions}, from {low} to {low + spec.actions - 1}; for ACER only")
-    numbers = f"{spec.act_dim} number{'s' if spec.act_dim > 1 else ''}"
+    kind = "number" if spec.integer_type is None else "integer"
+    numbers = f"{spec.act_dim} {kind}{'s' if spec.act_dim > 1 else ''}"
     return Fact("actions", f"{numbers} in {bounds(spec.low, spec.high)}, in these units; for {', '.join(OPTIONS)}")
 
 

@@ -94,6 +94,8 @@ def c_header(
     spec = actor.spec
     sizes = [leaf.columns.stop - leaf.columns.start for leaf in spec.leaves]
     action = "the action in the environment's units, inside its bounds"
+    if spec.integer_type is not None:
+        action = "the action in the environment's units, integers inside its bounds"
     if spec.actions is not None:
         action = f"the action, an integer from {int(spec.low[0])} to {int(spec.high[0])}"
     parts = ", ".join(f"{leaf.name} ({size})" for leaf, size in zip(spec.leaves, sizes, strict=True))
@@ -433,7 +435,8 @@ class Code:
             return
         low = self.constant("low", spec.low)
         high = self.constant("high", spec.high)
-        self.each(spec.act_dim, f"a[i] = {self.clipped(f'{outputs}[i]', f'{low}[i]', f'{high}[i]')};")
+        action = self.clipped(f"{outputs}[i]", f"{low}[i]", f"{high}[i]")
+        self.each(spec.act_dim, f"a[i] = {action if spec.integer_type is None else f'rintf({action})'};")
         start = spec.act_dim
         for name, size in self._fields():
             if name == "a_before":

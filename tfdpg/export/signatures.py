@@ -245,7 +245,7 @@ def step_signatures(spec: Spec, pi: Recurrent, recurrent_spec: RecurrentSpec) ->
         recurrent_inputs = [given[name][:, None] if name == "r_before" else given[name] for name in inputs]
         output = pi((observation, tf.concat(recurrent_inputs, axis=-1)))
         action, *state = tf.split(output, [spec.act_dim, *(width for _, width in recurrent_spec.parts)], axis=-1)
-        return {"pi": bounded(spec, action)} | dict(zip(dict(recurrent_spec.parts), state, strict=True))
+        return {"pi": chosen_actions(spec, action)} | dict(zip(dict(recurrent_spec.parts), state, strict=True))
 
     def example_state(observations: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the recurrent inputs after two steps."""

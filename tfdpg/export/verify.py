@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from tfdpg.acting import RecurrentSpec
 from tfdpg.export.signatures import count, example_rewards, flat, next_step_inputs, previous_inputs, tensors
 from tfdpg.export.source import Source
 from tfdpg.exported import ExportError, loadable
-from tfdpg.networks import Recurrent, bounded
+from tfdpg.networks import Recurrent, chosen_actions
 from tfdpg.spec import Spec
 
 RTOL, ATOL = 1e-4, 1e-5
@@ -38,6 +38,7 @@ def verify(
     references: Mapping[str, Reference],
     cases: Mapping[str, Sequence[Inputs]],
     in_half_precision: bool = False,
+    rounded: Set[str] = frozenset(),
 ) -> None:
     """Compare every signature of a SavedModel with the agent's networks.
 
@@ -47,12 +48,13 @@ def verify(
         references: the expected outputs of each signature; those of `serving_default` are those of `pi`.
         cases: the inputs for each signature.
         in_half_precision: whether some of the networks compute in half precision.
+        rounded: the outputs that are rounded to integers.
 
     Raises:
         ExportError: outputs differ; the message names the signature and the largest difference.
     """
     for name, batches in cases.items():
-        compare_signature(name, run, references.get(name, references["pi"]), batches, in_half_precision)
+        compare_signature(name, run, references.get(name, references["pi"]), batches, in_half_precision, rounded)
 
 
 def compare_signature(
@@ -61,6 +63,7 @@ def compare_signature(
     reference: Reference,
     batches: Sequence[Inputs],
     in_half_precision: bool = False,
+    rounded: Set[str] = frozenset(),
     summands: Mapping[str, float] = MappingProxyType({}),
 ) -> float:
     """Compare the outputs of a signature with the expected ones, and return the largest difference.
@@ -71,6 +74,7 @@ def compare_signature(
         reference: computes the expected outputs.
         batches: its inputs.
         in_half_precision: see `verify`.
+        rounded: see `verify`.
         summands: the largest number in the sums from which an output is computed, by the output's name.
 
     Raises:
@@ -83,7 +87,7 @@ def compare_signature(
         found = run(name, inputs)
         if missing := sorted(set(outputs) - set(found)):
             raise ExportError(f"The signature {name!r} does not return {missing}. Received: {sorted(found)}")
-        rows = _equal_choices(found, outputs) if in_half_precision else ...
+        rows = _equal_choices(found, outputs, rounded) if in_half_precision else ...
         for key, wanted in outputs.items():
             atol = scales[key] * (HALF_PRECISION if in_half_precision else ATOL)
             largest = max(largest, compare(name, np.asarray(found[key])[rows], wanted[rows], atol))
@@ -114,15 +118,18 @@ def differences(
     expected = [references[name](inputs) for name, batches in source.cases.items() for inputs in batches]
     widest = max(scale(outputs[name]) for outputs in expected for name in returns if name in outputs)
     summands = dict.fromkeys(returns, widest)  # a value near 0 may be the mean of large atoms
+    rounded = rounded_outputs(source.spec)
     largest = {
-        name: compare_signature(name, run, references[name], source.cases[name], in_half_precision, summands)
+        name: compare_signature(name, run, references[name], source.cases[name], in_half_precision, rounded, summands)
         for name in names
     }
     if source.recurrent_spec is not None:
         wanted = iter(_actions(source, _as_run(references), source.observations))
         found = iter(_actions(source, run, source.observations))
         cases: list[Inputs] = [{}] * STEPS
-        stepped = compare_signature("pi", lambda *_: next(found), lambda _: next(wanted), cases, in_half_precision)
+        stepped = compare_signature(
+            "pi", lambda *_: next(found), lambda _: next(wanted), cases, in_half_precision, rounded
+        )
         largest["pi"] = max(largest["pi"], stepped)
     return largest
 
@@ -208,7 +215,7 @@ def check_steps(pi: Recurrent, recurrent_spec: RecurrentSpec, examples: Inputs, 
     previous = previous_inputs(recurrent_spec, action, rewards)
     valid = tf.ones(action.shape[:2], tf.bool)
     features, state = pi.unroll(tensors(spec, episodes), previous, valid, pi.initial_state(previous))
-    expected = bounded(spec, pi.apply_torso(flat(features))).numpy()
+    expected = chosen_actions(spec, pi.apply_torso(flat(features))).numpy()
     found = np.concatenate([steps[-1][name] for name, _ in recurrent_spec.parts], axis=1)
     compare("pi, stepped from initial_state", action, expected.reshape(action.shape), tolerance, tolerance)
     compare("pi, stepped from initial_state", found, state.numpy(), tolerance, tolerance)
@@ -313,10 +320,16 @@ def scale(wanted: np.ndarray) -> float:
     return float(np.max(np.abs(wanted), initial=1, where=np.isfinite(wanted)))
 
 
-def _equal_choices(found: Inputs, wanted: Inputs) -> Any:
+def rounded_outputs(spec: Spec) -> frozenset[str]:
+    """Return the names of the outputs that are rounded to integers."""
+    return frozenset() if spec.integer_type is None else frozenset({"pi", "action"})
+
+
+def _equal_choices(found: Inputs, wanted: Inputs, rounded: Set[str]) -> Any:
     """Return the rows in which all integers are equal: half precision may swap two actions of almost equal value."""
-    chosen = [name for name, values in wanted.items() if np.issubdtype(values.dtype, np.integer)]
-    return np.all([found[name] == wanted[name] for name in chosen], axis=0) if chosen else ...
+    chosen = [name for name, values in wanted.items() if np.issubdtype(values.dtype, np.integer) or name in rounded]
+    equal = [(found[name] == wanted[name]).reshape(len(wanted[name]), -1).all(axis=1) for name in chosen]
+    return np.all(equal, axis=0) if chosen else ...
 
 
 def compare(name: str, found: np.ndarray, expected: np.ndarray, atol: float, rtol: float = RTOL) -> float:

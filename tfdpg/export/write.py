@@ -18,7 +18,17 @@ from tfdpg.export.describe import signature_facts
 from tfdpg.export.numpy_policy import write_numpy_policy
 from tfdpg.export.signatures import Signature
 from tfdpg.export.tf_agents import methods, with_signatures_of
-from tfdpg.export.verify import ATOL, BATCHES, HALF_PRECISION, check_nonfinite, check_steps, in_session, quiet, verify
+from tfdpg.export.verify import (
+    ATOL,
+    BATCHES,
+    HALF_PRECISION,
+    check_nonfinite,
+    check_steps,
+    in_session,
+    quiet,
+    rounded_outputs,
+    verify,
+)
 from tfdpg.export.warmup import write_warmup
 from tfdpg.exported import FORMAT, METADATA, check_directory, move_to_next_version, new_directory, recurrent_metadata
 from tfdpg.networks import in_half_precision
@@ -89,7 +99,7 @@ def write(
         half_precision = any(map(in_half_precision, called))
         references = {name: signature.reference(spec) for name, signature in signatures.items()}
         with in_session(scratch, trusted=True) as run:
-            verify(run, references, cases, half_precision)
+            verify(run, references, cases, half_precision, rounded_outputs(spec))
             if recurrent_spec is not None:
                 tolerance = HALF_PRECISION if half_precision else ATOL
                 check_steps(networks["policy"], recurrent_spec, examples, tolerance, run)

@@ -239,7 +239,8 @@ def bounded(spec: Spec, action: tf.Tensor) -> tf.Tensor:
 def chosen_actions(spec: Spec, outputs: tf.Tensor) -> tf.Tensor:
     """The actions that an evaluation policy chooses, for its outputs; see `tfdpg.acting.greedy_actions`."""
     if spec.actions is None:
-        return bounded(spec, outputs)
+        actions = bounded(spec, outputs)
+        return actions if spec.integer_type is None else tf.round(actions)
     return tf.argmax(outputs, axis=-1) + int(spec.low[0])
 
 

@@ -119,7 +119,8 @@ class EvaluationPolicy:
         packed = self.spec.pack(observation)
         self._batch_size = len(packed[0])
         actions = self._behaviour.explore(packed, self._factor, self._rng)
-        return self.spec.to_user(actions)[0 if self.spec.is_single(observation) else slice(None)]
+        actions = self.spec.to_user(actions)
+        return self.spec.first(actions) if self.spec.is_single(observation) else actions
 
     def end(self, ended: np.ndarray) -> None:
         """Reset the state of the sub-environments whose episode ended, bool `[num_envs]`."""

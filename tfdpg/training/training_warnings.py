@@ -138,11 +138,12 @@ def actions_at_bounds(agent: Any) -> dict[str, float]:
     first observation of an episode.
 
     Returns:
-        The log, which is NaN if the replay buffer is empty or in other processes; empty for a Discrete action space.
+        The log, which is NaN if the replay buffer is empty or in other processes; empty for actions that
+        are integers, which often lie at their bounds.
     """
     spec = agent.spec
     replay = agent.replay
-    if spec.actions is not None:
+    if spec.actions is not None or spec.integer_type is not None:
         return {}
     if not replay.size:
         return {"actions_at_bounds": np.nan}

@@ -386,7 +386,7 @@ def no_improvement(evidence: Evidence) -> Verdict | None:
 
 def saturation(evidence: Evidence) -> Verdict | None:
     """Find policies that are stuck at the bounds of the actions."""
-    if not evidence.greedy or evidence.has_discrete_actions:
+    if not evidence.greedy or evidence.has_discrete_actions or evidence.has_rounded_actions:
         return None
     action = np.concatenate([each.action for each in evidence.greedy])
     share = float(np.mean(np.abs(action) > 0.99))

@@ -142,7 +142,8 @@ class Evidence:
         start_steps: the number of steps with random actions.
         has_shaper: whether the rewards in the replay buffer are not those of the environment.
         is_recurrent: whether the policy is recurrent.
-        first_action: the smallest action of a Discrete space; None for continuous actions.
+        first_action: the smallest action of a Discrete space; None for other actions.
+        has_rounded_actions: whether actions are those of a Box of integers.
         replay: the replay buffer; None if it is empty or in other processes.
         greedy: evaluation episodes of the evaluation policy.
         exploring: evaluation episodes of the behaviour policy, with the same initial states.
@@ -160,6 +161,7 @@ class Evidence:
     has_shaper: bool = False
     is_recurrent: bool = False
     first_action: int | None = None
+    has_rounded_actions: bool = False
     replay: Replay | None = None
     greedy: Sequence[Trajectory] = ()
     exploring: Sequence[Trajectory] = ()
@@ -208,6 +210,7 @@ def collect(
         has_shaper=agent.options.reward_shaper is not None,
         is_recurrent=agent.recurrent_spec is not None,
         first_action=None if spec.actions is None else int(spec.low[0]),
+        has_rounded_actions=spec.integer_type is not None,
         replay=replay,
         greedy=greedy,
         exploring=exploring,
@@ -237,7 +240,8 @@ class RandomPolicy:
         rows = len(spec.pack(observation)[0])
         if spec.actions is not None:
             return int(spec.low[0]) + self._rng.integers(spec.actions, size=rows)
-        return spec.shaped(self._rng.uniform(spec.low, spec.high, (rows, spec.act_dim)).astype(np.float32))
+        actions = self._rng.uniform(*spec.random_bounds, (rows, spec.act_dim)).astype(np.float32)
+        return spec.shaped(spec.rounded(actions))
 
 
 class Recorder:

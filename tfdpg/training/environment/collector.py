@@ -107,7 +107,7 @@ class Collector:
         else:
             self._pending = self._behaviour.greedy(packed)
         action = self._spec.to_env(self._pending[:, : self._spec.act_dim])
-        return action[0] if self._spec.is_single(observation) else action
+        return self._spec.first(action) if self._spec.is_single(observation) else action
 
     def observe(
         self, reward: Any, next_observation: Any, terminated: Any, truncated: Any, final_observation: Any
@@ -146,6 +146,7 @@ class Collector:
         self._replay.add(env_indices, steps_to_store, reward, terminated, packed)
         for recorder in self._recorders:
             action = np.clip(steps_to_store[:, : self._spec.act_dim], self._spec.low, self._spec.high)
+            action = self._spec.rounded(action)
             recorder.add(env_indices, action, reward, terminated, packed)
         self._schedule.count(len(env_indices), any_ended)
         self._pending = None

@@ -157,7 +157,7 @@ class EnvRunner:
             ValueError: the environment's `step` does not follow Gymnasium's API.
         """
         try:
-            result = self._env.step(action if self._is_vector else action[0])
+            result = self._env.step(action if self._is_vector else self._spec.first(action))
         except Exception as error:
             self._explain(error)
             raise
