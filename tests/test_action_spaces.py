@@ -64,7 +64,7 @@ def test_nothing_is_wrong_with_the_space(kind, capsys):
 @each_space
 def test_the_replay_buffer_holds_the_actions_that_the_environment_got(kind, trained):
     agent, env = trained(kind)
-    stored = agent.replay.transitions()["action"]
+    stored = agent.replay.transitions()["actions"]
     np.testing.assert_array_equal(stored, env.taken[: len(stored)])
     assert (stored.dtype.kind == "f") == (kind == "number")
 
@@ -157,14 +157,11 @@ def test_recorded_transitions_are_data(kind, tmp_path):
     agent = tfdpg.DDPG(Checked(kind), **RANDOM, recorders=[tmp_path / "data"])
     fit_briefly(agent, Checked(kind), epochs=1, steps_per_epoch=40)
     stored = agent.replay.transitions()
-    names = {"observation": "observations", "next_observation": "next_observations", "action": "actions"}
-    names |= {"reward": "rewards", "terminated": "terminations", "truncated": "truncations"}
-    data = {names[name]: values for name, values in stored.items() if name in names}
-    for given in (tmp_path / "data", data):
+    for given in (tmp_path / "data", stored):
         again = tfdpg.DDPG(Checked(kind), **SMALL | EAGER)
         again.fit_offline(given, epochs=1, steps_per_epoch=1, verbose=0)
         np.testing.assert_equal(again.replay.transitions(), stored)
-    batch = {name: values[:8] for name, values in data.items()}
+    batch = {name: values[:8] for name, values in stored.items()}
     assert np.isfinite(again.train_on_batch(batch)["loss_q"])
 
 
@@ -174,7 +171,7 @@ def test_a_stochastic_policy(kind):
     env = Checked(kind)
     agent = tfdpg.ACER(env, **ACER)
     fit_briefly(agent, env, epochs=1, steps_per_epoch=20)
-    sampled = agent.replay.transitions()["action"]
+    sampled = agent.replay.transitions()["actions"]
     np.testing.assert_array_equal(np.clip(sampled, SPACES[kind].low, SPACES[kind].high), env.taken[: len(sampled)])
 
 

@@ -90,12 +90,12 @@ def test_nothing_is_wrong_with_the_space(kind, capsys):
 
 @each_space
 def test_the_replay_buffer_holds_the_observations_by_name(kind, trained):
-    stored = trained(kind).replay.transitions()["observation"]
+    stored = trained(kind).replay.transitions()["observations"]
     stored = stored if isinstance(stored, dict) else {"x": stored}
     assert {name: values.shape[1:] for name, values in stored.items()} == SPACES[kind][2]
     plain = tfdpg.TD3(gym.make("Pendulum-v1", max_episode_steps=20), **SMALL | {"start_steps": 50, "update_after": 50})
     fit_briefly(plain, gym.make("Pendulum-v1", max_episode_steps=20), epochs=1, steps_per_epoch=10)
-    seen = plain.replay.transitions()["observation"][:10]
+    seen = plain.replay.transitions()["observations"][:10]
     np.testing.assert_equal({name: values[:10] for name, values in stored.items()}, leaves(kind, seen))
 
 
@@ -181,14 +181,10 @@ def test_recorded_transitions_are_data(kind, tmp_path):
     again.fit_offline(tmp_path / "data", epochs=1, steps_per_epoch=1, verbose=0)
     stored = agent.replay.transitions()
     np.testing.assert_equal(again.replay.transitions(), stored)
-    names = {"observation": "observations", "next_observation": "next_observations"}
-    data = {
-        names[name]: agent.spec.nested(parts if isinstance(parts, dict) else {"x": parts})
-        for name, parts in stored.items()
-        if name in names
-    }
-    data |= {"actions": stored["action"], "rewards": stored["reward"]}
-    data |= {"terminations": stored["terminated"], "truncations": stored["truncated"]}
+    parts = {name: stored[name] for name in ("observations", "next_observations")}
+    if kind != "MultiBinary":
+        parts = {name: agent.spec.nested(arrays) for name, arrays in parts.items()}
+    data = {**stored, **parts}
     other = tfdpg.DDPG(pendulum(kind), **SMALL | EAGER)
     other.fit_offline(data, epochs=1, steps_per_epoch=1, verbose=0)
     np.testing.assert_equal(other.replay.transitions(), stored)

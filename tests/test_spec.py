@@ -288,7 +288,6 @@ def test_actions_without_axes():
     np.testing.assert_array_equal(actions, [0.5, -1])
     assert spec.action_space.contains(spec.first(actions))
     assert spec.shaped(flat).shape == (2,)
-    np.testing.assert_array_equal(spec.flat_actions(spec.shaped(flat)), flat)
 
 
 def test_to_env_is_a_copy():

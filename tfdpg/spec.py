@@ -293,8 +293,6 @@ class Spec:
         """Reverse `shaped`. Flat actions and arrays of other shapes are returned unchanged."""
         actions = np.asarray(actions)
         shape = self.act_shape
-        if not shape and actions.ndim == 1 and self.actions is None:
-            return actions[:, None]
         if len(shape) < 2 or actions.shape[-len(shape) :] != shape:
             return actions
         return actions.reshape(*actions.shape[: -len(shape)], self.act_dim)

@@ -115,7 +115,7 @@ def _inside(spec: Spec, actions: np.ndarray, source: str, clip: bool) -> np.ndar
     """
     inside = np.clip(actions, spec.low, spec.high)
     excess = np.abs(actions - inside)
-    if spec.actions is not None:
+    if spec.actions is not None or spec.integer_type is not None:
         excess = np.maximum(excess, np.abs(actions - np.round(actions)))
         inside = np.round(inside)
     rounding = np.maximum(ROUNDING * (spec.high - spec.low), np.spacing(np.maximum(abs(spec.low), abs(spec.high))))

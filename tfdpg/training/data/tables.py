@@ -57,7 +57,7 @@ def table_arrays(spec: Spec, table: Any, source: str) -> dict[str, Any]:
         table: a DataFrame with a row for each transition, in chronological order within each episode. Its columns are
 
             - `obs_0`, `obs_1`, ... or `observation_0`, ...: the components of the observation, in the order of the
-              flattened array; for a Dict space `obs_<key>_0`, ...; for one number `obs` or `obs_<key>`;
+              flattened array; for a Dict or Tuple space `obs_<name>_0`, ...; for one number `obs` or `obs_<name>`;
             - optionally `next_obs_0`, ...: those of the next observation, with the same names after `next_`;
             - `action_0`, `action_1`, ..., or `action` for one component, in the environment's units;
             - `reward` and `terminated`;
