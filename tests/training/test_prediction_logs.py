@@ -9,9 +9,9 @@ import tfdpg
 from tests.agents.roster import SMALL
 from tests.environments import Counter
 from tests.training.serving_logs import Client, log_of, write
+from tfdpg.export import read_prediction_logs
 from tfdpg.replay import ReplayBuffer, gather_transitions
 from tfdpg.training.data.datasets import load_into
-from tfdpg.training.data.prediction_logs import read_prediction_logs
 
 SPEC = tfdpg.Spec.of(Counter())
 

@@ -373,7 +373,7 @@ class Agent(metaclass=_AgentType):
                   `observations` is a dict or tuple, or there is an array `observations/<name>` for each part (see
                   `Spec`). With `client_ids`, n strings, only the rows of each client are in chronological order. The
                   entry `prediction_logs`, the request logs of TensorFlow Serving, replaces observations, actions and
-                  client ids; see `read_prediction_logs`.
+                  client ids; see `tfdpg.export.read_prediction_logs`.
                 - A directory of `.npz` files, as the option `recorders` writes them.
                 - A pandas DataFrame, or a CSV or Parquet file, with the columns `obs_0`, `obs_1`, ..., `action_0`, ...,
                   `reward`, `terminated`, and `truncated`, `episode` or both.

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfdpg.arguments import reject, shown
+from tfdpg.export.prediction_logs import read_prediction_logs
 from tfdpg.replay import ReplayBuffer, segments
 from tfdpg.replay.names import with_standard_names
 from tfdpg.replay.segments import as_one_segment, drop_outgoing_links
 from tfdpg.spec import Spec
 from tfdpg.training.checkpoints.checkpoint import is_saved, read_rows, replay_files
-from tfdpg.training.data.prediction_logs import OBSERVATIONS, by_client, read_prediction_logs
+from tfdpg.training.data.clients import OBSERVATIONS, by_client
 from tfdpg.training.data.tables import TABLES, is_table, read_table, table_arrays
 from tfdpg.training.environment.finite import entry_name
 
@@ -36,7 +37,7 @@ def load_into(
               `client_ids`, the rows of each client are in chronological order, and rewards, terminations and
               truncations may be dicts of arrays by client.
               `prediction_logs`, the request logs of TensorFlow Serving, replace observations, actions and clients (see
-              `read_prediction_logs`). Other names are read, too (`tfdpg.replay.names.ALIASES`).
+              `tfdpg.export.read_prediction_logs`). Other names are read, too (`tfdpg.replay.names.ALIASES`).
             - A pandas DataFrame, or a CSV or Parquet file (see `tfdpg.training.data.tables.table_arrays`).
             - A directory of `.npz` files.
             - A saved agent, or its `replay.npz`.
