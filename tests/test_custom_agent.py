@@ -21,7 +21,7 @@ from tests.docs.pages import fences, formatted
 from tests.environments import RandomWalk
 from tests.training.test_foreign_files import edited
 from tfdpg import cli
-from tfdpg.training.checkpoints.checkpoint import CheckpointError
+from tfdpg.files import CheckpointError
 
 pytestmark = brief
 

@@ -27,6 +27,10 @@ OLD_SUFFIX = ".tfdpg-old"
 """The suffix of the hidden name of a directory that is being replaced."""
 
 
+class CheckpointError(RuntimeError):
+    """A checkpoint is damaged, incomplete, or of another version of the format. `tfdpg.load_agent` raises it."""
+
+
 class DamagedError(ValueError):
     """A file does not match the manifest of its directory: it is damaged, missing, or of another save.
 

@@ -12,7 +12,7 @@ import tfdpg
 from tests.agents.cells import Leaky, hard, recurrent_agent
 from tests.agents.roster import brief
 from tests.environments import Counter
-from tfdpg.training.checkpoints.checkpoint import CheckpointError
+from tfdpg.files import CheckpointError
 
 
 def encoder():

@@ -108,6 +108,15 @@ def test_the_reference_has_what_the_pages_use():
     assert len(used) > 30
 
 
+def test_pages_import_from_the_packages_of_tfdpg_and_not_from_modules_inside_them():
+    deep = {
+        (page, found)
+        for page, text in PAGES.items()
+        for found in re.findall(r"^ *(?:from|import) (tfdpg\.\w+\.[\w.]+)", text, re.MULTILINE)
+    }
+    assert deep == set()
+
+
 def test_every_loss_is_in_the_reference():
     assert {f"tfdpg.losses.{name}" for name in tfdpg.losses.__all__} == set(
         re.findall(r":: (tfdpg\.losses\.\w+)", PAGES["docs/api/losses.md"])

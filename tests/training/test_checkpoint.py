@@ -13,8 +13,8 @@ from tests.agents.roster import SMALL, fit_briefly
 from tests.environments import Counter
 from tests.test_files import Disk
 from tfdpg import export, files
+from tfdpg.files import CheckpointError
 from tfdpg.replay import segments
-from tfdpg.training.checkpoints.checkpoint import CheckpointError
 
 
 @pytest.fixture

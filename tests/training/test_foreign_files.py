@@ -12,7 +12,7 @@ import tfdpg
 from tests.agents.roster import SMALL
 from tests.environments import Counter
 from tfdpg import files
-from tfdpg.training.checkpoints.checkpoint import CheckpointError
+from tfdpg.files import CheckpointError
 
 
 def edited(directory, edit):

@@ -5,6 +5,8 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfdpg.files import CheckpointError
+
 if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
 
@@ -51,7 +53,7 @@ def load_agent(
 
     Raises:
         FileNotFoundError: there is no saved agent.
-        tfdpg.training.checkpoints.checkpoint.CheckpointError: a file is damaged, missing or of another checkpoint.
+        tfdpg.files.CheckpointError: a file is damaged, missing or of another checkpoint.
         ValueError: `env` has other spaces than the agent; a change names an option that cannot change or does not
             exist; an object that was not saved, or is not trusted, is not passed again; or `agent_class` is another
             class.
@@ -75,7 +77,7 @@ def load_agent(
     make: Any = saved.agent_class
     known = make.__init__.options_class
     if not saved.arguments.keys().isdisjoint(["env", *known.names(Unsaved)]):
-        raise checkpoint.CheckpointError(f"{directory} has arguments that no agent saves.")
+        raise CheckpointError(f"{directory} has arguments that no agent saves.")
     for name in changes:
         if name in known.names(Structural):
             raise ValueError(f"`{name}` cannot change: a saved agent keeps it. Received: {name}={shown(changes[name])}")
@@ -94,7 +96,7 @@ def load_agent(
     except Exception as error:
         if changes and isinstance(error, ValueError):
             raise
-        raise checkpoint.CheckpointError(f"The saved agent in {directory} does not fit together: {error}") from error
+        raise CheckpointError(f"The saved agent in {directory} does not fit together: {error}") from error
     return agent
 
 
@@ -109,7 +111,6 @@ def _saved_class(directory: str | Path, given: "type[Agent] | None", trusted: bo
         trusted: whether the class may be imported by its path in the file.
         name: the class as recorded in the file; see `tfdpg.training.checkpoints.objects.class_name`.
     """
-    from tfdpg.training.checkpoints.checkpoint import CheckpointError
     from tfdpg.training.checkpoints.objects import class_name, import_class
 
     if not isinstance(name, str) or ":" not in name and name not in AGENTS:

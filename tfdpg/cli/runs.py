@@ -41,6 +41,7 @@ from tfdpg.cli.run_options import OBJECTS, RunConfig, read_config, resume_comman
 from tfdpg.distributed.options import Distribution
 from tfdpg.distributed.plan import check, policy_for_workers, require_ray
 from tfdpg.environments import check_followed, check_trusted, make, make_envs
+from tfdpg.files import CheckpointError
 from tfdpg.options import Structural
 from tfdpg.spec import Spec
 from tfdpg.training.callbacks import (
@@ -53,7 +54,6 @@ from tfdpg.training.callbacks import (
     StopAtReturn,
     read_step_file,
 )
-from tfdpg.training.checkpoints.checkpoint import CheckpointError
 from tfdpg.training.diagnosis import Diagnosis
 from tfdpg.training.evaluation import PolicyLike, evaluate
 from tfdpg.training.options import FitOptions

@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import files
+from tfdpg.files import CheckpointError
 from tfdpg.replay import segments
 from tfdpg.spec import Spec
 from tfdpg.training.checkpoints.network_weights import check_finite
@@ -27,10 +28,6 @@ from tfdpg.training.checkpoints.objects import class_name, from_json, to_json, u
 
 FORMAT = 5
 DESCRIPTION = "agent.json"
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint is damaged, incomplete, or of another version of the format. `tfdpg.load_agent` raises it."""
 
 
 class Saved(NamedTuple):
