@@ -292,7 +292,7 @@ class CustomOptimisers(Optimisers, group="objects", objects=True):
     """Custom optimizers."""
 
     pi_optimizer: "keras.optimizers.Optimizer | None" = None
-    """Keras optimizer for the policy, in place of Adam; it may have a learning-rate schedule."""
+    """Keras optimizer for the policy, in place of Adam; its learning-rate schedule counts updates of the policy."""
     q_optimizer: "keras.optimizers.Optimizer | None" = None
     """Keras optimizer for each critic, which gets a copy, in place of Adam; it may have a learning-rate schedule."""
 
