@@ -1,5 +1,6 @@
 """The page of results is what the files give, and each file is repeated from its name."""
 
+import re
 import shlex
 
 import numpy as np
@@ -45,6 +46,43 @@ def test_the_page_is_what_the_files_give():
 def flag_values(words):
     """The flags of a command line with their values, without the environment, the seed and the length."""
     return {part for part in " ".join(words).split("--") if part.split(" ")[0] not in ("", "env", "seeds", "epochs")}
+
+
+def test_the_page_begins_with_scores_of_its_tables():
+    page = table.PAGE.read_text()
+    shown = {
+        (line[0].strip("*"), steps): re.search(r"\d\.\d\d", line[-1])[0]
+        for steps in table.STEPS
+        for line in rows(page.split(f"### After {steps:,} steps")[1].split("##")[0], "mean score |")
+        if re.search(r"\d\.\d\d", line[-1])
+    }
+    flash = next(name for name, _ in shown if name.startswith("FlashSAC"))
+    first, later, last = table.STEPS
+    order = [(kind, steps) for kind in ("td7-embeddings", "recipe", "td3") for steps in (first, later)]
+    order += [("td3", last), (flash, first), (flash, later)]
+    assert re.findall(r"\d\.\d\d", page.split("\n\n")[1]) == [shown[each] for each in order]
+    published = {other.name for other in table.published()}
+    for steps in (first, later):
+        best = max((name for name, at in shown if at == steps), key=lambda name: float(shown[name, steps]))
+        assert best == flash and best.split(" (")[0] in published
+
+
+def test_the_colour_of_a_kind_is_the_same_in_all_pictures_and_intervals_do_not_extend_the_axis(empty_directory):
+    for seed, last in enumerate((0, 1000, 2000)):
+        write(empty_directory, "td3", "Hopper-v5", seed, [100, last])
+    write(empty_directory, "acer", "Ant-v5", 0, [1, 2])
+    write(empty_directory, "td3", "Ant-v5", 0, [1, 2])
+    write(empty_directory, "td3-100k", "Ant-v4", 0, [1, 2])
+    results = table.load(empty_directory)
+    drawn = {}
+    for picture, (_, curves) in table.pictures(results).items():
+        (axes,) = table.figure_of(curves, table.places(results)).axes
+        drawn[picture.stem] = {line.get_label().split(" (")[0]: line.get_color() for line in axes.lines}
+        if picture.stem == "Hopper-v5":
+            bottom, top = axes.get_ylim()
+            assert -0.1 * top < bottom < 0 and top > 2000  # the interval reaches to -1484
+    td3 = drawn["Hopper-v5"]["td3"]
+    assert td3 == drawn["Ant-v5"]["td3"] == drawn["Ant-v4"]["td3-100k"] != drawn["Ant-v5"]["acer"]
 
 
 def test_each_name_belongs_to_its_command():

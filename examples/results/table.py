@@ -287,10 +287,11 @@ def choices(results: Sequence[Result]) -> list[str]:
 def pictures(results: Sequence[Result]) -> dict[Path, tuple[str, dict[str, list[LearningCurve]]]]:
     """Return, for each picture, a digest of the data that it shows, and its curves."""
     drawn = {}
+    colours = places(results)
     for runs in dict(sorted(groups(results, lambda result: result.env).items())).values():
         curves = {kind: [each.curve for each in of] for kind, of in groups(runs, lambda each: each.kind).items()}
-        others = repr(points_of_others(runs[0].env)).encode()
-        data = others + b"".join(
+        others = points_of_others(runs[0].env)
+        data = repr((others, {kind: colours[kind] for kind in curves})).encode() + b"".join(
             run.curve.path.name.encode() + run.curve.x.tobytes() + run.curve.y.tobytes() for run in runs
         )
         name = re.sub("[/:]", "-", runs[0].env)
@@ -325,18 +326,34 @@ def older() -> dict[Path, tuple[str, dict[str, np.ndarray]]]:
     return drawn
 
 
-def figure_of(curves: dict[str, list[LearningCurve]]) -> Any:
-    """Return the figure of the learning curves on a task, with published returns."""
-    from tfdpg.cli.plotting import draw
+def places(results: Sequence[Result]) -> dict[str, int]:
+    """Return the place of each kind's colour in the palette, the same in all pictures.
+
+    Kinds that differ only in their numbers of steps have the same colour.
+    """
+    methods = {result.kind: result.kind.removesuffix("-100k") for result in results}
+    order = sorted(set(methods.values()))
+    return {kind: order.index(method) for kind, method in methods.items()}
+
+
+def figure_of(curves: dict[str, list[LearningCurve]], colours: dict[str, int]) -> Any:
+    """Return the figure of the learning curves on a task, with published returns.
+
+    Args:
+        curves: the runs of each kind.
+        colours: the place of each kind's colour in the palette.
+    """
+    from tfdpg.cli.plotting import draw, limit_bottom
 
     title = next(iter(curves.values()))[0].settings["env"]
-    figure = draw(curves, "env_steps", "val_return", title)
+    figure = draw(curves, "env_steps", "val_return", title, places=colours)
     last = max(curve.x[-1] for runs in curves.values() for curve in runs)
     for name, found in points_of_others(title).items():
         shown = np.array([(x / 1000, y) for x, y in found if x <= last]).reshape(-1, 2)
         if len(shown):
             label = f"{name}, published"
             figure.axes[0].plot(*shown.T, DRAWN[name], color="#666666", mfc="none", ms=6, label=label)
+    limit_bottom(figure.axes[0], curves)
     several = [len(runs) > 2 for runs in curves.values()]
     note = "Mean and 95 % confidence interval over seeds (Student's t)." if any(several) else ""
     return with_legend(figure, note + " Fewer than three seeds: single curves." * (any(several) and not all(several)))
@@ -429,7 +446,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     PAGE.write_text(page)
     for picture, (digest, curves) in pictures(results).items():
         if str(picture) in old:
-            save(figure_of(curves), picture, digest)
+            save(figure_of(curves, places(results)), picture, digest)
     for picture, (digest, curves) in older().items():
         if str(picture) in old:
             save(figure_of_older(OLDER[picture.stem], curves), picture, digest)

@@ -2,9 +2,11 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tfdpg.cli.curves import LearningCurve, display_name, interpolate
 from tfdpg.cli.scores import bootstrap_interval, interquartile_mean, mean, mean_interval
@@ -74,6 +76,7 @@ def draw(
     show_counts: bool = True,
     aggregate: bool = False,
     scale: str = "",
+    places: Mapping[str, int] | None = None,
 ) -> "Figure":
     """Draw learning curves: the mean and its confidence interval for three or more seeds, single curves for fewer.
 
@@ -86,6 +89,7 @@ def draw(
         aggregate: whether to draw the interquartile mean of each configuration over all of its environments. Each
             environment must have the same number of runs.
         scale: the unit of y.
+        places: the place of each label's colour in the palette; None takes the colours in order.
     """
     import seaborn as sns
     from matplotlib.figure import Figure
@@ -103,14 +107,16 @@ def draw(
         axes = figure.subplots()
         colours = sns.color_palette("colorblind")
         unit = 1000 if x == "env_steps" else 1
-        for place, (label, runs) in enumerate(zip(labels, curves.values(), strict=True)):
+        for number, (name, label) in enumerate(zip(curves, labels, strict=True)):
+            place = number if places is None else places[name]
             dashes = DASHES[place // len(colours) % len(DASHES)]
             style = {"color": colours[place % len(colours)], "linestyle": dashes, "label": label}
-            _draw_curve(axes, runs, unit, aggregate, style)
+            _draw_curve(axes, curves[name], unit, aggregate, style)
         axes.set(xlabel=_name(x), ylabel=f"{_name(y)}\n({scale})" if scale else _name(y))
         axes.xaxis.set_major_formatter("{x:,.10g}")
         axes.yaxis.set_major_formatter("{x:,.10g}")
         axes.margins(x=0.02)
+        limit_bottom(axes, curves)
         axes.grid(axis="x", visible=False)
         sns.despine(ax=axes, left=True)
         axes.set_title(title, loc="left", weight="bold")
@@ -118,6 +124,19 @@ def draw(
         legend = figure.legend(loc="outside lower left", ncols=columns, title=note, **style)
         legend.get_title().set_color("0.4")
     return figure
+
+
+def limit_bottom(axes: Any, curves: Mapping[str, Sequence[LearningCurve]]) -> None:
+    """Let the y axis begin a little below the lowest run, line or marker, even if an interval reaches further down.
+
+    Something that is drawn afterwards extends the axis again.
+    """
+    drawn = [run.y for runs in curves.values() for run in runs] + [line.get_ydata() for line in axes.lines]
+    values = np.concatenate([np.asarray(each, float) for each in drawn])
+    values = values[np.isfinite(values)]
+    bottom, top = axes.get_ylim()
+    if values.size:
+        axes.set_ylim(bottom=max(bottom, values.min() - 0.05 * (top - values.min())), auto=None)
 
 
 def _name(column: str) -> str:
