@@ -68,7 +68,7 @@ def read_prediction_logs(files: str | Path | Iterable[str | Path], spec: Spec) -
             )
             break
     if not actions:
-        raise ValueError(f"The prediction logs hold no request for `pi`. Received: prediction_logs={shown(files)}")
+        raise ValueError(f"The prediction logs hold no request for `pi`. Received: prediction_logs={shown(str(files))}")
     arrays = {name: np.concatenate(values) for name, values in observations.items()}
     return {
         "observations": arrays if spec.is_dict else arrays["x"],
