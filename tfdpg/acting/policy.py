@@ -48,7 +48,7 @@ class GreedyPolicy:
                 that receives the previous action. Rows that start an episode ignore it.
 
         Returns:
-            Actions in the environment's units and shape: float32, or `spec.integer_type` for a Box of integers; in a
+            Actions in the environment's units and shape, float32 or, for a Box of integers, `spec.integer_type`; in a
             Discrete space, an int64 number or `[batch]`.
         """
         packed = self.spec.pack(observation)
