@@ -11,7 +11,8 @@ import tfdpg
 
 PACKAGE = Path(tfdpg.__file__).parent
 LAYERS = {
-    **dict.fromkeys("arguments compat environments files findings hints options ranges spaces spec streams".split(), 0),
+    **dict.fromkeys("arguments compat environments files findings hints".split(), 0),
+    **dict.fromkeys("imports options ranges spaces spec streams".split(), 0),
     **dict.fromkeys(("losses", "exploration", "replay", "acting"), 1),
     **dict.fromkeys(("exported", "networks"), 2),
     "components": 2,

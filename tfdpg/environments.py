@@ -14,6 +14,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from tfdpg.arguments import positive_int
+from tfdpg.imports import import_user_module, shadowed, user_modules
 
 PATH_CHARACTERS = ":./\\~"
 """An argument of an environment that contains one of these is regarded as the name of a module or file."""
@@ -27,7 +28,7 @@ LIBRARY_FILES = tuple(os.path.dirname(module.__file__ or "") + os.sep for module
 def _entry(env_id: str) -> str | EnvSpec:
     """Return the argument of `gymnasium.make` for an id: the id, or a specification of the class for `module:Class`."""
     module, colon, name = env_id.partition(":")
-    if colon and callable(getattr(importlib.import_module(module), name, None)):
+    if colon and callable(getattr(import_user_module(module), name, None)):
         return EnvSpec(env_id, entry_point=env_id)
     return f"shimmy:{env_id}" if env_id.startswith("dm_control/") else env_id
 
@@ -56,7 +57,7 @@ def maker(env_id: str) -> Callable[[], gym.Env]:
         if isinstance(entry := _entry(env_id), str):
             module, _, name = entry.rpartition(":")
             if module:
-                importlib.import_module(module)
+                import_user_module(module)
             gym.spec(name)
     return functools.partial(make, env_id)
 
@@ -69,25 +70,31 @@ def make_unchecked(env_id: str, **kwargs: Any) -> gym.Env:
 
 @contextlib.contextmanager
 def _creation_errors(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Convert any exception of an environment or of Gymnasium to a `ValueError` that names the environment."""
+    """Import what an environment's id names, and convert any exception to a `ValueError` that names the environment."""
     try:
-        yield
+        with _modules_of(env_id):
+            yield
     except (Exception, SystemExit) as error:
         given = f" with {dict(kwargs)}" if kwargs else ""
         why = " ".join(_creation_error(env_id, error).split())
         raise ValueError(f"The environment {env_id!r} cannot be made{given}: {why}") from error
 
 
+def _modules_of(env_id: str) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which the module of an id, and what it imports, may be in the working directory."""
+    return user_modules() if ":" in env_id else contextlib.nullcontext()
+
+
 def _creation_error(env_id: str, error: BaseException) -> str:
     module, colon, name = env_id.partition(":")
     if isinstance(error, gym.error.NameNotFound | gym.error.NamespaceNotFound) and colon:
         own = []
-        for class_name, kind in inspect.getmembers(importlib.import_module(module), inspect.isclass):
+        for class_name, kind in inspect.getmembers(import_user_module(module), inspect.isclass):
             if issubclass(kind, gym.Env) and not kind.__module__.startswith("gymnasium."):
                 own.append(class_name)
         return (
             f"module {module!r} has no class {name!r}, and registers no environment with this name. "
-            f"Its environment classes: {', '.join(own) or 'none'}."
+            f"Its environment classes: {', '.join(own) or 'none'}.{shadowed(module)}"
         )
     if isinstance(error, gym.error.Error):
         is_unknown = type(error) in (gym.error.Error, gym.error.NameNotFound, gym.error.NamespaceNotFound)
@@ -168,4 +175,5 @@ def make_envs(env_id: str, kwargs: Mapping[str, Any], num_envs: int, vectorizati
             raise ValueError("`--vectorization` needs several environments: pass --num-envs.")
         return make(env_id, **kwargs)
     make(env_id, **kwargs).close()
-    return gym.make_vec(_entry(env_id), num_envs=num_envs, vectorization_mode=vectorization, **kwargs)
+    with _modules_of(env_id):
+        return gym.make_vec(_entry(env_id), num_envs=num_envs, vectorization_mode=vectorization, **kwargs)

@@ -149,8 +149,6 @@ def _run_command_line(argv: Sequence[str] | None) -> int:
         meant = did_you_mean(command, commands, QUOTED)
         print(f"tfdpg: there is no command {command!r}.{meant}\n\n{_usage(USAGE)}", end="", file=sys.stderr)
         return 2
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # the user's modules are in the working directory, as with `python -m`
     return _run_command(command, arguments)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
-PROGRAM = (sys.executable, "-m", "tfdpg")
-"""The arguments that start tfdpg."""
+PROGRAM = (sys.executable, "-P", "-m", "tfdpg")
+"""The arguments that start tfdpg, whatever modules the working directory contains."""
 
 
 def run_jobs(commands: Mapping[str, Sequence[str]], max_parallel: int) -> dict[str, int | None]:

@@ -17,7 +17,6 @@ import contextlib
 import csv
 import dataclasses
 import functools
-import importlib
 import inspect
 import json
 import math
@@ -42,6 +41,7 @@ from tfdpg.distributed.options import Distribution
 from tfdpg.distributed.plan import check, policy_for_workers, require_ray
 from tfdpg.environments import check_followed, check_trusted, make, make_envs
 from tfdpg.files import CheckpointError
+from tfdpg.imports import call_for, import_user_module, shadowed, user_modules, working_directory
 from tfdpg.options import Structural
 from tfdpg.spec import Spec
 from tfdpg.training.callbacks import (
@@ -134,10 +134,13 @@ def _own_objects(reference: str, agent: type[Agent], spec: Spec) -> dict[str, An
     module, _, function = reference.partition(":")
     if not function:
         raise ValueError(f"`--networks` must be module:function. Received: {reference!r}")
-    build = getattr(importlib.import_module(module), function, None)
-    if not callable(build):
-        raise ValueError(f"`--networks` must be module:function, and {module} has no function {function!r}.")
-    objects: Any = build(spec)
+    with user_modules():
+        build = getattr(import_user_module(module), function, None)
+        if not callable(build):
+            raise ValueError(
+                f"`--networks` must be module:function, and {module} has no function {function!r}.{shadowed(module)}"
+            )
+        objects: Any = build(spec)
     known = [name for name in OBJECTS if name in inspect.signature(agent).parameters]
     if unknown := set(objects) - set(known):
         raise ValueError(
@@ -185,7 +188,8 @@ def _callbacks(directory: Path, config: RunConfig, began: float) -> list[keras.c
 def _train(
     directory: Path, config: RunConfig, agent: Agent, env: Any, callbacks: list[keras.callbacks.Callback], began: float
 ) -> None:
-    make_env = functools.partial(make, config.env, **config.env_kwargs)
+    # a worker on a Ray cluster may have another working directory
+    make_env = functools.partial(call_for, working_directory(), make, config.env, **config.env_kwargs)
     validation_env = make_env()
     options: dict[str, Any] = {"validation_env": validation_env, "callbacks": callbacks, **config.fit_options}
     budget = 60 * (config.options.get("minutes") or math.inf)

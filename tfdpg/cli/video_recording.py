@@ -7,6 +7,7 @@ versions of LLVM that crash when one process loads both.
 import contextlib
 import functools
 import importlib.util
+import multiprocessing
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from tfdpg.environments import check_trusted, make
+from tfdpg.imports import SAFE_PATH, safe_path
 
 FORMATS = (".mp4", ".mkv", ".mov", ".avi", ".gif")
 """The supported suffixes of video files."""
@@ -73,8 +75,9 @@ def evaluation_env(
         if "DISPLAY" not in os.environ:
             os.environ.setdefault("MUJOCO_GL", "egl")
         video.parent.mkdir(parents=True, exist_ok=True)
-        make_one = functools.partial(_make_recorded_env, make_env, video)
-        env = AsyncVectorEnv([make_one], context="spawn", autoreset_mode=AutoresetMode.DISABLED)
+        make_one = functools.partial(_make_recorded_env, make_env, video, os.environ.get(SAFE_PATH, ""))
+        with safe_path():
+            env = AsyncVectorEnv([make_one], context="spawn", autoreset_mode=AutoresetMode.DISABLED)
     else:
         env = make_env(render_mode="human") if render else make_env()
     try:
@@ -85,7 +88,9 @@ def evaluation_env(
         env.close()
 
 
-def _make_recorded_env(make_env: functools.partial[gym.Env], file: Path) -> gym.Env:
+def _make_recorded_env(make_env: functools.partial[gym.Env], file: Path, users_safe_path: str) -> gym.Env:
+    if multiprocessing.parent_process() is not None:  # Gymnasium also makes one in this process, to see its spaces
+        os.environ[SAFE_PATH] = users_safe_path  # for the processes that the environment starts
     return VideoRecorder(make_env(render_mode="rgb_array"), file)
 
 

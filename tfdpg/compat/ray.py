@@ -2,12 +2,17 @@
 
 import contextlib
 import importlib
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 from ray._private import ray_constants, services
+from ray.job_config import JobConfig
+
+import tfdpg
 
 
 def address_of_this_machine() -> str | None:
@@ -58,6 +63,25 @@ def call_control_store(address: str, timeout: float, token: str | None = None) -
         except grpc.RpcError as error:
             return error
     return None
+
+
+class _SearchPath(list[str]):
+    """The directories from which workers import modules first: those from which this process imports them, too."""
+
+    def extend(self, directories: Iterable[str]) -> None:
+        known = {os.path.abspath(each) for each in (*sys.path, Path(tfdpg.__file__).parents[1])}
+        super().extend(each for each in directories if os.path.abspath(each) in known)
+
+
+def job_config() -> JobConfig:
+    """Return a configuration with which workers do not import modules from this process's working directory.
+
+    Ray adds that directory to the start of the path of each worker. Without the private attribute, a file there that
+    has the name of a library, such as `numpy.py`, runs in the workers.
+    """
+    config = JobConfig()
+    config._py_driver_sys_path = _SearchPath()
+    return config
 
 
 class _ProcessGroupPopen(services.ConsolePopen):

@@ -83,7 +83,7 @@ class RayCommand:
 
 def _run(arguments: list[str], log: str, directory: str) -> int:
     """Run a command of tfdpg in a directory and return its exit status; if this task is cancelled, interrupt it."""
-    command = [sys.executable, "-m", "tfdpg", *arguments]
+    command = [sys.executable, "-P", "-m", "tfdpg", *arguments]
     # Ray blocks SIGINT in its workers, and a process inherits that
     blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     try:

@@ -15,14 +15,17 @@ from typing import Any, TypeVar
 
 import grpc
 import ray
+from ray import cloudpickle
 from ray.exceptions import ActorUnavailableError, NodeDiedError, ObjectLostError, RayError, RayTaskError
 
 from tfdpg.compat.ray import (
     address_of_this_machine,
     authentication_token,
     call_control_store,
+    job_config,
     local_cluster_settings,
 )
+from tfdpg.imports import call_for, working_directory
 
 Result = TypeVar("Result")
 
@@ -66,7 +69,9 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
             else:
                 if security_warning := check_address(address):
                     warnings.warn(security_warning, stacklevel=2)
-                ray.init(address, **SILENT_RAY)
+                # Ray Client adds no directory
+                config = {} if address.startswith("ray://") else {"job_config": job_config()}
+                ray.init(address, **config, **SILENT_RAY)
     try:
         found = ray.cluster_resources().get("CPU", 0)
         if found < cpus:
@@ -89,7 +94,14 @@ def start_local_ray(cpus: int) -> None:
         RuntimeError: it listens at another address. It is stopped.
     """
     with local_cluster_settings():
-        ray.init("local", num_cpus=cpus, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **SILENT_RAY)
+        ray.init(
+            "local",
+            num_cpus=cpus,
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            job_config=job_config(),
+            **SILENT_RAY,
+        )
     listens_at = ray.util.get_node_ip_address()
     if listens_at not in LOOPBACK:
         ray.shutdown()
@@ -147,14 +159,14 @@ def check_address(address: str) -> str | None:
                 "`ray start`, or omit `ray_address`: tfdpg then starts one that ends with the training run."
             ) from error
     host, _, port = found.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdecimal():
         raise ConnectionError(
             f"`ray_address` must be host:port, or 'auto' (`--ray-address` on the command line). Received: {address!r}"
         )
     host = host.strip("[]")
     try:
         socket.create_connection((host, int(port)), timeout=ADDRESS_TIMEOUT).close()
-    except OSError as error:
+    except (OSError, OverflowError) as error:  # a port above 65535 overflows
         raise _no_ray_error(address, found, error) from error
     if found.startswith("ray://") or os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
         return None
@@ -225,7 +237,18 @@ def start_ray_actor(actor_class: type, *arguments: Any, name: str | None = None)
         scheduling_strategy="SPREAD",
         runtime_env={"env_vars": ACTOR_ENV_VARS},
     )(actor_class)
-    return remote.options(name=name).remote(*arguments)
+    return remote.options(name=name).remote(*map(_Argument, arguments))
+
+
+class _Argument:
+    """Pickles an argument, which a process unpickles with the user's modules of this process's working directory."""
+
+    def __init__(self, value: Any):
+        self._value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        content = cloudpickle.dumps(self._value)  # pyright: ignore[reportPrivateImportUsage]
+        return call_for, (working_directory(), cloudpickle.loads, content)
 
 
 def is_process_lost(error: Exception) -> bool:

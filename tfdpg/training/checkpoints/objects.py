@@ -1,12 +1,13 @@
 """Arguments that are objects, as JSON: optimizers and cells as configurations, callables as import paths."""
 
 import dataclasses
-import importlib
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+
+from tfdpg.imports import import_user_module
 
 SCHEDULES = ("tfdpg.exploration:Linear", "tfdpg.exploration:Decay")
 """The objects that are imported also if the file that names them is not trusted."""
@@ -120,7 +121,7 @@ def _path(thing: Any) -> str | None:
 
 def _imported(path: str) -> Any:
     module, name = path.split(":")
-    thing = importlib.import_module(module)
+    thing = import_user_module(module)
     for part in name.split("."):
         thing = getattr(thing, part)
     return thing
