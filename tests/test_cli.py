@@ -214,6 +214,68 @@ def test_errors_are_one_line_that_says_what_to_do(run, tmp_path, capsys):
     assert "exclude each other" in error("evaluate", run, "--render", "--video", tmp_path / "video.mp4")
 
 
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO")  # of the callbacks before the one that fails
+def test_damaged_files_of_a_run_are_named_in_one_line(run, tmp_path, capsys):
+    def check(message, *commands):
+        for command in commands:
+            assert cli.main([str(word) for word in command]) == 1
+            text = capsys.readouterr().err
+            assert message in text and text.count("\n") == 1, text
+
+    resume = ["train", "--resume", tmp_path / "run", "--epochs", "3"]
+    plot = ["plot", tmp_path / "run", "--out", tmp_path / "x.png"]
+    diagnose = ["diagnose", tmp_path / "run", "--episodes", "1"]
+
+    def damaged(name, more):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        copy = shutil.copytree(run, tmp_path / "run")
+        file = next(copy.glob(name))
+        content = file.read_bytes()
+        file.unlink()
+        file.mkdir() if more is None else file.write_bytes(content + more)
+        return file
+
+    latin = "é\n".encode("latin-1")
+    file = damaged("progress.csv", b"1," + b"9" * 131_073 + b"\n")
+    check(f"{file} is damaged: field larger than field limit (131072)", resume, diagnose)
+    file = damaged("progress.csv", b"9" * 5_000 + b"\n")
+    check(f"{file} is damaged: Exceeds the limit", resume)
+    file = damaged("progress.csv", latin)
+    check(f"{file} is damaged: byte {file.stat().st_size - 2} is not text in UTF-8", resume, plot, diagnose)
+    file = damaged("progress.txt", latin)
+    check(f"{file} is damaged: byte {file.stat().st_size - 2} is not text in UTF-8", resume)
+    for name in ("progress.csv", "progress.txt"):
+        file = damaged(name, None)
+        check(f"`filename` must be a file to write to. Received a directory: {file}", resume)
+    file = damaged("tensorboard/*.tfdpg", None)
+    check(f"{file} is damaged:", resume)
+    file = damaged("tensorboard/*.tfdpg", b"")
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        writer.write(b"not an event")
+    check(f"{file} is damaged: Error parsing message", resume)
+    for more in ([], ["--trusted"]):
+        assert cli.main(["train", "--resume", str(run), *more, "--env-kwargs", "length=2"]) == 2
+        assert capsys.readouterr().err.startswith("tfdpg: --env-kwargs cannot change")
+    check("must be latest, best or one of [30, 60]. Received: '²'", ["evaluate", run, "--checkpoint", "²"])
+
+
+@pytest.mark.parametrize("more", [[], ["--num-envs", "2"]])
+def test_an_argument_of_the_environment_of_another_type_is_named_where_it_fails(more, tmp_path, capsys):
+    arguments = ["--run-dir", tmp_path, "--env-kwargs", "length=abc", "ends=3", "as_dict=0", *more]
+    assert train(*arguments, env="tests.environments:Counter") == 1
+    text = capsys.readouterr().err
+    remark = "`ends` is 3, and its default is 'terminated'; `length` is 'abc', and its default is 5."
+    assert "raised TypeError: '>=' not supported" in text and "tests/environments.py:" in text and remark in text
+    assert "Traceback" not in text
+
+
+def test_arguments_with_the_names_of_parameters_are_arguments_of_the_environment(tmp_path, capsys):
+    for name in ("env_id", "id", "function", "num_envs"):
+        assert train("--run-dir", tmp_path, "--env-kwargs", f"{name}=3", env="tests.environments:Counter") == 1
+        text = capsys.readouterr().err
+        assert "cannot be made with" in text and name in text and text.count("\n") == 1
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_without_what_is_damaged_and_not_needed(run, tmp_path, capsys):
     copy = shutil.copytree(run, tmp_path / "run")

@@ -46,6 +46,8 @@ MISTAKES = {
     "train --resume": "`--resume` takes a run, or a directory of runs: tfdpg train --resume RUN [--epochs N]",
     "train td3": "--env is missing: id of a registered Gymnasium environment, module:id or module:Class.",
     f"{TD3} --gama 1": "there is no flag --gama. Did you mean --gamma?",
+    f"{TD3} --overwrite --gama 1": "there is no flag --gama. Did you mean --gamma?",
+    f"{TD3} --no-overwrite --env-kwarg g=2.0": "there is no flag --env-kwarg. Did you mean --env-kwargs?",
     f"{TD3} --zzz=1": "there is no flag --zzz.",
     f"{TD3} --learning_rate 1": "there is no flag --learning-rate. Did you mean --pi-lr and --q-lr?",
     f"{TD3} --lr 1": "there is no flag --lr. Did you mean --pi-lr and --q-lr?",

@@ -287,3 +287,17 @@ def test_errors_say_what_was_looked_for(tmp_path, capsys):
     for text in ("[]", "3", "{", "null", "{}", '{"agent": "td3"}', '{"agent": "td3", "options": 3}'):
         (run / "run.json").write_text(text)
         assert f"{run}/run.json is damaged" in error(run)
+
+
+def test_a_dollar_sign_is_no_formula(tmp_path, figures):
+    text = "costs $x_{ b$"
+    run = write_run(tmp_path / "a/seed-0", env=f"module:{text}")
+    write_run(tmp_path / "b/seed-0")
+    for more in ([], ["--label", text, "other"], ["--aggregate"]):
+        selected = ["--select", "b/"] if "--aggregate" in more else []
+        assert plot(tmp_path, "--out", tmp_path / "x.png", "--title", text, *more, *selected) == 0
+    assert figures[0].axes[0].get_title(loc="left") == text
+    assert any(text in each for each in legend(figures[0])) and text in legend(figures[1])[0]
+    (run / "progress.csv").write_bytes("epoch,é\n1,2\n".encode("latin-1"))
+    with pytest.raises(ValueError, match="a/seed-0/progress.csv is damaged: byte 6 is not text in UTF-8"):
+        curves.find_runs([tmp_path])

@@ -151,6 +151,12 @@ def test_what_cannot_be_searched_is_refused_in_one_line(words, message, tmp_path
         (("td3", "Pendulum-v1", {"pi": None}), TypeError, "no flag 'pi'"),
         (("td3", "Pendulum-v1", {"gamma": 2}), ValueError, "^`gamma` must be"),
         (("td3", "Pendulum-v1", {"trials": 0}), ValueError, "^`trials` must be"),
+        (("td3", "Pendulum-v1", {"env_kwargs": [1, 2]}), ValueError, "^`env_kwargs` must be a dict. Received: .*1, 2"),
+        (
+            ("td3", "Pendulum-v1", {"env_kwargs": {1: 2}}),
+            ValueError,
+            "^`env_kwargs` must be a dict with the names.*1: 2",
+        ),
         (("td3", "NoSuch-v0", {}), ValueError, "NoSuch"),
     ],
 )

@@ -18,6 +18,8 @@ from tfdpg.imports import import_user_module, shadowed, user_modules
 
 PATH_CHARACTERS = ":./\\~"
 """An argument of an environment that contains one of these is regarded as the name of a module or file."""
+ALIKE = ((int, float), (list, tuple))
+"""Types of which one may be given in place of the other."""
 LIBRARY_FILES = tuple(os.path.dirname(module.__file__ or "") + os.sep for module in (gym, importlib)) + (
     __file__,
     "<frozen",
@@ -33,7 +35,7 @@ def _entry(env_id: str) -> str | EnvSpec:
     return f"shimmy:{env_id}" if env_id.startswith("dm_control/") else env_id
 
 
-def make(env_id: str, **kwargs: Any) -> gym.Env:
+def make(env_id: str, /, **kwargs: Any) -> gym.Env:
     """Make an environment.
 
     Args:
@@ -44,7 +46,7 @@ def make(env_id: str, **kwargs: Any) -> gym.Env:
         ValueError: the environment cannot be made. The message gives the reason on one line.
     """
     with _creation_errors(env_id, kwargs):
-        return gym.make(_entry(env_id), **kwargs)
+        return _with_remarks(gym.make(_entry(env_id), **kwargs), kwargs)
 
 
 def maker(env_id: str) -> Callable[[], gym.Env]:
@@ -62,7 +64,7 @@ def maker(env_id: str) -> Callable[[], gym.Env]:
     return functools.partial(make, env_id)
 
 
-def make_unchecked(env_id: str, **kwargs: Any) -> gym.Env:
+def make_unchecked(env_id: str, /, **kwargs: Any) -> gym.Env:
     """Make an environment without Gymnasium's checker, which raises the errors that `tfdpg check` reports."""
     with _creation_errors(env_id, kwargs):
         return gym.make(_entry(env_id), **{"disable_env_checker": True} | kwargs)
@@ -78,6 +80,52 @@ def _creation_errors(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
         given = f" with {dict(kwargs)}" if kwargs else ""
         why = " ".join(_creation_error(env_id, error).split())
         raise ValueError(f"The environment {env_id!r} cannot be made{given}: {why}") from error
+
+
+def _with_remarks(env: gym.Env, kwargs: Mapping[str, Any]) -> gym.Env:
+    """Return an environment whose errors name the arguments that have another type than their defaults, if any have."""
+    parameters: Mapping[str, inspect.Parameter] = {}
+    with contextlib.suppress(ValueError, TypeError):  # the constructor of a class in C may have no signature
+        parameters = inspect.signature(type(env.unwrapped).__init__).parameters if kwargs else {}
+    remarks = []
+    for name in parameters.keys() & kwargs.keys():
+        default = parameters[name].default
+        kinds = next((kinds for kinds in ALIKE if isinstance(default, kinds)), type(default))
+        if not (default is None or default is inspect.Parameter.empty or isinstance(kwargs[name], kinds)):
+            remarks.append(f"`{name}` is {kwargs[name]!r}, and its default is {default!r}")
+    return RemarkingEnv(env, "; ".join(sorted(remarks))) if remarks else env
+
+
+class RemarkingEnv(gym.Wrapper):
+    """Converts an error of `reset` and `step` to a `ValueError` of one line that ends with a remark.
+
+    Args:
+        env: the environment.
+        remark: the remark, such as which argument may be wrong.
+    """
+
+    def __init__(self, env: gym.Env, remark: str):
+        super().__init__(env)
+        self._remark = remark
+
+    def reset(self, **kwargs: Any) -> Any:
+        """Reset the environment."""
+        with self._remarks():
+            return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        """Take a step."""
+        with self._remarks():
+            return super().step(action)
+
+    @contextlib.contextmanager
+    def _remarks(self) -> Iterator[None]:
+        try:
+            yield
+        except (TypeError, ValueError, AttributeError, LookupError) as error:
+            place = f" ({place})" if (place := _place(error)) else ""
+            message = " ".join(f"{type(error).__name__}: {error}{place}. {self._remark}".split())
+            raise ValueError(f"The environment raised {message}.") from error
 
 
 def _modules_of(env_id: str) -> contextlib.AbstractContextManager[None]:
@@ -175,5 +223,8 @@ def make_envs(env_id: str, kwargs: Mapping[str, Any], num_envs: int, vectorizati
             raise ValueError("`--vectorization` needs several environments: pass --num-envs.")
         return make(env_id, **kwargs)
     make(env_id, **kwargs).close()
-    with _modules_of(env_id):
-        return gym.make_vec(_entry(env_id), num_envs=num_envs, vectorization_mode=vectorization, **kwargs)
+    with _creation_errors(env_id, kwargs):
+        wrappers: Any = [functools.partial(_with_remarks, kwargs=kwargs)]
+        return gym.make_vec(
+            _entry(env_id), num_envs=num_envs, vectorization_mode=vectorization, wrappers=wrappers, **kwargs
+        )

@@ -6,6 +6,7 @@ The checksums reveal damage and mixed-up files, but not a deliberate change, bec
 """
 
 import contextlib
+import csv
 import errno
 import fcntl
 import hashlib
@@ -19,7 +20,7 @@ import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 SCRATCH = ".tfdpg-scratch-"
 """The prefix of the names of directories that are being written."""
@@ -83,6 +84,61 @@ def writing(path: str | Path, takes: Callable[[], int] = lambda: 0) -> Iterator[
 def _is(error: Exception, *numbers: int) -> bool:
     """Return whether an error has one of these errno values. TensorFlow's errors contain only the system's text."""
     return getattr(error, "errno", None) in numbers or any(os.strerror(number) in str(error) for number in numbers)
+
+
+@contextlib.contextmanager
+def reading(path: str | Path) -> Iterator[None]:
+    """Raise a `ValueError` that names `path` if what it contains is not text in UTF-8, or not what is expected."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged: byte {error.start} is not text in UTF-8") from error
+    except (ValueError, TypeError, csv.Error) as error:
+        raise ValueError(f"{path} is damaged: {str(error).strip()}") from error
+
+
+def read_text(path: Path) -> str:
+    """Return the content of a text file; see `reading`."""
+    with reading(path):
+        return path.read_text(encoding="utf-8")
+
+
+def read_numbers(path: Path) -> dict[str, list[float]]:
+    """Return the columns of a CSV file by name; a number that is missing is NaN. Without a file, there are none.
+
+    A last line without a newline is ignored, since it may end within a number.
+
+    Raises:
+        ValueError: the file contains something else. The message names it.
+    """
+    if not path.exists():
+        return {}
+    text = read_text(path)
+    with reading(path):
+        rows = list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
+        return {name: [float(row[name] or "nan") for row in rows] for name in (rows[0] if rows else ())}
+
+
+def check_kind(name: str, path: str | Path, kind: Literal["file", "directory"]) -> None:
+    """Check an argument that names a file or a directory to write, which need not exist.
+
+    Args:
+        name: the name of the argument.
+        path: its value.
+        kind: what it must be.
+
+    Raises:
+        ValueError: it is of the other kind, or below a file, or this user may not write there.
+    """
+    path = Path(path)
+    existing = next(each for each in (path, *path.absolute().parents) if each.exists())
+    must_be_directory = kind == "directory" or existing != path
+    if existing.is_dir() != must_be_directory:
+        found = "a directory" if existing.is_dir() else "a file"
+        where = f"{path}" if existing == path else f"{path}, and {existing} is {found}"
+        raise ValueError(f"`{name}` must be a {kind} to write to. Received{f' {found}' * (existing == path)}: {where}")
+    if not os.access(existing, os.W_OK):
+        raise ValueError(f"`{name}` must be a {kind} that you may write to. Received: {path} (see `ls -ld {existing}`)")
 
 
 def check_tree(directory: str | Path, trusted: bool = False) -> None:

@@ -68,7 +68,7 @@ def import_user_module(name: str) -> ModuleType:
         return importlib.import_module(name)
 
 
-def call_for(directory: str | None, function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+def call_for(directory: str | None, function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
     """Call a function that imports the modules of a user, for a process with this working directory."""
     with user_modules(directory):
         return function(*args, **kwargs)

@@ -77,6 +77,9 @@ def test_an_address_without_ray_is_refused_soon(monkeypatch):
             check_address(silent)
     with pytest.raises(ConnectionError, match="`ray_address` .*host:port.*first-machine"):
         check_address("first-machine")
+    for port in ("²", "99999"):
+        with pytest.raises(ConnectionError, match=f"`ray_address` must be .*127.0.0.1:{port}"):
+            check_address(f"127.0.0.1:{port}")
     assert time.monotonic() - began < 30  # and not minutes, as Ray itself
 
 

@@ -326,6 +326,26 @@ def test_epoch_logger_is_spinning_up_s(tmp_path):
     assert 0 < rows[0]["Time"] < rows[2]["Time"]
 
 
+def test_the_kind_of_a_file_or_directory_is_checked_before_training(tmp_path):
+    (tmp_path / "file").touch()
+    for make in (tfdpg.callbacks.EpochLogger, lambda path: fit([ProgressLogger(str(path))])):
+        with pytest.raises(ValueError, match=f"`filename` must be a file .* Received a directory: {tmp_path}$"):
+            make(tmp_path)
+        with pytest.raises(ValueError, match="`filename` must be a file .*/file/x, and .*/file is a file$"):
+            make(tmp_path / "file" / "x")
+    for kind in (tfdpg.callbacks.Checkpoint, tfdpg.callbacks.ExportBest, tfdpg.callbacks.ScalarWriter):
+        with pytest.raises(ValueError, match="`(directory|log_dir)` must be a directory .*Received a file: .*/file$"):
+            kind(tmp_path / "file")
+    fit([tfdpg.callbacks.EpochLogger(tmp_path / "new" / "progress.txt")], epochs=1)
+    assert len((tmp_path / "new" / "progress.txt").read_text().splitlines()) == 2
+
+
+def test_a_directory_that_may_not_be_written_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # the user may be root, who may write anywhere
+    with pytest.raises(ValueError, match="`filename` must be a file that you may write to. Received: .*/x.txt"):
+        tfdpg.callbacks.EpochLogger(tmp_path / "x.txt")
+
+
 def test_progress_goes_on_with_a_file_of_other_columns(tmp_path):
     file = tmp_path / "progress.csv"
     file.write_text("epoch,gone,loss_q,val_return\n0,7.5,0.25,-3.0\n")

@@ -70,7 +70,7 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
 
 
 def _has_epochs(file: Path) -> bool:
-    return file.exists() and file.read_text().count("\n") > 1
+    return file.exists() and files.read_text(file).count("\n") > 1
 
 
 def _missing(path: Path, run_dirs: Sequence[Path]) -> str:
@@ -119,12 +119,10 @@ def points(run: Path, x: str, y: str, smooth: int = 1) -> tuple[np.ndarray, np.n
     import pandas as pd
 
     file = run / "progress.csv" if run.is_dir() else run
-    text = file.read_text()
-    try:
+    text = files.read_text(file)
+    with files.reading(file):
         table: Any = pd.read_csv(io.StringIO(text[: text.rfind("\n") + 1]), comment="#")
         numbers: Any = pd.DataFrame({name: pd.to_numeric(table[name]) for name in (x, y) if name in table})
-    except ValueError as error:
-        raise ValueError(f"{file} is damaged: {str(error).strip()}") from error
     for column in (x, y):
         if column not in numbers:
             raise ValueError(f"{file} has no column {column!r}. It has: {', '.join(table.columns)}")

@@ -78,13 +78,13 @@ def _mistake(target: Any, arguments: Sequence[str], refused: Mapping[str, str]) 
     for word, *values in flags:
         flag, _, value = word.removeprefix("--").partition("=")
         flag = flag.replace("_", "-")
-        if kinds.get(flag.removeprefix("no-")) is bool:
+        if _plain(kinds.get(flag.removeprefix("no-"))) is bool:
             flag = flag.removeprefix("no-")
         if flag in refused:
             return refused[flag]
         if flag not in kinds:
             return f"there is no flag --{flag}.{_similar_flag(flag, kinds)}"
-        field: Any = flag.replace("-", "_"), kinds[flag], *([False] if kinds[flag] is bool else [])
+        field: Any = flag.replace("-", "_"), kinds[flag], *([False] if _plain(kinds[flag]) is bool else [])
         alone = dataclasses.make_dataclass("Flag", [field])
         try:
             with contextlib.redirect_stderr(io.StringIO()):
@@ -105,10 +105,15 @@ def _similar_flag(flag: str, known: Iterable[str]) -> str:
     return did_you_mean(flag.replace("-", "_"), (each.replace("-", "_") for each in known), "--{}").replace("_", "-")
 
 
+def _plain(kind: Any) -> Any:
+    """Return the type of a flag without marks."""
+    return kind.__origin__ if typing.get_origin(kind) is Annotated else kind
+
+
 def _describe(kind: Any) -> str:
     """Return the type of a flag as text, without the marks for tyro."""
     ranges = [mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, Within)]
-    plain = kind.__origin__ if typing.get_origin(kind) is Annotated else kind
+    plain = _plain(kind)
     return describe_type(Annotated[plain, ranges[0]] if ranges else plain).removeprefix("a sequence of ")
 
 

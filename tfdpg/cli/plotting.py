@@ -34,6 +34,8 @@ WIDTH = 88
 """The number of characters in a line of the legend."""
 DASHES = ("-", "--", ":", "-.")
 """The line styles. The next one is used each time all colours have been used."""
+PLAIN_TEXT: Any = {"text.parse_math": False}
+"""Settings of Matplotlib with which a `$` in a title or a label is a dollar sign."""
 STYLE = {"axes.edgecolor": "0.6", "axes.labelcolor": "0.2", "grid.color": "0.92", "grid.linewidth": 0.8}
 STYLE |= {"xtick.color": "0.4", "ytick.color": "0.4", "text.color": "0.2"}
 
@@ -91,11 +93,16 @@ def draw(
         scale: the unit of y.
         places: the place of each label's colour in the palette; None takes the colours in order.
     """
+    import matplotlib as mpl
     import seaborn as sns
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    with sns.axes_style("whitegrid", STYLE), sns.plotting_context("notebook", rc={"lines.linewidth": 1.5}):
+    with (
+        mpl.rc_context(PLAIN_TEXT),
+        sns.axes_style("whitegrid", STYLE),
+        sns.plotting_context("notebook", rc={"lines.linewidth": 1.5}),
+    ):
         columns = 2 if len(curves) > 4 and max(map(len, curves)) < 46 else 1
         labels = []
         for label, runs in curves.items():

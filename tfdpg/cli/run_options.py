@@ -15,6 +15,7 @@ import tyro
 
 from tfdpg import files
 from tfdpg.agents.options import OPTIONS, AgentOptions
+from tfdpg.arguments import reject
 from tfdpg.distributed.options import Distribution
 from tfdpg.environments import external_references
 from tfdpg.options import Option, Options, Structural, options_of
@@ -123,6 +124,8 @@ class RunConfig(Run, group="run"):
         """Reject an unknown agent, and options that no flag can set or that are not valid."""
         if self.agent.upper() not in OPTIONS:
             raise ValueError(f"There is no agent {self.agent!r}. Known: {', '.join(OPTIONS)}")
+        if not all(isinstance(name, str) for name in self.env_kwargs):
+            raise reject("env_kwargs", "a dict with the names of arguments as keys", self.env_kwargs)
         if objects := sorted(set(self.options) & set(OBJECTS)):
             raise ValueError(f"`options` has {objects[0]!r}, which is no flag")
         OPTIONS[self.agent.upper()](**self.agent_options)

@@ -27,7 +27,7 @@ def runs_below(path: Path, *patterns: str) -> list[Path]:
     found = {file.parent for pattern in patterns for file in path.glob(pattern)}
     shown = [run for run in found if not run.relative_to(path).as_posix().startswith(".")]
     return sorted(
-        shown, key=lambda run: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", str(run))]
+        shown, key=lambda run: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(run))]
     )
 
 

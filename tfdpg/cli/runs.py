@@ -14,7 +14,6 @@ lock            names the process that trains the run (`tfdpg.cli.run_lock`)
 """
 
 import contextlib
-import csv
 import dataclasses
 import functools
 import inspect
@@ -252,7 +251,7 @@ def resume(directory: Path, config: RunConfig, began: float, trusted: bool = Fal
                 f"{directory} is complete: {agent.epoch} epochs{note}. To continue: {' and '.join(remedies)} or more."
             )
             return
-        if lost := read_step_file(directory / "env_steps") - agent.env_steps:
+        if (lost := read_step_file(directory / "env_steps") - agent.env_steps) > 0:
             outcome = "lost" if config.distributed else "taken again"
             print(f"resumed at step {agent.env_steps}; {lost} steps after the checkpoint are {outcome}")
         if config != before:
@@ -346,28 +345,13 @@ def diagnose(
     if env_id is None:
         check_trusted(config.env, config.env_kwargs, trusted, run / "run.json")
     agent = _load(run, checkpoint, trusted)
-    history = _metrics(run / "progress.csv", agent.env_steps)
+    columns = files.read_numbers(run / "progress.csv")
+    kept = [i for i, step in enumerate(columns.get("env_steps", ())) if step <= agent.env_steps]
+    history = {name: [values[i] for i in kept] for name, values in columns.items()}
     max_ep_len = FitOptions(**config.fit_options).max_ep_len
     made = make(config.env, **config.env_kwargs) if env_id is None else make(env_id)
     with contextlib.closing(made) as env:
         return agent.diagnose(env, episodes=episodes, seed=seed, max_ep_len=max_ep_len, history=history)
-
-
-def _metrics(file: Path, last_step: int) -> dict[str, list[float]]:
-    """Return the columns of `progress.csv` up to an environment step; a number that is missing is NaN.
-
-    A last line without a newline is ignored, since it may end within a number.
-    """
-    if not file.exists():
-        return {}
-    text = file.read_text()
-    rows = list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
-    try:
-        columns = {name: [float(row[name] or "nan") for row in rows] for name in (rows[0] if rows else ())}
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{file} is damaged: {error}") from error
-    kept = [i for i, step in enumerate(columns.get("env_steps", ())) if step <= last_step]
-    return {name: [values[i] for i in kept] for name, values in columns.items()}
 
 
 def convert(version: Path, directory: Path, options: ExportOptions, trusted: bool) -> Path:
@@ -389,7 +373,7 @@ def _load(run: Path, which: str, trusted: bool) -> Agent:
         raise FileNotFoundError(f"{run} has no checkpoint yet. The first epoch writes one, and so does Ctrl-C.")
     if which == "latest":
         return _load_latest(run, trusted)
-    if not which.isdigit() or int(which) not in saved:
+    if not files.is_version(which) or int(which) not in saved:
         raise ValueError(f"`--checkpoint` must be latest, best or one of {saved}. Received: {which!r}")
     paths.check_built_in(run / "checkpoints" / which)
     return load_agent(run / "checkpoints" / which, trusted=trusted)

@@ -1,7 +1,6 @@
 """`tfdpg train`: start or resume runs, one after the other or at the same time."""
 
 import contextlib
-import csv
 import dataclasses
 import functools
 import math
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tfdpg import files
 from tfdpg.cli import run_lock
 from tfdpg.cli import run_paths as paths
 from tfdpg.cli.jobs import run_jobs
@@ -223,8 +223,5 @@ def table(runs: Sequence[tuple[str, Path]], failed: Collection[str] = ()) -> str
 
 def _returns(run: Path) -> list[float]:
     """Return the evaluation returns of a run, in order; epochs without an evaluation are left out."""
-    if not (run / "progress.csv").exists():
-        return []
-    with open(run / "progress.csv", newline="") as file:
-        values = [float(row.get("val_return") or math.nan) for row in csv.DictReader(file)]
+    values = files.read_numbers(run / "progress.csv").get("val_return", [])
     return [value for value in values if not math.isnan(value)]

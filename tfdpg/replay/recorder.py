@@ -115,7 +115,7 @@ def _write(directory: Path, spec: Spec, rows: list[dict]) -> None:
     names = {"actions": "action", "rewards": "reward", "terminations": "terminated", "truncations": "truncated"}
     arrays |= {name: np.stack([row[key] for row in rows]) for name, key in names.items()}
     directory.mkdir(parents=True, exist_ok=True)
-    numbers = [int(file.stem) for file in directory.glob("*.npz") if file.stem.isdigit()]
+    numbers = [int(file.stem) for file in directory.glob("*.npz") if file.stem.isdecimal()]
     path = directory / f"{max(numbers, default=-1) + 1:06}.npz"
     with files.writing(path, lambda: sum(array.nbytes for array in arrays.values())), open(path, "xb") as file:
         np.savez(file, **arrays)

@@ -98,9 +98,8 @@ def tune(
         seed=seed,
         run_dir=None if run_dir is None else Path(run_dir),
     )
-    config = RunConfig(
-        agent=agent.lower(), env=env, seed=seed, env_kwargs=dict(env_kwargs or {}), options=values, **run
-    )
+    kwargs: Any = {} if env_kwargs is None else env_kwargs
+    config = RunConfig(agent=agent.lower(), env=env, seed=seed, env_kwargs=kwargs, options=values, **run)
     return start(config, tune_options)
 
 

@@ -1,8 +1,6 @@
 """Train the runs of a search at the same time, each in its own process, on this machine or on a Ray cluster."""
 
-import csv
 import dataclasses
-import io
 import math
 import shlex
 import signal
@@ -129,15 +127,12 @@ class Run:
     def scores(self) -> list[float]:
         """Return the results of all evaluations: rates of success if the run has them, otherwise returns."""
         file = self.directory / "progress.csv"
-        if not file.exists():
-            return []
         files.check_entry(file)
-        text = file.read_text()
-        rows = list(csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1])))  # the last line may be incomplete
-        scores: dict[str, float] = {}
+        columns = files.read_numbers(file)
+        scores: dict[float, float] = {}
         for column in ("val_return", "val_success_rate"):
             # a resumed run may have two rows for the steps that it repeated
-            values = {row["env_steps"]: float(row.get(column) or math.nan) for row in rows}
+            values = dict(zip(columns.get("env_steps", ()), columns.get(column, ()), strict=False))
             scores = {steps: value for steps, value in values.items() if not math.isnan(value)} or scores
         return list(scores.values())
 

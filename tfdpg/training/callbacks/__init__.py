@@ -52,6 +52,7 @@ class Checkpoint(_AgentCallback):
 
     def __init__(self, directory: str | Path, every: int = 1, keep: int | None = 2):
         super().__init__()
+        files.check_kind("directory", directory, "directory")
         self.directory = Path(directory)
         self.every = positive_int("every", every)
         self.keep = None if keep is None else positive_int("keep", keep)
@@ -114,6 +115,7 @@ class ExportBest(_AgentCallback):
 
     def __init__(self, directory: str | Path, monitor: str = "val_return", keep: int | None = 1):
         super().__init__()
+        files.check_kind("directory", directory, "directory")
         self.directory = Path(directory)
         self.monitor = monitor
         self.keep = None if keep is None else positive_int("keep", keep)
@@ -201,8 +203,11 @@ class ProgressLogger(keras.callbacks.CSVLogger):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Open the file."""
+        files.check_kind("filename", self.filename, "file")
         files.break_hard_links(Path(self.filename))
         _drop_later_lines(Path(self.filename), self.model)
+        if Path(self.filename).exists():
+            self._read()  # before training, in which a damaged file could not be completed
         super().on_train_begin(logs)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -219,10 +224,7 @@ class ProgressLogger(keras.callbacks.CSVLogger):
 
     def _add_columns(self, logs: dict[str, Any]) -> dict[str, float]:
         """Add missing columns to the file; return NaN for each of its columns that is not in the logs."""
-        with open(self.filename, newline="") as file:
-            rows = csv.DictReader(file)
-            old = list(rows.fieldnames or ["epoch"])
-            lines = list(rows)
+        old, lines = self._read()
         other_columns = dict.fromkeys(set(old) - {"epoch", *logs}, np.nan)
         columns = ["epoch", *sorted({*logs, *other_columns})]
         if lines and old != columns:
@@ -235,6 +237,12 @@ class ProgressLogger(keras.callbacks.CSVLogger):
             self.csv_file = open(self.filename, "a", newline="")
         return other_columns
 
+    def _read(self) -> tuple[list[str], list[dict[str, str]]]:
+        """Return the columns and the lines of the file."""
+        with files.reading(self.filename), open(self.filename, newline="") as file:
+            rows = csv.DictReader(file)
+            return list(rows.fieldnames or ["epoch"]), list(rows)
+
 
 def _drop_later_lines(file: Path, agent: Any) -> None:
     """Remove the lines of epochs that a loaded agent has not completed; the first column holds the epoch.
@@ -243,10 +251,11 @@ def _drop_later_lines(file: Path, agent: Any) -> None:
     """
     if agent.collector.restored_at != agent.env_steps or not file.exists():
         return
-    head, *lines = file.read_text().splitlines(keepends=True) or [""]
+    head, *lines = files.read_text(file).splitlines(keepends=True) or [""]
     first = int(head.startswith("Epoch"))
     numbers = [re.match(r"\d+", line) for line in lines]
-    later = [number is not None and int(number[0]) >= agent.epoch + first for number in numbers]
+    with files.reading(file):
+        later = [number is not None and int(number[0]) >= agent.epoch + first for number in numbers]
     kept_lines = [line for line, is_later in zip(lines, later, strict=True) if line.endswith("\n") and not is_later]
     if kept_lines != lines:
         files.write_text(file, "".join([head, *kept_lines]))
@@ -259,6 +268,9 @@ class EpochLogger(_AgentCallback):
         filename: the file to write.
         append: whether to append to an existing file instead of replacing it. If the agent was loaded, the lines of
             epochs that it has not completed are removed first.
+
+    Raises:
+        ValueError: `filename` is a directory, is below a file, or is in a directory that this user may not write to.
 
     Source: the logger of OpenAI's Spinning Up.
     """
@@ -292,6 +304,7 @@ class EpochLogger(_AgentCallback):
 
     def __init__(self, filename: str | Path = "progress.txt", append: bool = False):
         super().__init__()
+        files.check_kind("filename", filename, "file")
         self.filename = Path(filename)
         self.append = append
         self._began = 0.0
@@ -299,6 +312,7 @@ class EpochLogger(_AgentCallback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Write the header, unless the file is appended to."""
         self._began = time.time()
+        files.make_directory(self.filename.parent)
         files.break_hard_links(self.filename)
         if not (self.append and self.filename.exists()):
             self._write(self.COLUMNS, "w")
@@ -326,6 +340,7 @@ class StepFile(_AgentCallback):
 
     def __init__(self, filename: str | Path):
         super().__init__()
+        files.check_kind("filename", filename, "file")
         self.filename = Path(filename)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.plugins.hparams import api_pb2 as untyped
 from tensorboard.plugins.hparams import summary as hparams
@@ -46,12 +47,15 @@ class ScalarWriter(keras.callbacks.Callback):
         write_interval: the number of environment steps (`fit_offline`: updates) between two writes, at least 1.
 
     Raises:
-        ValueError: `write_interval` is not a positive integer.
+        ValueError: `write_interval` is not a positive integer, or `log_dir` cannot be a directory; or, when training
+            begins, an event file in it is damaged.
     """
 
     def __init__(self, log_dir: str | Path, write_interval: int = 250):
         super().__init__()
         self.log_dir = str(log_dir)
+        if "://" not in self.log_dir:  # a file system of TensorFlow, such as gs://bucket
+            files.check_kind("log_dir", self.log_dir, "directory")
         self.write_interval = positive_int("write_interval", write_interval)
 
     @property
@@ -180,6 +184,16 @@ def _as_hparam(value: Any) -> bool | float | str | None:
     return value if value is None or is_finite else str(value)
 
 
+def _read_events(file: str) -> list[Any]:
+    """Return the events of a file. A file that ends within an event is not an error: its process was killed."""
+    try:
+        return [tf.compat.v1.Event.FromString(record) for record in RawEventFileLoader(file).Load()]
+    except (tf.errors.OpError, DecodeError) as error:
+        raise ValueError(
+            f"{file} is damaged: {' '.join(str(error).split())}. Move it away: only its curves are lost."
+        ) from error
+
+
 def _drop_later_events(log_dir: str, steps: int) -> tuple[float, bool]:
     """Remove the events after `steps`, which a resumed training run writes again.
 
@@ -192,12 +206,12 @@ def _drop_later_events(log_dir: str, steps: int) -> tuple[float, bool]:
     is_described = False
     names = sorted(tf.io.gfile.listdir(log_dir)) if steps and tf.io.gfile.isdir(log_dir) else ()
     for file in (f"{log_dir}/{name}" for name in names if "tfevents" in name and name.endswith(SUFFIX)):
-        events = [tf.compat.v1.Event.FromString(record) for record in RawEventFileLoader(file).Load()]
+        events = _read_events(file)
         kept_events = [event for event in events if event.step <= steps]
         for value in (value for event in kept_events for value in event.summary.value):
             is_described |= value.metadata.plugin_data.plugin_name == "hparams"
             if value.tag == BEST:
-                best = max(best, value.tensor.float_val[0])
+                best = max(best, *value.tensor.float_val)
         if len(kept_events) < len(events):
             scratch = f"{log_dir}/.cut"
             with contextlib.suppress(tf.errors.NotFoundError):

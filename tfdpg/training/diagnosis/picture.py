@@ -32,10 +32,14 @@ def check(file: str | Path) -> None:
 
 def draw(title: str, evidence: Evidence) -> "Figure":
     """Draw the evidence in six panels; a panel without data says so."""
+    import matplotlib as mpl
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 7.5), layout="constrained")
-    figure.suptitle(f"{title}: {evidence.env_steps:,} environment steps, {evidence.updates:,} updates", weight="bold")
+    with mpl.rc_context({"text.parse_math": False}):  # a `$` in the id of an environment is a dollar sign
+        figure.suptitle(
+            f"{title}: {evidence.env_steps:,} environment steps, {evidence.updates:,} updates", weight="bold"
+        )
     panels: list[Callable[[Any, Evidence], bool]] = [_curve, _returns, _values, _actions, _rewards, _layers]
     for axes, panel in zip(figure.subplots(2, 3).ravel(), panels, strict=True):
         if not panel(axes, evidence):
