@@ -188,6 +188,9 @@ def test_errors_are_one_line_that_says_what_to_do(run, tmp_path, capsys):
     assert "name=value" in capsys.readouterr().err
     for options, message in (
         (["--env", "NoSuch-v0"], "'NoSuch-v0' cannot be made"),
+        (["--env-kwargs", "length={3}"], "`env_kwargs` must be a dict by name of numbers, strings,"),
+        (["--env-kwargs", "length={1: 2}"], "Received: env_kwargs={'length': {1: 2}}"),
+        (["--env-kwargs", "length=b'3'"], "Received: env_kwargs={'length': b'3'}"),
         (["--env-kwargs", "wings=2"], "unexpected keyword argument 'wings'"),
         (["--num-envs", "0"], "`num_envs` must be a positive integer"),
         (["--networks", "tests.environments:nope"], "has no function 'nope'"),

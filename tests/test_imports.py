@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tests.environments  # noqa: F401 (registers an environment)
+import tfdpg
 from tests.agents.roster import brief
 from tests.commands import EAGER, SHORT, TINY, train
 from tfdpg import cli
@@ -21,7 +22,7 @@ INSTALLED = "import sys; del sys.path[0]; from tfdpg.cli import main; sys.exit(m
 """What the program `tfdpg` does: the working directory is not on the path."""
 PROGRAMS = {"tfdpg": ("-c", INSTALLED), "python -m tfdpg": ("-m", "tfdpg")}
 ENV = """\
-import os
+import gymnasium
 import {helper}
 from tests.environments import Counter
 
@@ -32,6 +33,8 @@ class Env(Counter):
 
 def make(**kwargs):
     return Env(**kwargs)
+
+gymnasium.register("mine/" + __name__ + "-v0", Env, max_episode_steps=4)
 
 def networks(spec):
     import {late_helper}
@@ -144,6 +147,34 @@ def test_own_environment_and_networks_are_trained_evaluated_and_exported(mine):
     for command in ("evaluate runs/seed-0 --episodes 1", "export runs/seed-0 model --checkpoint latest"):
         assert cli.main([*command.split(), "--trusted"]) == 0
     assert sys.path == before
+
+
+EVALUATE = """
+import json, sys
+from tfdpg.cli import main
+del sys.path[0]
+sys.exit(max(main(["evaluate", model, *sys.argv[1:]]) for model in ("runs/seed-0/best", "runs/seed-0/export", "model")))
+"""
+
+
+def test_an_export_names_the_module_that_registers_its_environment(mine, tmp_path):
+    env = f"{mine}:mine/{mine}-v0"
+    assert train("--run-dir", "runs", *EAGER, "--env-kwargs", "length=9", "max_episode_steps=3", env=env) == 0
+    assert cli.main(["train", "--resume", "runs/seed-0", "--epochs", "3", "--trusted"]) == 0
+    assert cli.main(["export", "runs/seed-0", "model", "--checkpoint", "latest", "--trusted"]) == 0
+    for model in ("runs/seed-0/best", "runs/seed-0/export", "model"):
+        expected = {"id": env, "kwargs": {"length": 9, "max_episode_steps": 3}}
+        assert tfdpg.load(model).metadata["environment"] == expected
+
+    def evaluate(*flags):
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+        command = [sys.executable, "-c", EVALUATE, "--episodes", "1", *flags]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    refused = evaluate()
+    assert refused.returncode == 1 and refused.stderr.count(f"imports, or follows, {env!r}") == 3
+    done = evaluate("--trusted")
+    assert done.returncode == 0 and done.stdout.count("length 3\n") == 3, done.stderr
 
 
 @pytest.mark.slow

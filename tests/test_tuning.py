@@ -155,7 +155,7 @@ def test_what_cannot_be_searched_is_refused_in_one_line(words, message, tmp_path
         (
             ("td3", "Pendulum-v1", {"env_kwargs": {1: 2}}),
             ValueError,
-            "^`env_kwargs` must be a dict with the names.*1: 2",
+            "^`env_kwargs` must be a dict by name.*1: 2",
         ),
         (("td3", "NoSuch-v0", {}), ValueError, "NoSuch"),
     ],

@@ -124,8 +124,8 @@ class RunConfig(Run, group="run"):
         """Reject an unknown agent, and options that no flag can set or that are not valid."""
         if self.agent.upper() not in OPTIONS:
             raise ValueError(f"There is no agent {self.agent!r}. Known: {', '.join(OPTIONS)}")
-        if not all(isinstance(name, str) for name in self.env_kwargs):
-            raise reject("env_kwargs", "a dict with the names of arguments as keys", self.env_kwargs)
+        if not _is_json(self.env_kwargs):
+            raise reject("env_kwargs", "a dict by name of numbers, strings, None, lists and dicts", self.env_kwargs)
         if objects := sorted(set(self.options) & set(OBJECTS)):
             raise ValueError(f"`options` has {objects[0]!r}, which is no flag")
         OPTIONS[self.agent.upper()](**self.agent_options)
@@ -157,6 +157,15 @@ class RunConfig(Run, group="run"):
     def write(self, directory: Path) -> None:
         """Write `run.json` into a run directory."""
         files.write_text(directory / "run.json", json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+
+
+def _is_json(value: Any) -> bool:
+    """Return whether JSON can represent a value; a tuple counts as a list."""
+    if isinstance(value, dict):
+        return all(isinstance(name, str) and _is_json(part) for name, part in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_json, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 OBJECTS = sorted({option.name for kind in OPTIONS.values() for option in options_of(kind) if option.is_object})

@@ -125,7 +125,11 @@ def _make_env(config: RunConfig) -> Any:
 def _new_agent(config: RunConfig, env: Any) -> Agent:
     agent: Any = agent_class(config.agent)
     objects = _own_objects(config.networks, agent, Spec.of(env)) if config.networks else {}
-    return agent(env, **config.agent_options, **objects, seed=config.seed)
+    made = agent(env, **config.agent_options, **objects, seed=config.seed)
+    # the id in the environment's own specification lacks the module that registers it
+    kwargs = {name: value for name, value in config.env_kwargs.items() if name != "render_mode"}
+    made.environment = {"id": config.env, "kwargs": kwargs}
+    return made
 
 
 def _own_objects(reference: str, agent: type[Agent], spec: Spec) -> dict[str, Any]:
