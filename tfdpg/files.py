@@ -49,7 +49,8 @@ class DiskFullError(OSError):
 class UnsafeFileError(ValueError):
     """A directory contains a symbolic link, or something that is neither a regular file nor a directory.
 
-    The commands that read a run directory report it, unless the flag `--trusted` allows links.
+    The commands that read a run directory report it, unless the flag `--trusted` allows links. Functions that read data
+    and weights raise it.
     """
 
 
@@ -87,7 +88,7 @@ def _is(error: Exception, *numbers: int) -> bool:
 
 
 @contextlib.contextmanager
-def reading(path: str | Path) -> Iterator[None]:
+def content_errors(path: str | Path) -> Iterator[None]:
     """Raise a `ValueError` that names `path` if what it contains is not text in UTF-8, or not what is expected."""
     try:
         yield
@@ -98,8 +99,8 @@ def reading(path: str | Path) -> Iterator[None]:
 
 
 def read_text(path: Path) -> str:
-    """Return the content of a text file; see `reading`."""
-    with reading(path):
+    """Return the content of a text file; see `content_errors`."""
+    with content_errors(path):
         return path.read_text(encoding="utf-8")
 
 
@@ -114,7 +115,7 @@ def read_numbers(path: Path) -> dict[str, list[float]]:
     if not path.exists():
         return {}
     text = read_text(path)
-    with reading(path):
+    with content_errors(path):
         rows = list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
         return {name: [float(row[name] or "nan") for row in rows] for name in (rows[0] if rows else ())}
 
@@ -183,6 +184,26 @@ def check_entry(path: Path, trusted: bool = False) -> None:
         raise UnsafeFileError(
             f"{path} must be a regular file or a directory, and is a named pipe, a socket or a device. Remove it."
         )
+
+
+def check_data(path: str | Path, is_named: bool) -> None:
+    """Check a file of data before it is opened.
+
+    Args:
+        path: the file. It need not exist.
+        is_named: whether the user named it. It may then be a link. The links in a directory that a user named are
+            refused, because somebody else may have chosen their targets.
+
+    Raises:
+        UnsafeFileError: it is a link, or neither a regular file nor a directory. The message names it.
+    """
+    path = Path(path)
+    if path.is_symlink() and not is_named:
+        raise UnsafeFileError(
+            f"{path} is a symbolic link to {os.readlink(path)}, which is not followed: a directory of data must not "
+            "contain links. Replace the link by its target, or pass the target itself."
+        )
+    check_entry(path, trusted=True)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Untrusted files can only be loaded, or be rejected with an error that names them."""
 
 import json
+import os
 import shutil
 import sys
 
@@ -11,8 +12,11 @@ import pytest
 import tfdpg
 from tests.agents.roster import SMALL
 from tests.environments import Counter
+from tests.test_foreign_runs import at_most
 from tfdpg import files
 from tfdpg.files import CheckpointError
+from tfdpg.training.data.datasets import load_into
+from tfdpg.export import read_prediction_logs
 
 
 def edited(directory, edit):
@@ -165,3 +169,82 @@ def test_weights_are_not_read_through_links(tmp_path):
     for kind in ("group", "array", "storage", "texts"):
         with pytest.raises(ValueError, match="must hold float arrays, without links"):
             agent.load_weights(tmp_path / f"{kind}.weights.h5")
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, 1e300])
+def test_weights_that_are_not_finite_are_named_and_not_loaded(tmp_path, number):
+    agent = tfdpg.DDPG(Counter(), **SMALL)
+    file = tmp_path / "a.weights.h5"
+    agent.save_weights(file)
+    with h5py.File(file, "a") as opened:
+        values = opened["q1/0"][()].astype(np.float64)
+        values.flat[:3] = number
+        del opened["q1/0"]
+        opened["q1/0"] = values
+    before = agent.get_weights()
+    path = agent.networks["q1"].weights[0].path
+    with pytest.raises(ValueError, match=f"^{file} must hold .*: 3 of {values.size} numbers of `{path}` of .*`q1` are"):
+        agent.load_weights(file)
+    for one, other in zip(before, agent.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_weights_are_not_written_through_a_link(tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / ".a.weights.h5.part").symlink_to(tmp_path / "precious")
+    tfdpg.DDPG(Counter(), **SMALL).save_weights(tmp_path / "a.weights.h5")
+    assert (tmp_path / "precious").read_text() == "precious" and not (tmp_path / "a.weights.h5").is_symlink()
+
+
+def test_named_pipes_are_refused_and_not_opened(saved, tmp_path):
+    agent = tfdpg.load_agent(saved)
+    (tmp_path / "data").mkdir()
+    agent.replay.save(tmp_path / "replay")
+    places = ["x.weights.h5", "x.npz", "x.csv", "data/0.npz", "replay/extra", "logs.tfrecord"]
+    for place in places:
+        os.mkfifo(tmp_path / place)
+    attempts = {
+        "x.weights.h5": lambda: agent.load_weights(tmp_path / "x.weights.h5"),
+        "x.npz": lambda: load_into(agent.replay, tmp_path / "x.npz"),
+        "data/0.npz": lambda: load_into(agent.replay, tmp_path / "data"),
+        "replay/extra": lambda: agent.replay.load(tmp_path / "replay"),
+        "logs.tfrecord": lambda: read_prediction_logs(tmp_path / "logs.tfrecord", agent.spec),
+    }
+    with at_most(30):
+        for place, attempt in attempts.items():
+            with pytest.raises(
+                files.UnsafeFileError, match=f"^{tmp_path / place} must be a regular file or a directory"
+            ):
+                attempt()
+        with pytest.raises(ValueError, match="`data` must be a file.*x.csv"):
+            agent.fit_offline(tmp_path / "x.csv", epochs=1, steps_per_epoch=1)
+
+
+def test_links_in_a_directory_of_data_are_not_followed_and_one_that_is_named_is(saved, tmp_path):
+    agent = tfdpg.load_agent(saved)
+    count = agent.replay.size
+    arrays = dict(agent.replay.transitions())
+    (tmp_path / "elsewhere").mkdir()
+    np.savez(tmp_path / "elsewhere/0.npz", **arrays)
+    agent.replay.save(tmp_path / "replay")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/0.npz").symlink_to(tmp_path / "elsewhere/0.npz")
+    (tmp_path / "linked").symlink_to(tmp_path / "elsewhere")
+    rows = next((tmp_path / "replay").glob("rows-*"))
+    shutil.move(rows, tmp_path / "elsewhere/rows")
+    rows.symlink_to(tmp_path / "elsewhere/rows")
+    with pytest.raises(
+        files.UnsafeFileError, match=f"{tmp_path}/data/0.npz is a symbolic link to {tmp_path}/elsewhere/0"
+    ):
+        agent.fit_offline(tmp_path / "data", epochs=1, steps_per_epoch=1)
+    with pytest.raises(files.UnsafeFileError, match=f"{rows} is a symbolic link to {tmp_path}/elsewhere/rows"):
+        agent.replay.load(tmp_path / "replay")
+    with pytest.raises(files.UnsafeFileError, match="is a symbolic link to .*, which is not followed"):
+        agent.fit_offline(tmp_path / "replay", epochs=1, steps_per_epoch=1)
+    with pytest.raises(files.UnsafeFileError, match="is a symbolic link to .*, which is not followed"):
+        read_prediction_logs(tmp_path / "data", agent.spec)
+    assert agent.replay.size == count
+    for named in (tmp_path / "linked", tmp_path / "data/0.npz"):
+        buffer = tfdpg.replay.ReplayBuffer(agent.spec, 1000)
+        load_into(buffer, named)
+        assert len(buffer.transitions()["rewards"]) == len(arrays["rewards"])

@@ -553,7 +553,8 @@ class Agent(metaclass=_AgentType):
             filepath: the file.
 
         Raises:
-            ValueError: the networks in the file have other shapes.
+            ValueError: the networks in the file have other shapes, or weights that are NaN or infinite, or it is not a
+                regular file. Nothing is loaded.
         """
         self.set_weights(network_weights.load_weights(self._networks.all, filepath))
 

@@ -120,7 +120,7 @@ def points(run: Path, x: str, y: str, smooth: int = 1) -> tuple[np.ndarray, np.n
 
     file = run / "progress.csv" if run.is_dir() else run
     text = files.read_text(file)
-    with files.reading(file):
+    with files.content_errors(file):
         table: Any = pd.read_csv(io.StringIO(text[: text.rfind("\n") + 1]), comment="#")
         numbers: Any = pd.DataFrame({name: pd.to_numeric(table[name]) for name in (x, y) if name in table})
     for column in (x, y):

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from tfdpg.arguments import shown, warn
 from tfdpg.compat.tensorflow import tensor_from_bytes
 from tfdpg.export.warmup import PredictionLog
+from tfdpg.files import check_data
 from tfdpg.spec import Spec
 
 POLICY_SIGNATURES = {b"", b"serving_default", b"pi", b"pi_and_q"}
@@ -114,7 +115,10 @@ def _tensors(entries: Iterable[Any], names: set[str]) -> dict[str, np.ndarray]:
 
 def _files(files: str | Path | Iterable[str | Path]) -> list[Path]:
     paths = [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files]
-    return [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    found = [(file, path) for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    for file, path in found:
+        check_data(file, is_named=file == path)
+    return [file for file, _ in found]
 
 
 def _records(file: Path) -> Iterator[bytes]:

@@ -266,6 +266,8 @@ class ReplayBuffer:
             ValueError: it is for other spaces or another kind of agent.
             tfdpg.files.DamagedError: a file is damaged, missing or from another save; the message names it. Nothing is
                 loaded.
+            tfdpg.files.UnsafeFileError: the directory contains a symbolic link, or something that is not a regular
+                file. Nothing is loaded.
         """
         segments.load(self, Path(directory))
 

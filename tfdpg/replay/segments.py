@@ -174,6 +174,7 @@ def verify_saved(directory: Path) -> tuple[dict[str, Any], list[Path]]:
     Raises:
         FileNotFoundError: The directory is not a saved replay buffer.
         tfdpg.files.DamagedError: A file is damaged, missing or from another save.
+        tfdpg.files.UnsafeFileError: The directory contains a link, or something that is not a regular file.
     """
     if not is_saved(directory):
         raise FileNotFoundError(
@@ -181,6 +182,8 @@ def verify_saved(directory: Path) -> tuple[dict[str, Any], list[Path]]:
             "agent with its replay buffer, and agent.fit_offline takes its transitions."
         )
     directory = files.current_path(directory)
+    for path in sorted(directory.iterdir()):
+        files.check_data(path, is_named=False)
     description = files.read_manifest(directory, DESCRIPTION, FORMAT)
     return description, [directory / name for name in segment_files(description["files"]).values()]
 

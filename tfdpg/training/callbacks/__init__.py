@@ -239,7 +239,7 @@ class ProgressLogger(keras.callbacks.CSVLogger):
 
     def _read(self) -> tuple[list[str], list[dict[str, str]]]:
         """Return the columns and the lines of the file."""
-        with files.reading(self.filename), open(self.filename, newline="") as file:
+        with files.content_errors(self.filename), open(self.filename, newline="") as file:
             rows = csv.DictReader(file)
             return list(rows.fieldnames or ["epoch"]), list(rows)
 
@@ -254,7 +254,7 @@ def _drop_later_lines(file: Path, agent: Any) -> None:
     head, *lines = files.read_text(file).splitlines(keepends=True) or [""]
     first = int(head.startswith("Epoch"))
     numbers = [re.match(r"\d+", line) for line in lines]
-    with files.reading(file):
+    with files.content_errors(file):
         later = [number is not None and int(number[0]) >= agent.epoch + first for number in numbers]
     kept_lines = [line for line, is_later in zip(lines, later, strict=True) if line.endswith("\n") and not is_later]
     if kept_lines != lines:

@@ -21,6 +21,7 @@ def save_weights(networks: Mapping[str, keras.Model], filepath: str | Path, over
         raise FileExistsError(f"{path} exists. Pass overwrite=True to replace it.")
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.part")
+    scratch.unlink(missing_ok=True)  # it might be a link to another file
     with h5py.File(scratch, "w") as file:
         for name, network in networks.items():
             for i, weight in enumerate(network.get_weights()):
@@ -34,14 +35,25 @@ def load_weights(networks: Mapping[str, keras.Model], filepath: str | Path) -> l
     """Read the file that `save_weights` wrote for the same networks, in the order of their weights.
 
     Raises:
-        ValueError: the file holds other weights, and the message names the first one that differs; or it has links to
-            other files, which are not followed.
+        ValueError: the file holds other weights, or weights that are NaN or infinite, and the message names the first
+            one; or it has links to other files, which are not followed.
+        tfdpg.files.UnsafeFileError: it is not a regular file.
     """
     with _opened(filepath) as file:
         stored = {name: _own_arrays(file, name) for name in map(str, file)}
         if difference := _first_difference(networks, stored):
             raise ValueError(f"{filepath} holds the weights of another architecture: {difference}")
-        return [array[()] for name in networks for array in stored[name]]
+        weights = [array[()] for name in networks for array in stored[name]]
+    variables = [(name, weight.path) for name, network in networks.items() for weight in network.weights]
+    for (name, path), weight in zip(variables, weights, strict=True):
+        with np.errstate(over="ignore"):
+            bad = weight.size - np.count_nonzero(np.isfinite(weight.astype(np.float32)))
+        if bad:
+            raise ValueError(
+                f"{filepath} must hold finite weights. Received: {bad} of {weight.size} numbers of `{path}` of the "
+                f"network `{name}` are NaN or infinite. Nothing is loaded."
+            )
+    return weights
 
 
 def _first_difference(networks: Mapping[str, keras.Model], given: Mapping[str, Sequence[Any]]) -> str:
@@ -80,6 +92,7 @@ def _own_arrays(file: Any, name: str) -> list[Any]:
 
 
 def _opened(filepath: str | Path) -> h5py.File:
+    files.check_entry(Path(filepath), trusted=True)  # opening a named pipe would wait
     try:
         return h5py.File(filepath, "r")
     except FileNotFoundError:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tfdpg.arguments import reject, shown
 from tfdpg.export.prediction_logs import read_prediction_logs
+from tfdpg.files import check_data
 from tfdpg.replay import ReplayBuffer, segments
 from tfdpg.replay.names import with_standard_names
 from tfdpg.replay.segments import as_one_segment, drop_outgoing_links
@@ -52,6 +53,7 @@ def load_into(
         ValueError: arrays are missing, of other shapes or not finite; the ends of episodes are not known; actions are
             outside the action space; there is no transition, or there are too many.
         FileNotFoundError: a file does not exist.
+        tfdpg.files.UnsafeFileError: a directory of files contains a symbolic link, or a file is not a regular file.
     """
 
     def usable() -> Iterator[dict[str, Any]]:
@@ -220,6 +222,7 @@ class _Reader(NamedTuple):
                     f"Received: data={str(path)!r}"
                 )
             for file in files:
+                check_data(file, is_named=file == path)
                 yield from self.segments(_arrays(file), str(file))
 
     def _rows(self, data: Mapping[str, Any], source: str) -> dict[str, Any]:
