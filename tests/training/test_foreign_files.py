@@ -14,9 +14,9 @@ from tests.agents.roster import SMALL
 from tests.environments import Counter
 from tests.test_foreign_runs import at_most
 from tfdpg import files
+from tfdpg.export import read_prediction_logs
 from tfdpg.files import CheckpointError
 from tfdpg.training.data.datasets import load_into
-from tfdpg.export import read_prediction_logs
 
 
 def edited(directory, edit):
