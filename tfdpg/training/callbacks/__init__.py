@@ -5,6 +5,7 @@ Keras' own callbacks work with `Agent.fit`; `tfdpg.training.callbacks.monitors` 
 
 import csv
 import io
+import os
 import re
 import time
 import warnings
@@ -329,10 +330,10 @@ class EpochLogger(_AgentCallback):
 
 
 class StepFile(_AgentCallback):
-    """Writes the number of environment steps to a file of eight bytes in every update phase.
+    """Writes the number of environment steps to a text file in every update phase.
 
-    It shows how many steps were lost when a process was killed. The file is memory-mapped, so writing takes no time,
-    and the operating system keeps the number when the process is killed.
+    It shows how many steps were lost when a process was killed. The number always takes the same space in the file, so
+    that one call of the operating system replaces all of it. The file keeps the number when the process is killed.
 
     Args:
         filename: the file.
@@ -346,18 +347,39 @@ class StepFile(_AgentCallback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Create a new file; an existing one may be a hard link that a copy of the run shares."""
         with files.writing(self.filename), files.replacing(self.filename) as file:
-            file.write(np.int64(self.agent.env_steps).tobytes())
-            file.flush()
-            self._steps = np.memmap(file, np.int64, "r+", shape=(1,))
+            file.write(_step_line(self.agent.env_steps))
+            self._descriptor = os.dup(file.fileno())
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Write the number of steps."""
-        self._steps[0] = self.agent.env_steps
+        try:
+            os.pwrite(self._descriptor, _step_line(self.agent.env_steps), 0)
+        except OSError:
+            with files.writing(self.filename):
+                raise
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+def _step_line(steps: int) -> bytes:
+    """Return a line of 20 bytes, the space of the largest int64 and a line feed."""
+    return b"%-19d\n" % steps
 
 
 def read_step_file(filename: Path) -> int:
-    """Return the number that `StepFile` wrote; 0 if the file is missing or incomplete."""
-    return int(sum(np.fromfile(filename, np.int64, count=1))) if filename.exists() else 0
+    """Return the number that `StepFile` wrote; 0 if the file is missing or incomplete.
+
+    Version 0.2.0 wrote a binary int64 instead.
+    """
+    if not filename.exists():
+        return 0
+    with open(filename, "rb") as file:
+        content = file.read(21)
+    if len(content) == 8:
+        return int.from_bytes(content, "little")
+    return int(content) if re.fullmatch(rb"\d+ *\n", content) else 0
 
 
 def __dir__() -> list[str]:
