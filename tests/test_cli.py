@@ -127,7 +127,8 @@ def test_export_and_convert_to_other_formats(run, tmp_path, capsys):
     for format, file in (("onnx", "pi.onnx"), ("litert", "model.tflite")):
         options = ["--format", format, "--checkpoint", "latest" if format == "onnx" else "best"]
         assert cli.main(["export", str(run), str(tmp_path / format), *options]) == 0
-        assert cli.main(["convert", str(tmp_path / "model"), str(tmp_path / f"{format}-2"), *options[:2]]) == 0
+        opset = ["--opset", "13"] if format == "onnx" else []
+        assert cli.main(["convert", str(tmp_path / "model"), str(tmp_path / f"{format}-2"), *options[:2], *opset]) == 0
         assert (tmp_path / format / file).exists() and (tmp_path / f"{format}-2" / file).exists()
         assert f"wrote {tmp_path}/{format}-2" in capsys.readouterr().out
         assert cli.main(["convert", str(tmp_path / "model/1"), str(tmp_path / "model"), *options[:2]]) == 1

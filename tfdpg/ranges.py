@@ -58,6 +58,10 @@ FractionBelowOne = Annotated[float, Within(0, 1, is_open_above=True)]
 NonNegative = Annotated[float, Within(0)]
 Positive = Annotated[float, Within(0, is_open=True)]
 PositiveOrInfinite = Annotated[float, Within(0, is_open=True, may_be_infinite=True)]
+OPSETS = Within(12, 18)
+"""The versions of ONNX's operators to which policies can be exported; each is tested."""
+OPSET = 17
+"""The default of them."""
 
 
 @runtime_checkable

@@ -195,6 +195,16 @@ def test_invalid_targets_and_options_are_refused_and_nothing_is_lost(agent, vers
         export.convert(version, tmp_path / "model", "onnx", "int8")
     with pytest.raises(ValueError, match='`quantize` does .*`format` is "onnx"'):
         agent.export(tmp_path / "model", format="onnx", quantize="int8")
+    for opset in (11, 19, 17.5, None):
+        for write in (agent.export, functools.partial(export.convert, version)):
+            with pytest.raises(
+                ValueError, match=r"^`opset` must be an integer in \[12, 18\]\. Received: opset=[^\n]*$"
+            ):
+                write(tmp_path / "model", format="onnx", opset=opset)
+    with pytest.raises(ValueError, match='`opset` does .*`format` is "litert"'):
+        agent.export(tmp_path / "model", format="litert", opset=13)
+    with pytest.raises(ValueError, match="`opset` must be 17 unless format=\"onnx\", for format='litert'"):
+        export.convert(version, tmp_path / "model", "litert", opset=13)
     with pytest.raises(ValueError, match="`max_error` does .*`quantize` is None"):
         agent.export(tmp_path / "model", format="litert", max_error=0.1)
     monkeypatch.setitem(sys.modules, "tf2onnx", None)  # importing it fails

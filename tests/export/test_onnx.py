@@ -1,6 +1,7 @@
 """ONNX files as ONNX Runtime and OpenVINO read them."""
 
 import functools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,8 @@ def converted(tmp_path_factory):
     """The directory of an exported model's ONNX files."""
 
     @functools.cache
-    def of(name):
-        return export.convert(MODELS / name / "1", tmp_path_factory.mktemp(name) / "model", "onnx")
+    def of(name, opset=17):
+        return export.convert(MODELS / name / "1", tmp_path_factory.mktemp(name) / "model", "onnx", opset=opset)
 
     return of
 
@@ -64,6 +65,39 @@ def test_a_runtime_computes_what_the_policy_does(converted, name, runtime):
             np.testing.assert_allclose(found[critic], wanted, rtol=1e-3, atol=1e-2)
             values = runtime(directory / f"{critic}.onnx")({"x": x, "a": actions})[critic]
             np.testing.assert_allclose(values, wanted, rtol=1e-3, atol=1e-2)
+
+
+ALL_OPSETS = [pytest.param(opset, marks=() if opset == 12 else pytest.mark.slow) for opset in range(12, 19)]
+
+
+@pytest.mark.parametrize("opset", ALL_OPSETS)
+def test_every_opset_computes_what_the_policy_does(converted, opset):
+    check_opset(converted, "ddpg-pendulum", opset)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opset", range(12, 19))
+@pytest.mark.parametrize(
+    "name",
+    ["td3-lstm-pendulum", "acer-cartpole", "acer-pendulum", "d4pg-categorical-pendulum", "d4pg-mixture-pendulum"],
+)
+def test_every_kind_of_policy_computes_in_every_opset(converted, name, opset):
+    """The conversion compares each file with the SavedModel in ONNX Runtime."""
+    check_opset(converted, name, opset)
+
+
+def check_opset(converted, name, opset):
+    import onnx
+
+    described = json.loads((converted(name, opset) / "tfdpg.json").read_text())
+    assert described["left_out"] == {} and {"pi", "q1", "q2"} <= set(described["signatures"])
+    for file in converted(name, opset).glob("*.onnx"):
+        versions = {each.domain: each.version for each in onnx.load(file).opset_import}
+        assert versions[""] == opset, file
+    x = np.random.default_rng(0).normal(size=(7, *tfdpg.load(MODELS / name).spec.shapes["x"])).astype(np.float32)
+    if name != "td3-lstm-pendulum":
+        found = onnx_runtime(converted(name, opset) / "pi.onnx")({"x": x})["pi"]
+        np.testing.assert_allclose(found, tfdpg.load(MODELS / name)(x), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

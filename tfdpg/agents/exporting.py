@@ -24,7 +24,7 @@ def export_agent(agent: "Agent", directory: str | Path, options: ExportOptions) 
     with tempfile.TemporaryDirectory() as scratch:
         version = _write(agent, Path(scratch) / Path(directory).absolute().name, options)
         conversion = options.format, options.quantize, options.max_error, references, observations, options.batch
-        conversion = *conversion, options.prefix, options.weights_in_c_file
+        conversion = *conversion, options.prefix, options.weights_in_c_file, options.opset
         return export.convert(version, directory, *conversion, trusted=True)
 
 

@@ -22,6 +22,7 @@ from tfdpg.cli import run_paths as paths
 from tfdpg.cli.parsing import UsageError, deferred_call, parse
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.hints import did_you_mean
+from tfdpg.ranges import OPSET
 
 DIVERGED = 3
 """The exit status when training diverged."""
@@ -350,6 +351,7 @@ def export(
     batch: int | None = None,
     prefix: str | None = None,
     weights_in_c_file: bool = False,
+    opset: int = OPSET,
     episodes: int = 0,
     trusted: bool = False,
 ) -> None:
@@ -366,6 +368,7 @@ def export(
         batch: fixed batch size of a LiteRT model; the default is any batch size.
         prefix: prefix of all names in a C header, in lower case; the default is the name of the directory.
         weights_in_c_file: define the weights of a C policy in policy.c instead of policy.h.
+        opset: version of the operators of an ONNX policy, 12 to 18.
         episodes: number of episodes to evaluate the policy for; tfdpg.json then contains the scores.
         trusted: import the modules and follow the links and the replay directory that the files name, and load an
             exported model that contains unsafe operations.
@@ -383,6 +386,7 @@ def export(
         batch=batch,
         prefix=prefix,
         weights_in_c_file=weights_in_c_file,
+        opset=opset,
     )
     natural("episodes", episodes)
     if episodes and format != "tf_saved_model":
@@ -404,6 +408,7 @@ def convert(
     trusted: bool = False,
     prefix: str | None = None,
     weights_in_c_file: bool = False,
+    opset: int = OPSET,
 ) -> None:
     """Write an exported SavedModel in another format.
 
@@ -417,6 +422,7 @@ def convert(
         trusted: load a model that contains unsafe operations.
         prefix: prefix of all names in a C header, in lower case; the default is the name of the directory.
         weights_in_c_file: define the weights of a C policy in policy.c instead of policy.h.
+        opset: version of the operators of an ONNX policy, 12 to 18.
     """
     paths.check_model(path)
     from tfdpg.agents.options import ExportOptions
@@ -428,6 +434,7 @@ def convert(
         batch=batch,
         prefix=prefix,
         weights_in_c_file=weights_in_c_file,
+        opset=opset,
     )
     import_tensorflow()
     from tfdpg.cli import runs

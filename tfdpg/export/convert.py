@@ -6,16 +6,17 @@ import importlib
 import importlib.metadata
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from tfdpg import files
 from tfdpg.acting import GreedyPolicy
-from tfdpg.arguments import reject
+from tfdpg.arguments import check_value, reject
 from tfdpg.export import c, litert, onnx
 from tfdpg.export.examples import Observations, observations_of_export
 from tfdpg.export.source import Source
 from tfdpg.export.verify import ActionError, Reference, Run, action_error, check_nonfinite, differences, in_session
 from tfdpg.exported import FORMAT, METADATA, ExportError, check_directory, new_directory, step, versions
+from tfdpg.ranges import OPSET, OPSETS
 
 
 class Format(NamedTuple):
@@ -83,15 +84,20 @@ def _checked(
     batch: int | None,
     prefix: str | None,
     weights_in_c_file: bool,
+    opset: int,
 ) -> dict[str, Any]:
-    """Raise `ValueError` for options that the format does not have; return those that only C has."""
+    """Raise `ValueError` for options that the format does not have; return those that only ONNX or C has."""
     if quantize is not None and (quantize, format) != ("int8", "litert"):
         raise reject("quantize", f'None, or "int8" with format="litert", for format={format!r}', quantize)
     if batch is not None and format != "litert":
         raise reject("batch", f'None unless format="litert", for format={format!r}', batch)
+    if format != "c" and (prefix is not None or weights_in_c_file):
+        raise ValueError(f'`prefix` and `weights_in_c_file` need format="c". Received: format={format!r}')
+    if format != "onnx" and opset != OPSET:
+        raise reject("opset", f'{OPSET} unless format="onnx", for format={format!r}', opset)
+    if format == "onnx":
+        return {"opset": check_value("opset", Annotated[int, OPSETS], opset)}
     if format != "c":
-        if prefix is not None or weights_in_c_file:
-            raise ValueError(f'`prefix` and `weights_in_c_file` need format="c". Received: format={format!r}')
         return {}
     return {
         "prefix": c.checked_prefix(prefix, Path(directory).absolute().name),
@@ -110,6 +116,7 @@ def convert(
     batch: int | None = None,
     prefix: str | None = None,
     weights_in_c_file: bool = False,
+    opset: int = OPSET,
     *,
     trusted: bool = False,
 ) -> Path:
@@ -129,6 +136,7 @@ def convert(
         prefix: for C, the prefix of all names in the header, a C identifier in lower case; the default is made of the
             name of `directory`.
         weights_in_c_file: for C, whether the weights are defined in `policy.c` instead of `policy.h`.
+        opset: for ONNX, the version of its operators, 12 to 18.
         trusted: whether to load the SavedModel without checking its operations.
 
     Returns:
@@ -149,7 +157,7 @@ def convert(
         ```
     """
     check_target(directory, format)
-    own = _checked(directory, format, quantize, batch, prefix, weights_in_c_file)
+    own = _checked(directory, format, quantize, batch, prefix, weights_in_c_file, opset)
     chosen = FORMATS[format]
     target = Path(directory).absolute()
     expected = dict(references or {})

@@ -11,26 +11,32 @@ import tensorflow as tf
 from tfdpg.export.source import Source
 from tfdpg.export.verify import Run, quiet
 
-OPSET = 17
 AFTER = "_next"
 """The suffix of an output that has the name of an input: a part of the recurrent state after a step."""
 
 
-def write(source: Source, directory: Path, quantize: str | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Write the signatures whose operations ONNX has; return their files, and for the others the reasons."""
+def write(source: Source, directory: Path, quantize: str | None, opset: int) -> tuple[dict[str, str], dict[str, str]]:
+    """Write the signatures whose operations ONNX has; return their files, and for the others the reasons.
+
+    Args:
+        source: the SavedModel.
+        directory: where to write the files.
+        quantize: None.
+        opset: the version of ONNX's operators.
+    """
     files = {}
     left_out = {}
     for name in source.cases:
-        model = _converted(source, name)
-        if absent := sorted(set(_absent(model.graph))):
-            left_out[name] = f"ONNX has no {', '.join(absent)}"
+        model = _converted(source, name, opset)
+        if absent := sorted(set(_absent(model.graph, opset))):
+            left_out[name] = f"ONNX has no {', '.join(absent)} in opset {opset}"
         else:
             files[name] = f"{name}.onnx"
             (directory / files[name]).write_bytes(model.SerializeToString())
     return files, left_out
 
 
-def _converted(source: Source, name: str) -> Any:
+def _converted(source: Source, name: str, opset: int) -> Any:
     import tf2onnx.convert
 
     inputs = source.inputs(name)
@@ -42,7 +48,7 @@ def _converted(source: Source, name: str) -> Any:
         model, _ = tf2onnx.convert.from_function(
             tf.function(call, autograph=False),
             list(inputs.values()),
-            opset=OPSET,
+            opset=opset,
             custom_op_handlers={"SelectV2": (_select, [])},
         )
     _name_axes(model.graph, source, name)
@@ -71,15 +77,15 @@ def output_name(name: str, inputs: Collection[str]) -> str:
     return name + AFTER if name in inputs else name
 
 
-def _absent(graph: Any) -> Iterator[str]:
+def _absent(graph: Any, opset: int) -> Iterator[str]:
     """Yield the operations of a graph, and of the graphs within it, that ONNX does not have."""
     from onnx import defs
 
     for node in graph.node:
-        if not defs.has(node.op_type, OPSET, node.domain):
+        if not defs.has(node.op_type, opset, node.domain):
             yield node.op_type
         for attribute in node.attribute:
-            yield from _absent(attribute.g)
+            yield from _absent(attribute.g, opset)
 
 
 @contextlib.contextmanager

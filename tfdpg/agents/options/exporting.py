@@ -1,10 +1,10 @@
 """The options of `export`."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from tfdpg.options import Options
-from tfdpg.ranges import Count, NonNegative
+from tfdpg.ranges import OPSET, OPSETS, Count, NonNegative
 
 
 class ExportOptions(Options, group="export"):
@@ -27,6 +27,8 @@ class ExportOptions(Options, group="export"):
     """for C, the prefix of all names in the header, in lower case; None makes it from the name of the directory."""
     weights_in_c_file: bool = False
     """for C, whether the weights are defined in `policy.c` instead of `policy.h`."""
+    opset: Annotated[int, OPSETS] = OPSET
+    """for ONNX, the version of its operators; a lower one is for older runtimes."""
 
     def check(self) -> None:
         """Reject options that the format does not support."""
@@ -34,6 +36,8 @@ class ExportOptions(Options, group="export"):
             self.refuse(["signatures"], f'`format` is "{self.format}"')
         if self.format != "litert":
             self.refuse(["quantize", "batch"], f'`format` is "{self.format}"')
+        if self.format != "onnx":
+            self.refuse(["opset"], f'`format` is "{self.format}"')
         if self.format != "c":
             self.refuse(["prefix", "weights_in_c_file"], f'`format` is "{self.format}"')
         if self.quantize is None:
