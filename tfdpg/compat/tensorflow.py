@@ -1,4 +1,7 @@
-"""Undocumented interfaces of TensorFlow, and its import without start-up messages. Written for TensorFlow 2.21."""
+"""Undocumented interfaces of TensorFlow, and its import without start-up messages.
+
+Written for TensorFlow 2.21, and tested with 2.18.
+"""
 
 import importlib
 import os
