@@ -1,6 +1,7 @@
 """A file imports from lower layers or from its own package (DESIGN: packages and layers)."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -32,8 +33,10 @@ def parts():
     )
 
 
+@functools.cache
 def imports(file):
-    """The parts of tfdpg that a file imports, wherever in it; `if TYPE_CHECKING` counts too."""
+    """The modules that a file imports, wherever in it; `if TYPE_CHECKING` counts too."""
+    found = []
     for node in ast.walk(ast.parse(file.read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
@@ -42,7 +45,8 @@ def imports(file):
                 names = [f"tfdpg.{alias.name}" for alias in node.names]
             else:
                 names = [node.module]
-        yield from (name for name in names)
+        found += names
+    return found
 
 
 def files(part):
@@ -53,35 +57,41 @@ def test_every_part_has_a_layer():
     assert set(parts()) == set(LAYERS)
 
 
-@pytest.mark.parametrize("part", LAYERS)
-def test_imports_go_down(part):
-    for file in files(part):
-        for name in imports(file):
-            if name.startswith("tfdpg."):
-                other = name.split(".")[1]
-                allowed = (
-                    other == part
-                    or LAYERS[other] < LAYERS[part]
-                    or {part, other} <= COMMANDS
-                    or (part in COMMANDS and other in ("distributed", "checking", "recipes"))
-                )
-                allowed = allowed or LAYERS[other] == LAYERS[part] == 0 or (part, other) == ("components", "networks")
-                assert allowed, f"{file.relative_to(PACKAGE)} imports {name}"
+def faults(parts, is_wrong):
+    """The imports of some parts that are wrong: `is_wrong(part, file, name)`."""
+    found = [(part, file, name) for part in parts for file in files(part) for name in imports(file)]
+    assert len(found) > 100
+    return [f"{file.relative_to(PACKAGE)} imports {name}" for part, file, name in found if is_wrong(part, file, name)]
 
 
-@pytest.mark.parametrize("part", NUMPY_ONLY)
-def test_numpy_layers_know_no_tensorflow(part):
-    for file in files(part):
+def test_imports_go_down():
+    def goes_up(part, file, name):
+        if not name.startswith("tfdpg."):
+            return False
+        other = name.split(".")[1]
+        allowed = (
+            other == part
+            or LAYERS[other] < LAYERS[part]
+            or {part, other} <= COMMANDS
+            or (part in COMMANDS and other in ("distributed", "checking", "recipes"))
+        )
+        return not (allowed or LAYERS[other] == LAYERS[part] == 0 or (part, other) == ("components", "networks"))
+
+    assert faults(LAYERS, goes_up) == []
+
+
+def test_numpy_layers_know_no_tensorflow():
+    def is_tensorflow(part, file, name):
         if file.parent.name == "compat" and file.stem in ("keras", "tensorflow"):
-            continue  # imported where these libraries already are
-        for name in imports(file):
-            assert name.split(".")[0] not in ("tensorflow", "keras"), f"{file.relative_to(PACKAGE)} imports {name}"
+            return False  # imported where these libraries already are
+        return name.split(".")[0] in ("tensorflow", "keras")
+
+    assert faults(NUMPY_ONLY, is_tensorflow) == []
 
 
-@pytest.mark.parametrize("part", LAYERS)
-def test_only_distributed_and_compat_know_ray(part):
-    for file in files(part) if part not in ("compat", "distributed") else []:
-        assert "ray" not in {name.split(".")[0] for name in imports(file)}, f"{file.relative_to(PACKAGE)} imports ray"
+def test_only_distributed_and_compat_know_ray():
+    others = [part for part in LAYERS if part not in ("compat", "distributed")]
+    assert faults(others, lambda part, file, name: name.split(".")[0] == "ray") == []
 
 
 def test_importing_distributed_imports_neither_ray_nor_tensorflow():

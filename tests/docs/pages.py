@@ -14,6 +14,11 @@ WIDTH = 88
 PAGES = {file.relative_to(ROOT).as_posix(): file.read_text() for file in FILES}
 
 
+def found_on(pages, check):
+    """Return what a check finds on each page, by page: a test asserts {} and so reports the faults of all pages."""
+    return {page: faults for page in pages if (faults := list(check(page)))}
+
+
 class Fence(NamedTuple):
     """A fenced code block of a page."""
 

@@ -1,12 +1,11 @@
 """The pages are consistent: links, files, the figure, the table of agents, the layers and the public names."""
 
+import functools
 import re
 import sys
 
-import pytest
-
 import tfdpg
-from tests.docs.pages import PAGES, ROOT, WIDTH, anchors, fences, formatted, module, prose, spans, table
+from tests.docs.pages import PAGES, ROOT, WIDTH, anchors, fences, formatted, found_on, module, prose, spans, table
 from tests.test_layers import LAYERS, NUMPY_ONLY
 
 
@@ -14,61 +13,83 @@ def test_the_readme_is_short():
     assert len(PAGES["README.md"].splitlines()) <= 150
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_lines_are_short(page):
-    assert not [line for line in PAGES[page].splitlines() if len(line) > 150 and not line.startswith("|")]
+def test_lines_are_short():
+    def long_lines(page):
+        return [line for line in PAGES[page].splitlines() if len(line) > 150 and not line.startswith("|")]
+
+    assert found_on(PAGES, long_lines) == {}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_code_is_narrow(page):
+def test_code_is_narrow():
     """Wider code scrolls in its box on a screen of 1,280 pixels."""
-    blocks = re.findall(r"^```(\w+)[^\n]*\n(.*?)^```$", PAGES[page], re.DOTALL | re.MULTILINE)
-    assert [line for _, code in blocks for line in code.splitlines() if len(line) > WIDTH] == []
+
+    def wide_lines(page):
+        blocks = re.findall(r"^```(\w+)[^\n]*\n(.*?)^```$", PAGES[page], re.DOTALL | re.MULTILINE)
+        return [line for _, code in blocks for line in code.splitlines() if len(line) > WIDTH]
+
+    assert found_on(PAGES, wide_lines) == {}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_images_are_drawings_with_colours_for_dark_pages(page):
+def test_images_are_drawings_with_colours_for_dark_pages():
     """Text in a wider image is too small on a phone; the picture of the architecture scrolls in its box instead."""
-    for path in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", prose(page)):
-        image = (ROOT / page).parent / path
+
+    def wrong_images(page):
+        images = [(ROOT / page).parent / path for path in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", prose(page))]
+        return [f"{image.name}: {wrong}" for image in images for wrong in faults(image)]
+
+    def faults(image):
         if image.name == "notebook.png":  # a screenshot, which the text around it describes
-            assert image.stat().st_size < 50_000
-            continue
+            return ["not below 50 kB"] if image.stat().st_size >= 50_000 else []
+        if image.suffix != ".svg":
+            return ["not an SVG"]
         text = image.read_text()
-        assert image.suffix == ".svg" and len(text) < 150_000 and "@media (prefers-color-scheme: dark)" in text
         width = float(re.search(r'viewBox="0 0 ([\d.]+) ', text)[1])
-        assert width <= 480 or image.name == "architecture.svg"
+        texts = ["@media (prefers-color-scheme: dark)"]
         if image.parent.name == "results":
-            assert ">environment steps (thousands)<" in text and ">evaluation return<" in text
+            texts += [">environment steps (thousands)<", ">evaluation return<"]
+        wrong = [f"without {each}" for each in texts if each not in text]
+        wrong += ["not below 150 kB"] if len(text) >= 150_000 else []
+        return wrong + (["wider than 480"] if width > 480 and image.name != "architecture.svg" else [])
+
+    assert found_on(PAGES, wrong_images) == {}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_link_targets_exist(page):
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
-        if target.startswith("https://"):
-            continue
+def test_link_targets_exist():
+    anchors_of = functools.cache(anchors)
+
+    def leads_nowhere(page, target):
         path, _, anchor = target.partition("#")
         file = ((ROOT / page).parent / path).resolve() if path else ROOT / page
-        assert file.is_file(), target
-        assert not anchor or anchor in anchors(file.relative_to(ROOT).as_posix()), target
+        return not file.is_file() or anchor and anchor not in anchors_of(file.relative_to(ROOT).as_posix())
+
+    def dead_links(page):
+        targets = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+        return [each for each in targets if not each.startswith("https://") and leads_nowhere(page, each)]
+
+    assert found_on(PAGES, dead_links) == {}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_files_of_a_page_exist(page):
-    for path in re.findall(r"\b(?:examples|tests|tfdpg|exported_models/td3-halfcheetah)/[\w/.-]*\w", prose(page)):
-        assert (ROOT / path).exists(), path
+def test_the_files_of_a_page_exist():
+    def missing(page):
+        named = re.findall(r"\b(?:examples|tests|tfdpg|exported_models/td3-halfcheetah)/[\w/.-]*\w", prose(page))
+        return [path for path in named if not (ROOT / path).exists()]
+
+    assert found_on(PAGES, missing) == {}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_models_of_a_page_exist(page):
+def test_the_models_of_a_page_exist():
     """They are in `exported_models/`, or the page writes them there; clients request one of these."""
+    assert found_on(PAGES, missing_models) == {}
+
+
+def missing_models(page):
     text = PAGES[page]
     written = set(
         re.findall(r"(?:export\(\"|ExportBest\(\"|tfdpg export \S+ (?:\\\n +)?)exported_models/([\w-]+)", text)
     )
     named = set(re.findall(r"\bexported_models/([\w-]+)", text)) - written
     named |= set(re.findall(r"model_spec\.name.*=.*\"((?:ddpg|td3|d4pg|acer|td7)-[\w-]+)\"", text))
-    assert {name for name in named if not (ROOT / "exported_models" / name).is_dir()} == set()
+    return {name for name in named if not (ROOT / "exported_models" / name).is_dir()}
 
 
 def test_the_readme_links_to_every_page():
