@@ -1,7 +1,7 @@
 """The page of results is what the files give, and each file is repeated from its name."""
 
-import re
 import importlib.metadata
+import re
 import shlex
 
 import numpy as np
