@@ -1,16 +1,20 @@
 """Errors suggest names for misspelt ones and for those of other libraries."""
 
 import functools
+import inspect
+import re
 from typing import Any
 
+import gymnasium
 import keras
 import pytest
 
 import tfdpg
 from tests.agents.roster import EAGER, SMALL, fit_briefly
-from tests.environments import Counter
+from tests.environments import Counter, Reach
 from tfdpg.agents.options import OPTIONS
-from tfdpg.hints import OTHER_LIBRARIES
+from tfdpg.cli.run_options import RunFlags
+from tfdpg.hints import ARGUMENTS, ATTRIBUTES, NAMES, OTHER_LIBRARIES, OTHER_PLACES
 from tfdpg.options import options_of
 from tfdpg.training.options import FitOptions
 
@@ -34,7 +38,14 @@ def agent():
             "'policy'. The environment comes first",
         ),
         (lambda: tfdpg.TD3(Counter(), verbose=1), "'verbose'. Did you mean `verbose` of `fit`?"),
-        (lambda: tfdpg.TD3(Counter(), replay_buffer_class=dict), "(HER) is not available"),
+        (lambda: tfdpg.TD7(policy="MlpPolicy", env=Counter()), "options (`hidden_units`): TD7(env)"),
+        (lambda: tfdpg.TD3(Counter(), replay_buffer_class=dict), 'her="future"'),
+        (lambda: tfdpg.ACER(Counter(), her="future"), "option `her` of DDPG, TD3, D4PG and TD7"),
+        (lambda: tfdpg.TD3(Counter(), n_sampled_goal=4), "`her_ratio`, which is n / (n + 1)?"),
+        (lambda: tfdpg.TD3(Counter(), tensorboard_log="runs"), "tfdpg.callbacks.ScalarWriter(log_dir)"),
+        (lambda: agent().fit(Counter(), tb_log_name="run"), "tfdpg.callbacks.ScalarWriter(log_dir)"),
+        (lambda: tfdpg.TD3(Counter(), total_timesteps=9), "`epochs` and `steps_per_epoch` of `fit`?"),
+        (lambda: tfdpg.TD7(Counter(), n_eval_episodes=9), "Did you mean `validation_episodes` of `fit`?"),
         (lambda: tfdpg.TD3(Counter(), q_loss=abs), "'q_loss'. The losses belong to the algorithm"),
         (lambda: tfdpg.TD3(Counter(), q_loss=abs), "docs/changing-a-loss.md"),
         (lambda: agent().fit([[0.0]], [0.0]), "fit(env, epochs=..., steps_per_epoch=...)"),
@@ -59,9 +70,58 @@ def test_the_error_says_what_it_is_here(wrong, hint):
     assert hint in str(error.value)
 
 
+@functools.cache
+def our_arguments():
+    return {option.name for kind in (*OPTIONS.values(), FitOptions) for option in options_of(kind)}
+
+
+def test_each_suggested_argument_exists():
+    flags = {option.name for option in options_of(RunFlags)}
+    evaluation = inspect.signature(tfdpg.Agent.evaluate).parameters
+    suggested = {name for names in OTHER_LIBRARIES.values() for name in names.split()}
+    assert suggested <= our_arguments() | flags | set(evaluation)
+    for advice in (*OTHER_PLACES.values(), *ARGUMENTS.values()):
+        quoted = {name for name in re.findall("`([^`]+)`", advice) if name.isidentifier()}
+        assert quoted <= our_arguments() | set(evaluation) | {"fit", "evaluate", "predict"}
+
+
+def test_each_name_and_call_in_advice_works(tmp_path):
+    agent = tfdpg.DDPG(Counter(), **SMALL, **EAGER)
+    fit = functools.partial(fit_briefly, agent, epochs=2, steps_per_epoch=5)
+    fit(Counter(), epochs=1)
+    agent.save(tmp_path / "agent")
+    agent.replay.save(tmp_path / "replay")
+    paths = {"agent.replay": tmp_path / "replay", "tfdpg.load": agent.export(tmp_path / "model")}
+    known = {
+        "agent": agent,
+        "tfdpg": tfdpg,
+        "gymnasium": gymnasium,
+        "env": Counter(),
+        "policy": agent,
+        "n": 2,
+        "weights": agent.get_weights(),
+        "log_dir": tmp_path / "log",
+        "env_id": "tfdpg-test/Counter-v0",
+        "fit": fit,
+    }
+    advice = " ".join(dict.fromkeys([*ARGUMENTS.values(), *ATTRIBUTES.values(), *NAMES.values()]))
+    codes = set(re.findall(r"(?:agent|tfdpg|gymnasium)(?:\.\w+)+(?:\((?:[^()]|\([^()]*\))*\))?", advice))
+    for code in sorted(codes, key=lambda code: "fit" not in code):
+        owner = code.partition("(")[0]
+        path = paths.get(owner, paths.get(owner.rpartition(".")[0], tmp_path / "agent"))
+        eval(code.replace("agent.fit", "fit").replace("=...", "=2"), known | {"path": path})
+    assert {"agent.env_steps", "agent.spec", "tfdpg.load(path)", "tfdpg.evaluate(policy, env)"} <= codes
+
+
+def test_her_as_it_is_suggested_is_accepted():
+    (option,) = set(re.findall(r'her="\w+"', " ".join(ARGUMENTS.values())))
+    for make in (tfdpg.DDPG, tfdpg.TD3, tfdpg.D4PG, tfdpg.TD7):
+        agent = eval(f"make(Reach(), {option})", {"make": make, "Reach": Reach})
+        assert agent.options.her == "future"
+
+
 def test_no_hint_is_about_an_argument_of_ours():
-    ours = {option.name for kind in (*OPTIONS.values(), FitOptions) for option in options_of(kind)}
-    assert set(OTHER_LIBRARIES) & ours == {
+    assert set(OTHER_LIBRARIES) & our_arguments() == {
         "lr",
         "seed",
         "verbose",
@@ -98,7 +158,10 @@ def test_learn_refuses_a_positional_number_and_names_fit():
         (tfdpg.TD3, "nonsense", "'TD3' has no attribute 'nonsense'$"),
         (tfdpg, "SAC", "'tfdpg' has no .*'SAC'. .*TD3 and D4PG"),
         (tfdpg, "PPO", "'tfdpg' has no attribute 'PPO'. .*ACER"),
-        (tfdpg, "HerReplayBuffer", r"\(HER\) is not available"),
+        (tfdpg, "HerReplayBuffer", "option `her` of DDPG, TD3, D4PG and TD7"),
+        ("agent", "set_env", r"agent\.fit\(env\)"),
+        ("agent", "num_timesteps", r"agent\.env_steps"),
+        ("agent", "tensorboard_log", r"callbacks=\[tfdpg\.callbacks\.ScalarWriter\(log_dir\)\]"),
         (tfdpg, "nonsense", "'tfdpg' has no attribute 'nonsense'$"),
     ],
 )
@@ -129,6 +192,8 @@ def test_a_schedule_as_learning_rate_names_the_optimizer(make, optimizer):
             make(schedule)
     with pytest.raises(ValueError, match=r"a number above 0\. Received: \w+=-1$"):
         make(-1)
+    follow = tfdpg.ACER if optimizer == "optimizer" else tfdpg.TD3
+    follow(Counter(), **{optimizer: keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(1e-3, 10))})
 
 
 def test_nothing_is_suggested_that_is_not_there():

@@ -31,30 +31,33 @@ OTHER_LIBRARIES = {
     "seed": "seeds",
     "deterministic": "stochastic",
     **dict.fromkeys(("verbose", "progress_bar"), "verbose"),
+    "eval_freq": "steps_per_epoch",
+    "goal_selection_strategy": "her",
+    "n_sampled_goal": "her_ratio",
 }
 """Arguments of other libraries, and the corresponding arguments of tfdpg, separated by spaces."""
-NOTES = {"tau": ", which is 1 - tau"}
+NOTES = {"tau": ", which is 1 - tau", "n_sampled_goal": ", which is n / (n + 1)"}
 """Remarks on some of these."""
+_FIT = ("total_timesteps", "timesteps", "total_steps", "eval_env", "validation_split", "verbose", "progress_bar")
 OTHER_PLACES = {
-    "deterministic": " of `evaluate`; `predict` does not explore",
-    **dict.fromkeys(
-        (
-            *("total_timesteps", "timesteps", "total_steps"),
-            *("eval_env", "n_eval_episodes", "verbose", "progress_bar"),
-        ),
-        " of `fit`",
-    ),
+    **{name: f"{' and '.join(f'`{each}`' for each in OTHER_LIBRARIES[name].split())} of `fit`" for name in _FIT},
+    "n_eval_episodes": "`validation_episodes` of `fit`",
+    "deterministic": "`stochastic` of `evaluate`; `predict` does not explore",
 }
-"""The functions that take the corresponding argument, where another function was given it."""
+"""Arguments in Python code, and the corresponding arguments of other methods than the one that was called."""
 
-_HER = "Hindsight experience replay (HER) is not available."
+_HER = 'Hindsight experience replay (HER) is the option `her` of DDPG, TD3, D4PG and TD7, such as her="future".'
 _LOSSES = (
     "The losses belong to the algorithm and are not options. docs/changing-a-loss.md shows how to change one in a copy "
     "of the algorithm's file."
 )
 _REPLAY_BUFFER = (
-    f"The class of the replay buffer is fixed; `replay` and `n_step` say how it is sampled, `replay_size` how large it "
-    f"is. {_HER}"
+    "The class of the replay buffer is fixed. `replay_size` says how large it is; `replay` and `n_step` of DDPG, TD3, "
+    f"D4PG and TD7 say how it is sampled. {_HER}"
+)
+_TENSORBOARD = (
+    "`tfdpg train` writes TensorBoard's files into the directory of the run. In Python: "
+    "agent.fit(env, callbacks=[tfdpg.callbacks.ScalarWriter(log_dir)])"
 )
 _SAVED = "A saved agent is a directory with its replay buffer: agent.save(path) and tfdpg.load_agent(path)"
 _ALGORITHMS = "tfdpg has DDPG, TD3, D4PG, TD7 and ACER."
@@ -66,10 +69,12 @@ ARGUMENTS = {
     "recurrent": "DDPG, TD3 and D4PG can be recurrent.",
     **dict.fromkeys(
         ("pi", "q1", "q2"),
-        "DDPG, TD3, D4PG and ACER take custom networks (`q2` only with two critics). Those of TD7 are built in; its "
-        "`encoder` takes your own features.",
+        "DDPG, TD3, D4PG and ACER take custom networks `pi` and `q1`, TD3 and D4PG also `q2`; the flag is --networks. "
+        "Those of TD7 are built in; its `encoder` takes your own features.",
     ),
     **dict.fromkeys(("replay_buffer_class", "replay_buffer_kwargs", "replay_buffer"), _REPLAY_BUFFER),
+    **dict.fromkeys(("her", "her_ratio"), _HER),
+    **dict.fromkeys(("tensorboard_log", "tb_log_name"), f"{_TENSORBOARD}."),
 }
 """Advice for arguments of other libraries that have no counterpart in tfdpg, and of agents that others do not have."""
 ATTRIBUTES = {
@@ -78,7 +83,15 @@ ATTRIBUTES = {
     "load_replay_buffer": f"{_SAVED}. agent.replay.load(path) loads what agent.replay.save(path) wrote.",
     "replay_buffer": "The replay buffer is agent.replay.",
     **dict.fromkeys(("get_parameters", "set_parameters"), "See agent.get_weights() and agent.set_weights(weights)."),
-    "get_env": "An agent keeps no environment; fit and evaluate take it as their first argument.",
+    **dict.fromkeys(
+        ("get_env", "set_env", "env"),
+        "An agent keeps no environment; fit and evaluate take it as their first argument: agent.fit(env).",
+    ),
+    "num_timesteps": "The number of environment steps is agent.env_steps.",
+    **dict.fromkeys(("tensorboard_log", "logger", "set_logger"), f"{_TENSORBOARD}."),
+    **dict.fromkeys(("observation_space", "action_space"), "The spaces are attributes of agent.spec."),
+    **dict.fromkeys(("critic", "critic_target"), "The networks are agent.networks, their targets agent.targets."),
+    "train": "agent.fit(env) trains on an environment; agent.learn(updates=n) makes a number of updates.",
 }
 """Advice for methods of other libraries' agents."""
 NAMES = {
@@ -88,7 +101,7 @@ NAMES = {
     ),
     **dict.fromkeys(("DQN", "QRDQN"), f"{_ALGORITHMS} ACER is for Discrete actions."),
     **dict.fromkeys(("HerReplayBuffer", "HER"), _HER),
-    "ReplayBuffer": "The replay buffer of an agent is agent.replay.",
+    "ReplayBuffer": "The replay buffer of an agent is agent.replay; the class is tfdpg.replay.ReplayBuffer.",
     "make_vec_env": "See gymnasium.make_vec(env_id, num_envs=...).",
     "evaluate_policy": "See tfdpg.evaluate(policy, env).",
     "load_model": "See tfdpg.load_agent(path) for a saved agent, and tfdpg.load(path) for an exported model.",
@@ -108,13 +121,10 @@ def did_you_mean(word: str, known: Iterable[str], form: str = "`{}`") -> str:
         " Did you mean ...?", or an empty string if no known word is similar.
     """
     known = list(known)
-    counterparts = OTHER_LIBRARIES.get(word, "").split()
-    note = NOTES.get(word, "")
-    names = [name for name in counterparts if name in known] or difflib.get_close_matches(word, known, 1)
-    if not names and word in OTHER_PLACES:
-        names = counterparts
-        note = OTHER_PLACES[word]
-    return f" Did you mean {' and '.join(map(form.format, names))}{note}?" if names else ""
+    names = difflib.get_close_matches(word, known, 1)
+    if word in OTHER_LIBRARIES:
+        names = [name for name in OTHER_LIBRARIES[word].split() if name in known]
+    return f" Did you mean {' and '.join(map(form.format, names))}{NOTES.get(word, '')}?" if names else ""
 
 
 def missing_attribute(owner: str, name: str, advice: Mapping[str, str]) -> str:
@@ -158,18 +168,24 @@ def call_error(function: Any, signature: inspect.Signature, args: Any, given: Co
     """
     message = f"{function.__qualname__}() {error}"
     unknown = next((each for each in given if each not in signature.parameters), "")
-    if unknown == "policy" or any(isinstance(each, str) and each.endswith("Policy") for each in args):
-        return f"{message}. The environment comes first, and networks are options (`hidden_units`, `pi`): TD3(env)"
+    owner, _, method = function.__qualname__.rpartition(".")
+    is_policy = unknown == "policy" or any(isinstance(each, str) and each.endswith("Policy") for each in args)
+    if method == "__init__" and is_policy:
+        networks = " and ".join(f"`{each}`" for each in ("hidden_units", "pi") if each in signature.parameters)
+        return f"{message}. The environment comes first, and networks are options ({networks}): {owner}(env)"
     if unknown in ARGUMENTS:
         return f"{message}. {ARGUMENTS[unknown]}"
-    if function.__name__ == "fit" and len(args) > 2:  # self, x and y
+    if method == "fit" and len(args) > 2:  # self, x and y
         return (
             f"{message}. Expected one: fit(env, epochs=..., steps_per_epoch=...), where `env` is an environment, a "
             "vector environment or the id of one; all options are keyword arguments. Received: "
             f"{', '.join(type(each).__name__ for each in args[1:])}. For stored transitions, call "
             "agent.fit_offline(data)"
         )
-    return message + did_you_mean(unknown, signature.parameters).replace(" ", ". ", 1)
+    meant = did_you_mean(unknown, signature.parameters)
+    if not meant and unknown in OTHER_PLACES:
+        meant = f" Did you mean {OTHER_PLACES[unknown]}?"
+    return message + meant.replace(" ", ". ", 1)
 
 
 def refuse_positional_updates(given: Sequence[Any]) -> None:

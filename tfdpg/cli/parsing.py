@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from tfdpg.hints import did_you_mean
+from tfdpg.hints import ARGUMENTS, did_you_mean
 from tfdpg.ranges import Within, describe_type
 
 
@@ -102,7 +102,9 @@ def _mistake(target: Any, arguments: Sequence[str], refused: Mapping[str, str]) 
 
 
 def _similar_flag(flag: str, known: Iterable[str]) -> str:
-    return did_you_mean(flag.replace("-", "_"), (each.replace("-", "_") for each in known), "--{}").replace("_", "-")
+    name = flag.replace("-", "_")
+    meant = did_you_mean(name, (each.replace("-", "_") for each in known), "--{}").replace("_", "-")
+    return meant or (f" {ARGUMENTS[name]}" if name in ARGUMENTS else "")
 
 
 def _plain(kind: Any) -> Any:
