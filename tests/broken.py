@@ -72,6 +72,65 @@ class NotFinite(ValidEnv):
         return super().observation() if self.np_random.random() < 0.9 else np.array([-np.inf, 0], np.float32)
 
 
+class Gaps(ValidEnv):
+    """A reading is missing now and then."""
+
+    def observation(self):
+        is_there = self.np_random.random() < 0.9
+        return super().observation() if is_there else np.array([0, np.nan], np.float32)
+
+
+class GapsFilled(Gaps):
+    """The same, with the remedy of its finding applied."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
+    last = np.float32(0)
+
+    def observation(self):
+        first, second = super().observation()
+        is_new = np.isfinite(second)
+        self.last = second if is_new else self.last
+        return np.array([first, self.last, is_new], np.float32)
+
+
+class NeverRead(ValidEnv):
+    def observation(self):
+        return super().observation() * np.array([1, np.nan], np.float32)
+
+
+class Spoilt(ValidEnv):
+    """From a step on, a number of the state is NaN until the episode ends."""
+
+    def reset(self, *, seed=None, options=None):
+        self.is_spoilt = False
+        return super().reset(seed=seed)
+
+    def observation(self):
+        self.is_spoilt |= self.np_random.random() < 0.1
+        return super().observation() * np.array([1, np.nan if self.is_spoilt else 1], np.float32)
+
+
+class Divided(ValidEnv):
+    """Now and then, it divides 0 by 0."""
+
+    def observation(self):
+        count = np.float32(self.np_random.random() < 0.9)
+        return super().observation() * np.array([1, count / count], np.float32)
+
+
+class RewardGaps(ValidEnv):
+    def step(self, action):
+        observation, reward, *ends = super().step(action)
+        return observation, reward if self.np_random.random() < 0.9 else np.nan, *ends
+
+
+class Tiny(ValidEnv):
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def observation(self):
+        return super().observation() * np.array([1, 3.5e-4], np.float32)
+
+
 class Outside(ValidEnv):
     def observation(self):
         return super().observation() * np.array([1, 300], np.float32)
@@ -293,6 +352,57 @@ class ArrayEnds(ValidEnv):
         return observation, reward, *map(np.asarray, ends), info
 
 
+class DictAction(ValidEnv):
+    action_space = spaces.Dict(arm=spaces.Box(-2.0, 3.0, (1,), np.float32), grip=spaces.Box(0.0, 5.0, (2,), np.float32))
+
+    def step(self, action):
+        assert action in self.action_space
+        return super().step(action["arm"])
+
+
+class TupleAction(ValidEnv):
+    action_space = spaces.Tuple((spaces.Box(-2.0, 3.0, (1,), np.float32), spaces.Discrete(3)))
+
+    def step(self, action):
+        assert action in self.action_space
+        return super().step(action[0])
+
+
+class Told(ValidEnv):
+    """A part of its observations is not supported; of the others, one is not finite and one is large."""
+
+    observation_space = spaces.Dict(
+        arm=spaces.Tuple((UNIT, spaces.Box(-np.inf, np.inf, (2,), np.float32))), word=spaces.Text(5)
+    )
+
+    def observation(self):
+        return {"arm": (super().observation(), np.array([1000, np.inf], np.float32)), "word": "left"}
+
+
+class Long(ValidEnv):
+    """Its episodes have 2,400 steps."""
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        self.t += 1
+        return *super().step(action)[:2], False, self.t >= 2400, {}
+
+
+class LaterRaising(Tiny):
+    """Raises an error after 300 steps."""
+
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps > 300:
+            raise ZeroDivisionError("the mass is 0")
+        return super().step(action)
+
+
 ZOO = {
     Unbounded: ("has infinite bounds", "finite action space"),
     Named: ("under the key 'arm/name' is not supported", "TransformObservation"),
@@ -300,7 +410,15 @@ ZOO = {
     NotInDict: ("`time` of an observation must be integers in Discrete(3)", "returned at a reset"),
     WrongDtype: ("dtype to be float32, actual type: float64", "Cast it"),
     WrongShape: ("must have shape (2,). Received: shape=(1, 2)", "returned at a reset"),
-    NotFinite: ("is not finite", "divides by 0"),
+    NotFinite: ("is not finite: x[0] = -inf at", "divides by 0"),
+    Gaps: ("is not finite: x[1] = nan at", "looks like a missing reading"),
+    NeverRead: ("is not finite: x[1] = nan at a reset (", "Remove it from the observation"),
+    Spoilt: ("is not finite: x[1] = nan at", "operation that first gives NaN"),
+    Divided: ("is not finite: x[1] = nan at", "NumPy warns: invalid value encountered in scalar divide ("),
+    RewardGaps: ("The reward is nan at step", "reading that is missing at times"),
+    Tiny: ("Features of the observations are small: x[1] (offset", "`normalize_observations=True`"),
+    DictAction: ("The action space Dict(", "gymnasium.wrappers.TransformAction("),
+    TupleAction: ("The action space Tuple(", "gymnasium.wrappers.TransformAction("),
     Outside: ("outside its space's [-1, 1]", "Correct the bounds"),
     Beside: ("outside its space's [-1, 1]", "Correct the bounds"),
     OldReset: ("`reset` returns one ndarray, not (observation, info)", "Return `observation, {}`"),

@@ -7,6 +7,7 @@ import sys
 import time
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
@@ -16,9 +17,13 @@ from tests.agents.roster import ACER, SMALL, brief
 from tests.broken import (
     ZOO,
     Board,
+    DictAction,
     Endless,
+    GapsFilled,
     HugeImage,
     Image,
+    LaterRaising,
+    Long,
     Mixed,
     Named,
     NoOptions,
@@ -29,6 +34,9 @@ from tests.broken import (
     RightLimit,
     Slow,
     TextObservation,
+    Tiny,
+    Told,
+    TupleAction,
     Unbounded,
     ValidEnv,
 )
@@ -50,7 +58,7 @@ def test_each_finding_is_that_of_an_environment(broken):
 
 
 @pytest.mark.parametrize(
-    "valid_env", [ValidEnv, RightLimit, Image, Mixed, Board], ids=lambda valid_env: valid_env.__name__
+    "valid_env", [ValidEnv, RightLimit, Image, Mixed, Board, GapsFilled], ids=lambda valid_env: valid_env.__name__
 )
 def test_nothing_is_found_where_nothing_is_wrong(valid_env):
     assert tfdpg.check(valid_env(), verbose=0) == []
@@ -90,6 +98,54 @@ def test_what_refuses_one_thing_does_not_hide_another():
 
     found = tfdpg.check(Both(), verbose=0)
     assert len(found) == 2 and "'arm/name'" in found[0].what and "infinite" in found[1].what
+
+
+def test_the_numbers_of_unsupported_spaces_are_checked_in_the_same_run():
+    found = tfdpg.check(Told(), steps=200, verbose=0)
+    parts = ("is not supported", "is not finite: arm__1[1] = inf", "are large: arm__1[0] (offset 1,000,")
+    for finding, part in zip(found, parts, strict=True):
+        assert part in finding.what
+
+
+def test_what_was_seen_before_an_error_is_reported():
+    small, raised = tfdpg.check(LaterRaising(), verbose=0)
+    assert "are small: x[1]" in small.what and "ZeroDivisionError" in raised.what
+
+
+def test_the_remedies_of_action_spaces_work():
+    (found,) = tfdpg.check(DictAction(), verbose=0)
+    make_space, wrap = re.findall("`([^`]+)`", found.remedy)
+    names = {"gymnasium": gym, "env": DictAction()}
+    exec(f"{make_space}\n{wrap}", names)
+    assert tfdpg.check(names["env"], verbose=0) == []
+    assert tfdpg.Spec.of(names["env"]).high.tolist() == [3, 5, 5]
+
+    (found,) = tfdpg.check(TupleAction(), verbose=0)
+    (wrap,) = re.findall(r"gymnasium\S+\(env, function, new_space\)", found.remedy)
+    names = {
+        "gymnasium": gym,
+        "env": TupleAction(),
+        "function": lambda action: (action[:1], np.rint(action[1]).astype(int)),
+        "new_space": gym.spaces.Box(np.float32([-2, 0]), np.float32([3, 2])),
+    }
+    assert tfdpg.check(eval(wrap, names), verbose=0) == []
+
+
+def test_the_remedy_of_small_features_is_accepted():
+    (found,) = tfdpg.check(Tiny(), verbose=0)
+    (option,) = re.findall("`(normalize_observations=True)`", found.remedy)
+    agent = eval(f"tfdpg.DDPG(Tiny(), {option}, **SMALL)", {"tfdpg": tfdpg, "Tiny": Tiny, "SMALL": SMALL})
+    agent.fit(Tiny(), epochs=1, steps_per_epoch=200, verbose=0)
+    assert np.abs(agent.normalizers[0](np.array([[0.5, 2e-4]]))).min() > 0.3
+
+
+def test_steps_reach_the_end_of_an_episode_unless_they_are_given(capsys):
+    for env in (Long(), TimeLimit(Long(), 2300), environments.make("tests.broken:Long", max_episode_steps=2200)):
+        assert tfdpg.check(env) == []
+        assert re.search(r"^episodes +1 of 2,[234]00 steps; 0 terminated, 1 truncated$", capsys.readouterr().out, re.M)
+    assert tfdpg.check(TimeLimit(Long(), 2300), steps=1000) == []
+    assert "none ended in 1,000 steps: too few" in capsys.readouterr().out
+    assert "No episode ended in 10,000 steps" in tfdpg.check(Endless(), verbose=0)[0].what
 
 
 def test_an_object_that_is_no_environment_is_a_finding():

@@ -10,7 +10,8 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from tfdpg.arguments import natural, positive_int
 from tfdpg.checking.conventions import check_form, conventions
-from tfdpg.checking.random_steps import Observations, seeds, take_random_steps
+from tfdpg.checking.observations import Observations
+from tfdpg.checking.random_steps import seeds, take_random_steps
 from tfdpg.checking.report import Fact, report
 from tfdpg.checking.spaces import findings_from, space_facts
 from tfdpg.environments import make_unchecked
@@ -20,7 +21,7 @@ from tfdpg.training.environment.env_runner import check_partial_reset
 __all__ = ["Finding", "check"]
 
 
-def check(env: Any, *, steps: int = 1000, seed: int = 0, verbose: int = 1) -> list[Finding]:
+def check(env: Any, *, steps: int | None = None, seed: int = 0, verbose: int = 1) -> list[Finding]:
     """Find problems of an environment, and report what an agent will see of it.
 
     The environment is reset and stepped with random actions. For a vector environment, the first sub-environment is
@@ -28,7 +29,9 @@ def check(env: Any, *, steps: int = 1000, seed: int = 0, verbose: int = 1) -> li
 
     Args:
         env: an environment, a vector environment, or an id: a registered id, `module:id` or `module:Class`.
-        steps: the number of random steps, at least 1. Stepping stops after ten seconds.
+        steps: the number of random steps, at least 1. None takes 1,000, or as many as the step limit of the
+            environment if that is more; without a known limit, steps until an episode ends, at most 10,000. Stepping
+            stops after ten seconds, or after a minute if no episode has ended and there is a known limit.
         seed: seeds the resets and the actions; at least 0.
         verbose: 0 prints nothing, 1 prints a report.
 
@@ -54,12 +57,12 @@ def check(env: Any, *, steps: int = 1000, seed: int = 0, verbose: int = 1) -> li
     return findings
 
 
-def examine(env: Any, steps: int = 1000, seed: int = 0) -> tuple[str, list[Fact], list[Finding]]:
+def examine(env: Any, steps: int | None = None, seed: int = 0) -> tuple[str, list[Fact], list[Finding]]:
     """Check an environment as `check` does.
 
     Args:
         env: an environment or a vector environment.
-        steps: the number of random steps.
+        steps: the number of random steps; None takes as many as `check` says.
         seed: seeds the resets and the actions.
 
     Returns:
@@ -68,7 +71,8 @@ def examine(env: Any, steps: int = 1000, seed: int = 0) -> tuple[str, list[Fact]
     Raises:
         ValueError: `steps` or `seed` is out of range.
     """
-    positive_int("steps", steps)
+    if steps is not None:
+        positive_int("steps", steps)
     natural("seed", seed)
     items: list[Fact | Finding] = []
     try:
@@ -82,7 +86,7 @@ def examine(env: Any, steps: int = 1000, seed: int = 0) -> tuple[str, list[Fact]
     return _name(env), facts, [item for item in items if isinstance(item, Finding)]
 
 
-def _examine(env: Any, steps: int, seed: int) -> Iterator[Fact | Finding]:
+def _examine(env: Any, steps: int | None, seed: int) -> Iterator[Fact | Finding]:
     if not isinstance(env, gym.Env | gym.vector.VectorEnv):
         yield Finding(
             f"This is a {type(env).__module__}.{type(env).__name__}, not a gymnasium.Env.",

@@ -18,7 +18,7 @@ def check(
     env: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV")],
     /,
     env_kwargs: tuple[str, ...] = (),
-    steps: int = 1000,
+    steps: int | None = None,
     seed: int = 0,
     json: bool = False,
 ) -> int:
@@ -29,7 +29,7 @@ def check(
     Args:
         env: id of a registered Gymnasium environment, module:id or module:Class.
         env_kwargs: arguments of the environment, as name=value with Python literals.
-        steps: number of random steps.
+        steps: number of random steps. None takes 1,000, or more to see an episode end.
         seed: seeds the resets and the actions.
         json: print one JSON object with the keys environment, facts and findings instead of a report.
     """

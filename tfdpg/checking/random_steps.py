@@ -1,26 +1,28 @@
 """Random steps in an environment, and what they show about observations, rewards, episodes, speed and seeds."""
 
-import contextlib
 import copy
+import dataclasses
+import re
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 
-from tfdpg.acting.encoder import feature_columns
-from tfdpg.acting.running_statistics import RunningStatistics
+from tfdpg.checking.observations import NOT_FINITE, Observations
 from tfdpg.checking.report import Fact, number
-from tfdpg.checking.spaces import SOME_ACTIONS
-from tfdpg.findings import Finding, outside, wrappers_of
-from tfdpg.spec import Packed, Spec
-from tfdpg.training.environment.finite import NO_REWARD, check_finite, entry_name
-from tfdpg.training.environment.step_parsing import API, batched
+from tfdpg.findings import Finding, wrappers_of
 
+STEPS = 1000
+"""The least number of steps, unless it is given or the time is over."""
+MAX_STEPS = 10_000
+"""The number of steps in which an episode must end, if the environment has no known step limit."""
 SECONDS = 10.0
 """The maximum duration of the random steps."""
+FIRST_END_SECONDS = 60.0
+"""Their maximum duration until an episode ends, if the environment has a known step limit."""
 SLOW = 100.0
 """Environments with fewer steps per second are slow: a million steps take hours."""
 LARGE = 100.0
@@ -28,141 +30,114 @@ LARGE = 100.0
 SMALL = 1e-3
 """Rewards are small if all magnitudes are below this."""
 SCALE = "Scale them to about 1 with the agent's `reward_shaper`, or with ACER's `reward_scale`."
-NOT_FINITE = "Find what divides by 0 or overflows; `fit` rejects such numbers."
-LARGE_FEATURE = 100.0
-"""A feature of the observations is large if its root mean square is above this."""
-MAX_SHOWN = 5
-"""The maximum number of large features in a finding."""
+MISSING_REWARD = (
+    "If the reward uses a reading that is missing at times, use the last reading. Otherwise, find what divides by 0. "
+    "`fit` rejects NaN."
+)
+COMPUTATION = re.compile("divide by zero|overflow|invalid value encountered in (?!cast)")
+"""The warnings of NumPy about numbers that are not finite where their operands were."""
 SEED_STEPS = 20
 """The maximum length of the episodes that are compared to check seeds."""
 
 
-class Observations:
-    """Checks observations and keeps their statistics.
+@dataclasses.dataclass
+class _Seen:
+    """What random steps showed, apart from the observations."""
 
-    Args:
-        space: the observation space. If agents do not support it, observations are not checked.
-    """
-
-    def __init__(self, space: spaces.Space):
-        self._spec = None
-        with contextlib.suppress(ValueError):  # `space_facts` reports it
-            self._spec = Spec(space, SOME_ACTIONS)
-        self._found: dict[str, Finding] = {}
-        self._statistics = None if self._spec is None else RunningStatistics(self._spec)
-        self._low: list[Any] = [np.inf, np.inf]  # of each packed matrix
-        self._high: list[Any] = [-np.inf, -np.inf]
-
-    def pack(self, observation: Any, when: str) -> Packed:
-        """Pack an observation, or add a finding and return an empty tuple.
-
-        Args:
-            observation: the observation.
-            when: the step or reset that returned it, for the finding: "step 3".
-        """
-        if self._spec is None:
-            return ()
-        try:
-            packed = self._spec.pack(batched(self._spec, observation))
-        except ValueError as error:
-            what = " ".join(str(error).removesuffix(API).split()).rstrip(".")
-            remedy = f"Correct the space, or the observation that is returned at {when}."
-            self._found.setdefault("form", Finding(f"{what}.", remedy))
-            return ()
-        try:
-            check_finite(self._spec, packed, NO_REWARD, when)
-        except ValueError as error:
-            self._found.setdefault("finite", Finding(f"{error}.", NOT_FINITE))
-            return ()
-        return packed
-
-    def add(self, observation: Any, when: str) -> None:
-        """Check an observation, and add it to the statistics if it is valid."""
-        packed = self.pack(observation, when)
-        for i, matrix in enumerate(packed):
-            self._low[i] = np.minimum(self._low[i], matrix)
-            self._high[i] = np.maximum(self._high[i], matrix)
-        if packed and self._statistics is not None:
-            self._statistics.update(packed)
-
-    def report(self) -> Iterator[Fact | Finding]:
-        """Yield the findings and the ranges of the observations."""
-        yield from self._found.values()
-        if self._spec is None or self._statistics is None or not self._statistics.count:
-            return
-        low, high = map(self._spec.unpack, (tuple(self._low), tuple(self._high)))
-        large = []
-        for leaf, columns in zip(self._spec.leaves, feature_columns(self._spec), strict=True):
-            name = leaf.name
-            if not isinstance(leaf.space, spaces.Box) or not low[name].size:
-                continue
-            yield Fact("seen", f"{name} from {number(low[name].min())} to {number(high[name].max())}")
-            if found := outside(leaf.space, np.concatenate([low[name], high[name]]), name):
-                yield found
-            elif len(leaf.shape) < 3:
-                mean = self._statistics.mean[columns]
-                deviation = np.sqrt(self._statistics.variance[columns])
-                size = np.hypot(mean, deviation)
-                for i in np.flatnonzero(size > LARGE_FEATURE).tolist():
-                    column = leaf.columns.start + i
-                    span = f"{number(self._low[0][0, column])} to {number(self._high[0][0, column])}"
-                    scale = f"offset {number(mean[i])}, scale {number(deviation[i])}, {span}"
-                    large.append((size[i], f"{entry_name(self._spec, column)} ({scale})"))
-        if large:
-            texts = [text for _, text in sorted(large, key=lambda entry: -entry[0])]
-            others = f" and {len(texts) - MAX_SHOWN} more" if len(texts) > MAX_SHOWN else ""
-            yield Finding(
-                f"Features of the observations are large: {', '.join(texts[:MAX_SHOWN])}{others}.",
-                "Networks learn best from numbers near 1: pass `normalize_observations=True`, or subtract the offset "
-                "and divide by the scale in the environment.",
-            )
+    rewards: list[float] = dataclasses.field(default_factory=list)
+    seconds: list[float] = dataclasses.field(default_factory=list)
+    lengths: list[int] = dataclasses.field(default_factory=list)
+    terminations: int = 0
+    has_mistaken_limit: bool = False
+    numpy_warning: str = ""
+    error: BaseException | None = None
 
 
 def take_random_steps(
-    env: Any, single_env: gym.Env, observations: Observations, steps: int, seed: int
+    env: Any, single_env: gym.Env, observations: Observations, steps: int | None, seed: int
 ) -> Iterator[Fact | Finding]:
-    """Take random steps in an environment for at most `SECONDS`, and report what they show.
+    """Take random steps in an environment, and report what they show, even if the environment raises an error.
 
     Args:
         env: the environment.
         single_env: the environment that is stepped: the same, or its first sub-environment.
         observations: checks the observations.
-        steps: the number of steps.
+        steps: the number of steps; None takes as many as `check` says.
         seed: seeds the resets and the actions.
     """
-    actions = copy.deepcopy(single_env.action_space)
+    limit = step_limit(env)
+    least = steps or max(STEPS, limit or 0)
+    most = steps or max(least, 0 if limit else MAX_STEPS)
+    seen = _Seen()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("default", RuntimeWarning)  # NumPy's, once for each line of code
+        try:
+            _step(single_env, observations, seen, seed, (least, most), FIRST_END_SECONDS if limit else SECONDS)
+        except (Exception, SystemExit) as error:
+            seen.error = error
+    for warning in caught:
+        if COMPUTATION.search(str(warning.message)):
+            seen.numpy_warning = f"{warning.message} ({warning.filename}:{warning.lineno})"
+    yield from observations.report(seen.numpy_warning)
+    if seen.rewards:
+        yield from _report_rewards(np.array(seen.rewards), seen.numpy_warning)
+        if seen.lengths:
+            yield from _report_episodes(seen.lengths, seen.terminations, seen.has_mistaken_limit)
+        elif seen.error is None:
+            yield from _report_no_end(len(seen.rewards), least, limit)
+        num_envs = None if single_env is env else env.num_envs
+        yield from _report_speed(seen.seconds, len(seen.rewards) if seen.error else least, num_envs)
+    if seen.error is not None:
+        raise seen.error
+
+
+def step_limit(env: Any) -> int | None:
+    """Return the number of steps after which an environment truncates episodes; None if it is not known."""
+    limits = [env.spec.max_episode_steps] if env.spec is not None else []
+    for wrapper in wrappers_of(env):
+        if isinstance(wrapper, gym.wrappers.TimeLimit):
+            limits.append(wrapper._max_episode_steps)
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _step(
+    env: gym.Env, observations: Observations, seen: _Seen, seed: int, steps: tuple[int, int], seconds: float
+) -> None:
+    """Take random steps, and record what they show.
+
+    Args:
+        env: the environment.
+        observations: checks the observations.
+        seen: receives the rest.
+        seed: seeds the resets and the actions.
+        steps: the number of steps, and the number if no episode has ended then.
+        seconds: the maximum duration in seconds, if no episode has ended then; otherwise it is `SECONDS`.
+    """
+    least, most = steps
+    actions = copy.deepcopy(env.action_space)
     actions.seed(seed)
-    rewards: list[float] = []
-    seconds: list[float] = []
-    lengths: list[int] = []
-    terminations = 0
-    has_mistaken_limit = False
     episode_start = 0
-    observations.add(single_env.reset(seed=seed)[0], "a reset")
-    until = time.perf_counter() + SECONDS
-    while len(rewards) < steps and time.perf_counter() < until:
+    observations.add(env.reset(seed=seed)[0])
+    began = time.perf_counter()
+    while len(seen.rewards) < (least if seen.lengths else most):
+        if time.perf_counter() - began >= (SECONDS if seen.lengths else seconds):
+            break
         action = actions.sample()
         started = time.perf_counter()
-        observation, reward, terminated, truncated, info = single_env.step(action)
-        seconds.append(time.perf_counter() - started)
-        rewards.append(float(np.asarray(reward).item()))
-        observations.add(observation, f"step {len(rewards)}")
+        observation, reward, terminated, truncated, info = env.step(action)
+        seen.seconds.append(time.perf_counter() - started)
+        seen.rewards.append(float(np.asarray(reward).item()))
+        observations.add(observation, len(seen.rewards))
         if terminated or truncated:
-            lengths.append(len(rewards) - episode_start)
-            terminations += bool(terminated)
-            has_mistaken_limit |= bool(terminated and info.get("TimeLimit.truncated"))
-            episode_start = len(rewards)
+            seen.lengths.append(len(seen.rewards) - episode_start)
+            seen.terminations += bool(terminated)
+            seen.has_mistaken_limit |= bool(terminated and info.get("TimeLimit.truncated"))
+            episode_start = len(seen.rewards)
             started = time.perf_counter()
-            observation, _ = single_env.reset(seed=seed + len(lengths))
-            seconds[-1] += time.perf_counter() - started
-            observations.add(observation, "a reset")
-    yield from observations.report()
-    yield from _report_rewards(np.array(rewards))
-    if lengths:
-        yield from _report_episodes(lengths, terminations, has_mistaken_limit)
-    else:
-        yield from _report_no_end(env, len(rewards), steps)
-    yield from _report_speed(seconds, steps, None if single_env is env else env.num_envs)
+            observation, _ = env.reset(seed=seed + len(seen.lengths))
+            seen.seconds[-1] += time.perf_counter() - started
+            observations.add(observation)
 
 
 def seeds(env: gym.Env, observations: Observations, seed: int) -> Iterator[Fact | Finding]:
@@ -207,10 +182,16 @@ def _is_same(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and np.allclose(a, b, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
-def _report_rewards(rewards: np.ndarray) -> Iterator[Fact | Finding]:
+def _report_rewards(rewards: np.ndarray, numpy_warning: str) -> Iterator[Fact | Finding]:
     if not (finite := np.isfinite(rewards)).all():
         step = int(np.flatnonzero(~finite)[0])
-        yield Finding(f"The reward is {rewards[step]} at step {step + 1}.", NOT_FINITE)
+        times = f"{(~finite).sum():,} of {len(rewards):,} steps"
+        is_missing = not numpy_warning and finite.any() and not np.isinf(rewards).any()
+        remedy = MISSING_REWARD if is_missing else NOT_FINITE
+        warns = f"NumPy warns: {numpy_warning}. " if numpy_warning else ""
+        yield Finding(f"The reward is {rewards[step]} at step {step + 1:,} ({times}).", f"{warns}{remedy}")
+    rewards = rewards[finite]
+    if not len(rewards):
         return
     low, high, mean = (number(value) for value in (rewards.min(), rewards.max(), rewards.mean()))
     yield Fact("rewards", f"{low} to {high}, {mean} on average, with random actions")
@@ -227,18 +208,15 @@ def _report_rewards(rewards: np.ndarray) -> Iterator[Fact | Finding]:
         yield Finding(f"Rewards are large: their magnitude is {number(sizes.mean())} on average.", SCALE)
 
 
-def _report_no_end(env: Any, taken: int, steps: int) -> Iterator[Fact | Finding]:
-    has_limit = (env.spec is not None and env.spec.max_episode_steps is not None) or any(
-        isinstance(wrapper, gym.wrappers.TimeLimit) for wrapper in wrappers_of(env)
-    )
-    is_few = taken < steps or has_limit
+def _report_no_end(taken: int, steps: int, limit: int | None) -> Iterator[Fact | Finding]:
+    is_few = taken < steps or limit is not None
     more = f": too few to see one end{'; take more (--steps)' if taken == steps else ''}"
     yield Fact("episodes", f"none ended in {taken:,} steps{more if is_few else ''}")
     if not is_few:
         yield Finding(
             f"No episode ended in {taken:,} steps, and the environment has no known step limit.",
-            "Make it with `max_episode_steps` (gymnasium.wrappers.TimeLimit), or rely on `fit`, which truncates "
-            "episodes after `max_ep_len` steps.",
+            "Make it with `max_episode_steps` (gymnasium.wrappers.TimeLimit), or pass `max_ep_len` to `fit`, which "
+            "truncates episodes after that many steps.",
         )
 
 
@@ -269,7 +247,7 @@ def _report_speed(seconds: list[float], steps: int, num_envs: int | None) -> Ite
     usual = seconds[1:] or seconds  # the first step may compile or load something
     speed = len(usual) / max(sum(usual), 1e-9)
     of = f" of each of {num_envs} sub-environments" if num_envs else ""
-    stopped = f"; stopped after {SECONDS:.0f} seconds, at {len(seconds):,} of {steps:,} steps"
+    stopped = f"; stopped after {sum(seconds):.0f} seconds, at {len(seconds):,} of {steps:,} steps"
     yield Fact("speed", f"{number(speed)} steps/s{of}{stopped if len(seconds) < steps else ''}")
     total = speed * (num_envs or 1)
     if total < SLOW and sum(usual) > SECONDS / 10:

@@ -25,7 +25,7 @@ def space_facts(env: gym.Env) -> Iterator[Fact | Finding]:
     """Report what agents see of an environment, or why they do not support its spaces."""
     refused = [
         *findings_from(lambda: Spec(env.observation_space, SOME_ACTIONS), CONVERT),
-        *findings_from(lambda: check_action_space(env.action_space)),
+        *findings_from(lambda: check_action_space(env.action_space), _action_advice(env.action_space)),
     ]
     yield from refused
     if refused:
@@ -52,6 +52,28 @@ def findings_from(check: Callable[[], Any], advice: str = "") -> Iterator[Findin
     except ValueError as error:
         what, _, remedy = str(error).partition(". ")
         yield Finding(f"{what.rstrip('.')}.", f"{advice if 'not supported' in what else ''} {remedy}".strip())
+
+
+def _action_advice(space: spaces.Space) -> str:
+    """Return how to convert an action space that agents do not support."""
+    if isinstance(space, spaces.Dict | spaces.Tuple) and _has_only_floats(space):
+        return (
+            "Flatten it: `space = env.action_space`, then `env = gymnasium.wrappers.TransformAction(env, lambda "
+            "action: gymnasium.spaces.unflatten(space, action), gymnasium.spaces.flatten_space(space))`."
+        )
+    return (
+        "Give the environment a Box, or a Discrete space for ACER, with gymnasium.wrappers.TransformAction(env, "
+        "function, new_space): `function` converts an action of `new_space` to one of this space, for example by "
+        "rounding."
+    )
+
+
+def _has_only_floats(space: spaces.Space) -> bool:
+    """Return whether a space consists of Boxes of floats, in Dict or Tuple spaces."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        return all(map(_has_only_floats, parts))
+    return isinstance(space, spaces.Box) and space.dtype.kind == "f"
 
 
 def _describe_leaf(leaf: Leaf, features: int) -> str:
