@@ -60,6 +60,13 @@ class Distances(Counter):
         return {"distance": np.array([53_131.0 + 1000 * np.sin(self.t), 1.0]), "angle": np.float32(0.5)}
 
 
+class Remote(Counter):
+    """The second feature of its observations is large."""
+
+    def _observation(self):
+        return super()._observation() * np.array([1, 1000], np.float32)
+
+
 class Identity(gym.Env):
     """Episodes of one step; the reward is best, 0, when the action is the observation (in an asymmetric box)."""
 

@@ -3,6 +3,7 @@
 import functools
 import warnings
 
+import keras
 import pytest
 
 import tfdpg
@@ -11,6 +12,9 @@ from tests.environments import Counter
 EACH = {"hidden_units": (8,), "batch_size": 8, "replay_size": 500, "jit_compile": False}
 
 SMALL = EACH | {"start_steps": 10, "update_after": 10, "update_every": 5}
+
+OWN = {name: value for name, value in SMALL.items() if name != "hidden_units"}
+"""The same options for custom networks."""
 
 EAGER = {"run_eagerly": True, "gradient_steps": 1}
 """Few updates without compilation, for tests of other things: tracing takes as long as twenty updates."""
@@ -73,3 +77,12 @@ def needs(make, option):
     """Skip the test if the agent does not have the option."""
     if option not in options_of(make):
         pytest.skip(f"the agent has no option {option}")
+
+
+def custom_networks(scale_layer, spec):
+    """Return a policy and a critic that apply a layer to the observation first, or nothing for None."""
+    x, a = keras.Input(spec.observation_space.shape), keras.Input((spec.act_dim,))
+    scaled, also_scaled = (x if scale_layer is None else scale_layer()(x) for _ in range(2))
+    pi = keras.layers.Dense(1, "tanh")(keras.layers.Dense(8, "relu")(scaled))
+    q1 = keras.layers.Dense(1)(keras.layers.Dense(8, "relu")(keras.layers.Concatenate()([also_scaled, a])))
+    return {"pi": keras.Model(x, pi), "q1": keras.Model([x, a], q1)}

@@ -4,18 +4,31 @@ import copy
 import dataclasses
 import functools
 import json
+import re
 
 import gymnasium as gym
+import keras
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 import tfdpg
 from examples import broken_runs
-from tests.agents.roster import AGENTS, EAGER, SMALL, brief, fit_briefly, options_of, parametrize_agents
-from tests.environments import Counter
+from tests.agents.roster import (
+    AGENTS,
+    EAGER,
+    OWN,
+    SMALL,
+    brief,
+    custom_networks,
+    fit_briefly,
+    options_of,
+    parametrize_agents,
+)
+from tests.environments import Counter, Remote
+from tfdpg.agents.options import OPTIONS
 from tfdpg.training.diagnosis import checks
-from tfdpg.training.diagnosis.evidence import Evidence, Layer, Replay, Trajectory, Weights, replay_of
+from tfdpg.training.diagnosis.evidence import Evidence, Layer, Replay, Trajectory, Weights, collect, replay_of
 from tfdpg.training.diagnosis.picture import draw
 
 STEPS = 2000
@@ -144,6 +157,12 @@ def verdicts_of(name):
     return checks.verdicts(BROKEN[name])
 
 
+@functools.cache
+def finding_checks(name):
+    """The checks that find something in broken evidence."""
+    return [check for check in checks.CHECKS if check(BROKEN[name]) is not None]
+
+
 def test_nothing_is_found_in_a_healthy_run():
     assert checks.verdicts(HEALTHY) == []
 
@@ -193,6 +212,120 @@ def test_what_does_not_apply_finds_nothing():
     assert checks.action_reward(dataclasses.replace(HEALTHY, replay=paid)) is None
     random = dataclasses.replace(with_options(act_noise=0.0, random_eps=0.3), start_steps=0)
     assert checks.exploration(random) is None
+
+
+@keras.saving.register_keras_serializable("tests")
+class Opaque(keras.Model):
+    """A model that is not a graph of layers."""
+
+    def __init__(self, normalizes, **kwargs):
+        super().__init__(**kwargs)
+        self.first = keras.layers.LayerNormalization() if normalizes else keras.layers.Flatten()
+        self.second = keras.layers.Dense(1, "tanh")
+        self.normalizes = normalizes
+
+    def call(self, x):
+        return self.second(self.first(x))
+
+    def build(self, input_shape):
+        self.first.build(input_shape)
+        self.second.build(input_shape)
+
+    def get_config(self):
+        return super().get_config() | {"normalizes": self.normalizes}
+
+
+def scale_verdict(**networks):
+    agent = tfdpg.DDPG(Remote(), **(OWN if "pi" in networks else SMALL), **networks)
+    fill(agent, Remote(), 100)
+    found = checks.verdicts(collect(agent, Remote(), 2, 0, 10, {}))
+    return next((verdict for verdict in found if verdict.check == "observation scale"), None)
+
+
+def test_networks_that_rescale_observations_need_no_other_scale():
+    spec = tfdpg.Spec.of(Remote())
+    verdict = scale_verdict(**custom_networks(None, spec))
+    assert "root mean square of x[1] is" in verdict.evidence and "normalize_observations" not in verdict.remedy
+    (layer,) = re.findall(r"tfdpg\.networks\.Normalizer\(\)", verdict.remedy)
+    rescaling = lambda: keras.layers.Rescaling([1.0, 1e-3])  # noqa: E731
+    for advised in (lambda: eval(layer), keras.layers.LayerNormalization, rescaling):
+        assert scale_verdict(**custom_networks(advised, spec)) is None
+    assert "normalize_observations=True" in scale_verdict().remedy
+    assert scale_verdict(normalize_observations=True) is None
+    for normalizes in (False, True):
+        networks = custom_networks(rescaling, spec) | {"pi": Opaque(normalizes)}
+        assert (scale_verdict(**networks) is None) == normalizes
+
+
+ADVISED = {
+    "DDPG": {},
+    "DDPG, custom": {"pi": keras.Sequential(), "q1": keras.Sequential()},
+    "DDPG, goals": {"her": "future"},
+    "TD3": {},
+    "TD3, optimizer": {"pi_optimizer": keras.optimizers.Adam(1e-3)},
+    "TD3, one critic": {"critics": 1},
+    "D4PG": {},
+    "TD7": {},
+    "ACER": {},
+}
+"""Agents, perhaps with a remark, and their options."""
+VALUES = {
+    "pi_lr": 1e-4,
+    "q_lr": 1e-4,
+    "lr": 1e-4,
+    "clip_norm": 1.0,
+    "reward_shaper": lambda reward, step, steps: 0.1 * reward,
+    "reward_scale": 0.1,
+    "act_noise": 0.2,
+    "act_noise_schedule": lambda step, steps: 1.0,
+    "gamma": 0.999,
+    "start_steps": 5,
+    "update_after": 5,
+    "update_every": 5,
+    "n_steps": 5,
+    "replay_start": 5,
+    "replay_size": 1000,
+    "v_min": -10.0,
+    "v_max": 10.0,
+    "ent_coef": 1e-4,
+}
+"""Values of the options that remedies name without one."""
+NOT_OPTIONS = {"action_space", "compute_reward", "stochastic", "return", "her"}
+"""Names in remedies that are not options, or that depend on the environment."""
+SPECIFIC = {"edge atoms", "no exploration"}
+"""Checks that find nothing unless the agent has the options that their remedies name."""
+
+
+@pytest.mark.parametrize("name", ADVISED)
+def test_each_agent_accepts_the_options_that_remedies_name(name):
+    kind = OPTIONS[name.partition(",")[0]]
+    given = ADVISED[name]
+    values = kind(**given).values()
+    changes = {key: HEALTHY.options[key] for key in ("gamma", "act_noise") if key in values}
+    accepted = 0
+    for broken, evidence in BROKEN.items():
+        if broken.partition(",")[0] in SPECIFIC and name != "D4PG":
+            continue
+        evidence = dataclasses.replace(
+            evidence,
+            options=values | changes,
+            has_custom_networks="pi" in given,
+            critics=1 if name in ("TD3, one critic", "ACER") or kind is OPTIONS["DDPG"] else 2,
+            first_action=0 if name == "ACER" else None,
+            start_steps=evidence.start_steps if "start_steps" in values else 0,
+            has_shaper=evidence.has_shaper and "her" not in given,
+        )
+        for verdict in filter(None, (check(evidence) for check in finding_checks(broken))):
+            quoted = re.findall(r"`(\w+)(?:=([^`]+))?`", verdict.remedy)
+            named = {key: eval(value) if value else VALUES[key] for key, value in quoted if key not in NOT_OPTIONS}
+            pair = named.keys() & {"v_min", "v_max"}
+            for options in ({key: named[key]} for key in named.keys() - pair):
+                kind(**given | options)
+                refused = options.keys() & {"normalize_observations", "recurrent", "norm"}
+                assert not ("pi" in given and refused)  # the networks of an agent refuse these
+                accepted += 1
+            kind(**given | {key: named[key] for key in pair})
+    assert accepted > 5
 
 
 def test_episodes_that_end_by_themselves_at_different_lengths_are_no_time_limit():

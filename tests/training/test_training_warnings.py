@@ -1,14 +1,16 @@
 """Warnings of `fit` about training runs that cannot learn."""
 
+import re
 import warnings
 
 import gymnasium as gym
+import keras
 import numpy as np
 import pytest
 
 import tfdpg
-from tests.agents.roster import ACER, EAGER, SMALL
-from tests.environments import Counter, Distances
+from tests.agents.roster import ACER, EAGER, OWN, SMALL, custom_networks
+from tests.environments import Counter, Distances, Reach, Remote
 from tfdpg.training import training_warnings
 from tfdpg.training.options import FitOptions
 
@@ -145,17 +147,36 @@ def test_a_task_that_is_solved_with_actions_at_the_bounds_is_no_failure():
     assert logs.caught(*later) == []
 
 
+def stored(agent, env):
+    """Let an agent store 20 steps without updates."""
+    observation, _ = env.reset(seed=0)
+    for _ in range(20):
+        agent.act(observation)
+        observation, reward, terminated, truncated, _ = env.step(np.zeros(1, np.float32))
+        agent.observe(reward, observation, terminated, truncated)
+        if terminated or truncated:
+            observation, _ = env.reset(seed=0)
+    return agent
+
+
+def test_custom_networks_are_told_of_a_layer_unless_they_rescale():
+    spec = tfdpg.Spec.of(Remote())
+    (text,) = Logs(stored(tfdpg.DDPG(spec, **OWN, **custom_networks(None, spec)), Remote())).caught((0.0, 0.0))
+    (layer,) = re.findall(r"first apply the layer (tfdpg\.networks\.Normalizer\(\)) to the observation", text)
+    assert "x[1]" in text and "normalize_observations" not in text
+    for advised in (lambda: eval(layer), lambda: keras.layers.Rescaling([1.0, 1e-3])):
+        agent = stored(tfdpg.DDPG(spec, **OWN, **custom_networks(advised, spec)), Remote())
+        (text,) = Logs(agent).caught((0.0, 0.0))
+        assert "If returns do not rise, use a smaller learning rate" in text
+    (text,) = Logs(tfdpg.DDPG(Counter(), **OWN, **custom_networks(None, spec))).caught((0.0, 0.0))
+    assert "If returns do not rise, use a smaller learning rate" in text
+    (text,) = Logs(stored(tfdpg.DDPG(Reach(), her="future", **SMALL), Reach())).caught((0.0, 0.0))
+    assert "smaller rewards, or" in text
+
+
 def test_each_agent_is_told_and_the_feature_that_is_badly_scaled_is_named():
     for _ in range(2):
-        agent = tfdpg.DDPG(Distances(), **SMALL)
-        data = Distances()
-        observation, _ = data.reset(seed=0)
-        for _ in range(20):
-            agent.act(observation)
-            observation, reward, terminated, truncated, _ = data.step(np.zeros(1, np.float32))
-            agent.observe(reward, observation, terminated, truncated)
-            if terminated or truncated:
-                observation, _ = data.reset(seed=0)
+        agent = stored(tfdpg.DDPG(Distances(), **SMALL), Distances())
         (text,) = Logs(agent).caught((0.0, 0.0))
         assert (
             "first pass `normalize_observations=True`, since the observation feature `distance[0]` has the mean" in text

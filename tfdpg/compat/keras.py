@@ -43,15 +43,15 @@ def is_functional(model: Any) -> bool:
     return hasattr(model, "_run_through_graph")
 
 
-def run_graph(model: Any, inputs: Any, record: Callable[[Any, Any], None]) -> Any:
-    """Call a functional model eagerly, and pass each layer or operation in it and its output to a function.
+def run_graph(model: Any, inputs: Any, record: Callable[[Any, Any, Any], None]) -> Any:
+    """Call a functional model eagerly, and pass each layer or operation in it, its input and its output to a function.
 
     Nested functional models are entered. Without it, the diagnosis does not know the activations of networks.
 
     Args:
         model: the model.
         inputs: its inputs, as for `model(inputs)`.
-        record: receives the layer or operation, and its output.
+        record: receives the layer or operation, its positional arguments, and its output.
     """
 
     def caller(operation: Any) -> Callable[..., Any]:
@@ -59,7 +59,7 @@ def run_graph(model: Any, inputs: Any, record: Callable[[Any, Any], None]) -> An
             if is_functional(operation):
                 return run_graph(operation, args[0], record)
             output = operation(*args, **kwargs)
-            record(operation, output)
+            record(operation, args, output)
             return output
 
         return call

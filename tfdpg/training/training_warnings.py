@@ -7,6 +7,7 @@ import numpy as np
 from tfdpg.arguments import warn
 from tfdpg.training.environment.env_runner import EnvRunner
 from tfdpg.training.environment.finite import entry_name
+from tfdpg.training.network_inputs import NORMALIZER, input_scale
 from tfdpg.training.options import FitOptions, TrainingOptions
 
 OBSERVATIONS = 100
@@ -86,11 +87,21 @@ class TrainingWarnings:
 
     def _remedies(self) -> str:
         """Return what may help if actions lie at their bounds, the most likely remedy first."""
-        remedies = "use a smaller learning rate, smaller rewards (`reward_shaper`), or lower rewards for large actions"
-        if self._agent.observation_statistics is not None:
+        agent = self._agent
+        rewards = (
+            "smaller rewards (`reward_shaper`)" if agent.options.values().get("her") is None else "smaller rewards"
+        )
+        remedies = f"use a smaller learning rate, {rewards}, or lower rewards for large actions"
+        found = badly_scaled(agent)
+        if agent.observation_statistics is not None or "float32" not in agent.spec.groups:
             return remedies
-        normalize = "pass `normalize_observations=True`"
-        if (found := badly_scaled(self._agent)) is not None:
+        if not agent.custom_networks:
+            normalize = "pass `normalize_observations=True`"
+        elif found is None or (input_scale(agent) or np.inf) <= LARGE_FEATURE:
+            return remedies
+        else:
+            normalize = f"apply {NORMALIZER}"
+        if found is not None:
             name, mean, deviation = found
             size = f"has the mean {mean:,.4g} and the standard deviation {deviation:,.4g}"
             return f"first {normalize}, since the observation feature `{name}` {size}; then {remedies}"

@@ -10,10 +10,13 @@ import numpy as np
 
 from tfdpg.training.diagnosis import statistics
 from tfdpg.training.diagnosis.evidence import Evidence, Replay, Trajectory
+from tfdpg.training.network_inputs import NORMALIZER
 from tfdpg.training.training_warnings import pluralize
 
 LARGE_FEATURE = 100.0
 """A feature is large if its root mean square is above this. Healthy runs had 11 at most."""
+NORMAL_SCALE = 10.0
+"""Numbers whose root mean square is up to this need no normalisation."""
 LARGE_REWARD = 100.0
 """Rewards are large if their mean size is above this."""
 SMALL_REWARD = 0.01
@@ -97,7 +100,8 @@ def schedule(evidence: Evidence) -> Verdict | None:
             "high",
             "The networks have never been updated.",
             f"There was no update in {pluralize(steps, 'environment step')}.",
-            "Train longer, or lower `update_after` and `update_every` (ACER: `n_steps`, `replay_start`).",
+            "Train longer, or let updates begin earlier"
+            f"{_named(evidence, 'update_after', 'update_every', 'n_steps', 'replay_start')}.",
         )
     if steps and start >= steps:
         return Verdict(
@@ -142,7 +146,12 @@ def observation_scale(evidence: Evidence) -> Verdict | None:
     sizes = np.where(real, np.sqrt(np.mean(replay.observation**2, axis=0)), 0)
     if not len(sizes) or sizes.max() <= LARGE_FEATURE:
         return None
+    if evidence.input_scale is not None and evidence.input_scale <= LARGE_FEATURE:
+        return None
     worst = int(sizes.argmax())
+    normalize = "Pass `normalize_observations=True`"
+    if evidence.has_custom_networks:
+        normalize = f"Apply {NORMALIZER}"
     return Verdict(
         "observation scale",
         "high",
@@ -150,7 +159,7 @@ def observation_scale(evidence: Evidence) -> Verdict | None:
         f"The root mean square of {replay.names[worst]} is {number(sizes[worst])}, and that of "
         f"{int((sizes > LARGE_FEATURE).sum())} of {int(real.sum())} features is above {LARGE_FEATURE:g}. Networks "
         "learn best from numbers near ±1.",
-        "Pass `normalize_observations=True`, or choose other units in the environment.",
+        f"{normalize}, or choose other units in the environment.",
     )
 
 
@@ -164,7 +173,7 @@ def reward_scale(evidence: Evidence) -> Verdict | None:
     root = float(np.sqrt(np.mean(np.concatenate(returns) ** 2))) if returns else 0.0
     root *= evidence.options.get("reward_scale", 1.0)
     shown = f"their discounted returns have the root mean square {number(root)}"
-    scale = "Scale rewards to about 1 with `reward_shaper`, or with ACER's `reward_scale`: "
+    scale = f"Scale rewards to about 1 with {_reward_scaling(evidence)}: "
     if sizes.max() == 0:
         if evidence.options.get("her") is not None:  # transitions with new goals are rewarded
             return None
@@ -173,8 +182,9 @@ def reward_scale(evidence: Evidence) -> Verdict | None:
             "high",
             "No action was ever rewarded.",
             f"The reward is 0 in all of {len(sizes):,} examined transitions.",
-            "Reward progress towards the goal, in the environment or with `reward_shaper`, or explore more "
-            "(`act_noise`, `start_steps`). If each episode has a goal of its own, use `her`.",
+            "Reward progress towards the goal, in the environment or with `reward_shaper`, or explore more"
+            f"{_named(evidence, 'act_noise', 'start_steps')}."
+            + (" If each episode has a goal of its own, use `her`." if "her" in evidence.options else ""),
         )
     if sizes.max() < SMALL_REWARD:
         return Verdict(
@@ -211,7 +221,7 @@ def learning_rate(evidence: Evidence) -> Verdict | None:
         f"It is {number(worst.learning_rate or 0.0)} for {worst.network}, so one update can change a weight by "
         f"{share:.0%} of its initial size. The weights of {grown.network} are {grown.growth:.1f} times as large as at "
         "the start.",
-        "Lower `pi_lr` and `q_lr` (ACER: `lr`) to between 1e-4 and 1e-3.",
+        f"Lower {_learning_rates(evidence)} to between 1e-4 and 1e-3.",
     )
 
 
@@ -270,8 +280,8 @@ def hidden_state(evidence: Evidence) -> Verdict | None:
         f"Observation and action leave {alone[worst]:.0%} of the variance of the change of {name} unexplained; with "
         f"the observation before, {both[worst]:.1%} are left. This holds for {int(hidden.sum())} of {len(hidden)} "
         "features.",
-        "Add what is missing to the observation, stack frames (gymnasium.wrappers.FrameStackObservation), or use a "
-        'recurrent policy (`recurrent="lstm"`).',
+        "Add what is missing to the observation, or stack frames (gymnasium.wrappers.FrameStackObservation)"
+        + (', or use a recurrent policy (`recurrent="lstm"`).' if _can_be_recurrent(evidence) else "."),
     )
 
 
@@ -399,8 +409,8 @@ def saturation(evidence: Evidence) -> Verdict | None:
         "medium",
         "The policy's actions are stuck at their bounds, where tanh is flat and almost no gradient passes.",
         f"{share:.0%} of the components of its actions are within 1 % of a bound.{constant}",
-        "Normalise observations (`normalize_observations=True`), scale rewards (`reward_shaper`), or lower `pi_lr` "
-        "and `q_lr`, and train a new agent.",
+        f"{_normalization(evidence)}cale rewards with {_reward_scaling(evidence)}, or lower "
+        f"{_learning_rates(evidence)}, and train a new agent.",
     )
 
 
@@ -424,14 +434,18 @@ def value_error(evidence: Evidence) -> Verdict | None:
     if not bad:
         return None
     shown = ", ".join(f"{name} by {number(error.mean)} ± {number(error.error)}" for name, error, _ in found)
+    more = "L"
+    if evidence.critics < 2 and not evidence.has_discrete_actions:
+        has_option = "critics" in evidence.options and not evidence.has_custom_networks
+        more = f"Use two critics ({'`critics=2`' if has_option else 'as TD3 and TD7 do'}), or l"
     return Verdict(
         "overestimation",
         "medium",
         f"{' and '.join(name for name, _, _ in bad)} overestimate{'s' if len(bad) == 1 else ''} the returns.",
         f"Above the discounted returns of evaluation episodes: {shown} (mean and standard error over episodes). The "
         f"root mean square of these returns is {number(bad[0][2])}.",
-        "Use two critics (TD3 and TD7 do; `critics=2` for D4PG), or lower `q_lr`. After few updates, values may only "
-        "be on their way from 0: train longer.",
+        f"{more}ower {_learning_rates(evidence)}. After few updates, values may only be on their way from 0: "
+        "train longer.",
     )
 
 
@@ -465,7 +479,8 @@ def disagreement(evidence: Evidence) -> Verdict | None:
         "medium",
         "The two critics disagree more than the values of different states do.",
         f"Their mean distance is {number(distance)}; the standard deviation of the values is {number(spread)}.",
-        "Train longer, lower `q_lr`, or scale rewards to about 1 (`reward_shaper`).",
+        f"Train longer, lower {_learning_rates(evidence)}, or scale rewards to about 1 with "
+        f"{_reward_scaling(evidence)}.",
     )
 
 
@@ -482,8 +497,9 @@ def capacity(evidence: Evidence) -> Verdict | None:
         "medium",
         "Networks have lost much of their capacity.",
         f"{'; '.join(numbers)} (on observations of the replay buffer).",
-        'Lower the learning rates, scale observations and rewards, or use `norm="layer"`. Dead units do not recover: '
-        "train a new agent.",
+        f"Lower {_learning_rates(evidence)}, or scale observations and rewards"
+        + (', or use `norm="layer"`' if _can_have_norm(evidence) else "")
+        + ". Dead units do not recover: train a new agent.",
     )
 
 
@@ -502,7 +518,8 @@ def norms(evidence: Evidence) -> Verdict | None:
         "Weights or gradients have become very large.",
         f"The weights of {grown.network} are {grown.growth:.1f} times as large as at the start. The norm of the "
         f"gradient of {steep.network} is {number(gradient)} (root mean square of the latest updates).",
-        "Scale rewards and observations, clip gradients (`clip_norm`), or lower the learning rates.",
+        f"Scale rewards and observations, clip gradients{_named(evidence, 'clip_norm')}, or lower "
+        f"{_learning_rates(evidence)}.",
     )
 
 
@@ -538,8 +555,8 @@ def coverage(evidence: Evidence) -> Verdict | None:
         "The policy visits states that the replay buffer hardly contains.",
         f"{share:.0%} of the states of evaluation episodes are more than {FAR:g} times as far from the nearest stored "
         "state as 99 % of the stored states are from each other.",
-        "Explore more (`act_noise`), train longer, and check that the environment of the evaluation is that of the "
-        "training.",
+        f"Explore more{_named(evidence, 'act_noise')}, train longer, and check that the environment of the evaluation "
+        "is that of the training.",
     )
 
 
@@ -575,7 +592,9 @@ def noise_effect(evidence: Evidence) -> Verdict | None:
             "low",
             "The exploration noise destroys most of what the policy achieves, so good episodes are rarely stored.",
             returns,
-            "Lower `act_noise`, or let it decrease (`act_noise_schedule`).",
+            "Lower `act_noise`, or let it decrease (`act_noise_schedule`)."
+            if "act_noise" in evidence.options
+            else "Train longer, or lower the entropy of the policy (`ent_coef`).",
         )
     return Verdict(
         "exploration noise",
@@ -608,6 +627,50 @@ def spread(evidence: Evidence) -> Verdict | None:
         f"them. The best evaluation, {number(float(returns.max()))}, is the best of {len(returns)}.",
         "Do not claim an improvement from one evaluation: train three seeds, and evaluate more episodes.",
     )
+
+
+def _named(evidence: Evidence, *names: str) -> str:
+    """Return those of some options that the agent has, in parentheses; "" if it has none."""
+    found = [f"`{name}`" for name in names if name in evidence.options]
+    return f" ({', '.join(found)})" if found else ""
+
+
+def _learning_rates(evidence: Evidence) -> str:
+    """Return the options that set the learning rates."""
+    own = {name for name in ("pi", "q") if evidence.options.get(f"{name}_optimizer") is not None}
+    names = [f"`{name}`" for name in ("pi_lr", "q_lr", "lr") if name in evidence.options and name[:-3] not in own]
+    if evidence.options.get("optimizer") is not None or not names:
+        return "the learning rates"
+    return " and ".join(names)
+
+
+def _reward_scaling(evidence: Evidence) -> str:
+    """Return what can scale rewards."""
+    if evidence.options.get("her") is not None:
+        return "the environment's `compute_reward`"
+    return "`reward_shaper`" + (" or `reward_scale`" if "reward_scale" in evidence.options else "")
+
+
+def _normalization(evidence: Evidence) -> str:
+    """Return the advice to normalise observations, if they are not, and the first letter of what follows."""
+    scale = evidence.input_scale
+    if evidence.options.get("normalize_observations") or (scale is not None and scale <= NORMAL_SCALE):
+        return "S"
+    if evidence.has_custom_networks:
+        return f"Apply {NORMALIZER}, s"
+    return "Normalise observations (`normalize_observations=True`), s"
+
+
+def _can_be_recurrent(evidence: Evidence) -> bool:
+    """Return whether the agent would accept the option `recurrent`."""
+    options = evidence.options
+    has_torso = options.get("torso") == "two_branch"
+    return "recurrent" in options and not evidence.has_custom_networks and not has_torso and options.get("her") is None
+
+
+def _can_have_norm(evidence: Evidence) -> bool:
+    """Return whether the option `norm` can be set."""
+    return evidence.options.get("norm", "") is None and not evidence.has_custom_networks
 
 
 def _can_regress(replay: Replay) -> bool:

@@ -5,6 +5,7 @@ Nothing here changes the agent.
 
 import dataclasses
 import functools
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ import keras
 import numpy as np
 
 from tfdpg.acting.encoder import encode, real_features
-from tfdpg.compat.keras import is_functional, run_graph, squared_gradients
+from tfdpg.compat.keras import run_graph, squared_gradients
 from tfdpg.networks import Categorical, head_of
 from tfdpg.replay import ReplayBuffer
 from tfdpg.spec import Packed, Spec
@@ -21,6 +22,7 @@ from tfdpg.streams import Purpose, stream
 from tfdpg.training.diagnosis import statistics
 from tfdpg.training.environment.finite import entry_name
 from tfdpg.training.evaluation import run_episodes
+from tfdpg.training.network_inputs import input_scale, network_calls
 
 TRANSITIONS = 5000
 """The number of transitions, evenly spaced over the replay buffer, that are examined."""
@@ -151,6 +153,9 @@ class Evidence:
         layers: the hidden layers of the networks.
         weights: the weights of the networks.
         edges: the probability of the first and of the last atom of categorical critics by name, and the support.
+        input_scale: the result of `input_scale`.
+        has_custom_networks: whether networks or the encoder are the user's own models.
+        critics: the number of critics.
         curves: the metrics of each epoch by name, `[epochs]` each.
     """
 
@@ -169,6 +174,9 @@ class Evidence:
     layers: Sequence[Layer] = ()
     weights: Sequence[Weights] = ()
     edges: Mapping[str, tuple[float, float, float, float]] = dataclasses.field(default_factory=dict)
+    input_scale: float | None = None
+    has_custom_networks: bool = False
+    critics: int = 1
     curves: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @property
@@ -218,6 +226,9 @@ def collect(
         layers=layers,
         weights=weights_of(agent),
         edges=edges,
+        input_scale=input_scale(agent),
+        has_custom_networks=bool(agent.custom_networks),
+        critics=sum(bool(re.fullmatch(r"q\d+", name)) for name in agent.networks),
         curves={name: np.asarray(values, np.float64) for name, values in curves.items()},
     )
 
@@ -420,26 +431,13 @@ def examine_networks(agent: Any) -> tuple[list[Layer], dict[str, tuple[float, fl
     Returns:
         The hidden layers, and for categorical critics the probabilities of the edge atoms and the support.
     """
-    buffer = agent.replay
-    if not len(buffer) or agent.recurrent_spec is not None:
-        return [], {}
-    slots = buffer.transition_slots()
-    slots = slots[np.linspace(0, len(slots) - 1, 500).astype(np.int64)]
-    leaves = agent.spec.unpack(buffer.observation(slots))
-    observation: Any = leaves if agent.spec.is_dict else leaves["x"]
-    action = buffer.action(slots)
     layers: list[Layer] = []
     edges = {}
-    models = {"pi": agent.evaluation_actor.pi} | {
-        name: agent.exported_critics[name] for name in ("q1", "q2") if name in agent.exported_critics
-    }
-    for name, model in models.items():
-        inputs = len(model.inputs) - len(leaves) if is_functional(model) else -1
-        if inputs not in (0, 1):
+    for name, model, inputs in network_calls(agent):
+        if inputs is None:
             continue
         found: list[np.ndarray] = []
-        given = [observation, action] if inputs else observation
-        output = run_graph(model, given, functools.partial(_keep, found))
+        output = run_graph(model, inputs, functools.partial(_keep, found))
         for depth, activations in enumerate(found, 1):
             layers.append(
                 Layer(
@@ -456,7 +454,7 @@ def examine_networks(agent: Any) -> tuple[list[Layer], dict[str, tuple[float, fl
     return layers, edges
 
 
-def _keep(found: list[np.ndarray], layer: Any, output: Any) -> None:
+def _keep(found: list[np.ndarray], layer: Any, arguments: Any, output: Any) -> None:
     """Append the activations of a hidden layer, `[rows, units]`."""
     activation = getattr(layer, "activation", None)
     if not isinstance(layer, keras.layers.Dense | keras.layers.Activation) or len(output.shape) != 2:
