@@ -18,7 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg.acting import Exploration, RecurrentSpec
-from tfdpg.arguments import positive_int, real, reject
+from tfdpg.arguments import positive_int, real, reject, warn
+from tfdpg.compat.keras import accept_unused_keys, accepts_unused_keys, layers_without_build, quiet_build, unused_keys
 from tfdpg.losses import bc_loss, clip_action_gradient
 from tfdpg.networks import Batch, Normalizer, free_graphs, in_flat_state, observation_inputs, while_loop
 from tfdpg.replay import MakeMinibatchBuilder, ReplayBuffer
@@ -416,6 +417,10 @@ class Networks:
 
     def __init__(self, declaration: Declaration, seed: int, device: str | None):
         _check_names(declaration)
+        _warn_of_missing_build(declaration.given)
+        for model in declaration.given.values():
+            if unused_keys(model, dict.fromkeys(declaration.spec.shapes)):
+                accept_unused_keys(model)
         self._declaration = declaration
         self._seed = seed
         with tf.device(device), free_graphs():
@@ -586,7 +591,11 @@ class Networks:
         source = self.components[name]
         component = next(each for each in self._declaration.components if each.name == name)
         if component.given is not None:
-            return copy.deepcopy(source)
+            with quiet_build():
+                copied = copy.deepcopy(source)
+            if accepts_unused_keys(source):
+                accept_unused_keys(copied)
+            return copied
         made = self._built(component, {})
         for variable, value in zip(made.variables, source.variables, strict=True):
             variable.assign(value)
@@ -596,6 +605,16 @@ class Networks:
         optimizer = spec.make(name)
         optimizer.build(trainable_variables(self.components[component] for component in spec.components))
         return optimizer
+
+
+def _warn_of_missing_build(given: Mapping[str, keras.Model]) -> None:
+    """Warn once about the layers in custom networks that have no method `build`."""
+    kinds = dict.fromkeys(kind.__name__ for model in given.values() for kind in layers_without_build(model))
+    if kinds:
+        warn(
+            f"Custom layers have no method `build`, so Keras may not restore their weights: {', '.join(kinds)}. Write "
+            "`build(self, input_shape)`, and build the layers inside there."
+        )
 
 
 def _check_names(declaration: Declaration) -> None:

@@ -4,6 +4,9 @@ Without them, nothing tells users that a custom policy cannot reach the bounds o
 layers and convolutions of networks are not found.
 """
 
+import contextlib
+import functools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +14,65 @@ from typing import Any
 def flatten_layers(model: Any) -> list[Any]:
     """Return a model and all layers in it, also those inside of nested models and of wrappers."""
     return list(model._flatten_layers())
+
+
+def layers_without_build(model: Any) -> list[type]:
+    """Return the classes of layers in a model that contain other layers and have no method `build`, each once.
+
+    Without it, users are not told why Keras may not restore the weights of these layers.
+    """
+    layers = (layer for layer in flatten_layers(model) if not is_functional(layer) and layer._layers)
+    return list(dict.fromkeys(type(layer) for layer in layers if getattr(layer.build, "_is_default", False)))
+
+
+@contextlib.contextmanager
+def quiet_build() -> Iterator[None]:
+    """Ignore Keras' warning about each layer without a method `build`, which comes with each copy of a network."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"`build\(\)` was called on layer")
+        yield
+
+
+def unused_keys(model: Any, inputs: Any) -> list[str]:
+    """Return the keys of a dict of observations that a functional model has no inputs for.
+
+    Args:
+        model: the model.
+        inputs: its inputs: the dict, or a list that begins with it.
+    """
+    if not is_functional(model):
+        return []
+    given, taken = (each[0] if isinstance(each, list | tuple) else each for each in (inputs, model._inputs_struct))
+    if not (isinstance(given, dict) and isinstance(taken, dict) and taken.keys() < given.keys()):
+        return []
+    return sorted(given.keys() - taken.keys())
+
+
+def accept_unused_keys(model: Any) -> None:
+    """Make a functional model take its inputs from dicts with more keys than it has inputs.
+
+    Without it, Keras takes the values in the order of their keys: it warns at each call, and gives a model the values
+    of other keys if their shapes are equal.
+    """
+    for name in ("_standardize_inputs", "compute_output_spec"):
+        setattr(model, name, functools.partial(_with_known_keys, model, name))
+
+
+def accepts_unused_keys(model: Any) -> bool:
+    """Return whether `accept_unused_keys` was called for a model."""
+    return "_standardize_inputs" in vars(model)
+
+
+def _with_known_keys(model: Any, name: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    return getattr(type(model), name)(model, _known(model._inputs_struct, inputs), *args, **kwargs)
+
+
+def _known(expected: Any, inputs: Any) -> Any:
+    if isinstance(expected, dict) and isinstance(inputs, dict):
+        return {key: inputs[key] for key in expected}
+    if isinstance(expected, list | tuple) and isinstance(inputs, list | tuple):
+        return [_known(*pair) for pair in zip(expected, inputs, strict=True)]
+    return inputs
 
 
 def assign_directly(variable: Any, value: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg.arguments import reject, warn
-from tfdpg.compat.keras import producer
+from tfdpg.compat.keras import accept_unused_keys, producer, quiet_build, unused_keys
 from tfdpg.networks.heads import Head, head_of
 from tfdpg.networks.tensors import network_inputs
 from tfdpg.spec import Spec
@@ -162,7 +162,8 @@ def check_loadable(name: str, network: keras.Model) -> None:
         path = f"{directory}/{name}.keras"
         try:
             network.save(path)
-            keras.saving.load_model(path, compile=False)
+            with quiet_build():
+                keras.saving.load_model(path, compile=False)
         except (TypeError, ValueError, NotImplementedError) as error:
             raise ValueError(f"`{name}` cannot be saved and loaded again{_why_not_loadable(network, error)}") from error
 
@@ -195,6 +196,10 @@ def _output_shape(name: str, network: keras.Model, inputs: object) -> tuple[int,
     if not isinstance(network, keras.Model):
         raise reject(name, "a keras.Model", network)
     shapes = keras.tree.map_structure(lambda x: _with_batch(x.shape), inputs)
+    if unused := unused_keys(network, inputs):
+        accept_unused_keys(network)
+        if name == "pi":
+            warn(f"`pi` does not take all parts of the observation. Without it: {', '.join(unused)}")
     try:
         output = network(inputs)
     except Exception as error:

@@ -10,6 +10,7 @@ Weights are restored from `variables.npz`, in order; the `.keras` files only des
 """
 
 import copy
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg import files
+from tfdpg.compat.keras import flatten_layers, quiet_build
 from tfdpg.files import CheckpointError
 from tfdpg.replay import segments
 from tfdpg.spec import Spec
@@ -97,7 +99,7 @@ def read(
             arguments["replay_dir"] = untrusted(arguments["replay_dir"])
         with tf.device(device or arguments["device"]):
             own = {name: paths[f"{name}.keras"] for name in description["custom_networks"]}
-            networks = {name: keras.saving.load_model(file, compile=False) for name, file in own.items()}
+            networks = {name: _load_network(file, description, directory) for name, file in own.items()}
         variables = _read_arrays(paths["variables.npz"])
         replay = _read_arrays(paths["replay.npz"])
         spec = Spec.from_json(description)
@@ -106,8 +108,34 @@ def read(
         saved_segments = segments.saved_segments(directory, replay, description["files"]) if has_segments else None
         built = agent_class, spec, arguments, networks, description["state"]
         return Saved(*built, variables, replay, rows, saved_segments)
+    except CheckpointError:
+        raise
     except Exception as error:
         raise CheckpointError(f"The saved agent in {directory} cannot be loaded: {error!r}") from error
+
+
+def _load_network(file: Path, description: Mapping[str, Any], directory: Path) -> Any:
+    """Load a custom network.
+
+    Raises:
+        CheckpointError: a custom layer in it is not registered with Keras, because its module was not imported.
+    """
+    try:
+        with quiet_build():
+            return keras.saving.load_model(file, compile=False)
+    except (TypeError, ValueError) as error:
+        modules = description.get("layer_modules", {})
+        missing = {name: modules[name] for name in modules if keras.saving.get_registered_object(name) is None}
+        found = re.search(r"Could not locate (?:class|function) '([^']+)'", str(error))
+        if found is None:
+            raise
+        name, module = next(iter(missing.items()), (found[1], None))
+        where = f"from the module {module!r}" if module else "from a module that the file does not name"
+        remedy = f"import {module}" if module and module != "__main__" else "define it, or import its module"
+        raise CheckpointError(
+            f"The saved agent in {directory} has the custom layer {name.rpartition('>')[2]!r} {where}, which is not "
+            f"registered in this process.\nRegister it before you load the agent: {remedy}"
+        ) from error
 
 
 def copy_agent(agent: Any) -> Any:
@@ -120,7 +148,8 @@ def copy_agent(agent: Any) -> Any:
         raise ValueError(
             "An agent with `replay_dir`, or whose rows are in other processes, is copied by save and load."
         )
-    arguments, networks, state = copy.deepcopy((agent.saved_options, agent.custom_networks, agent.state()))
+    with quiet_build():
+        arguments, networks, state = copy.deepcopy((agent.saved_options, agent.custom_networks, agent.state()))
     other = type(agent)(agent.spec, **arguments, **networks)
     facts = type(agent), agent.spec, arguments, networks, state
     saved = Saved(*facts, _arrays(agent), _replay(agent), segments.iter_segments(agent.replay), None)
@@ -228,9 +257,17 @@ def _write(agent: Any, directory: Path) -> tuple[dict[str, str], dict[str, str]]
         "arguments": {name: to_json(value) for name, value in agent.saved_options.items()},
         **agent.spec.to_json(),
         "custom_networks": sorted(agent.custom_networks),
+        "layer_modules": _layer_modules(agent.custom_networks.values()),
         "state": agent.state(),
     }
     return files.write_manifest(directory, DESCRIPTION, description, linked), linked
+
+
+def _layer_modules(networks: Iterable[Any]) -> dict[str, str]:
+    """Return the modules of the custom layers in networks, by the names under which the layers are registered."""
+    kinds = {type(layer) for network in networks for layer in flatten_layers(network)}
+    named = {keras.saving.get_registered_name(kind): kind.__module__ for kind in kinds}
+    return {name: module for name, module in sorted(named.items()) if ">" in name and not name.startswith("tfdpg>")}
 
 
 def _nbytes(agent: Any) -> int:
