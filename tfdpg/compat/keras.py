@@ -21,7 +21,7 @@ def layers_without_build(model: Any) -> list[type]:
 
     Without it, users are not told why Keras may not restore the weights of these layers.
     """
-    layers = (layer for layer in flatten_layers(model) if not is_functional(layer) and layer._layers)
+    layers = (layer for layer in flatten_layers(model) if layer._layers and not hasattr(layer, "summary"))  # no models
     return list(dict.fromkeys(type(layer) for layer in layers if getattr(layer.build, "_is_default", False)))
 
 
