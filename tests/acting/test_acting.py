@@ -7,7 +7,7 @@ from gymnasium import spaces
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
 from tfdpg.acting import ACTIVATIONS, RunningStatistics, encode, greedy_actions
-from tfdpg.networks import compiled_actor, flat_weights, numpy_policy
+from tfdpg.networks import CompiledActor, flat_weights, numpy_policy
 
 
 def in_numpy(spec, pi, recurrent_spec=None):
@@ -31,7 +31,7 @@ def test_actions_equal_keras(space):
     actor = in_numpy(spec, pi)
     for num_envs in (1, 5):
         packed = packed_samples(spec, num_envs)
-        expected = compiled_actor(spec, pi)(packed)
+        expected = CompiledActor(spec, pi)(packed)
         assert expected.shape == (num_envs, 2)
         np.testing.assert_allclose(actor(packed), expected, rtol=1e-5, atol=1e-6)
         assert (actor(packed) >= spec.low).all() and (actor(packed) <= spec.high).all()
@@ -43,7 +43,7 @@ def test_activations_equal_keras(activation):
     pi = networks.mlp_actor(spec, hidden_units=(32, 32), activation=activation, seed=1)
     actor = in_numpy(spec, pi)
     packed = packed_samples(spec, 9)
-    np.testing.assert_allclose(actor(packed), compiled_actor(spec, pi)(packed), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(actor(packed), CompiledActor(spec, pi)(packed), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("space", OBSERVATIONS.values(), ids=OBSERVATIONS)

@@ -2,14 +2,21 @@
 
 import copy
 import pickle
+import subprocess
+import sys
+from typing import Any
 
+import cloudpickle
 import keras
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import tfdpg
 from tests.agents.roster import EAGER, brief, needs, parametrize_agents
 from tests.environments import Counter, RandomWalk
+from tests.exported.test_shipped import FOLDER
+from tfdpg import Spec
 
 pytestmark = brief
 
@@ -88,6 +95,121 @@ def test_a_replay_buffer_in_files_cannot_be_copied(tmp_path):
     agent = tfdpg.TD3(Counter(), hidden_units=(4,), replay_dir=tmp_path)
     with pytest.raises(ValueError, match="`replay_dir`.*save and load"):
         copy.deepcopy(agent)
+
+
+@keras.saving.register_keras_serializable("test_copies")
+class Twice(keras.layers.Layer):
+    """A user's layer."""
+
+    def call(self, x):
+        return 2 * x
+
+
+def own_policy():
+    ends = keras.layers.Rescaling(1.5, -0.5)
+    return keras.Sequential([keras.Input((3,)), Twice(), keras.layers.Dense(1, activation="tanh"), ends])
+
+
+MEMORY = {"recurrent": "lstm", "recurrent_units": (4, 3), "remembers": ("observation", "action", "reward")}
+PARTS = Spec(
+    spaces.Dict(y=spaces.Box(-1, 1, (2,)), kind=spaces.Discrete(3), z=spaces.Box(0, 255, (2, 2), np.uint8)),
+    spaces.Box(-2, 1, (2,)),
+)
+POLICIES = {
+    "TD3": {},
+    "parts": {"spec": PARTS, "norm": "layer", "normalize_observations": True},
+    "lstm": MEMORY | {"normalize_observations": True, "act_noise": 0.2, "noise": "ou"},
+    "gru": {"recurrent": "gru"},
+    "batch": {"norm": "batch", "activation": "elu"},
+    "categorical": {"agent": "D4PG", "v_min": -9, "v_max": 9},
+    "mixture": {"agent": "D4PG", "critic": "mixture"},
+    "TD7": {"agent": "TD7"},
+    "ACER": {"agent": "ACER", "shared_torso": True},
+    "discrete": {"agent": "ACER", "spec": Spec(spaces.Box(-1, 1, (3,)), spaces.Discrete(3, start=1))},
+    "compiled": {"activation": "gelu", "recurrent": "lstm"},
+    "own": {"pi": own_policy},
+}
+QUICK = "parts", "lstm", "own"
+
+
+def agent_of(kind):
+    """Return an agent with other than its initial weights and statistics."""
+    options: dict[str, Any] = {name: value() if callable(value) else value for name, value in POLICIES[kind].items()}
+    spec = options.pop("spec", Spec(spaces.Box(-1, 1, (3,)), spaces.Box(-2, 1, (1,))))
+    agent = getattr(tfdpg, options.pop("agent", "TD3"))(spec, seed=3, **{"hidden_units": (8,)} | options)
+    rng = np.random.default_rng(1)
+    agent.set_weights([weight + rng.uniform(0, 0.3, np.shape(weight)) for weight in agent.get_weights()])
+    return agent
+
+
+def act(policy, observations):
+    """Return the actions and change the state of a policy."""
+    actions = []
+    for observation in observations:
+        actions.append(policy(observation))
+        policy.received(np.ones(3))
+    policy.end(np.array([True, False, False]))
+    return np.array(actions)
+
+
+def batches(spec):
+    """Return five batches of three observations; a number of one of them is not finite."""
+    spec.observation_space.seed(0)
+    rows = [[spec.observation_space.sample() for _ in range(3)] for _ in range(5)]
+    if not spec.is_dict:
+        rows[1][2][0] = np.nan
+        return np.array(rows)
+    return [{name: np.stack([row[name] for row in batch]) for name in spec.shapes} for batch in rows]
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in POLICIES]
+)
+@pytest.mark.parametrize("seed", [None, 5])
+def test_policies_are_pickled_and_copied_in_the_middle_of_an_episode(kind, seed):
+    agent = agent_of(kind)
+    policy = agent.policy(seed)
+    observations = batches(agent.spec)
+    for each in (policy, copy.deepcopy(policy)):  # before the first call, and after it
+        act(each, observations)
+        others = [copy.deepcopy(each), *(pickles.loads(pickles.dumps(each)) for pickles in (pickle, cloudpickle))]
+        expected = act(each, observations)
+        agent.set_weights([2 * weight for weight in agent.get_weights()])
+        for other in others:
+            np.testing.assert_array_equal(act(other, observations), expected)
+    assert len(np.unique(np.nan_to_num(expected))) > 2
+
+
+def test_exported_policies_in_numpy_are_pickled():
+    policy = tfdpg.load(FOLDER / "td3-lstm-pendulum").numpy()
+    observations = batches(policy.spec)
+    act(policy, observations)
+    again, other = pickle.loads(pickle.dumps(policy)), copy.deepcopy(policy)
+    expected = act(policy, observations)
+    for each in (again, other):
+        np.testing.assert_array_equal(act(each, observations), expected)
+
+
+def test_another_process_needs_no_tensorflow(tmp_path):
+    agent = agent_of("parts")
+    observation = batches(agent.spec)[0]
+    for seed in (None, 5):
+        policy = agent.policy(seed)
+        (tmp_path / "policy").write_bytes(pickle.dumps((policy, observation)))
+        code = (
+            "import pickle, sys; sys.modules['tensorflow'] = sys.modules['keras'] = None;"  # importing them fails
+            "policy, observation = pickle.load(open('policy', 'rb')); print(policy(observation).tolist())"
+        )
+        found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert found.stdout == f"{policy(observation).tolist()}\n"
+
+
+def test_a_policy_with_a_layer_of_the_user_is_pickled_for_a_process_without_it(tmp_path, monkeypatch):
+    policy = agent_of("own").policy()
+    expected = policy(np.ones(3))
+    pickled = pickle.dumps(policy)
+    monkeypatch.delitem(keras.saving.get_custom_objects(), "test_copies>Twice")
+    np.testing.assert_array_equal(pickle.loads(pickled)(np.ones(3)), expected)
 
 
 def test_agents_cannot_be_pickled_and_policies_can(on_pendulum):

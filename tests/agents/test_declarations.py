@@ -135,7 +135,7 @@ def test_an_update_of_sac_by_hand(rng):
     from tensorflow_probability import distributions as tfd
 
     agent = SAC("Pendulum-v1", **SMALL | {"normalize_observations": False}, temperature=0.3, seed=5)
-    pi = tfdpg.networks.compiled_actor(agent.spec, agent.networks["pi"])
+    pi = tfdpg.networks.CompiledActor(agent.spec, agent.networks["pi"])
     batch = {
         "observations": rng.normal(size=(4, 3)),
         "next_observations": rng.normal(size=(4, 3)),

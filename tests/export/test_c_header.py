@@ -13,7 +13,7 @@ from gymnasium import spaces
 import tfdpg
 from tests.agents.roster import SMALL
 from tfdpg import cli
-from tfdpg.acting import ACTIVATIONS, GreedyPolicy
+from tfdpg.acting import ACTIVATIONS, GreedyPolicy, greedy_forward
 from tfdpg.export import c, convert
 from tfdpg.export.c_header import ACTIVATE, c_header
 from tfdpg.export.source import Source
@@ -114,7 +114,7 @@ def test_c_acts_as_numpy_does(tmp_path, kind):
     space.seed(0)
     observations = [space.sample() for _ in range(6)]
     recurrent_spec = agent.recurrent_spec and agent.recurrent_spec._replace(stored=False)
-    by_numpy = GreedyPolicy(agent.spec, recurrent_spec, actor.greedy)
+    by_numpy = GreedyPolicy(agent.spec, recurrent_spec, greedy_forward(agent.spec, recurrent_spec, actor))
     expected = np.array([by_numpy(observation) for observation in observations]).reshape(6, -1)
     parts = [agent.spec.unpack(agent.spec.pack(observation)) for observation in observations]
     flat = np.array([np.concatenate([part[leaf.name].ravel() for leaf in agent.spec.leaves]) for part in parts])

@@ -18,7 +18,7 @@ from tests.exported.test_shipped import FOLDER
 from tfdpg import networks
 from tfdpg.acting import load_critics, load_numpy_policy, make_torso, save_numpy_policy
 from tfdpg.exported import ExportError
-from tfdpg.networks import RNNSpec, compiled_actor, flat_weights, head_of, numpy_policy
+from tfdpg.networks import CompiledActor, RNNSpec, flat_weights, head_of, numpy_policy
 from tfdpg.networks.mlp import gaussian_output
 from tfdpg.networks.recurrent import recurrent_actor
 from tfdpg.spec import Spec
@@ -194,7 +194,7 @@ def test_files_of_format_1_are_the_same_networks(tmp_path, kind, rng):
     spec.observation_space.seed(0)
     observation = [spec.observation_space.sample() for _ in range(4)]
     packed = tuple(np.concatenate(parts) for parts in zip(*map(spec.pack, observation), strict=True))
-    means = compiled_actor(spec, pi)(packed)[:, :2]
+    means = CompiledActor(spec, pi)(packed)[:, :2]
     found = load_numpy_policy(tmp_path / "policy.npz", spec, None)(packed)
     np.testing.assert_allclose(found, means, rtol=1e-4, atol=1e-4)
     action = rng.uniform(spec.low, spec.high, (4, 2)).astype(np.float32)

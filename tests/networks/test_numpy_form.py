@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from tests.acting.test_acting import in_numpy
 from tfdpg import Spec, networks
-from tfdpg.networks import compiled_actor, numpy_critic, numpy_policy
+from tfdpg.networks import CompiledActor, numpy_critic, numpy_policy
 
 SPEC = Spec(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,)))
 PACKED = (np.random.default_rng(0).normal(0, 2, (5, 3)).astype(np.float32),)
@@ -40,7 +40,7 @@ def test_what_is_converted_equals_keras(compute):
     pi = model_of(compute)
     given = PACKED[0].copy()
     found = in_numpy(SPEC, pi)(PACKED)
-    np.testing.assert_allclose(found, compiled_actor(SPEC, pi)(PACKED), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found, CompiledActor(SPEC, pi)(PACKED), rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(PACKED[0], given)  # observations are not written to
 
 

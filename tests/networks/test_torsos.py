@@ -11,7 +11,7 @@ from tests.acting.test_acting import in_numpy, packed_samples
 from tests.agents.roster import EAGER, SMALL
 from tests.test_spec import ACTION, OBSERVATIONS
 from tfdpg import Spec, networks
-from tfdpg.networks import compiled_actor
+from tfdpg.networks import CompiledActor
 
 DICT = spaces.Dict(
     [("z", spaces.Box(-1, 1, (3,))), ("kind", spaces.Discrete(4)), ("image", spaces.Box(0, 255, (2, 2), np.uint8))]
@@ -32,7 +32,7 @@ def test_acting_equals_keras(torso, normalized):
     rng = np.random.default_rng(0)
     pi.set_weights([w + rng.uniform(0.01, 0.2, w.shape) for w in pi.get_weights()])
     packed = packed_samples(spec, 5)
-    np.testing.assert_allclose(in_numpy(spec, pi)(packed), compiled_actor(spec, pi)(packed), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(in_numpy(spec, pi)(packed), CompiledActor(spec, pi)(packed), rtol=1e-4, atol=1e-5)
 
 
 def test_control_has_the_sizes_of_the_report():

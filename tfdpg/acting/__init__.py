@@ -3,7 +3,7 @@
 from tfdpg.acting.behaviour import BehaviourPolicy, Exploration
 from tfdpg.acting.encoder import encode, feature_columns
 from tfdpg.acting.layers import ACTIVATIONS, numpy_layer
-from tfdpg.acting.network import NumpyCritic, NumpyPolicy, greedy_actions
+from tfdpg.acting.network import NumpyCritic, NumpyPolicy, greedy_actions, greedy_forward
 from tfdpg.acting.policy import GreedyPolicy
 from tfdpg.acting.recurrent import ForwardPass, NoState, PolicyState, RecurrentSpec, RecurrentState
 from tfdpg.acting.running_statistics import RunningStatistics
@@ -31,6 +31,7 @@ __all__ = [
     "encode",
     "feature_columns",
     "greedy_actions",
+    "greedy_forward",
     "load_critics",
     "load_numpy_policy",
     "make_torso",

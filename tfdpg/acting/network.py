@@ -1,6 +1,7 @@
 """Networks as data, and their forward pass in NumPy."""
 
 import copy
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import numpy as np
 from tfdpg.acting.encoder import encode
 from tfdpg.acting.layers import LAYERS, LayerFunction
 from tfdpg.acting.outputs import most_probable
-from tfdpg.acting.recurrent import RecurrentSpec
+from tfdpg.acting.recurrent import ForwardPass, RecurrentSpec
 from tfdpg.spec import Packed, Spec
 
 FEATURES = 0
@@ -85,6 +86,14 @@ class NumpyNetwork:
         other._steps = []
         return other
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_steps": []}  # functions of the layers, which cannot be pickled
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        if len(self.weights) == self.size:
+            self.load(self.weights)
+
     def compute(self, packed: Packed, other: np.ndarray | None = None) -> np.ndarray:
         """The network's output `[batch, n]`.
 
@@ -118,10 +127,6 @@ class NumpyPolicy(NumpyNetwork):
         """The outputs, float32 `[num_envs, n]`."""
         return self.compute(packed, packed[-1])
 
-    def greedy(self, packed: Packed) -> np.ndarray:
-        """The actions of an evaluation policy; see `greedy_actions`."""
-        return greedy_actions(self.spec, self(packed), self.recurrent_spec)
-
 
 class NumpyCritic(NumpyNetwork):
     """The forward pass of a critic in NumPy, from packed observations and actions to values."""
@@ -138,6 +143,15 @@ class NumpyCritic(NumpyNetwork):
         """
         last = self.nodes[-1]
         return max([value, *np.abs(last.parts(self.weights)[-1])]) if last.layer == "tfdpg>Categorical" else value
+
+
+def greedy_forward(spec: Spec, recurrent_spec: RecurrentSpec | None, network: ForwardPass) -> ForwardPass:
+    """Return a function from packed observations to the actions of an evaluation policy; see `greedy_actions`."""
+    return functools.partial(_greedy, spec, recurrent_spec, network)  # unlike a closure, it can be pickled
+
+
+def _greedy(spec: Spec, recurrent_spec: RecurrentSpec | None, network: ForwardPass, packed: Packed) -> np.ndarray:
+    return greedy_actions(spec, network(packed), recurrent_spec)
 
 
 def greedy_actions(spec: Spec, outputs: np.ndarray, recurrent_spec: RecurrentSpec | None = None) -> np.ndarray:

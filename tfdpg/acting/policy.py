@@ -16,6 +16,9 @@ class GreedyPolicy:
     the batch size changes. Call `reset` when episodes end, and `received` with the rewards if the policy receives the
     previous reward.
 
+    The policy can be pickled and copied with `copy.deepcopy`. The copy returns exactly the same actions, and keeps the
+    recurrent state: it continues the episode where the original was. Call `reset` to begin a new one.
+
     Args:
         spec: the spaces of the environment.
         recurrent_spec: the recurrent inputs; None for a policy that is not recurrent.

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.acting import BehaviourPolicy, ForwardPass, GreedyPolicy, RecurrentState, RunningStatistics, greedy_actions
+from tfdpg.acting import BehaviourPolicy, GreedyPolicy, RecurrentState, RunningStatistics, greedy_forward
 from tfdpg.agents import description
 from tfdpg.agents.declarations import recorders
 from tfdpg.agents.exporting import export_agent
@@ -489,7 +489,7 @@ class Agent(metaclass=_AgentType):
         """
         self.learner.synchronize()
         reject_unknown_arguments(self.predict, unknown)
-        forward = self._greedy(self.evaluation_actor.predict)
+        forward = greedy_forward(self.spec, self.recurrent_spec, self.evaluation_actor.predict)
         return evaluation.predict(self.spec, self.recurrent_spec, forward, observations)
 
     __call__ = predict
@@ -497,7 +497,12 @@ class Agent(metaclass=_AgentType):
     def policy(self, seed: int | None = None) -> evaluation.PolicyLike:
         """Return the evaluation policy with its present weights, for `tfdpg.evaluate` or your own loop.
 
-        The policy does not change when the agent learns. Its recurrent state is separate from that of the agent.
+        The policy does not change when the agent learns. Its recurrent state is separate from that of the agent. It can
+        be pickled and copied with `copy.deepcopy`: the copy returns exactly the same actions, and continues the episode
+        where the original was.
+
+        A policy with networks of your own, or with an activation that NumPy does not have, acts by a compiled call.
+        Such a policy follows the agent when it learns, and its copies do not. Other policies need no TensorFlow.
 
         Args:
             seed: None returns the greedy policy. A number returns the behaviour policy, which explores with this seed.
@@ -508,7 +513,8 @@ class Agent(metaclass=_AgentType):
         """
         self.learner.synchronize()
         if seed is None:
-            return GreedyPolicy(self.spec, self.recurrent_spec, self._greedy(self.evaluation_actor.snapshot()))
+            forward = greedy_forward(self.spec, self.recurrent_spec, self.evaluation_actor.snapshot())
+            return GreedyPolicy(self.spec, self.recurrent_spec, forward)
         factor = self.behaviour.exploration.factor(self.env_steps)
         return evaluation.EvaluationPolicy(self.behaviour.with_network(self.actor.snapshot()), factor, seed)
 
@@ -640,10 +646,6 @@ class Agent(metaclass=_AgentType):
         in_numpy = numpy_policy(self.spec, model, policy.recurrent) if is_built_in else None
         width = 0 if policy.recurrent is None else policy.recurrent.width
         return PolicyInference(self.spec, model, in_numpy, self._options.device, width)
-
-    def _greedy(self, forward: ForwardPass) -> ForwardPass:
-        """Return a function from packed observations to actions; see `tfdpg.acting.greedy_actions`."""
-        return lambda packed: greedy_actions(self.spec, forward(packed), self.recurrent_spec)
 
     # The interface for the training loop, checkpoints and callbacks.
     built = True

@@ -113,11 +113,11 @@ class CompiledPolicy:
         if self._network is None:
             import keras
 
-            from tfdpg.networks.actor import compiled_actor  # the package registers its layers
+            from tfdpg.networks.actor import CompiledActor  # the package registers its layers
 
             with keras.saving.custom_object_scope(self.classes):
                 self._network = keras.models.model_from_json(self.structure)
-            self._act = compiled_actor(self.spec, self._network, recurrent_width=self.recurrent_width)
+            self._act = CompiledActor(self.spec, self._network, recurrent_width=self.recurrent_width)
         self._network.set_weights(weights)
 
     def __call__(self, packed: Packed) -> np.ndarray:
@@ -147,14 +147,8 @@ def policy_for_workers(agent: "Agent", backend: str) -> tuple[ForwardPass, Calla
 
         actor: Any = agent.actor.snapshot()
         return actor.without_weights(), lambda: flat_weights(pi).numpy()
-    import keras
+    from tfdpg.networks.actor import custom_classes
 
     structure = pi.to_json()
-    # workers register the classes of tfdpg themselves, but may lack the user's
-    custom_classes = {
-        name: kind
-        for name, kind in keras.saving.get_custom_objects().items()
-        if f'"{name}"' in structure and not name.startswith("tfdpg>")
-    }
     recurrent_width = agent.behaviour.policy_state.fresh_copy().state.shape[1]
-    return CompiledPolicy(agent.spec, structure, recurrent_width, custom_classes), pi.get_weights
+    return CompiledPolicy(agent.spec, structure, recurrent_width, custom_classes(structure)), pi.get_weights

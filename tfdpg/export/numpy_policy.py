@@ -5,7 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from tfdpg.acting import NumpyCritic, NumpyPolicy, RecurrentSpec, load_critics, load_numpy_policy, save_numpy_policy
+from tfdpg.acting import (
+    NumpyCritic,
+    NumpyPolicy,
+    RecurrentSpec,
+    greedy_forward,
+    load_critics,
+    load_numpy_policy,
+    save_numpy_policy,
+)
 from tfdpg.export.verify import ATOL, Inputs, Reference, compare, scale
 from tfdpg.exported import NUMPY_POLICY, packed_inputs
 from tfdpg.spec import Spec
@@ -35,11 +43,11 @@ def write_numpy_policy(
         ExportError: actions or values differ.
     """
     save_numpy_policy(directory / NUMPY_POLICY, actor, critics)
-    written = load_numpy_policy(directory / NUMPY_POLICY, spec, recurrent_spec)
+    act = greedy_forward(spec, recurrent_spec, load_numpy_policy(directory / NUMPY_POLICY, spec, recurrent_spec))
     expected = [_joined(references["pi"](inputs)) for inputs in cases["pi"]]
     atol = ATOL * max(map(scale, expected))
     for inputs, wanted in zip(cases["pi"], expected, strict=True):
-        compare(f"pi of {NUMPY_POLICY}", written.greedy(packed_inputs(spec, recurrent_spec, inputs)), wanted, atol)
+        compare(f"pi of {NUMPY_POLICY}", act(packed_inputs(spec, recurrent_spec, inputs)), wanted, atol)
     for name, critic in load_critics(directory / NUMPY_POLICY, spec).items():
         for inputs in cases[name]:
             critic_inputs = packed_inputs(spec, None, inputs), inputs["a"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfdpg.acting import GreedyPolicy, RecurrentSpec, load_numpy_policy
+from tfdpg.acting import GreedyPolicy, RecurrentSpec, greedy_forward, load_numpy_policy
 from tfdpg.arguments import real, reject
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.exported.safety import UnsafeModelError, loadable
@@ -34,6 +34,9 @@ class Policy(GreedyPolicy):
     Call `reset` or `end` when episodes end, and `received` after each step if the policy receives the previous reward.
     The critics of a recurrent agent take whole sequences from an episode's start, `[time, ...]` or
     `[batch, time, ...]`.
+
+    A pickled or copied policy holds the path of the directory, and begins in the initial recurrent state. Pickle
+    `policy.numpy()` to keep the recurrent state, or where the other process does not see the directory.
 
     Args:
         directory: the directory of a version, with `saved_model.pb` and `tfdpg.json`.
@@ -105,7 +108,8 @@ class Policy(GreedyPolicy):
         """Return the policy in NumPy, without the critics and TensorFlow, in its initial recurrent state.
 
         Returns:
-            An object that is called like this one, with the methods `reset`, `end` and `received`.
+            An object that is called like this one, with the methods `reset`, `end` and `received`. It can be pickled
+            and copied with `copy.deepcopy`; the copy keeps the recurrent state.
 
         Raises:
             ValueError: the policy is not a built-in network in float32.
@@ -120,7 +124,8 @@ class Policy(GreedyPolicy):
             actor = load_numpy_policy(self.directory / NUMPY_POLICY, self.spec, self.recurrent_spec)
         except Exception as error:
             raise _unloadable(self.directory, error) from error
-        return GreedyPolicy(self.spec, self.recurrent_spec, actor.greedy)
+        forward = greedy_forward(self.spec, self.recurrent_spec, actor)
+        return GreedyPolicy(self.spec, self.recurrent_spec, forward)
 
     def q1(self, observation: Any, action: Any, reward: Any = None) -> np.ndarray:
         """Return the first critic's values of actions: one value (a scalar) or a batch `[batch]`.

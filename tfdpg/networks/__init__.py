@@ -6,7 +6,7 @@ Networks receive raw observations and actions in the environment's units, and re
 from tfdpg.networks.acer_builders import acer_network, check_given_to_acer
 from tfdpg.networks.acer_critics import ACERCritic, ActionValues, Dueling, SeparateCritic
 from tfdpg.networks.acer_policies import CategoricalPolicy, GaussianPolicy, PolicyDistribution
-from tfdpg.networks.actor import PolicyInference, compiled_actor, flat_weights
+from tfdpg.networks.actor import CompiledActor, PolicyInference, flat_weights
 from tfdpg.networks.builders import check_encoder, check_given, critic_network, policy_network
 from tfdpg.networks.custom import check_critics, check_loadable, check_separate, check_width
 from tfdpg.networks.device import check_device
@@ -95,7 +95,7 @@ __all__ = [
     "check_separate",
     "check_width",
     "chosen_actions",
-    "compiled_actor",
+    "CompiledActor",
     "encoder",
     "flat_values",
     "flat_weights",

@@ -2,7 +2,7 @@
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -38,7 +38,7 @@ class PolicyInference:
     ):
         self.pi = pi
         self._numpy_policy = numpy_policy
-        self._compiled = compiled_actor(spec, pi, device, recurrent_width)
+        self._compiled = CompiledActor(spec, pi, device, recurrent_width)
         self.refresh()
 
     def __call__(self, packed: Packed) -> np.ndarray:
@@ -77,33 +77,76 @@ class PolicyInference:
         return policy
 
 
-def compiled_actor(
-    spec: Spec, pi: keras.Model, device: str | None = None, recurrent_width: int = 0
-) -> Callable[[Packed], np.ndarray]:
-    """Compile a policy: one call on `device` from packed observations to outputs, for any number of observations.
+class CompiledActor:
+    """A policy as one compiled call from packed observations to outputs, for any number of observations.
 
     A recurrent policy takes the recurrent inputs as one more matrix behind the observations,
-    `[num_envs, recurrent_width]`.
+    `[num_envs, recurrent_width]`. A pickled or deep copy has the present weights, and is compiled again.
+
+    Args:
+        spec: the spaces.
+        pi: the policy, observation → outputs `[batch, n]`.
+        device: where the call runs; None lets TensorFlow choose.
+        recurrent_width: the width of the recurrent inputs; 0 without any.
     """
-    matrices = [
-        *zip(spec.groups, spec.widths, strict=True),
-        *([("float32", recurrent_width)] if recurrent_width else []),
-    ]
-    signature = tuple(tf.TensorSpec([None, width], group) for group, width in matrices)
 
-    def act(packed: tuple[tf.Tensor, ...]) -> tf.Tensor:
-        observation = unpack_observation(spec, packed)
-        return pi((observation, packed[-1]) if recurrent_width else observation)
+    def __init__(self, spec: Spec, pi: keras.Model, device: str | None = None, recurrent_width: int = 0):
+        self._spec = spec
+        self._pi = pi
+        self._device = device
+        self._recurrent_width = recurrent_width
 
-    @functools.cache
-    def concrete() -> Any:
+    @functools.cached_property
+    def _compiled(self) -> Any:
+        spec = self._spec
+        pi = self._pi
+        width = self._recurrent_width
+        matrices = [*zip(spec.groups, spec.widths, strict=True), *([("float32", width)] if width else [])]
+        signature = tuple(tf.TensorSpec([None, width], group) for group, width in matrices)
+
+        def act(packed: tuple[tf.Tensor, ...]) -> tf.Tensor:
+            observation = unpack_observation(spec, packed)
+            return pi((observation, packed[-1]) if width else observation)
+
         return tf.function(act, input_signature=[signature], autograph=False).get_concrete_function()
 
-    def call(packed: Packed) -> np.ndarray:
-        with tf.device(device):
-            return concrete()(tuple(map(tf.constant, packed))).numpy()
+    def __call__(self, packed: Packed) -> np.ndarray:
+        """The outputs, `[num_envs, n]`."""
+        with tf.device(self._device):
+            return self._compiled(tuple(map(tf.constant, packed))).numpy()
 
-    return call
+    def __reduce__(self) -> Any:
+        structure = self._pi.to_json()
+        model = structure, custom_classes(structure), self._pi.get_weights()
+        return _rebuilt, (*model, self._spec, self._device, self._recurrent_width)
+
+
+def _rebuilt(
+    structure: str,
+    classes: Mapping[str, Any],
+    weights: Sequence[np.ndarray],
+    spec: Spec,
+    device: str | None,
+    recurrent_width: int,
+) -> CompiledActor:
+    """Undo `CompiledActor.__reduce__`."""
+    with keras.saving.custom_object_scope(classes):
+        pi: Any = keras.models.model_from_json(structure)
+    pi.set_weights(weights)
+    return CompiledActor(spec, pi, device, recurrent_width)
+
+
+def custom_classes(structure: str) -> dict[str, Any]:
+    """Return the registered objects of users in a model, by name; another process may not have registered them.
+
+    Args:
+        structure: the result of `keras.Model.to_json`.
+    """
+    return {
+        name: kind
+        for name, kind in keras.saving.get_custom_objects().items()
+        if f'"{name}"' in structure and not name.startswith("tfdpg>")
+    }
 
 
 def flat_weights(network: keras.Model) -> tf.Tensor:

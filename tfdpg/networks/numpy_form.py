@@ -1,5 +1,6 @@
 """Networks as data for NumPy and C: what `tfdpg.acting.NumpyPolicy` computes, made from Keras models."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -178,7 +179,7 @@ class _Converter:
     def _add(self, name: str, inputs: Sequence[int], config: Mapping[str, Any], weights: Sequence[Any] = ()) -> int:
         if name not in LAYERS:
             raise _Unsupported
-        used = {key: config[key] for key in LAYERS[name].config}
+        used = json.loads(json.dumps({key: config[key] for key in LAYERS[name].config}))  # Keras has lists of its own
         self.nodes.append(Node(name, tuple(inputs), used, tuple(weights)))
         return len(self.nodes) + 1
 
