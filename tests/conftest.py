@@ -52,6 +52,14 @@ def pytest_xdist_make_scheduler(config, log):
     return Files(config, log)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def configuration(tmp_path_factory):
+    """Keep the tests away from the user's key, and from other settings of the user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("configuration")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def on_pendulum(tmp_path_factory):
     """An export of DDPG on Pendulum-v1, for tests that only read it."""

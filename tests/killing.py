@@ -37,7 +37,7 @@ def train_killed(words, run, steps, kills, seed):
     rng = random.Random(seed)
     at = []
     for wanted in sorted(rng.randrange(steps) for _ in range(kills)):
-        process = started(["train", "--resume", run, "--trusted"] if run.exists() else ["train", *words])
+        process = started(["train", "--resume", run] if run.exists() else ["train", *words])
         while process.poll() is None and not (at_least(run, wanted) and time.sleep(rng.random() / 4) is None):
             time.sleep(0.001)
         if process.poll() is None:
@@ -45,7 +45,7 @@ def train_killed(words, run, steps, kills, seed):
         _, errors = process.communicate()
         assert process.returncode in (0, -signal.SIGKILL), errors.decode()
         at.append(read_step_file(run / "env_steps"))
-    assert cli.main(["train", "--resume", str(run), "--trusted"]) == 0
+    assert cli.main(["train", "--resume", str(run)]) == 0
     return at
 
 

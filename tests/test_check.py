@@ -273,9 +273,8 @@ def test_the_command_line_trains_on_a_class_and_goes_on(tmp_path):
     flags += " --epochs 1 --steps-per-epoch 20 --validation-episodes 1 --jit-compile False --verbose 0"
     run = str(tmp_path / "run")
     assert cli.main(["train", "td3", "--env", "tests.broken:ValidEnv", "--run-dir", run, *flags.split()]) == 0
-    assert cli.main(["train", "--resume", f"{run}/seed-0", "--epochs", "2"]) == 1  # needs --trusted
-    assert cli.main(["train", "--resume", f"{run}/seed-0", "--epochs", "2", "--trusted"]) == 0
-    assert cli.main(["evaluate", f"{run}/seed-0", "--episodes", "1", "--trusted"]) == 0
+    assert cli.main(["train", "--resume", f"{run}/seed-0", "--epochs", "2"]) == 0
+    assert cli.main(["evaluate", f"{run}/seed-0", "--episodes", "1"]) == 0
 
 
 def test_check_prints_its_report_as_json(capsys):

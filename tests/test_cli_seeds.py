@@ -201,14 +201,11 @@ def test_a_signal_leaves_a_checkpoint_of_each_job_and_all_go_on(tmp_path, number
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == status and not (tmp_path / "seed-2").exists()
-    assert (
-        f"Resume all runs with: tfdpg train --resume {tmp_path} --trusted --jobs 2" in errors
-        and "Traceback" not in errors
-    )
+    assert f"Resume all runs with: tfdpg train --resume {tmp_path} --jobs 2" in errors and "Traceback" not in errors
     for seed in (0, 1):
         assert f"seed-{seed} | Resume with: tfdpg train --resume {tmp_path}/seed-{seed}" in errors
         checkpoint = max((tmp_path / f"seed-{seed}/checkpoints").iterdir(), key=lambda path: int(path.name))
         assert tfdpg.load_agent(checkpoint).env_steps == int(checkpoint.name)
-    on = [*tfdpg_, "--resume", str(tmp_path), "--trusted", "--jobs", "2", "--epochs", "1"]
+    on = [*tfdpg_, "--resume", str(tmp_path), "--jobs", "2", "--epochs", "1"]
     ended = subprocess.run(on, **pipes)
     assert ended.returncode == 0 and ended.stdout.count("is complete") == 2 and "mean ± std" in ended.stdout

@@ -187,7 +187,7 @@ def parse_kwargs(pairs: Sequence[str]) -> dict[str, Any]:
 
 def external_references(env_id: str, kwargs: Mapping[str, Any]) -> list[str]:
     """Return what an environment imports or reads: its id with a module, or arguments that may be names of files."""
-    return [env_id] if ":" in env_id else [text for text in _strings(kwargs) if set(text) & set(PATH_CHARACTERS)]
+    return [env_id] if ":" in env_id else [text for text in strings(kwargs) if set(text) & set(PATH_CHARACTERS)]
 
 
 def check_trusted(env_id: str, kwargs: Mapping[str, Any], trusted: bool, file: Any) -> None:
@@ -200,16 +200,19 @@ def check_trusted(env_id: str, kwargs: Mapping[str, Any], trusted: bool, file: A
 def check_followed(named: Sequence[str], trusted: bool, file: Any) -> None:
     """Raise `ValueError` if a file names modules to import or paths to follow and is not trusted."""
     if named and not trusted:
-        raise ValueError(f"{file} imports, or follows, {named[0]!r}. If you trust it, pass --trusted.")
+        raise ValueError(
+            f"{file} imports, or follows, {named[0]!r}. If you trust it, pass --trusted. (Only a run that you trained "
+            "on this machine, and that was not moved, copied or changed, needs no flag.)"
+        )
 
 
-def _strings(value: Any) -> Iterator[str]:
+def strings(value: Any) -> Iterator[str]:
     """Yield all strings in an argument, including those in nested lists and dicts."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list):
         for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _strings(part)
+            yield from strings(part)
 
 
 def make_envs(env_id: str, kwargs: Mapping[str, Any], num_envs: int, vectorization: str) -> Any:

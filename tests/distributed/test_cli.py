@@ -45,7 +45,7 @@ def test_a_distributed_run_and_its_resumption(local_ray, tmp_path, capsys):
     run = tmp_path / "seed-0"
     kept = json.loads((run / "run.json").read_text())["distributed"]
     assert (kept["actors"], kept["chunk"], kept["noise_levels"]) == (2, 10, [0.1, 0.3])
-    assert cli.main(["train", "--resume", str(run), "--epochs", "3", "--trusted"]) == 0
+    assert cli.main(["train", "--resume", str(run), "--epochs", "3"]) == 0
     assert "are lost" not in capsys.readouterr().out
     with open(run / "progress.csv") as file:
         rows = list(csv.DictReader(file))
@@ -93,7 +93,7 @@ def test_a_killed_learner_reports_the_lost_steps(tmp_path):
     assert process.wait(200) == 130
     saved = max(int(path.name) for path in (run / "checkpoints").iterdir())
 
-    process = subprocess.Popen([*command, "--resume", str(run), "--trusted"], env=environment)
+    process = subprocess.Popen([*command, "--resume", str(run)], env=environment)
     wait_until(lambda: runs.read_step_file(run / "env_steps") > saved + 100, process)
     process.kill()
     process.wait(60)

@@ -57,7 +57,6 @@ NOT_RUN = {
     "dm_control/": "needs the extra dm-control",
     "LunarLander": "needs the extra box2d",
     "--ray-address": "needs a cluster",
-    "--resume runs/td3-HalfCheetah-v5/seed-0 --trusted": "resumes the run on a cluster",
     "--resume runs/td3-Pendulum-v1/seed-0 --epochs 20": "resumes the run of an earlier block",
     "--checkpoint latest --episodes 20": "exports the run of an earlier block",
     "runs/tune-": "uses the trials of an earlier block",

@@ -267,7 +267,7 @@ def evaluate(
     from tfdpg.cli import runs
     from tfdpg.training.evaluation import run_episodes, summarise
 
-    policy, environment = runs.load_policy(path, checkpoint, trusted)
+    policy, environment, trusted = runs.load_policy(path, checkpoint, trusted)
     file = path / "run.json" if paths.is_run(path) else path
     with video_recording.evaluation_env(environment, env, render, video, trusted, file) as environment:
         ended = []

@@ -16,6 +16,7 @@ import tyro
 from tfdpg import files
 from tfdpg.agents.options import OPTIONS, AgentOptions
 from tfdpg.arguments import reject
+from tfdpg.cli import ownership
 from tfdpg.distributed.options import Distribution
 from tfdpg.environments import external_references
 from tfdpg.options import Option, Options, Structural, options_of
@@ -101,7 +102,8 @@ class ResumeFlags(Options, group="run"):
     """The flags that only `tfdpg train --resume` has."""
 
     trusted: bool = False
-    """import the modules and follow the links and the replay directory that the files of the run name."""
+    """import the modules and follow the links and the replay directory that the files of the run name; only links need
+    this in a run that you trained on this machine and did not move, copy or change."""
     jobs: Count = 1
     """number of runs to train at the same time, each in its own process."""
 
@@ -194,7 +196,9 @@ def read_config(directory: Path, trusted: bool = False) -> RunConfig:
 
 def resume_command(directory: Path, config: RunConfig, *flags: str) -> str:
     """Return the command that resumes a run, or all runs in a directory."""
-    trusted = ["--trusted"] if config.external_references else []
+    runs = [directory] if (directory / "run.json").exists() else [file.parent for file in directory.glob("*/run.json")]
+    are_own = bool(runs) and all(map(ownership.is_own, runs))
+    trusted = ["--trusted"] if config.external_references and not are_own else []
     return shlex.join(["tfdpg", "train", "--resume", str(directory), *trusted, *flags])
 
 

@@ -11,6 +11,7 @@ export/         the exported policy at the end of training
 env_steps       the number of environment steps taken, also of those after the newest checkpoint
 seconds         how long the run has been trained, up to the end of the newest epoch
 lock            names the process that trains the run (`tfdpg.cli.run_lock`)
+signature       proves that the user trained the run (`tfdpg.cli.ownership`); each checkpoint has one, too
 """
 
 import contextlib
@@ -33,7 +34,7 @@ from tfdpg.agents import agent_class, load_agent
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.options import OPTIONS, ExportOptions
 from tfdpg.arguments import real
-from tfdpg.cli import run_lock
+from tfdpg.cli import ownership, run_lock
 from tfdpg.cli import run_paths as paths
 from tfdpg.cli.run_options import OBJECTS, RunConfig, read_config, resume_command, train_command
 from tfdpg.distributed.options import Distribution
@@ -53,6 +54,7 @@ from tfdpg.training.callbacks import (
     StopAtReturn,
     read_step_file,
 )
+from tfdpg.training.checkpoints.checkpoint import save
 from tfdpg.training.diagnosis import Diagnosis
 from tfdpg.training.evaluation import PolicyLike, evaluate
 from tfdpg.training.options import FitOptions
@@ -78,6 +80,14 @@ class _SecondsFile(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Write the seconds."""
         self.on_epoch_end(0)
+
+
+class _SignedCheckpoint(Checkpoint):
+    """Saves checkpoints with a signature, which appears together with the checkpoint."""
+
+    def _write(self, directory: Path) -> None:
+        self.agent.learner.synchronize()
+        save(self.agent, directory, finish=lambda scratch: ownership.sign(scratch / "agent.json", directory))
 
 
 def _read_seconds(run: Path) -> float:
@@ -106,7 +116,7 @@ def start(directory: Path, config: RunConfig, began: float, overwrite: bool = Fa
     env = _make_env(config)
     agent = _new_agent(config, env)
     _check_distributed(config, agent)
-    callbacks = _callbacks(directory, config, began)
+    callbacks = _callbacks(directory, config, began, is_own=True)
     files.make_directory(directory.parent)
     if overwrite and paths.is_run(directory):
         with run_lock.held(directory):
@@ -115,6 +125,7 @@ def start(directory: Path, config: RunConfig, began: float, overwrite: bool = Fa
     with run_lock.held(directory):
         paths.check_free(directory)  # another process may have started a run here in the meantime
         config.write(directory)
+        ownership.sign(directory / "run.json")
         _train(directory, config, agent, env, callbacks, began)
 
 
@@ -171,7 +182,8 @@ def _check_distributed(config: RunConfig, agent: Agent) -> None:
     check_joinable(distribution.ray_address)
 
 
-def _callbacks(directory: Path, config: RunConfig, began: float) -> list[keras.callbacks.Callback]:
+def _callbacks(directory: Path, config: RunConfig, began: float, is_own: bool) -> list[keras.callbacks.Callback]:
+    checkpoint = _SignedCheckpoint if is_own else Checkpoint
     callbacks = [
         ProgressLogger(str(directory / "progress.csv"), append=True),
         EpochLogger(directory / "progress.txt", append=True),
@@ -181,7 +193,7 @@ def _callbacks(directory: Path, config: RunConfig, began: float) -> list[keras.c
         ExportBest(directory / "best"),
         # The checkpoint is last. If the process is killed before it is saved, the resumed run removes or repeats what
         # the other callbacks wrote in this epoch.
-        Checkpoint(directory / "checkpoints", every=config.save_every, keep=config.keep_checkpoints),
+        checkpoint(directory / "checkpoints", every=config.save_every, keep=config.keep_checkpoints),
     ]
     if config.target_return is not None:
         callbacks.append(StopAtReturn(config.target_return))
@@ -233,10 +245,12 @@ def resume(directory: Path, config: RunConfig, began: float, trusted: bool = Fal
         config: the new configuration. It may differ from `run.json` in the options that can change.
         began: the time from which this process counts, by `time.monotonic`; earlier processes have used a part of the
             time budget.
-        trusted: whether to import the modules and follow the paths that `run.json` and the checkpoint name.
+        trusted: whether to import the modules and follow the paths that `run.json` and the checkpoint name. Those of
+            the user's own run are used in any case.
     """
     with run_lock.held(directory):
-        before = read_config(directory, trusted)
+        before, is_own = _read_run(directory, trusted)
+        trusted = trusted or is_own
         check_followed(before.external_references, trusted, directory / "run.json")
         env = _make_env(config)
         if export.versions(directory / "checkpoints"):
@@ -260,8 +274,10 @@ def resume(directory: Path, config: RunConfig, began: float, trusted: bool = Fal
             print(f"resumed at step {agent.env_steps}; {lost} steps after the checkpoint are {outcome}")
         if config != before:
             config.write(directory)
+            if is_own:
+                ownership.sign(directory / "run.json")
         config = dataclasses.replace(config, options={**config.options, "initial_epoch": agent.epoch})
-        _train(directory, config, agent, env, _callbacks(directory, config, began), began)
+        _train(directory, config, agent, env, _callbacks(directory, config, began, is_own), began)
 
 
 def _what_ended(directory: Path, config: RunConfig, agent: Agent) -> list[str]:
@@ -283,18 +299,32 @@ def _is_exported(agent: Agent, directory: Path) -> bool:
     return (exported.get("env_steps"), exported.get("updates")) == (agent.env_steps, agent.updates)
 
 
-def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[PolicyLike, dict[str, Any] | None]:
-    """Return the policy of a run or of an exported model, and the id and arguments of its environment."""
+def _read_run(directory: Path, trusted: bool) -> tuple[RunConfig, bool]:
+    """Return the configuration of a run, and whether what it names is trusted although `trusted` may be False."""
+    return read_config(directory, trusted), ownership.is_own(directory)
+
+
+def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[PolicyLike, dict[str, Any] | None, bool]:
+    """Return the policy of a run or of an exported model.
+
+    Args:
+        path: the run directory or the exported model.
+        checkpoint: see `tfdpg.cli.evaluate`.
+        trusted: whether to import and follow what the files name, as those of the user's own run are in any case.
+
+    Returns:
+        The policy, the id and arguments of its environment, and whether that environment is trusted.
+    """
     if not paths.is_run(path):
         if checkpoint is not None:
             raise ValueError(f"`--checkpoint` is for run directories, and {path} has no run.json")
         policy = export.load(path, trusted=trusted)
-        return policy, policy.metadata.get("environment")
-    config = read_config(path, trusted)
+        return policy, policy.metadata.get("environment"), trusted
+    config, is_own = _read_run(path, trusted)
     environment = {"id": config.env, "kwargs": config.env_kwargs}
     if checkpoint == "best":
-        return export.load(_best_export(path), trusted=trusted), environment
-    return _load(path, checkpoint or "latest", trusted).policy(), environment
+        return export.load(_best_export(path), trusted=trusted), environment, trusted or is_own
+    return _load(path, checkpoint or "latest", trusted or is_own).policy(), environment, trusted or is_own
 
 
 def export_policy(
@@ -305,9 +335,9 @@ def export_policy(
     The `tfdpg.json` of a SavedModel contains the command and the seed of the run, and the scores of `episodes`
     evaluation episodes if there are any.
     """
-    config = read_config(run, trusted)
+    config, is_own = _read_run(run, trusted)
     if episodes:
-        check_trusted(config.env, config.env_kwargs, trusted, run / "run.json")
+        check_trusted(config.env, config.env_kwargs, trusted or is_own, run / "run.json")
     if checkpoint == "best" and options.signatures is not None:
         raise ValueError(
             "`--signatures` needs a checkpoint, because the best policy was exported during training. Add --checkpoint "
@@ -316,14 +346,14 @@ def export_policy(
     if options.format != "tf_saved_model":
         if checkpoint == "best":
             return convert(_best_export(run), directory, options, trusted)
-        return _load(run, checkpoint, trusted).export(directory, **options.values())
+        return _load(run, checkpoint, trusted or is_own).export(directory, **options.values())
     with tempfile.TemporaryDirectory() as scratch:
         if checkpoint == "best":
             version = _best_export(run)
             if not trusted:
                 export.check_safe(version)  # TensorFlow Serving would run the copy
         else:
-            version = _load(run, checkpoint, trusted).export(scratch, **options.values())
+            version = _load(run, checkpoint, trusted or is_own).export(scratch, **options.values())
         info: dict[str, Any] = {"command": train_command(config), "seed": config.seed}
         if episodes:
             with contextlib.closing(make(config.env, **config.env_kwargs)) as env:
@@ -343,9 +373,10 @@ def diagnose(
         checkpoint: `latest`, or its number of environment steps.
         episodes: the number of episodes of each policy.
         seed: the seed of the episodes; None takes that of the run.
-        trusted: whether to import and follow what the run names.
+        trusted: whether to import and follow what the run names, as for the user's own run in any case.
     """
-    config = read_config(run, trusted)
+    config, is_own = _read_run(run, trusted)
+    trusted = trusted or is_own
     if env_id is None:
         check_trusted(config.env, config.env_kwargs, trusted, run / "run.json")
     agent = _load(run, checkpoint, trusted)

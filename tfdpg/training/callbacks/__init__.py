@@ -85,11 +85,14 @@ class Checkpoint(_AgentCallback):
         now = self.agent.env_steps, self.agent.updates
         if now == self._saved:
             return
-        self.agent.save(self.directory / str(self.agent.env_steps))
+        self._write(self.directory / str(self.agent.env_steps))
         self._saved = now
         if self.keep is not None:
             for steps in export.versions(self.directory)[: -self.keep]:
                 files.remove(self.directory / str(steps))
+
+    def _write(self, directory: Path) -> None:
+        self.agent.save(directory)
 
 
 class ExportBest(_AgentCallback):

@@ -46,8 +46,16 @@ class Saved(NamedTuple):
     saved_segments: segments.SavedSegments | None
 
 
-def save(agent: Any, directory: str | Path, overwrite: bool = True) -> None:
+def save(
+    agent: Any, directory: str | Path, overwrite: bool = True, finish: Callable[[Path], None] = lambda scratch: None
+) -> None:
     """Write an agent to a temporary directory beside `directory`, and rename that when it is on the disk.
+
+    Args:
+        agent: the agent.
+        directory: the directory of the checkpoint.
+        overwrite: whether to replace a checkpoint.
+        finish: called with the complete temporary directory, to which it may add files.
 
     Raises:
         FileExistsError: `directory` exists and `overwrite` is False, or it is not a saved agent.
@@ -67,6 +75,7 @@ def save(agent: Any, directory: str | Path, overwrite: bool = True) -> None:
         files.make_directory(directory.parent)
         with files.scratch_directory(directory.parent) as scratch:
             checksums, linked = _write(agent, scratch)
+            finish(scratch)
             files.replace(scratch, directory, linked)
     if agent.learner.remote_replay is None:
         agent.replay.saved_segments = segments.saved_segments(directory, segments.state(agent.replay), checksums)
