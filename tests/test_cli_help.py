@@ -7,12 +7,14 @@ import os
 import re
 import subprocess
 import sys
+import types
 import typing
 
 import pytest
 
 from tfdpg import cli
 from tfdpg.agents import AGENTS, agent_class
+from tfdpg.cli import parsing
 from tfdpg.cli.run_options import training_flags
 
 
@@ -155,6 +157,20 @@ def test_no_help_has_a_fixed_option(arguments, capsys):
     shown = capsys.readouterr().out
     assert exit.value.code == 0
     assert "{fixed}" not in shown and "usage: tfdpg" in shown
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_flag_that_takes_none_takes_it_in_any_case(name):
+    flags = training_flags(name.lower())
+    kinds = {flag: kind.__origin__ for flag, kind in parsing.flags_of(flags).items()}
+    nullable = [flag for flag, kind in kinds.items() if types.NoneType in typing.get_args(kind)]
+    assert {"max-ep-len", "minutes", "device", "networks"} <= set(nullable)
+    for write in ("--{} None", "--{} none", "--{}=none", "--{}=None"):
+        words = [word for flag in nullable for word in write.format(flag).split()]
+        parsed = vars(parsing.parse(flags, ["--env", "none", *words], "tfdpg")).values()
+        values = {field: value for group in parsed for field, value in vars(group).items()}
+        assert values["env"] == "none"  # a flag that does not take None
+        assert {values[flag.replace("-", "_")] for flag in nullable} == {None}
 
 
 @pytest.mark.parametrize("name", AGENTS)

@@ -181,6 +181,14 @@ def normalizers(env: Any) -> list[Finding]:
     ]
 
 
+def has_step_limit(env: Any) -> bool:
+    """Return whether an environment is known to truncate episodes after a number of steps."""
+    return any(
+        isinstance(each, gym.wrappers.TimeLimit) or getattr(each.spec, "max_episode_steps", None) is not None
+        for each in wrappers_of(env)
+    )
+
+
 def wrappers_of(env: Any) -> Iterator[Any]:
     """Yield an environment and what it wraps, including the first sub-environment of a `SyncVectorEnv`."""
     yield env

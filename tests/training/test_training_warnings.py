@@ -12,6 +12,7 @@ import tfdpg
 from tests.agents.roster import ACER, EAGER, OWN, SMALL, custom_networks
 from tests.environments import Counter, Distances, Reach, Remote
 from tfdpg.training import training_warnings
+from tfdpg.training.environment import env_runner
 from tfdpg.training.options import FitOptions
 
 
@@ -108,19 +109,57 @@ def test_discrete_actions_have_no_bounds():
     assert "actions_at_bounds" not in agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0).history
 
 
-def test_a_default_limit_that_ends_episodes_is_told_once():
-    env = Counter(length=10_000)
-    agent = tfdpg.DDPG(env, **SMALL | EAGER | {"update_every": 1500, "update_after": 1500, "start_steps": 100})
-    with pytest.warns(UserWarning) as caught:
-        agent.fit(env, epochs=4, steps_per_epoch=1000, verbose=0)
-    text = "An episode was truncated after 1,000 steps, the default of `max_ep_len`"
-    assert [str(warning.message).startswith(text) for warning in caught].count(True) == 1
+QUIET = EAGER | {"update_after": 10**6, "start_steps": 10**6}
 
 
-def test_limits_of_the_user_and_of_the_environment_are_not_told():
-    for env, limit in ((Counter(length=10_000), 30), (gym.wrappers.TimeLimit(Counter(length=10_000), 30), 1000)):
-        agent = tfdpg.DDPG(env, **SMALL | EAGER)
-        agent.fit(env, epochs=1, steps_per_epoch=60, max_ep_len=limit, verbose=0)
+def caught_in_fit(env, steps, **options):
+    agent = tfdpg.DDPG(env, **SMALL | QUIET)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        history = agent.fit(env, epochs=1, steps_per_epoch=steps, verbose=0, **options).history
+    texts = [str(warning.message) for warning in caught]
+    return history, [text for text in texts if not text.startswith("This training ends at")]
+
+
+@pytest.mark.parametrize("wrap", [lambda env: env, lambda env: gym.wrappers.TimeLimit(env, 2500)])
+def test_an_environment_ends_its_own_episodes(wrap):
+    history, texts = caught_in_fit(
+        wrap(Counter(length=2400)), 2400, validation_env=wrap(Counter(length=2400)), validation_episodes=1
+    )
+    assert history["episode_length"] == history["val_episode_length"] == [2400.0]
+    assert texts == []
+
+
+def test_an_episode_without_an_end_is_told_once():
+    env = Counter(length=10**6)
+    told = (
+        "An episode has lasted 10,000 steps, and the environment has no known step limit. If its episodes never end, "
+        "pass `max_ep_len`, or wrap the environment in gymnasium.wrappers.TimeLimit."
+    )
+    _, texts = caught_in_fit(env, 10_100)
+    assert texts == [told]
+
+
+def test_an_evaluation_without_an_end_is_told_once(monkeypatch):
+    monkeypatch.setattr(env_runner, "LONG_EPISODE", 20)
+    env = Counter(length=30)
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            tfdpg.evaluate(lambda observation: np.zeros(1, np.float32), env, 3)
+    assert caught == []  # the second time
+    for limited in (gym.wrappers.TimeLimit(Counter(length=30), 25), gym.wrappers.TimeLimit(Counter(length=30), 50)):
+        tfdpg.evaluate(lambda observation: np.zeros(1, np.float32), limited, 3)
+
+
+def test_limits_of_the_user_and_of_the_environment_are_not_told(monkeypatch):
+    monkeypatch.setattr(env_runner, "LONG_EPISODE", 40)
+    limited = gym.make("tfdpg-test/Counter-v0", length=10_000, max_episode_steps=100, disable_env_checker=True)
+    endless = Counter(length=10_000)
+    for env, limit in ((endless, 30), (gym.wrappers.TimeLimit(endless, 70), None), (limited, None)):
+        assert caught_in_fit(env, 120, max_ep_len=limit)[1] == []
+    (told,) = caught_in_fit(limited.unwrapped, 120)[1]  # without the wrapper that ends its episodes
+    assert told.startswith("An episode has lasted 40 steps")
 
 
 class Logs:

@@ -439,7 +439,7 @@ class Agent(metaclass=_AgentType):
         *,
         episodes: int = 10,
         seed: int | None = None,
-        max_ep_len: int | None = 1000,
+        max_ep_len: int | None = None,
         history: Mapping[str, Sequence[float]] | None = None,
     ) -> Diagnosis:
         """Find out what is wrong with the training run. The agent does not change.

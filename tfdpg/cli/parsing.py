@@ -10,6 +10,7 @@ import functools
 import inspect
 import io
 import re
+import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -26,7 +27,7 @@ class UsageError(Exception):
 
 
 def parse(target: Any, arguments: Sequence[str], prog: str, refused: Mapping[str, str] = MappingProxyType({})) -> Any:
-    """Parse the arguments of a command line, as `tyro.cli` does.
+    """Parse the arguments of a command line, as `tyro.cli` does; None may also be written `none`.
 
     Args:
         target: a dataclass with groups of flags, or a function whose parameters are the flags.
@@ -38,6 +39,7 @@ def parse(target: Any, arguments: Sequence[str], prog: str, refused: Mapping[str
         UsageError: the arguments are not valid.
         SystemExit: the help was printed.
     """
+    arguments = _with_none(target, arguments)
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             return tyro.cli(target, args=arguments, prog=prog)
@@ -63,6 +65,32 @@ def _parameters(target: Any) -> list[inspect.Parameter]:
     if dataclasses.is_dataclass(target):
         owners = [typing.get_args(group.type)[0] for group in dataclasses.fields(target)]
     return [parameter for owner in owners for parameter in inspect.signature(owner).parameters.values()]
+
+
+def _with_none(target: Any, arguments: Sequence[str]) -> list[str]:
+    """Write None as tyro expects it, where it is the value of a flag that takes None."""
+    takes_none = {flag for flag, kind in flags_of(target).items() if types.NoneType in typing.get_args(_plain(kind))}
+    words = []
+    before = ""
+    for word in arguments:
+        flag, equals, value = word.partition("=")
+        if equals and value.lower() == "none" and _name(flag) in takes_none:
+            word = f"{flag}=None"
+        elif word.lower() == "none" and _name(before) in takes_none:
+            word = "None"
+        words.append(word)
+        before = word
+    return words
+
+
+def _name(word: str) -> str:
+    """Return the name of a flag, without its dashes; "" for another word."""
+    return word.removeprefix("--").replace("_", "-") if word.startswith("--") else ""
+
+
+def _plain(kind: Any) -> Any:
+    """Return a type without `Annotated`."""
+    return kind.__origin__ if typing.get_origin(kind) is Annotated else kind
 
 
 def _mistake(target: Any, arguments: Sequence[str], refused: Mapping[str, str]) -> str:

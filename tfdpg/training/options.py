@@ -36,7 +36,7 @@ class TrainingOptions(MonitoringOptions, group="training"):
     after it. Compilation, evaluations and callbacks count. None sets no limit."""
     validation_episodes: Count = 10
     """number of episodes per evaluation."""
-    max_ep_len: Count | None = 1000
+    max_ep_len: Count | None = None
     """number of steps after which episodes are truncated; None sets no limit beyond the environment's own."""
     verbose: Literal["auto", 0, 1, 2] = "auto"
     """0 prints nothing, 1 a progress bar, 2 one line per epoch; "auto" is 1 in a terminal or a notebook, otherwise

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from tfdpg.arguments import warn
-from tfdpg.training.environment.env_runner import EnvRunner
+from tfdpg.training.environment.env_runner import LONG_EPISODE, EnvRunner
 from tfdpg.training.environment.finite import entry_name
 from tfdpg.training.network_inputs import NORMALIZER, input_scale
 from tfdpg.training.options import FitOptions, TrainingOptions
@@ -38,7 +38,6 @@ class TrainingWarnings:
     def plan(self, options: FitOptions, runner: EnvRunner) -> None:
         """Warn, before the first step, if the training run is certain to be too short."""
         self._runner = runner
-        self._max_ep_len = options.max_ep_len
         if options.epoch_limit is None:
             return
         schedule = self._agent.schedule
@@ -52,7 +51,7 @@ class TrainingWarnings:
         self._warn_if_too_short(last, no_update)
 
     def epoch(self, logs: dict[str, float]) -> None:
-        """Warn if the policy's actions lie at their bounds, or if only `max_ep_len` ends episodes."""
+        """Warn if the policy's actions lie at their bounds, or if the episodes of rollout workers do not end."""
         if "return" in logs:
             self._returns.append(logs["return"])
         improved = self._has_improved(logs)
@@ -63,14 +62,8 @@ class TrainingWarnings:
                 f"{share:.0%} of the components of the policy's actions lie at their bounds (`actions_at_bounds`), "
                 f"where tanh is flat and almost nothing is learnt. If returns do not rise, {self._remedies()}.",
             )
-        limit = FitOptions.max_ep_len
-        if self._runner is not None and self._runner.has_hit_max_ep_len and self._max_ep_len == limit:
-            self._warn_once(
-                "max_ep_len",
-                f"An episode was truncated after {limit:,} steps, the default of `max_ep_len`, because the environment "
-                "had not ended it. If its episodes should be longer or shorter, pass `max_ep_len`, or wrap the "
-                "environment in gymnasium.wrappers.TimeLimit and pass `max_ep_len=None`.",
-            )
+        if self._runner is None and self._steps >= LONG_EPISODE and self._returns and np.isnan(self._returns).all():
+            self._warn_of_no_end()
 
     def _warn_once(self, topic: str, text: str) -> None:
         if topic not in self._given:
@@ -109,19 +102,26 @@ class TrainingWarnings:
 
     def end(self) -> None:
         """Warn after a training run in which no update was made or no episode ended."""
-        last = self._agent.schedule.env_steps
-        steps = last - self._first_step
-        if steps == 0:
+        if self._steps == 0:
             return
-        self._warn_if_too_short(last, self._agent.updates == self._first_update)
-        if np.isnan(self._returns).all():
-            longest = ""
-            if self._runner is not None:
-                longest = f"; the longest open one has {pluralize(self._runner.longest_open_episode)}"
-            warn(
-                f"No episode ended in the {pluralize(steps, 'environment step')} of this training run, so it has no "
-                f"`return`{longest}. Raise {self._length}, or truncate episodes with `max_ep_len`."
-            )
+        self._warn_if_too_short(self._agent.schedule.env_steps, self._agent.updates == self._first_update)
+        if np.isnan(self._returns).all() and not (self._runner is not None and self._runner.is_endless):
+            self._warn_of_no_end()
+
+    @property
+    def _steps(self) -> int:
+        """The number of environment steps of this training run so far."""
+        return self._agent.schedule.env_steps - self._first_step
+
+    def _warn_of_no_end(self) -> None:
+        longest = ""
+        if self._runner is not None:
+            longest = f"; the longest open one has {pluralize(self._runner.longest_open_episode)}"
+        self._warn_once(
+            "no end",
+            f"No episode ended in the {pluralize(self._steps, 'environment step')} of this training run, so it has no "
+            f"`return`{longest}. Raise {self._length}, or truncate episodes with `max_ep_len`.",
+        )
 
     def _warn_if_too_short(self, last: int, no_update: bool) -> None:
         """Warn if a training run that ends at an environment step has only random actions or no update."""

@@ -94,7 +94,7 @@ def diagnose(
     env: Any,
     episodes: int = 10,
     seed: int | None = None,
-    max_ep_len: int | None = 1000,
+    max_ep_len: int | None = None,
     history: Mapping[str, Sequence[float]] | None = None,
 ) -> Diagnosis:
     """See `Agent.diagnose`."""

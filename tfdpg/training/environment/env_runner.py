@@ -5,6 +5,7 @@ that every episode is seeded.
 """
 
 import json
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,8 +13,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from tfdpg.arguments import warn
 from tfdpg.compat.gymnasium import awaits_replies
-from tfdpg.findings import malformed, malformed_reset
+from tfdpg.findings import has_step_limit, malformed, malformed_reset
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.environment.env_timeout import check_processes, terminate_processes
 from tfdpg.training.environment.step_parsing import (
@@ -29,6 +31,10 @@ ResetSeed = Callable[[int], int]
 """Maps `env_index` to the seed of its next episode."""
 
 
+LONG_EPISODE = 10_000
+"""An episode that has lasted so many steps is reported, unless a step limit will end it."""
+_endless: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+"""The environments that were reported, by their `id`."""
 SUCCESS = "is_success"
 """The entry of `info` that says whether a task is solved, as in gymnasium-robotics and Stable-Baselines3."""
 TRAINING, EVALUATION = 0, 1
@@ -103,7 +109,7 @@ class EnvRunner:
         max_ep_len: truncate episodes after this many steps; None sets no limit beyond the environment's own.
 
     Attributes:
-        has_hit_max_ep_len: whether an episode was truncated because of `max_ep_len` alone.
+        is_endless: whether an episode has lasted `LONG_EPISODE` steps, and no limit ends it.
 
     Raises:
         ValueError: the vector environment cannot reset only some of its sub-environments.
@@ -117,11 +123,12 @@ class EnvRunner:
         if self._is_vector:
             check_partial_reset(env)
         self.num_envs: int = env.num_envs if self._is_vector else 1
-        self._max_ep_len = np.inf if max_ep_len is None else max_ep_len
+        self._max_ep_len = max_ep_len
+        self._longest = LONG_EPISODE if max_ep_len is None else max_ep_len
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, np.int64)
         self._has_stepped = False
-        self.has_hit_max_ep_len = False
+        self.is_endless = False
 
     @property
     def longest_open_episode(self) -> int:
@@ -178,12 +185,27 @@ class EnvRunner:
             truncated = np.array([truncated])
         self._returns += reward
         self._lengths += 1
-        if (over := self._lengths >= self._max_ep_len).any():
-            self.has_hit_max_ep_len |= bool((over & ~terminated & ~truncated).any())
-            truncated = truncated | over
+        if (over := self._lengths >= self._longest).any():
+            if self._max_ep_len is not None:
+                truncated = truncated | over
+            elif (over & ~terminated & ~truncated).any():
+                self._report_endless()
         step = Step(reward, observation, terminated, truncated, final)
         any_ended = terminated.any() or truncated.any()
         return step, self._finished_episodes(terminated, truncated, info) if any_ended else []
+
+    def _report_endless(self) -> None:
+        """Warn, once for each environment, that an episode may never end."""
+        self._longest = np.inf
+        if has_step_limit(self._env):
+            return
+        self.is_endless = True
+        if self._env is not _endless.get(id(self._env)):
+            _endless[id(self._env)] = self._env
+            warn(
+                f"An episode has lasted {LONG_EPISODE:,} steps, and the environment has no known step limit. If its "
+                "episodes never end, pass `max_ep_len`, or wrap the environment in gymnasium.wrappers.TimeLimit."
+            )
 
     def _are_well_formed(self, reward: Any, *ends: Any) -> bool:
         """Return whether these are arrays `[num_envs]`, and `ends` arrays of bools."""
