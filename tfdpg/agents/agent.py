@@ -143,6 +143,7 @@ class Agent(metaclass=_AgentType):
         self.behaviour = BehaviourPolicy(self.spec, self.actor, declaration.exploration, policy_state)
         acting = self.replay, self.schedule, self.behaviour, self.seed, options.reward_shaper
         self.collector = Collector(self.spec, *acting, recorders(options.recorders, self.spec))
+        self.collector.expect(env)
         self._after_episode = declaration.after_episode
         if self._after_episode:
             self.collector.report_episodes(self.end_episode, lambda: self.updates)
@@ -429,6 +430,7 @@ class Agent(metaclass=_AgentType):
             FloatingPointError: an action of the policy is NaN or infinite, and so is the result of the step.
         """
         seed = self.seed if seed is None else seed
+        self.collector.expect(env)
         policy = self.policy(seed if stochastic else None)
         more = {"max_ep_len": max_ep_len, "per_episode": per_episode}
         return evaluation.evaluate(policy, env, episodes, seed=seed, **more)

@@ -12,6 +12,7 @@ from tfdpg.environments import opened
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, stream
 from tfdpg.training.environment.env_runner import EVALUATION, EnvRunner, Episode, reset_seed
+from tfdpg.training.environment.env_watch import evaluation_of
 from tfdpg.training.environment.finite import NO_REWARD, check_finite
 
 
@@ -206,23 +207,24 @@ def run_episodes(
         check_finite(spec, spec.pack(observation), NO_REWARD, f"a reset after step {steps} of an evaluation")
         return observation
 
-    runner = EnvRunner(env, spec, next_seed, max_ep_len)
-    remaining = [len(range(env_index, episodes, runner.num_envs)) for env_index in range(runner.num_envs)]
-    observation = checked_reset(runner.reset())
-    while any(remaining):
-        action = spec.to_env(policy(observation))
-        step, ended = runner.step(action)
-        steps += 1
-        check_finite(spec, spec.pack(step.next_observation), step.reward, f"step {steps} of an evaluation", action)
-        if memory is not None:
-            memory.received(step.reward)
-            memory.end(step.terminated | step.truncated)
-        for episode in ended:
-            if remaining[episode.env_index]:
-                remaining[episode.env_index] -= 1
-                yield episode
-        if any(remaining):
-            observation = checked_reset(runner.reset_ended(step)) if ended else step.next_observation
+    with evaluation_of(env):
+        runner = EnvRunner(env, spec, next_seed, max_ep_len)
+        remaining = [len(range(env_index, episodes, runner.num_envs)) for env_index in range(runner.num_envs)]
+        observation = checked_reset(runner.reset())
+        while any(remaining):
+            action = spec.to_env(policy(observation))
+            step, ended = runner.step(action)
+            steps += 1
+            check_finite(spec, spec.pack(step.next_observation), step.reward, f"step {steps} of an evaluation", action)
+            if memory is not None:
+                memory.received(step.reward)
+                memory.end(step.terminated | step.truncated)
+            for episode in ended:
+                if remaining[episode.env_index]:
+                    remaining[episode.env_index] -= 1
+                    yield episode
+            if any(remaining):
+                observation = checked_reset(runner.reset_ended(step)) if ended else step.next_observation
 
 
 def _prepare_policy(given: Any, env: Any) -> tuple[PolicyLike, StatefulPolicy | None]:

@@ -17,8 +17,9 @@ from tfdpg.spec import Spec
 from tfdpg.training.callbacks.monitors import BatchCallbacks, as_callback_list, prepare
 from tfdpg.training.callbacks.progress import ProgressBar, resolve
 from tfdpg.training.data.datasets import load_into
-from tfdpg.training.environment.env_runner import EnvRunner, Episode
+from tfdpg.training.environment.env_runner import EnvRunner, Episode, Interrupted
 from tfdpg.training.environment.env_timeout import check_processes, env_timeout
+from tfdpg.training.environment.env_watch import EnvWatch
 from tfdpg.training.evaluation import summarise
 from tfdpg.training.interrupt import Interrupt, deferred_signals
 from tfdpg.training.learning.updates import LARGEST_CHUNK
@@ -26,6 +27,8 @@ from tfdpg.training.options import FitOptions, OfflineOptions, TrainingOptions
 from tfdpg.training.time_budget import TimeBudget
 from tfdpg.training.training_warnings import TrainingWarnings, actions_at_bounds
 
+MAX_INTERRUPTIONS = 100
+"""Training fails if so many steps in succession are interrupted by other calls of the environment."""
 Trained = TypeVar("Trained", bound=TrainingOptions)
 
 
@@ -40,14 +43,22 @@ def fit(agent: Any, env: Any, options: FitOptions) -> keras.callbacks.History:
     Ctrl-C ends training between two steps: the callbacks' `on_train_end` is called, so that a checkpoint is written,
     and `KeyboardInterrupt` is raised. SIGTERM does the same, and raises `SystemExit(143)`.
     """
-    with opened(env) as env, with_environment(options) as options, env_timeout(env, options.step_timeout):
+    with (
+        opened(env) as env,
+        with_environment(options) as options,
+        env_timeout(env, options.step_timeout),
+        contextlib.ExitStack() as resources,
+    ):
         check_environments(agent, options.validation_env, env)
         agent.relabel_with(env)
-        runner = EnvRunner(env, agent.spec, agent.collector.next_reset_seed, options.max_ep_len)
+        watch = EnvWatch(env)
+        resources.callback(watch.close)
+        resources.enter_context(agent.collector.not_watching())
+        runner = EnvRunner(env, agent.spec, agent.collector.next_reset_seed, options.max_ep_len, watch)
         training = TrainingRun(agent, options, options.epoch_limit, step_logs(agent.spec))
         training.training_warnings.plan(options, runner)
         with deferred_signals() as interrupted:
-            run = _StepLoop(agent, runner, training, interrupted, options)
+            run = _StepLoop(agent, runner, watch, training, interrupted, options)
             try:
                 training.run(interrupted, options.initial_epoch, run.epoch)
             finally:
@@ -232,12 +243,15 @@ class _StepLoop:
         self,
         agent: Any,
         runner: EnvRunner,
+        watch: EnvWatch,
         training: TrainingRun,
         interrupted: Interrupt,
         options: FitOptions,
     ):
         self._agent = agent
         self._runner = runner
+        self._watch = watch
+        self._interruptions = 0  # since the last step that was stored
         self._training = training
         self._time_budget = training.time_budget
         self._interrupted = interrupted
@@ -320,6 +334,17 @@ class _StepLoop:
         newest = np.arange(max(0, buffer.added - 100), buffer.added) % buffer.replay_size
         warn_of_observations(self._agent.spec, buffer.observation(newest))
 
+    def _restart(self, interruption: Interrupted) -> None:
+        """Begin new episodes in the sub-environments that someone else has reset or stepped."""
+        self._interruptions += 1
+        if self._interruptions > MAX_INTERRUPTIONS:
+            raise RuntimeError(
+                f"The environment evaluates on itself in each of {MAX_INTERRUPTIONS} steps, so that no step can be "
+                "stored. Evaluate on a separate environment."
+            ) from interruption
+        self._agent.collector.close_interrupted(interruption.mask, self._watch)
+        self._observation = self._runner.restart(interruption.mask)
+
     def _collect_timed(self, until: int) -> list[Episode]:
         """Call `_collect`, and measure its time, from which that of an evaluation is estimated."""
         before = self._agent.env_steps
@@ -336,8 +361,13 @@ class _StepLoop:
         schedule = agent.schedule
         ended: list[Episode] = []
         while True:
-            step, finished = runner.step(agent.act(self._observation))
+            try:
+                step, finished = runner.step(agent.act(self._observation))
+            except Interrupted as interruption:
+                self._restart(interruption)
+                continue
             agent.observe(*step)
+            self._interruptions = 0
             if finished:
                 ended += finished
                 self._observation = runner.reset_ended(step)

@@ -1,8 +1,11 @@
 """Collection: `act` and `observe`, and the state of each sub-environment between the two calls. NumPy only."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from tfdpg.acting import BehaviourPolicy
@@ -11,6 +14,7 @@ from tfdpg.replay import Recorder, ReplayBuffer, TimeSteps
 from tfdpg.spec import Spec
 from tfdpg.streams import Purpose, stream
 from tfdpg.training.environment.env_runner import TRAINING, Episode, OpenEpisode, reset_seed
+from tfdpg.training.environment.env_watch import CLOCK, EnvWatch
 from tfdpg.training.environment.finite import NO_REWARD, check_finite, float32_rewards
 from tfdpg.training.environment.schedule import Schedule
 
@@ -70,6 +74,13 @@ class Collector:
         self._returns = np.zeros(0)  # of the open episodes; not counted unless episodes are reported
         self._lengths = np.zeros(0, np.int64)
         self._updates = np.zeros(0, np.int64)  # at the first steps of the open episodes
+        self._env: weakref.ref[Any] | None = None  # the environment that is watched from the next `act` on
+        self._watch: EnvWatch | None = None
+        self._is_in_fit = False  # `fit` watches its environment itself
+        self._observed_at = CLOCK.now
+        self._acted_at = CLOCK.now
+        self._is_checked = False  # whether `observe` is to find out if the environment was interrupted
+        self._stale: np.ndarray | None = None  # mask of observations that are not of the environment's present state
 
     def report_episodes(self, episode_ended: Callable[[Episode, int], None], count_updates: Callable[[], int]) -> None:
         """Call a function with each episode that ends from now on, after its last step was stored.
@@ -92,6 +103,8 @@ class Collector:
         continues = self._replay.continues(self.env_indices, packed)
         if self._resetting is not None:
             continues |= self._resetting
+        if self._watch is not None or self._begin_watching():
+            self._find_stale(continues)
         if not continues.all():
             starts = ~continues
             check_finite(self._spec, packed, NO_REWARD, self._this_step)
@@ -115,6 +128,7 @@ class Collector:
         """See `Agent.observe`."""
         if self._pending is None:
             raise RuntimeError("observe() must follow act(), once each.")
+        interrupted = self._find_interrupted() if self._is_checked else None
         reward = float32_rewards(reward).reshape(self.env_indices.shape)
         terminated, truncated = (
             np.asarray(end, bool).reshape(self.env_indices.shape) for end in (terminated, truncated)
@@ -135,28 +149,110 @@ class Collector:
 
         steps_to_store = self._pending
         env_indices = self.env_indices
-        if self._resetting is not None:
-            is_live = ~self._resetting
+        will_reset = ended
+        if self._resetting is not None or interrupted is not None:
+            is_live, will_reset = self._stored_rows(ended, interrupted)
             ended = ended & is_live
             any_ended = bool(ended.any())
             env_indices, steps_to_store, reward, terminated = (
                 values[is_live] for values in (env_indices, steps_to_store, reward, terminated)
             )
             packed = tuple(part[is_live] for part in packed)
-        self._replay.add(env_indices, steps_to_store, reward, terminated, packed)
-        for recorder in self._recorders:
-            action = np.clip(steps_to_store[:, : self._spec.act_dim], self._spec.low, self._spec.high)
-            action = self._spec.rounded(action)
-            recorder.add(env_indices, action, reward, terminated, packed)
+        self._store(env_indices, steps_to_store, reward, terminated, packed)
         self._schedule.count(len(env_indices), any_ended)
         self._pending = None
         self._resetting = None
         if any_ended:
             self._end(self.env_indices[ended])
-            if final_observation is None and not self._spec.is_single(next_observation):
-                self._resetting = ended
             if self._episode_ended is not None:
                 self._report_episodes(ended, all_terminated, truncated)
+        if final_observation is None and will_reset.any() and not self._spec.is_single(next_observation):
+            self._resetting = will_reset
+        if interrupted is not None and self._watch is not None:
+            self.close_interrupted(interrupted, self._watch)
+
+    def _store(self, env_indices: np.ndarray, steps: np.ndarray, *outcome: Any) -> None:
+        """Add rows to the replay buffer and to the recorders, which receive only the action of each step."""
+        self._replay.add(env_indices, steps, *outcome)
+        for recorder in self._recorders:
+            action = np.clip(steps[:, : self._spec.act_dim], self._spec.low, self._spec.high)
+            recorder.add(env_indices, self._spec.rounded(action), *outcome)
+
+    def _stored_rows(self, ended: np.ndarray, interrupted: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the masks of the rows of a step that are stored, and of those that a reset step follows."""
+        stored = np.ones(len(ended), bool) if self._resetting is None else ~self._resetting
+        will_reset = ended & stored
+        return stored if interrupted is None else stored & ~interrupted, will_reset
+
+    def expect(self, env: Any) -> None:
+        """Watch an environment from the first `act` on, unless another one is watched.
+
+        A custom training loop may step it. While its episode is open, nobody else may.
+        """
+        is_known = self._watch is not None or (self._env is not None and self._env() is not None)
+        if is_known or self._is_in_fit or not isinstance(env, gym.Env | gym.vector.VectorEnv):
+            return
+        self._env = weakref.ref(env)
+        if len(self.env_indices):  # a training loop on an environment that was not known until now
+            self._begin_watching()
+
+    def _begin_watching(self) -> bool:
+        """Watch the environment that is expected, if there is one; return whether one is watched."""
+        if self._env is None:
+            return False
+        env = self._env()
+        self._env = None
+        if env is not None:
+            self._watch = EnvWatch(env)
+            self._observed_at = self._acted_at = CLOCK.now
+            self._is_checked = self._watch.num_envs == len(self.env_indices)
+            weakref.finalize(self, self._watch.close).atexit = False
+        return env is not None
+
+    @contextlib.contextmanager
+    def not_watching(self) -> Iterator[None]:
+        """Leave it to the caller, inside the context, to find out whether others call the environment."""
+        watched = self._env, self._watch
+        self._env = self._watch = None
+        self._is_in_fit = True
+        try:
+            yield
+        finally:
+            self._env, self._watch = watched
+            self._is_in_fit = False
+            self._observed_at = self._acted_at = CLOCK.now
+            self._is_checked = False
+
+    def _find_stale(self, continues: np.ndarray) -> None:
+        """Find the observations of an `act` after which someone else has reset or stepped the environment."""
+        watch = self._watch
+        before, self._acted_at = self._acted_at, CLOCK.now
+        self._stale = None
+        self._is_checked = watch is not None and watch.num_envs == len(continues)
+        if watch is None or not self._is_checked or (CLOCK.now == self._observed_at and CLOCK.restarted_at <= before):
+            return
+        # A restart after a step and before its `observe` makes the observation of this step stale.
+        stale = watch.stepped_since(self._observed_at) | watch.restarted_since(before)
+        self._stale = np.where(continues, stale, watch.is_evaluated())
+
+    def _find_interrupted(self) -> np.ndarray | None:
+        """Return the mask of the sub-environments whose step does not follow the observation of the last `act`."""
+        watch = self._watch
+        self._observed_at = CLOCK.now
+        if watch is None or (self._stale is None and CLOCK.restarted_at <= self._acted_at):
+            return None
+        interrupted = watch.restarted_since(self._acted_at) & watch.restarted_before_step()
+        if self._stale is not None:
+            interrupted |= self._stale
+        interrupted &= watch.stepped_since(self._acted_at)  # otherwise the training loop steps another environment
+        return interrupted if interrupted.any() else None
+
+    def close_interrupted(self, interrupted: np.ndarray, watch: EnvWatch) -> None:
+        """Close the episodes that someone else has interrupted in the sub-environments of a mask, and warn once."""
+        self._end(np.flatnonzero(interrupted))
+        self._forget_returns(interrupted if len(interrupted) == len(self._returns) else slice(None))
+        self._pending = None
+        watch.warn(self._schedule.env_steps)
 
     def _count_rewards(self, reward: np.ndarray) -> None:
         """Add the rewards of a step, `[num_envs]`, to the returns of the open episodes."""

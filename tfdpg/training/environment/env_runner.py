@@ -18,6 +18,7 @@ from tfdpg.compat.gymnasium import awaits_replies
 from tfdpg.findings import has_step_limit, malformed, malformed_reset
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.environment.env_timeout import check_processes, terminate_processes
+from tfdpg.training.environment.env_watch import CLOCK, EnvWatch
 from tfdpg.training.environment.step_parsing import (
     API,
     batched,
@@ -99,6 +100,18 @@ class OpenEpisode(NamedTuple):
     actions: np.ndarray
 
 
+class Interrupted(Exception):
+    """Someone else has reset or stepped the environment. The step was not made, or its result is not that of a step.
+
+    Args:
+        mask: the sub-environments whose episodes must begin again, `[num_envs]`.
+    """
+
+    def __init__(self, mask: np.ndarray):
+        super().__init__("The environment was reset or stepped by someone else.")
+        self.mask = mask
+
+
 class EnvRunner:
     """Steps and resets all sub-environments, and counts the rewards and steps of their episodes.
 
@@ -107,6 +120,7 @@ class EnvRunner:
         spec: its spaces.
         reset_seed: returns the seed of each reset.
         max_ep_len: truncate episodes after this many steps; None sets no limit beyond the environment's own.
+        watch: finds out whether others have called the environment; None does not.
 
     Attributes:
         is_endless: whether an episode has lasted `LONG_EPISODE` steps, and no limit ends it.
@@ -115,7 +129,14 @@ class EnvRunner:
         ValueError: the vector environment cannot reset only some of its sub-environments.
     """
 
-    def __init__(self, env: Any, spec: Spec, reset_seed: ResetSeed, max_ep_len: int | None = None):
+    def __init__(
+        self,
+        env: Any,
+        spec: Spec,
+        reset_seed: ResetSeed,
+        max_ep_len: int | None = None,
+        watch: EnvWatch | None = None,
+    ):
         self._env = env
         self._spec = spec
         self._reset_seed = reset_seed
@@ -128,6 +149,8 @@ class EnvRunner:
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, np.int64)
         self._has_stepped = False
+        self._watch = watch
+        self._called_at = CLOCK.now  # after the last own call
         self.is_endless = False
 
     @property
@@ -155,6 +178,7 @@ class EnvRunner:
             raise
         if found := malformed_reset(result):
             raise ValueError(f"{found} {API}")
+        self._called_at = CLOCK.now
         return result[0] if self._is_vector else batched(self._spec, result[0])
 
     def step(self, action: np.ndarray) -> tuple[Step, list[Episode]]:
@@ -162,13 +186,19 @@ class EnvRunner:
 
         Raises:
             ValueError: the environment's `step` does not follow Gymnasium's API.
+            Interrupted: someone else reset or stepped the environment since the last call.
         """
+        if CLOCK.now != self._called_at:
+            self._check_interruption()
         try:
             result = self._env.step(action if self._is_vector else self._spec.first(action))
         except Exception as error:
             self._explain(error)
             raise
         self._has_stepped = True
+        if CLOCK.restarted_at > self._called_at:
+            self._check_evaluation()
+        self._called_at = CLOCK.now
         if self._is_vector:
             observation, reward, terminated, truncated, info = result
             final = info.get("final_obs", observation)
@@ -269,10 +299,26 @@ class EnvRunner:
                 return bool(infos[SUCCESS][env_index])
         return None
 
+    def _check_interruption(self) -> None:
+        """Raise `Interrupted` if someone else called the environment before a step."""
+        if self._watch is not None:
+            interrupted = self._watch.stepped_since(self._called_at) | self._watch.restarted_since(self._called_at)
+            if interrupted.any():
+                raise Interrupted(interrupted)
+
+    def _check_evaluation(self) -> None:
+        """Raise `Interrupted` if there was an evaluation in the environment during a step."""
+        if self._watch is not None and self._watch.restarted_since(self._called_at).any():
+            raise Interrupted(np.ones(self.num_envs, bool))
+
+    def restart(self, chosen: np.ndarray) -> Any:
+        """Begin new episodes in the sub-environments of a mask, at least one; return the next observations of all."""
+        return self._reset_some(chosen, self._reset_seed)
+
     def reset_ended(self, step: Step) -> Any:
         """Reset the sub-environments whose episode ended in `step`; return the next observations of all."""
         ended = step.terminated | step.truncated
-        return self._reset_some(ended, self._reset_seed) if ended.any() else step.next_observation
+        return self.restart(ended) if ended.any() else step.next_observation
 
     def _reset_some(self, chosen: np.ndarray, seed: ResetSeed) -> Any:
         """Reset the sub-environments of a mask, at least one; return the next observations of all."""
@@ -330,7 +376,7 @@ class EnvRunner:
         starts_over = np.array(
             [episode is None or env_index in mismatches for env_index, episode in enumerate(episodes)]
         )
-        return self._reset_some(starts_over, self._reset_seed) if starts_over.any() else observation, mismatches
+        return self.restart(starts_over) if starts_over.any() else observation, mismatches
 
 
 def check_partial_reset(env: gym.vector.VectorEnv) -> None:
