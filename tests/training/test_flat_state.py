@@ -1,8 +1,11 @@
 """`fit` makes updates on flat tensors; they are those on variables, which are current whenever one can look."""
 
+import copy
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfdpg
 from examples.conservative_td3 import ConservativeTD3
@@ -189,3 +192,72 @@ def test_only_callbacks_with_batch_methods_are_called_in_update_phases(tmp_path)
     own = [StepFile(tmp_path / "steps"), ScalarWriter(tmp_path, 10)]
     assert not read_variables(*own, keras.callbacks.CSVLogger(str(tmp_path / "log")))
     assert read_variables(*own, Watcher()) and read_variables(keras.callbacks.LambdaCallback(on_train_batch_end=print))
+
+
+READS = {
+    "get_weights": lambda model: model.get_weights(),
+    "call": lambda model: [model(np.ones((1, 2), np.float32)).numpy()],
+    "variable": lambda model: [weight.numpy() for weight in model.trainable_variables],
+    "copy": lambda model: copy.deepcopy(model).get_weights(),
+    "predict": lambda model: [model.predict(np.ones((1, 2), np.float32), verbose=0)],
+    "function": lambda model: [
+        model.__dict__.setdefault("own_function", tf.function(model, autograph=False))(tf.ones((1, 2))).numpy()
+    ],
+}
+
+
+class Reader(RandomWalk):
+    """Reads networks, and compares what it finds with the result of `get_weights` or with the same after it."""
+
+    def __init__(self, read, *names):
+        super().__init__()
+        self.read = read
+        self.names = names
+        self.seen = []
+
+    def step(self, action):
+        models = [self.agent._networks.all[name] for name in self.names]
+        found = [np.array(part) for model in models for part in self.read(model)]
+        self.agent.get_weights()
+        for now, part in zip((part for model in models for part in self.read(model)), found, strict=True):
+            np.testing.assert_array_equal(part, now)
+        self.seen.append(float(sum(np.abs(part).sum() for part in found)))
+        return super().step(action)
+
+
+@pytest.mark.parametrize("read", READS)
+def test_what_users_read_from_networks_is_never_from_before_an_update(flat, read):
+    names = ("pi", "q1", "pi_target", "q1_target") if read in ("get_weights", "variable") else ("pi",)
+    env = Reader(READS[read], *names)
+    env.agent = TD3(RandomWalk(), update_every=1)
+    fit_briefly(env.agent, env, epochs=1, steps_per_epoch=17)
+    assert is_flat(env.agent)
+    # There is an update after each of the steps 11 to 16, and each second one changes the policy.
+    assert len(set(env.seen)) == 1 + (6 if "q1" in names else 3)
+    if read == "get_weights":
+        assert_same(env.agent, train_in_own_loop(TD3(RandomWalk(), update_every=1), 17))
+
+
+def test_functions_that_were_compiled_before_fit_read_the_newest_weights(flat):
+    agent = TD3(RandomWalk(), update_every=1)
+    READS["predict"](agent.networks["pi"])
+    env = Reader(READS["predict"], "pi")
+    env.agent = agent
+    fit_briefly(agent, env, epochs=1, steps_per_epoch=16)
+    assert len(set(env.seen)) == 1 + (16 - 10 - 1) // 2
+
+
+def test_what_users_assign_during_fit_counts(flat):
+    class Writer(RandomWalk):
+        def step(self, action):
+            if agent.updates == 4:
+                agent.networks["q1"].trainable_variables[0].assign(np.full((3, 8), 0.1))
+            seen.append(int(agent.optimizers["q1"].iterations.numpy()))
+            return super().step(action)
+
+    seen = []
+    agent = TD3(RandomWalk(), update_every=1, q_lr=1e-9)
+    fit_briefly(agent, Writer(), epochs=1, steps_per_epoch=20)
+    np.testing.assert_allclose(agent.networks["q1"].trainable_variables[0], 0.1, atol=1e-6)
+    assert seen == [0] * 11 + [*range(1, 10)]
+    assert type(agent.networks["q1"].trainable_variables[0]) is keras.Variable

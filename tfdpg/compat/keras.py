@@ -7,7 +7,7 @@ layers and convolutions of networks are not found.
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 
@@ -81,6 +81,40 @@ def assign_directly(variable: Any, value: Any) -> None:
     Without it, layers that assign variables themselves, such as batch normalisation, cannot be trained in `fit`.
     """
     variable._direct_assign(value)
+
+
+def notify_of_reads(variables: Iterable[Any], on_read: Callable[[], None]) -> None:
+    """Call a function before the value of one of these variables is read or assigned, until `stop_notifying` is called.
+
+    Without it, what users read from networks and optimizers during `fit` is from before the newest updates.
+    """
+    for variable in variables:
+        variable.__dict__["_on_read"] = on_read
+        variable.__class__ = _notifying(type(variable))
+
+
+def stop_notifying(variables: Iterable[Any]) -> None:
+    """End what `notify_of_reads` began."""
+    for variable in variables:
+        variable.__class__ = type(variable).__bases__[0]
+        del variable.__dict__["_on_read"]
+
+
+@functools.cache
+def _notifying(kind: type) -> type:
+    """Return a class of variables like `kind`, whose values are read and assigned after a notification."""
+
+    def read(self: Any) -> Any:
+        self.__dict__["_on_read"]()
+        return self.__dict__["_value"]
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        self.__dict__["_on_read"]()
+        plain = object.__new__(kind)  # copies do not notify
+        plain.__dict__.update({name: value for name, value in self.__dict__.items() if name != "_on_read"})
+        return plain.__reduce_ex__(protocol)
+
+    return type(kind.__name__, (kind,), {"_value": property(read), "__reduce_ex__": reduce})
 
 
 def producer(tensor: Any) -> tuple[Any, list[Any]]:

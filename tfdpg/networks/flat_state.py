@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdpg.compat.keras import assign_directly
+from tfdpg.compat.keras import assign_directly, notify_of_reads, stop_notifying
 
 
 class _Current(threading.local):
@@ -103,6 +103,7 @@ class FlatState:
             groups.setdefault(variable.dtype, []).append(variable)
         self._groups = list(groups.values())
         self._device = device
+        self._variables = [variable for group in self._groups for variable in group]
         self.is_newer = False
         with tf.device(device):
             self._flat = [tf.Variable(self._concat(group), trainable=False) for group in self._groups]
@@ -122,11 +123,32 @@ class FlatState:
                         variable.assign(value)
             self.is_newer = False
 
+    def notify_of_reads(self, on_read: Callable[[bool], None]) -> None:
+        """Call a function before a variable is read or assigned, until `stop_notifying` is called.
+
+        Args:
+            on_read: receives whether a function that is being compiled reads the variable. Its calls will not be
+                noticed.
+        """
+
+        def notify() -> None:
+            if tf.executing_eagerly():
+                on_read(False)
+                return
+            with tf.init_scope():
+                on_read(True)
+
+        notify_of_reads(self._variables, notify)
+
+    def stop_notifying(self) -> None:
+        """End what `notify_of_reads` began."""
+        stop_notifying(self._variables)
+
     @contextlib.contextmanager
     def unpacked(self) -> Iterator[None]:
         """In a compiled function: let the variables stand for the parts of the flat tensors, and assign these later."""
         parts = [part for flat, group in zip(self._flat, self._groups, strict=True) for part in _split(flat, group)]
-        with _Scope([variable for group in self._groups for variable in group], parts):
+        with _Scope(self._variables, parts):
             yield
             self._assign_flat()
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -70,6 +71,8 @@ class Learner:
         self._compiled: dict[bool, CompiledUpdates] = {}
         self._state: FlatState | None = None
         self._is_flat = False
+        self._is_busy = False  # whether this object reads or assigns variables
+        self._is_captured = False  # whether compiled functions of users may read variables, so that all are written
         self._made: int | None = None  # updates ever made; None outside of `flat_state`: see the agent's counter
         self._held: list[Packed] = []  # minibatches of updates that are made later
         self._period = 1  # updates are held back until their number is a multiple of this
@@ -110,6 +113,8 @@ class Learner:
                 lambda measured: minibatches.update_priorities(measured[:, td_error]),
             )
         self._held += [minibatches.sample(update, 1) for update in range(self.updates, total)]
+        if self._is_captured:
+            self.synchronize()
         for watch in self._after:
             watch(agent, logs)
         return logs
@@ -130,24 +135,38 @@ class Learner:
         """Inside the context, updates may leave variables as they are until `synchronize` is called.
 
         The state of updates is then in flat tensors, which saves time in each call. The variables hold the newest
-        values again at the end of the context.
+        values again at the end of the context, and before someone reads or assigns one of them. A function that users
+        compile inside the context reads them without notice, so after that all updates are written at once.
 
         Args:
-            is_allowed: whether nothing inside the context needs the newest values without calling `synchronize`.
+            is_allowed: whether nothing inside the context reads variables after each update phase.
         """
         agent = self._agent
         self._is_flat = is_allowed and can_be_flat(agent)
         uses_td_errors = agent.minibatch_builder.sampler.uses_td_errors
         may_hold = not (self._before or self._after or agent.normalizers or uses_td_errors)
         self._period = agent.policy_period if self._is_flat and may_hold and agent.policy_period <= LARGEST_CHUNK else 1
+        if self._is_flat:
+            self._state = self._state or FlatState(agent.trained_variables, agent.options.device)
+            self._state.notify_of_reads(self._on_read)
+        models = itertools.chain(agent.networks.values(), agent.copies.values())
+        self._is_captured = self._is_flat and any(model.predict_function is not None for model in models)
         try:
             yield
         finally:
             try:
                 self.synchronize()
             finally:
-                self._is_flat = False
+                if self._is_flat and self._state is not None:
+                    self._state.stop_notifying()
+                self._is_flat = self._is_captured = False
                 self._period = 1
+
+    def _on_read(self, is_compiling: bool) -> None:
+        """Let the variables hold the newest values before someone reads one of them."""
+        if not self._is_busy:
+            self._is_captured |= is_compiling
+            self.synchronize()
 
     def synchronize(self) -> None:
         """Let networks and optimizers hold the newest values, after the updates that were held back."""
@@ -156,8 +175,10 @@ class Learner:
                 self._make(len(self._held), functools.partial(self._sample, None))
         finally:
             self._made = None
-            if self._state is not None:
+            if self._state is not None and self._state.is_newer:
+                self._is_busy = True
                 self._state.write_variables()
+                self._is_busy = False
 
     @contextlib.contextmanager
     def draw_from(self, minibatches: Any) -> Iterator[None]:
@@ -190,8 +211,6 @@ class Learner:
             num_envs = max(1, schedule.num_envs)
             updates = self._updates_per_phase or (schedule.updates_per_phase or LARGEST_CHUNK) * num_envs
             chunk = min(LARGEST_CHUNK, max(updates, self._period))
-            if is_flat:
-                self._state = FlatState(self._agent.trained_variables, self._agent.options.device)
             self._compiled[is_flat] = CompiledUpdates(self._agent, chunk, self._state if is_flat else None)
         return self._compiled[is_flat]
 
@@ -209,7 +228,11 @@ class Learner:
         if not self._is_flat:
             self.synchronize()
         before = self.updates - len(self._held)
-        result = self._updates(self._is_flat)(before, updates, *arguments)
+        self._is_busy = True
+        try:
+            result = self._updates(self._is_flat)(before, updates, *arguments)
+        finally:
+            self._is_busy = False
         self._made = before + len(result.measured) if self._is_flat else None
         logs = {}
         if not result.nonfinite:
