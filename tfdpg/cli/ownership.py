@@ -15,7 +15,6 @@ This module does not import TensorFlow.
 import contextlib
 import hashlib
 import hmac
-import importlib.machinery
 import importlib.util
 import json
 import os
@@ -27,6 +26,7 @@ from typing import Any
 from tfdpg import files
 from tfdpg.arguments import warn
 from tfdpg.environments import PATH_CHARACTERS, strings
+from tfdpg.imports import user_modules
 
 SIGNATURE = "signature"
 """The name of the file beside the signed file."""
@@ -97,9 +97,9 @@ def _leads_to(text: str) -> Any:
         is_path = set(text) & set(PATH_CHARACTERS) and os.path.lexists(text)
         return os.path.realpath(text) if is_path else None
     try:
-        # commands import modules from the working directory, too
-        spec = importlib.util.find_spec(package) or importlib.machinery.PathFinder.find_spec(package, [os.getcwd()])
-    except (ImportError, ValueError, OSError):  # OSError: the working directory was removed
+        with user_modules():
+            spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
         return None
     if spec is None:
         return None
