@@ -17,7 +17,7 @@ OWN = {name: value for name, value in SMALL.items() if name != "hidden_units"}
 """The same options for custom networks."""
 
 EAGER = {"run_eagerly": True, "gradient_steps": 1}
-"""Few updates without compilation, for tests of other things: tracing takes as long as twenty updates."""
+"""Up to ten updates without compilation, for tests of other things: tracing takes as long as ten to fifteen updates."""
 
 D4PG = {"v_min": -500, "v_max": 500, "replay": "uniform", "polyak": 0.995, "target_update_every": 2}
 """A fixed support and uniform sampling; the tests of D4PG use its defaults."""

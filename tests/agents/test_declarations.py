@@ -27,7 +27,7 @@ SMALL = {
     "hidden_units": (4,),
     "replay_size": 300,
     "normalize_observations": True,
-    "run_eagerly": True,
+    "jit_compile": False,
 }
 TD7_SMALL = {"target_update_every": 3, "embedding_units": 3, "encoder_units": (4,)}
 AGENTS = {"SAC": (SAC, SMALL), "TD7": (TD7, SMALL | TD7_SMALL)}
@@ -172,9 +172,7 @@ def test_an_update_of_sac_by_hand(rng):
 
 @pytest.mark.slow
 def test_the_policy_of_sac_learns_the_best_action():
-    agent = SAC(
-        RandomWalk(), **SMALL | {"batch_size": 32, "run_eagerly": False}, pi_lr=0.02, q_lr=0.02, temperature=0.01
-    )
+    agent = SAC(RandomWalk(), **SMALL | {"batch_size": 32}, pi_lr=0.02, q_lr=0.02, temperature=0.01)
     rng = np.random.default_rng(0)
     for _ in range(300):
         actions = rng.uniform(-1, 1, (32, 1))
@@ -185,16 +183,24 @@ def test_the_policy_of_sac_learns_the_best_action():
 
 
 def test_the_temperature_of_sac_falls_where_the_entropy_is_above_its_target():
-    low, high = (SAC(RandomWalk(), **SMALL, target_entropy=target, temperature_lr=0.01) for target in (-50.0, 50.0))
+    options = SMALL | {"run_eagerly": True, "temperature_lr": 0.01}
+    low, high = (SAC(RandomWalk(), **options, target_entropy=target) for target in (-50.0, 50.0))
     for agent in (low, high):
-        agent.fit(RandomWalk(), epochs=1, steps_per_epoch=80, verbose=0)
+        agent.fit(RandomWalk(), epochs=1, steps_per_epoch=40, verbose=0)
     temperatures = [float(tf.exp(agent.log_temperature.value)) for agent in (low, high)]
     assert temperatures[0] < 1 < temperatures[1]
 
 
-def test_td7_evaluates_an_assessed_copy():
+@pytest.fixture(scope="module")
+def td7_agent():
+    """A trained agent. One test changes its assessed copies, and another one its priorities."""
     agent = TD7(RandomWalk(), **AGENTS["TD7"][1])
     agent.fit(RandomWalk(), epochs=1, steps_per_epoch=150, verbose=0)
+    return agent
+
+
+def test_td7_evaluates_an_assessed_copy(td7_agent):
+    agent = td7_agent
     best, present = (agent.policy()(OBSERVATIONS), agent.actor.snapshot()(agent.spec.pack(OBSERVATIONS)))
     assert not np.allclose(best, present, atol=1e-4)
     agent.copy_weights("pi_best", "state_encoder_best")
@@ -240,10 +246,8 @@ def test_td7_makes_deferred_updates_after_an_assessment(tmp_path):
     assert agent.schedule.deferred == (130 - 10) // 5 - agent.updates
 
 
-def test_td7_samples_by_the_rule_of_lap():
-    agent = TD7(RandomWalk(), **AGENTS["TD7"][1])
-    agent.fit(RandomWalk(), epochs=1, steps_per_epoch=70, verbose=0)
-    sampler = agent.minibatch_builder.sampler
+def test_td7_samples_by_the_rule_of_lap(td7_agent):
+    sampler = td7_agent.minibatch_builder.sampler
     rows, weights = sampler.sample(1, 1)
     assert (weights == 1).all()
     sampler.update_priorities(rows, np.full(rows.shape, 0.1))

@@ -102,12 +102,12 @@ def test_environments_can_be_given_by_their_ids(tmp_path):
     agent = tfdpg.TD3(id, **SMALL, **EAGER, start_steps=0, update_after=10, batch_size=4)
     assert agent.environment == {"id": id, "kwargs": {}}
     history = agent.fit(
-        id, epochs=1, steps_per_epoch=200, validation_env=id, validation_episodes=2, max_ep_len=50, verbose=0
+        id, epochs=1, steps_per_epoch=60, validation_env=id, validation_episodes=2, max_ep_len=50, verbose=0
     )
-    assert history.history["env_steps"] == [200] and history.history["val_episode_length"] == [50]
+    assert history.history["env_steps"] == [60] and history.history["val_episode_length"] == [50]
     assert agent.evaluate(id, 2, max_ep_len=50) == agent.evaluate(gym.make(id), 2, max_ep_len=50)
     agent.save(tmp_path / "agent")
-    assert tfdpg.load_agent(tmp_path / "agent", id).env_steps == 200
+    assert tfdpg.load_agent(tmp_path / "agent", id).env_steps == 60
     offline = agent.fit_offline(None, epochs=1, steps_per_epoch=2, validation_env=id, validation_episodes=1, verbose=0)
     assert np.isfinite(offline.history["val_return"]).all()
     with pytest.raises(ValueError, match="'Pendulum-v9' cannot be made"):

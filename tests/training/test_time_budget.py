@@ -153,7 +153,7 @@ def test_the_plan_is_printed_once_the_speed_is_known(clock, capsys):
 
 
 def test_the_clock_does_not_change_what_is_learned(clock, tmp_path):
-    agent, other = small_agent(), small_agent()
+    agent, other = small_agent(run_eagerly=False), small_agent(run_eagerly=False)
     timed(agent, clock, Takes(clock, epoch=4), minutes=9, steps_per_epoch=50)
     fit_briefly(other, RandomWalk(), epochs=1, steps_per_epoch=agent.env_steps)
     assert agent.env_steps == 216 and agent.updates == other.updates
