@@ -224,6 +224,19 @@ def test_a_hook_of_the_environment_may_not_evaluate_on_it():
     assert len(told) == 1 and history["episode_length"] == [20.0]
 
 
+def test_a_hook_that_evaluates_in_each_step_ends_training():
+    class Hook(gym.Wrapper):
+        def step(self, action):
+            tfdpg.evaluate(lambda observation: np.zeros(1, np.float32), self.env, 1)
+            return self.env.step(action)
+
+    env = Hook(Counter(length=2))
+    agent = agent_for(env, start_steps=10, update_after=10)
+    with pytest.warns(UserWarning, match="reset or stepped"), pytest.raises(RuntimeError, match="separate environment"):
+        agent.fit(env, epochs=1, steps_per_epoch=60, verbose=0)
+    assert agent.env_steps == 0
+
+
 def test_the_class_of_the_environment_is_as_before():
     class Walk(RandomWalk):
         def step(self, action):
