@@ -88,11 +88,6 @@ def _name(word: str) -> str:
     return word.removeprefix("--").replace("_", "-") if word.startswith("--") else ""
 
 
-def _plain(kind: Any) -> Any:
-    """Return a type without `Annotated`."""
-    return kind.__origin__ if typing.get_origin(kind) is Annotated else kind
-
-
 def _mistake(target: Any, arguments: Sequence[str], refused: Mapping[str, str]) -> str:
     """Return what is wrong with arguments that `target` does not accept."""
     kinds = flags_of(target)
