@@ -108,7 +108,7 @@ def test_the_default_discount_is_gamma_and_the_default_weight_is_1(td3, batch, m
         ({"actions": np.zeros((8, 2))}, r"'actions'\]` .*\(8, 1\). .* \(8, 2\)"),
         ({"weights": np.full(8, np.nan)}, r"`batch\['weights'\]` must be finite"),
         ({"dones": np.zeros(8)}, r"unknown arrays: \['dones'\]"),
-        ({"observations": {"position": np.zeros((8, 2))}}, r"the shape \(8,\). Received: \(\)"),
+        ({"observations": {"position": np.zeros((8, 2))}}, "`observation` must be .*a dict with the keys .'position'"),
     ],
 )
 def test_wrong_arrays_are_rejected_without_an_update(td3, batch, changes, message):
