@@ -125,7 +125,7 @@ class BehaviourPolicy:
 
     def _recorded(self, step: np.ndarray) -> np.ndarray:
         """Round the actions of a Box of integers, unless their distribution is stored with them; record the step."""
-        if step.shape[1] == self.spec.act_dim:
+        if self.spec.integer_type is not None and step.shape[1] == self.spec.act_dim:
             step = self.spec.rounded(step)
         return self.policy_state.record_step(step)
 

@@ -103,7 +103,7 @@ class Collector:
         continues = self._replay.continues(self.env_indices, packed)
         if self._resetting is not None:
             continues |= self._resetting
-        if self._watch is not None or self._begin_watching():
+        if self._watch is not None or (self._env is not None and self._begin_watching()):
             self._find_stale(continues)
         if not continues.all():
             starts = ~continues
@@ -166,7 +166,8 @@ class Collector:
             self._end(self.env_indices[ended])
             if self._episode_ended is not None:
                 self._report_episodes(ended, all_terminated, truncated)
-        if final_observation is None and will_reset.any() and not self._spec.is_single(next_observation):
+        may_reset = final_observation is None and (any_ended or interrupted is not None)
+        if may_reset and will_reset.any() and not self._spec.is_single(next_observation):
             self._resetting = will_reset
         if interrupted is not None and self._watch is not None:
             self.close_interrupted(interrupted, self._watch)
