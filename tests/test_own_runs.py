@@ -27,14 +27,14 @@ def build(spec):
 def half(step):
     return 0.5
 """
-NAMED = ["--networks", "own_code:build"]
+NAMED = ["--networks", "owned_code:build"]
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """A directory with the user's module."""
     directory = tmp_path_factory.mktemp("home")
-    (directory / "own_code.py").write_text(MODULE)
+    (directory / "owned_code.py").write_text(MODULE)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(directory)
         yield directory
@@ -43,7 +43,7 @@ def home(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(home):
     """The parent of two runs, which name the module in `run.json` and in their checkpoints."""
-    assert train(*NAMED, "--run-dir", home / "runs", "--seeds", "0", "1", *EAGER, env="own_code:Counter") == 0
+    assert train(*NAMED, "--run-dir", home / "runs", "--seeds", "0", "1", *EAGER, env="owned_code:Counter") == 0
     shutil.copytree(home / "runs", home / "kept")
     return home / "runs"
 
@@ -51,7 +51,7 @@ def trained(home):
 @pytest.fixture
 def run(trained, home, monkeypatch):
     """A run that the test may change. The module is not imported yet."""
-    monkeypatch.delitem(sys.modules, "own_code", raising=False)
+    monkeypatch.delitem(sys.modules, "owned_code", raising=False)
     yield trained / "seed-0"
     for path in trained.iterdir():
         path.unlink() if path.is_symlink() else shutil.rmtree(path)
@@ -60,7 +60,7 @@ def run(trained, home, monkeypatch):
 
 def refused(run, home, capsys):
     """Return whether a command asks for the flag, and imports nothing."""
-    sys.modules.pop("own_code", None)
+    sys.modules.pop("owned_code", None)
     (home / "imported").unlink(missing_ok=True)
     status = cli.main(["evaluate", str(run), "--episodes", "1"])
     shown = capsys.readouterr().err
@@ -82,7 +82,7 @@ def test_no_command_asks_for_the_flag(run, home, tmp_path, capsys):
     assert cli.main(["diagnose", str(run), "--episodes", "1"]) == 1  # it found something
     assert capsys.readouterr().err == ""
     assert ownership.is_own(run) and (run / "checkpoints/90").exists()
-    assert cli.main(["train", "ddpg", "--env", "own_code:Counter", "--run-dir", str(run.parent)]) == 1
+    assert cli.main(["train", "ddpg", "--env", "owned_code:Counter", "--run-dir", str(run.parent)]) == 1
     assert f"To resume it: tfdpg train --resume {run};" in capsys.readouterr().err
 
 
@@ -168,14 +168,14 @@ def test_a_run_with_a_link_is_not_trusted(run, tmp_path, capsys):
 
 
 def test_a_module_of_the_same_name_elsewhere_is_not_imported(run, home, tmp_path, monkeypatch, capsys):
-    (tmp_path / "own_code.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "owned_code.py").write_text("raise SystemExit('imported')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     assert refused(run, home, capsys)
 
 
 def test_a_changed_module_is_still_the_users(run, home, capsys):
-    (home / "own_code.py").write_text(MODULE + "\n")
+    (home / "owned_code.py").write_text(MODULE + "\n")
     assert not refused(run, home, capsys)
 
 
@@ -246,7 +246,7 @@ def test_the_key_of_another_owner_is_refused(run, monkeypatch):
 def test_without_a_place_for_the_key_everything_is_as_before(home, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CONFIG_HOME", "")
     monkeypatch.setenv("HOME", "/proc/none")
-    assert train(*NAMED, "--run-dir", tmp_path, "--epochs", "1", *EAGER, env="own_code:Counter") == 0
+    assert train(*NAMED, "--run-dir", tmp_path, "--epochs", "1", *EAGER, env="owned_code:Counter") == 0
     assert capsys.readouterr().err == "" and not [*tmp_path.rglob("signature")]
     assert refused(tmp_path / "seed-0", home, capsys)
 
