@@ -96,7 +96,7 @@ def test_random_actions_are_uniform(kind):
     assert drawn.shape[1:] == space.shape and (drawn >= space.low).all() and (drawn <= space.high).all()
 
 
-@pytest.mark.parametrize("kind", ["integers", "number"])
+@pytest.mark.parametrize("kind", ["integers", pytest.param("number", marks=pytest.mark.slow)])
 def test_training_resumes_where_it_was_saved(kind, trained, tmp_path):
     agent = tfdpg.TD3(Checked(kind), **SMALL | EAGER)
     fit_briefly(agent, Checked(kind), epochs=1, steps_per_epoch=25)
@@ -109,7 +109,7 @@ def test_training_resumes_where_it_was_saved(kind, trained, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind", ["integers", "integer", *(pytest.param(k, marks=pytest.mark.slow) for k in ("bytes", "number"))]
+    "kind", ["integers", *(pytest.param(k, marks=pytest.mark.slow) for k in ("integer", "bytes", "number"))]
 )
 def test_exports_choose_the_actions_of_the_agent(kind, trained, tmp_path):
     agent, _ = trained(kind)

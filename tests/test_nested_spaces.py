@@ -119,7 +119,7 @@ def test_an_environment_in_other_processes():
     env.close()
 
 
-@pytest.mark.parametrize("kind", ["Dict", "Tuple"])
+@pytest.mark.parametrize("kind", ["Dict", pytest.param("Tuple", marks=pytest.mark.slow)])
 def test_training_resumes_where_it_was_saved(kind, trained, tmp_path):
     agent = tfdpg.TD3(pendulum(kind), **SMALL | EAGER)
     fit_briefly(agent, pendulum(kind), epochs=1, steps_per_epoch=25)
@@ -131,7 +131,7 @@ def test_training_resumes_where_it_was_saved(kind, trained, tmp_path):
     np.testing.assert_equal(agent.replay.transitions(), trained(kind).replay.transitions())
 
 
-@pytest.mark.parametrize("kind", ["Dict", "Tuple", pytest.param("MultiBinary", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["Dict", *(pytest.param(k, marks=pytest.mark.slow) for k in ("Tuple", "MultiBinary"))])
 def test_exports_take_the_parts_by_name(kind, trained, tmp_path):
     agent = trained(kind)
     directory = agent.export(tmp_path / "model")

@@ -85,6 +85,7 @@ def test_the_whole_data_set_is_held_unless_replay_size_was_set(monkeypatch):
     assert len(priorities) == 6006 and np.count_nonzero(priorities) == 5994
 
 
+@pytest.mark.slow
 def test_a_grown_replay_buffer_is_saved_and_resumed(tmp_path):
     agent = tfdpg.TD3(Counter(), **SMALL | {"replay_size": 1_000_000}, run_eagerly=True)
     fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=30)
@@ -153,7 +154,9 @@ def test_discrete_actions_are_those_of_the_space():
             agent.fit_offline(given | {"actions": actions}, **OFFLINE)
 
 
-@pytest.mark.parametrize("options", [{}, {"recurrent": "gru", "recurrent_units": 3}], ids=["td3", "recurrent"])
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"recurrent": "gru", "recurrent_units": 3}, marks=pytest.mark.slow)]
+)
 def test_what_a_replay_buffer_gives_offline_training_takes(options):
     env = Counter(length=4, ends="truncated")
     agent = tfdpg.TD3(env, **SMALL | {"update_after": 1000}, **options, run_eagerly=True)
@@ -169,6 +172,7 @@ def test_what_a_replay_buffer_gives_offline_training_takes(options):
         agent.fit_offline(agent, **OFFLINE)
 
 
+@pytest.mark.slow
 def test_what_acer_s_replay_buffer_gives_acer_takes():
     agent, other = (tfdpg.ACER("Pendulum-v1", **ACER) for _ in range(2))
     fit_briefly(agent, "Pendulum-v1", epochs=1, steps_per_epoch=50)

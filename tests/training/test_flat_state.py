@@ -225,7 +225,15 @@ class Reader(RandomWalk):
         return super().step(action)
 
 
-@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize(
+    "read",
+    [
+        "get_weights",
+        "call",
+        "variable",
+        *(pytest.param(r, marks=pytest.mark.slow) for r in ("copy", "predict", "function")),
+    ],
+)
 def test_what_users_read_from_networks_is_never_from_before_an_update(flat, read):
     names = ("pi", "q1", "pi_target", "q1_target") if read in ("get_weights", "variable") else ("pi",)
     env = Reader(READS[read], *names)
@@ -238,6 +246,7 @@ def test_what_users_read_from_networks_is_never_from_before_an_update(flat, read
         assert_same(env.agent, train_in_own_loop(TD3(RandomWalk(), update_every=1), 17))
 
 
+@pytest.mark.slow
 def test_functions_that_were_compiled_before_fit_read_the_newest_weights(flat):
     agent = TD3(RandomWalk(), update_every=1)
     READS["predict"](agent.networks["pi"])
