@@ -51,7 +51,7 @@ def test_rows_come_and_go(local_ray, replay, tmp_path):
         assert loaded.env_steps == agent.env_steps and transitions(loaded) == stored
         distributed.fit(loaded, counter, **SHORT | {"epochs": 1, "replay_shards": shard_count})
         assert transitions(loaded) > stored
-    offline = AGENTS["DDPG"](Counter())
+    offline = AGENTS["DDPG"](Counter(), replay_size=20_000)
     offline.fit_offline(saved, epochs=1, steps_per_epoch=5, verbose=0)
     assert offline.replay.added > 150
 
