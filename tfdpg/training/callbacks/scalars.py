@@ -110,7 +110,8 @@ class ScalarWriter(keras.callbacks.Callback):
 
     def _open(self, steps: int) -> None:
         self._best, is_described = _drop_later_events(self.log_dir, steps)
-        self._writer = tf.summary.create_file_writer(self.log_dir, filename_suffix=SUFFIX)
+        with files.writing(self.log_dir):
+            self._writer = tf.summary.create_file_writer(self.log_dir, filename_suffix=SUFFIX)
         self._written = steps
         self._sums = {}
         self._rate = f"{self._axis.removeprefix('env_')}_per_second"
