@@ -84,6 +84,8 @@ class RayCommand:
 def _run(arguments: list[str], log: str, directory: str) -> int:
     """Run a command of tfdpg in a directory and return its exit status; if this task is cancelled, interrupt it."""
     command = [sys.executable, "-P", "-m", "tfdpg", *arguments]
+    # A shell ignores SIGINT in what it runs in the background; Ray interrupts a task only if Python handles the signal.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Ray blocks SIGINT in its workers, and a process inherits that
     blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     try:
