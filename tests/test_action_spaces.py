@@ -217,7 +217,7 @@ class Guess(gym.Env):
 
 
 @pytest.mark.slow
-def test_an_agent_learns_which_integer_is_asked_for():
+def test_an_agent_learns_which_integer_is_wanted():
     agent = tfdpg.TD3(Guess(), hidden_units=(32, 32), batch_size=64, start_steps=200, update_after=200, gamma=0.0)
     fit_briefly(agent, Guess(), epochs=1, steps_per_epoch=1500, max_ep_len=50)
     wanted = np.arange(5)

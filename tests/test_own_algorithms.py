@@ -77,7 +77,7 @@ def test_a_delayed_loss_may_have_any_name(monkeypatch):
 
 
 @pytest.mark.xfail(strict=True, raises=AttributeError, reason="An export has the critics q1 and q2 only.")
-def test_each_critic_of_an_export_can_be_asked(tmp_path):
+def test_each_critic_of_an_export_has_a_signature(tmp_path):
     agent = TenCritics(Counter(), **SMALL | EAGER)
     policy = tfdpg.load(agent.export(tmp_path / "model"))
     observation, action = np.ones(2, np.float32), np.ones(1, np.float32)
