@@ -20,7 +20,7 @@ _brief.maxlist = _brief.maxtuple = _brief.maxset = _brief.maxfrozenset = MOST
 def shown(value: Any) -> str:
     """Return a value as a message shows it, in at most about 300 characters: of an array, its shape and type."""
     shape = getattr(value, "shape", None)
-    if isinstance(shape, tuple) and math.prod(shape) > MOST:
+    if isinstance(shape, tuple) and None not in shape and math.prod(shape) > MOST:
         return f"an array of shape {shape} and type {getattr(value, 'dtype', type(value).__name__)}"
     if isinstance(value, list | tuple | dict | set | frozenset):
         if len(value) > MOST:

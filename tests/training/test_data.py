@@ -1,5 +1,6 @@
 """Stored transitions that a user may have: other shapes and names, tables, and data that cannot be right."""
 
+import keras
 import numpy as np
 import pandas as pd
 import pytest
@@ -182,6 +183,14 @@ def test_what_acer_s_replay_buffer_gives_acer_takes():
         np.testing.assert_array_equal(one[name], same[name])
 
 
+@pytest.mark.parametrize("states", [np.zeros(7), np.zeros((6, 3)), np.zeros((7, 3, 1))])
+def test_states_of_another_shape_are_refused(states):
+    buffer = ReplayBuffer(SPEC, 50, step_width=SPEC.act_dim + 3, has_predecessors=True)
+    with pytest.raises(ValueError, match="`data` must have"):
+        load_into(buffer, data() | {"states": states})
+    assert buffer.added == 0
+
+
 def test_what_a_replay_buffer_gives_train_on_batch_takes():
     agents = [tfdpg.TD3(SPEC, **SMALL | EAGER, seed=1, n_step=3) for _ in range(2)]
     for agent in agents:
@@ -245,6 +254,8 @@ def test_tables_with_other_columns_are_refused(tmp_path):
             loaded(frame().drop(**change))
     with pytest.raises(ValueError, match="the columns obs_0 to obs_1, as the spaces have 2"):
         loaded(frame().assign(obs_2=0.0))
+    with pytest.raises(ValueError, match="an 'episode' in each row. Received: none in row 3"):
+        loaded(frame().assign(episode=[0, 0, 0, None, 1, 2, 2]))
     with pytest.raises(ValueError, match="'rewards' of `data` .* nan in row 2"):
         loaded(frame().assign(reward=[0, 1, np.nan, 3, 4, 5, 6]))
     for content in (b"", b"\xff\xfe\x00obs", b"a,b\n1,2,3\n4\n5,6,7,8,9\n"):
@@ -281,6 +292,7 @@ def test_no_message_repeats_the_data(tmp_path):
         lambda: tfdpg.TD3(SPEC, hidden_units=observations),
         lambda: tfdpg.TD3(SPEC, act_noise=many),
         lambda: tfdpg.TD3(tuples),
+        lambda: tfdpg.TD3(SPEC, hidden_units=keras.Input((300,))),
         lambda: tfdpg.TD3(SPEC, recorders=tuples),
         lambda: agent.replay.sample(tuples),
         lambda: agent.evaluate(tuples),

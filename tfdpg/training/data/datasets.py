@@ -235,7 +235,9 @@ class _Reader(NamedTuple):
             arrays["truncations"] = _per_row("truncations", _array(data, "truncations"), source)
         extra = self._extra_columns(data)
         if extra is not None:
-            arrays[extra] = _array(data, extra).reshape(count, -1) if count else np.zeros((0, 0))
+            arrays[extra] = _array(data, extra)
+            if arrays[extra].ndim != 2:
+                raise ValueError(f"`data` must have {extra!r} of shape (n, width). Received: {arrays[extra].shape}")
         observation = spec.pack(_observations(spec, data, "observations"))
         sizes = {name: len(values) for name, values in arrays.items()} | {"observations": len(observation[0])}
         has_next = any(name.split("/")[0] == "next_observations" for name in data)

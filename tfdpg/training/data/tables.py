@@ -73,7 +73,7 @@ def table_arrays(spec: Spec, table: Any, source: str) -> dict[str, Any]:
     """
     is_last = None
     if "episode" in table.columns:
-        order, is_last = _episodes(table["episode"].to_numpy())
+        order, is_last = _episodes(table["episode"], source)
         table = table.iloc[order]
     arrays: dict[str, Any] = {}
     for name, known in PER_ROW.items():
@@ -96,8 +96,13 @@ def table_arrays(spec: Spec, table: Any, source: str) -> dict[str, Any]:
     return arrays
 
 
-def _episodes(names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _episodes(column: Any, source: str) -> tuple[np.ndarray, np.ndarray]:
     """Return an order in which the rows of each episode follow one another, and which rows are then the last ones."""
+    if (missing := column.isna().to_numpy()).any():
+        raise ValueError(
+            f"The table {source} must have an 'episode' in each row. Received: none in row {int(missing.argmax())}"
+        )
+    names = column.to_numpy()
     _, first, episode = np.unique(names, return_index=True, return_inverse=True)
     place = first[episode]
     order = np.argsort(place, kind="stable")
