@@ -235,9 +235,7 @@ class _Reader(NamedTuple):
             arrays["truncations"] = _per_row("truncations", _array(data, "truncations"), source)
         extra = self._extra_columns(data)
         if extra is not None:
-            arrays[extra] = _array(data, extra)
-            if arrays[extra].ndim != 2:
-                raise ValueError(f"`data` must have {extra!r} of shape (n, width). Received: {arrays[extra].shape}")
+            arrays[extra] = _matrix(extra, _array(data, extra))
         observation = spec.pack(_observations(spec, data, "observations"))
         sizes = {name: len(values) for name, values in arrays.items()} | {"observations": len(observation[0])}
         has_next = any(name.split("/")[0] == "next_observations" for name in data)
@@ -387,6 +385,12 @@ def _per_row(name: str, values: np.ndarray, source: str) -> np.ndarray:
             f"Received: {values.shape}"
         )
     return values.reshape(len(values))
+
+
+def _matrix(name: str, values: np.ndarray) -> np.ndarray:
+    if values.ndim != 2:
+        raise ValueError(f"`data` must have {name!r} of shape (n, width). Received: {values.shape}")
+    return values
 
 
 def _actions(spec: Spec, actions: np.ndarray) -> np.ndarray:

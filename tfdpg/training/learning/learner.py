@@ -177,8 +177,10 @@ class Learner:
             self._made = None
             if self._state is not None and self._state.is_newer:
                 self._is_busy = True
-                self._state.write_variables()
-                self._is_busy = False
+                try:
+                    self._state.write_variables()
+                finally:
+                    self._is_busy = False
 
     @contextlib.contextmanager
     def draw_from(self, minibatches: Any) -> Iterator[None]:
