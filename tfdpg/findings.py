@@ -181,12 +181,14 @@ def normalizers(env: Any) -> list[Finding]:
     ]
 
 
-def has_step_limit(env: Any) -> bool:
-    """Return whether an environment is known to truncate episodes after a number of steps."""
-    return any(
-        isinstance(each, gym.wrappers.TimeLimit) or getattr(each.spec, "max_episode_steps", None) is not None
-        for each in wrappers_of(env)
-    )
+def step_limit(env: Any) -> int | None:
+    """Return the number of steps after which an environment truncates episodes; None if it is not known."""
+    limits = []
+    for each in wrappers_of(env):
+        limits.append(getattr(each.spec, "max_episode_steps", None))
+        if isinstance(each, gym.wrappers.TimeLimit):
+            limits.append(each._max_episode_steps)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def wrappers_of(env: Any) -> Iterator[Any]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tfdpg.checking.observations import NOT_FINITE, Observations
 from tfdpg.checking.report import Fact, number
-from tfdpg.findings import Finding, wrappers_of
+from tfdpg.findings import Finding, step_limit
 
 STEPS = 1000
 """The least number of steps, unless it is given or the time is over."""
@@ -90,15 +90,6 @@ def take_random_steps(
         yield from _report_speed(seen.seconds, len(seen.rewards) if seen.error else least, num_envs)
     if seen.error is not None:
         raise seen.error
-
-
-def step_limit(env: Any) -> int | None:
-    """Return the number of steps after which an environment truncates episodes; None if it is not known."""
-    limits = [env.spec.max_episode_steps] if env.spec is not None else []
-    for wrapper in wrappers_of(env):
-        if isinstance(wrapper, gym.wrappers.TimeLimit):
-            limits.append(wrapper._max_episode_steps)
-    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _step(

@@ -15,7 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from tfdpg.arguments import warn
 from tfdpg.compat.gymnasium import awaits_replies
-from tfdpg.findings import has_step_limit, malformed, malformed_reset
+from tfdpg.findings import malformed, malformed_reset, step_limit
 from tfdpg.spec import Packed, Spec
 from tfdpg.training.environment.env_timeout import check_processes, terminate_processes
 from tfdpg.training.environment.env_watch import CLOCK, EnvWatch
@@ -227,7 +227,7 @@ class EnvRunner:
     def _report_endless(self) -> None:
         """Warn, once for each environment, that an episode may never end."""
         self._longest = np.inf
-        if has_step_limit(self._env):
+        if step_limit(self._env) is not None:
             return
         self.is_endless = True
         if self._env is not _endless.get(id(self._env)):
