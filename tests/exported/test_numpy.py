@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import gymnasium as gym
-import keras
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -16,11 +15,10 @@ import tfdpg
 from tests.agents.roster import SMALL
 from tests.exported.test_shipped import FOLDER
 from tfdpg import networks
-from tfdpg.acting import load_critics, load_numpy_policy, make_torso, save_numpy_policy
+from tfdpg.acting import load_numpy_policy, save_numpy_policy
 from tfdpg.exported import ExportError
-from tfdpg.networks import CompiledActor, RNNSpec, flat_weights, head_of, numpy_policy
+from tfdpg.networks import numpy_policy
 from tfdpg.networks.mlp import gaussian_output
-from tfdpg.networks.recurrent import recurrent_actor
 from tfdpg.spec import Spec
 
 OPTIONS = {
@@ -141,94 +139,8 @@ def test_a_damaged_file_is_named(exported, tmp_path):
         tfdpg.load(version)
 
 
-FORMAT_1 = {
-    "plain": {"hidden_units": (6, 5), "activation": "tanh"},
-    "layer norm": {"hidden_units": (6,), "activation": "silu", "norm": "layer"},
-    "batch norm": {"hidden_units": (6, 5), "activation": "elu", "norm": "batch"},
-    "blocks": {"hidden_units": (6,), "activation": "relu", "blocks": 2},
-    "control": {"torso": "control", "hidden_units": (), "activation": "relu"},
-    "branches": {"torso": "two_branch", "hidden_units": (6, 5), "activation": "relu"},
-}
-PARTS = spaces.Dict(y=spaces.Box(-1, 1, (2,)), kind=spaces.Discrete(3), z=spaces.Box(0, 255, (2, 2), np.uint8))
-
-
-def write_format_1(path, network, **description):
-    """Write a file as earlier versions did, with the weights of a network."""
-    weights = {"weights": np.zeros(0, np.float32)} | network
-    np.savez(path, description=np.array(json.dumps(description)), **weights)
-
-
-def random_weights(network, rng):
-    for weight in network.weights:
-        weight.assign(rng.uniform(0.1, 1, weight.shape))
-    return flat_weights(network).numpy()
-
-
-@pytest.mark.parametrize("kind", FORMAT_1)
-def test_files_of_format_1_are_the_same_networks(tmp_path, kind, rng):
-    spec = Spec(PARTS, spaces.Box(np.float32([-1, 0]), np.float32([3, 1])))
-    options = FORMAT_1[kind]
-    torso = make_torso(**{"torso": "mlp"} | options)
-    pi = networks.mlp_actor(
-        spec, **options, normalizer=networks.Normalizer(1e-3, 2.0), output=gaussian_output(spec, 0.3)
-    )
-    heads = {"q1": ("categorical", networks.Categorical, 51), "q2": ("mixture", networks.Mixture, 15)}
-    critics = {
-        name: networks.mlp_critic(spec, **options, normalizer=networks.Normalizer(1e-3, 2.0), name=name, head=head)
-        for name, (_, head, _) in heads.items()
-    }
-    layers = [{"layer": type(layer).__name__.lower(), **layer._asdict()} for layer in torso.q]
-    write_format_1(
-        tmp_path / "policy.npz",
-        {"weights": random_weights(pi, rng)} | {name: random_weights(each, rng) for name, each in critics.items()},
-        layers=[{"layer": type(layer).__name__.lower(), **layer._asdict()} for layer in torso.pi],
-        critics={
-            name: {"layers": layers, "action_layer": torso.action_layer, "head": head, "size": size}
-            for name, (head, _, size) in heads.items()
-        },
-        has_branches=torso.has_branches,
-        normalizer=[1e-3, 2.0],
-        cells=[],
-        output={"kind": "loc_scale", "sigma": 0.3},
-    )
-    spec.observation_space.seed(0)
-    observation = [spec.observation_space.sample() for _ in range(4)]
-    packed = tuple(np.concatenate(parts) for parts in zip(*map(spec.pack, observation), strict=True))
-    means = CompiledActor(spec, pi)(packed)[:, :2]
-    found = load_numpy_policy(tmp_path / "policy.npz", spec, None)(packed)
-    np.testing.assert_allclose(found, means, rtol=1e-4, atol=1e-4)
-    action = rng.uniform(spec.low, spec.high, (4, 2)).astype(np.float32)
-    inputs = [networks.unpack_observation(spec, packed), keras.ops.convert_to_tensor(action)]
-    for name, critic in load_critics(tmp_path / "policy.npz", spec).items():
-        value = head_of(critics[name]).mean(critics[name](inputs))
-        np.testing.assert_allclose(critic(packed, action), value, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
-def test_recurrent_files_of_format_1_are_the_same_networks(tmp_path, kind, rng):
-    spec = Spec(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2,)))
-    rnn_spec = RNNSpec.of(spec, kind, (4, 3), ("observation", "action"), False)
-    torso = {"torso": "mlp", "hidden_units": (5,), "activation": "tanh", "encoder": None, "normalizer": None, "l2": 0.0}
-    pi = recurrent_actor(rnn_spec, spec, **torso, seed=0, output=None)
-    write_format_1(
-        tmp_path / "policy.npz",
-        {"weights": random_weights(pi, rng)},
-        layers=[{"layer": "hidden", "units": 5, "activation": "tanh", "layer_norm": False}],
-        critics={},
-        has_branches=False,
-        normalizer=None,
-        cells=[[kind, 4], [kind, 3]],
-        output={"kind": "action"},
-    )
-    recurrent_spec = rnn_spec.recurrent_spec
-    inputs = [rng.normal(size=(4, width)).astype(np.float32) for width in (3, recurrent_spec.width)]
-    found = load_numpy_policy(tmp_path / "policy.npz", spec, recurrent_spec)(tuple(inputs))
-    expected = pi(tuple(map(keras.ops.convert_to_tensor, inputs)))
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", [path.name for path in sorted(FOLDER.iterdir())])
-def test_shipped_models_of_format_1_act_as_their_signatures_do(name):
+def test_numpy_policies_of_shipped_models_act_as_their_signatures_do(name):
     policy = tfdpg.load(FOLDER / name)
     by_numpy = policy.numpy()
     space = policy.spec.observation_space
@@ -238,7 +150,9 @@ def test_shipped_models_of_format_1_act_as_their_signatures_do(name):
         np.testing.assert_allclose(by_numpy(observations), policy(observations), rtol=1e-4, atol=1e-5)
 
 
-def test_a_file_of_a_later_format_is_refused(tmp_path):
-    write_format_1(tmp_path / "policy.npz", {}, format=3)
-    with pytest.raises(ValueError, match="has format 3; this version of tfdpg"):
+@pytest.mark.parametrize("description, found", [({"format": 3}, 3), ({"layers": []}, 1)])
+def test_a_file_of_another_format_is_refused(tmp_path, description, found):
+    weights = np.zeros(0, np.float32)
+    np.savez(tmp_path / "policy.npz", weights=weights, description=np.array(json.dumps(description)))
+    with pytest.raises(ValueError, match=f"has format {found}; this version of tfdpg reads format 2 only"):
         load_numpy_policy(tmp_path / "policy.npz", Spec(spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (1,))), None)
