@@ -82,6 +82,15 @@ def test_single_and_vector_environments_see_the_same_episodes():
     assert single.seeds == vector.envs[0].seeds and None not in single.seeds
 
 
+def test_an_observation_is_packed_once(monkeypatch):
+    packed = []
+    pack = tfdpg.Spec.pack
+    monkeypatch.setattr(tfdpg.Spec, "pack", lambda spec, observation: packed.append(1) or pack(spec, observation))
+    agent = tfdpg.TD3(Counter(length=5), **SMALL | {"update_after": 1000, "update_every": 1})
+    agent.fit(Counter(length=5), epochs=1, steps_per_epoch=40, verbose=0)
+    assert len(packed) == 40 + 8  # the next observation of each step, and the first one of each episode
+
+
 @pytest.mark.parametrize("kind", [None, SyncVectorEnv])
 def test_max_ep_len_truncates(kind):
     env = Counter(length=100) if kind is None else kind([lambda: Counter(length=100)] * 2)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tfdpg.environments import opened
 from tfdpg.findings import warn_of_normalizers, warn_of_observations
-from tfdpg.spec import Spec
+from tfdpg.spec import Packed, Spec
 from tfdpg.training.callbacks.monitors import BatchCallbacks, as_callback_list, prepare
 from tfdpg.training.callbacks.progress import ProgressBar, resolve
 from tfdpg.training.data.datasets import load_into
@@ -257,6 +257,7 @@ class _StepLoop:
         self._interrupted = interrupted
         self._options = options
         self._observation: Any = None
+        self._packed: Packed | None = None  # the same, as the collector has stored it
         self._has_checked_observations = False
 
     def epoch(self, epoch: int) -> dict[str, float]:
@@ -343,6 +344,7 @@ class _StepLoop:
                 "stored. Evaluate on a separate environment."
             ) from interruption
         self._agent.collector.close_interrupted(interruption.mask, self._watch)
+        self._packed = None
         self._observation = self._runner.restart(interruption.mask)
 
     def _collect_timed(self, until: int) -> list[Episode]:
@@ -362,15 +364,16 @@ class _StepLoop:
         ended: list[Episode] = []
         while True:
             try:
-                step, finished = runner.step(agent.act(self._observation))
+                step, finished = runner.step(agent.collector.act(self._observation, True, self._packed))
             except Interrupted as interruption:
                 self._restart(interruption)
                 continue
-            agent.observe(*step)
+            self._packed = agent.collector.observe(*step)
             self._interruptions = 0
             if finished:
                 ended += finished
                 self._observation = runner.reset_ended(step)
+                self._packed = None
             else:
                 self._observation = step.next_observation
             if schedule.is_due or schedule.has_released_updates or schedule.env_steps >= until or self._must_stop:

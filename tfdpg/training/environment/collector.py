@@ -11,7 +11,7 @@ import numpy as np
 from tfdpg.acting import BehaviourPolicy
 from tfdpg.arguments import reject
 from tfdpg.replay import Recorder, ReplayBuffer, TimeSteps
-from tfdpg.spec import Spec
+from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, stream
 from tfdpg.training.environment.env_runner import TRAINING, Episode, OpenEpisode, reset_seed
 from tfdpg.training.environment.env_watch import CLOCK, EnvWatch
@@ -93,9 +93,23 @@ class Collector:
         self._episode_ended = episode_ended
         self._count_updates = count_updates
 
-    def act(self, observation: Any, explore: bool) -> np.ndarray:
-        """See `Agent.act`."""
-        packed = self._spec.pack(observation)
+    def act(self, observation: Any, explore: bool, packed: Packed | None = None) -> np.ndarray:
+        """See `Agent.act`. `packed` is what `observe` has returned for this observation."""
+        if packed is None:
+            packed = self._spec.pack(observation)
+        self._begin_episodes(packed)
+        if explore and self._schedule.acts_at_random:
+            self._pending = self._behaviour.act_uniformly(packed, self.rng)
+        elif explore:
+            factor = self._behaviour.exploration.factor(self._schedule.env_steps)
+            self._pending = self._behaviour.explore(packed, factor, self.rng)
+        else:
+            self._pending = self._behaviour.greedy(packed)
+        action = self._spec.to_env(self._pending[:, : self._spec.act_dim])
+        return self._spec.first(action) if self._spec.is_single(observation) else action
+
+    def _begin_episodes(self, packed: Packed) -> None:
+        """Begin an episode where an observation does not follow the newest row of its sub-environment."""
         if len(packed[0]) != len(self.env_indices):
             self.close_episodes()
             self.env_indices = np.arange(len(packed[0]))
@@ -112,20 +126,11 @@ class Collector:
             self._forget_returns(starts if len(starts) == len(self._returns) else slice(None))
             for store in self._stores:
                 store.begin(self.env_indices[starts], tuple(part[starts] for part in packed))
-        if explore and self._schedule.acts_at_random:
-            self._pending = self._behaviour.act_uniformly(packed, self.rng)
-        elif explore:
-            factor = self._behaviour.exploration.factor(self._schedule.env_steps)
-            self._pending = self._behaviour.explore(packed, factor, self.rng)
-        else:
-            self._pending = self._behaviour.greedy(packed)
-        action = self._spec.to_env(self._pending[:, : self._spec.act_dim])
-        return self._spec.first(action) if self._spec.is_single(observation) else action
 
     def observe(
         self, reward: Any, next_observation: Any, terminated: Any, truncated: Any, final_observation: Any
-    ) -> None:
-        """See `Agent.observe`."""
+    ) -> Packed | None:
+        """See `Agent.observe`. Return the packed next observations; None if an episode ended or was interrupted."""
         if self._pending is None:
             raise RuntimeError("observe() must follow act(), once each.")
         interrupted = self._find_interrupted() if self._is_checked else None
@@ -141,6 +146,7 @@ class Collector:
             packed = self._spec.pack_final(packed, final_observation, ended)
         check_finite(self._spec, packed, reward, self._this_step, self._pending)
         self._behaviour.received(reward)
+        goes_on = not any_ended and self._resetting is None and interrupted is None
         unshaped = reward
         if self._shaper is not None:
             reward = self._shaped(self._shaper, reward)
@@ -171,6 +177,7 @@ class Collector:
             self._resetting = will_reset
         if interrupted is not None and self._watch is not None:
             self.close_interrupted(interrupted, self._watch)
+        return packed if goes_on else None
 
     def _store(self, env_indices: np.ndarray, steps: np.ndarray, *outcome: Any) -> None:
         """Add rows to the replay buffer and to the recorders, which receive only the action of each step."""
