@@ -86,8 +86,8 @@ def test_an_observation_is_packed_once(monkeypatch):
     packed = []
     pack = tfdpg.Spec.pack
     monkeypatch.setattr(tfdpg.Spec, "pack", lambda spec, observation: packed.append(1) or pack(spec, observation))
-    agent = tfdpg.TD3(Counter(length=5), **SMALL | {"update_after": 1000, "update_every": 1})
-    agent.fit(Counter(length=5), epochs=1, steps_per_epoch=40, verbose=0)
+    env = Counter(length=5)
+    fit_briefly(agent_for(env, update_after=1000, update_every=1), env, epochs=1, steps_per_epoch=40)
     assert len(packed) == 40 + 8  # the next observation of each step, and the first one of each episode
 
 
