@@ -13,7 +13,7 @@ import pytest
 
 import tfdpg
 from tests.agents.roster import brief
-from tests.commands import EAGER, train
+from tests.commands import QUIET, train
 from tfdpg import cli, files
 
 pytestmark = brief
@@ -33,7 +33,7 @@ LINKED_DIRECTORIES = (
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     directory = tmp_path_factory.mktemp("runs")
-    assert train("--run-dir", directory, *EAGER) == 0
+    assert train("--run-dir", directory, *QUIET) == 0
     return directory / "seed-0"
 
 
