@@ -156,7 +156,7 @@ def test_a_runtime_without_tensorflow_takes_the_parts_by_name(trained, tmp_path)
     directory = agent.export(tmp_path / "model", format="onnx")
     inputs = leaves("Dict", OBSERVATIONS)
     expected = agent.predict(agent.spec.nested(inputs))
-    found = client("onnx", directory, inputs | {"a": expected}, tmp_path)
+    (found,) = client("onnx", directory, [inputs | {"a": expected}], tmp_path)
     np.testing.assert_allclose(found["pi"]["pi"], expected, rtol=1e-4)
 
 

@@ -304,7 +304,7 @@ def test_in_a_vector_environment_only_complete_episodes_of_one_policy_are_assess
 
     agent.collector.report_episodes(end_episode, lambda: agent.updates)
     env = SyncVectorEnv([lambda n=n: RandomWalk(n) for n in (30, 30, 41)])
-    agent.fit(env, epochs=1, steps_per_epoch=1300, verbose=0)
+    agent.fit(env, epochs=1, steps_per_epoch=2000, verbose=0)
     counted = [updates == now and defers for updates, now, defers, _ in reported]
     assert [changed for *_, changed in reported] == counted
     assert 10 < sum(counted) < len(counted) - 5 and reported[0][0] == -1
