@@ -162,7 +162,7 @@ class Reference:
         return measured | {"loss_q": huber(np.array(errors)).mean(axis=1).sum()}
 
 
-@pytest.mark.parametrize("weights", [{}, {"bc_weight": 0.1}, {"preactivation_weight": 0.3}], ids=str)
+@pytest.mark.parametrize("weights", [{}, {"bc_weight": 0.1, "preactivation_weight": 0.3}], ids=["default", "all terms"])
 def test_five_updates_follow_the_equations_of_the_paper(rng, weights):
     agent = tfdpg.TD7(
         SPEC, **SMALL, seed=4, target_update_every=2, jit_compile=False, run_eagerly=bool(weights), **weights

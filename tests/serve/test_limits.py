@@ -19,9 +19,9 @@ TOO_MANY_ROWS = "The request has {} rows; the server accepts at most 20 (--max-r
 
 
 @pytest.fixture(scope="module")
-def narrow(models):
+def narrow(loaded):
     """A server with low limits and short timeouts."""
-    with serving(models / "d4pg", Limits(response_bytes=10_000, rows=20, timeout=0.5)) as client:
+    with serving(loaded, Limits(response_bytes=10_000, rows=20, timeout=0.5)) as client:
         yield client
 
 
@@ -84,7 +84,7 @@ def test_a_recurrent_model_has_the_same_limits():
 
 
 def test_connections_whose_header_or_body_does_not_arrive_are_closed(narrow):
-    """Those of gRPC too. All wait for the same second."""
+    """Those of gRPC too. All wait at the same time."""
     intact = b"GET /v1/models/d4pg HTTP/1.1\r\nHost: x\r\n\r\n"
     half_a_body = head(narrow) + b'\r\n{"instances": [[1, 0'
     with contextlib.ExitStack() as stack:
@@ -101,11 +101,11 @@ def test_connections_whose_header_or_body_does_not_arrive_are_closed(narrow):
     assert json.loads(body) == {"error": "The body of the request did not arrive within 0.5 seconds"}
 
 
-def test_a_client_that_does_not_read_is_closed(models):
+def test_a_client_that_does_not_read_is_closed(loaded):
     body = json.dumps(
         {"signature_name": "z", "inputs": {"x": X[:1].tolist(), "a": A[:1].tolist(), "levels": [[0.5] * 10_000]}}
     )
-    with serving(models / "d4pg", Limits(timeout=0.5)) as client:
+    with serving(loaded, Limits(timeout=0.5)) as client:
         sent = head(client, len(body)) + b"\r\n" + body.encode()
         with connect(client) as connection:
             with pytest.raises((ConnectionError, TimeoutError)):
