@@ -81,6 +81,7 @@ class StopAt(keras.callbacks.Callback):
             raise StoppedError
 
 
+@pytest.mark.slow
 def test_a_resumed_training_equals_an_uninterrupted_one(agent, tmp_path):
     stopped = ConservativeTD3(RandomWalk(), **QUICK)
     with pytest.raises(StoppedError):
@@ -154,6 +155,7 @@ int main(void) {
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_exports_act_as_it_does(agent, tmp_path):
     expected = agent.predict(OBSERVATIONS)

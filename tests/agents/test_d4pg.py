@@ -226,7 +226,8 @@ def test_heads_share_one_interface(kind):
         np.testing.assert_allclose(head.distribution(output).mean(), head.mean(output), rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind != HEADS[0])) for kind in HEADS])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", HEADS)
 def test_identity_is_learnt(kind):
     env = Identity()
     options = {"hidden_units": (32, 32), "batch_size": 64, "pi_lr": 3e-3, "q_lr": 3e-3, "n_step": 1, "seed": 0}

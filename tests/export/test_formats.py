@@ -92,10 +92,12 @@ def references(agent):
 def test_a_process_without_tensorflow_computes_what_the_agent_does(agent, exported, format, tmp_path):
     rng = np.random.default_rng(0)
     directory = exported(format)
+    batches = []
     for count in (1, 5):
         observations = {name: rng.normal(size=(count, 3)).astype(np.float32) for name in ("former", "latter")}
-        actions = rng.uniform(-2, 2, (count, 1)).astype(np.float32)
-        found = client(format, directory, observations | {"a": actions}, tmp_path)
+        batches.append((observations, rng.uniform(-2, 2, (count, 1)).astype(np.float32)))
+    answers = client(format, directory, [observations | {"a": actions} for observations, actions in batches], tmp_path)
+    for (observations, actions), found in zip(batches, answers, strict=True):
         assert set(found) == {"pi", "q1", "q2", "pi_and_q"}
         np.testing.assert_allclose(found["pi"]["pi"], agent.predict(observations), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(found["pi_and_q"]["pi"], found["pi"]["pi"], rtol=1e-4, atol=1e-5)

@@ -273,7 +273,7 @@ def test_export_best_exports_improvements_only(tmp_path):
     def best(scores, keep):
         return [Score(scores), tfdpg.callbacks.ExportBest(tmp_path / "best", monitor="score", keep=keep)]
 
-    agent, _ = fit(best([1.0, 0.5, 2.0], keep=None), learns=True)
+    agent, _ = fit(best([1.0, 0.5, 2.0], keep=None), learns=True, update_every=20)
     assert sorted(path.name for path in (tmp_path / "best").iterdir()) == ["1", "2"]
     assert tfdpg.load(tmp_path / "best").metadata["scores"]["score"] == 2.0
     fit(best([1.5, 3.0], keep=1), epochs=2, agent=agent)  # a resumed training run must exceed 2.0
