@@ -179,7 +179,7 @@ class Stateful(tfdpg.Agent):
         largest.assign(tf.maximum(largest, tf.reduce_max(batch.reward)))
         self.update_copies(counter)
         nothing = tf.zeros_like(batch.reward)
-        return dict.fromkeys(self.metrics, nothing)
+        return {metric.name: nothing for metric in self.metrics}
 
 
 def count_phases(agent, logs):

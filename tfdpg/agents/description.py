@@ -59,9 +59,13 @@ def refuse_pickling(agent: "Agent", protocol: Any) -> Any:
 
 def export_metadata(agent: "Agent") -> dict[str, Any]:
     """Return the metadata of the agent for `tfdpg.json`."""
-    critics = sum(name.startswith("q") for name in agent.networks)
     counters = {"env_steps": agent.env_steps, "updates": agent.updates}
-    return {"agent": type(agent).__name__, "environment": agent.environment, "critics": critics, **counters}
+    return {
+        "agent": type(agent).__name__,
+        "environment": agent.environment,
+        "critics": len(agent.exported_critics),
+        **counters,
+    }
 
 
 def summary(agent: "Agent", line_length: int | None = None, print_fn: Callable[[str], Any] = print) -> None:
