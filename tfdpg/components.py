@@ -80,7 +80,7 @@ class Component:
     """One of an agent's networks.
 
     Args:
-        name: its name, such as `pi` or `q1`, under which it is saved. The names of critics begin with `q`.
+        name: its name, such as `pi` or `q1`, under which it is saved.
         build: builds the model from a `Context`. Copies of the component are built by it, too.
         given: the user's own model, used in place of a built one; None builds the model.
 

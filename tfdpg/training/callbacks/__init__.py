@@ -198,7 +198,7 @@ def not_logged(callback: Any, logs: Iterable[str]) -> ValueError:
     )
 
 
-class ProgressLogger(keras.callbacks.CSVLogger):
+class ProgressLogger(_AgentCallback, keras.callbacks.CSVLogger):
     """Keras' `CSVLogger`, which can also append to a file with other columns.
 
     The file then has the columns of both, with NaN for missing values. Lines of epochs that a loaded agent has not
@@ -211,8 +211,8 @@ class ProgressLogger(keras.callbacks.CSVLogger):
         """Open the file."""
         files.check_kind("filename", self.filename, "file")
         files.break_hard_links(Path(self.filename))
-        _drop_later_lines(Path(self.filename), self.model)
-        labels = {metric.name: metric.label for metric in self.model.metrics}
+        _drop_later_lines(Path(self.filename), self.agent)
+        labels = {metric.name: metric.label for metric in self.agent.metrics}
         files.write_text(Path(self.filename).with_name(files.LABELS), json.dumps(labels, indent=2) + "\n")
         if Path(self.filename).exists():
             self._read()  # before training, in which a damaged file could not be completed

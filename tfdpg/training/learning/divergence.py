@@ -39,7 +39,7 @@ def divergence(result: UpdateResult, metrics: Sequence[Metric], made: int, env_s
 
 def _unmeasured(measured: np.ndarray, metrics: Sequence[Metric]) -> str:
     """Return advice for losses that some update left unmeasured, since they are NaN and the weights are finite."""
-    missing = np.isnan(measured).all(axis=2)
+    missing: np.ndarray = np.all(np.isnan(measured), axis=2)
     names = [f"`{metric.name}`" for i, metric in enumerate(metrics) if metric.loss and missing[:, i].any()]
     return f" If an update may leave {names[0]} unmeasured, declare it with `delayed=True`." if names else ""
 

@@ -68,7 +68,7 @@ class Learner:
         self._td_error = next((i for i, metric in enumerate(agent.metrics) if metric.priority), None)
         if self._td_error is None and agent.minibatch_builder.sampler.uses_td_errors:
             raise ValueError(
-                "Prioritised replay needs the TD error among the declared `metrics`: tfdpg.Metric(name, priority=True). "
+                "Prioritised replay needs the TD error among the declared `metrics`: Metric(name, priority=True). "
                 "Declare it, or pass replay='uniform' to the agent."
             )
         self._updates_per_phase = updates_per_phase
