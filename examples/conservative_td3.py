@@ -10,6 +10,7 @@ import gymnasium as gym
 import tensorflow as tf
 
 import tfdpg
+from tfdpg.agents import td3
 from tfdpg.agents.declarations import deterministic, td_losses
 from tfdpg.agents.options import TD3Options
 from tfdpg.components import Metric, policy_loss, polyak, run_if
@@ -19,14 +20,7 @@ from tfdpg.networks import Batch, flat_values, smallest, stateless_normal
 from tfdpg.options import takes_options
 from tfdpg.ranges import NonNegative
 
-METRICS = (
-    Metric("loss_q", "critic loss"),
-    Metric("loss_pi", "policy loss", delayed=True),
-    Metric("q1", "value (q1)", spread=True),
-    Metric("q2", "value (q2)", spread=True, shown=False),
-    Metric("gap"),
-    Metric("td_error", "TD error", priority=True),
-)
+METRICS = (*td3.METRICS, Metric("gap"))
 
 
 class ConservativeTD3Options(TD3Options, group="algorithm"):
