@@ -324,6 +324,9 @@ def test_epoch_logger_is_spinning_up_s(tmp_path):
     assert rows[2]["StdQ2Vals"] == history.history["q2_std"][2] and rows[2]["LossQ"] == history.history["loss_q"][2]
     assert rows[1]["MinQ1Vals"] < rows[1]["AverageQ1Vals"] < rows[1]["MaxQ1Vals"]
     assert 0 < rows[0]["Time"] < rows[2]["Time"]
+    path.write_text("Epoch\tAverageQ2Vals\tLossQ\n")  # a file whose columns are those of another agent
+    _, history = fit([tfdpg.callbacks.EpochLogger(path, append=True)], epochs=1, learns=True)
+    assert path.read_text().splitlines()[1:] == [f"1\tnan\t{history.history['loss_q'][0]}"]
 
 
 def test_the_kind_of_a_file_or_directory_is_checked_before_training(tmp_path):
