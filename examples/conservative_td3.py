@@ -10,16 +10,17 @@ import gymnasium as gym
 import tensorflow as tf
 
 import tfdpg
+from tfdpg.agents import td3
 from tfdpg.agents.declarations import deterministic, td_losses
 from tfdpg.agents.options import TD3Options
-from tfdpg.components import policy_loss, polyak, run_if
+from tfdpg.components import Metric, policy_loss, polyak, run_if
 from tfdpg.exploration import per_dimension
 from tfdpg.losses import smooth_action, td_target
 from tfdpg.networks import Batch, flat_values, smallest, stateless_normal
 from tfdpg.options import takes_options
 from tfdpg.ranges import NonNegative
 
-METRICS = "loss_q", "loss_pi", "q1", "q2", "gap", "td_error"
+METRICS = (*td3.METRICS, Metric("gap"))
 
 
 class ConservativeTD3Options(TD3Options, group="algorithm"):

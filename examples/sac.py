@@ -19,7 +19,7 @@ from tfdpg import export
 from tfdpg.agents.declarations import check_box, given_networks, minibatches, normalizer, update_schedule
 from tfdpg.agents.options import OffPolicyOptions
 from tfdpg.agents.options.groups import SecondCritic
-from tfdpg.components import Component, Copy, Declaration, PolicySpec, adam, polyak, scalar
+from tfdpg.components import Component, Copy, Declaration, Metric, PolicySpec, adam, polyak, scalar
 from tfdpg.losses import td_loss, td_target
 from tfdpg.networks import (
     Batch,
@@ -34,7 +34,15 @@ from tfdpg.networks import (
 from tfdpg.options import takes_options
 from tfdpg.ranges import Positive
 
-METRICS = "loss_q", "loss_pi", "q1", "q2", "entropy", "temperature", "td_error"
+METRICS = (
+    Metric("loss_q", "critic loss"),
+    Metric("loss_pi", "policy loss"),
+    Metric("q1", "value (q1)", spread=True),
+    Metric("q2", "value (q2)", spread=True, shown=False),
+    Metric("entropy"),
+    Metric("temperature"),
+    Metric("td_error", "TD error", priority=True),
+)
 LOG_STD = -20.0, 2.0
 """The range of the logarithm of the standard deviations."""
 

@@ -37,6 +37,7 @@ def test_a_run_directory_holds_everything(run):
         rows = list(csv.DictReader(file))
     assert [float(row["env_steps"]) for row in rows] == [30, 60] and float(rows[0]["val_return"]) == 6
     assert (run / "progress.txt").read_text().startswith("Epoch\tAverageEpRet")
+    assert json.loads((run / "labels.json").read_text())["loss_q"] == "critic loss"
     assert [path.name[:19] for path in (run / "tensorboard").iterdir()] == ["events.out.tfevents"]
     agent = tfdpg.load_agent(run / "checkpoints/60")
     assert (agent.env_steps, agent.epoch, agent.seed) == (60, 2, 0)

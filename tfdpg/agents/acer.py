@@ -15,7 +15,7 @@ from tfdpg.agents.agent import Agent
 from tfdpg.agents.declarations import given_networks, normalizer
 from tfdpg.agents.options import ACEROptions
 from tfdpg.arguments import reject
-from tfdpg.components import Component, Copy, Declaration, Minibatches, PolicySpec, polyak, rmsprop
+from tfdpg.components import Component, Copy, Declaration, Metric, Minibatches, PolicySpec, polyak, rmsprop
 from tfdpg.losses import retrace, trust_region
 from tfdpg.networks import (
     MIN_SIGMA,
@@ -39,7 +39,15 @@ from tfdpg.spec import Spec
 from tfdpg.training.environment.schedule import Schedule
 from tfdpg.training.learning.batches import pack_windows
 
-METRICS = "loss_q", "loss_pi", "q1", "v", "entropy", "kl", "td_error"
+METRICS = (
+    Metric("loss_q", "critic loss"),
+    Metric("loss_pi", "policy loss"),
+    Metric("q1", "value (q1)", spread=True),
+    Metric("v"),
+    Metric("entropy"),
+    Metric("kl"),
+    Metric("td_error", "TD error", priority=True),
+)
 
 
 def declare(spec: Spec, options: ACEROptions) -> Declaration:

@@ -66,7 +66,7 @@ class Agent(metaclass=_AgentType):
         stop_training: a callback sets it to True to stop `fit`.
         batch_size: the option `batch_size`.
         batch_elements: the number of elements of a minibatch: transitions, steps of sequences, or windows.
-        metrics: the names of the metrics that `update` returns.
+        metrics: the metrics that `update` returns.
         custom_networks: the user's own models, by the options that take them.
         device_state: variables that updates read and write, by name.
         host_state: numbers, strings and lists that are saved with the agent, by name.
@@ -94,7 +94,7 @@ class Agent(metaclass=_AgentType):
             learner: runs the update phases.
             epoch_metrics: the metrics of the updates in this epoch.
             signatures: the signatures of the export.
-            exported_critics: the critics among the networks, or models from observations and actions that call them.
+            exported_critics: the models that have signatures from observations and actions to values, by name.
         """
         self.spec = Spec.of(env)
         self.environment = environment_of(env)
@@ -148,9 +148,10 @@ class Agent(metaclass=_AgentType):
         if self._after_episode:
             self.collector.report_episodes(self.end_episode, lambda: self.updates)
         make_values = declaration.action_values
-        self.exported_critics = dict(self.networks if make_values is None else make_values(self._networks.all))
-        exported = self._networks.all | self.exported_critics
-        self.signatures = dict(declaration.signatures(exported, self.evaluation_actor.pi))
+        critics = dict(self.networks if make_values is None else make_values(self._networks.all))
+        self.signatures = dict(declaration.signatures(self._networks.all | critics, self.evaluation_actor.pi))
+        of_actions = [name for name, signature in self.signatures.items() if "a" in signature.inputs]
+        self.exported_critics = {name: critics[name] for name in of_actions if name in critics}
         self.policy_period = declaration.policy_period
         self.learner = Learner(self, declaration.updates_per_phase, declaration.before_phase, declaration.after_phase)
         self.history: keras.callbacks.History | None = None
@@ -167,7 +168,7 @@ class Agent(metaclass=_AgentType):
             counter: the number of this update, an int64 tensor `[]`, counting from 1.
 
         Returns:
-            A value for each element of the minibatch and each name in `metrics`, `[batch_elements]`; NaN where this
+            A value for each element of the minibatch and each of `metrics`, by name, `[batch_elements]`; NaN where this
             update did not measure it.
         """
 

@@ -17,14 +17,20 @@ from tfdpg.acting import RecurrentSpec
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.declarations import deterministic
 from tfdpg.agents.options import D4PGOptions
-from tfdpg.components import Declaration, clipped_policy_loss, polyak
+from tfdpg.components import Declaration, Metric, clipped_policy_loss, polyak
 from tfdpg.losses import td_target
 from tfdpg.networks import Batch, Categorical, Head, HeadOptions, Mixture, Value, head_of
 from tfdpg.options import takes_options
 from tfdpg.spec import Spec
 from tfdpg.training.learning.support_range import choose_support, follow_returns, warn_of_edges
 
-METRICS = "loss_q", "loss_pi", "q1", "q2", "td_error"
+METRICS = (
+    Metric("loss_q", "critic loss"),
+    Metric("loss_pi", "policy loss"),
+    Metric("q1", "value (q1)", spread=True),
+    Metric("q2", "value (q2)", spread=True, shown=False),
+    Metric("td_error", "TD error", priority=True),
+)
 DEFAULT_SUPPORT = -149.5, 150.5
 """The support until returns are known, close to that of the DeepMind Control Suite report."""
 
@@ -38,7 +44,7 @@ def declare(spec: Spec, options: D4PGOptions) -> Declaration:
         options,
         ("q1", "q2")[: options.critics],
         polyak(options.polyak, every=options.target_update_every),
-        (*METRICS, *head.kind.metrics_of_update),
+        (*METRICS, *map(Metric, head.kind.metrics_of_update)),
         head=head,
         sampling={"beta": beta, "normalize_weights": options.normalize_weights},
     )

@@ -11,13 +11,18 @@ import tensorflow as tf
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.declarations import deterministic, td_losses
 from tfdpg.agents.options import DDPGOptions
-from tfdpg.components import Declaration, policy_loss, polyak
+from tfdpg.components import Declaration, Metric, policy_loss, polyak
 from tfdpg.losses import td_target
 from tfdpg.networks import Batch, flat_values
 from tfdpg.options import takes_options
 from tfdpg.spec import Spec
 
-METRICS = "loss_q", "loss_pi", "q1", "td_error"
+METRICS = (
+    Metric("loss_q", "critic loss"),
+    Metric("loss_pi", "policy loss"),
+    Metric("q1", "value (q1)", spread=True),
+    Metric("td_error", "TD error", priority=True),
+)
 
 
 def declare(spec: Spec, options: DDPGOptions) -> Declaration:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfdpg import export
 from tfdpg.acting import Exploration
 from tfdpg.agents.options import AgentOptions, OffPolicyOptions, TransitionOptions
-from tfdpg.components import Component, Copy, Declaration, Minibatches, PolicySpec, UpdateRule, adam
+from tfdpg.components import Component, Copy, Declaration, Metric, Minibatches, PolicySpec, UpdateRule, adam
 from tfdpg.exploration import noisy_actions
 from tfdpg.losses import huber_td_loss, td_loss
 from tfdpg.networks import (
@@ -46,7 +46,7 @@ def deterministic(
     options: Any,
     critics: Sequence[str],
     rule: UpdateRule,
-    metrics: Sequence[str],
+    metrics: Sequence[Metric],
     *,
     head: HeadOptions | None = None,
     output: OutputTransform | None = None,
@@ -60,7 +60,7 @@ def deterministic(
         options: the agent's options, which inherit from `DeterministicOptions`.
         critics: the names of its critics, such as `("q1", "q2")`.
         rule: the rule of the target networks, made by `polyak` or `every`.
-        metrics: the names of the metrics that `Agent.update` returns; `td_error` is among them.
+        metrics: what `Agent.update` returns.
         head: makes the last layer of each critic; None is for values.
         output: transforms the policy's last layer; None is for actions.
         exploration: turns the outputs of the policy into steps; None adds noise to actions.
@@ -105,7 +105,7 @@ def td_losses(replay: str) -> tuple[Callable[..., tf.Tensor], Callable[[Sequence
 
     Returns:
         A loss with the arguments of `tfdpg.losses.td_loss`, and a function from a sequence of absolute TD errors
-        `[batch]` to one TD error `[batch]`, for the metric `td_error`.
+        `[batch]` to one TD error `[batch]`, for the metric that has `priority=True`.
     """
     if replay == "lap":
         return huber_td_loss, lambda errors: tf.reduce_max(tf.stack(errors), axis=0)

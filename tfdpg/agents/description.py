@@ -59,7 +59,7 @@ def refuse_pickling(agent: "Agent", protocol: Any) -> Any:
 
 def export_metadata(agent: "Agent") -> dict[str, Any]:
     """Return the metadata of the agent for `tfdpg.json`."""
-    critics = sum(name.startswith("q") for name in agent.networks)
+    critics = len(agent.exported_critics)
     counters = {"env_steps": agent.env_steps, "updates": agent.updates}
     return {"agent": type(agent).__name__, "environment": agent.environment, "critics": critics, **counters}
 

@@ -12,14 +12,20 @@ import tensorflow as tf
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.declarations import deterministic, td_losses
 from tfdpg.agents.options import TD3Options
-from tfdpg.components import Declaration, policy_loss, polyak, run_if
+from tfdpg.components import Declaration, Metric, policy_loss, polyak, run_if
 from tfdpg.exploration import per_dimension
 from tfdpg.losses import smooth_action, td_target
 from tfdpg.networks import Batch, flat_values, smallest, stateless_normal
 from tfdpg.options import takes_options
 from tfdpg.spec import Spec
 
-METRICS = "loss_q", "loss_pi", "q1", "q2", "td_error"
+METRICS = (
+    Metric("loss_q", "critic loss"),
+    Metric("loss_pi", "policy loss", delayed=True),
+    Metric("q1", "value (q1)", spread=True),
+    Metric("q2", "value (q2)", spread=True, shown=False),
+    Metric("td_error", "TD error", priority=True),
+)
 
 
 def declare(spec: Spec, options: TD3Options) -> Declaration:

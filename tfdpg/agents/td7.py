@@ -18,7 +18,7 @@ from tfdpg import export
 from tfdpg.agents.agent import Agent
 from tfdpg.agents.declarations import check_box, minibatches, normalizer, td_losses, update_schedule
 from tfdpg.agents.options import TD7Options
-from tfdpg.components import Component, Copy, Declaration, PolicySpec, adam, every, on_request, run_if
+from tfdpg.components import Component, Copy, Declaration, Metric, PolicySpec, adam, every, on_request, run_if
 from tfdpg.exploration import noisy_actions, per_dimension
 from tfdpg.losses import smooth_action, td7_policy_loss, td_target
 from tfdpg.networks import (
@@ -39,7 +39,14 @@ from tfdpg.options import takes_options
 from tfdpg.spec import Spec
 from tfdpg.training.learning.updates import LARGEST_CHUNK
 
-METRICS = "loss_q", "loss_pi", "loss_encoder", "q1", "q2", "td_error"
+METRICS = (
+    Metric("loss_q", "critic loss"),
+    Metric("loss_pi", "policy loss", delayed=True),
+    Metric("loss_encoder", shown=False),
+    Metric("q1", "value (q1)", spread=True),
+    Metric("q2", "value (q2)", spread=True, shown=False),
+    Metric("td_error", "TD error", priority=True),
+)
 ENCODERS = "state_encoder", "action_encoder"
 CRITICS = "q1", "q2"
 

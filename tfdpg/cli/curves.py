@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,12 +37,14 @@ class LearningCurve(NamedTuple):
         settings: the options of the run, see `settings`.
         x: shape `[points]`, ascending.
         y: shape `[points]`.
+        labels: the labels of columns that are metrics of the agent.
     """
 
     path: Path
     settings: dict[str, Any]
     x: np.ndarray
     y: np.ndarray
+    labels: Mapping[str, str] = MappingProxyType({})
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
@@ -57,7 +60,7 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         run_dirs = sorted(file.parent for file in path.rglob("run.json"))
         for run in run_dirs:
-            for name in ("run.json", "progress.csv"):
+            for name in ("run.json", "progress.csv", files.LABELS):
                 files.check_entry(run / name)
         runs = [run for run in run_dirs if _has_epochs(run / "progress.csv")]
         if not runs:  # a file of results beside a run directory would be the same run again
@@ -108,7 +111,20 @@ def read(run: Path, x: str, y: str, smooth: int) -> LearningCurve:
     Raises:
         ValueError: a column does not exist or has no number yet, or a file is damaged.
     """
-    return LearningCurve(run, settings(run), *points(run, x, y, smooth))
+    return LearningCurve(run, settings(run), *points(run, x, y, smooth), metric_labels(run))
+
+
+def metric_labels(run: Path) -> dict[str, str]:
+    """Return the labels of the agent's metrics; none for a file of results, and for runs of earlier versions.
+
+    Raises:
+        ValueError: the file with the labels is damaged.
+    """
+    file = run / files.LABELS
+    if not file.exists():
+        return {}
+    with files.content_errors(file):
+        return {name: str(label) for name, label in dict(json.loads(files.read_text(file))).items()}
 
 
 def points(run: Path, x: str, y: str, smooth: int = 1) -> tuple[np.ndarray, np.ndarray]:

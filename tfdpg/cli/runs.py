@@ -5,6 +5,7 @@ A run directory contains:
 run.json        the configuration
 checkpoints/    the newest checkpoints, named by environment steps
 progress.csv    the metrics of each epoch; progress.txt has them under the names of Spinning Up
+labels.json     the labels of the agent's metrics in plots
 tensorboard/    TensorBoard events
 best/           the exported policy with the best evaluation return
 export/         the exported policy at the end of training

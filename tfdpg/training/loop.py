@@ -392,6 +392,7 @@ def _callback_list(
     prepare(
         callbacks,
         [*logs, *agent.epoch_metrics.summary(), *actions_at_bounds(agent), *validated],
+        agent.metrics,
         agent.optimizers.values(),
     )
     histories = [callback for callback in callbacks if isinstance(callback, keras.callbacks.History)]

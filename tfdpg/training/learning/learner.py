@@ -49,6 +49,9 @@ class Learner:
         before: functions that run before each update phase. They receive the agent and its minibatches.
         after: functions that run after each update phase. They receive the agent and the logs of the phase.
 
+    Raises:
+        ValueError: replay is prioritised, and no metric sets priorities.
+
     Attributes:
         remote_replay: the replay shards, while the agent's rows are in other processes; otherwise None.
         has_diverged: whether losses or weights were NaN or infinite after the last updates.
@@ -62,6 +65,12 @@ class Learner:
         after: Sequence[Callable[[Any, dict[str, float]], None]],
     ):
         self._agent = agent
+        self._td_error = next((i for i, metric in enumerate(agent.metrics) if metric.priority), None)
+        if self._td_error is None and agent.minibatch_builder.sampler.uses_td_errors:
+            raise ValueError(
+                "Prioritised replay needs the TD error among the declared `metrics`: Metric(name, priority=True). "
+                "Declare it, or pass replay='uniform' to the agent."
+            )
         self._updates_per_phase = updates_per_phase
         self._before = before
         self._after = after
@@ -106,12 +115,7 @@ class Learner:
         updates += len(self._held) - later
         logs = {}
         if updates > 0:
-            td_error = agent.metrics.index("td_error")
-            logs = self._make(
-                updates,
-                functools.partial(self._sample, minibatches),
-                lambda measured: minibatches.update_priorities(measured[:, td_error]),
-            )
+            logs = self._make(updates, functools.partial(self._sample, minibatches), self._prioritize(minibatches))
         self._held += [minibatches.sample(update, 1) for update in range(self.updates, total)]
         if self._is_captured:
             self.synchronize()
@@ -215,6 +219,11 @@ class Learner:
             chunk = min(LARGEST_CHUNK, max(updates, self._period))
             self._compiled[is_flat] = CompiledUpdates(self._agent, chunk, self._state if is_flat else None)
         return self._compiled[is_flat]
+
+    def _prioritize(self, minibatches: Minibatches) -> Callable[[np.ndarray], None]:
+        """Return a function that sets priorities from the metrics of updates, `[updates, metrics, batch]`."""
+        index = self._td_error
+        return lambda measured: None if index is None else minibatches.update_priorities(measured[:, index])
 
     def _sample(self, minibatches: Minibatches | None, update: int, count: int) -> Packed:
         """Return the next `count` minibatches: those held back, and then new ones."""

@@ -67,7 +67,8 @@ class CompiledUpdates:
         def step(i: tf.Tensor, measured: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             batch = agent.unpack(tuple(part[i] for part in packed))
             values = agent.update(batch, agent.counter.assign_add(1))
-            return i + 1, measured.write(i, batch.mask_metrics(tf.stack([values[name] for name in agent.metrics])))
+            row = tf.stack([values[metric.name] for metric in agent.metrics])
+            return i + 1, measured.write(i, batch.mask_metrics(row))
 
         measured = tf.TensorArray(tf.float32, self._chunk, element_shape=[len(agent.metrics), agent.batch_elements])
         with contextlib.nullcontext() if self._state is None else self._state.unpacked():
