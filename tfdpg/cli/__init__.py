@@ -197,14 +197,12 @@ def _train(arguments: list[str]) -> int:
         return 0
     if "--resume" in arguments[1:]:
         raise UsageError("`--resume RUN` comes first: tfdpg train --resume RUN [--epochs N]")
-    if arguments[0] != "--resume":
-        _check_agent(arguments[0], ". To resume a run: --resume RUN")
     from tfdpg.cli.training import resume, train
 
     if arguments[0] == "--resume":
         resume(arguments[1:])
     else:
-        train(arguments[0], arguments[1:])
+        train(_agent_name(arguments[0], " To resume a run: --resume RUN"), arguments[1:])
     return 0
 
 
@@ -212,21 +210,30 @@ def _tune(arguments: list[str]) -> int:
     if arguments in (["-h"], ["--help"], []):
         print(_usage(TUNE), end="")
         return 0
-    _check_agent(arguments[0])
     from tfdpg.tuning.command import tune
 
-    tune(arguments[0].lower(), arguments[1:])
+    tune(_agent_name(arguments[0]), arguments[1:])
     return 0
 
 
-def _check_agent(name: str, remark: str = "") -> None:
-    """Raise `UsageError`, which ends with the remark, if there is no agent with this name."""
-    from tfdpg.agents import AGENTS
+def _agent_name(given: str, remark: str = "") -> str:
+    """Return the full name of an algorithm. One in a user's own file is imported: naming it is the user's consent.
 
-    known = [each.lower() for each in AGENTS]
-    if name.lower() not in known:
-        meant = did_you_mean(name.lower(), known, QUOTED)
-        raise UsageError(f"there is no agent {name!r}.{meant}\nAgents: {', '.join(known)}{remark}")
+    Raises:
+        UsageError: there is no agent with this name. The message ends with the remark.
+    """
+    from tfdpg.agents import classes
+
+    if classes.is_own(given):
+        import_tensorflow()
+        classes.import_own(given)
+        return classes.full_name(given)
+    known = [each.lower() for each in classes.AGENTS]
+    if given.lower() not in known:
+        meant = did_you_mean(given.lower(), known, QUOTED)
+        names = f"{', '.join(known)}, and module:Class or file.py:Class for one of your own."
+        raise UsageError(f"there is no agent {given!r}.{meant}\nAgents: {names}{remark}")
+    return given.lower()
 
 
 def evaluate(

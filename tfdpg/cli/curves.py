@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfdpg import files
+from tfdpg.agents import classes
 from tfdpg.agents.options import OPTIONS, AgentOptions
 from tfdpg.cli.parsing import UsageError
 from tfdpg.cli.run_options import Run
@@ -210,7 +211,7 @@ def _label(own: dict[str, Any], configurations: Sequence[dict[str, Any]]) -> str
 
 def display_name(settings: dict[str, Any], name: str) -> str:
     """Return the agent or the environment of a run as figures show it."""
-    return settings[name].upper() if name == "agent" else settings[name]
+    return classes.display_name(settings[name]) if name == "agent" else settings[name]
 
 
 def unique_labels(labels: Sequence[str], details: Iterable[str]) -> list[str]:
