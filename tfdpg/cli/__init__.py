@@ -20,6 +20,7 @@ import tfdpg
 from tfdpg.arguments import natural, positive_int
 from tfdpg.cli import run_paths as paths
 from tfdpg.cli.parsing import UsageError, deferred_call, parse
+from tfdpg.cli.tables import RETURN, STEPS
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.hints import did_you_mean
 from tfdpg.ranges import OPSET
@@ -481,8 +482,8 @@ def plot(
     run_dirs: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN...")],
     /,
     out: Path = Path("curves.png"),
-    x: str = "env_steps",
-    y: str = "val_return",
+    x: str = STEPS,
+    y: str = RETURN,
     smooth: int = 1,
     select: tuple[str, ...] = (),
     exclude: tuple[str, ...] = (),
@@ -495,10 +496,11 @@ def plot(
     """Plot learning curves. With three or more runs of a configuration, plot their mean and 95 % confidence interval.
 
     Args:
-        run_dirs: run directories, files of results that begin with `# tfdpg train ...`, or directories of either.
+        run_dirs: run directories, CSV files with the results of any program, or directories of either.
         out: the image to write: .png, .pdf, .svg, ...
-        x: column of progress.csv for the x axis.
-        y: column of progress.csv for the y axis.
+        x: column for the x axis; of several with commas between them, the first that a file has. The usual names of
+            steps in files of other programs are known.
+        y: column for the y axis, likewise.
         smooth: width of the moving average, in points.
         select: plot only runs whose path contains one of these texts.
         exclude: do not plot runs whose path contains one of these texts.
@@ -507,12 +509,14 @@ def plot(
         normalize: the returns that become 0 and 1 in an environment with --aggregate, as ENV=LOW:HIGH; the default is
             random actions and TD3 after 1,000,000 steps for Ant, HalfCheetah, Hopper, Humanoid and Walker2d.
         title: title of the figure.
-        label: names of the curves in the legend, in order; the default is the options in which they differ.
+        label: names of the curves in the legend, in the order of the paths; the default is the options in which they
+            differ.
     """
     from tfdpg.cli import curves, plotting, scores
 
     found = curves.find_runs(run_dirs)
-    plotting.check(out, y, smooth, aggregate, normalize, separate)
+    x_name, y_name = (columns.partition(",")[0] for columns in (x, y))
+    plotting.check(out, y_name, smooth, aggregate, normalize, separate)
     runs = []
     for run in found:
         if any(part in str(run) for part in select or [""]) and not any(part in str(run) for part in exclude):
@@ -523,7 +527,9 @@ def plot(
             f"select={list(select)}, exclude={list(exclude)}"
         )
     scale = ""
-    if aggregate and y in plotting.RETURNS:
+    if aggregate:
+        curves.check_environments(runs)
+    if aggregate and y_name in plotting.RETURNS:
         ranges = scores.ranges_of([run.settings["env"] for run in runs], scores.parse_ranges(normalize))
         runs = [curves.normalise(run, ranges) for run in runs]
         if ranges:
@@ -539,7 +545,7 @@ def plot(
             )
         labels = curves.unique_labels(label, map(str, range(len(label))))
         groups = dict(zip(labels, groups.values(), strict=True))
-    figure = plotting.draw(groups, x, y, title, show_counts=not separate, aggregate=aggregate, scale=scale)
+    figure = plotting.draw(groups, x_name, y_name, title, show_counts=not separate, aggregate=aggregate, scale=scale)
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=200)
     print(f"wrote {out}")
