@@ -20,7 +20,7 @@ from tests.docs.pages import PAGES, ROOT, fences, found_on, module, spans, table
 from tests.docs.substitutions import FLAGS, NOT_RUN, prepare
 from tfdpg import cli
 from tfdpg.agents import AGENTS
-from tfdpg.agents.classes import import_own, is_own
+from tfdpg.agents.classes import import_agent, is_external
 from tfdpg.checking.command import check as check_environment
 from tfdpg.cli.parsing import flags_of
 from tfdpg.cli.run_options import resume_flags, training_flags
@@ -67,8 +67,8 @@ def parse(command, *words):
         return tyro.cli(echo(COMMANDS[command]), args=words)
     if words[0] == "--resume":
         return tyro.cli(resume_flags(None), args=words[2:])
-    if is_own(words[0]):
-        import_own(words[0])
+    if is_external(words[0]):
+        import_agent(words[0])
     options = tyro.cli(training_flags(words[0]), args=words[1:])
     if not options.environment.env.startswith(("dm_control/", "gymnasium_robotics:")):
         gym.spec(options.environment.env)

@@ -1,6 +1,6 @@
 """Find the class and the options of an algorithm by its name: "td3", or "module:Class" for one in a user's own file.
 
-A user's file is imported only by `import_own`, which callers call with the user's consent. All other functions use what
+A user's file is imported only by `import_agent`, which callers call with the user's consent. All other functions use what
 it has imported, so that a name in a stranger's file imports nothing.
 """
 
@@ -9,19 +9,19 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfdpg.agents.options import OPTIONS, AgentOptions
 from tfdpg.imports import add_directory, import_user_module, shadowed
 
 if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
+    from tfdpg.agents.options import AgentOptions
 
-AGENTS = {name: f"tfdpg.agents.{name.lower()}" for name in OPTIONS}
+AGENTS = {name: f"tfdpg.agents.{name.lower()}" for name in ("DDPG", "TD3", "D4PG", "TD7", "ACER")}
 """The built-in algorithms, and their modules."""
-_own: dict[str, "type[Agent]"] = {}
+_external: dict[str, "type[Agent]"] = {}
 """The classes of users' own files that were imported, by their names."""
 
 
-def is_own(name: str) -> bool:
+def is_external(name: str) -> bool:
     """Return whether a name is that of an algorithm in a user's own file."""
     return ":" in name
 
@@ -36,7 +36,7 @@ def full_name(name: str) -> str:
 
 def display_name(name: str) -> str:
     """Return the name of an algorithm as people read it: "TD3", or the name of the class."""
-    return name.rpartition(":")[2].rpartition(".")[2] if is_own(name) else name.upper()
+    return name.rpartition(":")[2].rpartition(".")[2] if is_external(name) else name.upper()
 
 
 def agent_class(name: str) -> "type[Agent]":
@@ -47,37 +47,39 @@ def agent_class(name: str) -> "type[Agent]":
     Raises:
         ValueError: there is no such algorithm.
     """
-    if name in _own:
-        return _own[name]
+    if name in _external:
+        return _external[name]
     _check(name)
     return getattr(importlib.import_module(AGENTS[name.upper()]), name.upper())
 
 
-def options_class(name: str) -> type[AgentOptions]:
+def options_class(name: str) -> "type[AgentOptions]":
     """The class of an algorithm's options. This does not import TensorFlow.
 
     Raises:
         ValueError: there is no such algorithm, or it is an own one that is not imported.
     """
-    if name in _own:
-        make: Any = _own[name]
+    if name in _external:
+        make: Any = _external[name]
         return make.__init__.options_class
     _check(name)
+    from tfdpg.agents.options import OPTIONS
+
     return OPTIONS[name.upper()]
 
 
-def is_imported(name: str) -> bool:
+def is_known(name: str) -> bool:
     """Return whether the options of an algorithm are known: it is built-in, or was imported."""
-    return name in _own or not is_own(name)
+    return name in _external or not is_external(name)
 
 
 def _check(name: str) -> None:
-    if name.upper() not in OPTIONS:
-        why = f"The class {name!r} was not imported." if is_own(name) else f"There is no agent {name!r}."
-        raise ValueError(f"{why} Known: {', '.join([*OPTIONS, *_own])}")
+    if name.upper() not in AGENTS:
+        why = f"The class {name!r} was not imported." if is_external(name) else f"There is no agent {name!r}."
+        raise ValueError(f"{why} Known: {', '.join([*AGENTS, *_external])}")
 
 
-def import_own(name: str) -> "type[Agent]":
+def import_agent(name: str) -> "type[Agent]":
     """Import an algorithm of a user's own file, whose name the other functions then know.
 
     Args:
@@ -87,8 +89,8 @@ def import_own(name: str) -> "type[Agent]":
         ValueError: it cannot be imported, or is not a class of agents that takes options. The message is one line.
     """
     name = full_name(name)
-    _own[name] = checked_class(imported(name), repr(name))
-    return _own[name]
+    _external[name] = checked_class(imported(name), repr(name))
+    return _external[name]
 
 
 def imported(name: str) -> Any:

@@ -225,9 +225,9 @@ def _agent_name(given: str, remark: str = "") -> str:
     """
     from tfdpg.agents import classes
 
-    if classes.is_own(given):
+    if classes.is_external(given):
         import_tensorflow()
-        classes.import_own(given)
+        classes.import_agent(given)
         return classes.full_name(given)
     known = [each.lower() for each in classes.AGENTS]
     if given.lower() not in known:

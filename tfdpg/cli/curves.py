@@ -151,7 +151,7 @@ def points(run: Path, x: str, y: str, smooth: int = 1) -> tuple[np.ndarray, np.n
 def _is_table(run: Path) -> bool:
     """Return whether a file is to be read without its command: it has none, or one that would import a user's file."""
     words = [] if run.is_dir() else command(run)
-    return not run.is_dir() and not (words and not classes.is_own(words[0]))
+    return not run.is_dir() and not (words and not classes.is_external(words[0]))
 
 
 def settings(run: Path) -> dict[str, Any]:

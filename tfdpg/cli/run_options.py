@@ -130,7 +130,7 @@ class RunConfig(Run, group="run"):
         """Reject an unknown agent, and options that are not valid; those of an own agent once it is imported."""
         if not _is_json(self.env_kwargs):
             raise reject("env_kwargs", "a dict by name of numbers, strings, None, lists and dicts", self.env_kwargs)
-        if classes.is_imported(self.agent):
+        if classes.is_known(self.agent):
             kind = options_class(self.agent)
             if objects := sorted(set(self.options) & set(objects_of(kind))):
                 raise ValueError(f"`options` has {objects[0]!r}, which is no flag")
@@ -157,7 +157,7 @@ class RunConfig(Run, group="run"):
     @property
     def external_references(self) -> list[str]:
         """The modules, paths and addresses that the run uses only if it is trusted."""
-        agent = self.agent if classes.is_own(self.agent) else None
+        agent = self.agent if classes.is_external(self.agent) else None
         named = agent, self.networks, self.options.get("replay_dir"), (self.distributed or {}).get("ray_address")
         return [*map(str, filter(None, named)), *external_references(self.env, self.env_kwargs)]
 
@@ -217,10 +217,10 @@ def read_run(directory: Path, trusted: bool) -> tuple[RunConfig, bool]:
     """
     config = read_config(directory, trusted)
     is_own = ownership.is_own(directory)
-    if classes.is_own(config.agent):
+    if classes.is_external(config.agent):
         check_followed([config.agent], trusted or is_own, directory / "run.json")
         import_tensorflow()
-        classes.import_own(config.agent)
+        classes.import_agent(config.agent)
         config = read_config(directory, trusted)  # checks the options
     return config, is_own
 

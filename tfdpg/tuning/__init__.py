@@ -77,11 +77,11 @@ def tune(
         ```
     """
     require_optuna()
-    if not isinstance(agent, str) or not (classes.is_own(agent) or agent.upper() in AGENTS):
+    if not isinstance(agent, str) or not (classes.is_external(agent) or agent.upper() in AGENTS):
         known = ", ".join(AGENTS).lower()
         raise ValueError(f"`agent` must be one of {known}, or module:Class of your own. Received: {agent!r}")
-    if classes.is_own(agent):
-        classes.import_own(agent)
+    if classes.is_external(agent):
+        classes.import_agent(agent)
     if not isinstance(env, str):
         raise ValueError(f"`env` must be the id of an environment, for other processes to make it. Received: {env!r}")
     values = initial_options(agent)
