@@ -186,11 +186,13 @@ def test_mistakes_are_one_line_before_anything_is_written(tmp_path, monkeypatch,
         training_flags("never_imported:X")
 
 
-def test_groups_of_options_have_any_title(tmp_path, monkeypatch):
+def test_groups_of_options_have_any_title_and_annotations_may_be_texts(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    Path("grouped_file.py").write_text(BAD.replace("jobs", "sharpness"))
+    Path("grouped_file.py").write_text("from __future__ import annotations" + BAD.replace("jobs", "sharpness"))
     assert cli.main(["train", "grouped_file:Repeats", "--env", "No-v0"]) == 1
     assert "sharpness" in parsing.flags_of(training_flags("grouped_file:Repeats"))
+    assert cli.main(["train", "grouped_file:Repeats", "--env", "No-v0", "--sharpness", "high"]) == 2
+    assert "--sharpness must be an integer. Received: high" in capsys.readouterr().err
 
 
 def environment():

@@ -1,6 +1,6 @@
 """Find the class and the options of an algorithm by its name: "td3", or "module:Class" for one in a user's own file.
 
-A user's file is imported only by `import_agent`, which callers call with the user's consent. All other functions use what
+A user's file is imported only by `import_agent`, which is called with the user's consent. All other functions use what
 it has imported, so that a name in a stranger's file imports nothing.
 """
 
