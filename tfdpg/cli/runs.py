@@ -304,7 +304,7 @@ def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[Poli
 
     Args:
         path: the run directory or the exported model.
-        checkpoint: see `tfdpg.cli.evaluate`.
+        checkpoint: see `tfdpg.cli.commands.evaluate`.
         trusted: whether to import and follow what the files name, as those of the user's own run are in any case.
 
     Returns:
