@@ -209,6 +209,7 @@ NAMED = {
     "wrapped": {"env": "GymV26Environment-v0", "env_kwargs": {"env_id": "foreign_code:Counter-v0"}},
     "file": {"env": "HalfCheetah-v5", "env_kwargs": {"xml_file": "./foreign_code.xml"}},
     "networks": {"networks": "foreign_code:build"},
+    "agent": {"agent": "foreign_code:Agent"},
     "replay_dir": {"options": {"replay_dir": "foreign_rows"}},
     "ray_address": {"distributed": {"actors": 1, "ray_address": "foreign_code:6379"}},
 }

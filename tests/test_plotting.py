@@ -266,8 +266,7 @@ def test_errors_say_what_was_looked_for(tmp_path, capsys):
         run, tmp_path / "empty"
     )
     assert f"{nothing}/nope: there is no such directory" in error(tmp_path / "nope")
-    (table := tmp_path / "table.csv").write_text("a,b\n")
-    assert f"{table}: it is a file whose first line is not `# tfdpg train ...`" in error(table)
+    table = tmp_path / "table.csv"
     table.write_text("# tfdpg train td3 --env Hopper-v5 --no-such-flag 3\nenv_steps,val_return\n1,2\n")
     assert f"{table} begins with a command that this tfdpg does not accept: there is no flag --no-such-flag" in error(
         table

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import sys
 import textwrap
 import typing
 from collections.abc import Callable, Collection
@@ -234,6 +235,8 @@ def options_of(kind: type[Options]) -> tuple[Option, ...]:
 
 def _option(group: type[Options], field: dataclasses.Field[Any], help_text: str) -> Option:
     kind = cast(Any, field.type)
+    if isinstance(field.type, str) and not group.holds_objects:  # after `from __future__ import annotations`
+        kind = cast(Any, eval(field.type, vars(sys.modules[group.__module__])))
     marks = group.marks
     if typing.get_origin(kind) is Annotated:
         ranges = [mark for mark in kind.__metadata__ if isinstance(mark, Within)]
