@@ -20,7 +20,7 @@ from tfdpg.training.learning import learner
 pytestmark = brief
 TD3_SOURCE = Path(tfdpg.__file__).parent / "agents/td3.py"
 STEPS = 31
-TINY = SMALL | {"hidden_units": (4,), "update_every": 1, "critics": 1}
+TINY = SMALL | {"hidden_units": (4,), "update_every": 1, "critics": 1, "policy_delay": 1}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ class CountsTraces(Changed):
 
     def add(self, batch, counter):
         self.traces += 1
-        self.pi.trainable_variables[1].assign_add([0.01 * self.traces])
+        self.pi.trainable_variables[1].assign_add([0.01 * self.traces] * 4)
 
 
 class AssignsRaw(Changed):
@@ -155,7 +155,7 @@ class Watches(Changed):
     def declare(spec, options):
         def look(agent, _):
             bias = agent.pi.trainable_variables[1]
-            seen = [np.array(bias).sum(), agent.raw.numpy().sum(), float(agent.read())]
+            seen = [bias.numpy().sum(), agent.raw.numpy().sum(), float(agent.read())]
             agent.seen.append(seen)
 
         declared = Watches.original(spec, options)
@@ -171,6 +171,7 @@ class Watches(Changed):
         pass
 
 
+@keras.saving.register_keras_serializable('own')
 class Layer(keras.layers.Layer):
     """Counts its calls, and multiplies by a weight."""
 
@@ -183,6 +184,7 @@ class Layer(keras.layers.Layer):
         return x * self.factor * (1 + 1e-3 * self.calls)
 
 
+@keras.saving.register_keras_serializable('own')
 class CustomGradient(Layer):
     def call(self, x):
         @tf.custom_gradient
@@ -197,6 +199,7 @@ class CustomGradient(Layer):
         return scaled(x)
 
 
+@keras.saving.register_keras_serializable('own')
 class AssignsValue(Layer):
     def call(self, x):
         self.factor.value.assign_add(1e-3)

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -41,6 +42,7 @@ class _Scope(keras.StatelessScope):
         self.variables = variables
         self._graph = tf.compat.v1.get_default_graph()
         self._present = {each: [value] for each, value in self.state_mapping.items()}  # tensors with a present value
+        self.assigned: set[int] = set()  # the ids of variables that code assigned here, not in a loop inside
         self._replaced: list[tuple[Any, tf.Tensor, set[str]]] = []  # former ones, with the operations that took them
         if _current.scope is not None:  # a loop may read the losses of layers that were called before it
             self.losses = _current.scope.losses
@@ -77,6 +79,7 @@ class _Scope(keras.StatelessScope):
         elif tf.compat.v1.get_default_graph() is not self._graph:
             _refuse(variable, "is assigned in a `tf.cond`, a loop or a `tf.function`; use `tfdpg.components.run_if`")
         else:
+            self.assigned.add(id(variable))
             self.replace(variable, tf.identity(value))  # not the tensor of another variable
 
     def replace(self, variable: Any, value: tf.Tensor, is_equal: bool = False) -> None:
@@ -109,6 +112,12 @@ def _refuse(variable: Any, fault: str) -> NoReturn:
 def in_flat_state() -> bool:
     """Return whether Keras' variables stand for parts of a flat tensor now."""
     return _current.scope is not None
+
+
+def are_assigned(variables: Iterable[Any]) -> bool:
+    """Return whether code inside the present loop assigned one of these variables, other than in a loop inside it."""
+    assigned = set() if _current.scope is None else _current.scope.assigned
+    return any(id(variable) in assigned for variable in variables)
 
 
 def while_loop(condition: Callable[..., Any], body: Callable[..., Sequence[Any]], values: Sequence[Any]) -> list[Any]:
@@ -178,7 +187,9 @@ class FlatState:
         """
         _current.reason = ""
         try:
-            concrete = function.get_concrete_function(*arguments)
+            with warnings.catch_warnings(record=True) as issued:  # another attempt would issue them again
+                warnings.simplefilter("always")
+                concrete = function.get_concrete_function(*arguments)
             captured = {id(each) for each in concrete.captured_inputs}
             for variable in self._variables:
                 if id(variable.handle) in captured:
@@ -187,6 +198,8 @@ class FlatState:
             raise NotFlat(_current.reason or _described(error)) from error
         if _current.reason:
             raise NotFlat(_current.reason)
+        for each in issued:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
         return concrete
 
     def read_variables(self) -> None:
@@ -263,9 +276,10 @@ class _AssignsByKeras(keras.optimizers.Optimizer):
 
 
 @contextlib.contextmanager
-def _by_keras(optimizers: Iterable[keras.optimizers.Optimizer]) -> Iterator[None]:
+def _by_keras(optimizers: Sequence[keras.optimizers.Optimizer]) -> Iterator[None]:
     """Let optimizers assign variables through Keras inside the context, unless their own methods do otherwise."""
-    kinds = [(optimizer, type(optimizer)) for optimizer in optimizers]
+    inner = [each.inner_optimizer for each in optimizers if isinstance(each, keras.optimizers.LossScaleOptimizer)]
+    kinds = [(optimizer, type(optimizer)) for optimizer in (*optimizers, *inner)]
     for optimizer, kind in kinds:
         object.__setattr__(optimizer, "__class__", _by_keras_too(kind))
     try:
@@ -287,10 +301,10 @@ def _split(flat: tf.Variable, group: Sequence[Any]) -> list[tf.Tensor]:
 
 def _described(error: Exception) -> str:
     """Return the first line of an error, with the line of code outside of libraries that led to it."""
-    text = next(iter(str(error).splitlines()), "")
-    lines = [
+    lines = [line for line in str(error).splitlines() if line and "Exception encountered when calling" not in line]
+    places = [
         f" ({frame.f_code.co_filename}, line {number})"
         for frame, number in traceback.walk_tb(error.__traceback__)
-        if frame.f_globals["__name__"].split(".")[0] not in ("keras", "tensorflow", "tfdpg")
+        if frame.f_globals["__name__"].split(".")[0] not in ("contextlib", "keras", "tensorflow", "tfdpg")
     ]
-    return f"{type(error).__name__}: {text}{lines[-1] if lines else ''}"
+    return f"{type(error).__name__}: {' '.join(lines[:1])}{' '.join(places[-1:])}"

@@ -103,7 +103,9 @@ class Learner:
         for prepare in self._before:
             prepare(agent, minibatches)
         total = self.updates + updates
-        later = total % self._period if may_hold and updates < self._period else 0
+        compiled = self._compiled.get(True)
+        period = self._period if compiled is not None and compiled.delays_policy else 1
+        later = total % period if may_hold and updates < period else 0
         updates += len(self._held) - later
         logs = {}
         if updates > 0:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdpg.compat.keras import flatten_layers
 from tfdpg.compat.tensorflow import call_concrete
-from tfdpg.networks import FlatState, NotFlat, flat_weights, free_graphs, while_loop
+from tfdpg.networks import FlatState, NotFlat, are_assigned, flat_weights, free_graphs, in_flat_state, while_loop
 from tfdpg.spec import Packed
 
 LARGEST_CHUNK = 50
@@ -47,6 +47,7 @@ class CompiledUpdates:
 
     Attributes:
         function: the compiled function.
+        delays_policy: whether `state` is used, and the weights for acting change in a loop of `tfdpg.components.run_if`.
         reason_not_flat: why the agent's code does not allow `state`; empty if it does.
     """
 
@@ -56,6 +57,7 @@ class CompiledUpdates:
         self._state = state
         self._counts = functools.cache(tf.constant)
         self._concrete: Any = None
+        self.delays_policy = False
         self.reason_not_flat = ""
         self.function: Any = self._run if agent.options.run_eagerly else self._compiled()
 
@@ -70,6 +72,7 @@ class CompiledUpdates:
         def step(i: tf.Tensor, measured: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             batch = agent.unpack(tuple(part[i] for part in packed))
             values = agent.update(batch, agent.counter.assign_add(1))
+            self.delays_policy = in_flat_state() and not are_assigned(() if acting is None else acting.weights)
             return i + 1, measured.write(i, batch.mask_metrics(tf.stack([values[name] for name in agent.metrics])))
 
         measured = tf.TensorArray(tf.float32, self._chunk, element_shape=[len(agent.metrics), agent.batch_elements])
