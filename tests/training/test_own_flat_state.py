@@ -1,55 +1,54 @@
-"""Algorithms, optimizers and layers of users train on flat tensors where these follow their code, with equal results."""
+"""What users write trains on flat tensors where these follow it, and on variables otherwise, with equal results."""
 
-import dataclasses
+import functools
 import importlib.util
+import re
 import warnings
 from pathlib import Path
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfdpg
 from examples.sac import SAC
-from tests.agents.roster import EACH, SMALL, brief, fit_briefly
+from tests.agents.roster import SMALL, brief
 from tests.environments import RandomWalk
-from tests.training.test_flat_state import assert_same, flat, is_flat  # noqa: F401 (a fixture)
+from tests.training.test_flat_state import assert_same, flat, is_flat  # noqa: F401 (flat is a fixture)
+from tfdpg.components import run_if
+from tfdpg.networks import while_loop
 from tfdpg.training.learning import learner
 
 pytestmark = brief
-TD3_SOURCE = Path(tfdpg.__file__).parent / "agents/td3.py"
-STEPS = 31
-TINY = SMALL | {"hidden_units": (4,), "update_every": 1, "critics": 1, "policy_delay": 1}
+TINY = SMALL | {"hidden_units": (4,), "update_every": 1}
+SINGLE = {"critics": 1, "policy_delay": 1}
 
 
-@pytest.fixture(scope="module")
-def copied(tmp_path_factory):
-    """A module outside of tfdpg with the source of td3.py, whose class is called MyTD3."""
-    path = tmp_path_factory.mktemp("own") / "my_td3.py"
-    source = TD3_SOURCE.read_text().replace("@final\n", "").replace("class TD3(", "class MyTD3(")
-    path.write_text(source.replace("super().__init__(env, options, declare)", "super().__init__(env, options, self.declare)").replace("    @takes_options", "    declare = staticmethod(declare)\n\n    @takes_options", 1))
-    spec = importlib.util.spec_from_file_location("my_td3", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert not module.MyTD3.__module__.startswith("tfdpg")
+@functools.cache
+def my_td3():
+    """A class outside of tfdpg, with the source of TD3."""
+    source = (Path(tfdpg.__file__).parent / "agents/td3.py").read_text()
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("my_td3", None))
+    exec(compile(source.replace("class TD3(", "class MyTD3("), "my_td3.py", "exec"), vars(module))
     return module.MyTD3
 
 
 class Changed:
-    """The base of changes of MyTD3, each of which adds something to its update."""
+    """The base of changes of MyTD3, each of which does something before its update."""
 
     def update(self, batch, counter):
-        self.add(batch, counter)
+        self.add(batch, counter, self.networks["pi"].trainable_variables[1])
         return super().update(batch, counter)
 
 
 class CountsTraces(Changed):
+    """Has state in Python, which changes when `update` is traced."""
+
     traces = 0
 
-    def add(self, batch, counter):
+    def add(self, batch, counter, bias):
         self.traces += 1
-        self.pi.trainable_variables[1].assign_add([0.01 * self.traces] * 4)
+        bias.assign_add([0.01 * self.traces] * 4)
 
 
 class AssignsRaw(Changed):
@@ -57,21 +56,19 @@ class AssignsRaw(Changed):
 
     def __init__(self, env, **options):
         super().__init__(env, **options)
-        self.raw = self.pi.trainable_variables[1].value
+        self.raw = self.networks["pi"].trainable_variables[1].value
 
-    def add(self, batch, counter):
+    def add(self, batch, counter, bias):
         self.raw.assign(0.9 * self.raw)
 
 
 class AssignsInBranch(Changed):
-    def add(self, batch, counter):
-        bias = self.pi.trainable_variables[1]
+    def add(self, batch, counter, bias):
         tf.cond(counter % 3 == 0, lambda: bias.assign_add([0.1] * bias.shape[0]), lambda: bias + 0)
 
 
 class ReadsInBranch(Changed):
-    def add(self, batch, counter):
-        bias = self.pi.trainable_variables[1]
+    def add(self, batch, counter, bias):
         mean = tf.cond(counter % 3 == 0, lambda: tf.reduce_mean(bias), lambda: 0.1)
         bias.assign(bias + 0.1 * mean)
 
@@ -81,10 +78,9 @@ class ReadsInFunction(Changed):
 
     @tf.function(autograph=False)
     def mean(self):
-        return tf.reduce_mean(self.pi.trainable_variables[1])
+        return tf.reduce_mean(self.networks["pi"].trainable_variables[1])
 
-    def add(self, batch, counter):
-        bias = self.pi.trainable_variables[1]
+    def add(self, batch, counter, bias):
         bias.assign(bias + 0.1 * self.mean() + 0.01)
         bias.assign(bias + 0.1 * self.mean())
 
@@ -92,86 +88,77 @@ class ReadsInFunction(Changed):
 class UsesLater(Changed):
     """Uses `value`, a `tf.Variable` outside of flat state, after an assignment."""
 
-    def add(self, batch, counter):
-        bias = self.pi.trainable_variables[1]
+    def add(self, batch, counter, bias):
         value = bias.value
         bias.assign(bias + 0.1)
         bias.assign(value * 0.5)
 
 
 class UsesLaterInLoop(Changed):
-    def add(self, batch, counter):
-        bias = self.pi.trainable_variables[1]
+    def add(self, batch, counter, bias):
         value = bias.value
         bias.assign(bias + 0.1)
-        tfdpg.components.run_if(counter % 2 == 0, lambda: bias.assign(value * 0.5))
+        run_if(counter % 2 == 0, lambda: bias.assign(value * 0.5))
 
 
 class UsesAfterLoop(Changed):
     """A loop that does not assign a variable does not make its value old."""
 
-    def add(self, batch, counter):
-        bias, other = self.pi.trainable_variables[1], self.q1.trainable_variables[1]
+    def add(self, batch, counter, bias):
+        other = self.networks["q1"].trainable_variables[1]
         value = bias.value
-        tfdpg.components.run_if(counter % 2 == 0, lambda: other.assign(other * 0.5))
+        run_if(counter % 2 == 0, lambda: other.assign(other * 0.5))
         bias.assign(value * 0.5)
 
 
 class CatchesErrors(Changed):
-    def add(self, batch, counter):
-        bias = self.pi.trainable_variables[1]
+    def add(self, batch, counter, bias):
         try:
             tf.cond(counter % 3 == 0, lambda: bias.assign_add([0.1] * bias.shape[0]), lambda: bias + 0)
-        except Exception:
-            pass
+        except BaseException:
+            bias.assign(bias * 1.01)
 
 
 class OwnTape(Changed):
-    def add(self, batch, counter):
+    def add(self, batch, counter, bias):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(batch.ask(self.pi)))
-        variables = self.pi.trainable_variables
+            loss = tf.reduce_mean(tf.square(batch.ask(self.networks["pi"])))
+        variables = self.networks["pi"].trainable_variables
         self.optimizers["pi"].apply(tape.gradient(loss, variables), variables)
 
 
 class Loops(Changed):
     """A loop of tfdpg whose condition reads what its body assigns."""
 
-    def add(self, batch, counter):
-        bias = self.pi.trainable_variables[1]
+    def add(self, batch, counter, bias):
 
         def body(i):
             bias.assign(bias + 0.3)
             return [i + 1]
 
-        tfdpg.networks.while_loop(lambda i: (i < 5) & (tf.reduce_mean(bias) < 1.0), body, [0])
+        while_loop(lambda i: (i < 5) & (tf.reduce_mean(bias) < 1.0), body, [0])
         bias.assign(bias * 0.2)
 
 
 class Watches(Changed):
     """Reads variables in hooks around update phases, in three ways."""
 
-    @staticmethod
-    def declare(spec, options):
-        def look(agent, _):
-            bias = agent.pi.trainable_variables[1]
-            seen = [bias.numpy().sum(), agent.raw.numpy().sum(), float(agent.read())]
-            agent.seen.append(seen)
-
-        declared = Watches.original(spec, options)
-        return dataclasses.replace(declared, before_phase=[look], after_phase=[look])
-
     def __init__(self, env, **options):
         super().__init__(env, **options)
         self.seen = []
-        self.raw = self.pi.trainable_variables[1].value
-        self.read = tf.function(lambda: tf.reduce_sum(self.pi.trainable_variables[1]), autograph=False)
+        self.learner = learner.Learner(self, None, [self.look], [self.look])
+        self.raw = self.networks["pi"].trainable_variables[1].value
+        self.read = tf.function(lambda: tf.reduce_sum(self.networks["pi"].trainable_variables[1]), autograph=False)
 
-    def add(self, batch, counter):
+    def look(self, agent, _):
+        bias = self.networks["pi"].trainable_variables[1]
+        self.seen.append([float(tf.reduce_sum(bias)), self.raw.numpy().sum(), float(self.read())])
+
+    def add(self, batch, counter, bias):
         pass
 
 
-@keras.saving.register_keras_serializable('own')
+@keras.saving.register_keras_serializable("own")
 class Layer(keras.layers.Layer):
     """Counts its calls, and multiplies by a weight."""
 
@@ -184,7 +171,7 @@ class Layer(keras.layers.Layer):
         return x * self.factor * (1 + 1e-3 * self.calls)
 
 
-@keras.saving.register_keras_serializable('own')
+@keras.saving.register_keras_serializable("own")
 class CustomGradient(Layer):
     def call(self, x):
         @tf.custom_gradient
@@ -199,7 +186,7 @@ class CustomGradient(Layer):
         return scaled(x)
 
 
-@keras.saving.register_keras_serializable('own')
+@keras.saving.register_keras_serializable("own")
 class AssignsValue(Layer):
     def call(self, x):
         self.factor.value.assign_add(1e-3)
@@ -212,11 +199,12 @@ def critic(*layers):
         h = keras.layers.Concatenate()([x, a])
         for layer in (keras.layers.Dense(4), *(make() for make in layers), keras.layers.Dense(1)):
             h = layer(h)
-        return {"q1": keras.Model([x, a], h), "hidden_units": None}
+        return {"q1": keras.Model([x, a], h)}
 
     return make
 
 
+@keras.saving.register_keras_serializable("own")
 class OwnSGD(keras.optimizers.SGD):
     """Half of the learning rate for vectors."""
 
@@ -229,67 +217,107 @@ class RawSGD(keras.optimizers.SGD):
         tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=learning_rate, delta=gradient)
 
 
-def optimizer(make):
+def optimizers(make):
     return lambda: {"q_optimizer": make(), "pi_optimizer": make()}
 
 
-CHANGES = {
-    "copy": (object, dict, ""),
-    "traces": (CountsTraces, dict, ""),
-    "raw": (AssignsRaw, dict, "is used as a `tf.Variable`"),
-    "branch": (AssignsInBranch, dict, "is assigned in a `tf.cond`"),
-    "caught": (CatchesErrors, dict, "is assigned in a `tf.cond`"),
-    "read in branch": (ReadsInBranch, dict, ""),
-    "function": (ReadsInFunction, dict, "is read in a `tf.function`"),
-    "later": (UsesLater, dict, "is assigned between"),
-    "later in loop": (UsesLaterInLoop, dict, "is assigned between"),
-    "after loop": (UsesAfterLoop, dict, ""),
+def everything():
+    return critic(Layer)() | {"q_optimizer": OwnSGD(1e-2)}
+
+
+CASES = {
+    "everything": (CountsTraces, everything, ""),
+    "assigned in a branch": (AssignsInBranch, dict, "assigned in a `tf.cond`"),
+    "raw": (AssignsRaw, dict, "used as a `tf.Variable`"),
+    "caught": (CatchesErrors, dict, "assigned in a `tf.cond`"),
+    "read in a branch": (ReadsInBranch, dict, ""),
+    "function": (ReadsInFunction, dict, "read in a `tf.function`"),
+    "used later": (UsesLater, dict, "assigned between"),
+    "used later in a loop": (UsesLaterInLoop, dict, "assigned between"),
+    "used after a loop": (UsesAfterLoop, dict, ""),
     "loop": (Loops, dict, ""),
-    "tape": (OwnTape, dict, "AttributeError: .*test_own_flat_state.py"),
+    "tape": (OwnTape, dict, r"AttributeError: .*test_own_flat_state.py, line"),
     "hooks": (Watches, dict, ""),
-    "layer": (object, critic(Layer), ""),
-    "batch norm": (object, critic(keras.layers.BatchNormalization, lambda: keras.layers.Dropout(0.2, seed=1)), ""),
-    "activity": (object, critic(lambda: keras.layers.Dense(3, activity_regularizer="l2", kernel_regularizer="l2")), ""),
-    "custom gradient": (object, critic(CustomGradient), "is used as a `tf.Variable`"),
-    "assigns value": (object, critic(AssignsValue), "AttributeError"),
-    "SGD": (object, optimizer(lambda: keras.optimizers.SGD(1e-2, momentum=0.9, nesterov=True, clipnorm=0.1)), ""),
-    "AdamW": (object, optimizer(lambda: keras.optimizers.AdamW(1e-3, weight_decay=0.01, use_ema=True)), ""),
-    "own SGD": (object, optimizer(lambda: OwnSGD(1e-2)), ""),
-    "raw SGD": (object, optimizer(lambda: RawSGD(1e-2)), "AttributeError"),
-    "accumulated": (object, optimizer(lambda: keras.optimizers.Adam(1e-2, gradient_accumulation_steps=2)), "tf.cond"),
-    "scaled": (object, optimizer(lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-2))), "tf.cond"),
-    "schedule": (object, optimizer(lambda: keras.optimizers.Nadam(keras.optimizers.schedules.CosineDecay(1e-2, 20))), ""),
+    "normalization": (object, critic(keras.layers.BatchNormalization), ""),
+    "dropout": (object, critic(lambda: keras.layers.Dropout(0.2, seed=1)), ""),
+    "losses": (object, critic(lambda: keras.layers.Dense(3, activity_regularizer="l2", kernel_regularizer="l2")), ""),
+    "custom gradient": (object, critic(CustomGradient), "used as a `tf.Variable`"),
+    "assigns value": (object, critic(AssignsValue), r"AttributeError: .*test_own_flat_state.py, line"),
+    "momentum": (object, optimizers(lambda: keras.optimizers.SGD(1e-2, momentum=0.9, clipnorm=0.1)), ""),
+    "decay": (object, optimizers(lambda: keras.optimizers.AdamW(1e-3, weight_decay=0.01, use_ema=True)), ""),
+    "schedule": (
+        object,
+        optimizers(lambda: keras.optimizers.Nadam(keras.optimizers.schedules.CosineDecay(0.1, 9))),
+        "",
+    ),
+    "raw optimizer": (object, optimizers(lambda: RawSGD(1e-2)), "AttributeError"),
+    "accumulated": (object, optimizers(lambda: keras.optimizers.Adam(gradient_accumulation_steps=2)), "tf.cond"),
+    "scaled": (object, optimizers(lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())), "tf.cond"),
 } | {
-    name: (object, optimizer(lambda kind=getattr(keras.optimizers, name): kind(1e-2)), "")
-    for name in ("RMSprop", "Adadelta", "Adagrad", "Adamax", "Adafactor", "Nadam", "Ftrl", "Lion", "Lamb", "Muon")
+    name: (object, optimizers(functools.partial(getattr(keras.optimizers, name), 1e-2)), "")
+    for name in ("RMSprop", "Adadelta", "Adagrad", "Adamax", "Adafactor", "Ftrl", "Lion", "Lamb")
+}
+QUICK = ("everything", "assigned in a branch")
+
+
+def trained(monkeypatch, make, between=lambda agent: agent):
+    """Return an agent that trained in two calls of `fit`, and an equal one whose updates were on variables."""
+    agents = []
+    for is_allowed in (True, False):
+        monkeypatch.setattr(learner, "profits_from_flat_state", lambda agent, is_allowed=is_allowed: is_allowed)
+        keras.utils.set_random_seed(0)
+        agent = make()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "This training ends at|No episode ended|.*actions lie at their bounds")
+            agent.fit(RandomWalk(), epochs=2, steps_per_epoch=15, verbose=2)
+            agent = between(agent)
+            agent.fit(RandomWalk(), epochs=4, initial_epoch=2, steps_per_epoch=8, verbose=2)
+        agents.append(agent)
+    return agents
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
+def test_what_users_write_is_followed_or_stays_on_variables_with_equal_results(flat, monkeypatch, capsys, name):  # noqa: F811
+    change, options, reason = CASES[name]
+    kind = type("Own", (my_td3(),) if change is object else (change, my_td3()), {})
+    agents = trained(monkeypatch, lambda: kind(RandomWalk(), seed=0, **TINY | SINGLE | options()))
+    assert_same(*agents)
+    assert is_flat(agents[0]) == (reason == "")
+    lines = re.findall("Each update of Own .*", capsys.readouterr().out)
+    assert len(lines) == bool(reason) and (not reason or re.search(reason, lines[0])), lines
+    if change is Watches:
+        assert agents[0].seen == agents[1].seen and len({look[0] for look in agents[0].seen}) > 10
+    if change is CountsTraces:
+        assert agents[0].traces == 1
+
+
+def changing_policy(env, **options):
+    """An algorithm that changes its policy more often than it declares."""
+    return type("Own", (CountsTraces, my_td3()), {})(env, **options)
+
+
+MAKE = {
+    "TD3": lambda **options: my_td3()(RandomWalk(), seed=0, **TINY | options),
+    "SAC": lambda **options: SAC(RandomWalk(), seed=0, **TINY | options),
+    "changing policy": lambda **options: changing_policy(RandomWalk(), seed=0, **TINY | {"policy_delay": 3} | options),
+    "SGD": lambda **options: my_td3()(RandomWalk(), seed=0, q_optimizer=OwnSGD(1e-2), **TINY | options),
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_own(flat, monkeypatch, capsys, copied, name):
-    change, more, reason = CHANGES[name]
-    kind = type("Own", (change, copied) if change is not object else (copied,), {})
-    if change is Watches:
-        Watches.original = staticmethod(copied.declare)
-    agents = []
-    for is_allowed in (True, False):
-        monkeypatch.setattr(learner, "profits_from_flat_state", lambda agent: is_allowed)
-        agents.append(kind(RandomWalk(), seed=0, **{k: v for k, v in (TINY | more()).items() if v is not None}))
-        keras.utils.set_random_seed(0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            warnings.filterwarnings("ignore", "This training ends at|No episode ended|.*actions lie at their bounds")
-            for _ in range(2):
-                agents[-1].fit(RandomWalk(), epochs=2, steps_per_epoch=STEPS // 2, verbose=2)
-    import re
-    text = capsys.readouterr().out
-    print(text)
-    assert is_flat(agents[0]) == (not reason)
-    lines = re.findall("Each update.*", text)
-    assert len(lines) == bool(reason) and (not reason or re.search(reason, lines[0]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_own_algorithms_train_on_flat_tensors_with_equal_results_also_after_loading(
+    flat,  # noqa: F811
+    monkeypatch,
+    tmp_path,
+    name,
+    jit_compile,
+):
+    def load(agent):
+        agent.save(tmp_path / "agent", overwrite=True)
+        return tfdpg.load_agent(tmp_path / "agent", agent_class=type(agent))
+
+    agents = trained(monkeypatch, lambda: MAKE[name](jit_compile=jit_compile), load)
     assert_same(*agents)
-    if change is Watches:
-        assert agents[0].seen == agents[1].seen
-        assert [len(set(x)) for x in agents[0].seen]
-    if change is CountsTraces:
-        assert agents[0].traces == 1
+    assert is_flat(agents[0]) and not is_flat(agents[1])

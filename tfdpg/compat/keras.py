@@ -8,7 +8,7 @@ import contextlib
 import functools
 import importlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 

@@ -162,9 +162,7 @@ class FlatState:
         is_newer: whether the flat tensors are newer than the variables.
     """
 
-    def __init__(
-        self, variables: Iterable[Any], optimizers: Iterable[keras.optimizers.Optimizer], device: str | None
-    ):
+    def __init__(self, variables: Iterable[Any], optimizers: Iterable[keras.optimizers.Optimizer], device: str | None):
         groups: dict[str, list[Any]] = {}
         for variable in variables:
             groups.setdefault(variable.dtype, []).append(variable)

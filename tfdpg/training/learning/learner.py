@@ -307,8 +307,8 @@ class _LocalReplay:
 def profits_from_flat_state(agent: Any) -> bool:
     """Return whether an agent's updates may be faster on `FlatState`.
 
-    Without XLA, the parts of the flat tensors are copied. A policy that does not act in NumPy reads its variables, which
-    would have to be written after each update phase.
+    Without XLA, the parts of the flat tensors are copied. A policy that does not act in NumPy reads its variables, so
+    these would have to be written after each update phase.
     """
     return uses_xla(agent) and not agent.options.run_eagerly and agent.actor.weights_from is not None
 

@@ -47,7 +47,7 @@ class CompiledUpdates:
 
     Attributes:
         function: the compiled function.
-        delays_policy: whether `state` is used, and the weights for acting change in a loop of `tfdpg.components.run_if`.
+        delays_policy: whether `state` is used, and the weights for acting change only in `tfdpg.components.run_if`.
         reason_not_flat: why the agent's code does not allow `state`; empty if it does.
     """
 
