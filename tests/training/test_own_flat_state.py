@@ -222,7 +222,7 @@ def optimizers(make):
 
 
 def everything():
-    return critic(Layer)() | {"q_optimizer": OwnSGD(1e-2)}
+    return critic(Layer)() | {"q_optimizer": OwnSGD(1e-2), "policy_delay": 2}
 
 
 CASES = {

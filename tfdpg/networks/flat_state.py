@@ -257,7 +257,7 @@ _BASE = base_optimizer()
 
 
 class _AssignsByKeras(keras.optimizers.Optimizer):
-    """The last base of optimizers that assign Keras' variables, of which values stand in a scope."""
+    """A base of optimizers that assign variables through Keras, so that a `_Scope` receives the values."""
 
     assign = _BASE.assign
     assign_add = _BASE.assign_add
