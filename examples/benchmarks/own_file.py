@@ -3,10 +3,10 @@
     python examples/benchmarks/own_file.py --rounds 9 --core 0
 
 The programs are the built-in TD3, the same source in a file of its own, and SAC of `examples/sac.py` with the name of a
-module of tfdpg and as it is. Each trains on Pendulum-v1 with 64x64 networks and minibatches of 64, with one update after
-each step and with 50 updates after every 50 steps. All run in one process that is pinned to a core, and take turns in
-short rounds. Seconds are processor time, which other programs on the machine affect least. A ratio is the median over
-the rounds.
+module of tfdpg and as it is. Each trains on Pendulum-v1 with 64x64 networks and minibatches of 64, with one update
+after each step and with 50 updates after every 50 steps. All run in one process that is pinned to a core, and take
+turns in short rounds. Seconds are processor time, which other programs on the machine affect least. A ratio is the
+median over the rounds.
 """
 
 import argparse
