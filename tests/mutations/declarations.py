@@ -229,11 +229,4 @@ MUTATIONS = (
         "",
         FLAT,
     ),
-    (
-        "flat state: users' algorithms are updated on it",
-        "training/learning/learner.py",
-        'type(agent).__module__.startswith("tfdpg.") and',
-        "",
-        FLAT,
-    ),
 )
