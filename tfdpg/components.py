@@ -214,7 +214,7 @@ def rmsprop(options: Any, of: Sequence[str]) -> OptimizerSpec:
     def make(name: str) -> keras.optimizers.Optimizer:
         if options.optimizer is not None:
             return _copied("optimizer", options.optimizer)
-        return _scaled(RMSprop(options.lr, rho=0.99, epsilon=1e-5, **_clipping(options)))
+        return _scaled(keras.optimizers.RMSprop(options.lr, rho=0.99, epsilon=1e-5, **_clipping(options)))
 
     return OptimizerSpec(make, tuple(of), {"optimizer": "optimizer", "learning_rate": "lr"})
 
@@ -895,31 +895,12 @@ def _scaled(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer
     return keras.optimizers.LossScaleOptimizer(optimizer, name=f"{optimizer.name}_scaled")
 
 
-class InFlatState(keras.optimizers.Optimizer):
-    """A base of optimizers that can change values in `tfdpg.networks.FlatState` as well as variables."""
-
-    def assign(self, variable: Any, value: Any) -> None:
-        """Assign a value."""
-        variable.assign(value)
-
-    def assign_sub(self, variable: Any, value: Any) -> None:
-        """Subtract a value."""
-        variable.assign_sub(value)
-
-    def _var_key(self, variable: Any) -> int:
-        return id(variable)
+class FusedAdam(keras.optimizers.Adam):
+    """Keras' Adam, with one operation for each variable where Keras has twenty, which are traced one by one."""
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
         for gradient, variable in zip(grads, trainable_variables, strict=True):
-            self.update_step(gradient, variable, learning_rate)
-
-
-class RMSprop(InFlatState, keras.optimizers.RMSprop):
-    """Keras' RMSprop."""
-
-
-class FusedAdam(InFlatState, keras.optimizers.Adam):
-    """Keras' Adam, with one operation for each variable where Keras has twenty, which are traced one by one."""
+            self.update_step(tf.convert_to_tensor(gradient), variable, learning_rate)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """One step: m ← m + (g − m)(1 − β₁), v ← v + (g² − v)(1 − β₂), w ← w − α m / (√v + ε).
