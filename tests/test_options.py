@@ -8,12 +8,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import pytest
 
-from tfdpg.options import BuiltIn, Mark, Only, Options, Structural, options_of, takes_options
+from tfdpg.options import BuiltIn, Group, Mark, Only, Options, Structural, options_of, takes_options
 from tfdpg.ranges import (
     Count,
     Fraction,
@@ -39,8 +39,10 @@ class Sound(Options, group="sound"):
     """colour of the noise."""
 
 
-class Player(Options, group="objects", objects=True, marks=(Structural,)):
+class Player(Options):
     """The player."""
+
+    OBJECTS: ClassVar = Group("objects", Structural)
 
     player: "Person | None" = None  # noqa: F821
     """the player."""

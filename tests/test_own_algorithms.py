@@ -32,7 +32,7 @@ class RenamedLoss(ConservativeTD3):  # type: ignore[misc]
         return measured
 
 
-class TenCriticsOptions(ConservativeTD3Options, group="objects", objects=True):
+class TenCriticsOptions(ConservativeTD3Options, group="objects"):
     """The options, with a field for each critic."""
 
     q3: Any = None

@@ -1,7 +1,6 @@
 """The base class of all agents: act, observe, learn, fit, evaluate, save and export."""
 
 import abc
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
@@ -102,6 +101,7 @@ class Agent(metaclass=_AgentType):
         self.seed = options.drawn_seed
         self.batch_size = options.batch_size
         declaration = declare(self.spec, options)
+        options.refuse(declaration.unused)
         minibatches = declaration.minibatches
         self._networks = Networks(declaration, self.seed, options.device)
         self.networks = self._networks.components
@@ -157,6 +157,9 @@ class Agent(metaclass=_AgentType):
         self._initial_epoch: int | None = None
         self.stop_training = False
         self._epoch = 0
+        own = self.networks.keys() <= self.custom_networks.keys()
+        where = "where all networks are your own" if own else f"in {type(self).__name__}"
+        options.refuse_unread(where, options.names(BuiltIn))
 
     @abc.abstractmethod
     def update(self, batch: Any, counter: Any) -> dict[str, tf.Tensor]:
@@ -250,7 +253,7 @@ class Agent(metaclass=_AgentType):
         state = sampler.state()
         self.replay.resize(rows)
         sampler.restore(state)
-        self._options = dataclasses.replace(self._options, replay_size=rows)
+        self._options = self._options.replaced(replay_size=rows)
 
     def relabel_with(self, env: Any) -> None:
         """Use the functions of an environment that compute rewards from goals, for the option `her`.

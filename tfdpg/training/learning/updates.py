@@ -56,8 +56,9 @@ class CompiledUpdates:
         self._counts = functools.cache(tf.constant)
         self._concrete: Any = None
         self.function: Any = self._run
+        jit_compile = uses_xla(agent)
         if not agent.options.run_eagerly:
-            self.function = tf.function(self._run, jit_compile=uses_xla(agent), autograph=False)
+            self.function = tf.function(self._run, jit_compile=jit_compile, autograph=False)
 
     def _run(self, packed: tuple[tf.Tensor, ...], n: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Make n updates; return their metrics, the flat weights for acting, and whether networks are finite."""
@@ -74,6 +75,7 @@ class CompiledUpdates:
             _, measured = while_loop(lambda i, _: i < n, step, [0, measured])
             weights = tf.zeros(0) if acting is None else flat_weights(acting)
             finite = tf.stack([is_finite(network) for network in agent.networks.values()])
+        agent.options.refuse_unread(f"in {type(agent).__name__}")
         return measured.stack(), weights, finite
 
     def __call__(
