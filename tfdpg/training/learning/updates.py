@@ -68,6 +68,7 @@ class CompiledUpdates:
         def step(i: tf.Tensor, measured: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             batch = agent.unpack(tuple(part[i] for part in packed))
             values = agent.update(batch, agent.counter.assign_add(1))
+            agent.options.refuse_unread(f"in {type(agent).__name__}")
             return i + 1, measured.write(i, batch.mask_metrics(tf.stack([values[name] for name in agent.metrics])))
 
         measured = tf.TensorArray(tf.float32, self._chunk, element_shape=[len(agent.metrics), agent.batch_elements])
@@ -75,7 +76,6 @@ class CompiledUpdates:
             _, measured = while_loop(lambda i, _: i < n, step, [0, measured])
             weights = tf.zeros(0) if acting is None else flat_weights(acting)
             finite = tf.stack([is_finite(network) for network in agent.networks.values()])
-        agent.options.refuse_unread(f"in {type(agent).__name__}")
         return measured.stack(), weights, finite
 
     def __call__(
