@@ -22,7 +22,7 @@ from tfdpg.ranges import NonNegative
 METRICS = "loss_q", "loss_pi", "q1", "q2", "gap", "td_error"
 
 
-class ConservativeTD3Options(TD3Options):
+class ConservativeTD3Options(TD3Options, group="algorithm"):
     """The options of TD3, and the weight of the regulariser."""
 
     conservatism: NonNegative = 0.1

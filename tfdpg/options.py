@@ -280,25 +280,24 @@ class Options:
         return [option.name for option in options_of(cls) if mark in option.marks]
 
     def refuse(self, unused: Mapping[str, str]) -> None:
-        """Raise `ValueError` if one of these options was changed although it has no effect.
+        """Raise `ValueError` if one of these options was changed although it has no effect. None is always accepted.
 
         Args:
             unused: why they have no effect, by name: "`noise` is None".
         """
         for name, why in unused.items():
-            if self.is_changed(name):
+            if self.is_changed(name) and vars(self)[name] is not None:
                 raise without_effect(name, f"where {why}", vars(self)[name])
 
     def conflict(self, what: str, *names: str) -> ValueError:
         """Return the error for options that exclude each other. The caller raises it.
 
         Args:
-            what: what is wrong, as a sentence of which the options are the subject: "exclude each other.".
-            names: the names of the options.
+            what: what is wrong, as a sentence.
+            names: the names of the options whose values the message shows.
         """
-        *others, last = (f"`{name}`" for name in names)
         received = ", ".join(f"{name}={shown(vars(self)[name])}" for name in names)
-        return ValueError(f"{', '.join(others)} and {last} {what} Received: {received}")
+        return ValueError(f"{what} Received: {received}")
 
     def refuse_unread(self, where: str, names: Collection[str] | None = None) -> None:
         """Raise `ValueError` if an option was changed and has never been read as an attribute.

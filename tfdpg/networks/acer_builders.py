@@ -31,9 +31,9 @@ def acer_network(options: Any, policy: PolicyDistribution, name: str) -> Callabl
         policy: the distribution whose parameters `pi` returns.
         name: the network to build: "pi", "v" or "q1".
     """
-    layers = mlp(options.hidden_units, options.activation).pi
 
     def build(context: Any) -> keras.Model:
+        layers = mlp(options.hidden_units, options.activation).pi
         spec: Spec = context.spec
         shared: dict[str, Any] = context.shared if options.shared_torso else {}
         if "observation" not in shared:

@@ -99,7 +99,7 @@ class AgentOptions(Options, group="algorithm"):
         if self.run_eagerly and self.jit_compile is True:
             raise ValueError("`run_eagerly=True` compiles nothing. Received: jit_compile=True")
         if self.clip_norm is not None and self.clip_value is not None:
-            raise self.conflict("exclude each other: give one of them, not both.", "clip_norm", "clip_value")
+            raise self.conflict("Give `clip_norm` or `clip_value`, not both.", "clip_norm", "clip_value")
 
     @property
     def drawn_seed(self) -> int:
@@ -253,19 +253,23 @@ class OffPolicyOptions(AgentOptions):
     def check(self) -> None:
         """Reject options that exclude each other, and networks that cannot learn with the others."""
         if self.epochs_per_round is not None and self.gradient_steps is not None:
-            raise self.conflict("both say how many updates a round has.", "gradient_steps", "epochs_per_round")
+            raise self.conflict(
+                "`gradient_steps` and `epochs_per_round` both say how many updates a round has.",
+                *("gradient_steps", "epochs_per_round"),
+            )
         if self.epochs_per_round is not None and self.replay != "uniform":
             raise self.conflict(
-                "exclude each other: passes over all rows leave no place for priorities.", "epochs_per_round", "replay"
+                "`epochs_per_round` passes over all rows, which leaves no place for priorities.",
+                *("epochs_per_round", "replay"),
             )
         if self.her is not None and self.reward_shaper is not None:
-            raise ValueError(
+            raise self.conflict(
                 "`her` computes the rewards of new goals with the environment's `compute_reward`, which does not know "
-                "`reward_shaper`. Change the rewards in a wrapper that also has a `compute_reward`. "
-                f"Received: her={self.her!r}"
+                "`reward_shaper`. Change the rewards in a wrapper that also has a `compute_reward`.",
+                "her",
             )
         if self.critics == 1 and self.q2 is not None:
-            raise ValueError("`q2` needs two critics. Received: critics=1")
+            raise self.conflict("`q2` needs two critics.", "critics")
         if self.critics == 2 and (self.q1 is None) != (self.q2 is None):
             raise ValueError(f"`q1` and `q2` go together. Received: q1={self.q1!r}, q2={self.q2!r}")
         self._check_networks()
@@ -281,14 +285,16 @@ class OffPolicyOptions(AgentOptions):
         if "observation" not in self.remembers or len(set(self.remembers)) < len(self.remembers):
             raise reject("remembers", 'different names with "observation" among them', self.remembers)
         if self.recurrent is not None and self.norm == "batch":
-            raise ValueError(f"`norm='batch'` is for networks without a memory. Received: recurrent={self.recurrent!r}")
+            raise self.conflict("`norm='batch'` is for networks without a memory.", "recurrent")
         if self.recurrent is not None and self.her is not None:
-            raise ValueError(
+            raise self.conflict(
                 "`her` is for networks without a memory: what a recurrent network remembers of an episode depends on "
-                f"the goal that it had. Received: recurrent={self.recurrent!r}, her={self.her!r}"
+                "the goal that it had.",
+                *("recurrent", "her"),
             )
         if self.reward_shaper is not None and "reward" in self.remembers:
-            raise ValueError(
+            raise self.conflict(
                 "`reward_shaper` changes the rewards that are stored, and a policy that remembers rewards sees those "
-                f"that the environment gives. Received: remembers={self.remembers}"
+                "that the environment gives.",
+                "remembers",
             )

@@ -74,14 +74,12 @@ class D4PGOptions(OffPolicyOptions, without=("bc_weight", "action_l2")):
     def check(self) -> None:
         """Reject a support of which one bound is given, or that is chosen twice, and priorities of another loss."""
         if (self.v_min is None) != (self.v_max is None):
-            raise self.conflict("go together.", "v_min", "v_max")
+            raise self.conflict("`v_min` and `v_max` go together.", "v_min", "v_max")
         if self.v_min is not None and self.v_range is not None:
-            raise ValueError(
-                f"`v_range={self.v_range!r}` chooses `v_min` and `v_max` itself. "
-                f"Received: v_min={self.v_min}, v_max={self.v_max}"
-            )
+            raise self.conflict(f"`v_range={self.v_range!r}` chooses `v_min` and `v_max` itself.", "v_min", "v_max")
         if self.replay == "lap":
-            raise ValueError(
+            raise self.conflict(
                 "`replay='lap'` needs the Huber loss of TD errors; the critics of D4PG minimise the cross-entropy of "
-                "distributions. Received: replay='lap'"
+                "distributions.",
+                "replay",
             )

@@ -32,4 +32,4 @@ class TD3Options(OffPolicyOptions):
     def check(self) -> None:
         """Reject the smaller one of two critics where there is one."""
         if self.critics == 1 and self.policy_gradient == "min":
-            raise ValueError("`policy_gradient='min'` needs two critics. Received: critics=1")
+            raise self.conflict("`policy_gradient='min'` needs two critics.", "critics")
