@@ -45,6 +45,9 @@ class Not:
     def __init__(self, *values: Any):
         self.values = values
 
+    def __contains__(self, value: Any) -> bool:
+        return value not in self.values
+
 
 class Only:
     """Marks an option that has an effect only if one of some other options has a certain value.
@@ -76,10 +79,8 @@ class Only:
         Args:
             values: the values of all options, by name.
         """
-        for name, allowed in self.others.items():
-            is_excluded = isinstance(allowed, Not) and values[name] in allowed.values
-            if not is_excluded and (isinstance(allowed, Not) or values[name] in allowed):
-                return None
+        if any(values[name] in allowed for name, allowed in self.others.items()):
+            return None
         return self.why or " and ".join(f"`{name}` is {_stated(values[name])}" for name in self.others)
 
 
@@ -185,8 +186,10 @@ class Options:
     have no heading (`Group`); it is inherited. The class argument `without` has the names of inherited options that the
     subclass does not take: its attribute has the default, or the value that the class gives it.
 
-    An instance notes which of its options were read as attributes, until `refuse_unread` has found no option without an
-    effect. Functions that list all options, such as `values` and `repr`, are not noted.
+    An instance notes which options have been read as attributes, but not those that functions such as `values` and
+    `repr` list. The agent raises `ValueError` for a changed option that nothing has read: for options of built-in
+    networks (`BuiltIn`) when it is built, and for the others when its `update` is traced for the first time, before
+    updates are made. An agent with `run_eagerly` has then made its first update.
 
     Attributes:
         unused: why inherited options have no effect, by name: a reason, or a condition, `Only`. An entry replaces an
@@ -234,10 +237,10 @@ class Options:
                 object.__setattr__(self, option.name, check_value(option.name, option.kind, value))
         # An option that the class does not take has its default.
         values = {name: getattr(self, name) for name in cast(Any, type(self)).__dataclass_fields__}
-        conditions = ((option.name, mark) for option in options for mark in option.marks if isinstance(mark, Only))
-        for name, condition in conditions:
-            if why := condition.problem(values):
-                self.refuse({name: why})
+        for option in options:
+            problems = (mark.problem(values) for mark in option.marks if isinstance(mark, Only))
+            if why := next(filter(None, problems), None):
+                self.refuse({option.name: why})
         for group in reversed(type(self).__mro__):
             if "check" in vars(group):
                 vars(group)["check"](self)
@@ -305,7 +308,7 @@ class Options:
         After a call for all options that has raised no error, nothing is noted any more, and further calls return.
 
         Args:
-            where: where the options have no effect, for the message: "in TD3".
+            where: where the options have no effect, for the message: "in TD3, which never reads it".
             names: the names of the options; None is all.
         """
         read = vars(self)["_read"]
@@ -341,7 +344,7 @@ def without_effect(name: str, where: str, value: Any) -> ValueError:
 
     Args:
         name: the name of the option.
-        where: the condition under which it has no effect: "where `noise` is None", "in TD3".
+        where: the condition under which it has no effect: "where `noise` is None".
         value: its value.
     """
     return ValueError(f"`{name}` does nothing {where}. Received: {name}={shown(value)}")

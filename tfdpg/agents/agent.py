@@ -49,7 +49,9 @@ class Agent(metaclass=_AgentType):
 
     Args:
         env: an environment or vector environment, its id, or a `Spec`.
-        options: the options, an instance of a subclass of `tfdpg.options.Options`.
+        options: the options, an instance of a subclass of `tfdpg.options.Options`. An option that was changed must be
+            read as an attribute: an option of built-in networks by the constructor, any other one by the constructor or
+            by `update`. Otherwise, the constructor or the first update raises `ValueError`.
         declare: returns what the agent is made of, given the spaces and the options.
 
     Attributes:
@@ -157,8 +159,8 @@ class Agent(metaclass=_AgentType):
         self._initial_epoch: int | None = None
         self.stop_training = False
         self._epoch = 0
-        own = self.networks.keys() <= self.custom_networks.keys()
-        where = "where all networks are your own" if own else f"in {type(self).__name__}"
+        given = f": {', '.join(self.custom_networks)} are your own" if self.custom_networks else ""
+        where = f"in {type(self).__name__}, which builds no network with it{given}"
         options.refuse_unread(where, options.names(BuiltIn))
 
     @abc.abstractmethod

@@ -68,7 +68,7 @@ class CompiledUpdates:
         def step(i: tf.Tensor, measured: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             batch = agent.unpack(tuple(part[i] for part in packed))
             values = agent.update(batch, agent.counter.assign_add(1))
-            agent.options.refuse_unread(f"in {type(agent).__name__}")
+            agent.options.refuse_unread(f"in {type(agent).__name__}, which never reads it")
             return i + 1, measured.write(i, batch.mask_metrics(tf.stack([values[name] for name in agent.metrics])))
 
         measured = tf.TensorArray(tf.float32, self._chunk, element_shape=[len(agent.metrics), agent.batch_elements])
