@@ -40,7 +40,11 @@ Result = TypeVar("Result")
 
 
 class Not:
-    """All values of an option but these, for `Only`."""
+    """All values of an option but some, for `Only`: `Only(recurrent=Not(None))`.
+
+    Args:
+        *values: the excluded values.
+    """
 
     def __init__(self, *values: Any):
         self.values = values
