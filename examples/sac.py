@@ -41,8 +41,10 @@ LOG_STD = -20.0, 2.0
 class SACOptions(
     OffPolicyOptions,
     without=(
-        *("critics", "noise", "act_noise", "ou_theta", "random_eps", "act_noise_schedule", "bc_weight", "action_l2"),
-        *("target_networks", "recurrent", "recurrent_units", "remembers", "sequence_length", "burn_in", "stored_state"),
+        *("critics", "noise", "act_noise", "ou_theta", "random_eps"),
+        *("act_noise_schedule", "bc_weight", "action_l2", "target_networks"),
+        *("recurrent", "recurrent_units", "remembers", "sequence_length"),
+        *("burn_in", "stored_state"),
     ),
 ):
     """The options of SAC; the defaults are those of Stable-Baselines3."""
