@@ -138,7 +138,7 @@ def test_export_and_convert_to_other_formats(run, tmp_path, capsys):
         cli.main(["convert", str(tmp_path / "model"), str(tmp_path / "x"), "--format", "onnx", "--quantize", "int8"])
         == 1
     )
-    assert '`quantize` does nothing where `format` is "onnx"' in capsys.readouterr().err
+    assert "`quantize` does nothing where `format` is 'onnx'" in capsys.readouterr().err
 
 
 def test_export_for_clients_of_tf_agents(run, tmp_path, capsys):

@@ -410,6 +410,8 @@ class Declaration:
         schedule: when to act at random, when to make updates, and how many; made by
             `tfdpg.agents.declarations.update_schedule`.
         metrics: what `Agent.update` returns. Prioritised replay needs a metric with `priority=True`.
+        unused: why options have no effect in these spaces or with these options, by name. A changed one raises
+            `ValueError`.
         updates_per_phase: the number of updates in a usual update phase; None is the number of the schedule.
         policy_period: the behaviour policy changes only in updates whose number is a multiple of it, at least 1. `fit`
             may then make the updates before these together with them.
@@ -439,6 +441,7 @@ class Declaration:
     minibatches: Minibatches
     schedule: Any
     metrics: Sequence[Metric]
+    unused: Mapping[str, str] = dataclasses.field(default_factory=dict)
     updates_per_phase: int | None = None
     policy_period: int = 1
     device_state: Mapping[str, Any] = dataclasses.field(default_factory=dict)

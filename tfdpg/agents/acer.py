@@ -95,6 +95,7 @@ def declare(spec: Spec, options: ACEROptions) -> Declaration:
         ),
         schedule=Schedule(start_steps=0, update_after=0, update_every=steps, gradient_steps=None, per_env=True),
         metrics=METRICS,
+        unused=unused_options(spec, options),
         updates_per_phase=1 + math.ceil(ratio),
     )
 
@@ -103,21 +104,27 @@ def acer_policy_and_critic(spec: Spec, options: ACEROptions) -> tuple[PolicyDist
     """The family of ACER's policy, and the kind of its critic, for the action space.
 
     Raises:
-        ValueError: an option that does nothing there.
+        ValueError: the standard deviation is too small to be learnt.
     """
     if spec.actions is not None:
-        names = ("v", "sigma", "learn_sigma", "dueling", "dueling_samples")
-        options.refuse(names, f"actions are {spec.action_space}")
         family = CategoricalPolicy(spec)
         return family, ActionValues(family)
-    if not options.learn_sigma:
-        options.refuse(["ent_coef"], "the scale of a Gaussian is fixed (`learn_sigma` is False)")
-    elif options.sigma <= MIN_SIGMA:
+    if options.learn_sigma and options.sigma <= MIN_SIGMA:
         raise reject("sigma", f"above {MIN_SIGMA} where it is learnt", options.sigma)
     policy = GaussianPolicy(spec, options.sigma, options.learn_sigma)
     if not options.dueling:
         return policy, SeparateCritic(policy)
     return policy, Dueling(policy, options.dueling_samples, options.drawn_seed)
+
+
+def unused_options(spec: Spec, options: ACEROptions) -> dict[str, str]:
+    """Why options have no effect for the action space, by name."""
+    if spec.actions is not None:
+        return dict.fromkeys(
+            ("v", "sigma", "learn_sigma", "dueling", "dueling_samples"), f"actions are {spec.action_space}"
+        )
+    fixed = "the scale of a Gaussian is fixed (`learn_sigma` is False)"
+    return {} if options.learn_sigma else {"ent_coef": fixed}
 
 
 def default_by_action_space(spec: Spec, given: Any, discrete: Any, box: Any) -> Any:

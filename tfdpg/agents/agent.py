@@ -1,7 +1,6 @@
 """The base class of all agents: act, observe, learn, fit, evaluate, save and export."""
 
 import abc
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
@@ -50,7 +49,9 @@ class Agent(metaclass=_AgentType):
 
     Args:
         env: an environment or vector environment, its id, or a `Spec`.
-        options: the options, an instance of a subclass of `tfdpg.options.Options`.
+        options: the options, an instance of a subclass of `tfdpg.options.Options`. An option that was changed must be
+            read as an attribute: an option of built-in networks by the constructor, any other one by the constructor or
+            by `update`. Otherwise, the constructor or the first update raises `ValueError`.
         declare: returns what the agent is made of, given the spaces and the options.
 
     Attributes:
@@ -102,6 +103,7 @@ class Agent(metaclass=_AgentType):
         self.seed = options.drawn_seed
         self.batch_size = options.batch_size
         declaration = declare(self.spec, options)
+        options.refuse(declaration.unused)
         minibatches = declaration.minibatches
         self._networks = Networks(declaration, self.seed, options.device)
         self.networks = self._networks.components
@@ -158,6 +160,9 @@ class Agent(metaclass=_AgentType):
         self._initial_epoch: int | None = None
         self.stop_training = False
         self._epoch = 0
+        given = f": {', '.join(self.custom_networks)} are your own" if self.custom_networks else ""
+        where = f"in {type(self).__name__}, which builds no network with it{given}"
+        options.refuse_unread(where, options.names(BuiltIn))
 
     @abc.abstractmethod
     def update(self, batch: Any, counter: Any) -> dict[str, tf.Tensor]:
@@ -251,7 +256,7 @@ class Agent(metaclass=_AgentType):
         state = sampler.state()
         self.replay.resize(rows)
         sampler.restore(state)
-        self._options = dataclasses.replace(self._options, replay_size=rows)
+        self._options = self._options.replaced(replay_size=rows)
 
     def relabel_with(self, env: Any) -> None:
         """Use the functions of an environment that compute rewards from goals, for the option `her`.

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdpg import export
 from tfdpg.acting import Exploration
-from tfdpg.agents.options import AgentOptions, OffPolicyOptions, TransitionOptions
+from tfdpg.agents.options import AgentOptions, OffPolicyOptions
 from tfdpg.components import Component, Copy, Declaration, Metric, Minibatches, PolicySpec, UpdateRule, adam
 from tfdpg.exploration import noisy_actions
 from tfdpg.losses import huber_td_loss, td_loss
@@ -27,7 +27,6 @@ from tfdpg.networks import (
     unpack_sequences,
     unpack_transitions,
 )
-from tfdpg.options import BuiltIn
 from tfdpg.replay import (
     ACHIEVED,
     DESIRED,
@@ -57,7 +56,7 @@ def deterministic(
 
     Args:
         spec: the spaces of the environment.
-        options: the agent's options, which inherit from `DeterministicOptions`.
+        options: the agent's options, which inherit from `OffPolicyOptions`.
         critics: the names of its critics, such as `("q1", "q2")`.
         rule: the rule of the target networks, made by `polyak` or `every`.
         metrics: what `Agent.update` returns.
@@ -112,7 +111,7 @@ def td_losses(replay: str) -> tuple[Callable[..., tf.Tensor], Callable[[Sequence
     return td_loss, lambda errors: tf.add_n(errors) / len(errors)
 
 
-def update_schedule(options: TransitionOptions) -> Schedule:
+def update_schedule(options: OffPolicyOptions) -> Schedule:
     """Return the schedule of updates that the options describe, for `Declaration.schedule`.
 
     Args:
@@ -233,13 +232,9 @@ def given_networks(options: AgentOptions, names: Sequence[str]) -> dict[str, ker
         names: the names of options that take a network, such as `("pi", "q1", "q2")`.
 
     Raises:
-        ValueError: an option for built-in networks is set although all networks are custom, or a network is on another
-            device than the option `device`.
+        ValueError: a network is on another device than the option `device`.
     """
     given = {name: getattr(options, name) for name in names}
-    if None not in given.values():
-        *others, last = (f"`{name}`" for name in names)
-        options.refuse(options.names(BuiltIn), f"{', '.join(others)} and {last} are your own")
     check_device(options.device, {name: network for name, network in given.items() if network is not None})
     return given
 

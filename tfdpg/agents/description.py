@@ -23,8 +23,9 @@ def one_line_summary(agent: "Agent") -> str:
     """Return the algorithm, the environment, the seed, the changed options, and the numbers of steps and updates."""
     where = " ".join(str((agent.environment or {}).get("id") or agent.spec).split())
     options = agent.options
+    values = options.values()
     changed = [
-        f"{option.name}={_shown(getattr(options, option.name))}"
+        f"{option.name}={_shown(values[option.name])}"
         for option in options_of(type(options))
         if option.name != "seed" and not option.is_object and options.is_changed(option.name)
     ]
@@ -44,8 +45,8 @@ def configuration(agent: "Agent") -> dict[str, Any]:
     Args:
         agent: the agent.
     """
-    options = [option.name for option in options_of(type(agent.options)) if not option.is_object]
-    values = {name: getattr(agent.options, name) for name in options}
+    objects = [option.name for option in options_of(type(agent.options)) if option.is_object]
+    values = agent.options.values(without=objects)
     return {name: to_json(value) for name, value in values.items() if not isinstance(value, KerasCell)}
 
 

@@ -136,7 +136,7 @@ def assess_policy(agent: Any, episode: Any, updates: int) -> None:
     state["worst_return"] = worst = min(returns)
     state["assessed"] += 1
     is_worse = state["best_return"] is not None and worst < state["best_return"]
-    if not is_worse and state["assessed"] < (agent.options.assessed_episodes if state["assesses_more"] else 1):
+    if not is_worse and state["assessed"] < (agent.assessed_episodes if state["assesses_more"] else 1):
         return
     if not is_worse:
         state["best_return"] = worst
@@ -154,10 +154,10 @@ def begin_assessment(agent: Any, logs: Mapping[str, float]) -> None:
     state |= {"worst_return": None, "assessed": 0}
     if state["best_return"] is None:
         agent.copy_weights("pi_best", "state_encoder_best")
-    if agent.updates >= agent.options.assess_more_after and not state["assesses_more"]:
+    if agent.updates >= agent.assess_more_after and not state["assesses_more"]:
         state["assesses_more"] = True
         if state["best_return"] is not None:
-            state["best_return"] -= (1 - agent.options.best_return_factor) * abs(state["best_return"])
+            state["best_return"] -= (1 - agent.best_return_factor) * abs(state["best_return"])
 
 
 @final
@@ -202,6 +202,9 @@ class TD7(Agent):
         self.bc_weight = options.bc_weight
         self.preactivation_weight = options.preactivation_weight
         self.policy_delay = options.policy_delay
+        self.assessed_episodes = options.assessed_episodes
+        self.assess_more_after = options.assess_more_after
+        self.best_return_factor = options.best_return_factor
         self.target_noise = per_dimension("target_noise", options.target_noise, self.spec) * self.spec.action_scale
         self.noise_clip = options.noise_clip * self.spec.action_scale
 

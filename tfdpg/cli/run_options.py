@@ -23,7 +23,7 @@ from tfdpg.cli import ownership
 from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.distributed.options import Distribution
 from tfdpg.environments import check_followed, external_references
-from tfdpg.options import Option, Options, Structural, options_of
+from tfdpg.options import Not, Only, Option, Options, Structural, options_of
 from tfdpg.ranges import Count, Natural, command_line_type
 from tfdpg.recipes import RECIPES
 from tfdpg.training.options import FitOptions
@@ -90,16 +90,13 @@ class RunFlags(Run, EnvironmentArguments, group="run"):
     runs/<agent>-<env>, runs/<agent>-<env>-2, ... that does not exist."""
     recipe: Literal[tuple(RECIPES)] | None = None  # pyright: ignore[reportInvalidTypeForm]
     """recipe of `tfdpg.recipes` that replaces defaults; other flags override its values."""
-    overwrite: bool = False
+    overwrite: Annotated[
+        bool, Only("`--run-dir auto` takes a directory that does not exist", run_dir=Not(Path("auto")))
+    ] = False
     """replace existing runs."""
     jobs: Count = 1
     """number of runs to train at the same time, each in its own process with an equal share of the cores. Set
     OMP_NUM_THREADS, TF_NUM_INTRAOP_THREADS and TF_NUM_INTEROP_THREADS to choose another share."""
-
-    def check(self) -> None:
-        """Reject `overwrite` together with a new run directory."""
-        if self.run_dir == Path("auto"):
-            self.refuse(["overwrite"], "`--run-dir auto` takes a directory that does not exist")
 
 
 class ResumeFlags(Options, group="run"):

@@ -59,10 +59,9 @@ class CompiledUpdates:
         self._concrete: Any = None
         self.delays_policy = False
         self.reason_not_flat = ""
-        self.function: Any = self._run if agent.options.run_eagerly else self._compiled()
-
-    def _compiled(self) -> Any:
-        return tf.function(self._run, jit_compile=uses_xla(self._agent), autograph=False)
+        jit_compile = uses_xla(agent)
+        self._compile = functools.partial(tf.function, self._run, jit_compile=jit_compile, autograph=False)
+        self.function: Any = self._run if agent.options.run_eagerly else self._compile()
 
     def _run(self, packed: tuple[tf.Tensor, ...], n: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Make n updates; return their metrics, the flat weights for acting, and whether networks are finite."""
@@ -72,6 +71,7 @@ class CompiledUpdates:
         def step(i: tf.Tensor, measured: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             batch = agent.unpack(tuple(part[i] for part in packed))
             values = agent.update(batch, agent.counter.assign_add(1))
+            agent.options.refuse_unread(f"in {type(agent).__name__}, which never reads it")
             self.delays_policy = in_flat_state() and not are_assigned(() if acting is None else acting.weights)
             row = tf.stack([values[metric.name] for metric in agent.metrics])
             return i + 1, measured.write(i, batch.mask_metrics(row))
@@ -136,7 +136,7 @@ class CompiledUpdates:
             except NotFlat as error:
                 self.reason_not_flat = str(error)
             self._state = None
-            self.function = self._compiled()
+            self.function = self._compile()
         return self.function.get_concrete_function(*arguments)
 
     def _padded(self, part: np.ndarray) -> np.ndarray:
