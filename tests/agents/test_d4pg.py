@@ -292,7 +292,9 @@ def test_a_support_that_is_too_small_gives_a_warning_with_the_figure():
 def test_an_untrained_critic_gives_no_warning_of_a_small_support():
     random_weights = 0.071  # the largest of eight training runs with truncated episodes
     logs = {"v_min": -500.0, "v_max": 500.0, "q1": 2.4}
-    agent = types.SimpleNamespace(updates=FIRST_UPDATES, host_state={"edges_warned": None})
+    agent = types.SimpleNamespace(
+        updates=FIRST_UPDATES, host_state={"edges_warned": None}, metrics=[tfdpg.Metric("q1", spread=True)]
+    )
     warn_of_edges(agent, logs | {"edge_mass": random_weights})
     with pytest.warns(UserWarning, match=r"15\.0% of .*edge atoms .*\[-500, 500\]"):
         warn_of_edges(agent, logs | {"edge_mass": 0.15})

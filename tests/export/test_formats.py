@@ -195,7 +195,7 @@ def test_invalid_targets_and_options_are_refused_and_nothing_is_lost(agent, vers
         agent.export(tmp_path / "model", format="keras")
     with pytest.raises(ValueError, match="`quantize` must .*None.*quantize='int8'"):
         export.convert(version, tmp_path / "model", "onnx", "int8")
-    with pytest.raises(ValueError, match='`quantize` does .*`format` is "onnx"'):
+    with pytest.raises(ValueError, match="`quantize` does .*`format` is 'onnx'"):
         agent.export(tmp_path / "model", format="onnx", quantize="int8")
     for opset in (11, 19, 17.5, None):
         for write in (agent.export, functools.partial(export.convert, version)):
@@ -203,7 +203,7 @@ def test_invalid_targets_and_options_are_refused_and_nothing_is_lost(agent, vers
                 ValueError, match=r"^`opset` must be an integer in \[12, 18\]\. Received: opset=[^\n]*$"
             ):
                 write(tmp_path / "model", format="onnx", opset=opset)
-    with pytest.raises(ValueError, match='`opset` does .*`format` is "litert"'):
+    with pytest.raises(ValueError, match="`opset` does .*`format` is 'litert'"):
         agent.export(tmp_path / "model", format="litert", opset=13)
     with pytest.raises(ValueError, match="`opset` must be 17 unless format=\"onnx\", for format='litert'"):
         export.convert(version, tmp_path / "model", "litert", opset=13)
