@@ -28,7 +28,6 @@ def serve(
     max_request_mib: int = 32,
     max_response_mib: int = 32,
     max_rows: int = Limits.rows,
-    max_connections: int = Limits.connections,
     timeout: float = Limits.timeout,
     trusted: bool = False,
 ) -> None:
@@ -45,8 +44,6 @@ def serve(
         max_request_mib: refuse larger requests.
         max_response_mib: refuse requests with a larger response before anything is computed.
         max_rows: refuse requests with more rows. A row is one observation, also within a sequence.
-        max_connections: the connections of REST and of gRPC each. Above it, REST closes the one that has been idle
-            longest.
         timeout: seconds in which a request must arrive, its response must be read, and the next request must begin.
         trusted: also load versions whose operations have side effects.
     """
@@ -56,7 +53,6 @@ def serve(
         ("max_request_mib", max_request_mib, 1, 2047, "an integer in [1, 2047]"),
         ("max_response_mib", max_response_mib, 1, 2047, "an integer in [1, 2047]"),
         ("max_rows", max_rows, 1, 2**31 - 1, "a positive integer below 2**31"),
-        ("max_connections", max_connections, 1, 2**31 - 1, "a positive integer below 2**31"),
         ("timeout", timeout, 0.001, 86400, "in [0.001, 86400] seconds"),
     ):
         if not low <= value <= high:
@@ -65,9 +61,8 @@ def serve(
         request_bytes=max_request_mib << 20,
         response_bytes=max_response_mib << 20,
         rows=max_rows,
-        connections=max_connections,
         timeout=timeout,
-    ).within_descriptors()
+    )
     _check_extra()
     run_paths.check_model(path)
     if (path / "saved_model.pb").exists():
@@ -95,8 +90,6 @@ def serve(
                 report(f"version {version} is served")
             rest = address(host, ports.rest)
             grpc = address(host, ports.grpc)
-            if limits.connections < max_connections:
-                report(f"{limits.connections} connections of each protocol, not {max_connections}: see `ulimit -n`")
             report(f"REST at http://{rest}/v1/models/{model_store.name}, gRPC at {grpc}")
             await ended.wait()
             report("ends, once the requests under way are answered")

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import select
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -21,8 +20,6 @@ PATH = re.compile(
     r"(?P<action>(?i::predict|/metadata)|/?)"
 )
 STATUSES = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "RESOURCE_EXHAUSTED": 413, "INTERNAL": 500}
-NEXT_REQUEST_SECONDS = 1.0
-"""Seconds in which a server that is ending still answers the next request of an open connection."""
 BYTES_PER_VALUE = 22
 """Approximate length of a number in JSON: float32 values are written with all digits of a float64."""
 
@@ -32,7 +29,7 @@ class RestServer(web.Server):
 
     Args:
         model_store: the model.
-        limits: the limits of the server. Above the limit of connections, the one that has been idle longest is closed.
+        limits: the limits of the server.
         log: receives a line for each error that is not the response to a valid HTTP request.
     """
 
@@ -48,63 +45,17 @@ class RestServer(web.Server):
         self._model_store = model_store
         self._limits = limits
         self.log = log
-        self._open: dict[web.RequestHandler, asyncio.Transport] = {}
-        self._idle: dict[web.RequestHandler, None] = {}
-        self._receiving: dict[web.RequestHandler, None] = {}
-        self._is_ending = False
 
     def __call__(self) -> web.RequestHandler:
         """Return the handler of a new connection."""
         return _Connection(self, loop=self._loop, **self._kwargs)
-
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Register a connection, and close another one if there are too many."""
-        super().connection_made(handler, transport)
-        self._open[handler] = transport
-        if len(self._open) > self._limits.connections:
-            closed = next(iter([*self._idle, *self._receiving]), handler)
-            self._forget(closed)
-            closed.force_close()
-        if handler in self._open:
-            self._idle[handler] = None
-
-    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        """Remove a connection from the records."""
-        super().connection_lost(handler, exc)
-        self._forget(handler)
-
-    async def end(self, deadline: float) -> None:
-        """Answer the requests that have arrived, and the next ones of open connections; then close all connections.
-
-        Args:
-            deadline: the time of the event loop at which connections are closed in any case.
-        """
-        self._is_ending = True
-        time = self._loop.time
-        idle_until = min(deadline, time() + NEXT_REQUEST_SECONDS)
-        while self._open and time() < deadline:
-            if time() >= idle_until:
-                for handler in [each for each in self._idle if not _has_unread_bytes(self._open[each])]:
-                    self._forget(handler)
-                    handler.force_close()
-            await asyncio.sleep(0.02)
-        self.pre_shutdown()
-        await self.shutdown(0.1)
-
-    def _forget(self, handler: web.RequestHandler) -> None:
-        for handlers in (self._open, self._idle, self._receiving):
-            handlers.pop(handler, None)
 
     def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
         limit = self._limits.request_bytes
         return web.BaseRequest(message, payload, protocol, writer, task, self._loop, client_max_size=limit)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        handler = request.protocol
-        self._idle.pop(handler, None)
         response = await self._response(request)
-        if self._is_ending:
-            response.force_close()
         try:
             async with asyncio.timeout(self._limits.timeout):
                 await response.prepare(request)
@@ -114,8 +65,6 @@ class RestServer(web.Server):
                 request.transport.abort()
         except ConnectionError:
             response.force_close()
-        if handler in self._open:
-            self._idle[handler] = None
         return response
 
     async def _response(self, request: web.BaseRequest) -> web.Response:
@@ -132,7 +81,7 @@ class RestServer(web.Server):
             status = 408
             message = f"The body of the request did not arrive within {self._limits.timeout:g} seconds"
         except Exception as error:
-            if request.protocol in self._open:
+            if request.transport is not None:
                 self.log(f"REST: a request failed: {type(error).__name__}: {error}")
                 return error_response(500, f"Internal error: {type(error).__name__}: {error}")
             status = 400
@@ -157,12 +106,8 @@ class RestServer(web.Server):
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0  # the response has not begun yet
-        self._receiving[request.protocol] = None
-        try:
-            async with asyncio.timeout(self._limits.timeout):
-                return await request.read()
-        finally:
-            self._receiving.pop(request.protocol, None)
+        async with asyncio.timeout(self._limits.timeout):
+            return await request.read()
 
     def _predict(self, body: bytes, encoding: str, requested: dict[str, Any]) -> bytes:
         model = self._model_store.find(**requested)
@@ -205,14 +150,6 @@ def error_response(status: int, message: str, closes: bool = False) -> web.Respo
     if closes:
         response.force_close()
     return response
-
-
-def _has_unread_bytes(transport: asyncio.Transport) -> bool:
-    if transport.is_closing():
-        return False
-    poll = select.poll()
-    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _decompressed(body: bytes, encoding: str, limit: int) -> bytes:

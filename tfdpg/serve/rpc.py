@@ -20,10 +20,6 @@ from tfdpg.serve.model_store import ModelStore
 
 MAX_AGE_TIMEOUTS = 10
 """The age, in timeouts, at which a connection is closed."""
-QUIET_SECONDS = 0.1
-"""Seconds without a new call after which a server that is ending stops accepting calls."""
-MAX_DRAIN_SECONDS = 2.0
-"""Seconds after which it stops accepting calls in any case."""
 
 
 class GrpcServer(prediction_service_pb2_grpc.PredictionServiceServicer, model_service_pb2_grpc.ModelServiceServicer):
@@ -31,7 +27,7 @@ class GrpcServer(prediction_service_pb2_grpc.PredictionServiceServicer, model_se
 
     Args:
         model_store: the model.
-        limits: the limits of the server. Connections above their limit are refused.
+        limits: the limits of the server.
         log: receives a line for each error that is not due to a request.
     """
 
@@ -39,16 +35,12 @@ class GrpcServer(prediction_service_pb2_grpc.PredictionServiceServicer, model_se
         self._model_store = model_store
         self._limits = limits
         self._log = log
-        self._calls = 0
-        self._may_respond = asyncio.Event()
-        self._may_respond.set()
         timeout = round(limits.timeout * 1000)
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", limits.request_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_allowed_incoming_connections", limits.connections),
                 ("grpc.server_handshake_timeout_ms", timeout),
                 ("grpc.max_connection_idle_ms", timeout),
                 # gRPC has no timeout for a message that is half sent; clients connect again without an error
@@ -72,26 +64,9 @@ class GrpcServer(prediction_service_pb2_grpc.PredictionServiceServicer, model_se
         await self._server.start()
         return port
 
-    async def end(self, deadline: float) -> None:
-        """Answer the requests that have arrived, then close all connections.
-
-        When gRPC stops, it cancels calls that have arrived and that it has not begun. Responses are therefore held back
-        until no more calls arrive, and are sent after clients have been told to send no more.
-
-        Args:
-            deadline: the time of the event loop at which connections are closed in any case.
-        """
-        time = asyncio.get_running_loop().time
-        self._may_respond.clear()
-        until = min(deadline, time() + MAX_DRAIN_SECONDS)
-        calls = -1
-        while calls != self._calls and time() < until:
-            calls = self._calls
-            await asyncio.sleep(QUIET_SECONDS)
-        stopping = asyncio.create_task(self._server.stop(max(deadline - time(), 0)))
-        await asyncio.sleep(QUIET_SECONDS)
-        self._may_respond.set()
-        await stopping
+    async def shutdown(self, seconds: float) -> None:
+        """Stop listening, answer the requests under way within this time, and close all connections."""
+        await self._server.stop(seconds)
 
     async def Predict(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
         """Compute the outputs of a signature."""
@@ -107,12 +82,8 @@ class GrpcServer(prediction_service_pb2_grpc.PredictionServiceServicer, model_se
 
     async def _answer(self, context: grpc.aio.ServicerContext, answer: Callable[[Any], Any], request: Any) -> Any:
         """Answer a call in its own thread."""
-        self._calls += 1
-        response = None
-        code = "OK"
-        message = ""
         try:
-            response = await asyncio.to_thread(answer, request)
+            return await asyncio.to_thread(answer, request)
         except RequestError as error:
             code = error.code
             message = str(error)
@@ -120,10 +91,7 @@ class GrpcServer(prediction_service_pb2_grpc.PredictionServiceServicer, model_se
             code = "INTERNAL"
             message = f"Internal error: {type(error).__name__}: {error}"
             self._log(f"gRPC: a request failed: {type(error).__name__}: {error}")
-        await self._may_respond.wait()
-        if code != "OK":
-            await context.abort(grpc.StatusCode[code], message)
-        return response
+        return await context.abort(grpc.StatusCode[code], message)
 
     def _predict(self, request: Any) -> Any:
         model = self._model_store.find(**_requested_model(request))

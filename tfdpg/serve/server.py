@@ -2,13 +2,10 @@
 
 import asyncio
 import contextlib
-import math
-import select
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
-from tfdpg.serve.limits import BACKLOG, Limits
+from tfdpg.serve.limits import Limits
 from tfdpg.serve.model_store import ModelStore
 from tfdpg.serve.rest import RestServer
 from tfdpg.serve.rpc import GrpcServer
@@ -17,10 +14,8 @@ POLL_INTERVAL = 1.0
 """Seconds between two polls of the model directory, as in TensorFlow Serving."""
 SHUTDOWN_SECONDS = 10.0
 """Seconds within which the process ends."""
-REQUEST_SECONDS = 6.0
+REQUEST_SECONDS = 4.0
 """How many of them requests under way may take. The rest is for closing connections and for Python and TensorFlow."""
-REPETITION_INTERVAL = 60.0
-"""Seconds in which a repeated line is printed once."""
 
 
 class Ports(NamedTuple):
@@ -46,7 +41,7 @@ async def running_server(
         host: the address to listen on.
         ports: the ports; 0 uses a free one.
         limits: the limits of the server.
-        report: receives a line for each change, and for each error; a repeated error only once a minute.
+        report: receives a line for each change, and for each error.
 
     Yields:
         The ports that are in use.
@@ -55,36 +50,23 @@ async def running_server(
         OSError: a port is in use.
     """
     loop = asyncio.get_running_loop()
-    log = _without_repetition(report)
-    loop.set_exception_handler(lambda _, context: log(_error_text(context)))
-    rest_server = RestServer(model_store, limits, log)
-    grpc_server = GrpcServer(model_store, limits, log)
-    listening = await loop.create_server(rest_server, host, ports.rest, backlog=BACKLOG)
+    loop.set_exception_handler(lambda _, context: report(_error_text(context)))
+    rest_server = RestServer(model_store, limits, report)
+    grpc_server = GrpcServer(model_store, limits, report)
+    listening = await loop.create_server(rest_server, host, ports.rest)
     try:
         grpc_port = await grpc_server.start(address(host, ports.grpc))
-        polling = asyncio.create_task(_poll(model_store, report, log))
+        polling = asyncio.create_task(_poll(model_store, report))
         try:
             yield Ports(listening.sockets[0].getsockname()[1], grpc_port)
         finally:
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
-            deadline = loop.time() + REQUEST_SECONDS
-            await asyncio.gather(grpc_server.end(deadline), _stop_listening(listening, rest_server, deadline))
+            listening.close()
+            rest_server.pre_shutdown()
+            await asyncio.gather(grpc_server.shutdown(REQUEST_SECONDS), rest_server.shutdown(REQUEST_SECONDS))
     finally:
         listening.close()
-
-
-async def _stop_listening(listening: asyncio.Server, rest_server: RestServer, deadline: float) -> None:
-    """Stop listening after every connection that clients have made is accepted, and end the server."""
-    loop = asyncio.get_running_loop()
-    poll = select.poll()
-    for each in listening.sockets:
-        poll.register(each.fileno(), select.POLLIN)
-    until = loop.time() + 0.5
-    while poll.poll(0) and loop.time() < until:
-        await asyncio.sleep(0)
-    listening.close()
-    await rest_server.end(deadline)
 
 
 def _error_text(context: dict[str, Any]) -> str:
@@ -92,27 +74,15 @@ def _error_text(context: dict[str, Any]) -> str:
     return f"{context['message']}: {error}" if error else context["message"]
 
 
-def _without_repetition(report: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a function that reports a line unless it has reported the same line within the last minute."""
-    last_reported: dict[str, float] = {}
-
-    def report_once(line: str) -> None:
-        now = time.monotonic()
-        if now - last_reported.get(line, -math.inf) < REPETITION_INTERVAL:
-            return
-        if len(last_reported) >= 1000:
-            last_reported.clear()
-        last_reported[line] = now
-        report(line)
-
-    return report_once
-
-
-async def _poll(model_store: ModelStore, report: Callable[[str], None], log: Callable[[str], None]) -> None:
+async def _poll(model_store: ModelStore, report: Callable[[str], None]) -> None:
+    last_error = ""
     while True:
         await asyncio.sleep(POLL_INTERVAL)
         try:
             for line in await asyncio.to_thread(model_store.poll):
                 report(line)
+            last_error = ""
         except Exception as error:  # the loaded versions are still served
-            log(f"the directory cannot be read: {error}")
+            if str(error) != last_error:
+                report(f"the directory cannot be read: {error}")
+            last_error = str(error)
