@@ -22,10 +22,10 @@ import numpy as np
 
 import tfdpg
 from tfdpg import export
-from tfdpg.export.convert import FORMATS as RUNTIMES
 from tfdpg.export.source import Source
 from tfdpg.export.verify import differences, in_session
 from tfdpg.exported import LEVELS
+from tfdpg.formats.convert import FORMATS as RUNTIMES
 
 FORMATS = ("litert", "onnx", "c")
 MODELS = Path(__file__).parents[1] / "exported_models"

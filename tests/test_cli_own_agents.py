@@ -15,8 +15,9 @@ from examples import conservative_td3, sac
 from tests.agents.roster import brief
 from tests.commands import EAGER, SHORT, TINY
 from tfdpg import cli
-from tfdpg.cli import curves, parsing
+from tfdpg.cli import parsing
 from tfdpg.cli.run_options import training_flags
+from tfdpg.plotting import curves
 from tfdpg.tuning.command import parse_tune_flags
 from tfdpg.tuning.space import dimensions
 

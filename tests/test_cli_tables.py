@@ -8,7 +8,7 @@ import pytest
 
 from tests.agents.roster import brief
 from tfdpg import cli
-from tfdpg.cli import curves, tables
+from tfdpg.plotting import curves, tables
 
 pytestmark = brief
 

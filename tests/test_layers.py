@@ -13,7 +13,7 @@ import tfdpg
 
 PACKAGE = Path(tfdpg.__file__).parent
 LAYERS = {
-    **dict.fromkeys("arguments compat environments files findings hints".split(), 0),
+    **dict.fromkeys("arguments companions compat environments files findings hints".split(), 0),
     **dict.fromkeys("imports options ranges spaces spec streams".split(), 0),
     **dict.fromkeys(("losses", "exploration", "replay", "acting"), 1),
     **dict.fromkeys(("exported", "networks"), 2),
@@ -21,10 +21,21 @@ LAYERS = {
     "export": 3,
     "training": 4,
     "agents": 5,
-    "serve": 6,
-    **dict.fromkeys("checking distributed recipes cli tuning __main__".split(), 6),
+    "recipes": 6,
 }
-COMMANDS = {"cli", "serve", "tuning", "__main__"}
+"""The core, from the lowest layer to the highest."""
+COMPANIONS = {
+    "checking": (),
+    "distributed": (),
+    "diagnosis": ("cli",),
+    "formats": ("cli",),
+    "serve": ("cli",),
+    "plotting": ("cli", "distributed"),
+    "tuning": ("cli", "distributed", "plotting"),
+    "cli": ("distributed",),
+    "__main__": ("cli",),
+}
+"""What surrounds the core, and which other companions each uses. The command line finds the others in a table."""
 NUMPY_ONLY = [*(part for part in LAYERS if LAYERS[part] == 0), "exploration", "replay", "acting"]
 
 
@@ -50,12 +61,19 @@ def imports(file):
     return found
 
 
+def annotated(file):
+    """The modules that a file imports for type checkers only."""
+    blocks = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.If)]
+    checked = [block for block in blocks if isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"]
+    return {node.module for block in checked for node in block.body if isinstance(node, ast.ImportFrom)}
+
+
 def files(part):
     return [PACKAGE / f"{part}.py"] if (PACKAGE / f"{part}.py").exists() else sorted((PACKAGE / part).rglob("*.py"))
 
 
 def test_every_part_has_a_layer():
-    assert set(parts()) == set(LAYERS)
+    assert set(parts()) == {*LAYERS, *COMPANIONS}
 
 
 def faults(parts, is_wrong):
@@ -70,15 +88,54 @@ def test_imports_go_down():
         if not name.startswith("tfdpg."):
             return False
         other = name.split(".")[1]
-        allowed = (
-            other == part
-            or LAYERS[other] < LAYERS[part]
-            or {part, other} <= COMMANDS
-            or (part in COMMANDS and other in ("distributed", "checking", "recipes"))
-        )
+        if other in COMPANIONS:
+            return name not in annotated(file)
+        allowed = other == part or LAYERS[other] < LAYERS[part]
         return not (allowed or LAYERS[other] == LAYERS[part] == 0 or (part, other) == ("components", "networks"))
 
     assert faults(LAYERS, goes_up) == []
+
+
+def test_companions_import_only_the_core_and_the_companions_that_they_name():
+    def is_wrong(part, file, name):
+        other = name.split(".")[1] if name.startswith("tfdpg.") else part
+        return other not in (part, *LAYERS, *COMPANIONS[part])
+
+    assert faults(COMPANIONS, is_wrong) == []
+    for part in set(COMPANIONS) - {"__main__"}:
+        described = ast.get_docstring(ast.parse((PACKAGE / part / "__init__.py").read_text()))
+        assert "A companion of the core." in described and described.count("\n") >= 3, part
+
+
+WITHOUT_COMPANIONS = """
+import sys
+import tfdpg
+import tfdpg.agents.agent
+found = {name.split('.')[1] for name in sys.modules if name.startswith('tfdpg.')} & set(COMPANIONS)
+assert not found, found
+for name in COMPANIONS:
+    sys.modules[f"tfdpg.{name}"] = None  # importing it fails, as if its folder were deleted
+small = dict(hidden_units=(4,), start_steps=5, update_after=5, update_every=5, run_eagerly=True)
+agent = tfdpg.TD3("Pendulum-v1", **small)
+agent.fit("Pendulum-v1", epochs=1, steps_per_epoch=10, max_ep_len=5, verbose=0, validation_env=None)
+agent.save(sys.argv[1] + "/agent")
+assert tfdpg.load_agent(sys.argv[1] + "/agent").updates == agent.updates > 0
+agent.export(sys.argv[1] + "/model")
+assert abs(tfdpg.load(sys.argv[1] + "/model")([0.1, 0.2, 0.3])) <= 2
+try:
+    agent.diagnose("Pendulum-v1")
+except ModuleNotFoundError as error:
+    assert "tfdpg.diagnosis" in str(error)
+else:
+    raise AssertionError("a companion was imported")
+"""
+
+
+def test_the_core_trains_saves_and_exports_without_companions(tmp_path):
+    code = f"COMPANIONS = {sorted(COMPANIONS)}{WITHOUT_COMPANIONS}"
+    command = [sys.executable, "-W", "ignore:This training ends at", "-c", code, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_numpy_layers_know_no_tensorflow():
@@ -91,7 +148,7 @@ def test_numpy_layers_know_no_tensorflow():
 
 
 def test_only_distributed_and_compat_know_ray():
-    others = [part for part in LAYERS if part not in ("compat", "distributed")]
+    others = [part for part in (*LAYERS, *COMPANIONS) if part not in ("compat", "distributed")]
     assert faults(others, lambda part, file, name: name.split(".")[0] == "ray") == []
 
 
@@ -134,7 +191,7 @@ def test_public_names():
         tfdpg.PPO  # noqa: B018
 
 
-GENERIC = ("training", "tuning", "distributed", "cli")
+GENERIC = ("training", "tuning", "distributed", "cli", "diagnosis", "plotting")
 """The parts that know the metrics and networks of an algorithm from its declaration, or from the files of a run."""
 OWNED = re.compile(r"\bq(\d|\\d)|\bloss_|\btd_error\b")
 """Names of metrics and critics, which also occur within longer texts."""

@@ -20,13 +20,13 @@ from tfdpg import cli
 from tfdpg.agents.declarations import deterministic
 from tfdpg.agents.options import OffPolicyOptions, TD3Options
 from tfdpg.components import Component, polyak, run_if
+from tfdpg.diagnosis import checks
+from tfdpg.diagnosis.evidence import collect
 from tfdpg.files import read_numbers
 from tfdpg.networks import critic_network, flat_values, policy_network, smallest
 from tfdpg.options import takes_options
 from tfdpg.ranges import NonNegative
 from tfdpg.training.callbacks import ProgressLogger
-from tfdpg.training.diagnosis import checks
-from tfdpg.training.diagnosis.evidence import collect
 
 CRITICS = tuple(f"q{i}" for i in range(1, 11))
 METRICS = tfdpg.Metric("loss_q"), tfdpg.Metric("q1", spread=True), tfdpg.Metric("td_error", priority=True)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tfdpg import cli
-from tfdpg.cli import curves, plotting
-from tfdpg.cli.curves import LearningCurve
+from tfdpg.plotting import curves
+from tfdpg.plotting import figures as drawing
+from tfdpg.plotting.curves import LearningCurve
 
 
 def write_run(directory, seed=0, returns=(0.0, 1.0, 2.0), steps=100_000, **config):
@@ -132,13 +133,13 @@ def test_labels_of_one_s_own_columns_and_smoothing(tmp_path, figures, capsys):
 
 def test_more_curves_than_colours_are_told_apart():
     run = LearningCurve(None, {"seed": 0}, np.arange(2.0), np.arange(2.0))
-    lines = plotting.draw({str(number): [run] for number in range(30)}, "x", "y").axes[0].lines
+    lines = drawing.draw({str(number): [run] for number in range(30)}, "x", "y").axes[0].lines
     assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 30
 
 
 def test_nothing_of_long_labels_is_cut(tmp_path):
     run = LearningCurve(None, {"seed": 0}, np.arange(2.0), np.arange(2.0))
-    figure = plotting.draw(
+    figure = drawing.draw(
         {f"{number}, " + "name=value, " * 30 + "of_letters" * 20: [run] for number in range(6)}, "x", "y"
     )
     figure.savefig(tmp_path / "curves.png")

@@ -9,8 +9,8 @@ import pytest
 
 from examples.results import run, table
 from tests.docs.substitutions import FLAGS
-from tfdpg.cli.curves import COMMAND, command
 from tfdpg.cli.training import parse_training_flags
+from tfdpg.plotting.curves import COMMAND, command
 
 FILES = [file for file in sorted(run.RESULTS.rglob("*.csv")) if command(file)]
 

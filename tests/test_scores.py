@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from tfdpg.cli import scores
+from tfdpg.plotting import scores
 
 
 def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end(rng):

@@ -19,10 +19,10 @@ from tests.agents.roster import brief
 from tests.commands import TINY
 from tfdpg import cli
 from tfdpg.agents.options import OPTIONS
-from tfdpg.cli.curves import find_runs
 from tfdpg.cli.run_options import read_config, train_command
 from tfdpg.cli.training import parse_training_flags
 from tfdpg.options import Choices, Search, options_of
+from tfdpg.plotting.curves import find_runs
 from tfdpg.tuning import report, runs
 from tfdpg.tuning.command import parse_tune_flags
 from tfdpg.tuning.options import TuneOptions

@@ -8,7 +8,7 @@ The first line of each file is the command that made it, in a virtual environmen
 from pathlib import Path
 
 from examples.results.table import save, with_legend
-from tfdpg.cli import curves, plotting
+from tfdpg.plotting import curves, figures
 
 GOALS = Path(__file__).parent
 
@@ -19,7 +19,7 @@ def main() -> None:
     for file in sorted(GOALS.glob("*.csv")):
         run = curves.read(file, "env_steps", "val_success_rate", 1)
         named.setdefault(run.settings["env"].removeprefix("gymnasium_robotics:"), []).append(run)
-    figure = plotting.draw(named, "env_steps", "val_success_rate", "TD3 with hindsight experience replay")
+    figure = figures.draw(named, "env_steps", "val_success_rate", "TD3 with hindsight experience replay")
     figure.axes[0].set_xscale("log")
     note = "Mean and 95 % confidence interval over three seeds for FetchReach; one seed for the others."
     save(with_legend(figure, note), GOALS / "goals.svg", "")

@@ -28,9 +28,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tfdpg.cli.curves import COMMAND, command, points
-from tfdpg.cli.scores import score
 from tfdpg.cli.training import parse_training_flags
+from tfdpg.plotting.curves import COMMAND, command, points
+from tfdpg.plotting.scores import score
 
 RESULTS = Path(__file__).parent
 PACKAGES = ("tensorflow", "keras", "gymnasium", "mujoco", "numpy")

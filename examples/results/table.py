@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfdpg.cli.curves import LearningCurve, command, interpolate, points
-from tfdpg.cli.scores import RANDOM_AND_TD3, score, task
+from tfdpg.plotting.curves import LearningCurve, command, interpolate, points
+from tfdpg.plotting.scores import RANDOM_AND_TD3, score, task
 
 RESULTS = Path(__file__).parent
 RESULTS_OF_OTHERS = RESULTS / "published.csv"
@@ -343,7 +343,7 @@ def figure_of(curves: dict[str, list[LearningCurve]], colours: dict[str, int]) -
         curves: the runs of each kind.
         colours: the place of each kind's colour in the palette.
     """
-    from tfdpg.cli.plotting import draw, limit_bottom
+    from tfdpg.plotting.figures import draw, limit_bottom
 
     title = next(iter(curves.values()))[0].settings["env"]
     figure = draw(curves, "env_steps", "val_return", title, places=colours)
@@ -361,7 +361,7 @@ def figure_of(curves: dict[str, list[LearningCurve]], colours: dict[str, int]) -
 
 def figure_of_older(title: str, curves: dict[str, np.ndarray]) -> Any:
     """Return the figure of curves from an older picture, which were means over seeds with their range."""
-    from tfdpg.cli.plotting import draw
+    from tfdpg.plotting.figures import draw
 
     runs = {name: [LearningCurve(RESULTS, {}, rows[:, 0], rows[:, 1])] for name, rows in curves.items()}
     figure = draw(runs, "env_steps", "val_return", title, show_counts=False)

@@ -9,7 +9,7 @@ import tfdpg
 from tests.docs.pages import PAGES, ROOT, prose, table
 from tfdpg.agents import AGENTS
 from tfdpg.agents.options import OPTIONS
-from tfdpg.export.convert import FORMATS
+from tfdpg.formats.convert import FORMATS
 from tfdpg.options import options_of
 
 PAGE = "docs/comparison.md"

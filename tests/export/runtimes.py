@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs.pages import PAGES
 from tfdpg.export import verify as verification
-from tfdpg.export.convert import FORMATS
+from tfdpg.formats.convert import FORMATS
 
 RUNTIMES = {
     "litert": """

@@ -15,9 +15,9 @@ from tests.agents.roster import SMALL
 from tfdpg import cli
 from tfdpg.acting import ACTIVATIONS, GreedyPolicy, greedy_forward
 from tfdpg.export import c, convert
-from tfdpg.export.c_header import ACTIVATE, c_header
 from tfdpg.export.source import Source
 from tfdpg.exported import ExportError
+from tfdpg.formats.c_header import ACTIVATE, c_header
 from tfdpg.networks import numpy_critic
 from tfdpg.spec import Spec
 
@@ -164,7 +164,7 @@ def test_a_changed_header_is_refused(plain, monkeypatch, tmp_path, change):
         text = text.replace("model_pi(", "model_unswapped(").removesuffix("#endif\n") + SWAPPED + "#endif\n"
         return text, weights
 
-    monkeypatch.setattr("tfdpg.export.c.c_header", changed)
+    monkeypatch.setattr("tfdpg.formats.c.c_header", changed)
     with pytest.raises(ExportError, match="signature 'pi' differs from the agent"):
         convert(plain, tmp_path / "model", "c")
     assert not (tmp_path / "model").exists()
@@ -319,7 +319,7 @@ def test_a_changed_critic_is_refused(plain, monkeypatch, tmp_path):
         critics["q2"].weights[-1] += 0.1  # the bias of the last layer
         return c_header(actor, title, critics, *options)
 
-    monkeypatch.setattr("tfdpg.export.c.c_header", changed)
+    monkeypatch.setattr("tfdpg.formats.c.c_header", changed)
     with pytest.raises(ExportError, match="signature 'q2' differs from the agent"):
         convert(plain, tmp_path / "model", "c")
 

@@ -19,9 +19,9 @@ import tfdpg
 from tests.agents.roster import EAGER, SMALL, brief, fit_briefly
 from tests.export.runtimes import client, formats, quickly, schema, whole_formats
 from tfdpg import cli, export
-from tfdpg.export.convert import FORMATS
 from tfdpg.export.source import Source
 from tfdpg.export.verify import differences
+from tfdpg.formats.convert import FORMATS
 
 pytestmark = brief
 

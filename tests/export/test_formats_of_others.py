@@ -14,8 +14,8 @@ from tests.agents.roster import ACER, SMALL, brief
 from tests.docs.pages import module, table
 from tests.export.runtimes import client, formats, schema, whole_formats
 from tfdpg import export
-from tfdpg.export.convert import FORMATS
 from tfdpg.export.source import Source
+from tfdpg.formats.convert import FORMATS
 
 pytestmark = brief
 

@@ -11,9 +11,9 @@ from gymnasium import spaces
 import tfdpg
 from tests.agents.roster import ACER, D4PG, SMALL
 from tfdpg.export import ExportError, convert
-from tfdpg.export.convert import FORMATS
 from tfdpg.export.source import Source
 from tfdpg.export.verify import check_nonfinite, in_session
+from tfdpg.formats.convert import FORMATS
 from tfdpg.spec import Spec
 
 BAD = (np.nan, np.inf, -np.inf)

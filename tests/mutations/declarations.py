@@ -118,12 +118,12 @@ MUTATIONS = (
     ),
     (
         "c: texts of a file become code",
-        "export/c.py",
+        "formats/c.py",
         're.sub(r"[^\\w .,:/-]", "_", f"{title} {facts[\'versions\'][\'tfdpg\']}.", flags=re.ASCII)',
         "f\"{title} {facts['versions']['tfdpg']}.\"",
         HEADER,
     ),
-    ("c: a kernel of another width", "export/c_header.py", "if len(kernel) != x[1]:", "if len(kernel) < 0:", HEADER),
+    ("c: a kernel of another width", "formats/c_header.py", "if len(kernel) != x[1]:", "if len(kernel) < 0:", HEADER),
     (
         "copies: on request and their copies follow the statistics",
         "components.py",

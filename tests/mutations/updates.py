@@ -263,21 +263,21 @@ MUTATIONS = (
     # scores
     (
         "scores: a bootstrap over all tasks at once",
-        "cli/scores.py",
+        "plotting/scores.py",
         "each == one for each in tasks",
         "True for each in tasks",
         SCORES,
     ),
     (
         "scores: a mean of all in place of the interquartile one",
-        "cli/scores.py",
+        "plotting/scores.py",
         "trimmed = len(values) // 4",
         "trimmed = 0",
         SCORES,
     ),
     (
         "scores: the first tenth that does not count counts",
-        "cli/scores.py",
+        "plotting/scores.py",
         "10 * x > 9 * steps",
         "10 * x >= 9 * steps",
         SCORES,

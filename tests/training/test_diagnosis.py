@@ -27,9 +27,9 @@ from tests.agents.roster import (
 )
 from tests.environments import Counter, Remote
 from tfdpg.agents.options import OPTIONS
-from tfdpg.training.diagnosis import checks
-from tfdpg.training.diagnosis.evidence import Evidence, Layer, Replay, Trajectory, Weights, collect, replay_of
-from tfdpg.training.diagnosis.picture import draw
+from tfdpg.diagnosis import checks
+from tfdpg.diagnosis.evidence import Evidence, Layer, Replay, Trajectory, Weights, collect, replay_of
+from tfdpg.diagnosis.picture import draw
 
 STEPS = 2000
 GAMMA = 0.95

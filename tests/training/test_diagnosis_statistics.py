@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from tfdpg.training.diagnosis import statistics
+from tfdpg.diagnosis import statistics
 
 
 def test_discounted_returns():

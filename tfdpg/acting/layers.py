@@ -1,7 +1,7 @@
 """The layers of networks in NumPy, by the names that Keras has for them.
 
 A call of a compiled TensorFlow function costs more than the arithmetic of acting on one observation, so policies whose
-layers are all registered here act in NumPy. `numpy_layer` registers a layer; `tfdpg.export.c_header` has the registry
+layers are all registered here act in NumPy. `numpy_layer` registers a layer; `tfdpg.formats.c_header` has the registry
 of the same layers in C.
 """
 

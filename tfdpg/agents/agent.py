@@ -15,6 +15,7 @@ from tfdpg.agents.declarations import recorders
 from tfdpg.agents.exporting import export_agent
 from tfdpg.agents.options import AgentOptions, ExportOptions
 from tfdpg.arguments import natural
+from tfdpg.companions import companion
 from tfdpg.components import Declaration, Networks, Optimizers, PolicySpec
 from tfdpg.hints import ATTRIBUTES, missing_attribute, refuse_positional_updates, reject_unknown_arguments
 from tfdpg.networks import PolicyInference, numpy_policy
@@ -23,12 +24,14 @@ from tfdpg.replay import GoalFunctions
 from tfdpg.spec import Spec
 from tfdpg.training import evaluation, loop
 from tfdpg.training.checkpoints import checkpoint, network_weights
-from tfdpg.training.diagnosis import Diagnosis, diagnose
 from tfdpg.training.environment.collector import Collector
 from tfdpg.training.environment.env_runner import Episode, environment_of
 from tfdpg.training.learning.epoch_metrics import EpochMetrics
 from tfdpg.training.learning.learner import Learner, check_normalizers, find_normalizers
 from tfdpg.training.options import FitOptions, OfflineOptions
+
+if TYPE_CHECKING:
+    from tfdpg.diagnosis.report import Diagnosis
 
 
 class _AgentType(abc.ABCMeta):
@@ -449,7 +452,7 @@ class Agent(metaclass=_AgentType):
         seed: int | None = None,
         max_ep_len: int | None = None,
         history: Mapping[str, Sequence[float]] | None = None,
-    ) -> Diagnosis:
+    ) -> "Diagnosis":
         """Find out what is wrong with the training run. The agent does not change.
 
         The checks use the replay buffer, the networks, the optimizers, and evaluation episodes of the greedy policy, of
@@ -478,7 +481,7 @@ class Agent(metaclass=_AgentType):
             diagnosis.plot("diagnosis.png")
             ```
         """
-        return diagnose(self, env, episodes, seed, max_ep_len, history)
+        return companion("diagnose")(self, env, episodes, seed, max_ep_len, history)
 
     def predict(self, observations: Any, **unknown: Never) -> np.ndarray:  # noqa: D417 (no value is accepted)
         """Return the greedy actions of the evaluation policy, without noise.

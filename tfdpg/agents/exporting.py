@@ -8,6 +8,7 @@ from tfdpg import export
 from tfdpg.acting import NumpyCritic
 from tfdpg.agents import description
 from tfdpg.agents.options import ExportOptions
+from tfdpg.companions import companion
 from tfdpg.networks import free_graphs, numpy_critic
 
 if TYPE_CHECKING:
@@ -18,14 +19,14 @@ def export_agent(agent: "Agent", directory: str | Path, options: ExportOptions) 
     """See `Agent.export`."""
     if options.format == "tf_saved_model":
         return _write(agent, directory, options)
-    export.check_target(directory, options.format)
+    companion("check_target")(directory, options.format)
     references = {name: signature.reference(agent.spec) for name, signature in agent.signatures.items()}
     observations = export.measured_observations(agent.spec, agent.replay, agent.seed)
     with tempfile.TemporaryDirectory() as scratch:
         version = _write(agent, Path(scratch) / Path(directory).absolute().name, options)
         conversion = options.format, options.quantize, options.max_error, references, observations, options.batch
         conversion = *conversion, options.prefix, options.weights_in_c_file, options.opset
-        return export.convert(version, directory, *conversion, trusted=True)
+        return companion("convert")(version, directory, *conversion, trusted=True)
 
 
 def _write(agent: "Agent", directory: str | Path, options: ExportOptions) -> Path:

@@ -1,4 +1,9 @@
-"""`tfdpg.check`: finds problems of an environment. TensorFlow is not imported."""
+"""Find problems of an environment before training on it: `tfdpg.check` and `tfdpg check`. TensorFlow is not imported.
+
+A companion of the core. It uses `spec`, `spaces`, `findings`, `environments`, and the parsing of steps and the checks
+of numbers in `training.environment`. `conventions` checks Gymnasium's API, `spaces` the spaces, `random_steps` takes
+steps, `observations` looks at what came back, and `report` prints it.
+"""
 
 import traceback
 import warnings

@@ -1,6 +1,8 @@
 """The command line `tfdpg`. The flags of a command are the parameters of a function, or the options of what it trains.
 
-Large libraries are imported only when a command needs them, so that `tfdpg --help` responds immediately.
+A companion of the core, and the user of all others. A command is a function that `FUNCTIONS` names; those of runs and
+exported models are here, and use `agents`, `training`, `options`, `exported` and `export`; each other companion has its
+own. Large libraries are imported only when a command needs them, so that `tfdpg --help` responds immediately.
 """
 
 import os
@@ -83,14 +85,14 @@ common options:
 """
 FUNCTIONS = {
     "check": "tfdpg.checking.command:check",
-    "diagnose": "tfdpg.cli.commands:diagnose",
+    "diagnose": "tfdpg.diagnosis.command:diagnose",
     "evaluate": "tfdpg.cli.commands:evaluate",
     "export": "tfdpg.cli.commands:export",
-    "convert": "tfdpg.cli.commands:convert",
+    "convert": "tfdpg.formats.command:convert",
     "inspect": "tfdpg.cli.commands:inspect_export",
     "serve": "tfdpg.serve.command:serve",
     "labels": "tfdpg.serve.command:labels",
-    "plot": "tfdpg.cli.commands:plot",
+    "plot": "tfdpg.plotting.command:plot",
 }
 """The function of each command except `train` and `tune`, as module:function."""
 REFUSED = {"check": {"env": "`check` takes the environment without a flag: tfdpg check ENV"}}
@@ -199,9 +201,7 @@ def _tune(arguments: list[str]) -> int:
     if arguments in (["-h"], ["--help"], []):
         print(_usage(TUNE), end="")
         return 0
-    from tfdpg.tuning.command import tune
-
-    tune(_agent_name(arguments[0]), arguments[1:])
+    pkgutil.resolve_name("tfdpg.tuning.command:tune")(_agent_name(arguments[0]), arguments[1:])
     return 0
 
 

@@ -56,7 +56,6 @@ from tfdpg.training.callbacks import (
     read_step_file,
 )
 from tfdpg.training.checkpoints.checkpoint import save
-from tfdpg.training.diagnosis import Diagnosis
 from tfdpg.training.evaluation import PolicyLike, evaluate
 from tfdpg.training.options import FitOptions
 
@@ -320,7 +319,8 @@ def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[Poli
     environment = {"id": config.env, "kwargs": config.env_kwargs}
     if checkpoint == "best":
         return export.load(_best_export(path), trusted=trusted), environment, trusted or is_own
-    return _load(path, config, checkpoint or "latest", trusted or is_own).policy(), environment, trusted or is_own
+    trusted = trusted or is_own
+    return load_checkpoint(path, config, checkpoint or "latest", trusted).policy(), environment, trusted
 
 
 def export_policy(
@@ -341,53 +341,22 @@ def export_policy(
         )
     if options.format != "tf_saved_model":
         if checkpoint == "best":
-            return convert(_best_export(run), directory, options, trusted)
-        return _load(run, config, checkpoint, trusted or is_own).export(directory, **options.values())
+            converted = options.values(without=("scores", "signatures"))
+            return export.convert(_best_export(run), directory, **converted, trusted=trusted)
+        return load_checkpoint(run, config, checkpoint, trusted or is_own).export(directory, **options.values())
     with tempfile.TemporaryDirectory() as scratch:
         if checkpoint == "best":
             version = _best_export(run)
             if not trusted:
                 export.check_safe(version)  # TensorFlow Serving would run the copy
         else:
-            version = _load(run, config, checkpoint, trusted or is_own).export(scratch, **options.values())
+            version = load_checkpoint(run, config, checkpoint, trusted or is_own).export(scratch, **options.values())
         info: dict[str, Any] = {"command": train_command(config), "seed": config.seed}
         if episodes:
             with contextlib.closing(make(config.env, **config.env_kwargs)) as env:
                 scores = evaluate(export.load(version, trusted=True), env, episodes)
             info["scores"] = scores | {"episodes": episodes}
         return export.copy(version, directory, info)
-
-
-def diagnose(
-    run: Path, env_id: str | None, checkpoint: str, episodes: int, seed: int | None, trusted: bool
-) -> Diagnosis:
-    """Diagnose a checkpoint of a run.
-
-    Args:
-        run: the run directory.
-        env_id: the environment of the evaluation episodes; None takes that of the run.
-        checkpoint: `latest`, or its number of environment steps.
-        episodes: the number of episodes of each policy.
-        seed: the seed of the episodes; None takes that of the run.
-        trusted: whether to import and follow what the run names, as for the user's own run in any case.
-    """
-    config, is_own = read_run(run, trusted)
-    trusted = trusted or is_own
-    if env_id is None:
-        check_trusted(config.env, config.env_kwargs, trusted, run / "run.json")
-    agent = _load(run, config, checkpoint, trusted)
-    columns = files.read_numbers(run / "progress.csv")
-    kept = [i for i, step in enumerate(columns.get("env_steps", ())) if step <= agent.env_steps]
-    history = {name: [values[i] for i in kept] for name, values in columns.items()}
-    max_ep_len = FitOptions(**config.fit_options).max_ep_len
-    made = make(config.env, **config.env_kwargs) if env_id is None else make(env_id)
-    with contextlib.closing(made) as env:
-        return agent.diagnose(env, episodes=episodes, seed=seed, max_ep_len=max_ep_len, history=history)
-
-
-def convert(version: Path, directory: Path, options: ExportOptions, trusted: bool) -> Path:
-    """Write an exported SavedModel in another format into `directory`."""
-    return export.convert(version, directory, **options.values(without=("scores", "signatures")), trusted=trusted)
 
 
 def _best_export(run: Path) -> Path:
@@ -397,7 +366,7 @@ def _best_export(run: Path) -> Path:
     return export.latest_version(run / "best")
 
 
-def _load(run: Path, config: RunConfig, which: str, trusted: bool) -> Agent:
+def load_checkpoint(run: Path, config: RunConfig, which: str, trusted: bool) -> Agent:
     """Load the agent of the checkpoint `latest`, or of the one with this number of environment steps."""
     saved = export.versions(run / "checkpoints")
     if not saved:

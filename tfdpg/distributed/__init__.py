@@ -1,6 +1,8 @@
-"""Training with rollout workers in separate processes, on one machine or on a Ray cluster.
+"""Training with rollout workers in separate processes, on one machine or on a Ray cluster: `tfdpg.distributed.fit`.
 
-Importing this package imports neither Ray nor TensorFlow.
+A companion of the core; importing it imports neither Ray nor TensorFlow. From an agent it uses its replay buffer,
+collector, schedule and learner; from the core `acting`, `replay`, `training.loop`, `training.environment` and
+`training.learning`. `worker` takes steps, `storage` and `replay_shard` keep rows, `learner` makes updates.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,8 @@
 """Export policies and critics: write, verify, convert and load exported models."""
 
-from tfdpg.export.c_header import c_layer
-from tfdpg.export.convert import check_target, convert
+from typing import TYPE_CHECKING, Any
+
+from tfdpg.companions import companion
 from tfdpg.export.describe import describe
 from tfdpg.export.examples import Observations, example_observations, measured_observations, observations_of_export
 from tfdpg.export.labels import keep_newest, read_labels, write_labels
@@ -9,6 +10,10 @@ from tfdpg.export.prediction_logs import read_prediction_logs
 from tfdpg.export.signatures import Signature, acer_signatures, return_signature, signatures
 from tfdpg.export.write import write
 from tfdpg.exported import ExportError, Policy, check_safe, copy, latest_version, load, metadata, versions
+
+if TYPE_CHECKING:
+    from tfdpg.formats.c_header import c_layer
+    from tfdpg.formats.convert import convert
 
 __all__ = [
     "ExportError",
@@ -18,7 +23,6 @@ __all__ = [
     "observations_of_export",
     "c_layer",
     "check_safe",
-    "check_target",
     "convert",
     "copy",
     "describe",
@@ -37,3 +41,9 @@ __all__ = [
     "write",
     "write_labels",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("c_layer", "convert"):
+        return companion(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)

@@ -1,4 +1,9 @@
-"""Search for the options of an agent with the highest return. Importing this package does not import Optuna."""
+"""Search for the options of an agent with the highest return: `tfdpg.tune` and `tfdpg tune`.
+
+A companion of the core; importing it does not import Optuna. It uses `agents.classes`, `options` (`options_of` and what
+an option's annotation says of its search) and `training.options`. `space` makes the space of options, `runs` trains,
+`search` asks Optuna, and `report` writes what was found.
+"""
 
 import importlib
 from collections.abc import Mapping, Sequence

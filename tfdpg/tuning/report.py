@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tfdpg.cli.plotting import STYLE
 from tfdpg.cli.run_options import RunConfig, train_command
+from tfdpg.plotting.figures import STYLE
 from tfdpg.tuning.runs import Run, score
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import numpy as np
 
 from tfdpg.acting import load_critics, load_numpy_policy
 from tfdpg.arguments import reject
-from tfdpg.export.c_header import c_header
 from tfdpg.export.source import Source
 from tfdpg.export.verify import Inputs, Run
 from tfdpg.exported import NUMPY_POLICY, ExportError, named_recurrent_inputs
+from tfdpg.formats.c_header import c_header
 
 HEADER = "policy.h"
 WEIGHTS = "policy.c"

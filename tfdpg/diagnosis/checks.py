@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tfdpg.training.diagnosis import statistics
-from tfdpg.training.diagnosis.evidence import Evidence, Replay, Trajectory
+from tfdpg.diagnosis import statistics
+from tfdpg.diagnosis.evidence import Evidence, Replay, Trajectory
 from tfdpg.training.network_inputs import NORMALIZER
 from tfdpg.training.training_warnings import pluralize
 

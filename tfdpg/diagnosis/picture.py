@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfdpg.training.diagnosis.evidence import Evidence
-from tfdpg.training.diagnosis.statistics import discounted_returns
+from tfdpg.diagnosis.evidence import Evidence
+from tfdpg.diagnosis.statistics import discounted_returns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

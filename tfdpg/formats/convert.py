@@ -11,11 +11,11 @@ from typing import Annotated, Any, NamedTuple
 from tfdpg import files
 from tfdpg.acting import GreedyPolicy
 from tfdpg.arguments import check_value, reject
-from tfdpg.export import c, litert, onnx
 from tfdpg.export.examples import Observations, observations_of_export
 from tfdpg.export.source import Source
 from tfdpg.export.verify import ActionError, Reference, Run, action_error, check_nonfinite, differences, in_session
 from tfdpg.exported import FORMAT, METADATA, ExportError, check_directory, new_directory, step, versions
+from tfdpg.formats import c, litert, onnx
 from tfdpg.ranges import OPSET, OPSETS
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfdpg.cli.curves import LearningCurve, display_name, interpolate
-from tfdpg.cli.scores import bootstrap_interval, interquartile_mean, mean, mean_interval
+from tfdpg.plotting.curves import LearningCurve, display_name, interpolate
+from tfdpg.plotting.scores import bootstrap_interval, interquartile_mean, mean, mean_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

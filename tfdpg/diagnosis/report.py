@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from tfdpg.arguments import natural, positive_int
+from tfdpg.diagnosis import statistics
+from tfdpg.diagnosis.checks import Verdict, number, verdicts
+from tfdpg.diagnosis.evidence import Evidence, collect
 from tfdpg.environments import opened
-from tfdpg.training.diagnosis import statistics
-from tfdpg.training.diagnosis.checks import Verdict, number, verdicts
-from tfdpg.training.diagnosis.evidence import Evidence, collect
 from tfdpg.training.training_warnings import pluralize
 
 __all__ = ["Diagnosis", "Verdict", "diagnose"]
@@ -83,7 +83,7 @@ class Diagnosis:
             ImportError: Matplotlib is not installed.
             ValueError: the name of the file does not end in the name of an image format.
         """
-        from tfdpg.training.diagnosis import picture
+        from tfdpg.diagnosis import picture
 
         picture.check(file)
         picture.draw(self.title, self.evidence).savefig(file, dpi=150)

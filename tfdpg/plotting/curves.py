@@ -15,13 +15,13 @@ import numpy as np
 from tfdpg import files
 from tfdpg.agents import classes
 from tfdpg.agents.options import OPTIONS, AgentOptions
-from tfdpg.cli import tables
 from tfdpg.cli.parsing import UsageError
 from tfdpg.cli.run_options import Run
 from tfdpg.cli.run_paths import describe_contents, is_model
 from tfdpg.cli.training import parse_training_flags
 from tfdpg.distributed.options import Distribution
 from tfdpg.options import options_of
+from tfdpg.plotting import tables
 from tfdpg.training.options import FitOptions
 
 BOOKKEEPING = {"verbose", "save_every", "keep_checkpoints", "write_interval", "initial_epoch", "replay_dir"}
@@ -112,7 +112,7 @@ def read(run: Path, x: str, y: str, smooth: int) -> LearningCurve:
 
     Args:
         run: the run directory, or the file of results.
-        x: column for the x axis, see `tfdpg.cli.tables.column`.
+        x: column for the x axis, see `tfdpg.plotting.tables.column`.
         y: column for the y axis.
         smooth: number of points to average y over: a point and those before it.
 

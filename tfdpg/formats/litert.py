@@ -14,9 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfdpg.compat.tensorflow import lite_converter_error, lite_schema
-from tfdpg.export.onnx import output_name
 from tfdpg.export.source import Source
 from tfdpg.export.verify import Inputs, Run, quiet
+from tfdpg.formats.onnx import output_name
 
 FILE = "model.tflite"
 ABSENT = {"TensorListReserve", "Erfc", "Ndtri"}

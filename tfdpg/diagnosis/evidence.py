@@ -14,11 +14,11 @@ import numpy as np
 
 from tfdpg.acting.encoder import encode, real_features
 from tfdpg.compat.keras import run_graph, squared_gradients
+from tfdpg.diagnosis import statistics
 from tfdpg.networks import Categorical, head_of
 from tfdpg.replay import ReplayBuffer
 from tfdpg.spec import Packed, Spec
 from tfdpg.streams import Purpose, stream
-from tfdpg.training.diagnosis import statistics
 from tfdpg.training.environment.finite import entry_name
 from tfdpg.training.evaluation import run_episodes
 from tfdpg.training.network_inputs import input_scale, network_calls

@@ -1,0 +1,57 @@
+"""The command `tfdpg convert`."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from tfdpg.cli import run_paths as paths
+from tfdpg.compat.tensorflow import import_tensorflow
+from tfdpg.ranges import OPSET
+
+
+def convert(
+    path: Annotated[Path, tyro.conf.arg(metavar="MODEL")],
+    directory: Annotated[Path, tyro.conf.arg(metavar="DIRECTORY")],
+    /,
+    format: Literal["litert", "onnx", "c"],
+    quantize: Literal["int8"] | None = None,
+    max_error: float = 0.05,
+    batch: int | None = None,
+    trusted: bool = False,
+    prefix: str | None = None,
+    weights_in_c_file: bool = False,
+    opset: int = OPSET,
+) -> None:
+    """Write an exported SavedModel in another format.
+
+    Args:
+        path: a model directory, whose newest version is converted, or the directory of a version.
+        directory: a new or empty directory to write to.
+        format: litert (extra [litert]), onnx (extra [onnx]) or c.
+        quantize: int8 stores the weights of a LiteRT policy with 8 bits.
+        max_error: maximum error of the actions of a quantized policy, as a fraction of the action scale.
+        batch: fixed batch size of a LiteRT model; the default is any batch size.
+        trusted: load a model that contains unsafe operations.
+        prefix: prefix of all names in a C header, in lower case; the default is the name of the directory.
+        weights_in_c_file: define the weights of a C policy in policy.c instead of policy.h.
+        opset: version of the operators of an ONNX policy, 12 to 18.
+    """
+    paths.check_model(path)
+    from tfdpg.agents.options import ExportOptions
+
+    options = ExportOptions(
+        format=format,
+        quantize=quantize,
+        max_error=max_error,
+        batch=batch,
+        prefix=prefix,
+        weights_in_c_file=weights_in_c_file,
+        opset=opset,
+    )
+    import_tensorflow()
+    from tfdpg.export import latest_version
+    from tfdpg.formats.convert import convert as write
+
+    changed = options.values(without=("scores", "signatures"))
+    print(f"wrote {write(latest_version(path), directory, **changed, trusted=trusted)}")
