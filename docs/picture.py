@@ -119,12 +119,13 @@ def box() -> list[str]:
     ]
 
 
-def layers() -> list[tuple[int, list[str]]]:
-    """The layers of the architecture page with their packages, the highest first."""
-    parts: dict[int, list[str]] = {}
-    for row in re.findall(r"^\| (\d) \| `([^`]+)` \|", LAYERS_PAGE.read_text(), re.MULTILINE):
-        parts.setdefault(int(row[0]), []).extend(row[1].split())
-    return sorted(parts.items(), reverse=True)
+def layers() -> list[tuple[str, list[str]]]:
+    """The companions, and the layers of the core with their packages, the highest first, of the architecture page."""
+    page = LAYERS_PAGE.read_text()
+    parts: dict[str, list[str]] = {"": re.findall(r"^\| `(\w+)` \|", page.partition("| companion |")[2], re.MULTILINE)}
+    for row in reversed(re.findall(r"^\| (\d) \| `([^`]+)` \|", page, re.MULTILINE)):
+        parts[row[0]] = row[1].split() + parts.get(row[0], [])
+    return list(parts.items())
 
 
 def numpy_only() -> set[str]:
@@ -220,11 +221,13 @@ def export_flow() -> list[str]:
 
 
 NOTES = {
-    5: "Agent; one file for each algorithm: declaration and update",
-    4: "sub-packages: environment, learning, callbacks, checkpoints, data",
-    3: "signatures, SavedModel, verification, conversion, C code",
-    2: "Keras models; declarations; reading exported models",
-    1: "pure functions; noise; replay buffer; NumPy inference",
+    "": "companions, which the core never imports",
+    "6": "settings that were chosen from experiments",
+    "5": "Agent; one file for each algorithm: declaration and update",
+    "4": "sub-packages: environment, learning, callbacks, checkpoints, data",
+    "3": "signatures, SavedModel, verification",
+    "2": "Keras models; declarations; reading exported models",
+    "1": "pure functions; noise; replay buffer; NumPy inference",
 }
 
 
@@ -241,7 +244,7 @@ def packages() -> list[str]:
     for row, (layer, names) in enumerate(layers()):
         y = 444 + 40 * row
         x = 40.0
-        parts.append(text(24, y + 20, str(layer), size=13, fill=GREY, anchor="middle"))
+        parts.append(text(24, y + 20, layer, size=13, fill=GREY, anchor="middle"))
         for name in names:
             width = 7.2 * len(name) + 14
             fill, stroke = (PALE_GREEN, GREEN) if name in without_tensorflow else (PALE, BLUE)
@@ -281,7 +284,7 @@ def picture() -> str:
 
 def architecture() -> str:
     """The picture of the architecture page as SVG."""
-    return svg(940, 730, [*training_flow(), *export_flow(), *packages()])
+    return svg(940, 770, [*training_flow(), *export_flow(), *packages()])
 
 
 if __name__ == "__main__":

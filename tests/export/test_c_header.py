@@ -14,7 +14,8 @@ import tfdpg
 from tests.agents.roster import SMALL
 from tfdpg import cli
 from tfdpg.acting import ACTIVATIONS, GreedyPolicy, greedy_forward
-from tfdpg.export import c, convert
+from tfdpg.export import convert
+from tfdpg.formats import c
 from tfdpg.export.source import Source
 from tfdpg.exported import ExportError
 from tfdpg.formats.c_header import ACTIVATE, c_header
