@@ -122,7 +122,8 @@ def box() -> list[str]:
 def layers() -> list[tuple[str, list[str]]]:
     """The companions, and the layers of the core with their packages, the highest first, of the architecture page."""
     page = LAYERS_PAGE.read_text()
-    parts: dict[str, list[str]] = {"": re.findall(r"^\| `(\w+)` \|", page.partition("| companion |")[2], re.MULTILINE)}
+    companions = page.partition("| companion |")[2].partition("\n\n")[0]
+    parts: dict[str, list[str]] = {"": re.findall(r"^\| `(\w+)` \|", companions, re.MULTILINE)}
     for row in reversed(re.findall(r"^\| (\d) \| `([^`]+)` \|", page, re.MULTILINE)):
         parts[row[0]] = row[1].split() + parts.get(row[0], [])
     return list(parts.items())

@@ -131,6 +131,10 @@ def test_the_layers_are_as_documented():
     architecture = [(int(row[0]), set(row[1].strip("`").split())) for row in table("docs/architecture.md", "layer")]
     layers = {part: layer for layer, parts in architecture for part in parts}
     assert layers == LAYERS and sum(len(parts) for _, parts in architecture) == len(LAYERS)
+    companions = {
+        row[0].strip("`"): set(row[2].strip("`").split()) for row in table("docs/architecture.md", "companion")
+    }
+    assert companions == {part: set(others) for part, others in COMPANIONS.items() if part != "__main__"}
 
 
 def test_the_documented_logs_are_those_of_a_training_run():

@@ -15,9 +15,9 @@ from tests.agents.roster import SMALL
 from tfdpg import cli
 from tfdpg.acting import ACTIVATIONS, GreedyPolicy, greedy_forward
 from tfdpg.export import convert
-from tfdpg.formats import c
 from tfdpg.export.source import Source
 from tfdpg.exported import ExportError
+from tfdpg.formats import c
 from tfdpg.formats.c_header import ACTIVATE, c_header
 from tfdpg.networks import numpy_critic
 from tfdpg.spec import Spec
