@@ -9,16 +9,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-from tensorboard.plugins.hparams import api_pb2 as untyped
-from tensorboard.plugins.hparams import summary as hparams
-from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
 from tfdpg import files
 from tfdpg.arguments import positive_int
 from tfdpg.options import options_of
-
-api: Any = untyped  # it has no type stubs
 
 SUFFIX = ".tfdpg"
 """The suffix of the event files that tfdpg writes; other files in the directory are not changed."""
@@ -27,9 +21,6 @@ BEST = "validation/best_return"
 
 METRICS = {"validation/return": "final return", BEST: "best return", "train/return": "training return"}
 """The metrics in the HPARAMS tab: tags and titles."""
-
-KINDS = {bool: api.DATA_TYPE_BOOL, str: api.DATA_TYPE_STRING}
-KINDS |= dict.fromkeys((int, float), api.DATA_TYPE_FLOAT64)
 
 
 class ScalarWriter(keras.callbacks.Callback):
@@ -142,6 +133,8 @@ class ScalarWriter(keras.callbacks.Callback):
         return rates | {"noise_factor": agent.behaviour.exploration.factor(agent.env_steps)}
 
     def _write(self, steps: int, values: dict[str, float]) -> None:
+        from tensorboard.plugins.scalar.summary_v2 import scalar_pb  # slow to import
+
         self._write_event(steps, *(scalar_pb(tag, value) for tag, value in values.items() if not math.isnan(value)))
 
     def _write_event(self, steps: int, *summaries: Any) -> None:
@@ -164,6 +157,11 @@ def _description(agent: Any) -> tuple[Any, Any]:
 
     Options that differ from their defaults are shown first.
     """
+    from tensorboard.plugins.hparams import api_pb2, summary  # slow to import
+
+    api: Any = api_pb2  # it has no type stubs
+    kinds = {bool: api.DATA_TYPE_BOOL, str: api.DATA_TYPE_STRING}
+    kinds |= dict.fromkeys((int, float), api.DATA_TYPE_FLOAT64)
     options = agent.options
     environment = agent.environment or {}
     plain = [option.name for option in options_of(type(options)) if not option.is_object]
@@ -172,11 +170,11 @@ def _description(agent: Any) -> tuple[Any, Any]:
     values |= {name: _as_hparam(value) for name, value in environment.get("kwargs", {}).items() if name not in values}
     first = {"agent", "environment", "seed", *filter(options.is_changed, plain)}
     infos = [
-        api.HParamInfo(name=name, type=KINDS.get(type(value)), differs=name in first) for name, value in values.items()
+        api.HParamInfo(name=name, type=kinds.get(type(value)), differs=name in first) for name, value in values.items()
     ]
     metrics = [api.MetricInfo(name=api.MetricName(tag=tag), display_name=title) for tag, title in METRICS.items()]
     known = {name: value for name, value in values.items() if value is not None}
-    return hparams.experiment_pb(infos, metrics), hparams.session_start_pb(known)
+    return summary.experiment_pb(infos, metrics), summary.session_start_pb(known)
 
 
 def _as_hparam(value: Any) -> bool | float | str | None:
@@ -187,6 +185,8 @@ def _as_hparam(value: Any) -> bool | float | str | None:
 
 def _read_events(file: str) -> list[Any]:
     """Return the events of a file. A file that ends within an event is not an error: its process was killed."""
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader  # slow to import
+
     try:
         return [tf.compat.v1.Event.FromString(record) for record in RawEventFileLoader(file).Load()]
     except (tf.errors.OpError, DecodeError) as error:
