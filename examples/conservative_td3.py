@@ -4,6 +4,7 @@ docs/changing-a-loss.md explains this file step by step. To run it: python examp
 """
 
 import argparse
+import dataclasses
 from typing import Any, final
 
 import gymnasium as gym
@@ -32,7 +33,7 @@ class ConservativeTD3Options(TD3Options, group="algorithm"):
 def declare(spec: tfdpg.Spec, options: ConservativeTD3Options) -> tfdpg.Declaration:
     """The components of TD3: a policy, one or two critics, and their target networks."""
     rule = polyak(options.polyak, every=options.target_update_every or options.policy_delay)
-    return deterministic(spec, options, ("q1", "q2")[: options.critics], rule, METRICS)
+    return dataclasses.replace(deterministic(spec, options, rule, critics=options.critics), metrics=METRICS)
 
 
 @final
@@ -76,7 +77,7 @@ class ConservativeTD3(tfdpg.Agent):
             "q1": values[0],
             "q2": values[-1],
             "gap": tf.add_n(gaps) / len(gaps),
-            "td_error": self.td_error([tf.abs(target - value) for value in values]),
+            "td_error": self.td_error(tf.stack([tf.abs(target - value) for value in values])),
         }
 
     def smoothed_action(self, batch: Batch, counter: Any) -> tf.Tensor:

@@ -131,7 +131,7 @@ def declare(spec: tfdpg.Spec, options: SACOptions) -> Declaration:
         behaviour=PolicySpec("pi"),
         evaluation=PolicySpec("pi", call=mean_action),
         exploration=SquashedGaussian(spec),
-        signatures=functools.partial(export.signatures, spec),
+        signatures=functools.partial(export.signatures, spec, critics=("q1", "q2")),
         minibatches=minibatches(spec, options, None),
         schedule=update_schedule(options),
         metrics=METRICS,

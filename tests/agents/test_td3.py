@@ -74,9 +74,9 @@ def test_each_loss_updates_its_own_weights_only():
     assert moved == {"pi"}
     before = agent.get_weights()
     with agent.minimize("q1") as step:
-        step(tf.reduce_mean(BATCH.ask(agent.q1, BATCH.ask(agent.pi))))
+        step(tf.reduce_mean(BATCH.ask(agent.networks["q1"], BATCH.ask(agent.pi))))
     moved = [not np.array_equal(old, new) for old, new in zip(before, agent.get_weights(), strict=True)]
-    assert sum(moved) == 1 and not np.array_equal(agent.q1.get_weights()[0], agent.targets["q1"].get_weights()[0])
+    assert sum(moved) == 1 and not np.array_equal(agent.networks["q1"].get_weights()[0], agent.targets["q1"].get_weights()[0])
 
 
 def test_smoothing_noise_is_drawn_for_each_sample_and_dimension():

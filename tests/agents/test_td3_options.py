@@ -45,7 +45,7 @@ def test_with_one_critic_it_is_delayed_ddpg():
     target = R + D * (Q1[0] * S2 + Q1[1] * action)
     np.testing.assert_allclose(measured["loss_q"], (Q1[0] * S + Q1[1] * A - target) ** 2, rtol=1e-4)
     np.testing.assert_array_equal(measured["q1"], measured["q2"])
-    for options in ({"q2": agent.q1}, {"policy_gradient": "min"}):
+    for options in ({"q2": agent.networks["q1"]}, {"policy_gradient": "min"}):
         with pytest.raises(ValueError, match="needs? two critics"):
             tfdpg.TD3(SPEC, critics=1, **options)
 
@@ -94,7 +94,7 @@ def test_a_critic_with_custom_basis_functions_is_fitted():
     update = tf.function(agent.update, autograph=False)
     for i in range(1, 400):
         update(batch, tf.constant(i, tf.int64))
-    np.testing.assert_allclose(agent.q1.get_weights()[0][:, 0], [2, -1, 0.5], atol=0.02)
+    np.testing.assert_allclose(agent.networks["q1"].get_weights()[0][:, 0], [2, -1, 0.5], atol=0.02)
 
 
 def test_policy_gradient_min_maximises_the_smaller_critic():

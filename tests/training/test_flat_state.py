@@ -115,7 +115,7 @@ def test_variables_that_were_changed_between_two_calls_of_fit_count(flat):
     agents = [TD3(RandomWalk(), update_every=1) for _ in range(2)]
     for agent, train in zip(agents, (fit, train_in_own_loop), strict=True):
         train(agent)
-        agent.q1.trainable_variables[0].assign(np.full((3, 8), 0.1))
+        agent.networks["q1"].trainable_variables[0].assign(np.full((3, 8), 0.1))
         train(agent)
     assert_same(*agents)
 
@@ -158,7 +158,7 @@ def test_a_divergence_of_an_update_that_was_held_back_is_an_error_and_seen_in_th
     agent.replay.segment(0, agent.replay.added)["rows"][:, -1] = np.nan  # the rewards, in a view of the buffer
     with pytest.raises(FloatingPointError, match="`q1` and `q2`"), agent.learner.flat_state(is_allowed=True):
         agent.learner.run_update_phase(3, may_hold=True)
-    assert agent.updates == int(agent.counter) == 3 and np.isnan(agent.q1.get_weights()[0]).any()
+    assert agent.updates == int(agent.counter) == 3 and np.isnan(agent.networks["q1"].get_weights()[0]).any()
     assert not agent.learner._is_flat
 
 

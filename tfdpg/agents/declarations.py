@@ -13,6 +13,7 @@ from tfdpg import export
 from tfdpg.acting import Exploration
 from tfdpg.agents.options import AgentOptions, OffPolicyOptions, TransitionOptions
 from tfdpg.components import Component, Copy, Declaration, Minibatches, PolicySpec, UpdateRule, adam
+from tfdpg.components import critics as make_critics
 from tfdpg.exploration import noisy_actions
 from tfdpg.losses import huber_td_loss, td_loss
 from tfdpg.networks import (
@@ -44,10 +45,9 @@ from tfdpg.training.learning.batches import pack_sequences, pack_transitions
 def deterministic(
     spec: Spec,
     options: Any,
-    critics: Sequence[str],
     rule: UpdateRule,
-    metrics: Sequence[str],
     *,
+    critics: int = 1,
     head: HeadOptions | None = None,
     output: OutputTransform | None = None,
     exploration: Exploration | None = None,
@@ -58,9 +58,8 @@ def deterministic(
     Args:
         spec: the spaces of the environment.
         options: the agent's options, which inherit from `DeterministicOptions`.
-        critics: the names of its critics, such as `("q1", "q2")`.
         rule: the rule of the target networks, made by `polyak` or `every`.
-        metrics: the names of the metrics that `Agent.update` returns; `td_error` is among them.
+        critics: the number of critics; they are named q1, ..., qn.
         head: makes the last layer of each critic; None is for values.
         output: transforms the policy's last layer; None is for actions.
         exploration: turns the outputs of the policy into steps; None adds noise to actions.
@@ -70,18 +69,19 @@ def deterministic(
         ValueError: a space or a model is not supported, or an option has no effect because of another one.
     """
     check_box(spec)
-    given = given_networks(options, ("pi", *critics))
+    names = "pi", *(f"q{i}" for i in range(1, critics + 1))
+    given = given_networks(options, names)
     check_given(spec, given, options, head=head, output=output)
     noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule, options.random_eps
     cells = recurrent_cells(spec, options)
     recurrent_spec = None if cells is None else cells.recurrent_spec
-    names = ("pi", *critics)
-    build = {name: critic_network(options, name, head, cells) for name in critics} | {
-        "pi": policy_network(options, output, cells)
-    }
+    critic = functools.partial(critic_network, options, head=head, cells=cells)
     return Declaration(
         spec=spec,
-        components=[Component(name, build[name], given[name]) for name in names],
+        components=[
+            Component("pi", policy_network(options, output, cells), given["pi"]),
+            *make_critics("q", critics, critic, given),
+        ],
         optimizers={name: adam(options, name) for name in names},
         copies=[Copy(f"{name}_target", name, rule) for name in names] if options.target_networks else [],
         encoder=options.encoder,
@@ -89,14 +89,14 @@ def deterministic(
         seeds_by_position=True,
         behaviour=PolicySpec("pi", recurrent=recurrent_spec),
         exploration=noisy_actions(spec, *noise) if exploration is None else exploration,
-        signatures=functools.partial(export.signatures, spec, recurrent_spec=recurrent_spec),
+        signatures=functools.partial(export.signatures, spec, critics=names[1:], recurrent_spec=recurrent_spec),
         minibatches=minibatches(spec, options, cells, sampling),
         schedule=update_schedule(options),
-        metrics=metrics,
+        metrics=("loss_q", "loss_pi", *names[1:], "td_error", *(() if head is None else head.kind.metrics_of_update)),
     )
 
 
-def td_losses(replay: str) -> tuple[Callable[..., tf.Tensor], Callable[[Sequence[tf.Tensor]], tf.Tensor]]:
+def td_losses(replay: str) -> tuple[Callable[..., tf.Tensor], Callable[[tf.Tensor], tf.Tensor]]:
     """Return the loss of scalar critics, and a function that combines the TD errors of several critics.
 
     Args:
@@ -104,12 +104,11 @@ def td_losses(replay: str) -> tuple[Callable[..., tf.Tensor], Callable[[Sequence
             Precup 2020). Otherwise, they are the squared error and the mean of the TD errors.
 
     Returns:
-        A loss with the arguments of `tfdpg.losses.td_loss`, and a function from a sequence of absolute TD errors
-        `[batch]` to one TD error `[batch]`, for the metric `td_error`.
+        A loss with the arguments of `tfdpg.losses.td_loss`, and a function from the absolute TD errors of the critics,
+        `[n, batch]`, to one TD error `[batch]`, for the metric `td_error`.
     """
-    if replay == "lap":
-        return huber_td_loss, lambda errors: tf.reduce_max(tf.stack(errors), axis=0)
-    return td_loss, lambda errors: tf.add_n(errors) / len(errors)
+    loss, combine = (huber_td_loss, tf.reduce_max) if replay == "lap" else (td_loss, tf.reduce_mean)
+    return loss, functools.partial(combine, axis=0)
 
 
 def update_schedule(options: TransitionOptions) -> Schedule:
@@ -236,7 +235,7 @@ def given_networks(options: AgentOptions, names: Sequence[str]) -> dict[str, ker
         ValueError: an option for built-in networks is set although all networks are custom, or a network is on another
             device than the option `device`.
     """
-    given = {name: getattr(options, name) for name in names}
+    given = {name: getattr(options, name, None) for name in names}
     if None not in given.values():
         *others, last = (f"`{name}`" for name in names)
         options.refuse(options.names(BuiltIn), f"{', '.join(others)} and {last} are your own")

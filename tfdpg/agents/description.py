@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tfdpg.exported import is_critic
 from tfdpg.options import options_of
 from tfdpg.ranges import KerasCell
 from tfdpg.training.checkpoints.objects import to_json
@@ -57,9 +58,15 @@ def refuse_pickling(agent: "Agent", protocol: Any) -> Any:
     )
 
 
+def critic_names(agent: "Agent") -> list[str]:
+    """Return the names of the networks that are critics, whose signatures take an action."""
+    of_networks = {name: each for name, each in agent.signatures.items() if name in agent.networks}
+    return [name for name, each in of_networks.items() if is_critic(name, each.inputs, (name,))]
+
+
 def export_metadata(agent: "Agent") -> dict[str, Any]:
     """Return the metadata of the agent for `tfdpg.json`."""
-    critics = sum(name.startswith("q") for name in agent.networks)
+    critics = len(critic_names(agent))
     counters = {"env_steps": agent.env_steps, "updates": agent.updates}
     return {"agent": type(agent).__name__, "environment": agent.environment, "critics": critics, **counters}
 

@@ -1,7 +1,7 @@
 """Exported policies, loaded without the training code. TensorFlow is imported when a signature is first called."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,47 +127,59 @@ class Policy(GreedyPolicy):
         forward = greedy_forward(self.spec, self.recurrent_spec, actor)
         return GreedyPolicy(self.spec, self.recurrent_spec, forward)
 
-    def q1(self, observation: Any, action: Any, reward: Any = None) -> np.ndarray:
-        """Return the first critic's values of actions: one value (a scalar) or a batch `[batch]`.
+    @functools.cached_property
+    def critics(self) -> tuple[str, ...]:
+        """The names of the critics, such as `q1` and `q2`; `policy.q1` is `policy.value` for the first of these."""
+        facts = self.metadata["signatures"].items()
+        tensors = {name: [[one["name"] for one in each[key]] for key in ("inputs", "outputs")] for name, each in facts}
+        return tuple(name for name, (inputs, outputs) in tensors.items() if is_critic(name, inputs, outputs))
+
+    def value(self, critic: str, observation: Any, action: Any, reward: Any = None) -> np.ndarray:
+        """Return a critic's values of actions: one value (a scalar) or a batch `[batch]`.
 
         For a recurrent agent, return the values of the steps of a sequence from an episode's start, `[time]`, or of a
-        batch of sequences, `[batch, time]`.
+        batch of sequences, `[batch, time]`. `policy.q1(observation, action)` is short for
+        `policy.value("q1", observation, action)`. An agent with one critic has the same values under `q2`.
 
         Args:
+            critic: the name of the critic, one of `critics`.
             observation: an observation, a batch, or for a recurrent agent a sequence or a batch of sequences.
             action: the action for each observation, in the environment's units.
             reward: the reward of each step, for recurrent agents that receive previous rewards.
 
         Raises:
-            ValueError: an argument has another shape, or a Discrete action is not in the action space.
+            ValueError: an argument has another shape, a Discrete action is not in the action space, or there is no such
+                critic.
             ExportError: the model cannot be loaded, or is not safe.
         """
-        return self._outputs("q1", observation, action, reward)["q1"]
+        if critic not in self.critics:
+            raise reject("critic", f"one of {', '.join(self.critics) or 'no critics'}", critic)
+        return self._outputs(critic, observation, action, reward)[critic]
 
-    def q2(self, observation: Any, action: Any, reward: Any = None) -> np.ndarray:
-        """Return the second critic's values; the same as those of `q1` if there is only one critic.
+    def __getattr__(self, name: str) -> Callable[..., np.ndarray]:
+        """Return `value` for the critic of that name."""
+        if name.startswith("_") or "metadata" not in vars(self) or name not in self.critics:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        return functools.partial(self.value, name)
 
-        Args:
-            observation: an observation, a batch, or for a recurrent agent a sequence or a batch of sequences.
-            action: the action for each observation.
-            reward: the reward of each step, for recurrent agents that receive previous rewards.
-        """
-        return self._outputs("q2", observation, action, reward)["q2"]
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.critics]
 
-    def pi_and_q(self, observation: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the action of `policy(observation)` and its values `q1` and `q2`, in one call.
+    def pi_and_q(self, observation: Any) -> tuple[np.ndarray, ...]:
+        """Return the action of `policy(observation)` and its values by each critic, in one call: pi, q1, q2, ...
 
         Args:
             observation: an observation or a batch.
 
         Returns:
-            The action or actions, and two values, each a scalar or `[batch]`; equal values if there is one critic.
+            The action or actions, and the values, each a scalar or `[batch]`, in the order of `critics`. A single
+            critic's value is there twice, as `q1` and `q2`.
 
         Raises:
             ValueError: the policy is recurrent, so that its critics take sequences.
         """
         outputs = self._outputs("pi_and_q", observation)
-        return self.spec.shaped(outputs["pi"]), outputs["q1"], outputs["q2"]
+        return self.spec.shaped(outputs["pi"]), *(outputs[name] for name in self.critics)
 
     def z(
         self, observation: Any, action: Any, levels: float | Sequence[float] = LEVELS, reward: Any = None
@@ -232,9 +244,9 @@ class Policy(GreedyPolicy):
 
         Args:
             name: the signature.
-            observation: see `q1`.
-            action: see `q1`; ignored if the signature takes no action.
-            reward: see `q1`.
+            observation: see `value`.
+            action: see `value`; ignored if the signature takes no action.
+            reward: see `value`.
             others: further inputs, by name.
         """
         if name not in self._model.signatures:
@@ -270,6 +282,17 @@ class Policy(GreedyPolicy):
 
         outputs = signature(**{key: tf.constant(values) for key, values in inputs.items()})
         return {key: values.numpy() for key, values in outputs.items()}
+
+
+def is_critic(name: str, inputs: Collection[str], outputs: Collection[str]) -> bool:
+    """Return whether a signature computes action values: it takes an action, and its output has its own name.
+
+    Args:
+        name: the name of the signature.
+        inputs: the names of its inputs.
+        outputs: the names of its outputs.
+    """
+    return "a" in inputs and name in outputs
 
 
 def _shapes(arrays: Mapping[str, Any]) -> dict[str, Any]:

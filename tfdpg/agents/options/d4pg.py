@@ -41,7 +41,7 @@ class D4PGOptions(TargetPeriod, TwinOptions, group="algorithm"):
     """whether to divide the importance weights of prioritised replay by the largest weight of their minibatch."""
 
     critics = 1
-    """number of critics; of two, the distribution with the smaller mean is the target."""
+    """number of critics; of several, the distribution with the smallest mean is the target."""
     polyak = 0.0
     target_update_every = 100
     pi_lr = 1e-4

@@ -123,10 +123,11 @@ class ActionPenalty(Options, group="algorithm"):
 
 
 class Twin(Options, group="algorithm"):
-    """One critic or two."""
+    """Several critics."""
 
-    critics: Annotated[Literal[1, 2], Structural, Choices(1, 2)] = 2
-    """number of critics; 1 is delayed DDPG, with smoothing and delay but without clipped double Q-learning."""
+    critics: Annotated[Count, Structural, Choices(1, 2)] = 2
+    """number of critics, of whose values the smallest is the target; 1 is delayed DDPG, with smoothing and delay but
+    without clipped double Q-learning."""
 
 
 class Smoothing(Options, group="algorithm"):
@@ -360,11 +361,13 @@ class DeterministicOptions(Exploration, NoiseSchedule, OffPolicyOptions):
 
 
 class TwinOptions(Twin, DeterministicOptions, SecondCritic):
-    """What those have that may have two critics."""
+    """What those have that may have several critics."""
 
     def check(self) -> None:
-        """Reject one custom critic where there are two critics."""
+        """Reject one custom critic where there are two critics, and any where there are more."""
         if self.critics == 1 and self.q2 is not None:
             raise ValueError("`q2` needs two critics. Received: critics=1")
+        if self.critics > 2 and (self.q1 is not None or self.q2 is not None):
+            raise ValueError(f"Your own `q1` and `q2` are for one or two critics. Received: critics={self.critics}")
         if self.critics == 2 and (self.q1 is None) != (self.q2 is None):
             raise ValueError(f"`q1` and `q2` go together. Received: q1={self.q1!r}, q2={self.q2!r}")

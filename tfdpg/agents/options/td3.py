@@ -14,7 +14,7 @@ class TD3Options(ActionPenalty, Cloning, Smoothing, TwinOptions, group="algorith
     target_noise_min: Fraction = 0.0
     """smallest fraction of the smoothing noise that remains when it decays, in [0, 1]."""
     policy_gradient: Literal["q1", "min"] = "q1"
-    """value that the policy maximises: "q1", the first critic, or "min", the smaller one of the two critics."""
+    """value that the policy maximises: "q1", the first critic, or "min", the smallest of all critics."""
     target_update_every: Count | None = None
     """number of critic updates between two updates of the target networks; None is `policy_delay`."""
 

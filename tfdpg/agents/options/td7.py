@@ -9,13 +9,16 @@ from tfdpg.agents.options.groups import (
     Smoothing,
     TargetNetworks,
     TransitionOptions,
+    Twin,
 )
 from tfdpg.arguments import reject
 from tfdpg.options import Choices, Only, Search, Structural
 from tfdpg.ranges import Count, Fraction, Natural, NonNegative, Positive
 
 
-class TD7Options(Cloning, Smoothing, TargetNetworks, Exploration, NoiseSchedule, TransitionOptions, group="algorithm"):
+class TD7Options(
+    Cloning, Twin, Smoothing, TargetNetworks, Exploration, NoiseSchedule, TransitionOptions, group="algorithm"
+):
     """The options of TD7; the defaults are those of the paper."""
 
     embedding_units: Annotated[Count, Structural] = 256
@@ -49,6 +52,8 @@ class TD7Options(Cloning, Smoothing, TargetNetworks, Exploration, NoiseSchedule,
     """factor f in [0, 1] of the best return so far when `assess_more_after` is reached: (1 - f) times its absolute
     value is subtracted from it."""
 
+    critics = 2
+    """number of critics, of whose values the smallest is the target; the policy maximises the mean of all."""
     replay = "lap"
     pi_lr = 3e-4
     q_lr = 3e-4
