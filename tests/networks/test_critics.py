@@ -52,7 +52,7 @@ def test_a_subset_is_drawn_in_the_update_and_calls_no_other_critics(agent):
         np.testing.assert_allclose(values, expected[drawn], rtol=1e-5)
         assert [bool(np.any(gradient)) for gradient in gradients] == [i in drawn for i in range(4)]
     graph = tf.function(lambda drawn: BATCH.ask(critics[drawn], A)).get_concrete_function(tf.constant([3, 1])).graph
-    assert [each.type for each in graph.get_operations()].count("MatMul") == 2  # one hidden layer of each of the two
+    assert [each.type for each in graph.get_operations()].count("MatMul") == 4  # two layers of two critics
     values, values_t = BATCH.ask_both(critics, A, critics[[2]], A2)
     assert values.shape == (4, 5) and values_t.shape == (1, 5)
 
