@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tfdpg.agents.options import OPTIONS, ExportOptions
 from tfdpg.cli.run_options import GROUPS
 from tfdpg.distributed.options import DistributedFitOptions, Distribution
-from tfdpg.options import Only, Structural, options_of
+from tfdpg.options import Not, Only, Structural, options_of
 from tfdpg.options import Option as Declared
 from tfdpg.training.options import FitOptions, OfflineOptions
 
@@ -90,14 +90,20 @@ def options(name: str, kinds: dict[str, Any] | None = None) -> list[Option]:
 def notes(option: Declared) -> str:
     """Return the sentences about an option that its marks stand for, with a space before each."""
     sentences = []
-    for mark in option.marks:
-        if isinstance(mark, Only):
-            for name, values in mark.others.items():
-                texts = [default_text(value) for value in (values if isinstance(values, tuple) else (values,))]
-                sentences.append(" Requires " + " or ".join(f"`{name}={text}`" for text in texts) + ".")
+    conditions = [mark.others for mark in option.marks if isinstance(mark, Only)]
+    if conditions:
+        texts = (" or ".join(itertools.starmap(condition, others.items())) for others in conditions)
+        sentences.append(f" Requires {', and '.join(texts)}.")
     if Structural in option.marks:
         sentences.append(" Cannot be changed in a saved agent.")
     return "".join(sentences)
+
+
+def condition(name: str, allowed: Not | tuple[Any, ...]) -> str:
+    """Return a condition of `Only` as text."""
+    if isinstance(allowed, Not):
+        return f"`{name}` other than " + " or ".join(f"`{default_text(value)}`" for value in allowed.values)
+    return " or ".join(f"`{name}={default_text(value)}`" for value in allowed)
 
 
 def groups(found: Sequence[Option]) -> Iterator[tuple[str, list[Option]]]:

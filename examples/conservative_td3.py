@@ -13,14 +13,12 @@ import tensorflow as tf
 import tfdpg
 from tfdpg.agents.declarations import deterministic, td_losses
 from tfdpg.agents.options import TD3Options
-from tfdpg.components import policy_loss, polyak, run_if
+from tfdpg.components import Metric, policy_loss, polyak, run_if
 from tfdpg.exploration import per_dimension
 from tfdpg.losses import smooth_action, td_target
 from tfdpg.networks import Batch, flat_values, smallest, stateless_normal
 from tfdpg.options import takes_options
 from tfdpg.ranges import NonNegative
-
-METRICS = "loss_q", "loss_pi", "q1", "q2", "gap", "td_error"
 
 
 class ConservativeTD3Options(TD3Options, group="algorithm"):
@@ -33,7 +31,8 @@ class ConservativeTD3Options(TD3Options, group="algorithm"):
 def declare(spec: tfdpg.Spec, options: ConservativeTD3Options) -> tfdpg.Declaration:
     """The components of TD3: a policy, one or two critics, and their target networks."""
     rule = polyak(options.polyak, every=options.target_update_every or options.policy_delay)
-    return dataclasses.replace(deterministic(spec, options, rule, critics=options.critics), metrics=METRICS)
+    declaration = deterministic(spec, options, rule, policy_period=options.policy_delay)
+    return dataclasses.replace(declaration, metrics=[*declaration.metrics, Metric("gap")])
 
 
 @final

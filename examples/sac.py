@@ -18,8 +18,7 @@ import tfdpg
 from tfdpg import export
 from tfdpg.agents.declarations import check_box, given_networks, minibatches, normalizer, update_schedule
 from tfdpg.agents.options import OffPolicyOptions
-from tfdpg.agents.options.groups import SecondCritic
-from tfdpg.components import Component, Copy, Declaration, PolicySpec, adam, polyak, scalar
+from tfdpg.components import Component, Copy, Declaration, Metric, PolicySpec, adam, polyak, scalar
 from tfdpg.losses import td_loss, td_target
 from tfdpg.networks import (
     Batch,
@@ -34,12 +33,28 @@ from tfdpg.networks import (
 from tfdpg.options import takes_options
 from tfdpg.ranges import Positive
 
-METRICS = "loss_q", "loss_pi", "q1", "q2", "entropy", "temperature", "td_error"
+METRICS = (
+    Metric("loss_q", "critic loss"),
+    Metric("loss_pi", "policy loss"),
+    Metric("q1", "value (q1)", spread=True),
+    Metric("q2", "value (q2)", spread=True, shown=False),
+    Metric("entropy"),
+    Metric("temperature"),
+    Metric("td_error", "TD error", priority=True),
+)
 LOG_STD = -20.0, 2.0
 """The range of the logarithm of the standard deviations."""
 
 
-class SACOptions(OffPolicyOptions, SecondCritic, group="algorithm"):
+class SACOptions(
+    OffPolicyOptions,
+    without=(
+        *("critics", "noise", "act_noise", "ou_theta", "random_eps"),
+        *("act_noise_schedule", "bc_weight", "action_l2", "target_networks"),
+        *("recurrent", "recurrent_units", "remembers", "sequence_length"),
+        *("burn_in", "stored_state"),
+    ),
+):
     """The options of SAC; the defaults are those of Stable-Baselines3."""
 
     batch_size = 256
@@ -101,8 +116,6 @@ def means_and_log_stds(spec: tfdpg.Spec) -> OutputTransform:
 def declare(spec: tfdpg.Spec, options: SACOptions) -> Declaration:
     """The components of SAC: a stochastic policy, two critics with target networks, and a temperature."""
     check_box(spec)
-    if options.recurrent is not None or not options.target_networks:
-        raise ValueError("SAC is not recurrent, and has target networks.")
     output = means_and_log_stds(spec)
     given = given_networks(options, ("pi", "q1", "q2"))
     check_given(spec, given, options, output=output)

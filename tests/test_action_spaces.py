@@ -196,7 +196,8 @@ def test_other_formats_round(format, trained, tmp_path):
     directory = agent.export(tmp_path / "model", format=format)
     if format == "onnx":
         expected = agent.predict(OBSERVATIONS)
-        found = client("onnx", directory, {"x": OBSERVATIONS, "a": expected.astype(np.float32)}, tmp_path)
+        inputs = {"x": OBSERVATIONS, "a": expected.astype(np.float32)}
+        (found,) = client("onnx", directory, [inputs], tmp_path)
         np.testing.assert_array_equal(found["pi"]["pi"], expected)
 
 

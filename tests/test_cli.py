@@ -37,6 +37,7 @@ def test_a_run_directory_holds_everything(run):
         rows = list(csv.DictReader(file))
     assert [float(row["env_steps"]) for row in rows] == [30, 60] and float(rows[0]["val_return"]) == 6
     assert (run / "progress.txt").read_text().startswith("Epoch\tAverageEpRet")
+    assert json.loads((run / "labels.json").read_text())["loss_q"] == "critic loss"
     assert [path.name[:19] for path in (run / "tensorboard").iterdir()] == ["events.out.tfevents"]
     agent = tfdpg.load_agent(run / "checkpoints/60")
     assert (agent.env_steps, agent.epoch, agent.seed) == (60, 2, 0)
@@ -137,7 +138,7 @@ def test_export_and_convert_to_other_formats(run, tmp_path, capsys):
         cli.main(["convert", str(tmp_path / "model"), str(tmp_path / "x"), "--format", "onnx", "--quantize", "int8"])
         == 1
     )
-    assert '`quantize` does nothing where `format` is "onnx"' in capsys.readouterr().err
+    assert "`quantize` does nothing where `format` is 'onnx'" in capsys.readouterr().err
 
 
 def test_export_for_clients_of_tf_agents(run, tmp_path, capsys):

@@ -17,6 +17,7 @@ from tfdpg.agents import td3
 from tfdpg.components import (
     Component,
     Copy,
+    Metric,
     Networks,
     OptimizerSpec,
     PolicySpec,
@@ -179,7 +180,7 @@ class Stateful(tfdpg.Agent):
         largest.assign(tf.maximum(largest, tf.reduce_max(batch.reward)))
         self.update_copies(counter)
         nothing = tf.zeros_like(batch.reward)
-        return dict.fromkeys(self.metrics, nothing)
+        return {metric.name: nothing for metric in self.metrics}
 
 
 def count_phases(agent, logs):
@@ -214,3 +215,42 @@ def test_large_actions_are_penalised_as_fractions_of_the_action_scale():
     loss = policy_loss(spec, q, action, batch, bc_weight=0.0, action_l2=0.5)
     np.testing.assert_allclose(loss, [-5 + 0.5 * (1 + 0) / 2, 2 + 0.5 * (0 + 0.25) / 2])  # by hand
     np.testing.assert_array_equal(policy_loss(spec, q, action, batch, 0.0), -q)
+
+
+@pytest.mark.parametrize(
+    "metrics, message",
+    [
+        (["loss_q"], r"`metrics` must be .*tfdpg.Metric, such as Metric\('loss_q'\)\. Received: metrics='loss_q'"),
+        ([Metric("loss_q"), Metric("loss_q")], "different names. Received twice: loss_q"),
+        ([Metric("a", priority=True), Metric("b", priority=True)], "One metric at most .*Received: a, b"),
+    ],
+)
+def test_wrong_metrics_are_refused(metrics, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(td3.declare(tfdpg.Spec.of(Counter()), td3_options()), metrics=metrics)
+
+
+def test_only_prioritised_replay_needs_a_td_error():
+    class Unmeasured(tfdpg.Agent):
+        def __init__(self, options):
+            def declare(spec, options):
+                return dataclasses.replace(td3.declare(spec, options), metrics=[Metric("loss_q")])
+
+            super().__init__(Counter(), options, declare)
+
+        def update(self, batch, counter):
+            return {"loss_q": tf.zeros_like(batch.reward)}
+
+    with pytest.raises(ValueError, match=r"needs the TD error .*Metric\(name, priority=True\)"):
+        Unmeasured(tfdpg.TD3(Counter(), replay="prioritized").options)
+    agent = Unmeasured(td3_options())
+    fit_briefly(agent, Counter(), epochs=1, steps_per_epoch=20)
+    assert agent.history.history["loss"] == [0]
+
+
+def test_a_metric_s_name_says_how_it_is_logged_unless_its_declaration_does():
+    metric = Metric("loss_pi")
+    assert (metric.label, metric.loss, metric.shown) == ("loss pi", True, True)
+    assert Metric("q1", spread=True).shown and not Metric("q1").loss and not Metric("kl").shown
+    assert Metric("cost", loss=True).shown and not Metric("loss_ratio", loss=False).shown
+    assert not Metric("loss_encoder", shown=False).shown

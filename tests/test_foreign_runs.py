@@ -13,7 +13,7 @@ import pytest
 
 import tfdpg
 from tests.agents.roster import brief
-from tests.commands import EAGER, train
+from tests.commands import QUIET, train
 from tfdpg import cli, files
 
 pytestmark = brief
@@ -33,7 +33,7 @@ LINKED_DIRECTORIES = (
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     directory = tmp_path_factory.mktemp("runs")
-    assert train("--run-dir", directory, *EAGER) == 0
+    assert train("--run-dir", directory, *QUIET) == 0
     return directory / "seed-0"
 
 
@@ -180,7 +180,7 @@ def test_links_are_followed_if_trusted_and_new_files_still_replace_them(run, tmp
     assert (tmp_path / "elsewhere/90").is_dir() and (run / "progress.csv").read_text().count("\n") == 4
 
 
-@pytest.mark.parametrize("was_killed", [False, True])
+@pytest.mark.parametrize("was_killed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_copy_with_hard_links_goes_on_without_changing_the_original(run, tmp_path, was_killed):
     if was_killed:
         killed_in_its_last_epoch(run)
@@ -209,6 +209,7 @@ NAMED = {
     "wrapped": {"env": "GymV26Environment-v0", "env_kwargs": {"env_id": "foreign_code:Counter-v0"}},
     "file": {"env": "HalfCheetah-v5", "env_kwargs": {"xml_file": "./foreign_code.xml"}},
     "networks": {"networks": "foreign_code:build"},
+    "agent": {"agent": "foreign_code:Agent"},
     "replay_dir": {"options": {"replay_dir": "foreign_rows"}},
     "ray_address": {"distributed": {"actors": 1, "ray_address": "foreign_code:6379"}},
 }

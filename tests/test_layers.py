@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +132,53 @@ def test_public_names():
     assert "export" in tfdpg.__all__
     with pytest.raises(AttributeError, match="no attribute 'PPO'"):
         tfdpg.PPO  # noqa: B018
+
+
+GENERIC = ("training", "tuning", "distributed", "cli")
+"""The parts that know the metrics and networks of an algorithm from its declaration, or from the files of a run."""
+OWNED = re.compile(r"\bq(\d|\\d)|\bloss_|\btd_error\b")
+"""Names of metrics and critics, which also occur within longer texts."""
+
+
+def literals(source):
+    """The strings of a source text that are no docstrings, and the attributes that it reads or sets."""
+    tree = ast.parse(source)
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr != "pi":  # `evaluation_actor.pi` is any evaluation policy
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+def declared_metrics():
+    calls = [node for file in files("agents") for node in ast.walk(ast.parse(file.read_text())) if _makes_metric(node)]
+    return {call.args[0].value for call in calls}
+
+
+def _makes_metric(node):
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Metric"
+
+
+def owned(source):
+    """The names of metrics, critics and policies of algorithms among the literals of a source text."""
+    names = {"pi", "q", *declared_metrics()}
+    return [text for text in literals(source) if text in names or OWNED.search(text)]
+
+
+def test_generic_parts_know_no_metric_or_network_by_name():
+    found = [
+        f"{file}: {owned(file.read_text())}" for part in GENERIC for file in files(part) if owned(file.read_text())
+    ]
+    assert not found
+
+
+def test_a_metric_or_network_known_by_name_is_found():
+    assert declared_metrics() >= {"loss_q", "loss_pi", "loss_encoder", "q1", "q2", "td_error", "entropy"}
+    found = "'q2' in x", "f'(q1 is {y})'", "x.q1 = 0", "x.startswith('loss_')", "d['pi']", "x = r'q\\d+'", "x = 'kl'"
+    for source in found:
+        assert owned(source), source
+    assert not owned("def f():\n    'The critic q1.'\n    return agent.evaluation_actor.pi, 'entropy of', 'loss'")
 
 
 def defined_names(file):

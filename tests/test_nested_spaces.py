@@ -42,6 +42,9 @@ SPACES = {
     "Tuple": (pair, spaces.Tuple([ANGLE, spaces.Dict(speed=SPEED)]), {"x__0": (2,), "x__1__speed": (1,)}),
 }
 each_space = pytest.mark.parametrize("kind", SPACES)
+dict_quickly = pytest.mark.parametrize(
+    "kind", [kind if kind == "Dict" else pytest.param(kind, marks=pytest.mark.slow) for kind in SPACES]
+)
 
 
 def pendulum(kind):
@@ -78,6 +81,14 @@ def trained():
     return of
 
 
+@pytest.fixture(scope="module")
+def plain():
+    """The first ten observations of the environment without a wrapper."""
+    agent = tfdpg.TD3(gym.make("Pendulum-v1", max_episode_steps=20), **SMALL | {"start_steps": 50, "update_after": 50})
+    fit_briefly(agent, gym.make("Pendulum-v1", max_episode_steps=20), epochs=1, steps_per_epoch=10)
+    return agent.replay.transitions()["observations"][:10]
+
+
 OBSERVATIONS = np.random.default_rng(0).uniform([-1, -1, -8], [1, 1, 8], (3, 3)).astype(np.float32)
 
 
@@ -89,17 +100,14 @@ def test_nothing_is_wrong_with_the_space(kind, capsys):
 
 
 @each_space
-def test_the_replay_buffer_holds_the_observations_by_name(kind, trained):
+def test_the_replay_buffer_holds_the_observations_by_name(kind, trained, plain):
     stored = trained(kind).replay.transitions()["observations"]
     stored = stored if isinstance(stored, dict) else {"x": stored}
     assert {name: values.shape[1:] for name, values in stored.items()} == SPACES[kind][2]
-    plain = tfdpg.TD3(gym.make("Pendulum-v1", max_episode_steps=20), **SMALL | {"start_steps": 50, "update_after": 50})
-    fit_briefly(plain, gym.make("Pendulum-v1", max_episode_steps=20), epochs=1, steps_per_epoch=10)
-    seen = plain.replay.transitions()["observations"][:10]
-    np.testing.assert_equal({name: values[:10] for name, values in stored.items()}, leaves(kind, seen))
+    np.testing.assert_equal({name: values[:10] for name, values in stored.items()}, leaves(kind, plain))
 
 
-@each_space
+@dict_quickly
 def test_vector_environments_store_what_single_ones_do(kind):
     """The episodes of a sub-environment are seeded alike, and the actions are the same."""
     stored = []
@@ -131,7 +139,7 @@ def test_training_resumes_where_it_was_saved(kind, trained, tmp_path):
     np.testing.assert_equal(agent.replay.transitions(), trained(kind).replay.transitions())
 
 
-@pytest.mark.parametrize("kind", ["Dict", *(pytest.param(k, marks=pytest.mark.slow) for k in ("Tuple", "MultiBinary"))])
+@dict_quickly
 def test_exports_take_the_parts_by_name(kind, trained, tmp_path):
     agent = trained(kind)
     directory = agent.export(tmp_path / "model")
@@ -156,7 +164,7 @@ def test_a_runtime_without_tensorflow_takes_the_parts_by_name(trained, tmp_path)
     directory = agent.export(tmp_path / "model", format="onnx")
     inputs = leaves("Dict", OBSERVATIONS)
     expected = agent.predict(agent.spec.nested(inputs))
-    found = client("onnx", directory, inputs | {"a": expected}, tmp_path)
+    (found,) = client("onnx", directory, [inputs | {"a": expected}], tmp_path)
     np.testing.assert_allclose(found["pi"]["pi"], expected, rtol=1e-4)
 
 
@@ -173,7 +181,7 @@ def test_callables_receive_observations_of_the_environment(kind):
     assert len(seen) == 20 and all(seen)
 
 
-@each_space
+@dict_quickly
 def test_recorded_transitions_are_data(kind, tmp_path):
     agent = tfdpg.DDPG(pendulum(kind), **SMALL | {"start_steps": 50, "update_after": 50}, recorders=[tmp_path / "data"])
     fit_briefly(agent, pendulum(kind), epochs=1, steps_per_epoch=40)

@@ -8,12 +8,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import pytest
 
-from tfdpg.options import BuiltIn, Mark, Only, Options, Structural, options_of, takes_options
+from tfdpg.options import BuiltIn, Group, Mark, Not, Only, Options, Structural, options_of, takes_options
 from tfdpg.ranges import (
     Count,
     Fraction,
@@ -39,8 +39,10 @@ class Sound(Options, group="sound"):
     """colour of the noise."""
 
 
-class Player(Options, group="objects", objects=True, marks=(Structural,)):
+class Player(Options):
     """The player."""
+
+    OBJECTS: ClassVar = Group("objects", Structural)
 
     player: "Person | None" = None  # noqa: F821
     """the player."""
@@ -58,6 +60,13 @@ class Concert(Sound, Player, group="concert"):
         """Reject noise in three pieces."""
         if self.kind == "noise" and len(self.pieces) == 3:
             raise ValueError("no noise in three pieces")
+
+
+class Rehearsal(Concert, without=("player", "kind")):
+    """A concert without an audience, always of noise."""
+
+    unused = {"volume": "nobody listens", "pieces": Only("it is a short one", kind="sine", colour=Not("white"))}
+    kind = "noise"
 
 
 class Hall:
@@ -118,6 +127,38 @@ def test_numbers_become_those_of_python():
 def test_what_does_not_fit_is_refused_by_name(given, message):
     with pytest.raises(ValueError, match=message):
         Concert(**given)
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"volume": 0.5}, r"^`volume` does nothing where nobody listens\. Received: volume=0\.5$"),
+        ({"pieces": [3]}, "^`pieces` does nothing where it is a short one. "),
+        ({"colour": "pink", "pieces": [1, 1, 1]}, "no noise in three pieces"),
+    ],
+)
+def test_a_class_may_leave_options_out_and_say_when_inherited_ones_have_no_effect(given, message):
+    with pytest.raises(ValueError, match=message):
+        Rehearsal(**given)
+    assert [option.name for option in options_of(Rehearsal)] == ["pieces", "volume", "colour"]
+    assert Rehearsal(colour="pink", pieces=[3]).kind == "noise" and Rehearsal().player is None
+    with pytest.raises(TypeError, match="kind"):
+        Rehearsal(kind="sine")
+
+
+def test_a_changed_option_that_was_never_read_as_an_attribute_is_refused():
+    options = Concert(volume=0.5, pieces=[3], kind="noise")
+    assert repr(options).startswith("Concert(pieces=(3,), volume=0.5") and options == Concert(**options.values())
+    assert options.is_changed("volume") and options.kind == "noise"
+    options.refuse_unread("here", ["kind", "colour"])
+    with pytest.raises(ValueError, match=r"^`pieces` does nothing here\. Received: pieces=\(3,\)$"):
+        options.refuse_unread("here")
+    assert options.pieces == (3,)
+    louder = options.replaced(volume=0.7)  # what was read counts for it, too
+    with pytest.raises(ValueError, match="`volume` does nothing here. Received: volume=0.7"):
+        louder.refuse_unread("here")
+    assert louder.volume == 0.7
+    louder.refuse_unread("here")
 
 
 def test_a_group_is_frozen_and_compares():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.agents.roster import brief
-from tests.commands import EAGER, train
+from tests.commands import QUIET, train
 from tfdpg import cli, files
 from tfdpg.cli import ownership
 
@@ -43,7 +43,7 @@ def home(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(home):
     """The parent of two runs, which name the module in `run.json` and in their checkpoints."""
-    assert train(*NAMED, "--run-dir", home / "runs", "--seeds", "0", "1", *EAGER, env="owned_code:Counter") == 0
+    assert train(*NAMED, "--run-dir", home / "runs", "--seeds", "0", "1", *QUIET, env="owned_code:Counter") == 0
     shutil.copytree(home / "runs", home / "kept")
     return home / "runs"
 
@@ -246,7 +246,7 @@ def test_the_key_of_another_owner_is_refused(run, monkeypatch):
 def test_without_a_place_for_the_key_everything_is_as_before(home, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CONFIG_HOME", "")
     monkeypatch.setenv("HOME", "/proc/none")
-    assert train(*NAMED, "--run-dir", tmp_path, "--epochs", "1", *EAGER, env="owned_code:Counter") == 0
+    assert train(*NAMED, "--run-dir", tmp_path, "--epochs", "1", *QUIET, env="owned_code:Counter") == 0
     assert capsys.readouterr().err == "" and not [*tmp_path.rglob("signature")]
     assert refused(tmp_path / "seed-0", home, capsys)
 

@@ -110,14 +110,21 @@ def test_each_run_by_itself_has_its_seed_or_its_path_for_a_label(tmp_path):
 
 
 def test_labels_of_one_s_own_columns_and_smoothing(tmp_path, figures, capsys):
-    write_run(tmp_path / "a", returns=(2.0, 4.0, 9.0))
+    run = write_run(tmp_path / "a", returns=(2.0, 4.0, 9.0))
+    (run / "labels.json").write_text('{"loss_q": "loss in $", "q1": "value"}')
     write_run(tmp_path / "b", returns=(1.0, 1.0, 1.0), env="Walker2d-v5")
     options = ["--y", "loss_q", "--x", "epoch", "--smooth", "2", "--label", "hopping", "walking", "--separate"]
     assert plot(tmp_path / "a", tmp_path / "b", "--out", tmp_path / "curves.pdf", *options) == 0
     (axes,) = figures[0].axes
     assert legend(figures[0]) == ["hopping", "walking"]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("epoch", "critic loss")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("epoch", "loss in $")
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [-2, -3, -6.5])
+    assert plot(tmp_path / "b", "--out", tmp_path / "b.pdf", *options[:2]) == 0  # an earlier version wrote no labels
+    assert figures[1].axes[0].get_ylabel() == "loss q"
+    (run / "labels.json").write_text("[1]")
+    assert plot(tmp_path / "a", "--out", tmp_path / "a.pdf") == 1
+    assert f"{run}/labels.json is damaged" in capsys.readouterr().err
+    (run / "labels.json").unlink()
     assert plot(tmp_path, "--out", tmp_path / "x.png", "--label", "one") == 1
     error = capsys.readouterr().err
     assert "each of 2 curves: Hopper-v5; Walker2d-v5. Received: 1 labels" in error
@@ -259,8 +266,7 @@ def test_errors_say_what_was_looked_for(tmp_path, capsys):
         run, tmp_path / "empty"
     )
     assert f"{nothing}/nope: there is no such directory" in error(tmp_path / "nope")
-    (table := tmp_path / "table.csv").write_text("a,b\n")
-    assert f"{table}: it is a file whose first line is not `# tfdpg train ...`" in error(table)
+    table = tmp_path / "table.csv"
     table.write_text("# tfdpg train td3 --env Hopper-v5 --no-such-flag 3\nenv_steps,val_return\n1,2\n")
     assert f"{table} begins with a command that this tfdpg does not accept: there is no flag --no-such-flag" in error(
         table

@@ -86,6 +86,7 @@ def test_the_colour_of_a_kind_is_the_same_in_all_pictures_and_intervals_do_not_e
     assert td3 == drawn["Ant-v5"]["td3"] == drawn["Ant-v4"]["td3-100k"] != drawn["Ant-v5"]["acer"]
 
 
+@pytest.mark.slow
 def test_each_name_belongs_to_its_command():
     """Parsing takes half a second, so only commands with a flag or a value that no other command has are parsed."""
     parsed = {}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tfdpg.agents.td3 import TD3
     from tfdpg.agents.td7 import TD7
     from tfdpg.checking import check
-    from tfdpg.components import Component, Copy, Declaration, PolicySpec
+    from tfdpg.components import Component, Copy, Declaration, Metric, PolicySpec
     from tfdpg.exported import Policy, load
     from tfdpg.spec import Spec
     from tfdpg.training import callbacks
@@ -28,6 +28,7 @@ _NAMES = {
     "Component": "tfdpg.components",
     "Copy": "tfdpg.components",
     "Declaration": "tfdpg.components",
+    "Metric": "tfdpg.components",
     "Policy": "tfdpg.exported",
     "PolicySpec": "tfdpg.components",
     "Spec": "tfdpg.spec",
@@ -63,6 +64,7 @@ __all__ = [
     "Component",
     "Copy",
     "Declaration",
+    "Metric",
     "Policy",
     "PolicySpec",
     "Spec",

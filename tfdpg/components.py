@@ -32,6 +32,7 @@ __all__ = [
     "Context",
     "Copy",
     "Declaration",
+    "Metric",
     "Minibatches",
     "Networks",
     "OptimizerSpec",
@@ -81,7 +82,7 @@ class Component:
     """One of an agent's networks.
 
     Args:
-        name: its name, such as `pi` or `q1`, under which it is saved. The names of critics begin with `q`.
+        name: its name, such as `pi` or `q1`, under which it is saved.
         build: builds the model from a `Context`. Copies of the component are built by it, too.
         given: the user's own model, used in place of a built one; None builds the model.
 
@@ -241,7 +242,7 @@ def rmsprop(options: Any, of: Sequence[str]) -> OptimizerSpec:
     def make(name: str) -> keras.optimizers.Optimizer:
         if options.optimizer is not None:
             return _copied("optimizer", options.optimizer)
-        return _scaled(RMSprop(options.lr, rho=0.99, epsilon=1e-5, **_clipping(options)))
+        return _scaled(keras.optimizers.RMSprop(options.lr, rho=0.99, epsilon=1e-5, **_clipping(options)))
 
     return OptimizerSpec(make, tuple(of), {"optimizer": "optimizer", "learning_rate": "lr"})
 
@@ -354,6 +355,63 @@ class Minibatches:
     batch_elements: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A quantity that `Agent.update` returns, and how it is logged.
+
+    Args:
+        name: its name in what `update` returns, in `History`, CSV files and TensorBoard.
+        label: its name in plots; None is `name`, with spaces in place of underscores.
+        delayed: whether an update may leave it unmeasured, as NaN for all elements.
+        spread: whether its standard deviation, minimum and maximum are logged too, as `<name>_std`, `<name>_min` and
+            `<name>_max`.
+        priority: whether it is the absolute TD error, from which prioritised replay sets priorities.
+        loss: whether it is a loss: it is part of the sum `loss`, and training stops if it is not finite. None is
+            whether `name` begins with `loss`.
+        shown: whether printed progress contains it. None is whether it is a loss or `spread` is True.
+
+    Callbacks that monitor a loss or a TD error minimise it; for other metrics, they need a `mode`.
+
+    Example:
+        ```python
+        metrics = [
+            Metric("loss_q", "critic loss"),
+            Metric("loss_pi", "policy loss", delayed=True),
+            Metric("q1", spread=True),
+            Metric("td_error", priority=True),
+        ]
+        ```
+    """
+
+    name: str
+    label: str | None = None
+    delayed: bool = False
+    spread: bool = False
+    priority: bool = False
+    loss: bool | None = None
+    shown: bool | None = None
+
+    def __post_init__(self):
+        if self.label is None:
+            object.__setattr__(self, "label", self.name.replace("_", " "))
+        if self.loss is None:
+            object.__setattr__(self, "loss", self.name.startswith("loss"))
+        if self.shown is None:
+            object.__setattr__(self, "shown", self.loss or self.spread)
+
+
+def _check_metrics(metrics: Sequence[Any]) -> None:
+    """Raise an error unless these are metrics with different names, of which one at most sets priorities."""
+    for metric in metrics:
+        if not isinstance(metric, Metric):
+            raise reject("metrics", "a sequence of tfdpg.Metric, such as Metric('loss_q')", metric)
+    names = [metric.name for metric in metrics]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"Metrics must have different names. Received twice: {', '.join(twice)}")
+    if len(errors := [metric.name for metric in metrics if metric.priority]) > 1:
+        raise ValueError(f"One metric at most may have priority=True. Received: {', '.join(errors)}")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Declaration:
     """All that an agent is made of: networks, optimizers, copies, policies, replay buffer and schedule.
@@ -379,7 +437,9 @@ class Declaration:
         minibatches: the replay buffer, and the minibatches that updates take from it.
         schedule: when to act at random, when to make updates, and how many; made by
             `tfdpg.agents.declarations.update_schedule`.
-        metrics: the names of the metrics that `Agent.update` returns; `td_error` is among them.
+        metrics: what `Agent.update` returns. Prioritised replay needs a metric with `priority=True`.
+        unused: why options have no effect in these spaces or with these options, by name. A changed one raises
+            `ValueError`.
         updates_per_phase: the number of updates in a usual update phase; None is the number of the schedule.
         policy_period: the behaviour policy changes only in updates whose number is a multiple of it, at least 1. `fit`
             may then make the updates before these together with them.
@@ -408,7 +468,8 @@ class Declaration:
     action_values: Callable[[Mapping[str, keras.Model]], Mapping[str, keras.Model]] | None = None
     minibatches: Minibatches
     schedule: Any
-    metrics: Sequence[str]
+    metrics: Sequence[Metric]
+    unused: Mapping[str, str] = dataclasses.field(default_factory=dict)
     updates_per_phase: int | None = None
     policy_period: int = 1
     device_state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -417,6 +478,9 @@ class Declaration:
     after_phase: Sequence[Callable[[Any, dict[str, float]], None]] = ()
     after_episode: Sequence[Callable[[Any, Any, int], None]] = ()
     defers_updates: bool = False
+
+    def __post_init__(self):
+        _check_metrics(self.metrics)
 
     @property
     def given(self) -> dict[str, keras.Model]:
@@ -864,31 +928,12 @@ def _scaled(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer
     return keras.optimizers.LossScaleOptimizer(optimizer, name=f"{optimizer.name}_scaled")
 
 
-class InFlatState(keras.optimizers.Optimizer):
-    """A base of optimizers that can change values in `tfdpg.networks.FlatState` as well as variables."""
-
-    def assign(self, variable: Any, value: Any) -> None:
-        """Assign a value."""
-        variable.assign(value)
-
-    def assign_sub(self, variable: Any, value: Any) -> None:
-        """Subtract a value."""
-        variable.assign_sub(value)
-
-    def _var_key(self, variable: Any) -> int:
-        return id(variable)
+class FusedAdam(keras.optimizers.Adam):
+    """Keras' Adam, with one operation for each variable where Keras has twenty, which are traced one by one."""
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
         for gradient, variable in zip(grads, trainable_variables, strict=True):
-            self.update_step(gradient, variable, learning_rate)
-
-
-class RMSprop(InFlatState, keras.optimizers.RMSprop):
-    """Keras' RMSprop."""
-
-
-class FusedAdam(InFlatState, keras.optimizers.Adam):
-    """Keras' Adam, with one operation for each variable where Keras has twenty, which are traced one by one."""
+            self.update_step(tf.convert_to_tensor(gradient), variable, learning_rate)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """One step: m ← m + (g − m)(1 − β₁), v ← v + (g² − v)(1 − β₂), w ← w − α m / (√v + ε).

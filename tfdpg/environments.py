@@ -24,7 +24,7 @@ LIBRARY_FILES = tuple(os.path.dirname(module.__file__ or "") + os.sep for module
     __file__,
     "<frozen",
 )
-"""The start of the names of files that only call the code of an environment."""
+"""The start of the names of files that only call the code of a user."""
 
 
 def _entry(env_id: str) -> str | EnvSpec:
@@ -123,7 +123,7 @@ class RemarkingEnv(gym.Wrapper):
         try:
             yield
         except (TypeError, ValueError, AttributeError, LookupError) as error:
-            place = f" ({place})" if (place := _place(error)) else ""
+            place = f" ({place})" if (place := place_of(error)) else ""
             message = " ".join(f"{type(error).__name__}: {error}{place}. {self._remark}".split())
             raise ValueError(f"The environment raised {message}.") from error
 
@@ -151,12 +151,12 @@ def _creation_error(env_id: str, error: BaseException) -> str:
         return f"{error}. Modules are looked for in the working directory and on PYTHONPATH."
     if "was raised from the environment creator" in str(error) and error.__cause__:
         error = error.__cause__  # the message of Gymnasium's error repeats the arguments
-    place = _place(error)
+    place = place_of(error)
     return f"it raised {type(error).__name__}: {error} ({place})" if place else str(error)
 
 
-def _place(error: BaseException) -> str:
-    """Return the file and line where the code of an environment raised; "" if Gymnasium raised before it ran."""
+def place_of(error: BaseException) -> str:
+    """Return the file and line where the code of a user raised; "" if a library raised before it ran."""
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(LIBRARY_FILES)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 

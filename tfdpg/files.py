@@ -24,6 +24,8 @@ from typing import IO, Any, Literal
 
 SCRATCH = ".tfdpg-scratch-"
 """The prefix of the names of directories that are being written."""
+LABELS = "labels.json"
+"""The name of the file beside `progress.csv` that contains the labels of metrics in plots, by the metrics' names."""
 OLD_SUFFIX = ".tfdpg-old"
 """The suffix of the hidden name of a directory that is being replaced."""
 

@@ -8,7 +8,7 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -18,24 +18,40 @@ SAFE_PATH = "PYTHONSAFEPATH"
 """The environment variable with the effect of `python -P`."""
 
 
+_named: list[str] = []
+"""The directories of files that the user named on the command line."""
+
+
+def add_directory(directory: str) -> None:
+    """Import users' modules from the directory of a file that the user named, too."""
+    if directory not in _named:
+        _named.append(directory)
+
+
+def user_directories() -> list[str]:
+    """Return the directories of users' modules: the working directory, unless it was removed, and those of files."""
+    directory = working_directory()
+    return _named if directory is None else [directory, *_named]
+
+
 @contextlib.contextmanager
-def user_modules(directory: str | None = None) -> Iterator[None]:
-    """Let modules be imported from the working directory, if they are nowhere else.
+def user_modules(directories: Sequence[str] | None = None) -> Iterator[None]:
+    """Let modules be imported from the directories of users' modules, if they are nowhere else.
 
     Args:
-        directory: the working directory of another process, for which this one imports.
+        directories: those of another process, for which this one imports; None takes those of this one.
     """
-    entry = working_directory() if directory is None else directory
-    if entry is None or entry in sys.path or (directory is None and "" in sys.path):
-        yield
-        return
-    entry = os.path.join(entry, "")  # differs from what an imported module may add itself
-    sys.path.append(entry)
+    searched = user_directories() if directories is None else directories
+    known = [working_directory() if entry == "" and directories is None else entry for entry in sys.path]
+    # an added entry differs from what an imported module may add itself
+    added = [os.path.join(entry, "") for entry in searched if entry not in known]
+    sys.path += added
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(entry)
+        for entry in added:
+            with contextlib.suppress(ValueError):
+                sys.path.remove(entry)
 
 
 def working_directory() -> str | None:
@@ -68,9 +84,9 @@ def import_user_module(name: str) -> ModuleType:
         return importlib.import_module(name)
 
 
-def call_for(directory: str | None, function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
-    """Call a function that imports the modules of a user, for a process with this working directory."""
-    with user_modules(directory):
+def call_for(directories: Sequence[str], function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:
+    """Call a function that imports the modules of a user, for a process with these directories of them."""
+    with user_modules(directories):
         return function(*args, **kwargs)
 
 

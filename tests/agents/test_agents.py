@@ -8,11 +8,9 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import tfdpg
-from tests.agents.roster import AGENTS, fit_briefly, needs, parametrize_agents
+from tests.agents.roster import fit_briefly, needs, parametrize_agents
 from tests.environments import Counter
 from tfdpg.training.learning.updates import should_use_xla
-
-everyone = parametrize_agents(*AGENTS)
 
 
 def pendulum():
@@ -102,7 +100,7 @@ def test_acting_predicting_and_policy_agree(make, one):
     np.testing.assert_allclose(agent.act(observations, explore=False), predicted, rtol=1e-4, atol=1e-5)
 
 
-@everyone
+@parametrize_agents("ACER", "DDPG")
 def test_a_reset_in_a_custom_loop_does_not_join_episodes(make):
     env = Counter(length=9)
     agent = make(env, update_after=400)
@@ -117,7 +115,7 @@ def test_a_reset_in_a_custom_loop_does_not_join_episodes(make):
     assert len(stored["rewards"]) == 3 + 2 + 2
 
 
-@everyone
+@parametrize_agents("ACER", "DDPG")
 def test_an_environment_that_modifies_the_action_does_not_change_the_stored_one(make):
     class Scales(Counter):
         def step(self, action):
@@ -129,7 +127,7 @@ def test_an_environment_that_modifies_the_action_does_not_change_the_stored_one(
     assert len(action) == 80 and np.abs(action).max() <= 1
 
 
-@everyone
+@parametrize_agents("ACER", "DDPG")
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_a_custom_loop_over_a_vector_environment_in_each_autoreset_mode(make, mode):
     envs = SyncVectorEnv([lambda: Counter(length=3, ends="truncated")] * 2, autoreset_mode=mode)
@@ -149,7 +147,7 @@ def test_a_custom_loop_over_a_vector_environment_in_each_autoreset_mode(make, mo
     np.testing.assert_array_equal(stored["rewards"], stored["observations"][:, 1] + 1)
 
 
-@everyone
+@parametrize_agents("ACER", "DDPG")
 def test_wrong_calls_of_act_and_observe_are_rejected(make):
     agent = make(Counter())
     with pytest.raises(RuntimeError, match="must follow act"):

@@ -165,7 +165,7 @@ def batches(spec):
 @pytest.mark.parametrize(
     "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in POLICIES]
 )
-@pytest.mark.parametrize("seed", [None, 5])
+@pytest.mark.parametrize("seed", [5, pytest.param(None, marks=pytest.mark.slow)])
 def test_policies_are_pickled_and_copied_in_the_middle_of_an_episode(kind, seed):
     agent = agent_of(kind)
     policy = agent.policy(seed)

@@ -226,7 +226,8 @@ def test_heads_share_one_interface(kind):
         np.testing.assert_allclose(head.distribution(output).mean(), head.mean(output), rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind != HEADS[0])) for kind in HEADS])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", HEADS)
 def test_identity_is_learnt(kind):
     env = Identity()
     options = {"hidden_units": (32, 32), "batch_size": 64, "pi_lr": 3e-3, "q_lr": 3e-3, "n_step": 1, "seed": 0}
@@ -291,7 +292,9 @@ def test_a_support_that_is_too_small_gives_a_warning_with_the_figure():
 def test_an_untrained_critic_gives_no_warning_of_a_small_support():
     random_weights = 0.071  # the largest of eight training runs with truncated episodes
     logs = {"v_min": -500.0, "v_max": 500.0, "q1": 2.4}
-    agent = types.SimpleNamespace(updates=FIRST_UPDATES, host_state={"edges_warned": None})
+    agent = types.SimpleNamespace(
+        updates=FIRST_UPDATES, host_state={"edges_warned": None}, metrics=[tfdpg.Metric("q1", spread=True)]
+    )
     warn_of_edges(agent, logs | {"edge_mass": random_weights})
     with pytest.warns(UserWarning, match=r"15\.0% of .*edge atoms .*\[-500, 500\]"):
         warn_of_edges(agent, logs | {"edge_mass": 0.15})

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfdpg
@@ -57,6 +58,7 @@ def test_with_lap_the_critic_minimises_the_huber_loss():
     np.testing.assert_allclose(measured["loss_q"], huber, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_identity_is_learnt():
     env = Identity()
     options = {"hidden_units": (32, 32), "start_steps": 200, "update_after": 100, "jit_compile": False}

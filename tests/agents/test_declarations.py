@@ -229,7 +229,7 @@ def test_td7_freezes_the_statistics_of_its_assessed_copy():
 
 
 def test_td7_makes_deferred_updates_after_an_assessment(tmp_path):
-    agent = TD7(RandomWalk(), **AGENTS["TD7"][1])
+    agent = TD7(RandomWalk(), **AGENTS["TD7"][1] | {"run_eagerly": True})
     observation, _ = (env := RandomWalk()).reset(seed=0)
     updates = []
     for step in range(130):

@@ -18,7 +18,7 @@ LEARNING = {"start_steps": 300, "update_after": 300, "batch_size": 64, "hidden_u
 
 @pytest.mark.parametrize("name", ["TD3", *(pytest.param(n, marks=pytest.mark.slow) for n in GOAL_AGENTS if n != "TD3")])
 def test_it_learns_to_reach_goals(name):
-    options = LEARNING | {"replay_size": 10_000, "update_every": 1, "her": "future", "jit_compile": False}
+    options = LEARNING | {"replay_size": 10_000, "update_every": 10, "her": "future", "jit_compile": False}
     options |= {"pi_lr": 1e-3, "q_lr": 1e-3} if name in ("D4PG", "TD7") else {}
     options |= {"v_min": -10, "v_max": 0} if name == "D4PG" else {}
     options |= {"encoder_units": (32,), "embedding_units": 32, "target_update_every": 200} if name == "TD7" else {}
@@ -42,7 +42,7 @@ def test_training_resumes_exactly(tmp_path, her):
     def make_env():
         return gym.vector.SyncVectorEnv([lambda: Reach(7), lambda: Reach(11)])
 
-    options = EAGER | {"her": her, "replay_size": 60}
+    options = EAGER | {"her": her, "replay_size": 60, "update_every": 10}
     whole = run(make_env, 4, **options)
     half = run(make_env, 2, **options)
     half.save(tmp_path / "agent")
@@ -64,15 +64,15 @@ def test_training_resumes_exactly(tmp_path, her):
     ids=str,
 )
 def test_options_that_work_with_it(options):
-    agent = run(Reach, 2, **options)
-    plain = run(Reach, 2, **options, her_ratio=0.0)
+    agent = run(Reach, 1, **EAGER, **options)
+    plain = run(Reach, 1, **EAGER, **options, her_ratio=0.0)
     assert agent.updates == plain.updates > 0
     assert any((a != b).any() for a, b in zip(agent.get_weights(), plain.get_weights(), strict=True))
 
 
 def test_ratio_0_is_training_without_it():
-    with_her = run(Reach, 2, her_ratio=0.0)
-    without = run(Reach, 2, her=None)
+    with_her = run(Reach, 1, **EAGER, her_ratio=0.0)
+    without = run(Reach, 1, **EAGER, her=None)
     for one, other in zip(with_her.get_weights(), without.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -149,7 +149,7 @@ def test_success_rates_are_logged(tmp_path, vector, capsys):
             [lambda: Reach(radius=0.7), lambda: Reach(12, radius=0.7)], autoreset_mode=mode[vector]
         )
 
-    agent = tfdpg.TD3(make_env(), **SMALL | EAGER)
+    agent = tfdpg.TD3(make_env(), **SMALL | {"update_after": 1000})
     log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
     options = {"validation_env": make_env(), "validation_episodes": 6, "callbacks": [log], "verbose": 2}
     history = agent.fit(make_env(), epochs=2, steps_per_epoch=60, **options).history
@@ -176,7 +176,7 @@ def test_success_is_that_of_the_last_step():
 
 
 def test_exports_have_the_three_inputs(tmp_path):
-    agent = run(Reach, 1, **EAGER)
+    agent = tfdpg.TD3(Reach(), her="future", **SMALL)
     agent.export(tmp_path / "model")
     policy = tfdpg.load(tmp_path / "model")
     observation, _ = Reach().reset(seed=1)

@@ -174,8 +174,10 @@ def test_an_adapted_normalization_layer_learns_acts_and_is_exported(tmp_path):
 
 def test_options_without_effect_are_rejected():
     encoder = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
-    for name, value in (("encoder", encoder), ("hidden_units", (64, 64)), ("activation", "tanh")):
-        with pytest.raises(ValueError, match=f"`{name}` does .*`pi`, `q1` and `q2`"):
+    with pytest.raises(ValueError, match="`encoder` needs a built-in network. Received: pi, q1, q2, encoder="):
+        linear_agent(encoder=encoder)
+    for name, value in (("hidden_units", (64, 64)), ("activation", "tanh")):
+        with pytest.raises(ValueError, match=f"`{name}` does .*pi, q1, q2 are your own"):
             linear_agent(**{name: value})
 
 

@@ -44,7 +44,7 @@ def test_with_one_critic_it_is_delayed_ddpg():
     action = np.clip(PI * S2 + np.clip(noise, -1, 1), -1, 3)
     target = R + D * (Q1[0] * S2 + Q1[1] * action)
     np.testing.assert_allclose(measured["loss_q"], (Q1[0] * S + Q1[1] * A - target) ** 2, rtol=1e-4)
-    assert agent.metrics == ("loss_q", "loss_pi", "q1", "td_error")
+    assert [metric.name for metric in agent.metrics] == ["loss_q", "loss_pi", "q1", "td_error"]
     for options in ({"q2": agent.networks["q1"]}, {"policy_gradient": "min"}):
         with pytest.raises(ValueError, match="needs? two critics"):
             tfdpg.TD3(SPEC, critics=1, **options)

@@ -149,7 +149,7 @@ def test_ray_itself_refuses_a_wrong_token(with_token, tmp_path):
 def test_a_lost_control_store_is_reported(capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
         found = f"127.0.0.1:{server.getsockname()[1]}"
-        store = ControlStore(found, 3.0)
+        store = ControlStore(found, 2.0)
         with store:
             store.check()
             server.close()

@@ -170,7 +170,7 @@ def test_samples_per_insert(local_ray):
     assert earned - 1 < agent.updates <= earned
 
 
-@pytest.mark.parametrize("bad", ["reward", "observation"])
+@pytest.mark.parametrize("bad", ["reward", pytest.param("observation", marks=pytest.mark.slow)])
 def test_numbers_that_are_not_finite_are_refused_and_not_stored(local_ray, bad):
     agent = AGENTS["DDPG"](Counter())
     with pytest.raises(ValueError, match=f"{bad} is not finite .*21 to 30"):

@@ -156,7 +156,8 @@ def test_a_process_lost_inside_a_call_counts_as_lost(local_ray):
     ray.kill(actor)
 
 
-def test_calls_of_a_lost_process_are_repeated():
+def test_calls_of_a_lost_process_are_repeated(monkeypatch):
+    monkeypatch.setattr(processes, "FIRST_RETRY_DELAY", 0.01)
     calls = []
 
     def call():

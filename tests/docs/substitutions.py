@@ -62,6 +62,7 @@ NOT_RUN = {
     "runs/tune-": "uses the trials of an earlier block",
     "serve exported_models": "runs until it is ended",
     "diagnose runs": "diagnoses the run of another page",
+    "sb3/progress.csv": "plots a file of another program",
 }
 """Texts of commands that are parsed but not run, with the reason."""
 if importlib.util.find_spec("gymnasium_robotics") is None:
@@ -72,6 +73,8 @@ FLAGS = {
     "td3": "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --update-every 5",
     "d4pg": "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --update-every 5",
     "td7": "--hidden-units 8 --encoder-units 8 --embedding-units 8 --batch-size 8 --start-steps 10 --update-after 10",
+    "examples.sac:SAC": "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10 --update-every 5",
+    "examples.conservative_td3:ConservativeTD3": "--hidden-units 8 --batch-size 8 --start-steps 10 --update-after 10",
     "acer": "--hidden-units 8 --batch-size 8 --n-steps 5 --replay-start 10",
     "all": "--replay-size 500 --jit-compile False --epochs 1 --steps-per-epoch 60 --validation-episodes 1 "
     "--max-ep-len 20 --seeds 0 --verbose 0",

@@ -20,7 +20,9 @@ from tests.docs.pages import PAGES, ROOT, fences, found_on, module, spans, table
 from tests.docs.substitutions import FLAGS, NOT_RUN, prepare
 from tfdpg import cli
 from tfdpg.agents import AGENTS
+from tfdpg.agents.classes import import_agent, is_external
 from tfdpg.checking.command import check as check_environment
+from tfdpg.cli import commands
 from tfdpg.cli.parsing import flags_of
 from tfdpg.cli.run_options import resume_flags, training_flags
 from tfdpg.serve.command import labels, serve
@@ -29,8 +31,13 @@ from tfdpg.tuning.space import dimensions
 
 PROGRAMS = ("tfdpg", "ray", "python", "python3", "pip", "sphinx-build", "docker", "tensorboard")
 NOTE = '#!/bin/bash\n{ printf "%s\\0" "${0##*/}" "$@"; printf "\\n"; } >> "$NOTES"\n'
-COMMANDS = {"check": check_environment, "evaluate": cli.evaluate, "export": cli.export, "convert": cli.convert}
-COMMANDS |= {"diagnose": cli.diagnose, "inspect": cli.inspect_export, "plot": cli.plot}
+COMMANDS = {
+    "check": check_environment,
+    "evaluate": commands.evaluate,
+    "export": commands.export,
+    "convert": commands.convert,
+}
+COMMANDS |= {"diagnose": commands.diagnose, "inspect": commands.inspect_export, "plot": commands.plot}
 COMMANDS |= {"serve": serve, "labels": labels}
 MODEL_SERVER = {"allow_version_labels_for_unavailable_models", "enable_batching", "model_config_file"}
 """Flags of TensorFlow Serving."""
@@ -66,6 +73,8 @@ def parse(command, *words):
         return tyro.cli(echo(COMMANDS[command]), args=words)
     if words[0] == "--resume":
         return tyro.cli(resume_flags(None), args=words[2:])
+    if is_external(words[0]):
+        import_agent(words[0])
     options = tyro.cli(training_flags(words[0]), args=words[1:])
     if not options.environment.env.startswith(("dm_control/", "gymnasium_robotics:")):
         gym.spec(options.environment.env)

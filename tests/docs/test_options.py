@@ -191,7 +191,9 @@ def test_the_lists_say_what_an_option_requires_and_whether_it_can_change():
     helps = {option.name: option.help for option in options.options("D4PG")}
     assert helps["alpha"].endswith(' Requires `replay="prioritized"` or `replay="lap"`.')
     assert helps["normalize_epsilon"].endswith(" Requires `normalize_observations=True`.")
-    assert helps["atoms"].endswith(' Requires `critic="categorical"`. Cannot be changed in a saved agent.')
+    ending = ' Requires `critic="categorical"`, and `q1=None`. Cannot be changed in a saved agent.'
+    assert helps["atoms"].endswith(ending)
+    assert helps["burn_in"].endswith(" Requires `recurrent` other than `None`.")
     fixed = {name for name, text in helps.items() if text.endswith("Cannot be changed in a saved agent.")}
     assert fixed == set(OPTIONS["D4PG"].names(Structural))
 

@@ -31,14 +31,17 @@ CLIENT = """
     sys.modules["tensorflow"] = sys.modules["keras"] = sys.modules["tfdpg"] = None  # importing them fails
     import numpy as np
 
-    directory, inputs = sys.argv[1], dict(np.load(sys.argv[2]))
+    directory = sys.argv[1]
     {runtime}
-    found = {{}}
-    for name, signature in json.load(open(f"{{directory}}/tfdpg.json"))["signatures"].items():
-        outputs = run(name, {{one["name"]: inputs[one["name"]] for one in signature["inputs"]}})
-        assert set(outputs) == {{one["name"] for one in signature["outputs"]}}
-        found[name] = {{key: values.tolist() for key, values in outputs.items()}}
-    print(json.dumps(found))
+    answers = []
+    for file in sys.argv[2:]:
+        inputs, found = dict(np.load(file)), {{}}
+        for name, signature in json.load(open(f"{{directory}}/tfdpg.json"))["signatures"].items():
+            outputs = run(name, {{one["name"]: inputs[one["name"]] for one in signature["inputs"]}})
+            assert set(outputs) == {{one["name"] for one in signature["outputs"]}}
+            found[name] = {{key: values.tolist() for key, values in outputs.items()}}
+        answers.append(found)
+    print(json.dumps(answers))
 """
 """A client program that has only the exported files."""
 formats = pytest.mark.parametrize("format", FORMATS)
@@ -57,11 +60,13 @@ def schema():
     return PAGES["docs/formats.md"].split("<!-- schema -->")[1].split("```json")[1].split("```")[0]
 
 
-def client(format, directory, inputs, scratch):
-    """Return what a process without TensorFlow computes with the exported files."""
-    np.savez(scratch / "inputs.npz", **inputs)
+def client(format, directory, batches, scratch):
+    """Return what a process without TensorFlow computes with the exported files, for each batch of inputs."""
+    given = [scratch / f"inputs-{number}.npz" for number in range(len(batches))]
+    for file, inputs in zip(given, batches, strict=True):
+        np.savez(file, **inputs)
     code = textwrap.dedent(CLIENT).format(runtime=textwrap.dedent(RUNTIMES[format]))
-    command = [sys.executable, "-c", code, str(directory), str(scratch / "inputs.npz")]
+    command = [sys.executable, "-c", code, *map(str, [directory, *given])]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 

@@ -278,7 +278,7 @@ def test_the_prefix_comes_from_the_directory_and_must_be_an_identifier(agent, pl
             convert(plain, tmp_path / "model", "c", prefix=prefix)
     with pytest.raises(ValueError, match='`weights_in_c_file` need format="c"'):
         convert(plain, tmp_path / "model", "onnx", prefix="car")
-    with pytest.raises(ValueError, match='`prefix` does .*`format` is "onnx"'):
+    with pytest.raises(ValueError, match="`prefix` does .*`format` is 'onnx'"):
         agent.export(tmp_path / "model", format="onnx", prefix="car")
     assert not (tmp_path / "model").exists()
 

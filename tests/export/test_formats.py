@@ -92,10 +92,12 @@ def references(agent):
 def test_a_process_without_tensorflow_computes_what_the_agent_does(agent, exported, format, tmp_path):
     rng = np.random.default_rng(0)
     directory = exported(format)
+    batches = []
     for count in (1, 5):
         observations = {name: rng.normal(size=(count, 3)).astype(np.float32) for name in ("former", "latter")}
-        actions = rng.uniform(-2, 2, (count, 1)).astype(np.float32)
-        found = client(format, directory, observations | {"a": actions}, tmp_path)
+        batches.append((observations, rng.uniform(-2, 2, (count, 1)).astype(np.float32)))
+    answers = client(format, directory, [observations | {"a": actions} for observations, actions in batches], tmp_path)
+    for (observations, actions), found in zip(batches, answers, strict=True):
         assert set(found) == {"pi", "q1", "q2", "pi_and_q"}
         np.testing.assert_allclose(found["pi"]["pi"], agent.predict(observations), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(found["pi_and_q"]["pi"], found["pi"]["pi"], rtol=1e-4, atol=1e-5)
@@ -193,7 +195,7 @@ def test_invalid_targets_and_options_are_refused_and_nothing_is_lost(agent, vers
         agent.export(tmp_path / "model", format="keras")
     with pytest.raises(ValueError, match="`quantize` must .*None.*quantize='int8'"):
         export.convert(version, tmp_path / "model", "onnx", "int8")
-    with pytest.raises(ValueError, match='`quantize` does .*`format` is "onnx"'):
+    with pytest.raises(ValueError, match="`quantize` does .*`format` is 'onnx'"):
         agent.export(tmp_path / "model", format="onnx", quantize="int8")
     for opset in (11, 19, 17.5, None):
         for write in (agent.export, functools.partial(export.convert, version)):
@@ -201,7 +203,7 @@ def test_invalid_targets_and_options_are_refused_and_nothing_is_lost(agent, vers
                 ValueError, match=r"^`opset` must be an integer in \[12, 18\]\. Received: opset=[^\n]*$"
             ):
                 write(tmp_path / "model", format="onnx", opset=opset)
-    with pytest.raises(ValueError, match='`opset` does .*`format` is "litert"'):
+    with pytest.raises(ValueError, match="`opset` does .*`format` is 'litert'"):
         agent.export(tmp_path / "model", format="litert", opset=13)
     with pytest.raises(ValueError, match="`opset` must be 17 unless format=\"onnx\", for format='litert'"):
         export.convert(version, tmp_path / "model", "litert", opset=13)

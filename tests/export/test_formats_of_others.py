@@ -114,12 +114,9 @@ def test_half_precision(format, policy, tmp_path):
     finally:
         keras.config.set_dtype_policy(before)
     if (format, policy) == ("onnx", "mixed_float16"):
-        found = client(
-            format,
-            agent.export(tmp_path / "model", format=format),
-            {"x": np.ones((2, 3), np.float32), "a": np.ones((2, 1), np.float32)},
-            tmp_path,
-        )
+        directory = agent.export(tmp_path / "model", format=format)
+        inputs = {"x": np.ones((2, 3), np.float32), "a": np.ones((2, 1), np.float32)}
+        (found,) = client(format, directory, [inputs], tmp_path)
         np.testing.assert_allclose(found["pi"]["pi"], agent.predict(np.ones((2, 3))), atol=2e-2)
     else:
         with pytest.raises(export.ExportError, match="The policy cannot be exported "):

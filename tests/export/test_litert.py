@@ -140,7 +140,7 @@ def test_a_fixed_batch_is_for_litert(tmp_path):
     for format in ("onnx", "c"):
         with pytest.raises(ValueError, match='`batch` must .*format="litert".*batch=4'):
             export.convert(MODELS / "ddpg-pendulum/1", tmp_path / "model", format, batch=4)
-        with pytest.raises(ValueError, match=f'`batch` does .*`format` is "{format}"'):
+        with pytest.raises(ValueError, match=f"`batch` does .*`format` is '{format}'"):
             agent.export(tmp_path / "model", format=format, batch=4)
     with pytest.raises(ValueError, match="`batch` must be a positive integer"):
         agent.export(tmp_path / "model", format="litert", batch=0)

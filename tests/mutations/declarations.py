@@ -7,6 +7,7 @@ HEADER = ("export/test_c_header.py",)
 CELLS = ("acting/test_cells.py",)
 
 FLAT = ("training/test_flat_state.py",)
+OWN_FLAT = ("training/test_own_flat_state.py",)
 
 MUTATIONS = (
     (
@@ -189,9 +190,23 @@ MUTATIONS = (
     (
         "flat state: updates that change the policy are held back",
         "training/learning/learner.py",
-        "later = total % self._period if",
-        "later = (total - 1) % self._period if",
+        "later = total % period if",
+        "later = (total - 1) % period if",
         FLAT,
+    ),
+    (
+        "flat state: a policy that always changes is held back",
+        "training/learning/updates.py",
+        "in_flat_state() and not are_assigned(() if acting is None else acting.weights)",
+        "in_flat_state()",
+        OWN_FLAT,
+    ),
+    (
+        "flat state: variables may be assigned in branches",
+        "networks/flat_state.py",
+        "        elif tf.compat.v1.get_default_graph() is not self._graph:",
+        "        elif False:",
+        OWN_FLAT,
     ),
     (
         "flat state: variables keep their old values",
@@ -211,13 +226,6 @@ MUTATIONS = (
         "flat state: Adam keeps the second moments",
         "components.py",
         "            v.assign(v + (tf.square(gradient) - v) * (1 - beta_2))\n",
-        "",
-        FLAT,
-    ),
-    (
-        "flat state: users' algorithms are updated on it",
-        "training/learning/learner.py",
-        'type(agent).__module__.startswith("tfdpg.") and',
         "",
         FLAT,
     ),

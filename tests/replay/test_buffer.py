@@ -132,7 +132,7 @@ def test_samples_are_what_happened(kind, n_step, recurrent, envs):
 
 @pytest.mark.parametrize("kind", ["box", "image", "dict"])
 @pytest.mark.parametrize("envs", [1, 2])
-@pytest.mark.parametrize("replay_size", [200, 40])
+@pytest.mark.parametrize("replay_size", [40, pytest.param(200, marks=pytest.mark.slow)])
 def test_transitions_are_single_steps_in_the_order_of_their_episodes(kind, envs, replay_size):
     made = [Seen(100 * i, kind) for i in range(envs)]
     env = SyncVectorEnv([lambda each=each: each for each in made]) if envs > 1 else made[0]

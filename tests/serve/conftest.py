@@ -53,9 +53,9 @@ class Client:
 
 
 @contextlib.contextmanager
-def serving(directory, limits=LIMITS):
-    """Serve a model directory, and yield a client."""
-    model_store = ModelStore(directory)
+def serving(models, limits=LIMITS):
+    """Serve a model directory, or a model store that has loaded one, and yield a client."""
+    model_store = models if isinstance(models, ModelStore) else ModelStore(models)
     reported = []
     started = threading.Event()
     ended = asyncio.Event()
@@ -93,6 +93,12 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def d4pg(models):
-    with serving(models / "d4pg") as client:
+def loaded(models):
+    """A model store that has loaded D4PG, for tests of the server."""
+    return ModelStore(models / "d4pg")
+
+
+@pytest.fixture(scope="session")
+def d4pg(loaded):
+    with serving(loaded) as client:
         yield client

@@ -19,9 +19,9 @@ TOO_MANY_ROWS = "The request has {} rows; the server accepts at most 20 (--max-r
 
 
 @pytest.fixture(scope="module")
-def narrow(models):
+def narrow(loaded):
     """A server with low limits and short timeouts."""
-    with serving(models / "d4pg", Limits(response_bytes=10_000, rows=20, timeout=0.5)) as client:
+    with serving(loaded, Limits(response_bytes=10_000, rows=20, timeout=0.5)) as client:
         yield client
 
 
@@ -83,38 +83,32 @@ def test_a_recurrent_model_has_the_same_limits():
         assert status == 400 and "must have the same number of time steps" in answer["error"]
 
 
-@pytest.mark.parametrize("sent", ["nothing", "half a header", "a request and half a header"])
-def test_a_connection_without_a_complete_header_is_closed(narrow, sent):
+def test_connections_whose_header_or_body_does_not_arrive_are_closed(narrow):
+    """Those of gRPC too. All wait at the same time."""
     intact = b"GET /v1/models/d4pg HTTP/1.1\r\nHost: x\r\n\r\n"
-    with connect(
-        narrow, {"nothing": b"", "half a header": head(narrow)}.get(sent, intact + head(narrow))
-    ) as connection:
-        answer = received(connection)
-    assert answer.startswith(b"HTTP/1.1 200 OK") if sent.startswith("a request") else answer == b""
-
-
-def test_a_body_that_does_not_arrive_is_refused(narrow):
-    with connect(narrow, head(narrow) + b'\r\n{"instances": [[1, 0') as connection:
-        answer, _, body = received(connection).partition(b"\r\n\r\n")
+    half_a_body = head(narrow) + b'\r\n{"instances": [[1, 0'
+    with contextlib.ExitStack() as stack:
+        rest = [b"", head(narrow), intact + head(narrow), half_a_body]
+        rest = [stack.enter_context(connect(narrow, sent)) for sent in rest]
+        silent = [stack.enter_context(connect(narrow, sent, "grpc")) for sent in (b"", b"PRI * HTTP/2.0\r\n")]
+        *answers, refused = map(received, rest)
+        for connection in silent:
+            received(connection)
+    assert answers[:2] == [b"", b""] and answers[2].startswith(b"HTTP/1.1 200 OK")
+    assert narrow.predict(request(narrow, x=X)).outputs
+    answer, _, body = refused.partition(b"\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 408 ") and b"Connection: close" in answer
     assert json.loads(body) == {"error": "The body of the request did not arrive within 0.5 seconds"}
 
 
-def test_a_client_that_does_not_read_is_closed(models):
+def test_a_client_that_does_not_read_is_closed(loaded):
     body = json.dumps(
         {"signature_name": "z", "inputs": {"x": X[:1].tolist(), "a": A[:1].tolist(), "levels": [[0.5] * 10_000]}}
     )
-    with serving(models / "d4pg", Limits(timeout=0.5)) as client:
+    with serving(loaded, Limits(timeout=0.5)) as client:
         sent = head(client, len(body)) + b"\r\n" + body.encode()
         with connect(client) as connection:
             with pytest.raises((ConnectionError, TimeoutError)):
                 connection.settimeout(20)
                 for _ in range(1000):
                     connection.sendall(sent)
-
-
-@pytest.mark.parametrize("sent", [b"", b"PRI * HTTP/2.0\r\n"])
-def test_grpc_closes_connections_that_are_silent(narrow, sent):
-    with connect(narrow, sent, "grpc") as connection:
-        received(connection)
-    assert narrow.predict(request(narrow, x=X)).outputs

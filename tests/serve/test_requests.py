@@ -239,8 +239,8 @@ def test_compressed_bodies(d4pg, encoding):
     ],
     ids=["HTTP/2", "TLS", "chunks", "long header"],
 )
-def test_invalid_http_is_refused_and_logged_in_one_line(models, sent, capfd):
-    with serving(models / "d4pg") as client:
+def test_invalid_http_is_refused_and_logged_in_one_line(loaded, sent, capfd):
+    with serving(loaded) as client:
         with socket.create_connection(("127.0.0.1", client.ports.rest), timeout=30) as connection:
             connection.sendall(sent)
             response = http.client.HTTPResponse(connection)

@@ -272,6 +272,7 @@ ADVISED = {
 VALUES = {
     "pi_lr": 1e-4,
     "q_lr": 1e-4,
+    "encoder_lr": 1e-4,
     "lr": 1e-4,
     "clip_norm": 1.0,
     "reward_shaper": lambda reward, step, steps: 0.1 * reward,
@@ -391,7 +392,7 @@ def test_every_agent_is_diagnosed_and_does_not_change(make, tmp_path, request):
     assert values["returns"].keys() == {"greedy", "exploring", "random"} and values["env_steps"] == 60
     assert [each["check"] for each in values["findings"]] == [verdict.check for verdict in diagnosis.verdicts]
     assert diagnosis.evidence.greedy[0].values.keys() == {"q1", "q2"} & agent.networks.keys()
-    assert {layer.network for layer in diagnosis.evidence.layers} >= {"pi"}
+    assert {layer.network for layer in diagnosis.evidence.layers} >= {"policy"}
     assert {weights.network for weights in diagnosis.evidence.weights} == agent.networks.keys()
     assert all(weights.gradient > 0 for weights in diagnosis.evidence.weights if weights.network.startswith("q"))
     diagnosis.plot(tmp_path / "picture.svg")

@@ -12,6 +12,7 @@ from tests.agents.roster import EAGER, SMALL, fit_briefly
 from tests.broken import Mixed
 from tests.environments import Counter
 from tests.misbehaving import Misbehaving
+from tfdpg.components import Metric
 from tfdpg.training.environment.finite import NO_REWARD, check_finite
 from tfdpg.training.learning.divergence import divergence
 from tfdpg.training.learning.updates import UpdateResult
@@ -107,14 +108,14 @@ def test_infinite_losses_end_training_and_the_last_checkpoint_stays_the_newest(t
         agent.save(tmp_path / "diverged")
 
 
-METRICS = ("loss_q", "loss_pi", "q1")
+METRICS = (Metric("loss_q"), Metric("loss_pi", delayed=True), Metric("q1", spread=True))
 FINITE = np.array([[1, 2], [np.nan, np.nan], [3, 4]], np.float32)
 """The second metric is missing because the policy was not updated."""
 
 
 def changed(metric, *values):
     update = FINITE.copy()
-    update[METRICS.index(metric), : len(values)] = values
+    update[[each.name for each in METRICS].index(metric), : len(values)] = values
     return update
 
 
@@ -123,6 +124,11 @@ CASES = {
     "a step that no sequence has": ([changed("q1", 3, np.nan) * np.array([1, np.nan])], [], None),
     "no step at all": ([FINITE * np.nan], [], None),
     "infinite": ([FINITE, changed("loss_q", 1, np.inf)], [], "8 to 9, .* `loss_q` = inf in update 9"),
+    "never measured": (
+        [changed("loss_q", np.nan, np.nan)],
+        [],
+        "`loss_q` = nan in update 8. If an update may leave `loss_q` unmeasured, declare it with `delayed=True`. Lower",
+    ),
     "of the policy": ([changed("loss_pi", np.nan, 3)], [], "`loss_pi` = nan in update 8"),
     "weights": (
         [FINITE, FINITE * np.nan],
@@ -154,6 +160,6 @@ def test_no_update_is_made_after_the_call_that_broke_weights():
     agent.learn(updates=2)
     agent.replay.segment(0, agent.replay.added)["rows"][:, -1] = np.nan  # the rewards, in a view of the buffer
     before = agent.updates
-    with pytest.raises(FloatingPointError, match="`q1`.*3 to 4.*`loss_q` = nan in update 3"):
+    with pytest.raises(FloatingPointError, match="`q1`.*3 to 4.*`loss_q` = nan and `loss_pi` = nan in update 3"):
         agent.learn(updates=10)
     assert agent.updates == before + 2

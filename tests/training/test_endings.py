@@ -56,7 +56,10 @@ class AfterUpdates(keras.callbacks.Callback):
         os.kill(os.getpid(), self.number)
 
 
-@pytest.mark.parametrize("first, second", [(signal.SIGINT, signal.SIGTERM), (signal.SIGTERM, signal.SIGTERM)])
+@pytest.mark.parametrize(
+    "first, second",
+    [(signal.SIGINT, signal.SIGTERM), pytest.param(signal.SIGTERM, signal.SIGTERM, marks=pytest.mark.slow)],
+)
 def test_a_second_signal_ends_at_once(first, second):
     class Twice(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):

@@ -42,7 +42,11 @@ VECTORS = [(kind, mode) for kind in (SyncVectorEnv, AsyncVectorEnv) for mode in 
 
 
 @pytest.mark.parametrize("kind, mode", VECTORS, ids=[f"{kind.__name__}-{mode.name}" for kind, mode in VECTORS])
-@pytest.mark.parametrize("ends, as_dict", [("terminated", False), ("truncated", True)], ids=["box", "dict"])
+@pytest.mark.parametrize(
+    "ends, as_dict",
+    [("terminated", False), pytest.param("truncated", True, marks=pytest.mark.slow)],
+    ids=["box", "dict"],
+)
 def test_ends_are_right_in_every_autoreset_mode(kind, mode, ends, as_dict):
     check_ends(kind, mode, ends, as_dict)
 

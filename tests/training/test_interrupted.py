@@ -80,8 +80,14 @@ def fit(agent, env, steps, *callbacks):
     return history, [text for text in texts if text.startswith("The training environment")]
 
 
-@pytest.mark.parametrize("make", ENVS.values(), ids=ENVS)
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "make, call",
+    [
+        pytest.param(make, call, id=f"{call}-{name}", marks=[pytest.mark.slow] * (call != "reset" and name != "sync"))
+        for name, make in ENVS.items()
+        for call in CALLS
+    ],
+)
 def test_no_wrong_transition_is_stored(make, call):
     env = make()
     agent = agent_for(env)
@@ -165,7 +171,7 @@ def own_loop(agent, env, steps, before=lambda t: None, between=lambda t: None, a
 
 
 @pytest.mark.parametrize("make", ENVS.values(), ids=ENVS)
-@pytest.mark.parametrize("call", ["evaluate", "reset"])
+@pytest.mark.parametrize("call", ["reset", pytest.param("evaluate", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("where", ["before", "between", "after"])
 def test_a_custom_loop_stores_no_wrong_transition(make, call, where):
     env = make()

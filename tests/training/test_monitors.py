@@ -11,13 +11,17 @@ from tfdpg.training.callbacks import StopAtReturn
 from tfdpg.training.callbacks.monitors import prepare
 
 
-@pytest.mark.parametrize("monitor, mode", [("val_return", "max"), ("return_min", "max"), ("td_error", "min")])
+@pytest.mark.parametrize(
+    "monitor, mode",
+    [("val_return", "max"), ("return_min", "max"), ("td_error", "min"), ("cost", "min"), ("loss", "min")],
+)
 def test_what_is_better_of_a_log_is_known(monitor, mode):
     stopping = keras.callbacks.EarlyStopping(monitor)
     plateau = keras.callbacks.ReduceLROnPlateau(monitor)
     checkpoint = keras.callbacks.ModelCheckpoint("unused.keras", monitor, save_best_only=True)
     given = keras.callbacks.EarlyStopping(monitor, mode="min")
-    prepare([stopping, plateau, checkpoint, given], [monitor], [])
+    metrics = [tfdpg.Metric("td_error", priority=True), tfdpg.Metric("cost", loss=True)]
+    prepare([stopping, plateau, checkpoint, given], [monitor], metrics, [])
     assert [callback.mode for callback in (stopping, plateau, checkpoint, given)] == [mode, mode, mode, "min"]
 
 
@@ -58,7 +62,7 @@ def test_what_will_not_be_logged_is_refused_before_the_first_step(callback):
         agent.fit_offline(None, callbacks=[callback])
     assert env.total == 0
     assert keras.callbacks.ModelCheckpoint("unused.keras").monitor == "val_loss"  # which it does not use
-    prepare([keras.callbacks.ModelCheckpoint("unused.keras")], ["loss"], [])
+    prepare([keras.callbacks.ModelCheckpoint("unused.keras")], ["loss"], [], [])
 
 
 def test_model_checkpoint_of_weights_by_its_name(tmp_path):

@@ -1,29 +1,16 @@
 """Agents: the base class in `agent`, and one file for each algorithm."""
 
 import functools
-import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfdpg.agents.classes import AGENTS, agent_class, checked_class, imported
 from tfdpg.files import CheckpointError
 
 if TYPE_CHECKING:
     from tfdpg.agents.agent import Agent
 
-AGENTS = {name: f"tfdpg.agents.{name.lower()}" for name in ("DDPG", "TD3", "D4PG", "TD7", "ACER")}
-"""The built-in algorithms, and their modules."""
-
-
-def agent_class(name: str) -> "type[Agent]":
-    """The class of an algorithm, in any case ("td3" or "TD3"); imports TensorFlow.
-
-    Raises:
-        ValueError: there is no such algorithm.
-    """
-    for known, module in AGENTS.items():
-        if known.lower() == name.lower():
-            return getattr(importlib.import_module(module), known)
-    raise ValueError(f"There is no agent {name!r}. Known: {', '.join(AGENTS)}")
+__all__ = ["AGENTS", "agent_class", "load_agent"]
 
 
 def load_agent(
@@ -111,14 +98,14 @@ def _saved_class(directory: str | Path, given: "type[Agent] | None", trusted: bo
         trusted: whether the class may be imported by its path in the file.
         name: the class as recorded in the file; see `tfdpg.training.checkpoints.objects.class_name`.
     """
-    from tfdpg.training.checkpoints.objects import class_name, import_class
+    from tfdpg.training.checkpoints.objects import class_name
 
     if not isinstance(name, str) or ":" not in name and name not in AGENTS:
         raise CheckpointError(f"Unknown agent class in {directory}/agent.json: {name!r}. Known: {', '.join(AGENTS)}")
     module, is_foreign, qualified_name = name.rpartition(":")
     short_name = qualified_name.rpartition(".")[2]
     if given is not None:
-        received = _checked_class(given, "`agent_class`")
+        received = checked_class(given, "`agent_class`")
         given_module, given_is_foreign, given_name = class_name(received).rpartition(":")
         if (is_foreign, short_name) != (given_is_foreign, given_name.rpartition(".")[2]):
             raise ValueError(f"`agent_class` must be the class that was saved, {name!r}. Received: {given!r}")
@@ -138,20 +125,6 @@ def _saved_class(directory: str | Path, given: "type[Agent] | None", trusted: bo
             f"Pass trusted=True, or the class: {again}"
         )
     try:
-        return _checked_class(import_class(name), f"{name!r}, the class of the agent in {directory},")
+        return checked_class(imported(name), f"{name!r}, the class of the agent in {directory},")
     except ValueError as error:
         raise ValueError(f"{error}. Pass the class: {again}") from error
-
-
-def _checked_class(given: Any, what: str) -> "type[Agent]":
-    """The class, if it is one of agents that take options as keyword arguments; raises `ValueError` otherwise."""
-    from tfdpg.agents.agent import Agent
-
-    if not (isinstance(given, type) and issubclass(given, Agent)):
-        raise ValueError(f"{what} must be a subclass of tfdpg.Agent. Received: {given!r}")
-    if not hasattr(given.__init__, "options_class"):
-        raise ValueError(
-            f"The constructor of {what} must take its options with the decorator `tfdpg.options.takes_options`. "
-            f"Received: {given!r}"
-        )
-    return given

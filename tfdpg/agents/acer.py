@@ -15,7 +15,7 @@ from tfdpg.agents.agent import Agent
 from tfdpg.agents.declarations import given_networks, normalizer
 from tfdpg.agents.options import ACEROptions
 from tfdpg.arguments import reject
-from tfdpg.components import Component, Copy, Declaration, Minibatches, PolicySpec, polyak, rmsprop
+from tfdpg.components import Component, Copy, Declaration, Metric, Minibatches, PolicySpec, polyak, rmsprop
 from tfdpg.losses import retrace, trust_region
 from tfdpg.networks import (
     MIN_SIGMA,
@@ -39,7 +39,15 @@ from tfdpg.spec import Spec
 from tfdpg.training.environment.schedule import Schedule
 from tfdpg.training.learning.batches import pack_windows
 
-METRICS = "loss_q", "loss_pi", "q1", "v", "entropy", "kl", "td_error"
+METRICS = (
+    Metric("loss_q", "critic loss"),
+    Metric("loss_pi", "policy loss"),
+    Metric("q1", "value (q1)", spread=True),
+    Metric("v"),
+    Metric("entropy"),
+    Metric("kl"),
+    Metric("td_error", "TD error", priority=True),
+)
 
 
 def declare(spec: Spec, options: ACEROptions) -> Declaration:
@@ -87,6 +95,7 @@ def declare(spec: Spec, options: ACEROptions) -> Declaration:
         ),
         schedule=Schedule(start_steps=0, update_after=0, update_every=steps, gradient_steps=None, per_env=True),
         metrics=METRICS,
+        unused=unused_options(spec, options),
         updates_per_phase=1 + math.ceil(ratio),
     )
 
@@ -95,21 +104,27 @@ def acer_policy_and_critic(spec: Spec, options: ACEROptions) -> tuple[PolicyDist
     """The family of ACER's policy, and the kind of its critic, for the action space.
 
     Raises:
-        ValueError: an option that does nothing there.
+        ValueError: the standard deviation is too small to be learnt.
     """
     if spec.actions is not None:
-        names = ("v", "sigma", "learn_sigma", "dueling", "dueling_samples")
-        options.refuse(names, f"actions are {spec.action_space}")
         family = CategoricalPolicy(spec)
         return family, ActionValues(family)
-    if not options.learn_sigma:
-        options.refuse(["ent_coef"], "the scale of a Gaussian is fixed (`learn_sigma` is False)")
-    elif options.sigma <= MIN_SIGMA:
+    if options.learn_sigma and options.sigma <= MIN_SIGMA:
         raise reject("sigma", f"above {MIN_SIGMA} where it is learnt", options.sigma)
     policy = GaussianPolicy(spec, options.sigma, options.learn_sigma)
     if not options.dueling:
         return policy, SeparateCritic(policy)
     return policy, Dueling(policy, options.dueling_samples, options.drawn_seed)
+
+
+def unused_options(spec: Spec, options: ACEROptions) -> dict[str, str]:
+    """Why options have no effect for the action space, by name."""
+    if spec.actions is not None:
+        return dict.fromkeys(
+            ("v", "sigma", "learn_sigma", "dueling", "dueling_samples"), f"actions are {spec.action_space}"
+        )
+    fixed = "the scale of a Gaussian is fixed (`learn_sigma` is False)"
+    return {} if options.learn_sigma else {"ent_coef": fixed}
 
 
 def default_by_action_space(spec: Spec, given: Any, discrete: Any, box: Any) -> Any:

@@ -1,7 +1,6 @@
 """The base class of all agents: act, observe, learn, fit, evaluate, save and export."""
 
 import abc
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
@@ -50,7 +49,9 @@ class Agent(metaclass=_AgentType):
 
     Args:
         env: an environment or vector environment, its id, or a `Spec`.
-        options: the options, an instance of a subclass of `tfdpg.options.Options`.
+        options: the options, an instance of a subclass of `tfdpg.options.Options`. An option that was changed must be
+            read as an attribute: an option of built-in networks by the constructor, any other one by the constructor or
+            by `update`. Otherwise, the constructor or the first update raises `ValueError`.
         declare: returns what the agent is made of, given the spaces and the options.
 
     Attributes:
@@ -66,7 +67,7 @@ class Agent(metaclass=_AgentType):
         stop_training: a callback sets it to True to stop `fit`.
         batch_size: the option `batch_size`.
         batch_elements: the number of elements of a minibatch: transitions, steps of sequences, or windows.
-        metrics: the names of the metrics that `update` returns.
+        metrics: the metrics that `update` returns.
         custom_networks: the user's own models, by the options that take them.
         device_state: variables that updates read and write, by name.
         host_state: numbers, strings and lists that are saved with the agent, by name.
@@ -94,7 +95,7 @@ class Agent(metaclass=_AgentType):
             learner: runs the update phases.
             epoch_metrics: the metrics of the updates in this epoch.
             signatures: the signatures of the export.
-            exported_critics: the critics among the networks, or models from observations and actions that call them.
+            exported_critics: the models that have signatures from observations and actions to values, by name.
         """
         self.spec = Spec.of(env)
         self.environment = environment_of(env)
@@ -102,6 +103,7 @@ class Agent(metaclass=_AgentType):
         self.seed = options.drawn_seed
         self.batch_size = options.batch_size
         declaration = declare(self.spec, options)
+        options.refuse(declaration.unused)
         minibatches = declaration.minibatches
         self._networks = Networks(declaration, self.seed, options.device)
         self.networks = self._networks.components
@@ -148,15 +150,19 @@ class Agent(metaclass=_AgentType):
         if self._after_episode:
             self.collector.report_episodes(self.end_episode, lambda: self.updates)
         make_values = declaration.action_values
-        self.exported_critics = dict(self.networks if make_values is None else make_values(self._networks.all))
-        exported = self._networks.all | self.exported_critics
-        self.signatures = dict(declaration.signatures(exported, self.evaluation_actor.pi))
+        critics = dict(self.networks if make_values is None else make_values(self._networks.all))
+        self.signatures = dict(declaration.signatures(self._networks.all | critics, self.evaluation_actor.pi))
+        of_actions = [name for name, signature in self.signatures.items() if "a" in signature.inputs]
+        self.exported_critics = {name: critics[name] for name in of_actions if name in critics}
         self.policy_period = declaration.policy_period
         self.learner = Learner(self, declaration.updates_per_phase, declaration.before_phase, declaration.after_phase)
         self.history: keras.callbacks.History | None = None
         self._initial_epoch: int | None = None
         self.stop_training = False
         self._epoch = 0
+        given = f": {', '.join(self.custom_networks)} are your own" if self.custom_networks else ""
+        where = f"in {type(self).__name__}, which builds no network with it{given}"
+        options.refuse_unread(where, options.names(BuiltIn))
 
     @abc.abstractmethod
     def update(self, batch: Any, counter: Any) -> dict[str, tf.Tensor]:
@@ -167,7 +173,7 @@ class Agent(metaclass=_AgentType):
             counter: the number of this update, an int64 tensor `[]`, counting from 1.
 
         Returns:
-            A value for each element of the minibatch and each name in `metrics`, `[batch_elements]`; NaN where this
+            A value for each element of the minibatch and each of `metrics`, by name, `[batch_elements]`; NaN where this
             update did not measure it.
         """
 
@@ -250,7 +256,7 @@ class Agent(metaclass=_AgentType):
         state = sampler.state()
         self.replay.resize(rows)
         sampler.restore(state)
-        self._options = dataclasses.replace(self._options, replay_size=rows)
+        self._options = self._options.replaced(replay_size=rows)
 
     def relabel_with(self, env: Any) -> None:
         """Use the functions of an environment that compute rewards from goals, for the option `her`.

@@ -36,7 +36,6 @@ def declare(spec: Spec, options: D4PGOptions) -> Declaration:
         spec,
         options,
         polyak(options.polyak, every=options.target_update_every),
-        critics=options.critics,
         head=head,
         sampling={"beta": beta, "normalize_weights": options.normalize_weights},
     )

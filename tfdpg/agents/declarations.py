@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from tfdpg import export
 from tfdpg.acting import Exploration
-from tfdpg.agents.options import AgentOptions, OffPolicyOptions, TransitionOptions
-from tfdpg.components import Component, Copy, Declaration, Minibatches, PolicySpec, UpdateRule, adam
-from tfdpg.components import critics as make_critics
+from tfdpg.agents.options import AgentOptions, OffPolicyOptions
+from tfdpg.components import Component, Copy, Declaration, Metric, Minibatches, PolicySpec, UpdateRule, adam, critics
 from tfdpg.exploration import noisy_actions
 from tfdpg.losses import huber_td_loss, td_loss
 from tfdpg.networks import (
@@ -28,7 +27,6 @@ from tfdpg.networks import (
     unpack_sequences,
     unpack_transitions,
 )
-from tfdpg.options import BuiltIn
 from tfdpg.replay import (
     ACHIEVED,
     DESIRED,
@@ -47,7 +45,7 @@ def deterministic(
     options: Any,
     rule: UpdateRule,
     *,
-    critics: int = 1,
+    policy_period: int | None = None,
     head: HeadOptions | None = None,
     output: OutputTransform | None = None,
     exploration: Exploration | None = None,
@@ -57,9 +55,11 @@ def deterministic(
 
     Args:
         spec: the spaces of the environment.
-        options: the agent's options, which inherit from `DeterministicOptions`.
+        options: the agent's options, which inherit from `OffPolicyOptions`. `critics` is the number of critics, which
+            are named q1, ..., qn.
         rule: the rule of the target networks, made by `polyak` or `every`.
-        critics: the number of critics; they are named q1, ..., qn.
+        policy_period: the policy is updated in updates whose number is a multiple of it, and its loss is measured then;
+            None is in each update.
         head: makes the last layer of each critic; None is for values.
         output: transforms the policy's last layer; None is for actions.
         exploration: turns the outputs of the policy into steps; None adds noise to actions.
@@ -69,7 +69,7 @@ def deterministic(
         ValueError: a space or a model is not supported, or an option has no effect because of another one.
     """
     check_box(spec)
-    names = "pi", *(f"q{i}" for i in range(1, critics + 1))
+    names = "pi", *(f"q{i}" for i in range(1, options.critics + 1))
     given = given_networks(options, names)
     check_given(spec, given, options, head=head, output=output)
     noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule, options.random_eps
@@ -80,7 +80,7 @@ def deterministic(
         spec=spec,
         components=[
             Component("pi", policy_network(options, output, cells), given["pi"]),
-            *make_critics("q", critics, critic, given),
+            *critics("q", options.critics, critic, given),
         ],
         optimizers={name: adam(options, name) for name in names},
         copies=[Copy(f"{name}_target", name, rule) for name in names] if options.target_networks else [],
@@ -92,8 +92,24 @@ def deterministic(
         signatures=functools.partial(export.signatures, spec, critics=names[1:], recurrent_spec=recurrent_spec),
         minibatches=minibatches(spec, options, cells, sampling),
         schedule=update_schedule(options),
-        metrics=("loss_q", "loss_pi", *names[1:], "td_error", *(() if head is None else head.kind.metrics_of_update)),
+        metrics=[
+            *metrics(names[1:], delayed=policy_period is not None),
+            *map(Metric, () if head is None else head.kind.metrics_of_update),
+        ],
+        policy_period=policy_period or 1,
     )
+
+
+def metrics(critics: Sequence[str], delayed: bool = False) -> list[Metric]:
+    """Return the metrics of an actor-critic: its losses, the values of its critics, and the TD error.
+
+    Args:
+        critics: the names of the critics, whose values have these names.
+        delayed: whether some updates leave the policy as it is.
+    """
+    losses = Metric("loss_q", "critic loss"), Metric("loss_pi", "policy loss", delayed=delayed)
+    values = (Metric(name, f"value ({name})", spread=True, shown=i == 0) for i, name in enumerate(critics))
+    return [*losses, *values, Metric("td_error", "TD error", priority=True)]
 
 
 def td_losses(replay: str) -> tuple[Callable[..., tf.Tensor], Callable[[tf.Tensor], tf.Tensor]]:
@@ -105,13 +121,13 @@ def td_losses(replay: str) -> tuple[Callable[..., tf.Tensor], Callable[[tf.Tenso
 
     Returns:
         A loss with the arguments of `tfdpg.losses.td_loss`, and a function from the absolute TD errors of the critics,
-        `[n, batch]`, to one TD error `[batch]`, for the metric `td_error`.
+        `[n, batch]`, to one TD error `[batch]`, for the metric that has `priority=True`.
     """
     loss, combine = (huber_td_loss, tf.reduce_max) if replay == "lap" else (td_loss, tf.reduce_mean)
     return loss, functools.partial(combine, axis=0)
 
 
-def update_schedule(options: TransitionOptions) -> Schedule:
+def update_schedule(options: OffPolicyOptions) -> Schedule:
     """Return the schedule of updates that the options describe, for `Declaration.schedule`.
 
     Args:
@@ -232,13 +248,9 @@ def given_networks(options: AgentOptions, names: Sequence[str]) -> dict[str, ker
         names: the names of options that take a network, such as `("pi", "q1", "q2")`.
 
     Raises:
-        ValueError: an option for built-in networks is set although all networks are custom, or a network is on another
-            device than the option `device`.
+        ValueError: a network is on another device than the option `device`.
     """
     given = {name: getattr(options, name, None) for name in names}
-    if None not in given.values():
-        *others, last = (f"`{name}`" for name in names)
-        options.refuse(options.names(BuiltIn), f"{', '.join(others)} and {last} are your own")
     check_device(options.device, {name: network for name, network in given.items() if network is not None})
     return given
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tfdpg.exported import is_critic
 from tfdpg.options import options_of
 from tfdpg.ranges import KerasCell
 from tfdpg.training.checkpoints.objects import to_json
@@ -24,8 +23,9 @@ def one_line_summary(agent: "Agent") -> str:
     """Return the algorithm, the environment, the seed, the changed options, and the numbers of steps and updates."""
     where = " ".join(str((agent.environment or {}).get("id") or agent.spec).split())
     options = agent.options
+    values = options.values()
     changed = [
-        f"{option.name}={_shown(getattr(options, option.name))}"
+        f"{option.name}={_shown(values[option.name])}"
         for option in options_of(type(options))
         if option.name != "seed" and not option.is_object and options.is_changed(option.name)
     ]
@@ -45,8 +45,8 @@ def configuration(agent: "Agent") -> dict[str, Any]:
     Args:
         agent: the agent.
     """
-    options = [option.name for option in options_of(type(agent.options)) if not option.is_object]
-    values = {name: getattr(agent.options, name) for name in options}
+    objects = [option.name for option in options_of(type(agent.options)) if option.is_object]
+    values = agent.options.values(without=objects)
     return {name: to_json(value) for name, value in values.items() if not isinstance(value, KerasCell)}
 
 
@@ -58,17 +58,11 @@ def refuse_pickling(agent: "Agent", protocol: Any) -> Any:
     )
 
 
-def critic_names(agent: "Agent") -> list[str]:
-    """Return the names of the networks that are critics, whose signatures take an action."""
-    of_networks = {name: each for name, each in agent.signatures.items() if name in agent.networks}
-    return [name for name, each in of_networks.items() if is_critic(name, each.inputs, (name,))]
-
-
 def export_metadata(agent: "Agent") -> dict[str, Any]:
     """Return the metadata of the agent for `tfdpg.json`."""
-    critics = len(critic_names(agent))
     counters = {"env_steps": agent.env_steps, "updates": agent.updates}
-    return {"agent": type(agent).__name__, "environment": agent.environment, "critics": critics, **counters}
+    facts = {"agent": type(agent).__name__, "environment": agent.environment, "critics": len(agent.exported_critics)}
+    return facts | counters
 
 
 def summary(agent: "Agent", line_length: int | None = None, print_fn: Callable[[str], Any] = print) -> None:

@@ -44,6 +44,5 @@ def _numpy_critics(agent: "Agent") -> dict[str, NumpyCritic]:
     if agent.recurrent_spec is not None or "v" in agent.networks:
         return {}
     built_in = {name: network for name, network in agent.exported_critics.items() if name not in agent.custom_networks}
-    names = description.critic_names(agent)
-    critics = {name: numpy_critic(agent.spec, built_in[name]) for name in names if name in built_in}
+    critics = {name: numpy_critic(agent.spec, network) for name, network in built_in.items()}
     return {name: critic for name, critic in critics.items() if critic is not None}

@@ -4,7 +4,6 @@ Source: Fujimoto, van Hoof, Meger 2018, "Addressing Function Approximation Error
 options and defaults are Spinning Up's, and further options those of MATLAB's rlTD3Agent.
 """
 
-import dataclasses
 from typing import Any
 
 import tensorflow as tf
@@ -23,8 +22,7 @@ from tfdpg.spec import Spec
 def declare(spec: Spec, options: TD3Options) -> Declaration:
     """The components of TD3: a policy, the critics q1, ..., qn, and their target networks."""
     rule = polyak(options.polyak, every=options.target_update_every or options.policy_delay)
-    declaration = deterministic(spec, options, rule, critics=options.critics)
-    return dataclasses.replace(declaration, policy_period=options.policy_delay)
+    return deterministic(spec, options, rule, policy_period=options.policy_delay)
 
 
 class TD3(Agent):

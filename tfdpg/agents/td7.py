@@ -16,9 +16,9 @@ import tensorflow as tf
 
 from tfdpg import export
 from tfdpg.agents.agent import Agent
-from tfdpg.agents.declarations import check_box, minibatches, normalizer, td_losses, update_schedule
+from tfdpg.agents.declarations import check_box, metrics, minibatches, normalizer, td_losses, update_schedule
 from tfdpg.agents.options import TD7Options
-from tfdpg.components import Component, Copy, Declaration, PolicySpec, adam, critics, every, on_request, run_if
+from tfdpg.components import Component, Copy, Declaration, Metric, PolicySpec, adam, critics, every, on_request, run_if
 from tfdpg.exploration import noisy_actions, per_dimension
 from tfdpg.losses import smooth_action, td7_policy_loss, td_target
 from tfdpg.networks import (
@@ -88,7 +88,7 @@ def declare(spec: Spec, options: TD7Options) -> Declaration:
         action_values=functools.partial(action_values, spec, names),
         minibatches=minibatches(spec, options, None, {"max_priority_period": options.target_update_every}),
         schedule=update_schedule(options),
-        metrics=("loss_q", "loss_pi", "loss_encoder", *names, "td_error"),
+        metrics=[*metrics(names, delayed=True), Metric("loss_encoder", shown=False)],
         updates_per_phase=LARGEST_CHUNK if assesses else None,
         policy_period=math.gcd(options.policy_delay, options.target_update_every),
         device_state={name: np.float32(0) for name in ("value_min", "value_max")}
@@ -129,7 +129,7 @@ def assess_policy(agent: Any, episode: Any, updates: int) -> None:
     state["worst_return"] = worst = min(returns)
     state["assessed"] += 1
     is_worse = state["best_return"] is not None and worst < state["best_return"]
-    if not is_worse and state["assessed"] < (agent.options.assessed_episodes if state["assesses_more"] else 1):
+    if not is_worse and state["assessed"] < (agent.assessed_episodes if state["assesses_more"] else 1):
         return
     if not is_worse:
         state["best_return"] = worst
@@ -147,10 +147,10 @@ def begin_assessment(agent: Any, logs: Mapping[str, float]) -> None:
     state |= {"worst_return": None, "assessed": 0}
     if state["best_return"] is None:
         agent.copy_weights("pi_best", "state_encoder_best")
-    if agent.updates >= agent.options.assess_more_after and not state["assesses_more"]:
+    if agent.updates >= agent.assess_more_after and not state["assesses_more"]:
         state["assesses_more"] = True
         if state["best_return"] is not None:
-            state["best_return"] -= (1 - agent.options.best_return_factor) * abs(state["best_return"])
+            state["best_return"] -= (1 - agent.best_return_factor) * abs(state["best_return"])
 
 
 class TD7(Agent):
@@ -197,6 +197,9 @@ class TD7(Agent):
         self.bc_weight = options.bc_weight
         self.preactivation_weight = options.preactivation_weight
         self.policy_delay = options.policy_delay
+        self.assessed_episodes = options.assessed_episodes
+        self.assess_more_after = options.assess_more_after
+        self.best_return_factor = options.best_return_factor
         self.target_noise = per_dimension("target_noise", options.target_noise, self.spec) * self.spec.action_scale
         self.noise_clip = options.noise_clip * self.spec.action_scale
 

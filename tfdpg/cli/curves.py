@@ -7,12 +7,15 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tfdpg import files
+from tfdpg.agents import classes
 from tfdpg.agents.options import OPTIONS, AgentOptions
+from tfdpg.cli import tables
 from tfdpg.cli.parsing import UsageError
 from tfdpg.cli.run_options import Run
 from tfdpg.cli.run_paths import describe_contents, is_model
@@ -36,16 +39,21 @@ class LearningCurve(NamedTuple):
         settings: the options of the run, see `settings`.
         x: shape `[points]`, ascending.
         y: shape `[points]`.
+        labels: the labels of columns that are metrics of the agent.
     """
 
     path: Path
     settings: dict[str, Any]
     x: np.ndarray
     y: np.ndarray
+    labels: Mapping[str, str] = MappingProxyType({})
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """Return the run directories with at least one epoch at or below each path, or else the files of results there.
+    """Return the runs at or below each path: directories with at least one epoch, or else files of results.
+
+    In a directory without runs, these are the files that begin with a command of tfdpg, or else those that other
+    programs usually write: progress.csv, progress.txt, or else all files whose names end in .csv.
 
     Raises:
         ValueError: `paths` is empty.
@@ -57,16 +65,21 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         run_dirs = sorted(file.parent for file in path.rglob("run.json"))
         for run in run_dirs:
-            for name in ("run.json", "progress.csv"):
+            for name in ("run.json", "progress.csv", files.LABELS):
                 files.check_entry(run / name)
         runs = [run for run in run_dirs if _has_epochs(run / "progress.csv")]
         if not runs:  # a file of results beside a run directory would be the same run again
-            tables = [path] if path.is_file() else sorted(file for file in path.rglob("*.csv") if file.is_file())
-            runs = [file for file in tables if command(file)]
+            runs = [file for file in _files(path, "*.csv") if command(file)]
+        if not (runs or run_dirs):
+            runs = next(filter(None, (_files(path, name) for name in ("progress.csv", "progress.txt", "*.csv"))), [])
         if not runs:
             raise FileNotFoundError(f"No run to plot in {path}: {_missing(path, run_dirs)}")
         found |= dict.fromkeys(runs)
     return list(found)
+
+
+def _files(path: Path, pattern: str) -> list[Path]:
+    return [path] if path.is_file() else sorted(file for file in path.rglob(pattern) if file.is_file())
 
 
 def _has_epochs(file: Path) -> bool:
@@ -76,10 +89,8 @@ def _has_epochs(file: Path) -> bool:
 def _missing(path: Path, run_dirs: Sequence[Path]) -> str:
     if run_dirs:
         return f"{', '.join(map(str, run_dirs))} has no epoch yet"
-    if path.is_file():
-        return f"it is a file whose first line is not `{COMMAND}...`"
     other = describe_contents(path) if not path.is_dir() or is_model(path) else None
-    return other or "no directory at or below it has run.json and progress.csv"
+    return other or "no directory at or below it has run.json and progress.csv, and there is no .csv file"
 
 
 def command(file: Path) -> list[str]:
@@ -101,14 +112,27 @@ def read(run: Path, x: str, y: str, smooth: int) -> LearningCurve:
 
     Args:
         run: the run directory, or the file of results.
-        x: column of `progress.csv` for the x axis.
-        y: column of `progress.csv` for the y axis.
+        x: column for the x axis, see `tfdpg.cli.tables.column`.
+        y: column for the y axis.
         smooth: number of points to average y over: a point and those before it.
 
     Raises:
         ValueError: a column does not exist or has no number yet, or a file is damaged.
     """
-    return LearningCurve(run, settings(run), *points(run, x, y, smooth))
+    return LearningCurve(run, settings(run), *points(run, x, y, smooth), metric_labels(run))
+
+
+def metric_labels(run: Path) -> dict[str, str]:
+    """Return the labels of the agent's metrics; none for a file of results, and for runs of earlier versions.
+
+    Raises:
+        ValueError: the file with the labels is damaged.
+    """
+    file = run / files.LABELS
+    if not file.exists():
+        return {}
+    with files.content_errors(file):
+        return {name: str(label) for name, label in dict(json.loads(files.read_text(file))).items()}
 
 
 def points(run: Path, x: str, y: str, smooth: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -120,17 +144,30 @@ def points(run: Path, x: str, y: str, smooth: int = 1) -> tuple[np.ndarray, np.n
 
     file = run / "progress.csv" if run.is_dir() else run
     text = files.read_text(file)
+    is_table = _is_table(run)
     with files.content_errors(file):
-        table: Any = pd.read_csv(io.StringIO(text[: text.rfind("\n") + 1]), comment="#")
-        numbers: Any = pd.DataFrame({name: pd.to_numeric(table[name]) for name in (x, y) if name in table})
-    for column in (x, y):
-        if column not in numbers:
-            raise ValueError(f"{file} has no column {column!r}. It has: {', '.join(table.columns)}")
+        content = io.StringIO(text[: text.rfind("\n") + 1])
+        table: Any = pd.read_csv(content, comment="#", sep="\t" if file.suffix == ".txt" else ",")
+        if is_table and tables.MONITOR <= {*table.columns}:
+            lengths: Any = pd.to_numeric(table["l"])
+            table[tables.STEPS] = lengths.cumsum()
+        names = [tables.column(table.columns, wanted, is_table) for wanted in (x, y)]
+        numbers: Any = pd.DataFrame({name: pd.to_numeric(table[name]) for name in names if name is not None})
+    for name, wanted in zip(names, (x, y), strict=True):
+        if name is None:
+            raise tables.missing(file, wanted, table.columns, is_table)
+    steps, values = names
     # a resumed run has two rows for the steps that it repeated
-    numbers = numbers.dropna().drop_duplicates(x, keep="last").sort_values(x)
+    numbers = numbers.dropna().drop_duplicates(steps, keep="last").sort_values(steps)
     if numbers.empty:
-        raise ValueError(f"{file} has no line with numbers for {x!r} and {y!r} yet")
-    return numbers[x].values, numbers[y].rolling(smooth, min_periods=1).mean().values
+        raise ValueError(f"{file} has no line with numbers for {steps!r} and {values!r} yet")
+    return numbers[steps].values, numbers[values].rolling(smooth, min_periods=1).mean().values
+
+
+def _is_table(run: Path) -> bool:
+    """Return whether a file is to be read without its command: it has none, or one that would import a user's file."""
+    words = [] if run.is_dir() else command(run)
+    return not run.is_dir() and not (words and not classes.is_external(words[0]))
 
 
 def settings(run: Path) -> dict[str, Any]:
@@ -139,9 +176,13 @@ def settings(run: Path) -> dict[str, Any]:
     Options that its file does not contain have their defaults, so that runs made before an option existed belong to the
     same configuration as later runs.
 
+    A file of another program has only a name.
+
     Raises:
         ValueError: the file is damaged.
     """
+    if _is_table(run):
+        return tables.settings(run)
     try:
         config = json.loads((run / "run.json").read_text()) if run.is_dir() else _config_of_results(run)
         options, kwargs, distribution = (
@@ -199,9 +240,11 @@ def label_runs(runs: Sequence[LearningCurve], separate: bool, pooled: bool = Fal
 
 def _label(own: dict[str, Any], configurations: Sequence[dict[str, Any]]) -> str:
     """Return what distinguishes a configuration: agent, environment, and options that differ for the same agent."""
-    of_agent = [each for each in configurations if each["agent"] == own["agent"]]
+    if "table" in own:
+        return own["table"]
+    of_agent = [each for each in configurations if each.get("agent") == own["agent"]]
     named = {name: display_name(own, name) for name in ("agent", "env") if name in own}
-    parts = [named[name] for name in named if any(each[name] != own[name] for each in configurations)]
+    parts = [named[name] for name in named if any(each.get(name, own[name]) != own[name] for each in configurations)]
     for name in sorted(own.keys() - named.keys()):
         if any(each.get(name, ...) != own[name] for each in of_agent):
             parts.append(f"{name.removeprefix('env:')}={own[name]}")
@@ -210,7 +253,7 @@ def _label(own: dict[str, Any], configurations: Sequence[dict[str, Any]]) -> str
 
 def display_name(settings: dict[str, Any], name: str) -> str:
     """Return the agent or the environment of a run as figures show it."""
-    return settings[name].upper() if name == "agent" else settings[name]
+    return classes.display_name(settings[name]) if name == "agent" else settings[name]
 
 
 def unique_labels(labels: Sequence[str], details: Iterable[str]) -> list[str]:
@@ -225,6 +268,12 @@ def normalise(run: LearningCurve, ranges: Mapping[str, tuple[float, float]]) -> 
     """Rescale y so that the range of the run's environment becomes [0, 1]. Without a range, y stays as it is."""
     low, high = ranges.get(run.settings["env"], (0.0, 1.0))
     return run._replace(y=(run.y - low) / (high - low))
+
+
+def check_environments(runs: Sequence[LearningCurve]) -> None:
+    """Raise `ValueError` unless all runs say in which environment they were made."""
+    if nameless := [run.path for run in runs if "env" not in run.settings]:
+        raise ValueError(f"`--aggregate` is for runs of tfdpg, because {nameless[0]} does not name its environment.")
 
 
 def check_pooled(curves: Mapping[str, Sequence[LearningCurve]]) -> None:

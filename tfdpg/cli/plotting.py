@@ -14,16 +14,8 @@ from tfdpg.cli.scores import bootstrap_interval, interquartile_mean, mean, mean_
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAMES = {
-    "env_steps": "environment steps (thousands)",
-    "return": "training return",
-    "q1": "value (q1)",
-    "q2": "value (q2)",
-    "loss_q": "critic loss",
-    "loss_pi": "policy loss",
-    "td_error": "TD error",
-}
-"""The axis labels of columns of progress.csv whose label is not the name of the column."""
+NAMES = {"env_steps": "environment steps (thousands)", "return": "training return"}
+"""The axis labels of columns that every algorithm has, if they are not the names of the columns."""
 RETURNS = ("val_return", "return")
 """The columns that contain returns."""
 SUCCESS_RATES = ("val_success_rate", "success_rate")
@@ -119,7 +111,9 @@ def draw(
             dashes = DASHES[place // len(colours) % len(DASHES)]
             style = {"color": colours[place % len(colours)], "linestyle": dashes, "label": label}
             _draw_curve(axes, curves[name], unit, aggregate, style)
-        axes.set(xlabel=_name(x), ylabel=f"{_name(y)}\n({scale})" if scale else _name(y))
+        names = {name: label for runs in curves.values() for run in runs for name, label in run.labels.items()}
+        x_name, y_name = _name(x, names), _name(y, names)
+        axes.set(xlabel=x_name, ylabel=f"{y_name}\n({scale})" if scale else y_name)
         axes.xaxis.set_major_formatter("{x:,.10g}")
         axes.yaxis.set_major_formatter("{x:,.10g}")
         axes.margins(x=0.02)
@@ -146,10 +140,11 @@ def limit_bottom(axes: Any, curves: Mapping[str, Sequence[LearningCurve]]) -> No
         axes.set_ylim(bottom=max(bottom, values.min() - 0.05 * (top - values.min())), auto=None)
 
 
-def _name(column: str) -> str:
+def _name(column: str, labels: Mapping[str, str]) -> str:
+    """Return the label of a column: that of its metric, if the runs have one."""
     if column.startswith("val_"):
         return f"evaluation {column.removeprefix('val_').replace('_', ' ')}"
-    return NAMES.get(column, column.replace("_", " "))
+    return {**NAMES, **labels}.get(column, column.replace("_", " "))
 
 
 def _draw_curve(axes: Any, runs: Sequence[LearningCurve], unit: int, aggregate: bool, style: dict[str, Any]) -> None:

@@ -5,8 +5,9 @@ This module does not import TensorFlow.
 
 import dataclasses
 import json
+import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -14,12 +15,15 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from tfdpg import files
-from tfdpg.agents.options import OPTIONS, AgentOptions
+from tfdpg.agents import classes
+from tfdpg.agents.classes import display_name, options_class
+from tfdpg.agents.options import AgentOptions
 from tfdpg.arguments import reject
 from tfdpg.cli import ownership
+from tfdpg.compat.tensorflow import import_tensorflow
 from tfdpg.distributed.options import Distribution
-from tfdpg.environments import external_references
-from tfdpg.options import Option, Options, Structural, options_of
+from tfdpg.environments import check_followed, external_references
+from tfdpg.options import Not, Only, Option, Options, Structural, options_of
 from tfdpg.ranges import Count, Natural, command_line_type
 from tfdpg.recipes import RECIPES
 from tfdpg.training.options import FitOptions
@@ -86,16 +90,13 @@ class RunFlags(Run, EnvironmentArguments, group="run"):
     runs/<agent>-<env>, runs/<agent>-<env>-2, ... that does not exist."""
     recipe: Literal[tuple(RECIPES)] | None = None  # pyright: ignore[reportInvalidTypeForm]
     """recipe of `tfdpg.recipes` that replaces defaults; other flags override its values."""
-    overwrite: bool = False
+    overwrite: Annotated[
+        bool, Only("`--run-dir auto` takes a directory that does not exist", run_dir=Not(Path("auto")))
+    ] = False
     """replace existing runs."""
     jobs: Count = 1
     """number of runs to train at the same time, each in its own process with an equal share of the cores. Set
     OMP_NUM_THREADS, TF_NUM_INTRAOP_THREADS and TF_NUM_INTEROP_THREADS to choose another share."""
-
-    def check(self) -> None:
-        """Reject `overwrite` together with a new run directory."""
-        if self.run_dir == Path("auto"):
-            self.refuse(["overwrite"], "`--run-dir auto` takes a directory that does not exist")
 
 
 class ResumeFlags(Options, group="run"):
@@ -112,7 +113,7 @@ class RunConfig(Run, group="run"):
     """The configuration of a run, which `run.json` stores."""
 
     agent: str
-    """name of the algorithm, in lower case."""
+    """name of the algorithm: in lower case, or module:Class or /path/file.py:Class of one in a user's own file."""
     seed: Natural
     """seed of the agent."""
     env_kwargs: dict[str, Any]
@@ -123,14 +124,14 @@ class RunConfig(Run, group="run"):
     """options of `tfdpg.distributed.fit`; None trains without rollout workers."""
 
     def check(self) -> None:
-        """Reject an unknown agent, and options that no flag can set or that are not valid."""
-        if self.agent.upper() not in OPTIONS:
-            raise ValueError(f"There is no agent {self.agent!r}. Known: {', '.join(OPTIONS)}")
+        """Reject an unknown agent, and options that are not valid; those of an own agent once it is imported."""
         if not _is_json(self.env_kwargs):
             raise reject("env_kwargs", "a dict by name of numbers, strings, None, lists and dicts", self.env_kwargs)
-        if objects := sorted(set(self.options) & set(OBJECTS)):
-            raise ValueError(f"`options` has {objects[0]!r}, which is no flag")
-        OPTIONS[self.agent.upper()](**self.agent_options)
+        if classes.is_known(self.agent):
+            kind = options_class(self.agent)
+            if objects := sorted(set(self.options) & set(objects_of(kind))):
+                raise ValueError(f"`options` has {objects[0]!r}, which is no flag")
+            kind(**self.agent_options)
         FitOptions(**self.fit_options)
         Distribution(**(self.distributed or {}))
         has_own_processes = self.distributed is not None or (self.num_envs > 1 and self.vectorization == "async")
@@ -153,12 +154,18 @@ class RunConfig(Run, group="run"):
     @property
     def external_references(self) -> list[str]:
         """The modules, paths and addresses that the run uses only if it is trusted."""
-        named = self.networks, self.options.get("replay_dir"), (self.distributed or {}).get("ray_address")
+        agent = self.agent if classes.is_external(self.agent) else None
+        named = agent, self.networks, self.options.get("replay_dir"), (self.distributed or {}).get("ray_address")
         return [*map(str, filter(None, named)), *external_references(self.env, self.env_kwargs)]
 
     def write(self, directory: Path) -> None:
         """Write `run.json` into a run directory."""
         files.write_text(directory / "run.json", json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+
+
+def objects_of(kind: type[Options]) -> list[str]:
+    """Return the names of the options that no flag can set."""
+    return [option.name for option in options_of(kind) if option.is_object]
 
 
 def _is_json(value: Any) -> bool:
@@ -170,14 +177,12 @@ def _is_json(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
-OBJECTS = sorted({option.name for kind in OPTIONS.values() for option in options_of(kind) if option.is_object})
-"""The options of agents that no flag can set."""
 FIT_FLAGS = [option.name for option in options_of(FitOptions) if not option.is_object]
 """The options of `fit` that are flags."""
 
 
 def read_config(directory: Path, trusted: bool = False) -> RunConfig:
-    """Read the configuration of a run. Every command calls this before it opens another file of the run.
+    """Read the configuration of a run, and import nothing. Every command reads it before other files of the run.
 
     Args:
         directory: the run directory.
@@ -194,6 +199,29 @@ def read_config(directory: Path, trusted: bool = False) -> RunConfig:
         raise ValueError(f"{directory}/run.json is damaged: {error}") from error
 
 
+def read_run(directory: Path, trusted: bool) -> tuple[RunConfig, bool]:
+    """Read the configuration of a run, and import its algorithm if that is in a user's own file.
+
+    Args:
+        directory: the run directory.
+        trusted: whether the run directory may contain symbolic links, and its algorithm is imported in any case.
+
+    Returns:
+        The configuration, and whether the run is the user's own, so that what it names is trusted.
+
+    Raises:
+        ValueError: as `read_config`, or the algorithm is not trusted or cannot be imported.
+    """
+    config = read_config(directory, trusted)
+    is_own = ownership.is_own(directory)
+    if classes.is_external(config.agent):
+        check_followed([config.agent], trusted or is_own, directory / "run.json")
+        import_tensorflow()
+        classes.import_agent(config.agent)
+        config = read_config(directory, trusted)  # checks the options
+    return config, is_own
+
+
 def resume_command(directory: Path, config: RunConfig, *flags: str) -> str:
     """Return the command that resumes a run, or all runs in a directory."""
     runs = [directory] if (directory / "run.json").exists() else [file.parent for file in directory.glob("*/run.json")]
@@ -208,7 +236,7 @@ def train_command(config: RunConfig) -> str:
     if config.env_kwargs:
         words += ["--env-kwargs", *(f"{name}={value!r}" for name, value in config.env_kwargs.items())]
     values = vars(config) | config.options | (config.distributed or {})
-    for kind in (Run, OPTIONS[config.agent.upper()], FitOptions, Distribution):
+    for kind in (Run, options_class(config.agent), FitOptions, Distribution):
         for option in options_of(kind):
             value = values.get(option.name, option.default)
             value = tuple(value) if isinstance(value, list) else value
@@ -230,7 +258,7 @@ def training_flags(agent: str, recipe: Mapping[str, Any] = MappingProxyType({}))
         recipe: values that replace the defaults of the options.
     """
     options = []
-    for kind in (RunFlags, FitOptions, OPTIONS[agent.upper()], Distribution):
+    for kind in (RunFlags, FitOptions, options_class(agent), Distribution):
         for option in options_of(kind):
             if option.name == "seed":
                 continue  # `--seeds` sets seeds
@@ -238,7 +266,7 @@ def training_flags(agent: str, recipe: Mapping[str, Any] = MappingProxyType({}))
                 option = option._replace(kind=int | None, default=None)  # None trains without rollout workers
             options.append(option._replace(default=recipe.get(option.name, option.default)))
     options.sort(key=lambda option: option.name == "initial_epoch")  # rarely needed, so the last of its group
-    return flags_class("TrainingFlags", f"Train {agent.upper()} on an environment.", options)
+    return flags_class("TrainingFlags", f"Train {display_name(agent)} on an environment.", options)
 
 
 def resume_flags(config: RunConfig | None) -> type:
@@ -249,7 +277,7 @@ def resume_flags(config: RunConfig | None) -> type:
     fixed = {"networks", "initial_epoch", *(option.name for option in options_of(Environment))}
     options = list(options_of(ResumeFlags))
     values = {} if config is None else current_options(config)
-    for kind in (Run, FitOptions, AgentOptions if config is None else OPTIONS[config.agent.upper()]):
+    for kind in (Run, FitOptions, AgentOptions if config is None else options_class(config.agent)):
         for option in options_of(kind):
             if option.name not in fixed and Structural not in option.marks:
                 options.append(option._replace(default=values.get(option.name, option.default)))
@@ -262,28 +290,34 @@ def resume_flags(config: RunConfig | None) -> type:
 def current_options(config: RunConfig) -> dict[str, Any]:
     """Return the options of a run, of `fit` and of its agent by name."""
     own = {option.name: getattr(config, option.name) for option in options_of(Run)}
-    agent = OPTIONS[config.agent.upper()](**config.agent_options)
+    agent = options_class(config.agent)(**config.agent_options)
     return own | FitOptions(**config.fit_options).values() | agent.values()
 
 
-def flags_class(name: str, doc: str, options: Iterable[Option]) -> type:
+def flags_class(name: str, doc: str, options: Sequence[Option]) -> type:
     """Return a dataclass with a flag for each option that is not an object, in which each group is a dataclass.
 
     Args:
         name: the name of the class.
         doc: its docstring, which the help begins with.
         options: the options.
+
+    Raises:
+        ValueError: two options have the same name.
     """
+    names = [option.name for option in options if not option.is_object]
+    if repeated := next((each for each in names if names.count(each) > 1), None):
+        raise ValueError(f"The command line has a flag `{repeated}` already: rename the option of the agent.")
     groups: dict[str, list[Any]] = {title: [] for title in GROUPS}
     for option in options:
         if option.is_object:
             continue  # `--networks` sets objects
         annotation = Annotated[command_line_type(option.kind), tyro.conf.arg(help=option.help)]
         default = [] if option.default is dataclasses.MISSING else [option.default]
-        groups[option.group].append((option.name, annotation, *default))
+        groups.setdefault(option.group, []).append((option.name, annotation, *default))
     members = []
     for title, fields in groups.items():
         if fields:
             group = dataclasses.make_dataclass(title.title(), fields, kw_only=True)
-            members.append((title.replace(" ", "_"), tyro.conf.OmitArgPrefixes[group]))
+            members.append((re.sub(r"^(?=\d)|\W", "_", title), tyro.conf.OmitArgPrefixes[group]))
     return dataclasses.make_dataclass(name, members, namespace={"__doc__": doc})

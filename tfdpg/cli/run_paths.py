@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tfdpg.agents.classes import display_name
 from tfdpg.cli import run_lock
 from tfdpg.files import is_version
 
@@ -84,35 +85,32 @@ def describe_contents(path: Path) -> str | None:
     if (path / "agent.json").exists() and is_run(run := path.parent.parent):
         return f"it is a checkpoint; its run is {run}"
     if (path / "agent.json").is_file() and not (path / "agent.json").is_symlink():
-        return _foreign_class(path) or "it is a saved agent, for tfdpg.load_agent"
+        return f"it is a saved agent, for tfdpg.load_agent{_class_of(path)}"
     runs = [str(run) for run in runs_below(path, "*/run.json", "*/*/run.json")]
     more = f" and {len(runs) - 10} more" if len(runs) > 10 else ""
     return f"it holds the runs {', '.join(runs[:10])}{more}; name one" if runs else None
 
 
-def check_built_in(checkpoint: Path) -> None:
-    """Raise `ValueError` if a saved agent is of a class outside tfdpg, which the command line does not support."""
-    if (checkpoint / "agent.json").is_file() and (foreign := _foreign_class(checkpoint)):
-        raise ValueError(f"{checkpoint} cannot be used: {foreign}")
-
-
-def _foreign_class(saved: Path) -> str | None:
-    """Return a clause about a saved agent of a class outside tfdpg; None for an agent of tfdpg, or a damaged one."""
+def _class_of(saved: Path) -> str:
+    """Return how `load_agent` finds the class of a saved agent, for a class in a user's own file; "" for others."""
     try:
         name = json.loads((saved / "agent.json").read_bytes())["agent"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None
-    if not isinstance(name, str) or ":" not in name:
-        return None
+        module, is_own, qualified_name = name.rpartition(":")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return ""  # a damaged file
+    if not is_own:
+        return ""
+    if module:
+        return f"(directory, trusted=True), which imports its class {name!r}"
     return (
-        f"it is a saved agent of the class {name!r}, which is not part of tfdpg. The command line serves tfdpg's own "
-        "agents only; in Python, tfdpg.load_agent(directory, agent_class=...) loads it"
+        f"(directory, agent_class={qualified_name}): the class {qualified_name!r} was defined in a script, so no "
+        f"command can import it. `tfdpg train module:{qualified_name}` trains it in a run directory"
     )
 
 
 def parent_of(agent: str, env_id: str) -> Path:
     """Return the default directory for the runs of an agent on an environment."""
-    return Path("runs") / f"{agent.lower()}-{re.sub(r'[/:]', '-', env_id)}"
+    return Path("runs") / f"{display_name(agent).lower()}-{re.sub(r'[/:]', '-', env_id)}"
 
 
 def check_free(directory: Path, overwrite: bool = False) -> None:

@@ -5,6 +5,7 @@ A run directory contains:
 run.json        the configuration
 checkpoints/    the newest checkpoints, named by environment steps
 progress.csv    the metrics of each epoch; progress.txt has them under the names of Spinning Up
+labels.json     the labels of the agent's metrics in plots
 tensorboard/    TensorBoard events
 best/           the exported policy with the best evaluation return
 export/         the exported policy at the end of training
@@ -17,7 +18,6 @@ signature       proves that the user trained the run (`tfdpg.cli.ownership`); ea
 import contextlib
 import dataclasses
 import functools
-import inspect
 import json
 import math
 import shutil
@@ -32,16 +32,17 @@ import keras
 from tfdpg import distributed, export, files
 from tfdpg.agents import agent_class, load_agent
 from tfdpg.agents.agent import Agent
-from tfdpg.agents.options import OPTIONS, ExportOptions
+from tfdpg.agents.classes import display_name, options_class
+from tfdpg.agents.options import ExportOptions
 from tfdpg.arguments import real
 from tfdpg.cli import ownership, run_lock
 from tfdpg.cli import run_paths as paths
-from tfdpg.cli.run_options import OBJECTS, RunConfig, read_config, resume_command, train_command
+from tfdpg.cli.run_options import RunConfig, objects_of, read_run, resume_command, train_command
 from tfdpg.distributed.options import Distribution
 from tfdpg.distributed.plan import check, policy_for_workers, require_ray
 from tfdpg.environments import check_followed, check_trusted, make, make_envs
 from tfdpg.files import CheckpointError
-from tfdpg.imports import call_for, import_user_module, shadowed, user_modules, working_directory
+from tfdpg.imports import call_for, import_user_module, shadowed, user_directories, user_modules
 from tfdpg.options import Structural
 from tfdpg.spec import Spec
 from tfdpg.training.callbacks import (
@@ -134,16 +135,16 @@ def _make_env(config: RunConfig) -> Any:
 
 
 def _new_agent(config: RunConfig, env: Any) -> Agent:
-    agent: Any = agent_class(config.agent)
-    objects = _own_objects(config.networks, agent, Spec.of(env)) if config.networks else {}
-    made = agent(env, **config.agent_options, **objects, seed=config.seed)
+    make_agent: Any = agent_class(config.agent)
+    objects = _own_objects(config.networks, config.agent, Spec.of(env)) if config.networks else {}
+    made = make_agent(env, **config.agent_options, **objects, seed=config.seed)
     # the id in the environment's own specification lacks the module that registers it
     kwargs = {name: value for name, value in config.env_kwargs.items() if name != "render_mode"}
     made.environment = {"id": config.env, "kwargs": kwargs}
     return made
 
 
-def _own_objects(reference: str, agent: type[Agent], spec: Spec) -> dict[str, Any]:
+def _own_objects(reference: str, agent: str, spec: Spec) -> dict[str, Any]:
     """Return what the function that `--networks` names returns: arguments of the agent that no flag can set."""
     module, _, function = reference.partition(":")
     if not function:
@@ -155,10 +156,10 @@ def _own_objects(reference: str, agent: type[Agent], spec: Spec) -> dict[str, An
                 f"`--networks` must be module:function, and {module} has no function {function!r}.{shadowed(module)}"
             )
         objects: Any = build(spec)
-    known = [name for name in OBJECTS if name in inspect.signature(agent).parameters]
+    known = sorted(objects_of(options_class(agent)))
     if unknown := set(objects) - set(known):
         raise ValueError(
-            f"`--networks` must return a dict with any of {', '.join(known)} for {agent.__name__}. Received: "
+            f"`--networks` must return a dict with any of {', '.join(known)} for {display_name(agent)}. Received: "
             f"{sorted(unknown)}"
         )
     return objects
@@ -204,7 +205,7 @@ def _train(
     directory: Path, config: RunConfig, agent: Agent, env: Any, callbacks: list[keras.callbacks.Callback], began: float
 ) -> None:
     # a worker on a Ray cluster may have another working directory
-    make_env = functools.partial(call_for, working_directory(), make, config.env, **config.env_kwargs)
+    make_env = functools.partial(call_for, user_directories(), make, config.env, **config.env_kwargs)
     validation_env = make_env()
     options: dict[str, Any] = {"validation_env": validation_env, "callbacks": callbacks, **config.fit_options}
     budget = 60 * (config.options.get("minutes") or math.inf)
@@ -249,12 +250,12 @@ def resume(directory: Path, config: RunConfig, began: float, trusted: bool = Fal
             the user's own run are used in any case.
     """
     with run_lock.held(directory):
-        before, is_own = _read_run(directory, trusted)
+        before, is_own = read_run(directory, trusted)
         trusted = trusted or is_own
         check_followed(before.external_references, trusted, directory / "run.json")
         env = _make_env(config)
         if export.versions(directory / "checkpoints"):
-            agent = _load_latest(directory, trusted, env, config)
+            agent = _load_latest(directory, config, trusted, env)
         else:
             agent = _new_agent(config, env)
             for name in ("progress.csv", "progress.txt"):
@@ -299,17 +300,12 @@ def _is_exported(agent: Agent, directory: Path) -> bool:
     return (exported.get("env_steps"), exported.get("updates")) == (agent.env_steps, agent.updates)
 
 
-def _read_run(directory: Path, trusted: bool) -> tuple[RunConfig, bool]:
-    """Return the configuration of a run, and whether what it names is trusted although `trusted` may be False."""
-    return read_config(directory, trusted), ownership.is_own(directory)
-
-
 def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[PolicyLike, dict[str, Any] | None, bool]:
     """Return the policy of a run or of an exported model.
 
     Args:
         path: the run directory or the exported model.
-        checkpoint: see `tfdpg.cli.evaluate`.
+        checkpoint: see `tfdpg.cli.commands.evaluate`.
         trusted: whether to import and follow what the files name, as those of the user's own run are in any case.
 
     Returns:
@@ -320,11 +316,11 @@ def load_policy(path: Path, checkpoint: str | None, trusted: bool) -> tuple[Poli
             raise ValueError(f"`--checkpoint` is for run directories, and {path} has no run.json")
         policy = export.load(path, trusted=trusted)
         return policy, policy.metadata.get("environment"), trusted
-    config, is_own = _read_run(path, trusted)
+    config, is_own = read_run(path, trusted)
     environment = {"id": config.env, "kwargs": config.env_kwargs}
     if checkpoint == "best":
         return export.load(_best_export(path), trusted=trusted), environment, trusted or is_own
-    return _load(path, checkpoint or "latest", trusted or is_own).policy(), environment, trusted or is_own
+    return _load(path, config, checkpoint or "latest", trusted or is_own).policy(), environment, trusted or is_own
 
 
 def export_policy(
@@ -335,7 +331,7 @@ def export_policy(
     The `tfdpg.json` of a SavedModel contains the command and the seed of the run, and the scores of `episodes`
     evaluation episodes if there are any.
     """
-    config, is_own = _read_run(run, trusted)
+    config, is_own = read_run(run, trusted)
     if episodes:
         check_trusted(config.env, config.env_kwargs, trusted or is_own, run / "run.json")
     if checkpoint == "best" and options.signatures is not None:
@@ -346,14 +342,14 @@ def export_policy(
     if options.format != "tf_saved_model":
         if checkpoint == "best":
             return convert(_best_export(run), directory, options, trusted)
-        return _load(run, checkpoint, trusted or is_own).export(directory, **options.values())
+        return _load(run, config, checkpoint, trusted or is_own).export(directory, **options.values())
     with tempfile.TemporaryDirectory() as scratch:
         if checkpoint == "best":
             version = _best_export(run)
             if not trusted:
                 export.check_safe(version)  # TensorFlow Serving would run the copy
         else:
-            version = _load(run, checkpoint, trusted or is_own).export(scratch, **options.values())
+            version = _load(run, config, checkpoint, trusted or is_own).export(scratch, **options.values())
         info: dict[str, Any] = {"command": train_command(config), "seed": config.seed}
         if episodes:
             with contextlib.closing(make(config.env, **config.env_kwargs)) as env:
@@ -375,11 +371,11 @@ def diagnose(
         seed: the seed of the episodes; None takes that of the run.
         trusted: whether to import and follow what the run names, as for the user's own run in any case.
     """
-    config, is_own = _read_run(run, trusted)
+    config, is_own = read_run(run, trusted)
     trusted = trusted or is_own
     if env_id is None:
         check_trusted(config.env, config.env_kwargs, trusted, run / "run.json")
-    agent = _load(run, checkpoint, trusted)
+    agent = _load(run, config, checkpoint, trusted)
     columns = files.read_numbers(run / "progress.csv")
     kept = [i for i, step in enumerate(columns.get("env_steps", ())) if step <= agent.env_steps]
     history = {name: [values[i] for i in kept] for name, values in columns.items()}
@@ -401,44 +397,44 @@ def _best_export(run: Path) -> Path:
     return export.latest_version(run / "best")
 
 
-def _load(run: Path, which: str, trusted: bool) -> Agent:
+def _load(run: Path, config: RunConfig, which: str, trusted: bool) -> Agent:
     """Load the agent of the checkpoint `latest`, or of the one with this number of environment steps."""
     saved = export.versions(run / "checkpoints")
     if not saved:
         raise FileNotFoundError(f"{run} has no checkpoint yet. The first epoch writes one, and so does Ctrl-C.")
     if which == "latest":
-        return _load_latest(run, trusted)
+        return _load_latest(run, config, trusted)
     if not files.is_version(which) or int(which) not in saved:
         raise ValueError(f"`--checkpoint` must be latest, best or one of {saved}. Received: {which!r}")
-    paths.check_built_in(run / "checkpoints" / which)
-    return load_agent(run / "checkpoints" / which, trusted=trusted)
+    return load_agent(run / "checkpoints" / which, agent_class=agent_class(config.agent), trusted=trusted)
 
 
-def _load_latest(run: Path, trusted: bool, env: Any = None, config: RunConfig | None = None) -> Agent:
+def _load_latest(run: Path, config: RunConfig, trusted: bool, env: Any = None) -> Agent:
     """Load the newest undamaged checkpoint.
 
     Args:
         run: the run directory.
+        config: the configuration.
         trusted: whether to import and follow what the checkpoint names.
-        env: the environment, to resume the run.
-        config: the configuration, to resume the run: its options replace those of the checkpoint, and damaged
-            checkpoints are renamed, so that new ones can take their place.
+        env: the environment, to resume the run: the options of the configuration then replace those of the checkpoint,
+            and damaged checkpoints are renamed, so that new ones can take their place.
 
     Raises:
         CheckpointError: all checkpoints are damaged. The message is about the newest.
     """
+    kind = agent_class(config.agent)
     damaged = []
     for steps in reversed(export.versions(run / "checkpoints")):
         directory = run / "checkpoints" / str(steps)
-        paths.check_built_in(directory)
+        changes = {} if env is None else _changes(directory, config)
         try:
-            agent = load_agent(directory, env, trusted=trusted, **(_changes(directory, config) if config else {}))
+            agent = load_agent(directory, env, agent_class=kind, trusted=trusted, **changes)
         except (CheckpointError, FileNotFoundError) as error:
             damaged.append((directory, error))
             continue
         for directory, error in damaged:
             print(f"{error}; using the checkpoint of step {steps} instead", file=sys.stderr)
-            if config:
+            if env is not None:
                 number = len(list(directory.parent.glob(f"{directory.name}.damaged*"))) + 1
                 directory.rename(directory.with_name(f"{directory.name}.damaged-{number}"))
         return agent
@@ -452,5 +448,5 @@ def _changes(checkpoint: Path, config: RunConfig) -> dict[str, Any]:
     except (OSError, ValueError, LookupError, TypeError):
         return {}  # `load_agent` reports the damage
     now = json.loads(json.dumps(config.agent_options))
-    names = set(now) & set(saved) - set(OPTIONS[config.agent.upper()].names(Structural))
+    names = set(now) & set(saved) - set(options_class(config.agent).names(Structural))
     return {name: config.agent_options[name] for name in names if now[name] != saved[name]}

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfdpg import files
+from tfdpg.agents.classes import display_name, full_name
 from tfdpg.cli import run_lock
 from tfdpg.cli import run_paths as paths
 from tfdpg.cli.jobs import run_jobs
@@ -22,7 +23,7 @@ from tfdpg.cli.run_options import (
     RunConfig,
     RunFlags,
     current_options,
-    read_config,
+    read_run,
     resume_command,
     resume_flags,
     training_flags,
@@ -87,7 +88,7 @@ def parse_training_flags(agent: str, arguments: Sequence[str]) -> tuple[RunFlags
         raise ValueError(f"`--seeds` must be one or more different integers, or random. Received: {list(flags.seeds)}")
     shared: dict[str, Any] = {option.name: getattr(flags, option.name) for option in options_of(Run)}
     shared |= {"env_kwargs": parse_kwargs(flags.env_kwargs), "options": values, "distributed": distribution}
-    return flags, [RunConfig(agent=agent.lower(), seed=seed, **shared) for seed in seeds]
+    return flags, [RunConfig(agent=full_name(agent), seed=seed, **shared) for seed in seeds]
 
 
 def parse_with_recipe(flags: Callable[..., type], agent: str, arguments: Sequence[str], prog: str) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def parse_with_recipe(flags: Callable[..., type], agent: str, arguments: Sequenc
     if name is None:
         return values
     if AGENTS[name] != agent.upper():
-        raise UsageError(f"--recipe {name} is for {AGENTS[name]}, not for {agent.upper()}.")
+        raise UsageError(f"--recipe {name} is for {AGENTS[name]}, not for {display_name(agent)}.")
     return _values(parse(flags(RECIPES[name]), arguments, prog))
 
 
@@ -134,7 +135,7 @@ def resume(arguments: Sequence[str]) -> None:
 
 def _resumed_job(path: Path, directory: Path, arguments: Sequence[str]) -> tuple[TrainingJob, dict[str, Any]]:
     """Return a run to resume, and the values of the flags."""
-    saved = read_config(directory, trusted="--trusted" in arguments)
+    saved, _ = read_run(directory, trusted="--trusted" in arguments)
     run_lock.check(directory)
     options = resume_flags(saved)
     fixed = flags_of(training_flags(saved.agent)).keys() - flags_of(options)

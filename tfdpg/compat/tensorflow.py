@@ -3,10 +3,12 @@
 Written for TensorFlow 2.21, and tested with 2.18.
 """
 
+import functools
 import importlib
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -83,3 +85,39 @@ def call_concrete(function: Any, arguments: Any) -> Any:
     """
     tf: Any = importlib.import_module("tensorflow")
     return function._call_flat(tf.nest.flatten(arguments), function.captured_inputs)
+
+
+def notify_of_reads(variables: Iterable[Any], on_read: Callable[[], None]) -> None:
+    """Call a function before one of these `tf.Variable`s is read or assigned, until `stop_notifying` is called.
+
+    Without it, what users read from networks and optimizers during `fit` is from before the newest updates.
+    """
+    for variable in variables:
+        variable.__dict__["_on_read"] = on_read
+        variable.__class__ = _notifying(type(variable))
+
+
+def stop_notifying(variables: Iterable[Any]) -> None:
+    """End what `notify_of_reads` began."""
+    for variable in variables:
+        variable.__class__ = type(variable).__bases__[0]
+        del variable.__dict__["_on_read"]
+
+
+@functools.cache
+def _notifying(kind: type) -> type:
+    """Return a class of variables like `kind`, whose handle is used after a notification."""
+
+    def handle(self: Any) -> Any:
+        self.__dict__["_on_read"]()
+        return self.__dict__["_handle"]
+
+    return type(kind.__name__, (kind,), {"_handle": property(handle)})
+
+
+def report_access(variable: Any) -> None:
+    """Tell `tf.custom_gradient` that a `tf.Variable` is read, although a tensor stands for it.
+
+    Without it, a custom gradient leaves out the variables that its function reads without taking them as arguments.
+    """
+    importlib.import_module("tensorflow.python.eager.tape").variable_accessed(variable)

@@ -25,7 +25,7 @@ from tfdpg.compat.ray import (
     job_config,
     local_cluster_settings,
 )
-from tfdpg.imports import call_for, working_directory
+from tfdpg.imports import call_for, user_directories
 
 Result = TypeVar("Result")
 
@@ -241,14 +241,14 @@ def start_ray_actor(actor_class: type, *arguments: Any, name: str | None = None)
 
 
 class _Argument:
-    """Pickles an argument, which a process unpickles with the user's modules of this process's working directory."""
+    """Pickles an argument, which a process unpickles with the directories of users' modules of this process."""
 
     def __init__(self, value: Any):
         self._value = value
 
     def __reduce__(self) -> tuple[Any, ...]:
         content = cloudpickle.dumps(self._value)  # pyright: ignore[reportPrivateImportUsage]
-        return call_for, (working_directory(), cloudpickle.loads, content)
+        return call_for, (user_directories(), cloudpickle.loads, content)
 
 
 def is_process_lost(error: Exception) -> bool:

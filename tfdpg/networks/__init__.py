@@ -21,7 +21,7 @@ from tfdpg.networks.embeddings import (
     with_preactivation,
 )
 from tfdpg.networks.encoder import Normalizer, encoder, observation_inputs
-from tfdpg.networks.flat_state import FlatState, in_flat_state, while_loop
+from tfdpg.networks.flat_state import FlatState, NotFlat, are_assigned, in_flat_state, while_loop
 from tfdpg.networks.graph_cleanup import free_graphs
 from tfdpg.networks.heads import Head, HeadOptions, Value, head_of
 from tfdpg.networks.mlp import MIN_SIGMA, OutputTransform, action_input, mlp_actor, mlp_critic
@@ -102,6 +102,8 @@ __all__ = [
     "flat_values",
     "flat_weights",
     "FlatState",
+    "NotFlat",
+    "are_assigned",
     "in_flat_state",
     "while_loop",
     "free_graphs",

@@ -31,9 +31,9 @@ def acer_network(options: Any, policy: PolicyDistribution, name: str) -> Callabl
         policy: the distribution whose parameters `pi` returns.
         name: the network to build: "pi", "v" or "q1".
     """
-    layers = mlp(options.hidden_units, options.activation).pi
 
     def build(context: Any) -> keras.Model:
+        layers = mlp(options.hidden_units, options.activation).pi
         spec: Spec = context.spec
         shared: dict[str, Any] = context.shared if options.shared_torso else {}
         if "observation" not in shared:
@@ -84,6 +84,8 @@ def check_given_to_acer(
         )
     if options.normalize_observations and options.encoder is not None:
         raise ValueError("`normalize_observations` needs the built-in encoder; normalise inside your `encoder`.")
+    if options.encoder is not None and None not in given.values():
+        raise ValueError(f"`encoder` needs a built-in network. Received: {', '.join(own)}, encoder={options.encoder!r}")
     if options.encoder is not None:
         check_loadable("encoder", options.encoder)
     takes_action = {"pi": False, "v": False, "q1": spec.actions is None}

@@ -99,6 +99,8 @@ def check_given(
             critics have equal weights; or an option needs built-in networks.
     """
     own = {name: network for name, network in given.items() if network is not None}
+    if options.encoder is not None and None not in given.values():
+        raise ValueError(f"`encoder` needs a built-in network. Received: {', '.join(own)}, encoder={options.encoder!r}")
     check_encoder(options, list(own))
     _check_options(spec, given, list(own), options)
     if "pi" in own:
@@ -134,7 +136,7 @@ def check_encoder(options: Any, own: Sequence[str] = ()) -> None:
 
 def _check_options(spec: Spec, given: Mapping[str, keras.Model | None], own: Sequence[str], options: Any) -> None:
     """Raise `ValueError` for options that exclude each other or custom networks."""
-    torso = hidden_layers_of(options)["torso"]
+    torso = getattr(options, "torso", "mlp")
     if options.recurrent is not None and (own or torso == "two_branch"):
         received = [f"{name}={given[name]!r}" for name in sorted(own)] or [f"torso={torso!r}"]
         raise ValueError("`recurrent` needs built-in networks only, without branches. Received: " + ", ".join(received))

@@ -208,9 +208,13 @@ class TrainingRun:
             return
         has_updates = self._agent.updates > self._first_update
         if plan := self.time_budget.end_phase(has_updates):
-            for callback in self.callbacks.callbacks:
-                if isinstance(callback, ProgressBar):
-                    callback.show(plan)
+            self.show(plan)
+
+    def show(self, text: str) -> None:
+        """Print a line of text, below the progress bar if there is one; nothing if `verbose` is 0."""
+        for callback in self.callbacks.callbacks:
+            if isinstance(callback, ProgressBar):
+                callback.show(text)
 
     def _validate(self) -> dict[str, float]:
         """Evaluate in `validation_env`, if there is one, and return the logs."""
@@ -277,7 +281,7 @@ class _StepLoop:
         batches = BatchCallbacks(self._training.callbacks)
         collect = self._collect_timed if self._time_budget.is_limited else self._collect
         self._time_budget.begin_epoch()
-        with agent.learner.flat_state(is_allowed=not batches.read_variables):
+        with agent.learner.flat_state(not batches.read_variables, self._training.show):
             while schedule.env_steps - first < steps and not (agent.stop_training or self._must_stop):
                 batches.begin(schedule.env_steps - first)
                 ended = collect(first + steps)
@@ -392,6 +396,7 @@ def _callback_list(
     prepare(
         callbacks,
         [*logs, *agent.epoch_metrics.summary(), *actions_at_bounds(agent), *validated],
+        agent.metrics,
         agent.optimizers.values(),
     )
     histories = [callback for callback in callbacks if isinstance(callback, keras.callbacks.History)]

@@ -1,6 +1,5 @@
 """What the networks of an agent receive: inputs from the replay buffer, and their scale at the first weights."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +24,7 @@ RESCALING = (
 
 
 def network_calls(agent: Any, has_actions: bool = True) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the policy and the critics: their names, the models, and inputs from the replay buffer.
+    """Yield the policy, as `policy`, and the critics: their names, the models, and inputs from the replay buffer.
 
     The inputs are None if the model is not a graph of layers that takes observations, or observations and actions.
 
@@ -41,10 +40,7 @@ def network_calls(agent: Any, has_actions: bool = True) -> Iterator[tuple[str, A
     leaves = agent.spec.unpack(buffer.observation(slots))
     observation: Any = leaves if agent.spec.is_dict else leaves["x"]
     action = buffer.action(slots) if has_actions else np.zeros_like(buffer.action(slots))
-    models = {"pi": agent.evaluation_actor.pi} | {
-        name: model for name, model in agent.exported_critics.items() if re.fullmatch(r"q\d+", name)
-    }
-    for name, model in models.items():
+    for name, model in {"policy": agent.evaluation_actor.pi, **agent.exported_critics}.items():
         arguments = len(model.inputs) - len(leaves) if is_functional(model) else -1
         yield name, model, {0: observation, 1: [observation, action]}.get(arguments)
 

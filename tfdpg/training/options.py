@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from tfdpg.arguments import reject
-from tfdpg.options import Options
+from tfdpg.options import OBJECTS, Options
 from tfdpg.ranges import Count, Natural, Positive
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ DEFAULT_EPOCHS = 100
 """The number of epochs of a training run whose length is not given."""
 
 
-class MonitoringOptions(Options, group="objects", objects=True):
+class MonitoringOptions(Options, group=OBJECTS):
     """Options for monitoring training."""
 
     callbacks: "Sequence[keras.callbacks.Callback] | None" = None

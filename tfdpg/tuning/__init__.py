@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfdpg.agents.options import OPTIONS
+from tfdpg.agents import AGENTS, classes
 from tfdpg.cli.run_options import Run, RunConfig
 from tfdpg.cli.run_paths import parent_of
 from tfdpg.environments import make
@@ -46,7 +46,7 @@ def tune(
     defaults and the arguments given here. The same call resumes a search that was interrupted.
 
     Args:
-        agent: the name of the algorithm, such as "td3".
+        agent: the name of the algorithm, such as "td3", or module:Class of one in your own file.
         env: the id of the environment, module:id or module:Class.
         search: the names of the options to search; none for the default.
         trials: number of trials.
@@ -77,8 +77,11 @@ def tune(
         ```
     """
     require_optuna()
-    if not isinstance(agent, str) or agent.upper() not in OPTIONS:
-        raise ValueError(f"`agent` must be one of {', '.join(OPTIONS).lower()}. Received: {agent!r}")
+    if not isinstance(agent, str) or not (classes.is_external(agent) or agent.upper() in AGENTS):
+        known = ", ".join(AGENTS).lower()
+        raise ValueError(f"`agent` must be one of {known}, or module:Class of your own. Received: {agent!r}")
+    if classes.is_external(agent):
+        classes.import_agent(agent)
     if not isinstance(env, str):
         raise ValueError(f"`env` must be the id of an environment, for other processes to make it. Received: {env!r}")
     values = initial_options(agent)
@@ -99,7 +102,7 @@ def tune(
         run_dir=None if run_dir is None else Path(run_dir),
     )
     kwargs: Any = {} if env_kwargs is None else env_kwargs
-    config = RunConfig(agent=agent.lower(), env=env, seed=seed, env_kwargs=kwargs, options=values, **run)
+    config = RunConfig(agent=classes.full_name(agent), env=env, seed=seed, env_kwargs=kwargs, options=values, **run)
     return start(config, tune_options)
 
 
@@ -123,6 +126,6 @@ def require_optuna() -> None:
 
 def initial_options(agent: str) -> dict[str, Any]:
     """Return the defaults of the options of an agent and of `fit` that are flags of a search."""
-    options = [option for kind in (FitOptions, OPTIONS[agent.upper()]) for option in options_of(kind)]
+    options = [option for kind in (FitOptions, classes.options_class(agent)) for option in options_of(kind)]
     fixed = {"seed", "minutes", "verbose", "initial_epoch"}
     return {each.name: each.default for each in options if not each.is_object and each.name not in fixed}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from tfdpg.agents.options import OPTIONS
+from tfdpg.agents.classes import display_name, options_class
 from tfdpg.cli.run_options import EnvironmentArguments, Run, RunConfig, RunFlags, flags_class
 from tfdpg.cli.training import parse_with_recipe
 from tfdpg.environments import parse_kwargs
@@ -26,11 +26,11 @@ def tune_flags(agent: str, recipe: Mapping[str, Any] = MappingProxyType({})) -> 
     names = {option.name for kind in (Run, EnvironmentArguments) for option in options_of(kind)}
     names |= {"recipe", *initial_options(agent)}
     options = list(options_of(TuneOptions))
-    for kind in (RunFlags, FitOptions, OPTIONS[agent.upper()]):
+    for kind in (RunFlags, FitOptions, options_class(agent)):
         for option in options_of(kind):
             if option.name in names:
                 options.append(option._replace(default=recipe.get(option.name, option.default)))
-    doc = f"Search for the options of {agent.upper()} with the highest return. The same command resumes a search."
+    doc = f"Search for the options of {display_name(agent)} with the highest return. The same command resumes a search."
     return flags_class("TuneFlags", doc, options)
 
 

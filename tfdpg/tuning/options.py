@@ -1,8 +1,9 @@
 """The options of a search. This module imports neither Optuna nor TensorFlow."""
 
 from pathlib import Path
+from typing import Annotated
 
-from tfdpg.options import Options
+from tfdpg.options import Only, Options
 from tfdpg.ranges import Count, Natural, Positive
 
 
@@ -17,7 +18,7 @@ class TuneOptions(Options, group="search"):
     minutes: Positive | None = None
     """minutes after which the search ends, with the runs that confirm the best settings: no trial starts that would
     leave them too little time. None sets no limit."""
-    jobs: Count = 1
+    jobs: Annotated[Count, Only("`ray_address` is given: every CPU of the cluster trains a run", ray_address=None)] = 1
     """number of runs to train at the same time, each in its own process with an equal share of the cores."""
     ray_address: str | None = None
     """`host:port` of a Ray cluster whose CPUs train one run each, or "auto" for the one that this machine belongs to.
@@ -30,8 +31,6 @@ class TuneOptions(Options, group="search"):
     """directory of the search. The default is runs/tune-<agent>-<env>."""
 
     def check(self) -> None:
-        """Reject `jobs` together with a Ray cluster, and options that are named twice."""
-        if self.ray_address is not None:
-            self.refuse(["jobs"], "`ray_address` is given: every CPU of the cluster trains a run")
+        """Reject options that are named twice."""
         if len(set(self.search)) < len(self.search):
             raise ValueError(f"`search` must name different options. Received: {', '.join(self.search)}")

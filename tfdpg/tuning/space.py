@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tfdpg.agents.options import OPTIONS
+from tfdpg.agents.classes import options_class
 from tfdpg.cli.run_options import RunConfig
 from tfdpg.hints import did_you_mean
 from tfdpg.options import BuiltIn, Choices, Option, Search, options_of
@@ -77,7 +77,7 @@ def dimensions(config: RunConfig, names: Sequence[str]) -> list[Dimension]:
     Raises:
         ValueError: an option does not exist, has no range, or has no effect with the other options.
     """
-    kind = OPTIONS[config.agent.upper()]
+    kind = options_class(config.agent)
     known = {option.name: option for option in options_of(kind) if option.search}
     agent = kind(**config.agent_options)
     if names:

@@ -1,10 +1,10 @@
-"""The options of the agents, in groups that they share. No TensorFlow is imported."""
+"""The options of the agents. No TensorFlow is imported."""
 
 from tfdpg.agents.options.acer import ACEROptions
+from tfdpg.agents.options.common import AgentOptions, OffPolicyOptions
 from tfdpg.agents.options.d4pg import D4PGOptions
 from tfdpg.agents.options.ddpg import DDPGOptions
 from tfdpg.agents.options.exporting import ExportOptions
-from tfdpg.agents.options.groups import AgentOptions, DeterministicOptions, OffPolicyOptions, TransitionOptions
 from tfdpg.agents.options.td3 import TD3Options
 from tfdpg.agents.options.td7 import TD7Options
 
@@ -23,10 +23,8 @@ __all__ = [
     "AgentOptions",
     "D4PGOptions",
     "DDPGOptions",
-    "DeterministicOptions",
     "ExportOptions",
     "OffPolicyOptions",
     "TD3Options",
     "TD7Options",
-    "TransitionOptions",
 ]

@@ -1,32 +1,19 @@
 """The options of ACER."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from tfdpg.agents.options.groups import AgentOptions, Clipping, CustomNetworks
-from tfdpg.options import Choices, Only, Options, Search, Structural, Unsaved
+from tfdpg.agents.options.common import AgentOptions
+from tfdpg.options import OBJECTS, Choices, Group, Not, Only, Search, Structural, Unsaved
 from tfdpg.ranges import Count, Fraction, Natural, NonNegative, Positive, PositiveOrInfinite
 
 if TYPE_CHECKING:
     import keras
 
 
-class StateValues(Options, group="objects", objects=True, marks=(Structural, Unsaved)):
-    """A custom critic of states."""
-
-    v: "keras.Model | None" = None
-    """custom critic of states for Box actions: a Keras model from observations to `[batch]` or `[batch, 1]`. None
-    builds a network."""
-
-
-class JointOptimiser(Clipping, group="objects", objects=True):
-    """One optimizer for all networks."""
-
-    optimizer: "keras.optimizers.Optimizer | None" = None
-    """Keras optimizer in place of RMSprop, with its own clipping of gradients; it may have a learning-rate schedule."""
-
-
-class ACEROptions(JointOptimiser, StateValues, CustomNetworks, AgentOptions, group="algorithm"):
+class ACEROptions(AgentOptions):
     """The options of ACER; 20 | 50 is for Discrete actions and for Box."""
+
+    unused = dict.fromkeys(("clip_norm", "clip_value"), Only(optimizer=None))
 
     n_steps: Annotated[Count | None, Choices(None, 5, 20, 50)] = None
     """number of steps in a window, and number of steps of each sub-environment, on average, between two update phases.
@@ -36,7 +23,7 @@ class ACEROptions(JointOptimiser, StateValues, CustomNetworks, AgentOptions, gro
     False."""
     replay_ratio: Annotated[NonNegative, Search(1.0, 8.0, "log")] = 4.0
     """mean number of updates in an update phase on windows from the replay buffer, which has a Poisson distribution."""
-    replay_start: Natural = 1000
+    replay_start: Annotated[Natural, Only(replay_ratio=Not(0))] = 1000
     """number of observations in the replay buffer before the first update on windows from it."""
     batch_size = 16
     """number of windows in an update, whose gradient is the mean over all of their steps. If there are more
@@ -76,7 +63,7 @@ class ACEROptions(JointOptimiser, StateValues, CustomNetworks, AgentOptions, gro
     """weight of the gradient of the policy's entropy, which is added after the trust region."""
     q_coef: NonNegative = 0.5
     """weight of the critic's loss, which is half the squared error."""
-    lr: Annotated[Positive, Search(1e-4, 3e-3, "log")] = 7e-4
+    lr: Annotated[Positive, Only(optimizer=None), Search(1e-4, 3e-3, "log")] = 7e-4
     """learning rate of the RMSprop optimizer of all networks (decay 0.99, epsilon 1e-5)."""
 
     hidden_units = (100, 100)
@@ -95,10 +82,13 @@ class ACEROptions(JointOptimiser, StateValues, CustomNetworks, AgentOptions, gro
     """Keras model from raw observations to features `[batch, features]`, which the built-in networks use as their
     input. Each network gets a copy; with `shared_torso`, all share one. None is the built-in encoder."""
 
-    def check(self) -> None:
-        """Reject options that have no effect with a custom optimizer or with a `replay_ratio` of 0."""
-        if self.optimizer is not None:
-            clipping = ["clip_value"] if self.clip_norm is None else ["clip_norm", "clip_value"]
-            self.refuse(["lr", *clipping], "`optimizer` is your own")
-        if self.replay_ratio == 0:
-            self.refuse(["replay_start"], "`replay_ratio` is 0")
+    CUSTOM_NETWORKS: ClassVar = Group(OBJECTS, Structural, Unsaved)
+
+    v: "keras.Model | None" = None
+    """custom critic of states for Box actions: a Keras model from observations to `[batch]` or `[batch, 1]`. None
+    builds a network."""
+
+    CALLABLES: ClassVar = Group(OBJECTS)
+
+    optimizer: "keras.optimizers.Optimizer | None" = None
+    """Keras optimizer in place of RMSprop, with its own clipping of gradients; it may have a learning-rate schedule."""

@@ -2,24 +2,21 @@
 
 from typing import Annotated, Literal
 
-from tfdpg.agents.options.groups import (
-    Cloning,
-    Exploration,
-    NoiseSchedule,
-    Smoothing,
-    TargetNetworks,
-    TransitionOptions,
-    Twin,
-)
+from tfdpg.agents.options.td3 import TD3Options
 from tfdpg.arguments import reject
 from tfdpg.options import Choices, Only, Search, Structural
 from tfdpg.ranges import Count, Fraction, Natural, NonNegative, Positive
 
+WITHOUT = (
+    *("pi", "q1", "q2", "blocks", "l2", "polyak", "action_l2", "policy_gradient", "target_noise_decay"),
+    *("target_noise_min", "recurrent", "recurrent_units", "remembers", "sequence_length", "burn_in", "stored_state"),
+)
 
-class TD7Options(
-    Cloning, Twin, Smoothing, TargetNetworks, Exploration, NoiseSchedule, TransitionOptions, group="algorithm"
-):
+
+class TD7Options(TD3Options, without=WITHOUT):
     """The options of TD7; the defaults are those of the paper."""
+
+    unused = dict.fromkeys(("clip_norm", "clip_value", "beta_1"))  # the optimizer of the encoders is always Adam
 
     embedding_units: Annotated[Count, Structural] = 256
     """number of elements of the embeddings zs and zsa."""
@@ -54,6 +51,8 @@ class TD7Options(
 
     critics = 2
     """number of critics, of whose values the smallest is the target; the policy maximises the mean of all."""
+    critics = 2
+    """number of critics, of whose values the smallest is the target; the policy maximises the mean of all."""
     replay = "lap"
     pi_lr = 3e-4
     q_lr = 3e-4
@@ -66,8 +65,6 @@ class TD7Options(
     as the first of them."""
 
     def check(self) -> None:
-        """Reject networks without hidden layers, and minibatches that cannot be normalised."""
+        """Reject networks without hidden layers."""
         if not self.hidden_units:
             raise reject("hidden_units", "a sequence of at least one number", self.hidden_units)
-        if self.norm == "batch" and self.batch_size < 2:
-            raise reject("batch_size", "at least 2 where `norm` is 'batch'", self.batch_size)

@@ -5,11 +5,12 @@ Keras' own callbacks work with `Agent.fit`; `tfdpg.training.callbacks.monitors` 
 
 import csv
 import io
+import json
 import os
 import re
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from tfdpg import export, files
 from tfdpg.arguments import positive_int
+from tfdpg.components import Metric
 from tfdpg.training.callbacks.scalars import ScalarWriter
 
 __all__ = ["Checkpoint", "EpochLogger", "ExportBest", "ScalarWriter", "StopAtReturn"]
@@ -196,11 +198,11 @@ def not_logged(callback: Any, logs: Iterable[str]) -> ValueError:
     )
 
 
-class ProgressLogger(keras.callbacks.CSVLogger):
+class ProgressLogger(_AgentCallback, keras.callbacks.CSVLogger):
     """Keras' `CSVLogger`, which can also append to a file with other columns.
 
     The file then has the columns of both, with NaN for missing values. Lines of epochs that a loaded agent has not
-    completed are removed, since they will be written again.
+    completed are removed, since they will be written again. `labels.json`, beside the file, has the metrics' labels.
     """
 
     _other_columns: dict[str, float] | None = None
@@ -209,7 +211,9 @@ class ProgressLogger(keras.callbacks.CSVLogger):
         """Open the file."""
         files.check_kind("filename", self.filename, "file")
         files.break_hard_links(Path(self.filename))
-        _drop_later_lines(Path(self.filename), self.model)
+        _drop_later_lines(Path(self.filename), self.agent)
+        labels = {metric.name: metric.label for metric in self.agent.metrics}
+        files.write_text(Path(self.filename).with_name(files.LABELS), json.dumps(labels, indent=2) + "\n")
         if Path(self.filename).exists():
             self._read()  # before training, in which a damaged file could not be completed
         super().on_train_begin(logs)
@@ -268,10 +272,14 @@ def _drop_later_lines(file: Path, agent: Any) -> None:
 class EpochLogger(_AgentCallback):
     """Writes `progress.txt` in the format of Spinning Up: the same columns, separated by tabs.
 
+    `COLUMNS` has the columns that every algorithm has. The others are for the agent's metrics: a metric with a spread,
+    such as `q1`, has `AverageQ1Vals`, `StdQ1Vals`, `MaxQ1Vals` and `MinQ1Vals`, and a loss, such as `loss_pi`, has
+    `LossPi`. `Time`, the last column, is the number of seconds since training began.
+
     Args:
         filename: the file to write.
-        append: whether to append to an existing file instead of replacing it. If the agent was loaded, the lines of
-            epochs that it has not completed are removed first.
+        append: whether to append to an existing file, whose columns are kept, instead of replacing it. If the agent was
+            loaded, the lines of epochs that it has not completed are removed first.
 
     Raises:
         ValueError: `filename` is a directory, is below a file, or is in a directory that this user may not write to.
@@ -292,19 +300,8 @@ class EpochLogger(_AgentCallback):
         "EpLen": "episode_length",
         "TestEpLen": "val_episode_length",
         "TotalEnvInteracts": "env_steps",
-        "AverageQ1Vals": "q1",
-        "StdQ1Vals": "q1_std",
-        "MaxQ1Vals": "q1_max",
-        "MinQ1Vals": "q1_min",
-        "AverageQ2Vals": "q2",
-        "StdQ2Vals": "q2_std",
-        "MaxQ2Vals": "q2_max",
-        "MinQ2Vals": "q2_min",
-        "LossPi": "loss_pi",
-        "LossQ": "loss_q",
-        "Time": "time",
     }
-    """Spinning Up's columns and tfdpg's logs. `Epoch` counts from 1; `Time` is seconds since the start of training."""
+    """Spinning Up's columns and tfdpg's logs. `Epoch` counts from 1."""
 
     def __init__(self, filename: str | Path = "progress.txt", append: bool = False):
         super().__init__()
@@ -318,18 +315,34 @@ class EpochLogger(_AgentCallback):
         self._began = time.time()
         files.make_directory(self.filename.parent)
         files.break_hard_links(self.filename)
-        if not (self.append and self.filename.exists()):
-            self._write(self.COLUMNS, "w")
+        logs = self.COLUMNS | metric_columns(self.agent.metrics) | {"Time": "time"}
+        if not (self.append and self.filename.exists() and self.filename.stat().st_size):
+            self._write(logs, "w")
         _drop_later_lines(self.filename, self.agent)
+        columns = files.read_text(self.filename).partition("\n")[0].split("\t")
+        self._logs = [logs.get(column, column) for column in columns]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Write a line, with NaN for missing values."""
         values = {**(logs or {}), "epoch": epoch + 1, "time": time.time() - self._began}
-        self._write([values.get(log, np.nan) for log in self.COLUMNS.values()], "a")
+        self._write([values.get(log, np.nan) for log in self._logs], "a")
 
     def _write(self, row: Iterable[Any], mode: str) -> None:
         with files.writing(self.filename), open(self.filename, mode, newline="") as file:
             csv.writer(file, delimiter="\t", lineterminator="\n").writerow(row)
+
+
+def metric_columns(metrics: Sequence[Metric]) -> dict[str, str]:
+    """Return Spinning Up's columns for the metrics with a spread and for losses, and tfdpg's logs."""
+    spreads = [metric.name for metric in metrics if metric.spread]
+    losses = sorted(metric.name for metric in metrics if metric.loss)
+    statistics = {"Average": "", "Std": "_std", "Max": "_max", "Min": "_min"}
+    values = {f"{which}{_in_camel_case(name)}Vals": name + end for name in spreads for which, end in statistics.items()}
+    return values | {_in_camel_case(name): name for name in losses}
+
+
+def _in_camel_case(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))
 
 
 class StepFile(_AgentCallback):

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from tfdpg.arguments import reject
+from tfdpg.components import Metric
 from tfdpg.training.callbacks import ExportBest, StepFile, StopAtReturn, not_logged
 from tfdpg.training.callbacks.progress import ProgressBar
 from tfdpg.training.callbacks.scalars import ScalarWriter
@@ -14,21 +15,28 @@ MODE_CALLBACKS = (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint
 """Keras callbacks that monitor a log and have a `mode`."""
 
 
-def prepare(callbacks: Sequence[Any], logs: Collection[str], optimizers: Iterable[keras.optimizers.Optimizer]) -> None:
+def prepare(
+    callbacks: Sequence[Any],
+    logs: Collection[str],
+    metrics: Iterable[Metric],
+    optimizers: Iterable[keras.optimizers.Optimizer],
+) -> None:
     """Prepare callbacks for an agent before the first step.
 
-    Callbacks without a `mode` maximise returns, and minimise losses and errors. A `ModelCheckpoint` with a path that
+    Callbacks without a `mode` maximise returns, and minimise losses and TD errors. A `ModelCheckpoint` with a path that
     ends in `.weights.h5` saves only weights.
 
     Args:
         callbacks: the callbacks, in the order in which they are called.
         logs: the names of the logs of an epoch.
+        metrics: the agent's metrics.
         optimizers: the agent's optimizers.
 
     Raises:
         ValueError: a callback is not supported, monitors a log that does not exist, or needs a `mode`.
     """
     extended = False
+    minimized = {"loss", *(metric.name for metric in metrics if metric.loss or metric.priority)}
     averaging = [optimizer for optimizer in optimizers if optimizer.use_ema]
     for callback in callbacks:
         _refuse_unusable(callback, averaging)
@@ -39,7 +47,7 @@ def prepare(callbacks: Sequence[Any], logs: Collection[str], optimizers: Iterabl
         if _monitors(callback) and callback.monitor not in logs and not extended:
             raise not_logged(callback, logs)
         if isinstance(callback, MODE_CALLBACKS) and callback.mode == "auto":
-            callback.mode = _direction(callback)
+            callback.mode = _direction(callback, minimized)
         extended |= _may_log(callback)
 
 
@@ -118,12 +126,12 @@ def _monitors(callback: Any) -> bool:
     return isinstance(callback, (*MODE_CALLBACKS, ExportBest, StopAtReturn))
 
 
-def _direction(callback: Any) -> str:
+def _direction(callback: Any, minimized: Collection[str]) -> str:
     """Return the `mode` for the log that a callback monitors."""
     name = callback.monitor.removeprefix("val_")
     if "return" in name and not name.endswith("_std"):
         return "max"
-    if name.startswith("loss") or name == "td_error":
+    if name in minimized:
         return "min"
     raise reject("mode", f"'min' or 'max' for {type(callback).__name__} on {callback.monitor!r}", callback.mode)
 

@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -13,11 +13,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-PROGRESS = (
-    *("env_steps", "updates", "return", "episode_length", "loss_q", "loss_pi", "q1"),
-    *("val_return", "val_success_rate"),
-)
-"""The logs that are printed; `History` and `CSVLogger` have all of them."""
 COUNTS = ("env_steps", "updates")
 """Logs that are counts, not means; they are printed as integers."""
 
@@ -29,6 +24,12 @@ NOTEBOOK_COLUMNS = 100
 """The number of characters that fit in a line of a notebook."""
 ASCII = str.maketrans("━─·−", "=.--")
 """Replacements for an output whose encoding lacks these characters."""
+
+
+def printed_logs(agent: Any) -> list[str]:
+    """Return the names of the logs that are printed; `History` and `CSVLogger` have all of them."""
+    shown = [metric.name for metric in agent.metrics if metric.shown]
+    return [*COUNTS, "return", "episode_length", *shown, "val_return", "val_success_rate"]
 
 
 class ProgressBar(keras.callbacks.Callback):
@@ -49,6 +50,7 @@ class ProgressBar(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Let XLA print its messages before the first bar."""
+        self._printed = printed_logs(self.model)
         self._draws_bar = self._verbose == 1 and keras.config.is_interactive_logging_enabled()
         self._width = 0
         self._notebook_bar = _show_in_notebook() if self._draws_bar and _in_notebook() else None
@@ -82,12 +84,12 @@ class ProgressBar(keras.callbacks.Callback):
         so_far = {name: total / count for name, (total, count) in self._sums.items()}
         left = seconds / self._done * (self._steps - self._done)
         columns = _columns() if self._notebook_bar is None else NOTEBOOK_COLUMNS
-        self._draw([self._bar(f"{format_duration(left)} left"), *_named(format_logs(so_far))], columns)
+        self._draw([self._bar(f"{format_duration(left)} left"), *_named(format_logs(so_far, self._printed))], columns)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Draw the bar or print the line with the epoch's logs."""
         seconds = format_duration(time.perf_counter() - self._began)
-        numbers = format_logs(logs or {})
+        numbers = format_logs(logs or {}, self._printed)
         if self._notebook_bar is not None:
             self._draw([self._bar(seconds)], NOTEBOOK_COLUMNS)
             self._print_row({"epoch": self._epoch.removeprefix("Epoch "), "time": seconds, **numbers})
@@ -130,7 +132,7 @@ class ProgressBar(keras.callbacks.Callback):
     def _print_row(self, cells: dict[str, str]) -> None:
         """Print a row of the table of epochs, after its header if this is the first row."""
         if not self._columns:
-            self._columns = ["epoch", "time", *(name for name in PROGRESS if name in cells)]
+            self._columns = list(cells)
             _print(_row(self._columns, self._columns))
         _print(_row(self._columns, [cells.get(name, "") for name in self._columns]))
 
@@ -144,9 +146,9 @@ def resolve(verbose: Any) -> int:
     return 1 if drawable and keras.config.is_interactive_logging_enabled() else 2
 
 
-def format_logs(logs: Mapping[str, float]) -> dict[str, str]:
-    """Return the numbers of the logs in `PROGRESS`, which are formatted; NaN is empty."""
-    numbers = {name: logs[name] for name in PROGRESS if name in logs}
+def format_logs(logs: Mapping[str, float], printed: Iterable[str]) -> dict[str, str]:
+    """Return the formatted numbers of those logs that are printed, in that order; NaN is empty."""
+    numbers = {name: logs[name] for name in printed if name in logs}
     return {
         name: "" if np.isnan(value) else format_number(int(value) if name in COUNTS else value)
         for name, value in numbers.items()

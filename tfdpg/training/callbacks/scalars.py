@@ -167,7 +167,7 @@ def _description(agent: Any) -> tuple[Any, Any]:
     options = agent.options
     environment = agent.environment or {}
     plain = [option.name for option in options_of(type(options)) if not option.is_object]
-    values = {name: _as_hparam(getattr(options, name)) for name in plain}
+    values = {name: _as_hparam(value) for name, value in options.values().items() if name in plain}
     values |= {"agent": type(agent).__name__, "environment": environment.get("id")}
     values |= {name: _as_hparam(value) for name, value in environment.get("kwargs", {}).items() if name not in values}
     first = {"agent", "environment", "seed", *filter(options.is_changed, plain)}

@@ -77,18 +77,6 @@ def class_name(agent_class: type) -> str:
     return _path(agent_class) or f":{agent_class.__name__}"
 
 
-def import_class(path: str) -> Any:
-    """The object with the import path "module:Class".
-
-    Raises:
-        ValueError: it cannot be imported.
-    """
-    try:
-        return _imported(path)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{path!r} cannot be imported: {error}") from error
-
-
 def why_missing(value: Any) -> str | None:
     """Return why `from_json` did not restore an argument; None if it did."""
     match value:

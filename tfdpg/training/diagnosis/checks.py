@@ -3,6 +3,7 @@
 The thresholds lie between what healthy runs and broken runs show; docs/diagnosis.md lists these numbers.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
@@ -469,15 +470,16 @@ def disagreement(evidence: Evidence) -> Verdict | None:
     """Find critics that disagree."""
     if not evidence.updates or not evidence.greedy or len(evidence.greedy[0].values) < 2:
         return None
-    q1, q2 = (np.concatenate([each.values[name] for each in evidence.greedy]) for name in ("q1", "q2"))
-    distance = float(np.mean(np.abs(q1 - q2)))
-    spread = float(np.std((q1 + q2) / 2))
+    names = evidence.greedy[0].values
+    values = [np.concatenate([each.values[name] for each in evidence.greedy]) for name in names]
+    distance = float(np.mean([np.abs(one - other) for one, other in itertools.combinations(values, 2)]))
+    spread = float(np.std(np.mean(values, axis=0)))
     if distance <= MOST_DISAGREEMENT * spread:
         return None
     return Verdict(
         "critic disagreement",
         "medium",
-        "The two critics disagree more than the values of different states do.",
+        f"The {'two ' if len(values) == 2 else ''}critics disagree more than the values of different states do.",
         f"Their mean distance is {number(distance)}; the standard deviation of the values is {number(spread)}.",
         f"Train longer, lower {_learning_rates(evidence)}, or scale rewards to about 1 with "
         f"{_reward_scaling(evidence)}.",
@@ -637,11 +639,9 @@ def _named(evidence: Evidence, *names: str) -> str:
 
 def _learning_rates(evidence: Evidence) -> str:
     """Return the options that set the learning rates."""
-    own = {name for name in ("pi", "q") if evidence.options.get(f"{name}_optimizer") is not None}
-    names = [f"`{name}`" for name in ("pi_lr", "q_lr", "lr") if name in evidence.options and name[:-3] not in own]
-    if evidence.options.get("optimizer") is not None or not names:
-        return "the learning rates"
-    return " and ".join(names)
+    rates = [name for name in evidence.options if name == "lr" or name.endswith("_lr")]
+    used = [f"`{name}`" for name in rates if evidence.options.get(f"{name.removesuffix('lr')}optimizer") is None]
+    return " and ".join(filter(None, [", ".join(used[:-1]), *used[-1:]])) or "the learning rates"
 
 
 def _reward_scaling(evidence: Evidence) -> str:

@@ -5,7 +5,6 @@ Nothing here changes the agent.
 
 import dataclasses
 import functools
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -228,7 +227,7 @@ def collect(
         edges=edges,
         input_scale=input_scale(agent),
         has_custom_networks=bool(agent.custom_networks),
-        critics=sum(bool(re.fullmatch(r"q\d+", name)) for name in agent.networks),
+        critics=len(agent.exported_critics),
         curves={name: np.asarray(values, np.float64) for name, values in curves.items()},
     )
 
@@ -320,9 +319,7 @@ def with_values(agent: Any, episode: Trajectory) -> Trajectory:
         action = episode.action[:, 0].astype(np.int64)
     inputs = {"a": action, "r": episode.reward.astype(np.float32)} | spec.unpack(episode.observation)
     values = {}
-    for name in ("q1", "q2"):
-        if name not in agent.networks:
-            continue
+    for name in agent.exported_critics:
         signature = agent.signatures[name]
         given = {key: value for key, value in inputs.items() if key in (*spec.shapes, *signature.inputs)}
         if signature.axes == 2:
@@ -448,7 +445,7 @@ def examine_networks(agent: Any) -> tuple[list[Layer], dict[str, tuple[float, fl
                     depth == len(found),
                 )
             )
-        if name != "pi" and isinstance(head := head_of(model), Categorical):
+        if name in agent.exported_critics and isinstance(head := head_of(model), Categorical):
             probabilities = np.asarray(keras.ops.softmax(output)).mean(axis=0)
             edges[name] = *probabilities[[0, -1]].tolist(), *head.atoms.numpy()[[0, -1]].tolist()
     return layers, edges

@@ -146,7 +146,7 @@ class Collector:
             packed = self._spec.pack_final(packed, final_observation, ended)
         check_finite(self._spec, packed, reward, self._this_step, self._pending)
         self._behaviour.received(reward)
-        goes_on = not any_ended and self._resetting is None and interrupted is None
+        continues = not any_ended and self._resetting is None and interrupted is None
         unshaped = reward
         if self._shaper is not None:
             reward = self._shaped(self._shaper, reward)
@@ -177,7 +177,7 @@ class Collector:
             self._resetting = will_reset
         if interrupted is not None and self._watch is not None:
             self.close_interrupted(interrupted, self._watch)
-        return packed if goes_on else None
+        return packed if continues else None
 
     def _store(self, env_indices: np.ndarray, steps: np.ndarray, *outcome: Any) -> None:
         """Add rows to the replay buffer and to the recorders, which receive only the action of each step."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from tfdpg.arguments import flag, natural, positive_int, reject
+from tfdpg.arguments import flag, natural
 
 
 class Schedule:
@@ -35,14 +35,10 @@ class Schedule:
         gradient_steps: int | None,
         per_env: bool = False,
     ):
-        self.start_steps = natural("start_steps", start_steps)
-        self.update_after = natural("update_after", update_after)
-        if isinstance(update_every, str) and update_every != "episode":
-            raise reject("update_every", 'a positive integer or "episode"', update_every)
-        self.update_every: int | Literal["episode"] = (
-            "episode" if update_every == "episode" else positive_int("update_every", update_every)
-        )
-        self.gradient_steps = None if gradient_steps is None else positive_int("gradient_steps", gradient_steps)
+        self.start_steps = start_steps
+        self.update_after = update_after
+        self.update_every: int | Literal["episode"] = update_every
+        self.gradient_steps = gradient_steps
         self.per_env = per_env
         self.num_envs = 1
         self.env_steps = 0

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdpg.training.learning.epoch_metrics import DELAYED_METRICS
+from tfdpg.components import Metric
 from tfdpg.training.learning.updates import UpdateResult
 
 REMEDIES = (
@@ -14,12 +14,12 @@ REMEDIES = (
 )
 
 
-def divergence(result: UpdateResult, metrics: Sequence[str], made: int, env_steps: int) -> FloatingPointError | None:
+def divergence(result: UpdateResult, metrics: Sequence[Metric], made: int, env_steps: int) -> FloatingPointError | None:
     """Return the error for updates whose losses or weights are not finite, or None.
 
     Args:
         result: the result of the updates.
-        metrics: the names of the measured quantities.
+        metrics: the metrics of an update.
         made: the number of updates before them.
         env_steps: the number of environment steps before them.
     """
@@ -31,28 +31,35 @@ def divergence(result: UpdateResult, metrics: Sequence[str], made: int, env_step
         began = f" The first losses that are not finite: {losses}." if losses else ""
     elif losses:
         what = f"Losses became NaN or infinite in updates {made + 1} to {last}"
-        began = f" The first: {losses}."
+        began = f" The first: {losses}.{_unmeasured(result.measured, metrics)}"
     else:
         return None
     return FloatingPointError(f"{what}, at environment step {env_steps}.{began} {REMEDIES}")
 
 
-def _first_losses(result: UpdateResult, metrics: Sequence[str], made: int) -> str:
+def _unmeasured(measured: np.ndarray, metrics: Sequence[Metric]) -> str:
+    """Return advice for losses that some update left unmeasured, since they are NaN and the weights are finite."""
+    missing: np.ndarray = np.all(np.isnan(measured), axis=2)
+    names = [f"`{metric.name}`" for i, metric in enumerate(metrics) if metric.loss and missing[:, i].any()]
+    return f" If an update may leave {names[0]} unmeasured, declare it with `delayed=True`." if names else ""
+
+
+def _first_losses(result: UpdateResult, metrics: Sequence[Metric], made: int) -> str:
     """Describe the losses that are not finite in the first update that has any; an empty string if none has."""
     missing = np.isnan(result.measured)
     no_step = missing.all(axis=1, keepdims=True)
     if result.nonfinite:  # an update whose quantities are all missing has failed
         no_step &= ~np.all(no_step, axis=2, keepdims=True)
     bad = ~np.isfinite(result.measured) & ~no_step
-    for i, name in enumerate(metrics):
-        if name in DELAYED_METRICS:
-            bad[:, i] &= ~missing[:, i].all(axis=1, keepdims=True)
-        elif not name.startswith("loss_"):
+    for i, metric in enumerate(metrics):
+        if not metric.loss:
             bad[:, i] = False
+        elif metric.delayed:
+            bad[:, i] &= ~missing[:, i].all(axis=1, keepdims=True)
     updates = np.flatnonzero(bad.any(axis=(1, 2))).tolist()
     if not updates:
         return ""
     values = result.measured[updates[0]]
     where = bad[updates[0]]
-    each = [f"`{metrics[i]}` = {values[i, where[i]][0]}" for i in np.flatnonzero(where.any(axis=1)).tolist()]
+    each = [f"`{metrics[i].name}` = {values[i, where[i]][0]}" for i in np.flatnonzero(where.any(axis=1)).tolist()]
     return f"{' and '.join(each)} in update {made + updates[0] + 1}"

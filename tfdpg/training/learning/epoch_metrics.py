@@ -6,23 +6,18 @@ from typing import Any
 import numpy as np
 
 from tfdpg.arguments import natural
+from tfdpg.components import Metric
 from tfdpg.training.environment.env_runner import Episode
 
-SPREAD_METRICS = ("q1", "q2")
-"""Metrics whose standard deviation and extremes are logged beside the mean."""
-
-DELAYED_METRICS = ("loss_pi",)
-"""Metrics that an update may leave unmeasured, as a row of NaN."""
-
 STATE_ARRAYS = ("count", "sum", "square_sum", "min", "max")
-"""The statistics of each metric; the last three only for `SPREAD_METRICS`."""
+"""The statistics of each metric; the last three only for those with a spread."""
 
 
 class EpochMetrics:
     """The episodes that ended in an epoch, and running statistics of the metrics of its updates.
 
     Args:
-        metrics: the names of the metrics.
+        metrics: the metrics that an update returns.
 
     Attributes:
         epoch: the number of the current epoch of `fit`; None outside of an epoch.
@@ -30,10 +25,11 @@ class EpochMetrics:
         episodes: the episodes that ended in this epoch.
     """
 
-    def __init__(self, metrics: Sequence[str]):
-        self._metrics = tuple(metrics)
-        self._delayed = [i for i, name in enumerate(metrics) if name in DELAYED_METRICS]
-        self._spread = [i for i, name in enumerate(metrics) if name in SPREAD_METRICS]
+    def __init__(self, metrics: Sequence[Metric]):
+        self._names = [metric.name for metric in metrics]
+        self._losses = [metric.name for metric in metrics if metric.loss]
+        self._delayed = [i for i, metric in enumerate(metrics) if metric.delayed]
+        self._spread = [i for i, metric in enumerate(metrics) if metric.spread]
         self.reset()
 
     def reset(self) -> None:
@@ -41,8 +37,8 @@ class EpochMetrics:
         self.epoch: int | None = None
         self.first_step = 0
         self.episodes = list[Episode]()
-        self._count = np.zeros(len(self._metrics), np.int64)
-        self._sum = np.zeros(len(self._metrics))
+        self._count = np.zeros(len(self._names), np.int64)
+        self._sum = np.zeros(len(self._names))
         self._square_sum = np.zeros(len(self._spread))
         self._min = np.full(len(self._spread), np.inf)
         self._max = np.full(len(self._spread), -np.inf)
@@ -79,7 +75,7 @@ class EpochMetrics:
         Elements that are NaN in all metrics (masked steps of a sequence) and unmeasured delayed metrics do not count.
 
         Returns:
-            The means of the phase, and `loss`, the sum of all `loss_*`.
+            The means of the phase, and `loss`, the sum of all losses.
         """
         is_number = np.logical_not(np.isnan(measured))
         counted = np.any(is_number, axis=1, keepdims=True)
@@ -95,14 +91,14 @@ class EpochMetrics:
         self._square_sum += np.square(np.where(is_counted, spread, 0), dtype=np.float64).sum(axis=(0, 2))
         self._min = np.minimum(self._min, np.where(is_counted, spread, np.inf).min(axis=(0, 2)))
         self._max = np.maximum(self._max, np.where(is_counted, spread, -np.inf).max(axis=(0, 2)))
-        return _with_loss({name: float(total[i] / count[i]) for i, name in enumerate(self._metrics) if count[i]})
+        return self._with_loss({name: float(total[i] / count[i]) for i, name in enumerate(self._names) if count[i]})
 
     def summary(self) -> dict[str, float]:
-        """Return the means of the epoch, `loss`, and the spread of `SPREAD_METRICS`; NaN if nothing was measured."""
+        """Return the means of the epoch, `loss`, and the spreads; NaN if nothing was measured."""
         count = np.where(self._count, self._count, np.nan)
-        logs = _with_loss(dict(zip(self._metrics, (self._sum / count).tolist(), strict=True)))
+        logs = self._with_loss(dict(zip(self._names, (self._sum / count).tolist(), strict=True)))
         for k, i in enumerate(self._spread):
-            name = self._metrics[i]
+            name = self._names[i]
             measured = self._count[i] > 0
             variance = self._square_sum[k] / count[i] - logs[name] ** 2
             logs[f"{name}_std"] = float(np.sqrt(np.maximum(variance, 0)))
@@ -110,7 +106,5 @@ class EpochMetrics:
             logs[f"{name}_max"] = float(self._max[k]) if measured else np.nan
         return logs
 
-
-def _with_loss(means: dict[str, float]) -> dict[str, float]:
-    losses = [value for name, value in means.items() if name.startswith("loss_")]
-    return means | {"loss": float(np.sum(losses))}
+    def _with_loss(self, means: dict[str, float]) -> dict[str, float]:
+        return means | {"loss": float(np.sum([means[name] for name in self._losses if name in means]))}

@@ -12,7 +12,6 @@ import numpy as np
 
 from tfdpg.acting import RunningStatistics
 from tfdpg.compat.keras import flatten_layers
-from tfdpg.components import InFlatState
 from tfdpg.networks import FlatState, Normalizer
 from tfdpg.replay import return_range
 from tfdpg.spec import Packed
@@ -49,6 +48,9 @@ class Learner:
         before: functions that run before each update phase. They receive the agent and its minibatches.
         after: functions that run after each update phase. They receive the agent and the logs of the phase.
 
+    Raises:
+        ValueError: replay is prioritised, and no metric sets priorities.
+
     Attributes:
         remote_replay: the replay shards, while the agent's rows are in other processes; otherwise None.
         has_diverged: whether losses or weights were NaN or infinite after the last updates.
@@ -62,6 +64,12 @@ class Learner:
         after: Sequence[Callable[[Any, dict[str, float]], None]],
     ):
         self._agent = agent
+        self._td_error = next((i for i, metric in enumerate(agent.metrics) if metric.priority), None)
+        if self._td_error is None and agent.minibatch_builder.sampler.uses_td_errors:
+            raise ValueError(
+                "Prioritised replay needs the TD error among the declared `metrics`: Metric(name, priority=True). "
+                "Declare it, or pass replay='uniform' to the agent."
+            )
         self._updates_per_phase = updates_per_phase
         self._before = before
         self._after = after
@@ -71,6 +79,8 @@ class Learner:
         self._compiled: dict[bool, CompiledUpdates] = {}
         self._state: FlatState | None = None
         self._is_flat = False
+        self._may_be_flat = True  # until the agent's code was traced, and did not allow it
+        self._show: Callable[[str], None] = print
         self._is_busy = False  # whether this object reads or assigns variables
         self._is_captured = False  # whether compiled functions of users may read variables, so that all are written
         self._made: int | None = None  # updates ever made; None outside of `flat_state`: see the agent's counter
@@ -102,18 +112,15 @@ class Learner:
         for prepare in self._before:
             prepare(agent, minibatches)
         total = self.updates + updates
-        later = total % self._period if may_hold and updates < self._period else 0
+        compiled = self._compiled.get(True)
+        period = self._period if compiled is not None and compiled.delays_policy else 1
+        later = total % period if may_hold and updates < period else 0
         updates += len(self._held) - later
         logs = {}
         if updates > 0:
-            td_error = agent.metrics.index("td_error")
-            logs = self._make(
-                updates,
-                functools.partial(self._sample, minibatches),
-                lambda measured: minibatches.update_priorities(measured[:, td_error]),
-            )
+            logs = self._make(updates, functools.partial(self._sample, minibatches), self._prioritize(minibatches))
         self._held += [minibatches.sample(update, 1) for update in range(self.updates, total)]
-        if self._is_captured:
+        if self._is_captured or not self._is_flat:
             self.synchronize()
         for watch in self._after:
             watch(agent, logs)
@@ -131,36 +138,56 @@ class Learner:
         return logs
 
     @contextlib.contextmanager
-    def flat_state(self, is_allowed: bool) -> Iterator[None]:
+    def flat_state(self, is_allowed: bool, show: Callable[[str], None] = print) -> Iterator[None]:
         """Inside the context, updates may leave variables as they are until `synchronize` is called.
 
         The state of updates is then in flat tensors, which saves time in each call. The variables hold the newest
         values again at the end of the context, and before someone reads or assigns one of them. A function that users
         compile inside the context reads them without notice, so after that all updates are written at once.
 
+        The code of the agent decides when it is traced for the first time: if it uses a variable in a way that flat
+        tensors cannot follow, the updates stay on variables.
+
         Args:
             is_allowed: whether nothing inside the context reads variables after each update phase.
+            show: prints a line; called once if the agent's code does not allow flat tensors.
         """
         agent = self._agent
-        self._is_flat = is_allowed and can_be_flat(agent)
+        self._show = show
+        self._is_flat = is_allowed and self._may_be_flat and profits_from_flat_state(agent)
         uses_td_errors = agent.minibatch_builder.sampler.uses_td_errors
         may_hold = not (self._before or self._after or agent.normalizers or uses_td_errors)
         self._period = agent.policy_period if self._is_flat and may_hold and agent.policy_period <= LARGEST_CHUNK else 1
         if self._is_flat:
-            self._state = self._state or FlatState(agent.trained_variables, agent.options.device)
+            optimizers = agent.optimizers.values()
+            self._state = self._state or FlatState(agent.trained_variables, optimizers, agent.options.device)
             self._state.notify_of_reads(self._on_read)
         models = itertools.chain(agent.networks.values(), agent.copies.values())
-        self._is_captured = self._is_flat and any(model.predict_function is not None for model in models)
+        self._is_captured |= any(model.predict_function is not None for model in models)
         try:
             yield
         finally:
             try:
                 self.synchronize()
             finally:
-                if self._is_flat and self._state is not None:
-                    self._state.stop_notifying()
-                self._is_flat = self._is_captured = False
-                self._period = 1
+                self._end_flat_state()
+
+    def _end_flat_state(self) -> None:
+        if self._is_flat and self._state is not None:
+            self._state.stop_notifying()
+        self._is_flat = False
+        self._period = 1
+
+    def _leave_flat_state(self, updates: CompiledUpdates) -> None:
+        """Stay on variables from now on, as these updates already do, and say why."""
+        self._end_flat_state()
+        self._state = None
+        self._may_be_flat = False
+        self._compiled = {False: updates}
+        self._show(
+            f"Each update of {type(self._agent).__name__} passes its variables one by one, which takes longer than as "
+            f"one flat tensor: {updates.reason_not_flat}."
+        )
 
     def _on_read(self, is_compiling: bool) -> None:
         """Let the variables hold the newest values before someone reads one of them."""
@@ -216,6 +243,11 @@ class Learner:
             self._compiled[is_flat] = CompiledUpdates(self._agent, chunk, self._state if is_flat else None)
         return self._compiled[is_flat]
 
+    def _prioritize(self, minibatches: Minibatches) -> Callable[[np.ndarray], None]:
+        """Return a function that sets priorities from the metrics of updates, `[updates, metrics, batch]`."""
+        index = self._td_error
+        return lambda measured: None if index is None else minibatches.update_priorities(measured[:, index])
+
     def _sample(self, minibatches: Minibatches | None, update: int, count: int) -> Packed:
         """Return the next `count` minibatches: those held back, and then new ones."""
         packed = self._held[:count]
@@ -232,9 +264,12 @@ class Learner:
         before = self.updates - len(self._held)
         self._is_busy = True
         try:
-            result = self._updates(self._is_flat)(before, updates, *arguments)
+            compiled = self._updates(self._is_flat)
+            result = compiled(before, updates, *arguments)
         finally:
             self._is_busy = False
+        if self._is_flat and compiled.reason_not_flat:
+            self._leave_flat_state(compiled)
         self._made = before + len(result.measured) if self._is_flat else None
         logs = {}
         if not result.nonfinite:
@@ -278,17 +313,13 @@ class _LocalReplay:
         return return_range(self._agent.minibatch_builder.buffer, self._agent.minibatch_builder.gamma)
 
 
-def can_be_flat(agent: Any) -> bool:
-    """Return whether an agent's updates can run on `FlatState`.
+def profits_from_flat_state(agent: Any) -> bool:
+    """Return whether an agent's updates may be faster on `FlatState`.
 
-    They can if tfdpg's own code is all that reads and assigns variables in them, and XLA compiles them, and the policy
-    acts in NumPy. Layers, optimizers and `update` methods of users may do with variables what values do not support.
-    tfdpg's own functions around update phases read no variables that updates change.
+    Without XLA, the parts of the flat tensors are copied. A policy that does not act in NumPy reads its variables, so
+    these would have to be written after each update phase.
     """
-    optimizers = agent.optimizers.values()
-    is_own = type(agent).__module__.startswith("tfdpg.") and not agent.custom_networks
-    is_own = is_own and all(isinstance(optimizer, InFlatState) for optimizer in optimizers)
-    return is_own and uses_xla(agent) and not agent.options.run_eagerly and agent.actor.weights_from is not None
+    return uses_xla(agent) and not agent.options.run_eagerly and agent.actor.weights_from is not None
 
 
 def write_statistics(statistics: RunningStatistics, normalizers: Iterable[Normalizer]) -> None:

@@ -58,15 +58,16 @@ def warn_of_edges(agent: Any, logs: Mapping[str, float]) -> None:
         agent: an agent with categorical critics.
         logs: the logs of an update phase. There is one warning for each support.
     """
-    if agent.updates < FIRST_UPDATES or logs["edge_mass"] <= MOST_EDGE_MASS:
+    edge_mass, *support = (logs[name] for name in Categorical.metrics_of_update)
+    if agent.updates < FIRST_UPDATES or edge_mass <= MOST_EDGE_MASS:
         return
-    support = [logs["v_min"], logs["v_max"]]
     if support != agent.host_state["edges_warned"]:
         agent.host_state["edges_warned"] = support
+        values = ", ".join(f"{metric.name} is {logs[metric.name]:g}" for metric in agent.metrics if metric.spread)
         warnings.warn(
-            f"{logs['edge_mass']:.1%} of the projected targets' probability lies on the edge atoms of the support "
-            f"[{support[0]:g}, {support[1]:g}] (q1 is {logs['q1']:g} on average), so returns beyond it cannot be "
-            "told apart. Create a new agent with a wider `v_min` and `v_max`; loading cannot change them.",
+            f"{edge_mass:.1%} of the projected targets' probability lies on the edge atoms of the support "
+            f"[{support[0]:g}, {support[1]:g}] ({values} on average), so returns beyond it cannot be told apart. "
+            "Create a new agent with a wider `v_min` and `v_max`; loading cannot change them.",
             stacklevel=2,
         )
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdpg.compat.keras import flatten_layers
 from tfdpg.compat.tensorflow import call_concrete
-from tfdpg.networks import FlatState, flat_weights, free_graphs, while_loop
+from tfdpg.networks import FlatState, NotFlat, are_assigned, flat_weights, free_graphs, in_flat_state, while_loop
 from tfdpg.spec import Packed
 
 LARGEST_CHUNK = 50
@@ -43,10 +43,12 @@ class CompiledUpdates:
     Args:
         agent: the agent. Its options `jit_compile`, `run_eagerly` and `device` say how the updates run.
         chunk: the number of minibatches in a chunk.
-        state: passes the variables that updates change; None passes each one as it is.
+        state: passes the variables that updates change, if the agent's code allows it; None passes each one as it is.
 
     Attributes:
         function: the compiled function.
+        delays_policy: whether `state` is used, and the weights for acting change only in `tfdpg.components.run_if`.
+        reason_not_flat: why the agent's code does not allow `state`; empty if it does.
     """
 
     def __init__(self, agent: Any, chunk: int, state: FlatState | None):
@@ -55,9 +57,11 @@ class CompiledUpdates:
         self._state = state
         self._counts = functools.cache(tf.constant)
         self._concrete: Any = None
-        self.function: Any = self._run
-        if not agent.options.run_eagerly:
-            self.function = tf.function(self._run, jit_compile=uses_xla(agent), autograph=False)
+        self.delays_policy = False
+        self.reason_not_flat = ""
+        jit_compile = uses_xla(agent)
+        self._compile = functools.partial(tf.function, self._run, jit_compile=jit_compile, autograph=False)
+        self.function: Any = self._run if agent.options.run_eagerly else self._compile()
 
     def _run(self, packed: tuple[tf.Tensor, ...], n: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Make n updates; return their metrics, the flat weights for acting, and whether networks are finite."""
@@ -67,7 +71,10 @@ class CompiledUpdates:
         def step(i: tf.Tensor, measured: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             batch = agent.unpack(tuple(part[i] for part in packed))
             values = agent.update(batch, agent.counter.assign_add(1))
-            return i + 1, measured.write(i, batch.mask_metrics(tf.stack([values[name] for name in agent.metrics])))
+            agent.options.refuse_unread(f"in {type(agent).__name__}, which never reads it")
+            self.delays_policy = in_flat_state() and not are_assigned(() if acting is None else acting.weights)
+            row = tf.stack([values[metric.name] for metric in agent.metrics])
+            return i + 1, measured.write(i, batch.mask_metrics(row))
 
         measured = tf.TensorArray(tf.float32, self._chunk, element_shape=[len(agent.metrics), agent.batch_elements])
         with contextlib.nullcontext() if self._state is None else self._state.unpacked():
@@ -116,10 +123,21 @@ class CompiledUpdates:
                 return [result.numpy() for result in self._run(*arguments)]
             if self._concrete is None:
                 with free_graphs():
-                    self._concrete = self.function.get_concrete_function(*arguments)
+                    self._concrete = self._traced(arguments)
             if self._state is not None:
                 self._state.read_variables()
             return [result.numpy() for result in call_concrete(self._concrete, arguments)]
+
+    def _traced(self, arguments: Sequence[Any]) -> Any:
+        """Return the concrete function, with flat tensors if the agent's code allows it."""
+        if self._state is not None:
+            try:
+                return self._state.trace(self.function, arguments)
+            except NotFlat as error:
+                self.reason_not_flat = str(error)
+            self._state = None
+            self.function = self._compile()
+        return self.function.get_concrete_function(*arguments)
 
     def _padded(self, part: np.ndarray) -> np.ndarray:
         if len(part) == self._chunk:
