@@ -23,7 +23,7 @@ def agent():
 
 def test_values_are_stacked(agent):
     critics, targets = Critics.of("q", agent.networks), Critics.of("q", agent.targets)
-    assert critics.names == ("q1", "q2", "q3", "q4") and len(critics) == 4
+    assert critics.names == ("q1", "q2", "q3", "q4")
     expected = np.stack([q([S, A]) for q in critics])
     np.testing.assert_allclose(BATCH.ask(critics, A), expected, rtol=1e-6)
     values, values_t = BATCH.ask_both(critics, A, targets, A2)
@@ -55,6 +55,8 @@ def test_a_subset_is_drawn_in_the_update_and_calls_no_other_critics(agent):
     assert [each.type for each in graph.get_operations()].count("MatMul") == 4  # two layers of two critics
     values, values_t = BATCH.ask_both(critics, A, critics[[2]], A2)
     assert values.shape == (4, 5) and values_t.shape == (1, 5)
+    in_order = tf.function(lambda order: BATCH.ask_both(critics, A, critics[order], A))(tf.constant([3, 2, 1, 0]))
+    np.testing.assert_allclose(in_order[1], np.stack([q([S2, A]) for q in critics])[::-1], rtol=1e-5)
 
 
 def test_a_subset_of_critics_of_different_kinds_and_outputs():

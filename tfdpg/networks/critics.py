@@ -49,9 +49,6 @@ class Critics:
         """The names of the critics, for `Agent.minimize`."""
         return tuple(self.networks)
 
-    def __len__(self) -> int:
-        return len(self.networks) if self._indices is None else len(self._indices)
-
     def __iter__(self) -> Iterator[keras.Model]:
         return iter(self.networks.values())
 
@@ -60,6 +57,10 @@ class Critics:
         if isinstance(indices, slice):
             return Critics(dict(list(self.networks.items())[indices]))
         return Critics(self.networks, indices)
+
+    def match(self, others: "Critics") -> bool:
+        """Whether each of these critics belongs to the one at its place among others, as to its target network."""
+        return self.names == others.names and self._indices is None and others._indices is None
 
     def by_name(self, values: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return the metrics `q1`, ..., `qn` of `[n, batch]`."""
@@ -117,7 +118,7 @@ def per_critic(function: Callable[[tf.Tensor], tf.Tensor], outputs: tf.Tensor) -
 
 def ask_both(batch: Any, critics: Critics, action: Any, next_critics: Critics, next_action: Any) -> list[tf.Tensor]:
     """Call `batch.ask_both` for each critic and its target, and stack the outputs."""
-    if len(critics) != len(next_critics):
+    if not critics.match(next_critics):
         return [batch.ask(critics, action, training=True), batch.ask_next(next_critics, next_action)]
     pairs = [batch.ask_both(q, action, q_t, next_action) for q, q_t in zip(critics, next_critics, strict=True)]
     return [tf.stack([_flat(output) for output in outputs]) for outputs in zip(*pairs, strict=True)]
