@@ -37,4 +37,5 @@ class ConservativeTD3(tfdpg.TD3):
     def critic_loss(self, batch: Batch, values: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
         """(y − Q_i(s, a))² + conservatism · (Q_i(s, π(s)) − Q_i(s, a)), `[n, batch]`."""
         gap = batch.ask(self.critics, batch.ask(self.pi)) - values
-        return super().critic_loss(batch, values, target) + self.options.conservatism * gap
+        loss = super().critic_loss(batch, values, target)
+        return loss + self.options.conservatism * gap

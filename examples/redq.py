@@ -1,7 +1,7 @@
 """Randomized ensembled double Q-learning (REDQ) on top of TD3: an algorithm in a user's own file.
 
-Source: Chen et al. 2021, "Randomized Ensembled Double Q-Learning: Learning Fast Without a Model", algorithm 1. The paper
-changes SAC; this file changes TD3 in the same way.
+Source: Chen et al. 2021, "Randomized Ensembled Double Q-Learning: Learning Fast Without a Model", algorithm 1. The
+paper changes SAC; this file changes TD3 in the same way.
 
 docs/changing-a-loss.md explains this file. To run it:
 
@@ -50,9 +50,9 @@ class REDQ(tfdpg.TD3):
 
     def next_critics(self, counter: Any) -> Critics:
         """`subset` different target critics, drawn from (seed, counter)."""
-        key = tf.stack([tf.constant(self.seed, tf.int64), -counter])  # counter itself is the key of the smoothing noise
-        shuffled = tf.argsort(tf.random.stateless_uniform([self.options.critics], key, alg="philox"))
-        return self.target_critics[shuffled[: self.options.subset]]
+        key = tf.stack([tf.constant(self.seed, tf.int64), -counter])
+        uniform = tf.random.stateless_uniform([self.options.critics], key, alg="philox")
+        return self.target_critics[tf.argsort(uniform)[: self.options.subset]]
 
     def policy_loss(self, batch: Batch) -> tf.Tensor:
         """−mean_i Q_i(s, π(s)), with the penalties among the options, `[batch]`."""

@@ -3,7 +3,7 @@
 TD3+BC (Fujimoto, Gu 2021) has a fixed weight. Here, the weight rises while the policy's actions are further from the
 stored ones than a given distance, and falls while they are closer, as the temperature of SAC follows a target entropy.
 
-docs/changing-a-loss.md explains this file.
+docs/changing-a-loss.md explains this file; stored data are a data set, a table, or the directory of a saved agent.
 """
 
 import dataclasses
@@ -67,7 +67,8 @@ class TD3BC(tfdpg.TD3):
         action = batch.ask(self.pi, training=True)
         value = smallest(batch.ask(self.policy_critics, action))
         scale = tf.stop_gradient(batch.average(tf.abs(value)))
-        return tf.exp(self.log_weight.value) * self.distance(batch, action) - value / scale
+        weight = tf.exp(self.log_weight.value)
+        return weight * self.distance(batch, action) - value / scale
 
     def distance(self, batch: Batch, action: tf.Tensor) -> tf.Tensor:
         """The mean squared difference of actions `[batch, act_dim]` and the stored ones, `[batch]`."""

@@ -29,7 +29,7 @@ class TD3(Agent):
     """TD3: two critics, smoothed target actions, a delayed policy.
 
     A subclass may override `declare`, which returns what the agent is made of, `update`, or one of the methods that
-    `update` calls: `target_action`, `next_critics`, `target_value`, `critic_loss` and `policy_loss`.
+    `update` calls: `target_action`, `next_critics`, `target_value`, `critic_loss`, `update_policy` and `policy_loss`.
 
     Args:
         env: an environment or vector environment whose spaces the agent is for, its id, or a `Spec`.

@@ -157,7 +157,7 @@ class TD7(Agent):
     """TD7: a TD3 whose policy and critics also receive learned embeddings of observations and actions.
 
     A subclass may override `declare`, which returns what the agent is made of, `update`, or one of the methods that
-    `update` calls: `target_action`, `target_value`, `critic_loss` and `policy_loss`.
+    `update` calls: `target_action`, `target_value`, `critic_loss`, `update_policy` and `policy_loss`.
 
     Args:
         env: an environment or vector environment whose spaces the agent is for, its id, or a `Spec`.

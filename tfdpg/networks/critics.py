@@ -20,6 +20,7 @@ class Critics:
 
     Attributes:
         networks: the critics by name.
+        indices: the numbers of those that are called; None is all.
 
     Example:
         ```python
@@ -32,7 +33,7 @@ class Critics:
 
     def __init__(self, networks: Mapping[str, keras.Model], indices: Any = None):
         self.networks = dict(networks)
-        self._indices = indices
+        self.indices = indices
 
     @classmethod
     def of(cls, name: str, networks: Mapping[str, keras.Model]) -> "Critics":
@@ -60,7 +61,7 @@ class Critics:
 
     def match(self, others: "Critics") -> bool:
         """Whether each of these critics belongs to the one at its place among others, as to its target network."""
-        return self.names == others.names and self._indices is None and others._indices is None
+        return self.names == others.names and self.indices is None and others.indices is None
 
     def by_name(self, values: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return the metrics `q1`, ..., `qn` of `[n, batch]`."""
@@ -75,13 +76,13 @@ class Critics:
                 critics are not called. `ask` then changes no state, and calls the network as a function.
         """
         networks = list(self)
-        if self._indices is None:
+        if self.indices is None:
             return tf.stack([_flat(ask(network)) for network in networks])
         kinds = [_kind(network) for network in networks]
         if not with_weights or any(kind != kinds[0] for kind in kinds):
-            return tf.gather(tf.stack([_flat(ask(network)) for network in networks]), self._indices)
+            return tf.gather(tf.stack([_flat(ask(network)) for network in networks]), self.indices)
         same = zip(*[network.variables for network in networks], strict=True)
-        drawn = [tf.unstack(tf.gather(tf.stack([one.value for one in each]), self._indices)) for each in same]
+        drawn = [tf.unstack(tf.gather(tf.stack([one.value for one in each]), self.indices)) for each in same]
         return tf.stack([_flat(ask(_WithWeights(networks[0], weights))) for weights in zip(*drawn, strict=True)])
 
 
