@@ -22,7 +22,7 @@ from tfdpg.ranges import Positive
 class TD3BCOptions(TD3Options, without=("bc_weight", "action_l2")):
     """The options of TD3, and those of the weight."""
 
-    distance: Positive = 0.05
+    distance: Positive = 0.1
     """mean squared difference of the policy's actions and the stored ones to which the weight leads, as fractions of
     the action scale."""
     weight_lr: Positive = 1e-3

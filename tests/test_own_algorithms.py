@@ -17,7 +17,7 @@ from tests.environments import Counter
 from tests.training.test_callbacks import scalars
 from tests.training.test_diagnosis import BROKEN, GAMMA
 from tfdpg import cli
-from tfdpg.agents.declarations import deterministic
+from tfdpg.agents.declarations import actor_critic
 from tfdpg.agents.options import OffPolicyOptions, TD3Options
 from tfdpg.components import Component, polyak, run_if
 from tfdpg.files import read_numbers
@@ -47,7 +47,7 @@ class Renamed(tfdpg.Agent):
             tfdpg.Metric("second_value", spread=True, shown=False),
             tfdpg.Metric("surprise", priority=True),
         ]
-        return dataclasses.replace(deterministic(spec, options, polyak(options.polyak)), metrics=metrics)
+        return dataclasses.replace(actor_critic(spec, options, polyak(options.polyak)), metrics=metrics)
 
     def update(self, batch, counter):
         critics = [self.networks["q1"], self.networks["q2"]]
@@ -89,7 +89,7 @@ class OneCritic(tfdpg.Agent):
 
     @staticmethod
     def declare(spec, options):
-        return dataclasses.replace(deterministic(spec, options, polyak(options.polyak)), metrics=METRICS)
+        return dataclasses.replace(actor_critic(spec, options, polyak(options.polyak)), metrics=METRICS)
 
     def update(self, batch, counter):
         target = batch.reward + batch.discount * batch.ask_next(self.targets["q1"], batch.ask_next(self.targets["pi"]))

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfdpg import export
 from tfdpg.acting import RecurrentSpec
 from tfdpg.agents.agent import Agent
-from tfdpg.agents.declarations import deterministic
+from tfdpg.agents.declarations import actor_critic
 from tfdpg.agents.options import D4PGOptions
 from tfdpg.components import Declaration, clipped_policy_loss, polyak
 from tfdpg.losses import td_target
@@ -32,7 +32,7 @@ def declare(spec: Spec, options: D4PGOptions) -> Declaration:
     """The components of D4PG: a policy, distributional critics, which export `z`, and their target networks."""
     head = critic_head(options)
     beta = 1.0 if options.replay == "prioritized" and options.beta is None else options.beta
-    declaration = deterministic(
+    declaration = actor_critic(
         spec,
         options,
         polyak(options.polyak, every=options.target_update_every),

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdpg.agents.agent import Agent
-from tfdpg.agents.declarations import deterministic, td_losses
+from tfdpg.agents.declarations import actor_critic, td_losses
 from tfdpg.agents.options import DDPGOptions
 from tfdpg.components import Declaration, policy_loss, polyak
 from tfdpg.losses import td_target
@@ -20,7 +20,7 @@ from tfdpg.spec import Spec
 
 def declare(spec: Spec, options: DDPGOptions) -> Declaration:
     """The components of DDPG: a policy, a critic, and their target networks."""
-    return deterministic(spec, options, polyak(options.polyak, options.target_update_every))
+    return actor_critic(spec, options, polyak(options.polyak, options.target_update_every))
 
 
 class DDPG(Agent):

@@ -40,7 +40,7 @@ from tfdpg.training.environment.schedule import Schedule
 from tfdpg.training.learning.batches import pack_sequences, pack_transitions
 
 
-def deterministic(
+def actor_critic(
     spec: Spec,
     options: Any,
     rule: UpdateRule,
@@ -51,7 +51,7 @@ def deterministic(
     exploration: Exploration | None = None,
     sampling: Mapping[str, Any] = MappingProxyType({}),
 ) -> Declaration:
-    """Declare a deterministic actor-critic that learns from transitions or, if it is recurrent, from sequences.
+    """Declare an actor-critic that learns from transitions or, if it is recurrent, from sequences.
 
     Args:
         spec: the spaces of the environment.
@@ -72,7 +72,9 @@ def deterministic(
     names = "pi", *(f"q{i}" for i in range(1, options.critics + 1))
     given = given_networks(options, names)
     check_given(spec, given, options, head=head, output=output)
-    noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule, options.random_eps
+    if exploration is None:
+        noise = options.noise, options.act_noise, options.ou_theta, options.act_noise_schedule, options.random_eps
+        exploration = noisy_actions(spec, *noise)
     cells = recurrent_cells(spec, options)
     recurrent_spec = None if cells is None else cells.recurrent_spec
     critic = functools.partial(critic_network, options, head=head, cells=cells)
@@ -88,7 +90,7 @@ def deterministic(
         normalizer=normalizer(options),
         seeds_by_position=True,
         behaviour=PolicySpec("pi", recurrent=recurrent_spec),
-        exploration=noisy_actions(spec, *noise) if exploration is None else exploration,
+        exploration=exploration,
         signatures=functools.partial(export.signatures, spec, critics=names[1:], recurrent_spec=recurrent_spec),
         minibatches=minibatches(spec, options, cells, sampling),
         schedule=update_schedule(options),

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdpg.agents.agent import Agent
-from tfdpg.agents.declarations import deterministic, td_losses
+from tfdpg.agents.declarations import actor_critic, td_losses
 from tfdpg.agents.options import TD3Options
 from tfdpg.components import Declaration, policy_loss, polyak, run_if
 from tfdpg.exploration import per_dimension
@@ -22,7 +22,7 @@ from tfdpg.spec import Spec
 def declare(spec: Spec, options: TD3Options) -> Declaration:
     """The components of TD3: a policy, the critics q1, ..., qn, and their target networks."""
     rule = polyak(options.polyak, every=options.target_update_every or options.policy_delay)
-    return deterministic(spec, options, rule, policy_period=options.policy_delay)
+    return actor_critic(spec, options, rule, policy_period=options.policy_delay)
 
 
 class TD3(Agent):
