@@ -24,7 +24,7 @@ class TD3BCOptions(TD3Options, without=("bc_weight", "action_l2")):
 
     distance: Positive = 0.1
     """mean squared difference of the policy's actions and the stored ones to which the weight leads, as fractions of
-    the action scale."""
+    the action scale; below the spread of the stored actions, the weight grows, and the policy only clones."""
     weight_lr: Positive = 1e-3
     """learning rate of the weight's Adam."""
 

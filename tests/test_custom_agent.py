@@ -411,7 +411,7 @@ def test_a_subclass_with_ten_critics_is_trained_saved_loaded_and_exported(tmp_pa
         expected = agent.networks[name]([OBSERVATIONS, actions])
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(policy.q3(OBSERVATIONS, actions), values[2], rtol=1e-5)
-    with pytest.raises(ValueError, match="`critic` must be one of q1, .*Received: critic='v'"):
+    with pytest.raises(ValueError, match="`name` must be one of q1, .*Received: name='v'"):
         policy.value("v", OBSERVATIONS, actions)
 
 

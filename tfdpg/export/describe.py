@@ -16,7 +16,7 @@ from tfdpg.spec import Leaf, Spec
 UNITS = {
     **dict.fromkeys(("a", "pi", "a_before", "loc", "scale"), "action"),
     **dict.fromkeys(("r", "r_before"), "reward"),
-    **dict.fromkeys(("v", "atoms", "means", "stddevs", "quantiles", "cvar"), "return"),
+    **dict.fromkeys(("atoms", "means", "stddevs", "quantiles", "cvar"), "return"),
     **dict.fromkeys(("probs", "weights", "levels"), "probability"),
     "batch": "count",
 }
@@ -52,7 +52,7 @@ def _formatted(tensors: Iterable[Mapping[str, Any]]) -> str:
 
 
 def signature_facts(
-    function: Any, spec: Spec, recurrent_spec: RecurrentSpec | None, critics: Sequence[str]
+    function: Any, spec: Spec, recurrent_spec: RecurrentSpec | None, values: Sequence[str]
 ) -> dict[str, list[dict[str, Any]]]:
     """Describe the inputs and the outputs of a signature for `tfdpg.json`.
 
@@ -60,7 +60,7 @@ def signature_facts(
         function: the signature, a concrete function.
         spec: the spaces.
         recurrent_spec: describes the policy's recurrent state; None for a policy without recurrent layers.
-        critics: the names of the critics' signatures, which are those of their outputs.
+        values: the names of the signatures whose outputs, which have these names, are values.
 
     Returns:
         `inputs` and `outputs`. Each has a list with the `name`, `dtype`, `shape` (with the names of free axes), `unit`
@@ -69,9 +69,9 @@ def signature_facts(
     """
     leaves = {leaf.name: leaf for leaf in spec.leaves}
     parts = () if recurrent_spec is None else dict(recurrent_spec.parts)
-    order = [*leaves, "pi", *critics, "a_before", "r_before", *parts, "a", "r", "levels"]
+    order = [*leaves, "pi", *values, "a_before", "r_before", *parts, "a", "r", "levels"]
     inputs = {each.name: each for each in tf.nest.flatten(function.structured_input_signature)}
-    units = UNITS | dict.fromkeys(critics, "return")
+    units = UNITS | dict.fromkeys(values, "return")
     over_time = any(name in leaves and each.shape.rank == len(leaves[name].shape) + 2 for name, each in inputs.items())
     facts = {}
     for key, tensors in (("inputs", inputs), ("outputs", function.structured_outputs)):

@@ -10,9 +10,7 @@ import tensorflow as tf
 from tfdpg.acting import RecurrentSpec
 from tfdpg.exported import LEVELS, named_recurrent_inputs
 from tfdpg.networks import (
-    ACERCritic,
     Head,
-    PolicyDistribution,
     Recurrent,
     bounded,
     chosen_actions,
@@ -40,12 +38,15 @@ class Signature(NamedTuple):
         examples: returns values `[n, ...]` of the inputs other than `a` for raw observations `[n, ...]` by name.
         axes: the number of free axes before those of an observation: 1 for a batch, 2 for a batch of sequences, 0 for a
             signature that takes no observation.
+        network: the model that computes the output from the observation and the action; None if it is not a model
+            alone.
     """
 
     compute: Callable[..., Outputs]
     inputs: Mapping[str, tf.TensorSpec]
     examples: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]] = lambda observations: {}
     axes: int = 1
+    network: keras.Model | None = None
 
     def outputs(self, spec: Spec, observation: Any, **inputs: tf.Tensor) -> Outputs:
         """Compute the outputs, in a graph or eagerly.
@@ -124,57 +125,27 @@ def signatures(
         The signatures by name. A declaration has
         `signatures=functools.partial(tfdpg.export.signatures, spec, critics=("q1", "q2"))`.
     """
-    exported = _with_second({name: networks[name] for name in critics})
+    exported = {name: networks[name] for name in critics}
     if recurrent_spec is None:
-        values = {name: _action_values(critic) for name, critic in exported.items()}
-        return _single_step_signatures(spec, policy, values)
+        made = single_step_signatures(spec, policy, {name: _action_values(each) for name, each in exported.items()})
+        return made | {name: made[name]._replace(network=network) for name, network in exported.items()}
     return step_signatures(spec, policy, recurrent_spec, next(iter(exported), "pi")) | {
         name: sequence_signature(recurrent_spec, critic, _value_signature(spec, name, _action_values(critic.torso)))
-        for name, critic in exported.items()
+        for name, critic in _with_second(exported).items()
     }
 
 
-def acer_signatures(
-    spec: Spec,
-    policy: PolicyDistribution,
-    critic: ACERCritic,
-    reward_scale: float,
-    networks: Mapping[str, keras.Model],
-    evaluation: keras.Model,
+def single_step_signatures(
+    spec: Spec, policy: keras.Model, values: Mapping[str, Callable[[Any, tf.Tensor], tf.Tensor]]
 ) -> dict[str, Signature]:
-    """Return the signatures of a stochastic actor-critic.
-
-    `pi(x) → pi` is the mode: a mean within the action bounds, `[batch, act_dim]`, or the most probable action, int64
-    `[batch]`. `q1(x, a) → q1`, `q2`, which equals `q1`, and `v(x) → v` are values `[batch]`. `pi_and_q(x) → pi, q1, q2`
-    computes an action and its values. `distribution(x)` returns `probs` `[batch, actions]`, or `loc` and `scale`
-    `[batch, act_dim]`.
+    """Return `pi`, a signature for each critic, and `pi_and_q`.
 
     Args:
         spec: the spaces.
-        policy: the distribution that the outputs of `pi` parameterise.
-        critic: computes values from the outputs of the other networks.
-        reward_scale: the factor by which rewards were multiplied during training.
-        networks: the networks by name.
-        evaluation: the evaluation policy, whose actions are the mode of that distribution.
+        policy: the evaluation policy.
+        values: functions from observations and actions to action values `[batch]`, by the names of the critics.
     """
-    pi = networks["pi"]
-
-    def value(observation: Any) -> Outputs:
-        return {"v": critic.v(networks, observation, pi(observation)) / reward_scale}
-
-    def action_value(observation: Any, a: tf.Tensor) -> tf.Tensor:
-        return critic.q(networks, observation, a, pi(observation)) / reward_scale
-
-    return _single_step_signatures(spec, evaluation, _with_second({critic.names[0]: action_value})) | {
-        "v": Signature(value, {}),
-        "distribution": Signature(lambda observation: policy.describe(pi(observation)), {}),
-    }
-
-
-def _single_step_signatures(
-    spec: Spec, policy: Any, values: Mapping[str, Callable[[Any, tf.Tensor], tf.Tensor]]
-) -> dict[str, Signature]:
-    """Return `pi`, a signature for each critic, and `pi_and_q`."""
+    values = _with_second(values)
 
     def act(observation: Any) -> Outputs:
         return {"pi": chosen_actions(spec, policy(observation))}

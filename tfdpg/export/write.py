@@ -34,7 +34,7 @@ from tfdpg.exported import (
     FORMAT,
     METADATA,
     check_directory,
-    is_critic,
+    is_value,
     move_to_next_version,
     new_directory,
     recurrent_metadata,
@@ -117,11 +117,7 @@ def write(
         if actor is not None:
             write_numpy_policy(scratch, spec, actor, critics, recurrent_spec, references, cases)
         write_warmup(scratch, directory.resolve().name, cases)
-        values = [
-            name
-            for name, each in functions.items()
-            if is_critic(name, signatures[name].inputs, each.structured_outputs)
-        ]
+        values = [name for name, each in functions.items() if is_value(name, each.structured_outputs)]
         description = {
             "format": FORMAT,
             "export_format": "tf_saved_model",
