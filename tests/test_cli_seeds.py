@@ -113,12 +113,13 @@ def test_resume_changes_what_can_change_and_goes_on_with_all_seeds(tmp_path, mon
     monkeypatch.setattr(runs, "load_agent", lambda *args, **changes: given.append(changes) or load(*args, **changes))
     assert cli.main(["train", "--resume", str(tmp_path)]) == 0
     assert capsys.readouterr().out.count("is complete: 2 epochs") == 2
-    assert given == [{"trusted": True}] * 2  # the runs are the user's own; what the checkpoint has is no change
+    same = {"agent_class": tfdpg.DDPG}
+    assert given == [same | {"trusted": True}] * 2  # the runs are the user's own; what the checkpoint has is no change
     config = json.loads((tmp_path / "seed-0/run.json").read_text())
     config["options"]["q_lr"] = 0.25  # as a resume leaves it that is killed before its first checkpoint
     (tmp_path / "seed-0/run.json").write_text(json.dumps(config))
     assert cli.main(["train", "--resume", str(tmp_path / "seed-0"), "--epochs", "3"]) == 0
-    assert given[-1] == {"trusted": False, "q_lr": 0.25}
+    assert given[-1] == same | {"trusted": False, "q_lr": 0.25}
     assert cli.main(["train", "--resume", str(tmp_path / "seed-0"), "--epochs", "4", "--gamma", "7"]) == 1
     assert "`gamma` must be a finite number in [0, 1]" in capsys.readouterr().err
 
@@ -132,7 +133,7 @@ def test_a_checkpoint_has_the_options_of_its_run(tmp_path, monkeypatch, agent):
     load = runs.load_agent
     monkeypatch.setattr(runs, "load_agent", lambda *args, **changes: given.append(changes) or load(*args, **changes))
     assert cli.main(["train", "--resume", str(tmp_path)]) == 0
-    assert given == [{"trusted": True}]
+    assert given == [{"agent_class": getattr(tfdpg, agent.upper()), "trusted": True}]
 
 
 def test_jobs_go_on_when_one_fails_and_their_lines_have_names(capfd):

@@ -11,7 +11,7 @@ import pytest
 import tests.environments  # noqa: F401 (registers an environment)
 import tfdpg
 from tests.agents.roster import brief
-from tests.commands import QUIET, SHORT, TINY, train
+from tests.commands import EAGER, QUIET, SHORT, TINY, train
 from tfdpg import cli
 from tfdpg.imports import import_user_module, user_modules
 
@@ -67,7 +67,7 @@ def mine(tmp_path, monkeypatch):
 def foreign(tmp_path_factory):
     """A stranger's run, whose directory contains files with the names of libraries."""
     directory = tmp_path_factory.mktemp("foreign")
-    assert train("--run-dir", directory, *QUIET, "--max-ep-len", "5", env="Pendulum-v1") == 0
+    assert train("--run-dir", directory, *EAGER, "--max-ep-len", "5", env="Pendulum-v1") == 0
     for name in STRANGERS:
         (directory / f"seed-0/{name}.py").write_text(f"open({str(directory / 'ran')!r}, 'a').write('{name} ')")
     return directory / "seed-0"

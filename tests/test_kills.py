@@ -20,6 +20,7 @@ RUNS = {
     "d4pg": ["d4pg", *EARLY, "--v-min", "-500", "--v-max", "0", *VECTOR, "--vectorization", "async"],
     "lstm": ["td3", *EARLY, *"--recurrent lstm --recurrent-units 8 --sequence-length 8 --burn-in 4".split(), *VECTOR],
     "acer": ["acer", "--replay-start", "50", *VECTOR],
+    "own": ["examples.sac:SAC", *EARLY],
     "mujoco": ["td3", *EARLY, "--env", "HalfCheetah-v5"],
 }
 """In each run, the replay buffer overwrites its oldest rows."""
@@ -52,7 +53,7 @@ def check(kind, parent, whole, kills, seed, more=("--jit-compile", "False")):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ddpg", "prioritised", "d4pg", "lstm", "acer"])
+@pytest.mark.parametrize("kind", ["ddpg", "prioritised", "d4pg", "lstm", "acer", "own"])
 def test_a_kill_changes_nothing(tmp_path, whole, kind):
     check(kind, tmp_path, whole, kills=1, seed=len(kind))
 

@@ -64,8 +64,9 @@ def test_training_resumes_exactly(tmp_path, her):
     ids=str,
 )
 def test_options_that_work_with_it(options):
-    agent = run(Reach, 1, **EAGER, **options)
-    plain = run(Reach, 1, **EAGER, **options, her_ratio=0.0)
+    options = {"run_eagerly": True} | options
+    agent = run(Reach, 1, **options)
+    plain = run(Reach, 1, **options, her_ratio=0.0)
     assert agent.updates == plain.updates > 0
     assert any((a != b).any() for a, b in zip(agent.get_weights(), plain.get_weights(), strict=True))
 

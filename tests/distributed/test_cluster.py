@@ -135,6 +135,7 @@ def test_warnings_of_missing_cpus_are_repeated(cluster, monkeypatch):
         assert "the Ray cluster has 2 on 3 nodes" in text and "3 are missing" in text
 
 
+@brief
 @pytest.mark.slow
 def test_training_ends_where_no_node_comes_back(cluster, monkeypatch):
     agent = AGENTS["DDPG"](Counter(), replay_size=500_000)

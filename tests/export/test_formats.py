@@ -176,7 +176,7 @@ def test_tfdpg_does_not_load_other_formats(exported, format, capsys):
 def test_a_saved_model_is_converted_without_its_agent(agent, version, format, tmp_path):
     directory = export.convert(version, tmp_path / "model", format)
     observations = {name: np.full((2, 3), 0.5, np.float32) for name in ("former", "latter")}
-    found = client(format, directory, observations | {"a": np.ones((2, 1), np.float32)}, tmp_path)
+    (found,) = client(format, directory, [observations | {"a": np.ones((2, 1), np.float32)}], tmp_path)
     np.testing.assert_allclose(found["pi"]["pi"], agent.predict(observations), rtol=1e-4, atol=1e-5)
 
 
@@ -234,7 +234,7 @@ def test_int8_is_measured_in_units_of_the_action_scale(wide, tmp_path, capsys):
     assert quantized["observations"] == 1000 and quantized["max_error"] == 0.05
     measured = export.measured_observations(wide.spec, wide.replay, wide.seed)
     assert quantized["observations_from"] == measured.origin
-    found = client("litert", directory, measured.values, tmp_path)["pi"]["pi"]
+    found = client("litert", directory, [measured.values], tmp_path)[0]["pi"]["pi"]
     errors = np.abs(found - wide.predict(measured.values["x"])) / 2
     assert 1e-4 < np.max(errors) == pytest.approx(quantized["error"], rel=1e-3)  # it is quantized
     assert np.mean(errors) == pytest.approx(quantized["mean_error"], rel=1e-3)

@@ -102,7 +102,12 @@ def test_an_actor_is_read_as_it_was_written(tmp_path):
     actor.load(np.random.default_rng(0).normal(size=3 + 3 + 16 + 8 + 20).astype(np.float32) ** 2)
     save_numpy_policy(tmp_path / "policy.npz", actor)
     packed = spec.pack(np.random.default_rng(1).normal(size=(5, 3)))
-    np.testing.assert_array_equal(load_numpy_policy(tmp_path / "policy.npz", spec, None)(packed), actor(packed))
+    four = Spec(spec.observation_space, spaces.Box(-2, 1, (4,)))  # location and scale of two actions
+    np.testing.assert_array_equal(load_numpy_policy(tmp_path / "policy.npz", four, None)(packed), actor(packed))
+    with pytest.raises(ValueError, match="must have 2 outputs. Received: 4"):
+        load_numpy_policy(tmp_path / "policy.npz", spec, None)
+    with pytest.raises(ValueError, match="do not fit the observations, or each other"):
+        load_numpy_policy(tmp_path / "policy.npz", Spec(spaces.Box(-1, 1, (5,)), four.action_space), None)
     for weights, came in ((actor.weights.astype("U32"), "<U32"), (actor.weights[None], "float32")):
         np.savez(tmp_path / "policy.npz", **dict(np.load(tmp_path / "policy.npz")) | {"weights": weights})
         with pytest.raises(ValueError, match=rf"`weights` .*float32 \[n\]. .*: {came}"):

@@ -140,13 +140,13 @@ def test_minutes_are_a_number_above_0(minutes):
 def test_the_plan_is_printed_once_the_speed_is_known(clock, capsys):
     for verbose in (1, 2):
         clock.seconds = 0
-        agent = small_agent()
+        agent = small_agent(update_after=10)
         timed(agent, clock, Takes(clock, epoch=4, end=4), minutes=9, steps_per_epoch=50, verbose=verbose)
         shown = [line for line in capsys.readouterr().out.split("\n") if not line.startswith("\r")]
         told = [line.split(" · ")[0] for line in shown if line.startswith(("Epoch", "Plan"))]
         plan = "Plan: about 240 environment steps in 9 minutes"  # from the first steps, so 240 and not 216
         assert told.pop(2 - verbose) == plan and told == [f"Epoch {number}" for number in range(1, 6)]
-    timed(small_agent(), clock, epochs=2, minutes=9, steps_per_epoch=50, verbose=2)
+    timed(small_agent(update_after=10), clock, epochs=2, minutes=9, steps_per_epoch=50, verbose=2)
     shown = capsys.readouterr().out
     assert "Plan: 100 environment steps in less than 9 minutes\n" in shown and "Epoch 2/2" in shown
     timed(small_agent(), clock, epochs=1, steps_per_epoch=50, verbose=2)

@@ -55,7 +55,24 @@ def load_numpy_policy(path: Path, spec: Spec, recurrent_spec: RecurrentSpec | No
         arrays, description = _read(path)
         policy = NumpyPolicy(spec, [_node(each) for each in description["policy"]], recurrent_spec)
         policy.load(arrays["weights"])
+        _check_shapes(path, policy)
         return policy
+
+
+def _check_shapes(path: Path, policy: NumpyPolicy) -> None:
+    """Raise `ValueError` if the layers fit neither each other nor the spaces, as those of another model's policy."""
+    spec, recurrent = policy.spec, policy.recurrent_spec
+    rows = [np.zeros((1, width), group) for group, width in zip(spec.groups, spec.widths, strict=True)]
+    expected = spec.act_dim if spec.actions is None else spec.actions
+    if recurrent is not None:
+        rows.append(recurrent.initial_state(1))
+        expected += recurrent.state_width
+    try:
+        width = policy(tuple(rows)).shape[1]
+    except (IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"the layers in {path} do not fit the observations, or each other: {error}") from error
+    if width != expected:
+        raise ValueError(f"the policy in {path} must have {expected} outputs. Received: {width}")
 
 
 def load_critics(path: Path, spec: Spec) -> dict[str, NumpyCritic]:

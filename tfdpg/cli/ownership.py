@@ -104,7 +104,7 @@ def _leads_to(text: str) -> Any:
     if spec is None:
         return None
     places = [spec.origin] if spec.has_location else spec.submodule_search_locations
-    return [os.path.realpath(place) for place in places or [] if place]
+    return list(dict.fromkeys(os.path.realpath(place) for place in places or [] if place))
 
 
 def _key_path() -> Path:
